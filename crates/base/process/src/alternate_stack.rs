@@ -7,10 +7,10 @@
 //! How every thread gets one on Linux:
 //! * the calling thread: [`attach`];
 //! * threads that exist: each is interrupted once (by the signal that stops threads) and its context, which the kernel
-//!   restores with the alternate stack that stands in it, is given one ([`attach_threads`]);
+//!   restores with the alternate stack that stands in it, is given one (`thread_stacks::attach_threads`);
 //! * later threads: with a shared glibc, this crate defines `pthread_create` (`linux/pthread_create.rs`). Where a host forbids that
 //!   (feature `interpose-pthread-create` off, static or musl programs, a program in which another definition comes first), each thread
-//!   attaches itself as the first thing that it does. [`interposes`] says which it is.
+//!   attaches itself as the first thing that it does. `thread_stacks::interposes` says which it is.
 //!
 //! On Darwin exceptions need none: they are handled on threads of their own, a stack overflow, too. Signal handlers need one where no
 //! exception is taken (under a debugger, or where the app wants no exception ports), and hand over at once.
@@ -20,8 +20,6 @@
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub use crate::linux::alternate_stack::{attach_new_threads, attach_threads, interposes};
 use crate::os::alternate_stack::{least_size, new_stack};
 use crate::os::syscall::Result;
 use crate::stack::{Stack, alternate_stack, page_size, set_alternate_stack};
@@ -33,12 +31,6 @@ use crate::stack::{Stack, alternate_stack, page_size, set_alternate_stack};
 pub fn attach() -> Result<()> {
     prepare();
     adopt(new_stack()?, least_size())
-}
-
-/// Whether threads that are made from now on get an alternate stack by themselves: on Darwin they need none.
-#[cfg(target_vendor = "apple")]
-pub fn interposes() -> bool {
-    false
 }
 
 /// Makes `stack` the calling thread's alternate stack, unless it has one of `least` bytes (nothing is asked before: most have none), and

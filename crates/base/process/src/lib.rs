@@ -44,10 +44,9 @@ pub mod files;
 #[cfg(supported)]
 mod image_index;
 #[cfg(supported)]
-mod loads;
-#[cfg(supported)]
 mod mapping;
 pub mod path;
+mod process_identity;
 #[cfg(supported)]
 pub mod recovery;
 #[cfg(supported)]
@@ -68,8 +67,8 @@ use linux as os;
 pub use linux::proc_text;
 #[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 pub use linux::{
-    abort_message, context, deadline, images, memory_tags, memory_use, mounts, process, shared_handlers, signal_frame,
-    signals, stop_the_world, syscall, threads, tracer, vitals,
+    abort_message, context, deadline, images, immediate_exit, memory_tags, memory_use, mounts, process,
+    shared_handlers, signal_frame, signals, stop_the_world, syscall, thread_stacks, threads, tracer, vitals,
 };
 
 #[cfg(all(supported, target_vendor = "apple"))]
@@ -78,6 +77,6 @@ mod darwin;
 use darwin as os;
 #[cfg(all(supported, target_vendor = "apple"))]
 pub use darwin::{
-    context, deadline, exception_messages, exception_ports, images, memory_use, pointers, process, signals, syscall,
-    threads,
+    context, deadline, exception_messages, exception_ports, images, interrupted_thread, memory_use, pointers, process,
+    signals, syscall, thread_stacks, threads,
 };

@@ -94,13 +94,15 @@ mod workspace;
 pub mod zombies;
 
 #[cfg(supported)]
-pub use coroner_process::alternate_stack::{attach as attach_current_thread, interposes as interposes_thread_creation};
+pub use coroner_process::alternate_stack::attach as attach_current_thread;
 #[cfg(supported)]
 pub use coroner_process::exception_set::ExceptionSet;
 #[cfg(all(supported, target_vendor = "apple"))]
 pub use coroner_process::identity::is_traced;
 #[cfg(supported)]
 pub use coroner_process::signal_set::SignalSet;
+#[cfg(supported)]
+pub use coroner_process::thread_stacks::interposes as interposes_thread_creation;
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub use install::after_fork;
 #[cfg(supported)]

@@ -60,7 +60,8 @@ mod linux {
 
 #[cfg(target_vendor = "apple")]
 mod darwin {
-    use coroner_process::threads::{Interrupted, ThreadList, Tid, facts, is_left_out};
+    use coroner_process::interrupted_thread::Interrupted;
+    use coroner_process::threads::{ThreadList, Tid, facts, is_left_out};
 
     /// Why another thread was not captured.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

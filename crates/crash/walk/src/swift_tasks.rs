@@ -1,7 +1,7 @@
 //! What a walk does at marks of Swift's async frames, which its compiler makes for Apple's systems only.
 
 #[cfg(target_vendor = "apple")]
-use coroner_process::{memory::Memory, threads::Interrupted};
+use coroner_process::{interrupted_thread::Interrupted, memory::Memory};
 use coroner_unwind::SwiftAsync;
 
 /// Marks are taken off frame pointers and not followed.

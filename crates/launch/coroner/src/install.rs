@@ -388,7 +388,7 @@ fn register_exit_handler() {
         #[cfg(windows)]
         crate::process_end::call_at_end(at_exit);
         #[cfg(all(supported, not(target_vendor = "apple")))]
-        coroner_process::process::before_immediate_exit(own_run::note_immediate_exit);
+        coroner_process::immediate_exit::before_immediate_exit(own_run::note_immediate_exit);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Process identities by `sysctl` (`KERN_PROC_PID`).
 
 use super::threads::process_id;
-use crate::identity::ProcessIdentity;
+use crate::process_identity::ProcessIdentity;
 
 /// `sizeof(struct kinfo_proc)` (`<sys/sysctl.h>`).
 const KINFO_PROC: usize = 648;

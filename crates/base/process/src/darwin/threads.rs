@@ -14,8 +14,6 @@ use mach2::thread_act::{thread_resume, thread_suspend};
 use mach2::traps::mach_task_self;
 use mach2::vm::mach_vm_deallocate;
 
-pub use super::interrupted::Interrupted;
-
 /// A thread's id, system-wide and never used again while the system runs (`thread_identifier_info.thread_id`).
 pub type Tid = u64;
 

@@ -3,8 +3,8 @@
 use super::proc::{decimal, read_file, read_link};
 use super::syscall::{Errno, Result, syscall};
 use super::threads::{now, now_by_library, process_id};
-use crate::identity::ProcessIdentity;
 use crate::path::Path;
+use crate::process_identity::ProcessIdentity;
 use core::ffi::{CStr, c_char};
 
 /// What `/proc/PID/stat` says.

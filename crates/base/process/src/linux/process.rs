@@ -38,15 +38,6 @@ pub fn exit(status: i32) -> ! {
     }
 }
 
-/// Has a function called before the process ends by `_exit`, where calls of it can be bound to a definition of ours (glibc's shared
-/// library); elsewhere it does nothing. The function must be async-signal-safe.
-pub fn before_immediate_exit(hook: fn()) {
-    #[cfg(interpose)]
-    super::exit::set_hook(hook);
-    #[cfg(not(interpose))]
-    let _ = hook;
-}
-
 pub use super::stop_the_world::is_alive;
 
 /// Whether another process uses this one's memory, as one does that was made by `vfork`, `posix_spawn` or a bare `clone` and has neither

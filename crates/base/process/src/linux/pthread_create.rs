@@ -4,9 +4,9 @@
 //! library's own function does the rest. (Rust's std sees the stack and does not make its own.) A static program is bound to it by the linker.
 
 use core::ffi::{c_int, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::alternate_stack::{new_stack, wants_new_threads};
+use super::alternate_stack::new_stack;
 use super::threads::announce_thread;
 use crate::alternate_stack::adopt;
 use crate::stack::{Stack, page_size};
@@ -63,9 +63,14 @@ fn real() -> Option<Create> {
     (found != 0).then(|| unsafe { core::mem::transmute::<usize, Create>(found) })
 }
 
-/// Looks the C library's function up, so that no thread creation has to.
-pub(super) fn prepare() {
+/// Whether threads that are created from now on get an alternate stack.
+static NEW_THREADS: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether threads that are created from now on get an alternate stack. The C library's function is looked up now, so that no
+/// thread creation has to.
+pub(super) fn attach_new_threads(wants: bool) {
     let _ = real();
+    NEW_THREADS.store(wants, Ordering::Relaxed);
 }
 
 /// Whether this definition is the one that the program's images are bound to.
@@ -105,7 +110,7 @@ unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let Some(real) = real() else { return libc::EAGAIN };
-    if wants_new_threads()
+    if NEW_THREADS.load(Ordering::Relaxed)
         && let Ok(stack) = new_stack()
     {
         let at = (stack.top() as *mut Begin).wrapping_sub(1);

@@ -9,7 +9,7 @@
 use core::mem::{offset_of, size_of};
 
 use super::context::{Layout, SignalInfo};
-use super::memory::KernelCopy;
+use super::kernel_copy::KernelCopy;
 use super::threads::process_id;
 use crate::memory::Memory;
 

@@ -7,7 +7,7 @@ use coroner_process::stack::Stack;
 use coroner_process::stop_the_world::{Config, PrepareError, ThreadStopper};
 use coroner_process::threads::TaskList;
 use coroner_process::tracer::Tracer;
-use coroner_process::{alternate_stack, files};
+use coroner_process::{alternate_stack, files, thread_stacks};
 use coroner_walk::ImageList;
 
 use super::platform_state::PlatformState;
@@ -122,14 +122,14 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
         let _ = alternate_stack::attach();
     }
     if options.alternate_stacks == AlternateStacks::Everywhere {
-        alternate_stack::attach_new_threads(true);
-        alternate_stack::attach_threads(&platform.stopper, &platform.tasks);
+        thread_stacks::attach_new_threads(true);
+        thread_stacks::attach_threads(&platform.stopper, &platform.tasks);
     }
     // Whether a handler is asked first is found out in the handler.
     coroner_walk::loaded_image::prepare();
     taken_signals::hold(platform.stopper.signal());
     monitor::signal::install(options.signals, options.endings)
-        .inspect_err(|_| alternate_stack::attach_new_threads(false))
+        .inspect_err(|_| thread_stacks::attach_new_threads(false))
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
     coroner_walk::recovery::set_owner(taken_signals::recovers_loads());
     coroner_walk::stop_thread::set_stopper(Some(&platform.stopper));
@@ -140,6 +140,6 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
 pub(crate) fn end(_installed: &Installed) {
     coroner_walk::stop_thread::set_stopper(None);
     coroner_walk::recovery::set_owner(None);
-    alternate_stack::attach_new_threads(false);
+    thread_stacks::attach_new_threads(false);
     taken_signals::uninstall();
 }

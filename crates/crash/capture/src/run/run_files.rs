@@ -9,12 +9,9 @@ use coroner_process::hold;
 use coroner_process::path::{LongPath, Path};
 use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::{clocks, process_id, wall_now};
-#[cfg(not(target_vendor = "apple"))]
-use coroner_report::run_state::ProcessIdentity;
-use coroner_report::run_state::{ExitKind, Limits, RunState, Scalar, words_of_mapping};
+use coroner_report::run_state::{ExitKind, Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
 
 use super::clean_run::{CleanRun, KEPT_VITALS};
-#[cfg(not(target_vendor = "apple"))]
 use super::report_file::ReportFile;
 
 /// Bytes of disk of the spare report, which lies at the end of the other one's file.

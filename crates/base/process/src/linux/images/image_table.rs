@@ -8,7 +8,7 @@ use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
 
 use super::auxiliary_vector::AuxiliaryVector;
-use super::link_map::{self, LinkMap};
+use super::link_map::{self, LinkMap, ListState};
 use super::mappings::{DELETED_MARK, Mappings};
 use super::{AddressRange, Image, ImageKind, program_headers};
 use crate::elf::{self, FileHeader, HeaderTable};
@@ -33,20 +33,6 @@ const MAX_ENTRIES: usize = 1 << 16;
 
 /// Images whose headers are searched for in one refresh: each search reads the list of mappings.
 const MAX_SEARCHES: u32 = 64;
-
-/// How the dynamic linker's list was found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ListState {
-    /// There is none: a static program, or the dynamic linker has not begun.
-    #[default]
-    Absent,
-    /// It was read from end to end, and no change was under way.
-    Consistent,
-    /// It was read from end to end, while the dynamic linker said that it was changing it.
-    Changing,
-    /// It could not be read to its end; what was read counts.
-    Broken,
-}
 
 /// What a refresh found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

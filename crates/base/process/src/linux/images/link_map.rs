@@ -7,10 +7,23 @@
 //! version 2 (glibc 2.35, for dlmopen) by `struct r_debug_extended *r_next`; `struct link_map {ElfW(Addr) l_addr; char
 //! *l_name; ElfW(Dyn) *l_ld; struct link_map *l_next, *l_prev;}` (`link.h`).
 
-use super::image_table::ListState;
 use super::mappings;
 use crate::elf::{self, FileHeader, HeaderTable};
 use crate::memory::Memory;
+
+/// How the dynamic linker's list was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ListState {
+    /// There is none: a static program, or the dynamic linker has not begun.
+    #[default]
+    Absent,
+    /// It was read from end to end, and no change was under way.
+    Consistent,
+    /// It was read from end to end, while the dynamic linker said that it was changing it.
+    Changing,
+    /// It could not be read to its end; what was read counts.
+    Broken,
+}
 
 /// `RT_CONSISTENT`: no change is under way.
 const RT_CONSISTENT: u32 = 0;

@@ -29,7 +29,8 @@ mod program_headers;
 pub use crate::mapping::{FileId, Mapping, Permissions};
 pub use auxiliary_vector::AuxiliaryVector;
 pub use image_stamp::ImageStamp;
-pub use image_table::{Images, ListState, Refresh};
+pub use image_table::{Images, Refresh};
+pub use link_map::ListState;
 #[doc(hidden)]
 pub use mappings::each_of_text;
 pub use mappings::{DELETED_MARK, Mappings};

@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::adaptive_spin::{self, Answered};
 use super::futex::{self, Reach};
-use super::thread_slot::{Phase, Request, Slot, next_generation, word};
+use super::thread_slot::{Phase, Request, Slot, free, next_generation, word};
 use super::{NotCaptured, ThreadStopper};
 use crate::linux::context::Context;
 use crate::linux::syscall::Errno;
@@ -225,13 +225,6 @@ impl Drop for OnlyTracer {
         TRACING.store(0, SeqCst);
         futex::wake(&TRACING, Reach::Private, 1);
     }
-}
-
-/// Gives a slot back.
-pub(super) fn free(slot: &Slot) {
-    slot.asker.store(0, SeqCst);
-    slot.tid.store(0, Relaxed);
-    slot.job.store(0, SeqCst);
 }
 
 /// Sleeps while the answer is awaited; returns what the slot's word was last. It is still `awaited` if there is no answer in

@@ -5,7 +5,6 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use super::adaptive_spin::{self, Habits};
 use super::futex::{self, Reach};
-use super::interrupted_thread;
 use super::queued_signal::{QueuedSignal, is_alive};
 use crate::linux::deadline;
 use crate::linux::syscall::syscall;
@@ -288,7 +287,7 @@ fn answer_single(shared: &Shared, request: Request, context: usize) {
             && !is_alive(process_id(), slot.asker.load(SeqCst))
             && slot.state.compare_exchange(answered, word(0, Phase::Idle), SeqCst, SeqCst).is_ok()
         {
-            interrupted_thread::free(slot);
+            free(slot);
         }
     }
 }
@@ -380,4 +379,11 @@ core::arch::global_asm!(
 #[cfg(target_arch = "x86_64")]
 unsafe extern "C" {
     fn coroner_stop_signal_entry();
+}
+
+/// Gives a slot back.
+pub(super) fn free(slot: &Slot) {
+    slot.asker.store(0, SeqCst);
+    slot.tid.store(0, Relaxed);
+    slot.job.store(0, SeqCst);
 }

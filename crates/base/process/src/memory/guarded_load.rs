@@ -1,6 +1,6 @@
 //! Loads from addresses that may be bad: what a handler of faults recovers.
 
-use crate::memory::{BLOCK, Memory, Unreadable};
+use super::{BLOCK, Memory, Unreadable};
 use crate::os::context::Context;
 use crate::routine::routine;
 

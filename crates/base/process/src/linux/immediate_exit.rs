@@ -1,0 +1,50 @@
+//! A function that is called before the process ends by `_exit`.
+//!
+//! The C library's `_exit` runs nothing, so a definition of `_exit` and `_Exit` calls the function first. The dynamic linker binds every
+//! image's calls to the program's definition, as of `pthread_create`. What the C library itself calls at the end of `exit` is its own.
+
+#[cfg(interpose)]
+mod interposed {
+    use core::ffi::c_int;
+    use core::sync::atomic::{AtomicUsize, Ordering};
+
+    use crate::linux::process::exit;
+
+    /// The function that is called first, as an address; 0 for none.
+    static HOOK: AtomicUsize = AtomicUsize::new(0);
+
+    /// Has a function called before the process ends by `_exit` or `_Exit`, which may be in a signal handler and in a child made by fork or vfork.
+    pub(super) fn set_hook(hook: fn()) {
+        HOOK.store(hook as usize, Ordering::Release);
+    }
+
+    fn end(status: c_int) -> ! {
+        let hook = HOOK.load(Ordering::Acquire);
+        if hook != 0 {
+            // SAFETY: a function of this type, by `set_hook`.
+            unsafe { core::mem::transmute::<usize, fn()>(hook)() };
+        }
+        exit(status)
+    }
+
+    /// _exit(2).
+    #[unsafe(no_mangle)]
+    extern "C" fn _exit(status: c_int) -> ! {
+        end(status)
+    }
+
+    /// _Exit(3), the same by the name that C gives it.
+    #[unsafe(no_mangle)]
+    extern "C" fn _Exit(status: c_int) -> ! {
+        end(status)
+    }
+}
+
+/// Has a function called before the process ends by `_exit`, where calls of it can be bound to a definition of ours (glibc's shared
+/// library); elsewhere it does nothing. The function must be async-signal-safe.
+pub fn before_immediate_exit(hook: fn()) {
+    #[cfg(interpose)]
+    interposed::set_hook(hook);
+    #[cfg(not(interpose))]
+    let _ = hook;
+}

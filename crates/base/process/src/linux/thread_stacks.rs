@@ -1,0 +1,61 @@
+//! Alternate signal stacks for threads that exist, and for those that are created later.
+
+use super::alternate_stack::{least_size, new_stack};
+#[cfg(interpose)]
+use super::pthread_create;
+use super::stop_the_world::ThreadStopper;
+use super::threads::{TaskDirectory, this_thread};
+
+/// Sets whether threads that are created from now on get an alternate stack, where that can be done ([`interposes`]).
+pub fn attach_new_threads(wants: bool) {
+    #[cfg(interpose)]
+    pthread_create::attach_new_threads(wants);
+    #[cfg(not(interpose))]
+    let _ = wants;
+}
+
+/// Whether threads that are made from now on get an alternate stack by themselves.
+pub fn interposes() -> bool {
+    #[cfg(interpose)]
+    return pthread_create::is_first();
+    #[cfg(not(interpose))]
+    return cfg!(target_os = "android");
+}
+
+/// How long a thread may take to answer; one that does not (it blocks the signal) goes without.
+const ANSWER_NS: u64 = 2_000_000;
+
+/// Gives an alternate stack to each thread of this process that has none, by its context. The stacks of these threads are not freed
+/// when they end.
+pub fn attach_threads(stopper: &ThreadStopper, tasks: &TaskDirectory) {
+    if stopper.signal() == 0 || tasks.had_one_thread() {
+        return;
+    }
+    let me = this_thread();
+    let mut tids = [0; 256];
+    let mut count = 0;
+    tasks.list(&mut |tid| {
+        if tid != me
+            && let Some(place) = tids.get_mut(count)
+        {
+            *place = tid;
+            count += 1;
+        }
+    });
+    for tid in tids.iter().take(count) {
+        let Ok(stack) = new_stack() else { return };
+        let wanted = stack.as_signal_stack();
+        let least = least_size();
+        let mut taken = false;
+        if let Ok(mut interrupted) = stopper.interrupt(*tid, ANSWER_NS) {
+            let now = interrupted.context_mut().alternate_stack();
+            if now.flags & libc::SS_DISABLE != 0 || now.size < least {
+                *now = wanted;
+                taken = true;
+            }
+        }
+        if !taken {
+            stack.unmap();
+        }
+    }
+}
