@@ -59,7 +59,7 @@ const BOUNDS: &[(&str, i64, i64)] = &[("entry_fits", 6600, 6800)];
 /// What the fixture may do.
 const ALLOWED: &str = "crate broken -- the fixture\ncrate core -- as in the real list\nimport memcpy -- a copy\n\
     import memset -- as memcpy\nfunction __aarch64_* -- atomics\nindirect entry_through_table -- followed by its table\n\
-    indirect entry_through_vtable -- followed by its vtables\nthrough broken_run 2 -- as coroner_recovery_run\n\
+    indirect entry_through_vtable -- followed by its vtables\nthrough broken_run 2 -- as coroner_guarded_run\n\
     switch broken_switch 2 -- as coroner_stack_call\nfunction broken_* -- its assembly\nimport-stack 512 -- memcpy\n\
     recursion recurs_bounded 3 -- its argument";
 

@@ -42,13 +42,13 @@ mod fault;
 #[cfg(supported)]
 pub mod files;
 #[cfg(supported)]
+pub mod guarded_run;
+#[cfg(supported)]
 mod image_index;
 #[cfg(supported)]
 mod mapping;
 pub mod path;
 mod process_identity;
-#[cfg(supported)]
-pub mod recovery;
 #[cfg(supported)]
 mod routine;
 #[cfg(supported)]

@@ -2,7 +2,7 @@
 //! the program's reaches. x86_64 (CET, Linux 6.6), arm64 (GCS, Linux 6.13).
 //!
 //! They are read at crash time, and compared with the walk at the desk. Who jumps over frames has to drop them there, too:
-//! [`recovery`](crate::recovery).
+//! [`guarded_run`](crate::guarded_run).
 
 use crate::memory::Memory;
 use crate::os::context::Context;

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_process::context::Context;
 use coroner_process::deadline::Deadline;
-use coroner_process::recovery::{self, Point};
+use coroner_process::guarded_run::{self, Point};
 use coroner_process::threads::{Tid, process_id, this_thread};
 
 use crate::report_lock::thread_word;
@@ -34,7 +34,7 @@ const LEFT: u64 = 1;
 /// # Safety
 /// `function(argument)` is sound to call but for what a broken object may make of it. Nothing in its frames, if they are dropped,
 /// matters to a process that dies.
-pub unsafe fn run(function: recovery::Function, argument: *mut c_void, timeout_ms: u32) -> bool {
+pub unsafe fn run(function: guarded_run::Function, argument: *mut c_void, timeout_ms: u32) -> bool {
     let me = thread_word(process_id(), this_thread());
     if CALL.thread.compare_exchange(0, me, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return false;
@@ -43,7 +43,7 @@ pub unsafe fn run(function: recovery::Function, argument: *mut c_void, timeout_m
     block_exactly(mask & !CRASH_PATH_SIGNALS);
     let timer = Deadline::start(this_thread(), timeout_ms);
     // SAFETY: the point is this thread's; the rest by the contract.
-    let code = unsafe { recovery::run(&raw const CALL.point, function, argument) };
+    let code = unsafe { guarded_run::run(&raw const CALL.point, function, argument) };
     if let Ok(timer) = timer {
         timer.stop();
     }

@@ -1,7 +1,7 @@
 //! A fault of the crash path itself, its deadline, and what a signal handler or the second exception thread shares with the
 //! session that it interrupts.
 //!
-//! Each section of a report runs inside [`coroner_process::recovery::run`] (see [`crate::session::guarded`]). A fault in it comes
+//! Each section of a report runs inside [`coroner_process::guarded_run::run`] (see [`crate::session::guarded`]). A fault in it comes
 //! to a handler on the same thread (Linux), or to the secondary thread (Darwin), which notes it here and lets the section's
 //! thread go on behind the section. So does the deadline. All of it is atomics: the session holds its workspace by `&mut`
 //! meanwhile, and nothing of that is touched from here.
@@ -9,7 +9,7 @@
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use coroner_process::context::Context;
-use coroner_process::recovery::Point;
+use coroner_process::guarded_run::Point;
 use coroner_report::wire::{Fault, SectionKind};
 
 /// What a section's run returns when it was left by a fault or the deadline.

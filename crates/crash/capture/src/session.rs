@@ -11,8 +11,8 @@ use core::ffi::c_void;
 use core::ops::Range;
 use core::sync::atomic::Ordering;
 
+use coroner_process::guarded_run;
 use coroner_process::memory::LoadGuarded;
-use coroner_process::recovery;
 use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::monotonic_now;
 #[cfg(not(target_vendor = "apple"))]
@@ -224,7 +224,7 @@ pub(crate) fn guarded<F: FnMut(&mut CrashSession<'_>)>(
         section: SectionKind,
         piece: F,
     }
-    // As `recovery::Function`.
+    // As `guarded_run::Function`.
     macro_rules! trampoline {
         ($abi:literal) => {
             /// # Safety
@@ -250,7 +250,7 @@ pub(crate) fn guarded<F: FnMut(&mut CrashSession<'_>)>(
     };
     // SAFETY: this thread owns the report lock and thus the point; the trampoline gets its own call; frames of the piece hold
     // nothing to drop (by the contract of this function).
-    let code = unsafe { recovery::run(&raw const RECRASH.point, trampoline::<F>, (&raw mut call).cast()) };
+    let code = unsafe { guarded_run::run(&raw const RECRASH.point, trampoline::<F>, (&raw mut call).cast()) };
     if code == 0 {
         return true;
     }

@@ -1,6 +1,5 @@
 //! The two architectures: registers by DWARF number, and which of them a call preserves.
 
-use crate::registers::RegisterFile;
 use core::fmt::Debug;
 use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 
@@ -35,10 +34,8 @@ pub trait Architecture: Copy + Debug + 'static {
     /// [`crate::Options::authentication_mask`], right for 48-bit addresses; the system may state more.
     const AUTHENTICATION_MASK: u64;
 
-    /// Makes `file` know a thread's registers, certainly.
-    fn load(registers: &Self::Registers, file: &mut RegisterFile<Self>)
-    where
-        Self: Sized;
+    /// Returns a thread's registers from number 0 on, one more by its number, and the program counter.
+    fn values(registers: &Self::Registers) -> (&[u64], (u8, u64), u64);
 
     /// The slot of register `number` in a [`crate::Row`].
     fn slot_of(number: u8) -> Option<usize>;
@@ -69,10 +66,8 @@ impl Architecture for X86_64 {
     const AUTHENTICATION_MASK: u64 = 0;
 
     #[inline]
-    fn load(registers: &X86_64Registers, file: &mut RegisterFile<X86_64>) {
-        file.set_all(&registers.gpr);
-        file.set(Self::RA, registers.pc);
-        file.pc = registers.pc;
+    fn values(registers: &X86_64Registers) -> (&[u64], (u8, u64), u64) {
+        (&registers.gpr, (Self::RA, registers.pc), registers.pc)
     }
 
     #[inline]
@@ -106,10 +101,8 @@ impl Architecture for Aarch64 {
     const AUTHENTICATION_MASK: u64 = 0xffff_0000_0000_0000;
 
     #[inline]
-    fn load(registers: &Aarch64Registers, file: &mut RegisterFile<Aarch64>) {
-        file.set_all(&registers.x);
-        file.set(Self::SP, registers.sp);
-        file.pc = registers.pc;
+    fn values(registers: &Aarch64Registers) -> (&[u64], (u8, u64), u64) {
+        (&registers.x, (Self::SP, registers.sp), registers.pc)
     }
 
     #[inline]

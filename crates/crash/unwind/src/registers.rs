@@ -32,13 +32,16 @@ impl<A: Architecture> RegisterFile<A> {
         RegisterFile { values: [0; 32], held: 0, in_memory: 0, certain: 0, pc, arch: PhantomData }
     }
 
-    /// Gives the registers from number 0 on these values.
+    /// Sets a thread's registers, which are certain.
     #[inline]
-    pub(crate) fn set_all<const N: usize>(&mut self, values: &[u64; N]) {
+    pub(crate) fn load(&mut self, registers: &A::Registers) {
+        let (values, (number, value), pc) = A::values(registers);
         for (place, value) in self.values.iter_mut().zip(values) {
             *place = *value;
         }
-        let known = (1_u32.wrapping_shl(N as u32)).wrapping_sub(1);
+        self.pc = pc;
+        self.set(number, value);
+        let known = (1_u32.wrapping_shl(values.len() as u32)).wrapping_sub(1);
         self.held |= known;
         self.certain |= known;
         self.in_memory &= !known;

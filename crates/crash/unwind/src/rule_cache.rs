@@ -8,7 +8,10 @@ use crate::frame::{AddressKind, Found};
 use crate::lookup::SectionCache;
 use crate::registers::RegisterFile;
 use crate::rule::{Row, Rule};
-use crate::walk::StepLog;
+
+pub(crate) mod step_log;
+
+use step_log::StepLog;
 
 /// Entries of one set.
 const WAYS: usize = 4;

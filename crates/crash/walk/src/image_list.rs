@@ -1,9 +1,8 @@
 //! The loaded images in a table of its owner, as they were listed last.
 
-use coroner_process::AddressRange;
 use coroner_process::images::{Image, Images, Mappings};
 
-pub use crate::os::image_list::unwind_image;
+use crate::os::unwind_image::unwind_image;
 
 /// Images that a list can hold.
 pub(crate) const CAPACITY: usize = 2048;
@@ -27,17 +26,6 @@ pub struct ImageList {
     /// The table is kept as it is. (If another thread was at it, it is not this list's to release.)
     #[cfg(target_vendor = "apple")]
     pub(crate) is_held: bool,
-}
-
-/// Code in no image that a compiler registered for debuggers.
-#[derive(Clone, Copy, Debug)]
-pub struct JitCode {
-    /// What the unwinder needs of it.
-    pub unwind: coroner_unwind::Image,
-    /// Where the ELF file that was registered for it is.
-    pub file: AddressRange,
-    /// What to add to the values of that file's symbols to get addresses (wraps).
-    pub symbol_slide: u64,
 }
 
 impl ImageList {

@@ -13,7 +13,7 @@
 //! | [`walker()`] | the unwinder's walker for this architecture, which asks the [registered ranges](RANGES) first |
 //!
 //! # The caller's duties
-//! Who recovers guarded loads (the signal handler, the exception port) says so: [`recovery::set_owner`]. Until then reads are copies by
+//! Who recovers guarded loads (the signal handler, the exception port) says so: [`fault_handler::set_owner`]. Until then reads are copies by
 //! the kernel.
 //!
 //! # Guarantees
@@ -42,11 +42,12 @@ mod darwin;
 mod linux;
 
 mod current_registers;
+pub mod fault_handler;
 mod image_list;
+mod jit_code;
 mod live_images;
 mod live_reader;
 pub mod loaded_image;
-pub mod recovery;
 mod registered_ranges;
 pub mod rule_caches;
 mod stack_bounds;
@@ -56,9 +57,11 @@ pub mod swift_tasks;
 mod walker;
 
 pub use current_registers::{current_registers, store_current_registers};
-pub use image_list::{ImageList, JitCode, unwind_image};
+pub use image_list::ImageList;
+pub use jit_code::JitCode;
 pub use live_images::{LiveImages, ticks};
 pub use live_reader::LiveReader;
+pub use os::unwind_image::unwind_image;
 pub use registered_ranges::{MAX_RANGES, RANGES};
 pub use stack_bounds::stack_bounds;
 pub use stack_reader::{CopiedWindows, StackReader, ThreadStack};

@@ -12,8 +12,9 @@ use coroner_process::memory::{LoadGuarded, Windowed};
 use coroner_process::threads::process_id;
 
 use crate::LiveReader;
-use crate::image_list::{CAPACITY, unwind_image};
+use crate::image_list::CAPACITY;
 use crate::os::list_stamp::ListStamp;
+use crate::os::unwind_image::unwind_image;
 
 struct Slot {
     /// How many hold it, [`CURRENT`] included; [`MAKING`] besides while it is written.

@@ -2,7 +2,7 @@
 
 use coroner_process::memory::{BLOCK, KernelCopy, LoadGuarded, Memory, Unreadable};
 
-use crate::recovery;
+use crate::fault_handler;
 
 /// Memory of a live process: guarded loads where their faults are recovered, else copies by the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ impl LiveReader {
     /// An app that replaces Coroner's handler or takes its ports while a walk runs, or blocks its signals in it, gets what it
     /// asked for.
     pub fn new() -> Option<LiveReader> {
-        if recovery::guards_loads() {
+        if fault_handler::guards_loads() {
             // SAFETY: just checked.
             return Some(LiveReader::Loads(unsafe { LoadGuarded::new() }));
         }
@@ -28,7 +28,7 @@ impl LiveReader {
 
     /// As [`Self::new`], which does not ask at every call whether the kernel still sends faults to Coroner; this does.
     pub fn asked_anew() -> Option<LiveReader> {
-        recovery::ask_again();
+        fault_handler::ask_again();
         LiveReader::new()
     }
 }

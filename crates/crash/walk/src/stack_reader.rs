@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fe
 
 use coroner_process::memory::{BLOCK, KernelCopy, LoadGuarded, Memory, Unreadable, Windowed};
 
-use crate::{LiveReader, recovery, stack_bounds};
+use crate::{LiveReader, fault_handler, stack_bounds};
 
 /// What is known of a thread that walks its own stack: kept by the caller, one for each thread. All zero is nothing. (Atomic, since a
 /// signal handler of the thread may walk, too.)
@@ -55,7 +55,7 @@ impl ThreadStack {
         let mut elsewhere = None;
         let walks = self.walks.load(Relaxed);
         self.walks.store(walks.wrapping_add(1), Relaxed);
-        let list = if walks.is_multiple_of(ASKED) || !self.guards_loads.load(Relaxed) || !recovery::has_owner() {
+        let list = if walks.is_multiple_of(ASKED) || !self.guards_loads.load(Relaxed) || !fault_handler::has_owner() {
             let asked = self.renew();
             elsewhere = Some(asked);
             asked

@@ -131,7 +131,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     monitor::signal::install(options.signals, options.endings)
         .inspect_err(|_| thread_stacks::attach_new_threads(false))
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
-    coroner_walk::recovery::set_owner(taken_signals::recovers_loads());
+    coroner_walk::fault_handler::set_owner(taken_signals::recovers_loads());
     coroner_walk::stop_thread::set_stopper(Some(&platform.stopper));
     Ok(())
 }
@@ -139,7 +139,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
 /// Ends the watch.
 pub(crate) fn end(_installed: &Installed) {
     coroner_walk::stop_thread::set_stopper(None);
-    coroner_walk::recovery::set_owner(None);
+    coroner_walk::fault_handler::set_owner(None);
     thread_stacks::attach_new_threads(false);
     taken_signals::uninstall();
 }

@@ -288,9 +288,9 @@ pub(crate) fn pause() {
 /// What unwinds to a guarded run.
 struct Landing(u64);
 
-/// See `coroner_process::recovery`: the point's words are the stack pointer inside the run, and where it continues.
+/// See `coroner_process::guarded_run`: the point's words are the stack pointer inside the run, and where it continues.
 #[unsafe(no_mangle)]
-extern "C" fn coroner_recovery_run(
+extern "C" fn coroner_guarded_run(
     point: *const [u64; 2],
     function: unsafe extern "C-unwind" fn(*mut libc::c_void),
     argument: *mut libc::c_void,

@@ -16,7 +16,7 @@
 pub(crate) mod decode_aarch64;
 pub(crate) mod decode_x86_64;
 pub(crate) mod outlined;
-mod path;
+mod symbolic_execution;
 
 use crate::arch::Architecture;
 use crate::cursor::Cursor;
@@ -24,8 +24,8 @@ use crate::frame::Problem;
 use crate::image::AddressRange;
 use coroner_process::memory::Memory;
 use coroner_process::registers::Arch;
-use path::Symbol;
-pub(crate) use path::{CodeRow, Path, Start};
+use symbolic_execution::Symbol;
+pub(crate) use symbolic_execution::{CodeRow, Path, Start};
 
 pub(crate) const NO_REGISTER: u8 = 0xff;
 

@@ -9,8 +9,8 @@
 //!
 //! Only arm64 has them: on x86_64 a call pushes its return address, so what touches the stack pointer can't be called.
 
-use super::path::Symbol;
-use super::{Effect, NO_REGISTER, Path, Start, decode};
+use super::symbolic_execution::{MAX_OUTLINED, Symbol};
+use super::{Code, Effect, NO_REGISTER, Path, Start, decode};
 use crate::arch::Architecture;
 use crate::cursor::Cursor;
 use crate::image::AddressRange;
@@ -22,9 +22,6 @@ const LENGTH: u32 = 64;
 
 /// How many instructions of what may be outlined functions are looked at for one path.
 pub(crate) const BUDGET: u32 = 1_500;
-
-/// Outlined functions that a path may be in, one called by the other (LLVM's `-machine-outliner-reruns`).
-pub(crate) const NESTED: usize = 3;
 
 /// An outlined function that was called and in which the path began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,7 +35,7 @@ pub(crate) struct OutlinedReturn {
 /// The outlined functions that a path began in, the innermost first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutlinedReturns {
-    parts: [OutlinedReturn; NESTED],
+    parts: [OutlinedReturn; MAX_OUTLINED],
     count: usize,
 }
 
@@ -162,7 +159,7 @@ pub(crate) fn is_called_outlined<A: Architecture, M: Memory>(
     passing: Option<u64>,
     budget: &mut u32,
 ) -> bool {
-    A::LINK_REGISTER && is_nested_outlined::<A, M>(memory, target, pc, passing, budget, NESTED - 1)
+    A::LINK_REGISTER && is_nested_outlined::<A, M>(memory, target, pc, passing, budget, MAX_OUTLINED - 1)
 }
 
 fn is_nested_outlined<A: Architecture, M: Memory>(
@@ -185,7 +182,7 @@ fn is_nested_outlined<A: Architecture, M: Memory>(
 pub(crate) fn is_outlined<A: Architecture, M: Memory>(memory: &mut M, target: u64, budget: &mut u32) -> bool {
     let mut path = Path::new(&Start::unrelated());
     A::LINK_REGISTER
-        && straight::<A, M>(memory, target, &mut path, None, budget, NESTED - 1).is_some()
+        && straight::<A, M>(memory, target, &mut path, None, budget, MAX_OUTLINED - 1).is_some()
         && path.acts_as_outlined::<A>()
 }
 
@@ -242,6 +239,25 @@ impl Path {
             is_preserved::<A>(number) && number != A::SP && self.get(number) != Symbol::Register(number, 0)
         });
         sp != Symbol::Register(A::SP, 0) || changed || self.saved_in_frame_of_caller::<A>() > 0
+    }
+
+    /// Whether the return to the address in `link` is that of an outlined function: the call before that address is one of code
+    /// that comes by the path's first instruction.
+    pub(super) fn returns_from_outlined<A: Architecture, M: Memory>(
+        &self,
+        code: &Code<'_>,
+        link: u8,
+        budget: &mut u32,
+        memory: &mut M,
+    ) -> Option<OutlinedReturn> {
+        if !A::LINK_REGISTER {
+            return None;
+        }
+        let Symbol::Register(base, sp) = self.get(A::SP) else { return None };
+        let link = code.start.value(self.get(link), memory)? & code.mask;
+        let target = call_target::<A, M>(memory, link)?;
+        let is_outlined = base == A::SP && is_called_outlined::<A, M>(memory, target, link, Some(code.pc), budget);
+        is_outlined.then_some(OutlinedReturn { pc: link, sp })
     }
 
     /// Whether the path has taken stack of its caller's away or put back registers from there.

@@ -1,7 +1,7 @@
 //! Steps by cached rules: a tight loop while the rules of a frame and of its caller are in the cache, the caller is above, and its return
 //! address was saved. Most walks consist of nothing else.
 //!
-//! There is one loop for each register that the CFA may be relative to. It only steps: the frames go into a [`StepLog`], from which they
+//! There is one loop for each register that the CFA may be relative to. It only steps: the frames go into a [`StepLog`](crate::rule_cache::step_log::StepLog), from which they
 //! are then given out, and saved registers are looked up later, if at all. A rule that is not in the cache is found on the way if it
 //! is of the usual kind ([`super::cache_miss`]).
 
@@ -12,6 +12,7 @@ use crate::cold_path;
 use crate::frame::{AddressKind, Frame};
 use crate::image::Images;
 use crate::registers::RegisterFile;
+use crate::rule_cache::step_log::{LOG_LENGTH, LoggedFrame};
 use crate::rule_cache::{Base, EntryIndex, RuleCache};
 use crate::swift_async::{SwiftAsync, is_marked};
 use core::ops::ControlFlow;
@@ -19,28 +20,6 @@ use coroner_process::memory::Memory;
 
 /// Stacks are below this address. A stack pointer below it can't wrap around in any number of steps.
 const HIGHEST: u64 = 1 << 62;
-
-/// How many steps are made before their frames are given out: more than most walks have.
-const LOG_LENGTH: usize = 256;
-
-/// A frame that was stepped from.
-#[derive(Clone, Copy, Debug)]
-struct LoggedFrame {
-    /// Its CFA: the caller's stack pointer.
-    cfa: u64,
-    /// Its return address.
-    caller: u64,
-    /// Where its rule is.
-    place: EntryIndex,
-}
-
-/// The frames that were stepped from last. It is part of the [`RuleCache`], so that it need not be initialised for each walk.
-#[derive(Debug)]
-pub(crate) struct StepLog([LoggedFrame; LOG_LENGTH]);
-
-impl StepLog {
-    pub(crate) const EMPTY: StepLog = StepLog([LoggedFrame { cfa: 0, caller: 0, place: EntryIndex::NONE }; LOG_LENGTH]);
-}
 
 /// Saved registers of logged frames that the register file does not have yet: most walks never need them, and then only the
 /// last frame that saved a register counts.

@@ -20,7 +20,6 @@ use crate::rule::{Row, Rule};
 use crate::rule_cache::{EntryIndex, FoundRule, RuleCache};
 use crate::swift_async::{Contexts, SwiftAsync, is_marked, without_mark};
 use cached_frames::PendingSaves;
-pub(crate) use cached_frames::StepLog;
 use caller_check::{Accepted, CallerCheck, accept_interrupted};
 use core::ops::ControlFlow;
 use coroner_process::memory::{BLOCK, Memory, Unreadable};
@@ -154,7 +153,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     pub fn new(registers: &A::Registers, memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
         let mut walker = Walker::without_registers(memory, images, cache, options);
         // In place: a copy of what was just stored word by word waits for all of it.
-        A::load(registers, &mut walker.registers);
+        walker.registers.load(registers);
         walker.registers.pc &= walker.mask;
         walker.cached = walker.cache.find(walker.registers.pc, walker.kind);
         walker

@@ -6,10 +6,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use coroner_process::images::{self, ImageKind, Images, ListState, Mappings};
 use coroner_process::memory::Memory;
 use coroner_process::syscall::{Errno, Result};
-use coroner_unwind::ImageFormat;
 
 use crate::image_list::CAPACITY;
-use crate::{ImageList, JitCode};
+use crate::image_list::ImageList;
+use crate::jit_code::JitCode;
 
 /// The watched table can't be given back, dyld's callbacks go on: a later install uses it again.
 struct Kept {
@@ -102,21 +102,4 @@ impl ImageList {
             || image.kind != ImageKind::Library
             || [here, c_library].iter().any(|address| image.range.contains(*address))
     }
-}
-
-/// What the unwinder needs of the image whose code is at `address`.
-pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
-    let text = image.text().find(|range| range.contains(address))?;
-    Some(coroner_unwind::Image {
-        format: ImageFormat::MachO,
-        text,
-        base: image.range.start,
-        bias: image.slide,
-        eh_frame: image.eh_frame,
-        unwind_info: image.unwind_info,
-        stubs: image.stubs,
-        stub_helper: image.stub_helper,
-        text_section: image.text_section.start,
-        ..coroner_unwind::Image::default()
-    })
 }

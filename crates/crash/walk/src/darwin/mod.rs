@@ -1,5 +1,6 @@
 //! Apple's systems.
 
+pub(crate) mod fault_handler;
 pub(crate) mod image_list;
 pub(crate) mod list_stamp;
-pub(crate) mod recovery;
+pub(crate) mod unwind_image;

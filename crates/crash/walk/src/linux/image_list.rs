@@ -4,10 +4,13 @@ use coroner_process::images::{self, ImageKind, Images, Mappings, Refresh};
 use coroner_process::memory::{CheckedMemory, LoadGuarded, Memory, Windowed};
 use coroner_process::syscall::Result;
 
+use crate::fault_handler;
 use crate::image_list::CAPACITY;
+use crate::image_list::ImageList;
+use crate::jit_code::JitCode;
+use crate::live_reader::LiveReader;
 use crate::os::jit::JitDescriptor;
 use crate::os::search_table;
-use crate::{ImageList, JitCode, LiveReader, recovery};
 
 impl ImageList {
     /// Makes the table for the calling process, whose id is `pid` (not async-signal-safe); nothing is listed yet.
@@ -36,7 +39,7 @@ impl ImageList {
     /// Lists the images at install (not async-signal-safe), by guarded loads if Coroner's handler has the signals of bad loads by
     /// now, which the calling thread must not block; else every read is one that the kernel checks. Where it refuses all of those, the first crash lists them.
     pub fn refresh_at_install(&mut self) {
-        let refreshed = if recovery::has_owner() {
+        let refreshed = if fault_handler::has_owner() {
             // SAFETY: the handler is in place, and this thread leaves its signals open.
             Some(self.refresh_by_linker(&mut unsafe { LoadGuarded::new() }))
         } else {
@@ -86,19 +89,4 @@ impl ImageList {
         let c_library = libc::getauxval as *const () as u64;
         image.kind != ImageKind::Library || [here, c_library].iter().any(|address| image.range.contains(*address))
     }
-}
-
-/// What the unwinder needs of the image whose code is at `address`.
-pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
-    let text = image.text().find(|range| range.contains(address))?;
-    let (eh_frame_hdr, eh_frame) = search_table::of(image);
-    Some(coroner_unwind::Image {
-        text,
-        base: image.range.start,
-        bias: image.slide,
-        eh_frame_hdr,
-        eh_frame,
-        sframe: image.sframe,
-        ..coroner_unwind::Image::default()
-    })
 }

@@ -17,7 +17,7 @@ use coroner_process::elf::{FileHeader, SectionHeader};
 use coroner_process::images::Images;
 use coroner_process::memory::Memory;
 
-use crate::JitCode;
+use crate::jit_code::JitCode;
 
 /// Entries of the list that are looked at: ART has one for each of thousands of methods.
 const MAX_ENTRIES: u32 = 1 << 16;

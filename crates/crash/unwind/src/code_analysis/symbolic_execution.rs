@@ -1,6 +1,6 @@
 //! A path through code: what its instructions did to registers and stack, with symbols for the values at its start.
 
-use super::{Access, Code, Effect, NO_REGISTER, outlined};
+use super::{Access, Effect, NO_REGISTER};
 use crate::arch::Architecture;
 use crate::registers::RegisterFile;
 use crate::rule::Row;
@@ -76,6 +76,9 @@ impl Start {
     }
 }
 
+/// Outlined functions that a path may be in, one called by the other (LLVM's `-machine-outliner-reruns`).
+pub(crate) const MAX_OUTLINED: usize = 3;
+
 /// How many stores of a path are remembered: all callee-saved registers and some more.
 const STORES: usize = 20;
 
@@ -87,7 +90,7 @@ pub(crate) struct Path {
     pub(super) stores: [(u8, i32, Symbol); STORES],
     pub(super) stored: usize,
     /// The return addresses of the outlined functions that the path is in.
-    links: [u64; outlined::NESTED],
+    links: [u64; MAX_OUTLINED],
     /// How many these are.
     pub(super) entered: u8,
 }
@@ -108,7 +111,7 @@ impl Path {
             symbols: start.symbols,
             stores: [(0, 0, Symbol::Unknown); STORES],
             stored: 0,
-            links: [0; outlined::NESTED],
+            links: [0; MAX_OUTLINED],
             entered: 0,
         }
     }
@@ -283,26 +286,6 @@ impl Path {
             }
             _ => None,
         }
-    }
-
-    /// Whether the return to the address in `link` is that of an outlined function: the call before that address is one of code
-    /// that comes by the path's first instruction.
-    pub(super) fn returns_from_outlined<A: Architecture, M: Memory>(
-        &self,
-        code: &Code<'_>,
-        link: u8,
-        budget: &mut u32,
-        memory: &mut M,
-    ) -> Option<outlined::OutlinedReturn> {
-        if !A::LINK_REGISTER {
-            return None;
-        }
-        let Symbol::Register(base, sp) = self.get(A::SP) else { return None };
-        let link = code.start.value(self.get(link), memory)? & code.mask;
-        let target = outlined::call_target::<A, M>(memory, link)?;
-        let is_outlined =
-            base == A::SP && outlined::is_called_outlined::<A, M>(memory, target, link, Some(code.pc), budget);
-        is_outlined.then_some(outlined::OutlinedReturn { pc: link, sp })
     }
 
     /// Whether the path took back what a prologue did: then a jump to wherever leaves the function.

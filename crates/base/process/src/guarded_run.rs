@@ -14,20 +14,20 @@ use crate::routine::routine;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Point {
-    /// The stack pointer inside `coroner_recovery_run`, 0 while no run is active.
+    /// The stack pointer inside `coroner_guarded_run`, 0 while no run is active.
     sp: AtomicU64,
     /// Where it goes on, inside that routine. It is noted there: to Mach-O's linkers a label of its own would begin another
     /// routine, which they may move away.
     land: AtomicU64,
 }
 
-// coroner_recovery_run(point, function, argument) -> code
+// coroner_guarded_run(point, function, argument) -> code
 // Keeps every callee-saved register on the stack below `point.sp`, so that landing needs nothing but that. The frames that are dropped are
 // dropped from the shadow stack, too, as longjmp(3) does it (x86_64: Intel's manual, volume 1, 17.2.3; arm64: Arm's manual, D11, GCSPOPM).
 // It goes on behind a landing pad: `leave` jumps there by a register.
 #[cfg(target_arch = "x86_64")]
 routine!(
-    "coroner_recovery_run",
+    "coroner_guarded_run",
     "push rbp",
     ".cfi_def_cfa_offset 16",
     ".cfi_offset rbp, -16",
@@ -85,7 +85,7 @@ routine!(
 );
 #[cfg(target_arch = "aarch64")]
 routine!(
-    "coroner_recovery_run",
+    "coroner_guarded_run",
     "stp x29, x30, [sp, #-176]!",
     ".cfi_def_cfa_offset 176",
     ".cfi_offset x29, -176",
@@ -148,7 +148,7 @@ pub type Function = unsafe extern "C" fn(*mut libc::c_void);
 pub type Function = unsafe extern "C-unwind" fn(*mut libc::c_void);
 
 unsafe extern "C" {
-    fn coroner_recovery_run(point: *const Point, function: Function, argument: *mut libc::c_void) -> u64;
+    fn coroner_guarded_run(point: *const Point, function: Function, argument: *mut libc::c_void) -> u64;
 }
 
 /// Calls `function(argument)` and returns 0, or the code given to [`Point::recover`] if a handler ended it.
@@ -159,7 +159,7 @@ unsafe extern "C" {
 pub unsafe fn run(point: *const Point, function: Function, argument: *mut libc::c_void) -> u64 {
     // SAFETY: the routine keeps the C calling convention; the rest is the caller's promise. Async-signal-safe: no call but
     // `function`.
-    unsafe { coroner_recovery_run(point, function, argument) }
+    unsafe { coroner_guarded_run(point, function, argument) }
 }
 
 impl Point {

@@ -6,8 +6,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::os::recovery as system;
-pub use crate::os::recovery::Owner;
+use crate::os::fault_handler as system;
+pub use crate::os::fault_handler::Owner;
 
 static OWNER: AtomicUsize = AtomicUsize::new(0);
 

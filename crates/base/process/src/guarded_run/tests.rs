@@ -1,4 +1,4 @@
-//! The landing of `coroner_recovery_run` with shadow stacks that are made up: its instructions are carried out here one by one, since few
+//! The landing of `coroner_guarded_run` with shadow stacks that are made up: its instructions are carried out here one by one, since few
 //! kernels have shadow stacks.
 
 extern crate std;
@@ -7,11 +7,11 @@ use std::{vec, vec::Vec};
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
-use super::{Function, Point, coroner_recovery_run};
+use super::{Function, Point, coroner_guarded_run};
 
 /// The instructions from the landing on to the return.
 fn landing() -> Vec<Instruction> {
-    let start = coroner_recovery_run as unsafe extern "C" fn(*const Point, Function, *mut libc::c_void) -> u64;
+    let start = coroner_guarded_run as unsafe extern "C" fn(*const Point, Function, *mut libc::c_void) -> u64;
     let start = start as usize as u64;
     // SAFETY: the routine is longer; what is behind it is code of this program, too.
     let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, 128) };

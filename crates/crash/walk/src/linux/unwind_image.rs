@@ -1,0 +1,20 @@
+//! An image as the unwinder has it.
+
+use coroner_process::images;
+
+use crate::os::search_table;
+
+/// What the unwinder needs of the image whose code is at `address`.
+pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
+    let text = image.text().find(|range| range.contains(address))?;
+    let (eh_frame_hdr, eh_frame) = search_table::of(image);
+    Some(coroner_unwind::Image {
+        text,
+        base: image.range.start,
+        bias: image.slide,
+        eh_frame_hdr,
+        eh_frame,
+        sframe: image.sframe,
+        ..coroner_unwind::Image::default()
+    })
+}
