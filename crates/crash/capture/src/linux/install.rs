@@ -41,8 +41,7 @@ impl PlatformState {
             files::map_ahead(MAPPED_AHEAD, ImageList::bytes());
         }
         let stack = Stack::map(STACK, page, STACK_TOUCHED).map_err(InstallError::Memory)?;
-        let mut limits = InstallLimits::default();
-        limits.no_thread_list = !tasks.is_kept();
+        let mut limits = InstallLimits { no_thread_list: !tasks.is_kept(), ..InstallLimits::default() };
         // Nobody is held for longer than a report and the handlers after it may take.
         let hold = u64::from(options.deadline_ms).saturating_add(10_000).saturating_mul(1_000_000);
         let config = Config { signal: options.stop_signal, hold, threads: THREADS };
