@@ -1,7 +1,8 @@
 //! The `coroner` command as a person types it.
 
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -20,7 +21,11 @@ impl Bench {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
+        self.command_of(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments)
+    }
+
+    fn command_of(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program);
         command.args(arguments).env("CORONER_STORE", self.store()).current_dir(self.folder.path());
         // No server is asked.
         command.env_remove("DEBUGINFOD_URLS");
@@ -157,9 +162,12 @@ fn an_empty_store_has_no_reports_and_a_closed_one_says_why() {
     std::fs::create_dir_all(closed.join("store/runs")).unwrap();
     std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
     std::fs::set_permissions(bench.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // Another user may not be able to reach the program by its path: it is in root's home directory, say.
+    let program = std::fs::File::open(env!("CARGO_BIN_EXE_coroner")).unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
     for arguments in [&["list", "--store", "closed/store"][..], &["list", "closed/store"], &["show", "closed/report"]] {
-        let mut command = bench.command(arguments);
-        // The one whom permissions do not bind becomes another.
+        let mut command = bench.command_of(&path, arguments);
+        // Permissions don't apply to root.
         if rustix::process::geteuid().is_root() {
             command.uid(65534);
         }
