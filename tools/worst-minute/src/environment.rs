@@ -91,7 +91,7 @@ impl Environment {
             Environment::FewInodes => "size=16m,nr_inodes=24",
             _ => "",
         };
-        if matches!(self, Environment::Unprivileged | Environment::NoPendingSignals) {
+        if self.is_nobodys() {
             std::os::unix::fs::chown(store, Some(NOBODY), Some(NOBODY))?;
         }
         if options.is_empty() {
@@ -115,6 +115,11 @@ impl Environment {
         for file in fillers.filter(|_| self != Environment::FullDisk) {
             let _ = std::fs::remove_file(file.path());
         }
+    }
+
+    /// Whether the process is an ordinary user's.
+    pub(super) fn is_nobodys(self) -> bool {
+        matches!(self, Environment::Unprivileged | Environment::NoPendingSignals)
     }
 
     /// The environment of the next launch.

@@ -175,7 +175,13 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let store = folder.path().join("store");
     let _disk = row.environment.prepare(&store)?;
-    let command = match hosts.command(row.neighbour, row.fault, &store, folder.path()) {
+    let mut program = crash_program();
+    if row.environment.is_nobodys() {
+        // The workspace may be in a folder that only its owner may enter.
+        program = folder.path().join("crash_program");
+        std::fs::copy(crash_program(), &program).context("a copy of the program")?;
+    }
+    let command = match hosts.command(row.neighbour, row.fault, &program, &store, folder.path()) {
         Ok(command) => command,
         Err(error) => return Ok(Shown::Skipped(format!("{error:#}"))),
     };
@@ -187,7 +193,7 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
     let reports = reports(&store);
     // By the same user: a store is its owner's.
     let mut next = Command::new(tools::this_program()?);
-    next.args(["--inside", &row.environment.of_next_launch().to_string(), "--"]).arg(crash_program());
+    next.args(["--inside", &row.environment.of_next_launch().to_string(), "--"]).arg(&program);
     next.arg(&store).args(["deliver", "0"]).env("RUST_BACKTRACE", "0").current_dir(folder.path());
     row.environment.make_room(&store);
     let outcome = match run_to_end(&mut next)? {

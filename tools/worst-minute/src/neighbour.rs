@@ -8,7 +8,6 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use super::crash_program;
 use toolbox::tools;
 
 /// One neighbour.
@@ -88,7 +87,7 @@ impl Hosts {
         self.versions.values().map(String::as_str).collect()
     }
 
-    /// The command that runs those words of a row with that neighbour.
+    /// Returns the command that runs a row's words with that neighbour, or in `program`, a `crash_program`, where there is none.
     ///
     /// # Errors
     /// The runtime is not there and can't be had, or what it loads can't be built.
@@ -96,12 +95,13 @@ impl Hosts {
         &mut self,
         neighbour: Neighbour,
         words: &[&str],
+        program: &Path,
         store: &Path,
         work: &Path,
     ) -> anyhow::Result<Vec<OsString>> {
         if neighbour == Neighbour::None {
             let (fault, conditions) = words.split_first().context("a fault")?;
-            let mut command: Vec<OsString> = vec![crash_program().into(), store.into(), (*fault).into(), "3".into()];
+            let mut command: Vec<OsString> = vec![program.into(), store.into(), (*fault).into(), "3".into()];
             command.extend(conditions.iter().map(OsString::from));
             return Ok(command);
         }
