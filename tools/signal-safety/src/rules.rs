@@ -1,5 +1,6 @@
 //! What crash-time code may do: the checked-in lists, and what kind of offence anything else is.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
@@ -369,7 +370,28 @@ pub(super) fn is_path(name: &str, wanted: &str) -> bool {
     if let Some(start) = wanted.strip_suffix('*') {
         return name.starts_with(start) && !name.contains("::");
     }
+    let name = without_impl(name);
     name.strip_suffix(wanted).is_some_and(|rest| rest.is_empty() || rest.ends_with("::") || rest.ends_with('<'))
+}
+
+/// Returns a method's name without the brackets around its type, which differ by mangling: `a::B::f` (legacy), `<a::B>::f` (v0) and
+/// `a::c::<impl a::B>::f` (legacy, where the block is in another module).
+fn without_impl(name: &str) -> Cow<'_, str> {
+    let Some(start) = name.find("<impl ").or_else(|| name.starts_with('<').then_some(0)) else { return name.into() };
+    let inner = name[start + 1..].trim_start_matches("impl ");
+    let mut depth = 1;
+    let end = inner.find(|character| {
+        depth += match character {
+            '<' => 1,
+            '>' => -1,
+            _ => 0,
+        };
+        depth == 0
+    });
+    match end.map(|end| (&inner[..end], &inner[end + 1..])) {
+        Some((of_type, rest)) if !of_type.contains(" as ") => format!("{}{of_type}{rest}", &name[..start]).into(),
+        _ => name.into(),
+    }
 }
 
 /// The crate that a demangled name is of: `a` of `a::b::c`, of `<a::B as d::E>::f` and of `<&mut a::B>::f`.
@@ -424,6 +446,10 @@ mod tests {
         assert_eq!(rules.function("memcpy"), Ok(()));
         assert_eq!(rules.function("<A as core::slice::cmp::SlicePartialEq<B>>::equal"), Ok(()));
         assert_eq!(rules.function("<A as serde::X>::f"), Err(Offence::ForeignFunction));
+        for name in ["a::B::f", "<a::B>::f", "x::c::<impl a::B>::f"] {
+            assert!(is_path(name, "a::B::f"), "{name}");
+        }
+        assert!(is_path("<a::B as c::D<E>>::f", "<a::B as c::D<E>>::f") && !is_path("<a::B as c::D>::f", "a::B::f"));
         assert!(is_path("__aarch64_cas4_acq", "__aarch64_*") && !is_path("x::__aarch64_cas4", "x::*"));
     }
 
