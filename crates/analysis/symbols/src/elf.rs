@@ -128,11 +128,31 @@ fn add_tables(builder: &mut TableBuilder, file: &object::File<'_>, bytes: &Bytes
         match file {
             object::File::Elf32(file) => {
                 let table = if dynamic { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
-                add_symbols(builder, file.endian(), file.elf_section_table(), table, bytes, architecture, source);
+                let versions = file.elf_section_table().gnu_versym(file.endian(), file.data()).ok().flatten();
+                let versions = versions.filter(|_| dynamic).map_or(&[][..], |(versions, _)| versions);
+                add_symbols(
+                    builder,
+                    file.endian(),
+                    file.elf_section_table(),
+                    table,
+                    versions,
+                    bytes,
+                    (architecture, source),
+                );
             }
             object::File::Elf64(file) => {
                 let table = if dynamic { file.elf_dynamic_symbol_table() } else { file.elf_symbol_table() };
-                add_symbols(builder, file.endian(), file.elf_section_table(), table, bytes, architecture, source);
+                let versions = file.elf_section_table().gnu_versym(file.endian(), file.data()).ok().flatten();
+                let versions = versions.filter(|_| dynamic).map_or(&[][..], |(versions, _)| versions);
+                add_symbols(
+                    builder,
+                    file.endian(),
+                    file.elf_section_table(),
+                    table,
+                    versions,
+                    bytes,
+                    (architecture, source),
+                );
             }
             _ => {}
         }
@@ -146,16 +166,16 @@ fn add_symbols<'data, Elf: FileHeader>(
     endian: Elf::Endian,
     sections: &SectionTable<'data, Elf>,
     table: &SymbolTable<'data, Elf>,
+    versions: &[elf::Versym<Elf::Endian>],
     bytes: &Bytes,
-    architecture: Architecture,
-    source: SymbolSource,
+    (architecture, source): (Architecture, SymbolSource),
 ) {
     let Ok(section) = sections.section(table.string_section()) else { return };
     let strings = bytes.slice(section.sh_offset(endian).into(), section.sh_size(endian).into());
     let Some(pool) = strings.and_then(|strings| builder.pool(strings)) else { return };
     let marks_code = has_mapping_symbols(architecture);
     builder.reserve(table.len());
-    for symbol in table.iter() {
+    for (index, symbol) in table.iter().enumerate() {
         let (mut start, size): (u64, u64) = (symbol.st_value(endian).into(), symbol.st_size(endian).into());
         let section = symbol.st_shndx(endian);
         // Undefined, absolute and common ones have no place in the image; SHN_XINDEX stands for a high section.
@@ -164,8 +184,11 @@ fn add_symbols<'data, Elf: FileHeader>(
         if !placed || offset == 0 || start == 0 && size == 0 {
             continue;
         }
+        // glibc keeps names for old programs only, such as `cfree`, beside those that programs are linked with, such as `free`.
+        let is_hidden = versions.get(index).is_some_and(|version| version.0.get(endian).is_hidden());
         let standing = match (symbol.st_type(), symbol.st_bind()) {
             // Thread-local symbols have offsets, not addresses; sections and files have no names of functions.
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) if is_hidden => Standing::Local,
             (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_LOCAL) => Standing::Local,
             (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_WEAK) => Standing::Weak,
             (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) => Standing::Global,

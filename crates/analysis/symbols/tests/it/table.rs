@@ -98,3 +98,31 @@ fn overlaps_and_the_end_of_the_address_space() {
         assert_eq!(name_at(&table, address), name, "{address}");
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_name_for_old_programs_gives_way_to_the_current_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let source = r#"
+        void release(void *block) { (void)block; }
+        void old_release(void *block) __attribute__((alias("release")));
+        void also_old_release(void *block) __attribute__((alias("release")));
+        __asm__(".symver old_release, a_release@LIB_1");
+        __asm__(".symver also_old_release, z_release@LIB_1");
+        __asm__(".symver release, release@@LIB_2");
+    "#;
+    std::fs::write(path("library.c"), source).unwrap();
+    std::fs::write(path("versions"), "LIB_1 { local: *; }; LIB_2 { } LIB_1;").unwrap();
+    let mut compiler = std::process::Command::new("gcc");
+    compiler.args(["-shared", "-fPIC", "-s", "-Wl,--version-script=versions", "-o", "library.so", "library.c"]);
+    assert!(compiler.current_dir(folder.path()).status().unwrap().success());
+    let bytes = std::fs::read(path("library.so")).unwrap();
+    let release = {
+        use object::{Object, ObjectSymbol};
+        let file = object::File::parse(&*bytes).unwrap();
+        file.dynamic_symbols().find(|symbol| symbol.name() == Ok("release")).unwrap().address()
+    };
+    let file = SymbolFile::from_bytes(&path("library.so"), bytes).unwrap().remove(0);
+    assert_eq!(name_at(&file, release), "release");
+}
