@@ -21,8 +21,17 @@ pub(crate) fn c_program(source: &str, arguments: &[&str], folder: &Path) -> Path
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
     command.args(["-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).args(arguments);
     command.arg(here.join("tests").join(source)).arg("-I").arg(here.join("include"));
-    succeed(command.arg(library("a")).args(["-lpthread", "-ldl", "-lm"]));
+    succeed(command.args(fast_linker()).arg(library("a")).args(["-lpthread", "-ldl", "-lm"]));
     program
+}
+
+/// Returns the option for LLVM's linker where it is installed: it links the static library in a quarter of the time. The examples
+/// use the compiler's own linker.
+pub(crate) fn fast_linker() -> Option<&'static str> {
+    let is_set = |variable: &str| std::env::var_os(variable).is_some();
+    let is_native = cfg!(target_os = "linux") && !is_set("CC") && !is_set("CORONER_TEST_CXX");
+    let is_installed = std::env::split_paths(&std::env::var_os("PATH")?).any(|folder| folder.join("ld.lld").is_file());
+    (is_native && is_installed).then_some("-fuse-ld=lld")
 }
 
 /// Runs a compiler.

@@ -10,7 +10,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::{library, succeed};
+use crate::common::{fast_linker, library, succeed};
 
 /// The program, and how it was built.
 struct Program {
@@ -78,7 +78,7 @@ fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Optio
         std::fs::copy(library("so"), &shared).unwrap();
         command.arg(shared);
     } else {
-        command.arg(library("a"));
+        command.args(fast_linker()).arg(library("a"));
     }
     let into_program = runtime_is == RuntimeIs::LinkedIn;
     if cfg!(feature = "wrap-cxa-throw") {
