@@ -27,6 +27,9 @@ pub(crate) struct Arguments {
     /// Run only steps whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Leave out steps whose name contains this text; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    skip: Vec<String>,
     /// List the steps with what they need and cost, and run nothing
     #[arg(long)]
     list: bool,
@@ -62,7 +65,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         (None, When::Short) => !arguments.whole,
         (None, When::Whole) => arguments.whole,
     };
-    let wanted: Vec<&'static Step> = STEPS.iter().filter(|step| is_wanted(step)).collect();
+    let is_left_out = |step: &Step| arguments.skip.iter().any(|skip| step.name.contains(skip.as_str()));
+    let wanted: Vec<&'static Step> = STEPS.iter().filter(|step| is_wanted(step) && !is_left_out(step)).collect();
     if arguments.list {
         for step in &wanted {
             let needs: Vec<_> = step.needs.iter().chain(step.wants).map(|need| need.name()).collect();
