@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use object::Object;
 
-use crate::{error::Malformed, mapped::Bytes};
+use crate::{error::Malformed, mapped_file::Bytes};
 
 /// What stands between the archive's path and the name in it.
 const SEPARATOR: &str = "!/";

@@ -9,7 +9,7 @@ use crate::{
     debug_id::DebugId,
     error::Malformed,
     symbol_file::{Arch, Call, FileKind},
-    table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
 /// What the first lines say about the image.

@@ -28,7 +28,7 @@ use object::{
 use crate::{
     dwarf::{Dwarf, DwarfFrame},
     error::{Malformed, SymbolError},
-    mapped::Bytes,
+    mapped_file::Bytes,
 };
 
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use crate::{
     dwarf_pass::{self, Answer},
     error::Malformed,
     line_rows::{self, LineRows},
-    mapped::Bytes,
+    mapped_file::Bytes,
     naming_budget::{Meter, NamingBudget},
     split_dwarf,
     variables::{FunctionVariables, Reader},

@@ -24,7 +24,7 @@ use crate::{
     dwarf_budget::{MAX_DEPTH, MAX_UNITS, abbreviations_size},
     entry_ranges::EntryRanges,
     line_rows::{self, Row, file_name},
-    mapped::Bytes,
+    mapped_file::Bytes,
     naming_budget::{Meter, Reserved},
 };
 

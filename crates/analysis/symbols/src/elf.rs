@@ -9,8 +9,8 @@ use object::{
 
 use crate::{
     error::Malformed,
-    mapped::{Bytes, Fields},
-    table::{Standing, SymbolSource, TableBuilder},
+    mapped_file::{Bytes, Fields},
+    symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
 /// Checks that the ELF header, the program and section headers and all sections lie within the file.

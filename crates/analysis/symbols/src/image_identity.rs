@@ -8,8 +8,8 @@ use coroner_report::wire::ImageKind;
 use object::{Object as _, ObjectSection as _, ObjectSegment as _};
 
 use crate::archive;
-use crate::locate::on_disk;
 use crate::symbol_file::SymbolFile;
+use crate::symbol_search::on_disk;
 
 /// Bytes of `.text` that count.
 const PAGE: usize = 4096;

@@ -18,10 +18,9 @@
 
 mod archive;
 mod breakpad;
+mod budgeted_symbolication;
 mod debug_id;
 mod debug_map;
-#[cfg(feature = "debuginfod")]
-mod debuginfod;
 mod demangle;
 mod dwarf;
 mod dwarf_budget;
@@ -31,37 +30,38 @@ mod entry_ranges;
 mod error;
 mod image_identity;
 mod line_rows;
-mod locate;
 mod macho;
-mod mapped;
+mod mapped_file;
 mod naming_budget;
 mod objc;
 #[cfg(feature = "pe")]
 mod pe;
-mod report;
+mod report_symbolication;
 mod search_index;
 mod shared_cache;
 mod snapshot_images;
 mod split_dwarf;
 mod symbol_file;
+mod symbol_search;
+#[cfg(feature = "debuginfod")]
+mod symbol_server;
+mod symbol_table;
 mod symbolizer;
-mod table;
 mod variables;
-mod within_budget;
 
 pub use coroner_process::symtab::LookupAddress;
 #[cfg(feature = "debuginfod")]
-pub use debuginfod::Debuginfod;
+pub use symbol_server::Debuginfod;
 pub use {
+    budgeted_symbolication::{LeftOut, NAMING_CONTEXT},
     debug_id::DebugId,
     demangle::{Demangled, Language, demangle},
     error::SymbolError,
     image_identity::identify_images,
     naming_budget::{Exhausted, NamingBudget},
-    report::{ImageSymbols, demangle_exception_types, name_by_report},
+    report_symbolication::{ImageSymbols, demangle_exception_types, name_by_report},
     snapshot_images::{SnapshotImages, SnapshotMemory, UnwindData},
     symbol_file::{Arch, Call, FileKind, SourceCount, SymbolFile, SymbolSource},
     symbolizer::{ImageKey, ImageStatus, Match, Options, SymbolFrame, Symbolizer},
     variables::{Extent, FrameBase, FunctionVariables, Part, Place, Pointee, TypeId, Variable},
-    within_budget::{LeftOut, NAMING_CONTEXT},
 };

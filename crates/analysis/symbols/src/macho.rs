@@ -8,9 +8,9 @@ use coroner_process::symtab::{MachO, Placement, ScanError};
 
 use crate::{
     error::Malformed,
-    mapped::{Bytes, Fields},
+    mapped_file::{Bytes, Fields},
     objc,
-    table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
 const MH_MAGIC_64: &[u8] = &[0xcf, 0xfa, 0xed, 0xfe];

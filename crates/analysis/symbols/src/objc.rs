@@ -11,8 +11,8 @@ use coroner_process::symtab::{MachO, Section};
 
 use crate::{
     error::Malformed,
-    mapped::Fields,
-    table::{Standing, SymbolSource, TableBuilder},
+    mapped_file::Fields,
+    symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
 /// `RO_META`: the flags of a metaclass, whose methods are class methods.

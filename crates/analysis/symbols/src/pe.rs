@@ -7,7 +7,7 @@ use object::{
 
 use crate::{
     debug_id::DebugId,
-    table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
 /// Whether these are of a PE file: programs of DOS begin so, too.

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use crate::{
     debug_id::DebugId,
     error::{Malformed, SymbolError},
-    mapped::{Bytes, Fields},
-    table::{Standing, SymbolSource, TableBuilder},
+    mapped_file::{Bytes, Fields},
+    symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
 /// `dyld_v1  arm64e` and the like.

@@ -42,7 +42,7 @@ use crate::{
     dwarf::section,
     elf::mini_debug_info,
     error::{Malformed, SymbolError},
-    mapped::Bytes,
+    mapped_file::Bytes,
     symbol_file::{Arch, FileKind, SymbolFile},
 };
 

@@ -17,7 +17,7 @@ use crate::{
     debug_id::DebugId,
     dwarf::{section, section_bytes},
     error::Malformed,
-    mapped::Bytes,
+    mapped_file::Bytes,
     symbol_file,
 };
 

@@ -13,7 +13,7 @@ use object::{Object, ObjectSection as _, ObjectSegment};
 
 #[cfg(feature = "pe")]
 use crate::pe;
-pub use crate::table::SymbolSource;
+pub use crate::symbol_table::SymbolSource;
 use crate::{
     archive,
     breakpad::Breakpad,
@@ -24,11 +24,11 @@ use crate::{
     dwarf_pass, elf,
     error::{Malformed, SymbolError},
     macho,
-    mapped::Bytes,
+    mapped_file::Bytes,
     naming_budget::Meter,
     shared_cache::SharedCache,
+    symbol_table::{SymbolTable, TableBuilder},
     symbolizer::ImageKey,
-    table::{SymbolTable, TableBuilder},
     variables::{Extent, FunctionVariables, Part, Pointee, TypeId},
 };
 

@@ -11,8 +11,8 @@ use crate::{
     debug_id::DebugId,
     demangle::{Language, demangle},
     error::SymbolError,
-    locate::{Found, Locator},
     symbol_file::{Arch, Call, FileKind, SymbolFile},
+    symbol_search::{Found, Locator},
 };
 
 /// Which image of a report an address lies in.

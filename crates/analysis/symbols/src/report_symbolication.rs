@@ -10,12 +10,12 @@ use coroner_report::{
 };
 
 use crate::{
+    budgeted_symbolication::LeftOut,
     debug_id::DebugId,
     demangle::{demangle, demangle_cpp_type},
     image_identity::{identify_images, is_loaded_file, unchanged_since},
     symbol_file::{Arch, FileKind},
     symbolizer::{ImageKey, SymbolFrame, Symbolizer},
-    within_budget::LeftOut,
 };
 
 /// What became of the frames of one image.

@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, cmp::Reverse, collections::BTreeMap};
 
-use crate::mapped::Bytes;
+use crate::mapped_file::Bytes;
 
 /// Where a symbol was found, in rising order of trust for symbols that begin at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

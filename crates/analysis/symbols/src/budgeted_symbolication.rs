@@ -16,7 +16,7 @@ use crate::{
     dwarf::DwarfFrame,
     image_identity::unchanged_since,
     naming_budget::{Exhausted, Meter, NamingBudget},
-    report::{address_in, arch_of, demangle_own_name, fill, finish, is_replaced},
+    report_symbolication::{address_in, arch_of, demangle_own_name, fill, finish, is_replaced},
     symbol_file::{Call, FileKind, Symbol, SymbolFile},
     symbolizer::{ImageKey, Symbolizer, named},
 };
