@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 
 use crate::{
+    call::Call,
     debug_id::DebugId,
     error::Malformed,
-    symbol_file::{Arch, Call, FileKind},
+    file_kind::{Arch, FileKind},
     symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 

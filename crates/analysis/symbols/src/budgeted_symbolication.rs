@@ -8,55 +8,20 @@
 use coroner_process::heap_sort;
 use coroner_report::{
     Report,
-    model::{Frame, Image, ImageIndex, Value},
+    model::{Frame, Image, ImageIndex},
 };
 
 use crate::{
+    call::{Call, DwarfFrame, Symbol},
     demangle::is_of_source_name,
-    dwarf::DwarfFrame,
+    file_kind::FileKind,
     image_identity::unchanged_since,
-    naming_budget::{Exhausted, Meter, NamingBudget},
+    image_key::ImageKey,
+    naming_budget::{LeftOut, Meter, NamingBudget},
     report_symbolication::{address_in, arch_of, demangle_own_name, fill, finish, is_replaced},
-    symbol_file::{Call, FileKind, Symbol, SymbolFile},
-    symbolizer::{ImageKey, Symbolizer, named},
+    symbol_file::SymbolFile,
+    symbolizer::{Symbolizer, named},
 };
-
-/// The context of a report that says what was left out when it was named: for how many frames there is more to say, and what there
-/// was too little of. Who names the report without a budget takes it away.
-pub const NAMING_CONTEXT: &str = "coroner_naming";
-
-/// What was left out when a report was named within a budget.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// For so many frames there may be more to say: a function, a line, inlined calls.
-    pub frames: usize,
-    /// What there was too little of. `None` if it was left out for its form: debug information that is split over several files.
-    pub exhausted: Option<Exhausted>,
-}
-
-impl LeftOut {
-    /// Says it in the report.
-    fn note(self, report: &mut Report) {
-        let reason = match self.exhausted {
-            Some(Exhausted::Memory) => "memory",
-            Some(Exhausted::Time) => "processor time",
-            None => "split debug information",
-        };
-        let values = vec![
-            (Value::from("frames_left_out"), Value::Unsigned(self.frames as u64)),
-            (Value::from("for_want_of"), Value::from(reason)),
-        ];
-        let run = report.run.get_or_insert_with(Default::default);
-        run.contexts.insert(NAMING_CONTEXT.to_owned(), Value::Map(values));
-    }
-
-    /// Of a report that was named in full.
-    pub(crate) fn forget(report: &mut Report) {
-        if let Some(run) = &mut report.run {
-            run.contexts.remove(NAMING_CONTEXT);
-        }
-    }
-}
 
 /// An image that frames lie in.
 struct InImage<'a> {
@@ -260,6 +225,6 @@ impl InImage<'_> {
         let Ok(at) = self.addresses.binary_search_by_key(&svma, |known| known.svma) else { return Vec::new() };
         let known = &self.addresses[at];
         let symbol = known.symbol.clone();
-        Call::with_symbol(known.calls.iter().cloned().map(Call::of_dwarf).collect(), symbol, is_of_source_name)
+        Call::with_symbol(known.calls.iter().cloned().map(Call::from_dwarf).collect(), symbol, is_of_source_name)
     }
 }

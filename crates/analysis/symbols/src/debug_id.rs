@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::symbol_file::FileKind;
+use crate::file_kind::FileKind;
 
 /// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in the order of the file; of PE those of
 /// `coroner_report::wire::Image::build_id`.

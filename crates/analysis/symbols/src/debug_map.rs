@@ -26,7 +26,8 @@ use object::{
 };
 
 use crate::{
-    dwarf::{Dwarf, DwarfFrame},
+    call::DwarfFrame,
+    dwarf::Dwarf,
     error::{Malformed, SymbolError},
     mapped_file::Bytes,
 };

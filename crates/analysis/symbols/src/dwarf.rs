@@ -13,10 +13,12 @@ use std::{
 use addr2line::{Context, LookupContinuation as _, LookupResult, SplitDwarfLoad};
 use elsa::FrozenVec;
 use gimli::{DwarfPackage, DwarfPackageSections, DwarfSections, EndianSlice, RunTimeEndian, Section as _};
-use object::{Object, ObjectSection};
+use object::Object;
 use self_cell::self_cell;
 
 use crate::{
+    call::DwarfFrame,
+    debug_sections::section,
     dwarf_budget::{self, Budget, Refused},
     dwarf_pass::{self, Answer},
     error::Malformed,
@@ -89,21 +91,6 @@ impl fmt::Debug for Dwarf {
         f.write_str("Dwarf")
     }
 }
-
-/// One call at an address, the innermost first; all but the last of an address were inlined into the next.
-#[derive(Clone, Debug)]
-pub(crate) struct DwarfFrame {
-    /// The linker name where the compiler gave one, else the source name.
-    pub(crate) function: Option<String>,
-    pub(crate) file: Option<String>,
-    pub(crate) line: Option<u32>,
-    pub(crate) column: Option<u32>,
-}
-
-/// The most that a compressed section may grow to, as a multiple of its size. Debug information packs 3 to 10 times.
-const UNPACK_RATIO: u64 = 200;
-/// And in bytes.
-const UNPACK_LIMIT: u64 = 4 << 30;
 
 impl Dwarf {
     /// The debug information of a parsed file, if it has any. `path` is the file's.
@@ -385,33 +372,4 @@ fn malformed(error: &gimli::Error, file: &Bytes, info_at: u64, of: &str) -> Malf
 
 fn malformed_by(refused: &Refused, info_at: u64) -> Malformed {
     Malformed::new(info_at.saturating_add(refused.info_offset), format!("DWARF: {}", refused.what))
-}
-
-/// A debug section's bytes, unpacked where they are compressed; none for a section that isn't there.
-pub(crate) fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
-    let Some(section) = file.section_by_name(name) else { return Ok(Bytes::owned(Vec::new())) };
-    section_bytes(&section, bytes, name)
-}
-
-/// As [`section`], of one of several sections that have this name.
-pub(crate) fn section_bytes(section: &object::Section<'_, '_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
-    let none = || Bytes::owned(Vec::new());
-    let at = section.file_range().map_or(0, |(offset, _)| offset);
-    let malformed = |what: String| Malformed::new(at, format!("{name}: {what}"));
-    let data = section.compressed_data().map_err(|error| malformed(error.to_string()))?;
-    if data.format == object::CompressionFormat::None {
-        let offset = (data.data.as_ptr() as usize).wrapping_sub(bytes.as_ptr() as usize) as u64;
-        // A section without bytes in the file (of a debug file whose sections were stripped) is no slice of it.
-        return Ok(bytes.slice(offset, data.data.len() as u64).unwrap_or_else(none));
-    }
-    let limit = (data.data.len() as u64).saturating_mul(UNPACK_RATIO).min(UNPACK_LIMIT);
-    if data.uncompressed_size > limit {
-        return Err(malformed(format!(
-            "{} compressed bytes claim to unpack to {}, more than {limit}",
-            data.data.len(),
-            data.uncompressed_size
-        )));
-    }
-    let unpacked = data.decompress().map_err(|error| malformed(error.to_string()))?;
-    Ok(Bytes::owned(unpacked.into_owned()))
 }

@@ -13,7 +13,10 @@ use std::{
 
 use gimli::{AttributeValue, EndianSlice, Reader as _, RunTimeEndian, Section as _, UnitOffset, UnitRef};
 
-use crate::entry_ranges::EntryRanges;
+use crate::{
+    entry_ranges::EntryRanges,
+    naming_budget::{Meter, Reserved},
+};
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
@@ -473,7 +476,7 @@ fn skip_declaration(reader: &mut Slice<'_>, is_over: impl Fn(&Slice<'_>) -> bool
 /// The bytes of the table of abbreviations at an offset; one more than `limit` where it is longer than that.
 ///
 /// `code, tag (LEB128), children (1 byte), pairs of name and form (LEB128) up to a pair of zeros`, up to a code of zero.
-pub(crate) fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64) -> u64 {
+fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64) -> u64 {
     let mut reader = *section;
     if reader.skip(offset).is_err() {
         return 0;
@@ -482,4 +485,19 @@ pub(crate) fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64)
     let used = |reader: &Slice<'_>| (start - reader.len()) as u64;
     while used(&reader) <= limit && skip_declaration(&mut reader, |reader| used(reader) > limit).unwrap_or(false) {}
     used(&reader).min(limit.saturating_add(1))
+}
+
+/// How much larger a parsed table of abbreviations is than its bytes, at most: an attribute of two bytes takes 16, a declaration of
+/// four and its attributes 112.
+const ABBREVIATIONS_RATIO: usize = 32;
+
+/// Reserves the memory of a parsed table of abbreviations; `None` if that is more than is left.
+pub(crate) fn reserve_abbreviations<'a>(
+    dwarf: &gimli::Dwarf<Slice<'_>>,
+    table: usize,
+    meter: &'a Meter,
+) -> Option<Reserved<'a>> {
+    let most = (meter.memory_left() / ABBREVIATIONS_RATIO) as u64;
+    let size = abbreviations_size(dwarf.debug_abbrev.reader(), table, most) as usize;
+    meter.reserve(size.saturating_mul(ABBREVIATIONS_RATIO))
 }

@@ -6,26 +6,23 @@
 //! answered is the same (`tests/it/within_budget.rs` compares them), with two exceptions: units that are split off into other files, and names
 //! in a file that `dwz` made. These are left out, and it is said of which addresses.
 
-use std::{
-    cell::RefCell,
-    collections::{BTreeMap, HashMap},
-    rc::Rc,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use gimli::{
-    Abbreviations, AttributeSpecification, AttributeValue, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice,
-    RunTimeEndian, Section as _, SectionId, Unit, UnitHeader, UnitOffset, UnitRef, UnitType,
+    Abbreviations, DebugInfoOffset, Dwarf, DwarfSections, EndianSlice, RunTimeEndian, SectionId, Unit, UnitHeader,
+    UnitRef, UnitType,
 };
 use object::{Object, ObjectSection};
 
 use crate::{
-    dwarf::{DwarfFrame, section},
-    dwarf_budget::{MAX_DEPTH, MAX_UNITS, abbreviations_size},
+    call::DwarfFrame,
+    debug_sections::section,
+    dwarf_budget::{MAX_UNITS, reserve_abbreviations},
     entry_ranges::EntryRanges,
+    inlined_frames::{ByPlace, InlinedFrames, is_sparse, places_between},
     line_rows::{self, Row, file_name},
     mapped_file::Bytes,
-    naming_budget::{Meter, Reserved},
+    naming_budget::Meter,
 };
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
@@ -44,14 +41,8 @@ const SECTIONS: [SectionId; 10] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// How much larger a parsed table of abbreviations is than its bytes, at most: an attribute of two bytes takes 16, a declaration of
-/// four and its attributes 112.
-const ABBREVIATIONS_RATIO: usize = 32;
-/// And the files of a line program than its header, where each is five bytes and takes 112.
+/// How much larger the parsed files of a line program are than its header: each is five bytes and takes 112.
 const FILES_RATIO: usize = 24;
-/// A name is looked for in so many entries that refer to each other.
-const MAX_REFERENCES: usize = 16;
-
 /// What is known of an address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
@@ -100,7 +91,8 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     };
     let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     let dwarf = sections.borrow(|section| EndianSlice::new(section, endian));
-    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers, units: None, other_units: RefCell::default() };
+    let inlined = InlinedFrames::new(&dwarf, addresses, None, meter);
+    let mut pass = Pass { dwarf: &dwarf, addresses, meter, answers, inlined };
     if pass.run().is_none() {
         leave_out(&mut pass.answers);
     }
@@ -124,7 +116,8 @@ pub(crate) fn frames_in(
     meter: &Meter,
 ) -> Option<Vec<Answer>> {
     let answers = vec![Answer::default(); addresses.len()];
-    let mut pass = Pass { dwarf, addresses, meter, answers, units: Some(all), other_units: RefCell::default() };
+    let inlined = InlinedFrames::new(dwarf, addresses, Some(all), meter);
+    let mut pass = Pass { dwarf, addresses, meter, answers, inlined };
     let mut shared = None;
     for (&offset, places) in units {
         let Ok(header) = dwarf.debug_info.header_from_offset(DebugInfoOffset(offset)) else { continue };
@@ -133,7 +126,7 @@ pub(crate) fn frames_in(
             continue;
         }
         meter.has_time().then_some(())?;
-        let _abbreviations = pass.reserve_abbreviations(header.debug_abbrev_offset().0)?;
+        let _abbreviations = reserve_abbreviations(dwarf, header.debug_abbrev_offset().0, meter)?;
         if let Some(unit) = pass.open(header, &mut shared) {
             pass.unit(unit.unit_ref(dwarf), &places)?;
         }
@@ -151,67 +144,7 @@ struct Pass<'a> {
     addresses: &'a [u64],
     meter: &'a Meter,
     answers: Vec<Answer>,
-    /// The offsets of all units, ascending, where they are known.
-    units: Option<&'a [usize]>,
-    /// Units that names were looked for in, by their offsets: what a linker optimised has each function's name in the unit of its source.
-    other_units: RefCell<HashMap<usize, Rc<OtherUnit<'a>>>>,
-}
-
-struct OtherUnit<'a> {
-    unit: Unit<Slice<'a>>,
-    _abbreviations: Reserved<'a>,
-}
-
-/// So many of them are kept.
-const MAX_OTHER_UNITS: usize = 64;
-
-/// A function or an inlined call that the entries being read are in.
-struct Scope {
-    depth: isize,
-    /// Places of the addresses that are in it.
-    inside: Vec<usize>,
-}
-
-/// A call at an address that is asked for.
-#[derive(Clone)]
-struct Call {
-    name: Option<String>,
-    /// Where it was called from, if it was inlined.
-    from_file: Option<u64>,
-    from_line: u32,
-    from_column: u32,
-}
-
-/// What a unit says of the addresses that it is asked for: of each from the first to the last of them, whether it is one.
-struct ByPlace<T> {
-    first: usize,
-    each: Vec<Option<T>>,
-}
-
-impl<T> ByPlace<T> {
-    /// `places` are ascending.
-    fn new(places: &[usize], each: impl Fn() -> T) -> Self {
-        let (first, last) = places.first().zip(places.last()).map_or((0, 0), |(&first, &last)| (first, last + 1));
-        let mut by_place = Self { first, each: Vec::new() };
-        by_place.each.resize_with(last - first, || None);
-        for place in places {
-            by_place.each[place - first] = Some(each());
-        }
-        by_place
-    }
-
-    fn get(&mut self, place: usize) -> Option<&mut T> {
-        self.each.get_mut(place.checked_sub(self.first)?)?.as_mut()
-    }
-}
-
-/// Which addresses an entry has, as it says it.
-#[derive(Default)]
-struct Extent<'a> {
-    low: Option<u64>,
-    high: Option<u64>,
-    size: Option<u64>,
-    list: Option<AttributeValue<Slice<'a>>>,
+    inlined: InlinedFrames<'a>,
 }
 
 impl<'a> Pass<'a> {
@@ -230,7 +163,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let Some(offset) = header.debug_info_offset() else { continue };
-            let _abbreviations = self.reserve_abbreviations(header.debug_abbrev_offset().0)?;
+            let _abbreviations = reserve_abbreviations(self.dwarf, header.debug_abbrev_offset().0, self.meter)?;
             let Some(unit) = self.open(header, &mut shared) else { continue };
             let files = unit.line_program.as_ref().map_or(0, |program| program.header().header_length());
             let _files = self.meter.reserve(files.saturating_mul(FILES_RATIO))?;
@@ -265,19 +198,6 @@ impl<'a> Pass<'a> {
         Unit::new_with_abbreviations(self.dwarf, header, abbreviations).ok()
     }
 
-    fn reserve_abbreviations(&self, table: usize) -> Option<Reserved<'a>> {
-        let most = (self.meter.memory_left() / ABBREVIATIONS_RATIO) as u64;
-        let size = abbreviations_size(self.dwarf.debug_abbrev.reader(), table, most) as usize;
-        self.meter.reserve(size.saturating_mul(ABBREVIATIONS_RATIO))
-    }
-
-    /// The places of the addresses from `begin` to `end`.
-    fn within(&self, begin: u64, end: u64) -> std::ops::Range<usize> {
-        let first = self.addresses.partition_point(|&address| address < begin);
-        let last = self.addresses.partition_point(|&address| address < end);
-        first..last.max(first)
-    }
-
     /// The units (by their offsets) and addresses that `.debug_aranges` brings together.
     fn by_aranges(&self) -> Option<Vec<(usize, usize)>> {
         let mut found = Vec::new();
@@ -287,7 +207,7 @@ impl<'a> Pass<'a> {
             while let Some(entry) = entries.next().transpose() {
                 self.meter.step().then_some(())?;
                 let Ok(entry) = entry else { continue };
-                let places = self.within(entry.range().begin, entry.range().end);
+                let places = places_between(self.addresses, entry.range().begin, entry.range().end);
                 found.extend(places.map(|place| (header.debug_info_offset().0, place)));
                 if !is_sparse(&mut found, MAX_UNITS * self.addresses.len()) {
                     return None;
@@ -307,7 +227,7 @@ impl<'a> Pass<'a> {
             self.meter.step().then_some(())?;
             if begin < end {
                 says = true;
-                places.extend(self.within(begin, end));
+                places.extend(places_between(self.addresses, begin, end));
                 is_sparse(places, 2 * self.addresses.len());
             }
         }
@@ -326,7 +246,7 @@ impl<'a> Pass<'a> {
             unit,
             || self.meter.step().then_some(()),
             |stretch, row| {
-                let places = self.within(stretch.start, stretch.end);
+                let places = places_between(self.addresses, stretch.start, stretch.end);
                 if !places.is_empty() {
                     take(places, row);
                 }
@@ -336,7 +256,7 @@ impl<'a> Pass<'a> {
 
     /// Looks into a unit that may have these addresses.
     fn unit(&mut self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<()> {
-        let mut calls = self.calls(unit, places)?;
+        let mut calls = self.inlined.calls(unit, places)?;
         let mut rows: ByPlace<Option<Row>> = ByPlace::new(places, || None);
         self.rows(unit, |between, row| {
             for place in between {
@@ -375,234 +295,4 @@ impl<'a> Pass<'a> {
         }
         Some(())
     }
-
-    /// The function and the inlined calls at each of the addresses, the outermost first.
-    fn calls(&self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<ByPlace<Vec<Call>>> {
-        let mut calls: ByPlace<Vec<Call>> = ByPlace::new(places, Vec::new);
-        let mut without_function = places.len();
-        let mut scopes: Vec<Scope> = Vec::new();
-        let Ok(mut entries) = unit.entries_raw(None) else { return Some(calls) };
-        while !entries.is_empty() {
-            self.meter.step().then_some(())?;
-            let (depth, offset) = (entries.next_depth(), entries.next_offset());
-            let Ok(abbreviation) = entries.read_abbreviation() else { break };
-            let Some(abbreviation) = abbreviation else { continue };
-            while scopes.last().is_some_and(|scope| scope.depth >= depth) {
-                scopes.pop();
-            }
-            let is_function = abbreviation.tag() == gimli::DW_TAG_subprogram;
-            let is_inlined = abbreviation.tag() == gimli::DW_TAG_inlined_subroutine
-                && scopes.last().is_some_and(|scope| !scope.inside.is_empty());
-            if !is_function && !is_inlined {
-                if entries.skip_attributes(abbreviation.attributes()).is_err() {
-                    break;
-                }
-                continue;
-            }
-            if depth > MAX_DEPTH {
-                break;
-            }
-            // All that is asked for was in functions that are read.
-            let is_outside = || scopes.iter().all(|scope| scope.inside.is_empty());
-            if is_function && without_function == 0 && is_outside() {
-                break;
-            }
-            let mut extent = Extent::default();
-            // Declarations, and what was inlined everywhere.
-            let is_code = |attribute: &AttributeSpecification| {
-                matches!(attribute.name(), gimli::DW_AT_low_pc | gimli::DW_AT_ranges)
-            };
-            if !abbreviation.attributes().iter().any(is_code) {
-                if entries.skip_attributes(abbreviation.attributes()).is_err() {
-                    break;
-                }
-                scopes.push(Scope { depth, inside: Vec::new() });
-                continue;
-            }
-            for specification in abbreviation.attributes() {
-                let Ok(attribute) = entries.read_attribute(*specification) else { return Some(calls) };
-                match (attribute.name(), attribute.value()) {
-                    (gimli::DW_AT_low_pc, value) => extent.low = unit.attr_address(value).ok().flatten(),
-                    (gimli::DW_AT_high_pc, AttributeValue::Udata(size)) => extent.size = Some(size),
-                    (gimli::DW_AT_high_pc, value) => extent.high = unit.attr_address(value).ok().flatten(),
-                    (gimli::DW_AT_ranges, value) => extent.list = Some(value),
-                    _ => {}
-                }
-            }
-            let mut inside = self.places_of(unit, &extent)?;
-            if is_function {
-                inside.retain(|&place| calls.get(place).is_some_and(|calls| calls.is_empty()));
-                without_function -= inside.len();
-            } else if let Some(around) = scopes.last() {
-                inside.retain(|place| around.inside.binary_search(place).is_ok());
-            }
-            if !inside.is_empty() {
-                self.add_calls(unit, offset, is_inlined, &inside, &mut calls)?;
-            }
-            scopes.push(Scope { depth, inside });
-        }
-        Some(calls)
-    }
-
-    fn places_of(&self, unit: UnitRef<'_, Slice<'a>>, extent: &Extent<'a>) -> Option<Vec<usize>> {
-        let mut places = Vec::new();
-        if let Some(list) = extent.list {
-            if let Ok(Some(mut ranges)) = unit.attr_ranges(list) {
-                while let Ok(Some(range)) = ranges.next() {
-                    self.meter.step().then_some(())?;
-                    places.extend(self.within(range.begin, range.end));
-                    is_sparse(&mut places, 2 * self.addresses.len());
-                }
-            }
-            coroner_process::heap_sort(&mut places, |first, second| first < second);
-            places.dedup();
-        } else if let Some(low) = extent.low
-            && let Some(high) = extent.high.or_else(|| low.checked_add(extent.size?))
-        {
-            places.extend(self.within(low, high));
-        }
-        Some(places)
-    }
-
-    /// Adds the call that the entry at `offset` is, for each of the addresses inside.
-    fn add_calls(
-        &self,
-        unit: UnitRef<'_, Slice<'a>>,
-        offset: UnitOffset,
-        is_inlined: bool,
-        inside: &[usize],
-        calls: &mut ByPlace<Vec<Call>>,
-    ) -> Option<()> {
-        let name = self.name(unit, offset)?;
-        let mut call = Call { name, from_file: None, from_line: 0, from_column: 0 };
-        if is_inlined
-            && let Ok(mut entries) = unit.entries_raw(Some(offset))
-            && let Ok(Some(abbreviation)) = entries.read_abbreviation()
-        {
-            for specification in abbreviation.attributes() {
-                let Ok(attribute) = entries.read_attribute(*specification) else { break };
-                match (attribute.name(), attribute.value()) {
-                    // No file had the number 0 before version 5.
-                    (gimli::DW_AT_call_file, AttributeValue::FileIndex(file)) => {
-                        call.from_file = Some(file).filter(|&file| file > 0 || unit.header.version() >= 5);
-                    }
-                    (gimli::DW_AT_call_line, _) => call.from_line = attribute.udata_value().unwrap_or(0) as u32,
-                    (gimli::DW_AT_call_column, _) => call.from_column = attribute.udata_value().unwrap_or(0) as u32,
-                    _ => {}
-                }
-            }
-        }
-        for &place in inside {
-            if let Some(calls) = calls.get(place) {
-                calls.push(call.clone());
-            }
-        }
-        Some(())
-    }
-
-    /// The name of an entry, or of those that it refers to: the linker's before the source's. `None` if the budget ends.
-    #[allow(clippy::option_option)]
-    fn name(&self, unit: UnitRef<'_, Slice<'a>>, offset: UnitOffset) -> Option<Option<String>> {
-        // Where the entry is: in the unit, or in one elsewhere in the file.
-        let mut next = Some((None, offset));
-        for _ in 0..MAX_REFERENCES {
-            let Some((other, offset)) = next.take() else { break };
-            let other = match other {
-                None => None,
-                Some(at) => match self.unit_with(at)? {
-                    Some(unit) => Some(unit),
-                    None => break,
-                },
-            };
-            let within = other.as_ref().map_or(unit, |other| other.unit.unit_ref(self.dwarf));
-            let offset = match &other {
-                Some(other) => match DebugInfoOffset(offset.0).to_unit_offset(&other.unit.header) {
-                    Some(offset) => offset,
-                    None => break,
-                },
-                None => offset,
-            };
-            let Ok(mut entries) = within.entries_raw(Some(offset)) else { break };
-            let Ok(Some(abbreviation)) = entries.read_abbreviation() else { break };
-            let mut name = None;
-            for specification in abbreviation.attributes() {
-                let Ok(attribute) = entries.read_attribute(*specification) else { break };
-                let text =
-                    || within.attr_string(attribute.value()).ok().map(|text| text.to_string_lossy().into_owned());
-                match attribute.name() {
-                    gimli::DW_AT_linkage_name | gimli::DW_AT_MIPS_linkage_name => {
-                        if let Some(name) = text() {
-                            return Some(Some(name));
-                        }
-                    }
-                    gimli::DW_AT_name => name = text().or(name),
-                    gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
-                        next = match attribute.value() {
-                            // Of another unit by now: a reference within it counts from the file's beginning, too.
-                            AttributeValue::UnitRef(at) => match at.to_debug_info_offset(&within.header) {
-                                Some(whole) if other.is_some() => Some((Some(whole), UnitOffset(whole.0))),
-                                _ => Some((None, at)),
-                            },
-                            AttributeValue::DebugInfoRef(at) => Some((Some(at), UnitOffset(at.0))),
-                            _ => None,
-                        };
-                    }
-                    _ => {}
-                }
-            }
-            if name.is_some() {
-                return Some(name);
-            }
-        }
-        Some(None)
-    }
-
-    /// The unit that has an offset of `.debug_info`. `None` if the budget ends.
-    #[allow(clippy::option_option)]
-    fn unit_with(&self, at: DebugInfoOffset) -> Option<Option<Rc<OtherUnit<'a>>>> {
-        let header = match self.units {
-            Some(units) => {
-                self.meter.step().then_some(())?;
-                let before = units.partition_point(|&offset| offset <= at.0).checked_sub(1);
-                before.and_then(|before| self.dwarf.debug_info.header_from_offset(DebugInfoOffset(units[before])).ok())
-            }
-            None => {
-                let mut units = self.dwarf.units();
-                loop {
-                    let Ok(Some(header)) = units.next() else { break None };
-                    self.meter.step().then_some(())?;
-                    if at.to_unit_offset(&header).is_some() {
-                        break Some(header);
-                    }
-                }
-            }
-        };
-        let Some(header) = header.filter(|header| at.to_unit_offset(header).is_some()) else { return Some(None) };
-        let key = header.debug_info_offset().map_or(at.0, |offset| offset.0);
-        let mut others = self.other_units.borrow_mut();
-        if let Some(known) = others.get(&key) {
-            return Some(Some(Rc::clone(known)));
-        }
-        if others.len() >= MAX_OTHER_UNITS {
-            others.clear();
-        }
-        let table = header.debug_abbrev_offset().0;
-        let abbreviations = self.reserve_abbreviations(table).or_else(|| {
-            others.clear();
-            self.reserve_abbreviations(table)
-        })?;
-        let Ok(unit) = self.dwarf.unit(header) else { return Some(None) };
-        let other = Rc::new(OtherUnit { unit, _abbreviations: abbreviations });
-        others.insert(key, Rc::clone(&other));
-        Some(Some(other))
-    }
-}
-
-/// Keeps a list short to which the same things may be added very often. Says whether that suffices.
-fn is_sparse<T: Ord>(list: &mut Vec<T>, limit: usize) -> bool {
-    if list.len() > limit.max(64) {
-        coroner_process::heap_sort(list, |first, second| first < second);
-        list.dedup();
-    }
-    list.len() <= limit.max(64)
 }

@@ -92,6 +92,11 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
+/// Whether these are the bytes of an ELF file whose headers lie within it.
+pub(crate) fn is_elf(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"\x7fELF") && check_layout(bytes).is_ok()
+}
+
 /// Collects all symbols of the file. Sections that are damaged are listed and left out.
 pub(crate) fn collect(
     builder: &mut TableBuilder,

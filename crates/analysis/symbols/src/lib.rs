@@ -19,8 +19,10 @@
 mod archive;
 mod breakpad;
 mod budgeted_symbolication;
+mod call;
 mod debug_id;
 mod debug_map;
+mod debug_sections;
 mod demangle;
 mod dwarf;
 mod dwarf_budget;
@@ -28,7 +30,10 @@ mod dwarf_pass;
 mod elf;
 mod entry_ranges;
 mod error;
+mod file_kind;
 mod image_identity;
+mod image_key;
+mod inlined_frames;
 mod line_rows;
 mod macho;
 mod mapped_file;
@@ -53,15 +58,19 @@ pub use coroner_process::symtab::LookupAddress;
 #[cfg(feature = "debuginfod")]
 pub use symbol_server::Debuginfod;
 pub use {
-    budgeted_symbolication::{LeftOut, NAMING_CONTEXT},
+    call::Call,
     debug_id::DebugId,
     demangle::{Demangled, Language, demangle},
     error::SymbolError,
+    file_kind::{Arch, FileKind},
     image_identity::identify_images,
-    naming_budget::{Exhausted, NamingBudget},
+    image_key::ImageKey,
+    naming_budget::{Exhausted, LeftOut, NAMING_CONTEXT, NamingBudget},
     report_symbolication::{ImageSymbols, demangle_exception_types, name_by_report},
     snapshot_images::{SnapshotImages, SnapshotMemory, UnwindData},
-    symbol_file::{Arch, Call, FileKind, SourceCount, SymbolFile, SymbolSource},
-    symbolizer::{ImageKey, ImageStatus, Match, Options, SymbolFrame, Symbolizer},
+    symbol_file::{SourceCount, SymbolFile},
+    symbol_search::Options,
+    symbol_table::SymbolSource,
+    symbolizer::{ImageStatus, Match, SymbolFrame, Symbolizer},
     variables::{Extent, FrameBase, FunctionVariables, Part, Place, Pointee, TypeId, Variable},
 };

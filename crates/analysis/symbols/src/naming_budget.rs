@@ -5,6 +5,8 @@
 
 use std::{cell::Cell, time::Duration};
 
+use coroner_report::{Report, model::Value};
+
 /// What naming a report may cost ([`Symbolizer::symbolicate_report_within`](crate::Symbolizer::symbolicate_report_within)).
 #[derive(Clone, Copy, Debug)]
 pub struct NamingBudget {
@@ -16,13 +18,50 @@ pub struct NamingBudget {
     pub clock: fn() -> Duration,
 }
 
-/// Of what there was too little.
+/// The budget that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhausted {
     /// [`NamingBudget::memory`]
     Memory,
     /// [`NamingBudget::time`]
     Time,
+}
+
+/// Report context that records what was left out when the report was named within a budget: the number of frames and the budget
+/// that ran out. Naming the report without a budget removes it.
+pub const NAMING_CONTEXT: &str = "coroner_naming";
+
+/// What was left out when a report was named within a budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Number of frames that may lack a function, a line or inlined calls.
+    pub frames: usize,
+    /// The budget that ran out. `None` if the debug information is split over several files, which is not read.
+    pub exhausted: Option<Exhausted>,
+}
+
+impl LeftOut {
+    /// Records it in the report.
+    pub(crate) fn note(self, report: &mut Report) {
+        let reason = match self.exhausted {
+            Some(Exhausted::Memory) => "memory",
+            Some(Exhausted::Time) => "processor time",
+            None => "split debug information",
+        };
+        let values = vec![
+            (Value::from("frames_left_out"), Value::Unsigned(self.frames as u64)),
+            (Value::from("for_want_of"), Value::from(reason)),
+        ];
+        let run = report.run.get_or_insert_with(Default::default);
+        run.contexts.insert(NAMING_CONTEXT.to_owned(), Value::Map(values));
+    }
+
+    /// Removes the record from a report that was named in full.
+    pub(crate) fn forget(report: &mut Report) {
+        if let Some(run) = &mut report.run {
+            run.contexts.remove(NAMING_CONTEXT);
+        }
+    }
 }
 
 /// How much of a budget is spent.

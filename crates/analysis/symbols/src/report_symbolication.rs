@@ -1,7 +1,5 @@
 //! Names for all frames of a report at once.
 
-use std::path::PathBuf;
-
 use coroner_process::symtab::LookupAddress;
 use coroner_report::{
     Report,
@@ -10,12 +8,12 @@ use coroner_report::{
 };
 
 use crate::{
-    budgeted_symbolication::LeftOut,
-    debug_id::DebugId,
     demangle::{demangle, demangle_cpp_type},
+    file_kind::Arch,
     image_identity::{identify_images, is_loaded_file, unchanged_since},
-    symbol_file::{Arch, FileKind},
-    symbolizer::{ImageKey, SymbolFrame, Symbolizer},
+    image_key::ImageKey,
+    naming_budget::LeftOut,
+    symbolizer::{SymbolFrame, Symbolizer},
 };
 
 /// What became of the frames of one image.
@@ -172,30 +170,6 @@ pub fn demangle_exception_types(report: &mut Report) {
         }
         exception.raw_type_name = (name != raw).then_some(raw);
         exception.type_name = Some(name);
-    }
-}
-
-impl ImageKey {
-    /// The key of a report's image. `arch` is the processor of the process, for images that don't say their own.
-    pub fn of_image(image: &Image, arch: Arch) -> Self {
-        // Apple's `mach/machine.h`: CPU_TYPE_X86 is 7, CPU_TYPE_ARM 12, CPU_ARCH_ABI64 0x0100_0000.
-        let arch = match image.cpu {
-            Some((0x0100_0007, _)) => Arch::X86_64,
-            Some((0x0100_000c, _)) => Arch::Aarch64,
-            _ => arch,
-        };
-        Self {
-            path: PathBuf::from(&image.path),
-            debug_id: DebugId::new(&image.build_id),
-            kind: match image.kind {
-                ImageKind::MACHO => FileKind::MachO,
-                ImageKind::PE => FileKind::Pe,
-                _ => FileKind::Elf,
-            },
-            arch,
-            base_svma: image.to_svma(image.load_address),
-            replaced: image.replaced,
-        }
     }
 }
 

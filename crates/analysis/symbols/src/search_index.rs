@@ -13,10 +13,7 @@ use coroner_process::heap_sort;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    debug_id::DebugId,
-    error::SymbolError,
-    shared_cache::SharedCache,
-    symbol_file::{FileKind, SymbolFile},
+    debug_id::DebugId, error::SymbolError, file_kind::FileKind, shared_cache::SharedCache, symbol_file::SymbolFile,
 };
 
 /// How deep the user's folders are searched: a dSYM is four below its own, a `.build-id` tree two.

@@ -39,11 +39,12 @@ use object::{
 };
 
 use crate::{
-    dwarf::section,
+    debug_sections::section,
     elf::mini_debug_info,
     error::{Malformed, SymbolError},
+    file_kind::{Arch, FileKind},
     mapped_file::Bytes,
-    symbol_file::{Arch, FileKind, SymbolFile},
+    symbol_file::SymbolFile,
 };
 
 /// Where sections are put that were never loaded, and tables that are made here: addresses that no process has on either processor.

@@ -15,10 +15,10 @@ use object::{Object, ObjectSection};
 
 use crate::{
     debug_id::DebugId,
-    dwarf::{section, section_bytes},
+    debug_sections::{section, section_bytes},
+    elf,
     error::Malformed,
     mapped_file::Bytes,
-    symbol_file,
 };
 
 /// GDB's folder of debug files, in which distributions have what `dwz` shares.
@@ -130,5 +130,5 @@ fn supplementary_places(symbols: &Path, name: &str, id: &DebugId) -> Vec<PathBuf
 /// An ELF file's bytes; `None` if it is not there, or its headers lead out of it.
 fn open(path: &Path) -> Option<Bytes> {
     let bytes = Bytes::open(path).ok()?;
-    symbol_file::is_elf(&bytes).then_some(bytes)
+    elf::is_elf(&bytes).then_some(bytes)
 }

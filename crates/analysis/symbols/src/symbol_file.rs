@@ -3,7 +3,6 @@
 use std::{
     cell::{OnceCell, RefCell},
     collections::{BTreeMap, HashMap},
-    fmt,
     path::{Path, PathBuf},
 };
 
@@ -13,94 +12,25 @@ use object::{Object, ObjectSection as _, ObjectSegment};
 
 #[cfg(feature = "pe")]
 use crate::pe;
-pub use crate::symbol_table::SymbolSource;
 use crate::{
     archive,
     breakpad::Breakpad,
+    call::{Call, DwarfFrame, Symbol},
     debug_id::DebugId,
     debug_map::DebugMap,
     demangle::is_of_source_name,
-    dwarf::{Dwarf, DwarfFrame},
+    dwarf::Dwarf,
     dwarf_pass, elf,
     error::{Malformed, SymbolError},
+    file_kind::{Arch, FileKind},
+    image_key::ImageKey,
     macho,
     mapped_file::Bytes,
     naming_budget::Meter,
     shared_cache::SharedCache,
-    symbol_table::{SymbolTable, TableBuilder},
-    symbolizer::ImageKey,
+    symbol_table::{SymbolSource, SymbolTable, TableBuilder},
     variables::{Extent, FunctionVariables, Part, Pointee, TypeId},
 };
-
-/// The processor that a file is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Arch {
-    /// 32-bit x86.
-    X86,
-    /// x86-64.
-    X86_64,
-    /// 32-bit ARM.
-    Arm,
-    /// 64-bit ARM, arm64e included.
-    Aarch64,
-    /// Any other.
-    Other,
-}
-
-impl Arch {
-    fn of(architecture: object::Architecture) -> Self {
-        match architecture {
-            object::Architecture::I386 => Self::X86,
-            object::Architecture::X86_64 => Self::X86_64,
-            object::Architecture::Arm => Self::Arm,
-            object::Architecture::Aarch64 => Self::Aarch64,
-            _ => Self::Other,
-        }
-    }
-}
-
-impl fmt::Display for Arch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::X86 => "x86",
-            Self::X86_64 => "x86_64",
-            Self::Arm => "arm",
-            Self::Aarch64 => "arm64",
-            Self::Other => "another processor",
-        })
-    }
-}
-
-/// The format of a symbol file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-#[non_exhaustive]
-pub enum FileKind {
-    /// ELF: Linux and Android.
-    Elf,
-    /// Mach-O: Apple's systems.
-    MachO,
-    /// Portable Executable: Windows. Addresses count from the image's first byte.
-    Pe,
-    /// Breakpad's text format.
-    Breakpad,
-}
-
-impl fmt::Display for FileKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Elf => "ELF",
-            Self::MachO => "Mach-O",
-            Self::Pe => "PE",
-            Self::Breakpad => "breakpad symbols",
-        })
-    }
-}
-
-/// Whether these are of an ELF file whose headers lie within it.
-pub(crate) fn is_elf(bytes: &[u8]) -> bool {
-    bytes.starts_with(b"\x7fELF") && elf::check_layout(bytes).is_ok()
-}
 
 /// Where a file's lines come from, the better first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,9 +41,6 @@ pub(crate) enum LineSource {
     ObjectFiles,
     None,
 }
-
-/// A symbol's name as the file has it, and where it begins (svma).
-pub(crate) type Symbol = (String, u64);
 
 /// How many symbols a file has from one source.
 pub type SourceCount = (SymbolSource, usize);
@@ -148,62 +75,6 @@ pub struct SymbolFile {
 #[derive(Debug)]
 struct Tables {
     symbols: SymbolTable,
-}
-
-/// A call as the file has it, names still mangled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Call {
-    /// The name that the compiler gave the linker; else the one that DWARF or the symbol table has.
-    pub name: Option<String>,
-    /// Where the symbol begins (svma); `None` for inlined calls.
-    pub symbol_address: Option<u64>,
-    /// The source file.
-    pub file: Option<String>,
-    /// From 1.
-    pub line: Option<u32>,
-    /// From 1.
-    pub column: Option<u32>,
-    /// The compiler put this call into the next one of the list.
-    pub inlined: bool,
-}
-
-impl Call {
-    /// Which call is not inlined is known by the whole list.
-    pub(crate) fn of_dwarf(call: DwarfFrame) -> Self {
-        let DwarfFrame { function: name, file, line, column } = call;
-        Self { name, symbol_address: None, file, line, column, inlined: true }
-    }
-
-    /// What debug information and the symbol table say together. `is_same` says whether a linker name is that of a source name's function:
-    /// [`is_of_source_name`].
-    pub(crate) fn with_symbol(
-        mut frames: Vec<Call>,
-        symbol: Option<Symbol>,
-        is_same: impl Fn(&str, &str) -> bool,
-    ) -> Vec<Call> {
-        let symbol_address = symbol.as_ref().map(|&(_, start)| start);
-        match (frames.last_mut(), symbol) {
-            (Some(outermost), symbol) => {
-                outermost.inlined = false;
-                outermost.symbol_address = symbol_address;
-                let says_more =
-                    |name: &str| outermost.name.as_ref().is_none_or(|dwarf| dwarf != name && is_same(name, dwarf));
-                if let Some((name, _)) = symbol.filter(|(name, _)| says_more(name)) {
-                    outermost.name = Some(name);
-                }
-            }
-            (None, Some((name, start))) => frames.push(Call {
-                name: Some(name),
-                symbol_address: Some(start),
-                file: None,
-                line: None,
-                column: None,
-                inlined: false,
-            }),
-            (None, None) => {}
-        }
-        frames
-    }
 }
 
 impl SymbolFile {
@@ -320,7 +191,7 @@ impl SymbolFile {
                 _ => file.build_id().ok().flatten().and_then(DebugId::new),
             };
             let image_base = if kind == FileKind::Pe { file.relative_address_base() } else { 0 };
-            (Arch::of(file.architecture()), id, file.section_by_name(".debug_info").is_some(), image_base)
+            (Arch::from_object(file.architecture()), id, file.section_by_name(".debug_info").is_some(), image_base)
         };
         let mut file = Self::with(path, kind, bytes, offset);
         (file.arch, file.debug_id, file.has_dwarf, file.image_base) = (arch, debug_id, has_dwarf, image_base);
@@ -699,7 +570,7 @@ impl SymbolFile {
         let mut frames: Vec<Call> = Vec::new();
         if let Some(dwarf) = self.dwarf() {
             match dwarf.frames(address.svma().wrapping_add(self.image_base)) {
-                Ok(calls) => frames.extend(calls.into_iter().map(Call::of_dwarf)),
+                Ok(calls) => frames.extend(calls.into_iter().map(Call::from_dwarf)),
                 Err(error) => self.problem(error),
             }
             if let Some(missing) = dwarf.take_missing() {
@@ -708,7 +579,7 @@ impl SymbolFile {
         } else if self.kind == FileKind::Breakpad {
             frames = self.breakpad().frames(&self.bytes, address.svma());
         } else {
-            frames.extend(self.frames_in_object_files(address.svma()).into_iter().map(Call::of_dwarf));
+            frames.extend(self.frames_in_object_files(address.svma()).into_iter().map(Call::from_dwarf));
         }
         let start = symbol.as_ref().map_or(0, |&(_, start)| start);
         Call::with_symbol(frames, symbol, |linker_name, source_name| {

@@ -8,13 +8,45 @@ use std::{
 };
 
 use crate::{
-    debug_id::DebugId,
-    error::SymbolError,
-    search_index::SearchIndex,
-    shared_cache::SharedCache,
-    symbol_file::{FileKind, SymbolFile},
-    symbolizer::{ImageKey, Options},
+    debug_id::DebugId, error::SymbolError, file_kind::FileKind, image_key::ImageKey, search_index::SearchIndex,
+    shared_cache::SharedCache, symbol_file::SymbolFile,
 };
+
+/// Where symbol files are looked for.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Folders (searched with all below them) and single files that the user names: dSYM bundles, ELF debug files,
+    /// breakpad `.sym` files, unstripped executables. Whatever has the image's id is used.
+    pub search: Vec<PathBuf>,
+    /// Roots with the system's separate debug files: `<root>/.build-id/ab/cdef….debug`, and `<root>/<folder>/<name>` for
+    /// debug links.
+    pub debug_roots: Vec<PathBuf>,
+    /// Whether the image's own path is tried: right on the machine where the process ran.
+    pub image_paths: bool,
+    /// A file that remembers what [`Self::search`] holds, so that the next call reads only what changed. `None`: nothing is
+    /// remembered.
+    pub index_cache: Option<PathBuf>,
+    /// Servers that are asked for the debug file of an ELF image that is not found with lines otherwise. `None`: no server is asked.
+    #[cfg(feature = "debuginfod")]
+    pub debuginfod: Option<crate::Debuginfod>,
+    /// Whether debug information is read, from which files, lines and inlined calls come. Without it symbol tables name functions, which
+    /// takes a tenth of the time.
+    pub debug_info: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            search: Vec::new(),
+            debug_roots: vec!["/usr/lib/debug".into()],
+            image_paths: true,
+            index_cache: None,
+            #[cfg(feature = "debuginfod")]
+            debuginfod: None,
+            debug_info: true,
+        }
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Found {

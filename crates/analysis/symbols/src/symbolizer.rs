@@ -8,67 +8,15 @@ use std::{
 use coroner_process::symtab::LookupAddress;
 
 use crate::{
+    call::Call,
     debug_id::DebugId,
     demangle::{Language, demangle},
     error::SymbolError,
-    symbol_file::{Arch, Call, FileKind, SymbolFile},
-    symbol_search::{Found, Locator},
+    file_kind::FileKind,
+    image_key::ImageKey,
+    symbol_file::SymbolFile,
+    symbol_search::{Found, Locator, Options},
 };
-
-/// Which image of a report an address lies in.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ImageKey {
-    /// Its path on the machine where the process ran.
-    pub path: PathBuf,
-    /// Its GNU build id or `LC_UUID`, if it had one.
-    pub debug_id: Option<DebugId>,
-    /// ELF or Mach-O.
-    pub kind: FileKind,
-    /// The processor; picks the slice of a fat file that has no id.
-    pub arch: Arch,
-    /// The svma of the image's first byte: the lowest `PT_LOAD` of ELF (0 but for programs linked at a fixed address),
-    /// `__TEXT` of Mach-O (0x1_0000_0000 for programs). Breakpad's addresses count from it.
-    pub base_svma: u64,
-    /// Whether the file at its path is known, or has to be feared, to be another one than was loaded: it was replaced while the process ran, or
-    /// changed since. A file there is then used only if it has the image's id.
-    pub replaced: bool,
-}
-
-/// Where symbol files are looked for.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Folders (searched with all below them) and single files that the user names: dSYM bundles, ELF debug files,
-    /// breakpad `.sym` files, unstripped executables. Whatever has the image's id is used.
-    pub search: Vec<PathBuf>,
-    /// Roots with the system's separate debug files: `<root>/.build-id/ab/cdef….debug`, and `<root>/<folder>/<name>` for
-    /// debug links.
-    pub debug_roots: Vec<PathBuf>,
-    /// Whether the image's own path is tried: right on the machine where the process ran.
-    pub image_paths: bool,
-    /// A file that remembers what [`Self::search`] holds, so that the next call reads only what changed. `None`: nothing is
-    /// remembered.
-    pub index_cache: Option<PathBuf>,
-    /// Servers that are asked for the debug file of an ELF image that is not found with lines otherwise. `None`: no server is asked.
-    #[cfg(feature = "debuginfod")]
-    pub debuginfod: Option<crate::Debuginfod>,
-    /// Whether debug information is read, from which files, lines and inlined calls come. Without it symbol tables name functions, which
-    /// takes a tenth of the time.
-    pub debug_info: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            search: Vec::new(),
-            debug_roots: vec!["/usr/lib/debug".into()],
-            image_paths: true,
-            index_cache: None,
-            #[cfg(feature = "debuginfod")]
-            debuginfod: None,
-            debug_info: true,
-        }
-    }
-}
 
 /// How the files that were found relate to the image of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
