@@ -4,7 +4,7 @@ use coroner_report::wire::Access;
 use yaxpeax_arch::{Decoder, U8Reader};
 use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, SIMDSizeCode, ShiftStyle, SizeCode};
 
-use crate::decoded::{Class, Decoded, MemoryOperand, State};
+use crate::instruction::{Class, Decoded, MemoryOperand, State};
 use crate::trap;
 
 /// Length of an instruction.

@@ -4,8 +4,8 @@ use coroner_process::registers::Arch;
 use coroner_report::model::Address;
 use coroner_report::wire::Access;
 
-use crate::decoded::{Decoded, MemoryOperand};
-use crate::{machine, pattern};
+use crate::instruction::{Decoded, MemoryOperand};
+use crate::{architecture, poison_pattern};
 use coroner_report::model::{BadOperand, Index};
 
 /// Addresses near 0 at which nothing is mapped: Linux's default of `vm.mmap_min_addr`.
@@ -13,13 +13,13 @@ pub(crate) const NEAR_NULL: u64 = 0x1_0000;
 
 /// The operand whose address the processor said. `None` if there is none, or if it may be one of several.
 pub(crate) fn at(decoded: &Decoded, arch: Arch, address: Address, access: Option<Access>) -> Option<&MemoryOperand> {
-    let mask = machine::address_mask(arch);
+    let mask = architecture::address_mask(arch);
     only(decoded.memory.iter().filter(|operand| operand.has(address.0, mask) && operand.can_be(access)))
 }
 
 /// The one operand whose address no process can have: its use is a fault without an address.
 pub(crate) fn non_canonical(decoded: &Decoded, arch: Arch) -> Option<&MemoryOperand> {
-    only(decoded.memory.iter().filter(|operand| !machine::is_canonical(arch, operand.address)))
+    only(decoded.memory.iter().filter(|operand| !architecture::is_canonical(arch, operand.address)))
 }
 
 /// The one operand that is not aligned as its instruction needs it.
@@ -54,14 +54,14 @@ pub(crate) fn describe(operand: &MemoryOperand, arch: Arch) -> BadOperand {
             BadOperand {
                 register: base.map(|(name, _)| name.to_owned()),
                 value: base.map(|(_, value)| Address(value)),
-                pattern: base.and_then(|(_, value)| pattern::of(value)).map(str::to_owned),
+                pattern: base.and_then(|(_, value)| poison_pattern::of(value)).map(str::to_owned),
                 index,
                 ..all
             }
         }
         Some(Culprit::Index) => BadOperand {
             value: index.as_ref().map(|index| index.value),
-            pattern: index.as_ref().and_then(|index| pattern::of(index.value.0)).map(str::to_owned),
+            pattern: index.as_ref().and_then(|index| poison_pattern::of(index.value.0)).map(str::to_owned),
             register: index.map(|index| index.register),
             index: operand.base.map(|(register, value)| named((register, value, 1))),
             ..all
@@ -89,9 +89,9 @@ fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
         (Some(base), Some(index)) => (base, index),
         (None, _) => return None,
     };
-    let is_pointer_like = |value: u64| value >= NEAR_NULL && machine::is_canonical(arch, value);
+    let is_pointer_like = |value: u64| value >= NEAR_NULL && architecture::is_canonical(arch, value);
     // A register that holds what no pointer is made of, beside one that does not.
-    let is_bad = |value: u64| !machine::is_canonical(arch, value) || pattern::of(value).is_some();
+    let is_bad = |value: u64| !architecture::is_canonical(arch, value) || poison_pattern::of(value).is_some();
     match (is_bad(base), is_bad(index)) {
         (true, false) => return Some(Culprit::Base),
         (false, true) if is_pointer_like(base) => return Some(Culprit::Index),

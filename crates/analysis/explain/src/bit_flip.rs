@@ -8,9 +8,9 @@ use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{Address, BitFlip, Explanation, FaultKind};
 
+use crate::architecture;
 use crate::bad_operand::NEAR_NULL;
-use crate::machine;
-use crate::mapped;
+use crate::memory_map;
 use crate::pointer_authentication::is_of_code;
 
 /// Lower bits lead to memory nearby, where a wrong offset leads, too.
@@ -58,19 +58,20 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
     };
     let good = |bit: u32| {
         let address = Address(bad.0 ^ 1 << bit);
-        let is_address = machine::is_canonical(arch, address.0) && (NEAR_NULL..1 << 63).contains(&address.0);
+        let is_address = architecture::is_canonical(arch, address.0) && (NEAR_NULL..1 << 63).contains(&address.0);
         let others = || registers.named().filter(|(name, _)| *name != register && !name.ends_with("flags"));
         let reach = if bit < FAR { BESIDE_LOW } else { BESIDE };
         let beside = || others().find(|(_, value)| value.abs_diff(address.0) < reach && *value >= NEAR_NULL);
         let place = if !is_address {
             None
-        } else if let Some(thread) = mapped::thread_with(report, address) {
+        } else if let Some(thread) = memory_map::thread_with(report, address) {
             Some(format!("on the stack of thread {}", thread.tid))
         } else if let Some(image) = report.image_at(address) {
             Some(format!("in {}", image.name()))
         } else if let Some(mapping) = report.mappings.iter().find(|mapping| mapping.contains(address)) {
-            (mapping.protection & 7 != 0)
-                .then(|| format!("in {}", mapped::named(mapping).unwrap_or_else(|| "memory without a file".to_owned())))
+            (mapping.protection & 7 != 0).then(|| {
+                format!("in {}", memory_map::named(mapping).unwrap_or_else(|| "memory without a file".to_owned()))
+            })
         } else {
             beside().map(|(name, value)| format!("beside what {name} holds ({})", Address(value)))
         };

@@ -2,14 +2,15 @@
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
-use coroner_report::model::{Address, Crash, CrashFlag, Frame, Segment, Thread};
+use coroner_report::model::{Address, Crash, CrashFlag, Frame, Thread};
 use coroner_report::wire::{Access, Monitor};
 
 use crate::bad_operand::{self, NEAR_NULL};
 use crate::code_source::{Code, CodeSource};
-use crate::decoded::{Class, Decoded, MemoryOperand, State};
+use crate::instruction::{Class, Decoded, MemoryOperand, State};
+use crate::memory_map::{self, MAY_ALL, MAY_EXECUTE, MAY_WRITE, rights};
 use crate::notice::{self, Notice};
-use crate::{jump, machine, mapped, pattern, recursion, shadow_stack, stack_frame};
+use crate::{architecture, decode, jump, poison_pattern, recursion, shadow_stack, stack_frame};
 use coroner_report::model::FaultKind;
 use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
 
@@ -17,12 +18,6 @@ use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, Mem
 const ERRORS: u64 = 0xffff_ffff_ffff_f001;
 /// Largest offset from a null pointer that is called one of a field or an element.
 const MAX_OFFSET: u64 = 0x10_0000;
-/// Bit of [`Segment::protection`].
-pub(crate) const MAY_EXECUTE: u8 = 1;
-pub(crate) const MAY_WRITE: u8 = 2;
-pub(crate) const MAY_READ: u8 = 4;
-const MAY_ALL: u8 = 7;
-
 /// Explains a fault.
 pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> Explanation {
     let notice = match notice::of(report, crash) {
@@ -39,7 +34,7 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
         return by_notice(report, crash, notice);
     };
     let pc = state.pc().unwrap_or_default();
-    let found = machine::decode(arch, pc, code, &state);
+    let found = decode::decode(arch, pc, code, &state);
     let is_memory = matches!(notice, Notice::Unmapped | Notice::Denied);
     let too_large = is_memory.then(|| stack_frame::too_large(report, thread, &state, crash)).flatten();
     let fault = Fault { report, crash, notice, thread, state, arch, pc, source: code, found };
@@ -99,7 +94,7 @@ fn by_notice(report: &Report, crash: &Crash, notice: Notice) -> Explanation {
     }
     if let Some(address) = crash.address.filter(|_| is_about_memory(notice)) {
         explanation.access = Some(MemoryAccess { kind: said_access(crash), width: None, address: Some(address) });
-        explanation.facts.extend(mapped::place(report, address));
+        explanation.facts.extend(memory_map::describe_address(report, address));
         if is_guard_within(report, crash) {
             let fact = "the page is a guard within that mapping (MADV_GUARD_INSTALL), or was mapped after the fault";
             explanation.facts.push(fact.to_owned());
@@ -136,23 +131,12 @@ fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> Fa
     let is_near = address.0 < NEAR_NULL || address.0 >= ERRORS;
     match (value, operand) {
         (Some(0), Some((_, _, offset))) if offset < MAX_OFFSET => FaultKind::NullPointer,
-        (Some(value), _) if pattern::of(value).is_some() => FaultKind::PoisonedPointer,
+        (Some(value), _) if poison_pattern::of(value).is_some() => FaultKind::PoisonedPointer,
         (None, _) if address.0 == 0 => FaultKind::NullPointer,
         _ if is_near => FaultKind::NearNull,
-        (_, Some((_, arch, _))) if !machine::is_canonical(arch, address.0) => FaultKind::NonCanonical,
+        (_, Some((_, arch, _))) if !architecture::is_canonical(arch, address.0) => FaultKind::NonCanonical,
         _ => FaultKind::Unmapped,
     }
-}
-
-pub(crate) fn segment(report: &Report, address: Address) -> Option<&Segment> {
-    let image = report.image_at(address)?;
-    image.segments.iter().find(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
-}
-
-/// What may be done at an address: by what was mapped there when it crashed, else by the segment of an image.
-pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
-    let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
-    mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))
 }
 
 /// Whether the kernel said that nothing is mapped where a mapping is that can be accessed: a guard was made within it (Linux's
@@ -208,7 +192,7 @@ struct Fault<'a> {
 impl Fault<'_> {
     fn explain(&self) -> Explanation {
         let mut explanation = by_notice(self.report, self.crash, self.notice);
-        let mask = machine::address_mask(self.arch);
+        let mask = architecture::address_mask(self.arch);
         let is_fetch = self.crash.address.is_some_and(|address| (address.0 ^ self.pc.0) & mask == 0);
         let may_be_fetch = said_access(self.crash).is_none_or(|access| access == Access::EXECUTE);
         if is_fetch && may_be_fetch && matches!(self.notice, Notice::Unmapped | Notice::Denied) {
@@ -286,7 +270,7 @@ impl Fault<'_> {
         explanation.kind = match self.notice {
             Notice::Unmapped if self.pc.0 < NEAR_NULL => FaultKind::JumpToNull,
             // x86_64 does not get there.
-            Notice::Unmapped if !machine::is_canonical(self.arch, self.pc.0) => FaultKind::NonCanonical,
+            Notice::Unmapped if !architecture::is_canonical(self.arch, self.pc.0) => FaultKind::NonCanonical,
             Notice::Unmapped => FaultKind::JumpToNowhere,
             // The mapping is there, and its code could not be fetched.
             _ if rights(self.report, self.pc).is_none_or(|rights| rights & MAY_EXECUTE == 0) => {
@@ -336,7 +320,7 @@ impl Fault<'_> {
             }
             explanation.certainty = Certainty::Possible;
             // The code that is known is not what said the address. (By fs or gs, or of a gather, no operand is known.)
-            let mask = machine::address_mask(self.arch);
+            let mask = architecture::address_mask(self.arch);
             if !decoded.memory.is_empty() && !decoded.memory.iter().any(|operand| operand.has(address.0, mask)) {
                 explanation.facts.push("no operand of the instruction has the address of the fault".to_owned());
             }
@@ -377,8 +361,8 @@ impl Fault<'_> {
     /// x86_64: the processor gives no address, so that the instruction has to say what was wrong.
     fn general_protection(&self, explanation: &mut Explanation) {
         let Some((decoded, _)) = &self.found else { return self.general_protection_by_registers(explanation) };
-        let is_bad = |value: u64| !machine::is_canonical(self.arch, value);
-        let by_value = |value: u64| match pattern::of(value) {
+        let is_bad = |value: u64| !architecture::is_canonical(self.arch, value);
+        let by_value = |value: u64| match poison_pattern::of(value) {
             Some(_) => FaultKind::PoisonedPointer,
             None => FaultKind::NonCanonical,
         };
@@ -412,19 +396,19 @@ impl Fault<'_> {
     /// The same without the instruction: if one register alone holds what no address is, that may have been it.
     fn general_protection_by_registers(&self, explanation: &mut Explanation) {
         let named = self.state.registers.named().filter(|(name, _)| !matches!(*name, "rip" | "rflags"));
-        let mut bad = named.filter(|(_, value)| !machine::is_canonical(self.arch, *value));
+        let mut bad = named.filter(|(_, value)| !architecture::is_canonical(self.arch, *value));
         let (Some((name, value)), None) = (bad.next(), bad.next()) else { return };
         explanation.kind =
-            if pattern::of(value).is_some() { FaultKind::PoisonedPointer } else { FaultKind::NonCanonical };
+            if poison_pattern::of(value).is_some() { FaultKind::PoisonedPointer } else { FaultKind::NonCanonical };
         explanation.certainty = Certainty::Possible;
-        let pattern = pattern::of(value).map_or_else(String::new, |pattern| format!(": {pattern}"));
+        let pattern = poison_pattern::of(value).map_or_else(String::new, |pattern| format!(": {pattern}"));
         explanation.facts.push(format!("{name} holds {}, which is no address{pattern}", Address(value)));
     }
 
     fn bad_target(&self, text: String, register: Option<&'static str>, value: u64, explanation: &mut Explanation) {
         explanation.access =
             Some(MemoryAccess { kind: Some(Access::EXECUTE), width: None, address: Some(Address(value)) });
-        let (value, pattern) = (Some(Address(value)), pattern::of(value).map(str::to_owned));
+        let (value, pattern) = (Some(Address(value)), poison_pattern::of(value).map(str::to_owned));
         let register = register.map(str::to_owned);
         explanation.operand = Some(BadOperand { text, register, value, pattern, ..BadOperand::default() });
     }
@@ -482,7 +466,7 @@ impl Fault<'_> {
             _ if said_privileged => explanation.kind = FaultKind::PrivilegedInstruction,
             Class::Invalid => explanation.facts.push("the bytes there are no instruction".to_owned()),
             _ => {
-                if let Some(feature) = machine::needed_feature(self.arch, &code.bytes) {
+                if let Some(feature) = decode::needed_feature(self.arch, &code.bytes) {
                     explanation.facts.push(format!("the instruction needs a processor with {feature}"));
                 }
             }
@@ -502,7 +486,7 @@ impl Fault<'_> {
             Arch::X86_64 if !is_of_windows => {
                 explanation.instruction = None;
                 let before = Address(self.pc.0.wrapping_sub(1));
-                let Some((decoded, code)) = machine::decode(self.arch, before, self.source, &self.state) else {
+                let Some((decoded, code)) = decode::decode(self.arch, before, self.source, &self.state) else {
                     return;
                 };
                 if decoded.length != 1 {

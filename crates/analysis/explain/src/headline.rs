@@ -5,7 +5,7 @@ use coroner_report::model::{Crash, Frame, InApp, InAppRules, PURE_VIRTUAL_CALL};
 use coroner_report::text::short_function;
 use coroner_report::wire::{Access, FoundBy, Monitor};
 
-use crate::{mapped, shadow_stack, zombie};
+use crate::{memory_map, shadow_stack, zombie};
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
 use coroner_report::model::{CodeChangeKind, FaultKind};
 
@@ -249,7 +249,7 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
                 let at = access.address.map_or_else(String::new, |address| format!(" {preposition} {address}"));
                 let file = access.address.filter(|_| explanation.kind == FaultKind::TruncatedMapping);
                 let file = file.and_then(|address| report.mappings.iter().find(|mapping| mapping.contains(address)));
-                let file = file.and_then(mapped::named).map_or_else(String::new, |name| format!(" of {name}"));
+                let file = file.and_then(memory_map::named).map_or_else(String::new, |name| format!(" of {name}"));
                 let within = accessed_in_source(explanation);
                 let at = beside(&within, &at, " at ");
                 format!("{kind}: {named}{}{within}{at}{file}{held}", accessed(&access))

@@ -4,7 +4,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Registers, StackMemory};
 use coroner_report::wire::Access;
 
-use crate::machine;
+use crate::architecture;
 use crate::trap::Meaning;
 
 /// An instruction.
@@ -100,7 +100,7 @@ impl<'a> State<'a> {
     /// `width` bytes (at most 8) of the saved stacks and of what the registers pointed to, as a little-endian number.
     pub(crate) fn saved(&self, address: u64, width: u32) -> Option<u64> {
         let width = usize::try_from(width).ok().filter(|width| (1..=8).contains(width))?;
-        let mask = self.registers.arch.map_or(u64::MAX, machine::address_mask);
+        let mask = self.registers.arch.map_or(u64::MAX, architecture::address_mask);
         self.memory.iter().find_map(|piece| {
             let from = usize::try_from((address & mask).checked_sub(piece.address.0 & mask)?).ok()?;
             let bytes = piece.bytes.get(from..from.checked_add(width)?)?;

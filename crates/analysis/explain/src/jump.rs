@@ -6,10 +6,10 @@ use coroner_report::model::{Address, Frame, Thread};
 use coroner_report::wire::{Access, AddressKind, FoundBy};
 
 use crate::code_source::CodeSource;
-use crate::decoded::{Class, Decoded, State};
+use crate::instruction::{Class, Decoded, State};
 use crate::last_set::{Function, Setter};
 use crate::step::{self, Base, Effect, Register};
-use crate::{machine, pattern};
+use crate::{architecture, decode, poison_pattern};
 use coroner_report::model::{BadOperand, Explanation, Instruction};
 
 /// Bytes of a procedure linkage table's entry.
@@ -31,11 +31,11 @@ pub(crate) fn from(
     if caller.found_by == FoundBy::SCAN || caller.address_kind != AddressKind::RETURN {
         return;
     }
-    let calls = machine::calls_before(arch, caller.address, code, state);
+    let calls = decode::calls_before(arch, caller.address, code, state);
     if calls.iter().any(|(_, call)| call.class == Class::OtherBranch) {
         return;
     }
-    let mask = machine::address_mask(arch);
+    let mask = architecture::address_mask(arch);
     let is_there = |value: u64| (value ^ pc.0) & mask == 0;
     // What the call went to, if that is the bad address.
     let target = |address: Address, call: &Decoded| {
@@ -56,7 +56,7 @@ pub(crate) fn from(
             text: register.to_owned(),
             register: Some(register.to_owned()),
             value: Some(Address(target)),
-            pattern: pattern::of(target).map(str::to_owned),
+            pattern: poison_pattern::of(target).map(str::to_owned),
             ..BadOperand::default()
         });
     }
@@ -81,7 +81,7 @@ impl Before<'_> {
             || at == self.call || self.function.as_ref().is_some_and(|all| all.is_kept(register, at, self.call));
         if step::is_preserved(self.arch, register) && is_kept() {
             let name = step::name(self.arch, register)?;
-            let pushed = if matches!(name, "rsp" | "sp") { machine::pushed_by_call(self.arch) } else { 0 };
+            let pushed = if matches!(name, "rsp" | "sp") { architecture::pushed_by_call(self.arch) } else { 0 };
             return Some(self.state.register(name)?.1.wrapping_add(pushed));
         }
         let Setter::Instruction(setter) = self.function.as_ref()?.setter(register, at)? else { return None };
@@ -126,7 +126,7 @@ pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
     match (target, extent) {
         (Some(target), Some(extent)) => {
             let may_lead_elsewhere =
-                !extent.contains(&at.0) && machine::is_linkage(Arch::Aarch64, target, code, LINKAGE);
+                !extent.contains(&at.0) && decode::is_linkage(Arch::Aarch64, target, code, LINKAGE);
             !extent.contains(&target) && !may_lead_elsewhere
         }
         (None, Some(extent)) => extent.contains(&at.0),
@@ -154,12 +154,12 @@ pub(crate) fn returned_by(thread: &Thread, arch: Arch, pc: Address, state: &Stat
             ("lr", Some("lr".to_owned()), value)
         }
     };
-    let is_there = (value ^ pc.0) & machine::address_mask(arch) == 0;
+    let is_there = (value ^ pc.0) & architecture::address_mask(arch) == 0;
     is_there.then(|| BadOperand {
         text: text.to_owned(),
         register,
         value: Some(Address(value)),
-        pattern: pattern::of(value).map(str::to_owned),
+        pattern: poison_pattern::of(value).map(str::to_owned),
         ..BadOperand::default()
     })
 }

@@ -10,7 +10,7 @@ use coroner_process::registers::Arch;
 use coroner_report::model::Address;
 
 use crate::code_source::CodeSource;
-use crate::machine;
+use crate::decode;
 use crate::step::{self, Flow, Register, Step};
 
 /// Bytes of a function, or of a part of one, that are decoded.
@@ -41,7 +41,7 @@ impl Function {
     /// The function at an address. `None` if where it begins or ends, its code, or where it jumps to is not known.
     pub(crate) fn at(arch: Arch, address: Address, source: &dyn CodeSource) -> Option<Self> {
         let (extent, code) = read(address, source)?;
-        let steps = machine::steps(arch, &code.bytes, extent.0)?;
+        let steps = decode::steps(arch, &code.bytes, extent.0)?;
         let mut function = Self { arch, steps, entered: HashSet::new(), is_verified: code.is_verified };
         let mut known = vec![extent];
         let mut open = function.note(extent, None)?;
@@ -49,7 +49,7 @@ impl Function {
             if known.iter().any(|(start, end)| (*start..*end).contains(&target)) {
                 continue;
             }
-            if machine::is_linkage(arch, target, source, LINKAGE) {
+            if decode::is_linkage(arch, target, source, LINKAGE) {
                 continue;
             }
             if known.len() > MAX_PARTS {
@@ -58,7 +58,7 @@ impl Function {
             let (part, code) = read(Address(target), source)?;
             known.push(part);
             // What begins as a function is called, and jumps to no place in this one; a part of this one is jumped to in its middle, too.
-            let steps = machine::steps(arch, &code.bytes, part.0)?;
+            let steps = decode::steps(arch, &code.bytes, part.0)?;
             function.note(extent, Some(&steps))?;
         }
         Some(function)
@@ -121,11 +121,10 @@ impl Function {
 
     /// Whether the code at an address sets the register that is returned: a caller that uses the register after the call can't have meant what it held before.
     pub(crate) fn returns_a_value(arch: Arch, target: u64, source: &dyn CodeSource) -> bool {
-        if machine::is_linkage(arch, target, source, LINKAGE) {
+        if decode::is_linkage(arch, target, source, LINKAGE) {
             return true;
         }
-        let steps =
-            read(Address(target), source).and_then(|(extent, code)| machine::steps(arch, &code.bytes, extent.0));
+        let steps = read(Address(target), source).and_then(|(extent, code)| decode::steps(arch, &code.bytes, extent.0));
         steps.is_some_and(|steps| steps.iter().any(|step| step.effect(step::RETURNED).is_some()))
     }
 }

@@ -28,21 +28,22 @@
 mod aarch64;
 #[cfg(feature = "decode")]
 mod aarch64_step;
+mod architecture;
 mod bad_operand;
 mod bit_flip;
 mod code_source;
 mod comparison;
-mod decoded;
+mod decode;
 mod fault;
 mod headline;
+mod instruction;
 mod jump;
 mod last_set;
-mod machine;
-mod mapped;
+mod memory_map;
 mod notice;
 mod origin;
-mod pattern;
 mod pointer_authentication;
+mod poison_pattern;
 mod profile;
 mod program_end;
 mod recursion;

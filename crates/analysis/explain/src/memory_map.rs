@@ -1,16 +1,20 @@
 //! Where an address lies: in an image, on a stack, in a mapping, or between two.
 
 use coroner_report::Report;
-use coroner_report::model::{Address, Mapping, Thread};
+use coroner_report::model::{Address, Mapping, Segment, Thread};
 
 use crate::bad_operand::NEAR_NULL;
-use crate::fault::segment;
 
+/// Bits of [`Mapping::protection`] and [`Segment::protection`].
+pub(crate) const MAY_EXECUTE: u8 = 1;
+pub(crate) const MAY_WRITE: u8 = 2;
+pub(crate) const MAY_READ: u8 = 4;
+pub(crate) const MAY_ALL: u8 = 7;
 /// How far from a mapping an address may lie to be said as near it.
 const NEAR: u64 = 1 << 30;
 
-/// Where an address lies, as a sentence. `None` if the report does not know that.
-pub(crate) fn place(report: &Report, address: Address) -> Option<String> {
+/// A sentence about where an address lies. `None` if the report does not contain that.
+pub(crate) fn describe_address(report: &Report, address: Address) -> Option<String> {
     let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
     if let Some(image) = report.image_at(address) {
         let offset = address.0.wrapping_sub(image.load_address.0);
@@ -19,7 +23,8 @@ pub(crate) fn place(report: &Report, address: Address) -> Option<String> {
             (None, Some(segment)) => ("in a segment ", Some(segment.protection)),
             (None, None) => ("", None),
         };
-        let allowed = protection.map_or_else(String::new, |bits| format!(", {what}with the rights {}", rights(bits)));
+        let allowed =
+            protection.map_or_else(String::new, |bits| format!(", {what}with the rights {}", rights_text(bits)));
         return Some(format!("{address} is in {} + {offset:#x}{allowed}", image.name()));
     }
     if let Some(mapping) = mapping {
@@ -32,7 +37,7 @@ pub(crate) fn place(report: &Report, address: Address) -> Option<String> {
 }
 
 fn in_mapping(report: &Report, mapping: &Mapping, address: Address) -> String {
-    let rights = rights(mapping.protection);
+    let rights = rights_text(mapping.protection);
     if mapping.protection & 7 == 0 {
         let end = Address(mapping.start.0.saturating_add(mapping.size));
         let above = report.mappings.iter().find(|above| above.start == end);
@@ -70,7 +75,7 @@ fn between(report: &Report, address: Address) -> Option<String> {
     let what = named(mapping)
         .or_else(|| thread_with(report, mapping.start).map(|thread| format!("the stack of thread {}", thread.tid)))
         .unwrap_or_else(|| "memory without a file".to_owned());
-    Some(format!("{address} is {distance:#x} bytes {side} {what} (rights {})", rights(mapping.protection)))
+    Some(format!("{address} is {distance:#x} bytes {side} {what} (rights {})", rights_text(mapping.protection)))
 }
 
 /// The thread on whose stack an address is.
@@ -94,7 +99,19 @@ pub(crate) fn named(mapping: &Mapping) -> Option<String> {
     Some(name.to_owned())
 }
 
-fn rights(protection: u8) -> String {
+/// The image segment at an address.
+fn segment(report: &Report, address: Address) -> Option<&Segment> {
+    let image = report.image_at(address)?;
+    image.segments.iter().find(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
+}
+
+/// The rights at an address: those of the mapping when it crashed, else those of the image segment.
+pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
+    let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
+    mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))
+}
+
+fn rights_text(protection: u8) -> String {
     let bit = |bit: u8, letter: char| if protection & bit == 0 { '-' } else { letter };
     [bit(4, 'r'), bit(2, 'w'), bit(1, 'x')].iter().collect()
 }

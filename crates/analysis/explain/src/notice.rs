@@ -5,7 +5,7 @@ use coroner_report::model::{Crash, Signal};
 use coroner_report::wire::{Access, Monitor};
 
 use crate::bad_operand::NEAR_NULL;
-use crate::fault::{MAY_EXECUTE, MAY_READ, MAY_WRITE};
+use crate::memory_map::{MAY_EXECUTE, MAY_READ, MAY_WRITE};
 
 /// What the system noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use coroner_report::model::{Address, Certainty, Explanation, FaultKind, Instruct
 use coroner_report::wire::Access;
 
 use crate::code_source::CodeSource;
-use crate::decoded::{Class, State};
+use crate::instruction::{Class, State};
 use crate::last_set::{Function, Setter};
-use crate::machine;
 use crate::step::{self, Base, Flow};
 use crate::variable::{Named, Names};
+use crate::{architecture, decode};
 
 /// Fills in what is known of it. Only of what is certain: of other code than ran nothing is said.
 pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Explanation) {
@@ -28,7 +28,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
         (None, Some(instruction)) if instruction.address == pc => (pc, 0),
         _ => return,
     };
-    let Some((instruction, _)) = machine::decode(arch, at, source, &state) else { return };
+    let Some((instruction, _)) = decode::decode(arch, at, source, &state) else { return };
     // Those that repeat have moved their registers by what was done before.
     if instruction.text.starts_with("rep") {
         return;
@@ -40,7 +40,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
         (true, _) => (None, None),
         (false, Some(operand)) => match operand.register.as_deref() {
             Some(name) => {
-                let Some((whole, part)) = machine::whole_of(arch, name) else { return };
+                let Some((whole, part)) = architecture::whole_of(arch, name) else { return };
                 (step::number(arch, whole), part)
             }
             None => (None, None),
@@ -61,7 +61,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
         state: &state,
         cfa,
         at,
-        pushed: if depth == 1 { machine::pushed_by_call(arch) } else { 0 },
+        pushed: if depth == 1 { architecture::pushed_by_call(arch) } else { 0 },
     };
     explanation.variable = match register {
         Some(register) => {
@@ -127,7 +127,7 @@ fn last_set(
         return None;
     }
     let address = Address(step.address);
-    let (decoded, _) = machine::decode(arch, address, source, state)?;
+    let (decoded, _) = decode::decode(arch, address, source, state)?;
     let (file, line) = source.line(address).unzip();
     let function = target.filter(|_| is_returned).and_then(|target| source.name(Address(target)));
     Some(LastSet { instruction: Instruction { address, text: decoded.text }, is_returned, function, file, line })

@@ -11,7 +11,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Explanation, FaultKind};
 
 use crate::bad_operand::NEAR_NULL;
-use crate::mapped;
+use crate::memory_map;
 
 /// Where the lower bit of an error code is.
 const TOP_BYTE_IGNORED: u32 = 53;
@@ -42,7 +42,7 @@ pub(crate) fn sentence(report: &Report, explanation: &Explanation) -> Option<Str
             if !is_possible || good & upper != 0 || good & !upper < NEAR_NULL {
                 return None;
             }
-            let place = mapped::place(report, Address(good)).map_or_else(String::new, |place| format!(": {place}"));
+            let place = memory_map::describe_address(report, Address(good)).map_or_else(String::new, |place| format!(": {place}"));
             let (high, good) = (shift + 1, Address(good));
             Some(format!(
                 "possible pointer authentication failure: {} is {good} with the error code of key {key} in bits {high} and {shift}{place}",

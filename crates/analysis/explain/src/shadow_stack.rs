@@ -8,9 +8,9 @@ use coroner_report::Report;
 use coroner_report::model::{Address, OverwrittenReturn, Thread};
 use coroner_report::wire::{AddressKind, ExtraRegister, FoundBy, WalkEnd};
 
-use crate::decoded::State;
-use crate::fault::{MAY_EXECUTE, rights};
-use crate::machine;
+use crate::architecture;
+use crate::instruction::State;
+use crate::memory_map::{MAY_EXECUTE, rights};
 
 /// Words of a shadow stack that are looked at: a report has no more.
 const MAX: u64 = 288;
@@ -65,7 +65,7 @@ pub(crate) fn compare(
     state: &State<'_>,
     failed: bool,
 ) -> Option<OverwrittenReturn> {
-    let mask = machine::address_mask(arch);
+    let mask = architecture::address_mask(arch);
     let is_same = |a: u64, b: u64| (a ^ b) & mask == 0;
     let shadow = entries(arch, state);
     let is_code = |address: u64| rights(report, Address(address)).is_some_and(|rights| rights & MAY_EXECUTE != 0);

@@ -4,7 +4,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Crash, Frame, Thread};
 use coroner_report::wire::AddressKind;
 
-use crate::decoded::State;
+use crate::instruction::State;
 
 /// How far below the stack pointer a function uses its stack without saying so, and a call writes.
 const RED_ZONE: u64 = 256;

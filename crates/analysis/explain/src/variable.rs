@@ -11,7 +11,7 @@ use coroner_report::model::Address;
 use coroner_symbols::{FrameBase, FunctionVariables, Place, Pointee, TypeId, Variable};
 
 use crate::code_source::CodeSource;
-use crate::decoded::State;
+use crate::instruction::State;
 use crate::last_set::{Function, Setter};
 use crate::step::{self, Base, Effect, Register};
 

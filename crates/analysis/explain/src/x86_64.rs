@@ -6,8 +6,8 @@ use iced_x86::{
     IntelFormatter, Mnemonic, OpAccess, OpKind, Register, UsedMemory,
 };
 
-use crate::decoded::{Class, Decoded, Divisor, MemoryOperand, State};
-use crate::{machine, trap};
+use crate::instruction::{Class, Decoded, Divisor, MemoryOperand, State};
+use crate::{architecture, trap};
 
 /// Longest instruction.
 const MAX_LENGTH: usize = 15;
@@ -59,7 +59,7 @@ fn value(register: Register, state: &State<'_>) -> Option<(&'static str, u64)> {
     let (name, value) = state.register(&format!("{:?}", register.full_register()).to_ascii_lowercase())?;
     let high = matches!(register, Register::AH | Register::BH | Register::CH | Register::DH);
     let shifted = if high { value >> 8 } else { value };
-    Some((machine::part_name(name, register.size(), high), shifted & width_mask(register.size())))
+    Some((architecture::part_name(name, register.size(), high), shifted & width_mask(register.size())))
 }
 
 fn width_mask(bytes: usize) -> u64 {

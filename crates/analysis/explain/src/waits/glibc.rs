@@ -3,7 +3,7 @@
 
 use coroner_report::model::{FutexWait, WaitKind};
 
-use super::lock::{Known, OWNER_DIED, TID, WAIT, command};
+use super::futex::{Lock, OWNER_DIED, TID, WAIT, command};
 
 /// Bits of `__kind`.
 const ROBUST: u32 = 16;
@@ -14,14 +14,14 @@ const CONTENDED: u32 = 2;
 /// Bits of `__readers`: a writer's turn, and a writer has it.
 const WRITER_HOLDS: u32 = 3;
 
-pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Known> {
+pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
     match kind {
         WaitKind::Mutex => mutex(futex),
         // What a condition variable waits for is no plain wait; that is for its mutex, which it takes again.
         WaitKind::Condition if command(futex) == WAIT => mutex(futex),
         WaitKind::ReadLock | WaitKind::WriteLock => rwlock(kind, futex),
         // The word is the thread's tid, which the kernel sets to 0 when it ends.
-        WaitKind::ThreadEnd => Some(Known { kind, word_offset: 0, owner: futex.word() }),
+        WaitKind::ThreadEnd => Some(Lock { kind, word_offset: 0, owner: futex.word() }),
         _ => None,
     }
 }
@@ -32,7 +32,7 @@ pub(super) fn is_robust(futex: &FutexWait) -> bool {
 }
 
 /// `__lock`, `__count`, `__owner`, `__nusers`, `__kind`.
-fn mutex(futex: &FutexWait) -> Option<Known> {
+fn mutex(futex: &FutexWait) -> Option<Lock> {
     let (lock, owner, users, kind) = (futex.word()?, futex.at(8)?, futex.at(12)?, futex.at(16)?);
     if kind & !KINDS != 0 || kind & PRIORITY_PROTECT != 0 {
         return None;
@@ -42,16 +42,16 @@ fn mutex(futex: &FutexWait) -> Option<Known> {
         0 => (lock == CONTENDED && users > 0).then_some(owner).filter(|tid| tid & !TID == 0),
         _ => Some(lock & TID).filter(|_| lock & OWNER_DIED == 0),
     };
-    Some(Known { kind: WaitKind::Mutex, word_offset: 0, owner })
+    Some(Lock { kind: WaitKind::Mutex, word_offset: 0, owner })
 }
 
 /// `__readers`, `__writers`, `__wrphase_futex`, `__writers_futex`, two of padding, `__cur_writer`, `__shared`. Who reads is not
 /// written down.
-fn rwlock(kind: WaitKind, futex: &FutexWait) -> Option<Known> {
+fn rwlock(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
     // A reader waits for `__wrphase_futex`; a writer for `__writers_futex`, or also for the other, while others read.
     let word_offset: i64 = if kind == WaitKind::ReadLock { 8 } else { 12 };
     let (readers, writer) = (futex.at(-word_offset)?, futex.at(24 - word_offset)?);
     let shared = futex.at(28 - word_offset)?;
     let holds = readers & WRITER_HOLDS == WRITER_HOLDS && shared <= 1 && writer & !TID == 0;
-    Some(Known { kind, word_offset: word_offset.unsigned_abs(), owner: Some(writer).filter(|_| holds) })
+    Some(Lock { kind, word_offset: word_offset.unsigned_abs(), owner: Some(writer).filter(|_| holds) })
 }

@@ -3,16 +3,10 @@
 use coroner_report::Report;
 use coroner_report::model::{Address, Frame, FutexWait, Thread, WaitKind};
 
+use super::futex::{TID, command, is_private};
 use super::{bionic, glibc, musl};
 use coroner_report::wire::{AddressKind, Os};
 
-/// `FUTEX_CMD_MASK`, `FUTEX_PRIVATE_FLAG`, `FUTEX_TID_MASK`, `FUTEX_OWNER_DIED` of linux/futex.h.
-const COMMAND: u32 = 127;
-const PRIVATE: u32 = 128;
-pub(super) const TID: u32 = 0x3fff_ffff;
-pub(super) const OWNER_DIED: u32 = 0x4000_0000;
-/// `FUTEX_WAIT`.
-pub(super) const WAIT: u32 = 0;
 /// `FUTEX_LOCK_PI` and `FUTEX_LOCK_PI2`: the word's low bits are the owner's tid, which the kernel itself relies on.
 const LOCK_PI: [u32; 2] = [6, 13];
 /// How many of the innermost functions are searched for the one that waits.
@@ -49,19 +43,9 @@ impl Library {
     }
 }
 
-/// Whether only threads of this process can wait for it.
-pub(super) fn is_private(futex: &FutexWait) -> bool {
-    futex.operation & PRIVATE != 0
-}
-
 /// Whether other processes may have the lock. (Robust mutexes of glibc look so, too, if they are of one process.)
 pub(super) fn is_of_processes(futex: &FutexWait) -> bool {
     !is_private(futex) && !glibc::is_robust(futex)
-}
-
-/// The command of the call, without its flags.
-pub(super) fn command(futex: &FutexWait) -> u32 {
-    futex.operation & COMMAND
 }
 
 /// What a thread waits for. An owner is named only where the layout of the lock is known and all of it agrees.
@@ -87,14 +71,6 @@ pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
     let Some(known) = known else { return found };
     let address = Address(futex.address.0.wrapping_sub(known.word_offset));
     Found { kind: known.kind, address, owner: known.owner.map(u64::from).filter(|tid| *tid != 0), ..found }
-}
-
-/// What a library's layout says.
-pub(super) struct Known {
-    pub(super) kind: WaitKind,
-    /// Where in the lock the futex's word is.
-    pub(super) word_offset: u64,
-    pub(super) owner: Option<u32>,
 }
 
 /// The innermost function that is known to wait, and the library that it is of.

@@ -2,6 +2,7 @@
 
 mod apple;
 mod bionic;
+mod futex;
 mod glibc;
 mod lock;
 mod musl;
@@ -46,7 +47,7 @@ fn of(report: &Report) -> Vec<LockWait> {
         let owner_is = match found.owner {
             None => OwnerIs::Unknown,
             Some(owner) if tids.contains(&owner) => OwnerIs::InReport,
-            Some(_) if !lock::is_private(futex) => OwnerIs::Elsewhere,
+            Some(_) if !futex::is_private(futex) => OwnerIs::Elsewhere,
             Some(_) if is_whole => OwnerIs::Gone,
             Some(_) => OwnerIs::NotInReport,
         };

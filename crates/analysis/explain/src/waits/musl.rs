@@ -2,7 +2,7 @@
 
 use coroner_report::model::{FutexWait, WaitKind};
 
-use super::lock::{Known, OWNER_DIED, TID};
+use super::futex::{Lock, OWNER_DIED, TID};
 
 /// Bits of `_m_type`: the kind (0 plain, 1 recursive, 2 checks errors), robust, of priority inheritance, shared.
 const TYPES: u32 = 3 | 4 | 8 | 128;
@@ -10,20 +10,20 @@ const PRIORITY_INHERITANCE: u32 = 8;
 /// From a thread's `tid` to its `detach_state`, for which `pthread_join` waits: `int tid; int errno_val; volatile int detach_state`.
 const TID_BEFORE_DETACH_STATE: i64 = 8;
 
-pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Known> {
+pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
     match kind {
         WaitKind::Mutex | WaitKind::Condition => mutex(futex).filter(|_| kind == WaitKind::Mutex),
-        WaitKind::ThreadEnd => Some(Known { kind, word_offset: 0, owner: futex.at(-TID_BEFORE_DETACH_STATE) }),
+        WaitKind::ThreadEnd => Some(Lock { kind, word_offset: 0, owner: futex.at(-TID_BEFORE_DETACH_STATE) }),
         _ => None,
     }
 }
 
-fn mutex(futex: &FutexWait) -> Option<Known> {
+fn mutex(futex: &FutexWait) -> Option<Lock> {
     let (kind, lock) = (futex.at(-4)?, futex.word()?);
     if kind & !TYPES != 0 || kind & PRIORITY_INHERITANCE != 0 {
         return None;
     }
     // Of a plain one there is a constant in the owner's place.
     let has_owner = kind & 7 != 0 && lock & OWNER_DIED == 0;
-    Some(Known { kind: WaitKind::Mutex, word_offset: 4, owner: Some(lock & TID).filter(|_| has_owner) })
+    Some(Lock { kind: WaitKind::Mutex, word_offset: 4, owner: Some(lock & TID).filter(|_| has_owner) })
 }
