@@ -1,9 +1,9 @@
 //! What happened, and how writing it down went.
 
 use super::address::{Address, Id};
+use super::frame::{Frame, Skipped};
 use super::names;
 use super::system_calls::system_call_name;
-use super::thread::{Frame, Skipped};
 use super::timestamp::Timestamp;
 use super::value::Extra;
 use crate::wire::{Access, Language, Monitor, Os, Phase, SectionKind};

@@ -12,6 +12,7 @@ mod cause;
 mod crash;
 mod explanation;
 mod fault_kind;
+mod frame;
 mod image;
 mod in_app;
 mod lock_wait;
@@ -38,6 +39,7 @@ pub use explanation::{
     OverwrittenReturn, Recursion, SourceValue,
 };
 pub use fault_kind::FaultKind;
+pub use frame::{Frame, InlinedFrame, Skipped};
 pub use image::{
     AppMemory, Code, Image, ImageIndex, Mapping, Segment, StackMemory, SymbolName, TextRange, UnwindSection, Zombie,
 };
@@ -53,7 +55,7 @@ pub use runtime::{is_runtime_code, is_runtime_function, is_runtime_source};
 pub use scrub::{Scrub, hide_home, hide_secrets};
 pub use system_calls::system_call_name;
 pub use termination::{Termination, TerminationCertainty, TerminationReason, Vitals};
-pub use thread::{CpuTime, Frame, FutexWait, InlinedFrame, Registers, Skipped, Thread};
+pub use thread::{CpuTime, FutexWait, Registers, Thread};
 pub use timestamp::{Timestamp, TimestampError};
 pub use value::{Extra, Value};
 

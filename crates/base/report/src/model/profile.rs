@@ -1,7 +1,7 @@
 //! The profile of a hang: what its thread did while it lasted.
 
+use super::frame::Frame;
 use super::system_calls::system_call_name;
-use super::thread::Frame;
 use crate::wire::{Os, ThreadState};
 use coroner_process::registers::Arch;
 use serde::{Deserialize, Serialize};

@@ -6,14 +6,15 @@
 //!
 //! Reading never panics, takes time in proportion to the file, and bounded memory: the [limits] stand below.
 
+mod fields;
 mod frames;
 mod item;
 mod profile;
 mod sections;
 
+pub(crate) use fields::Fields;
 pub use frames::{FrameEvent, Frames, Section};
 pub(crate) use item::{Limit, MAX_DEPTH, decode_item};
-pub(crate) use sections::Fields;
 
 use crate::model::{Problem, Report};
 use crate::wire::{FILE_PREFIX, FORMAT_VERSION, SectionKind};

@@ -1,7 +1,7 @@
 //! The section of a hang's profile.
 
+use super::fields::Fields;
 use super::limits;
-use super::sections::Fields;
 use crate::model::{Address, Frame, Profile, ProfileEnd, ProfileNode, Value};
 use crate::wire::{AddressKind, FoundBy, ThreadState, keys::profile};
 

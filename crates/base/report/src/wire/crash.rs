@@ -1,6 +1,6 @@
 //! What happened: the header, the crash and the language exceptions behind it.
 
-use super::encoder::Encoder;
+use super::encoder::{Encoder, optional, optional_int, optional_text, optional_uint};
 use super::keys::{concurrent_crash, crash, exception, hang, header, mach_exception, signal};
 use super::numbers::{Access, Language, Monitor, Os};
 use super::thread::Frame;
@@ -306,31 +306,4 @@ impl Exception<'_> {
         optional_text(encoder, exception::USER_INFO, self.user_info);
         encoder.end();
     }
-}
-
-/// A pair of an indefinite map, if there is a value and it fits.
-pub(super) fn optional<T>(
-    encoder: &mut Encoder<'_>,
-    key: u64,
-    value: Option<T>,
-    write: impl FnOnce(&mut Encoder<'_>, T),
-) {
-    if let Some(value) = value {
-        encoder.element(|encoder| {
-            encoder.uint(key);
-            write(encoder, value);
-        });
-    }
-}
-
-pub(super) fn optional_uint(encoder: &mut Encoder<'_>, key: u64, value: Option<u64>) {
-    optional(encoder, key, value, |encoder, value| encoder.uint(value));
-}
-
-pub(super) fn optional_int(encoder: &mut Encoder<'_>, key: u64, value: Option<i64>) {
-    optional(encoder, key, value, |encoder, value| encoder.int(value));
-}
-
-pub(super) fn optional_text(encoder: &mut Encoder<'_>, key: u64, text: Option<&[u8]>) {
-    optional(encoder, key, text, |encoder, text| encoder.text(text));
 }

@@ -343,3 +343,30 @@ impl Part {
         Some(Part { len: good, valid: good == len })
     }
 }
+
+/// A pair of an indefinite map, if there is a value and it fits.
+pub(super) fn optional<T>(
+    encoder: &mut Encoder<'_>,
+    key: u64,
+    value: Option<T>,
+    write: impl FnOnce(&mut Encoder<'_>, T),
+) {
+    if let Some(value) = value {
+        encoder.element(|encoder| {
+            encoder.uint(key);
+            write(encoder, value);
+        });
+    }
+}
+
+pub(super) fn optional_uint(encoder: &mut Encoder<'_>, key: u64, value: Option<u64>) {
+    optional(encoder, key, value, |encoder, value| encoder.uint(value));
+}
+
+pub(super) fn optional_int(encoder: &mut Encoder<'_>, key: u64, value: Option<i64>) {
+    optional(encoder, key, value, |encoder, value| encoder.int(value));
+}
+
+pub(super) fn optional_text(encoder: &mut Encoder<'_>, key: u64, text: Option<&[u8]>) {
+    optional(encoder, key, text, |encoder, text| encoder.text(text));
+}

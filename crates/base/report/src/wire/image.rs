@@ -1,7 +1,6 @@
 //! Loaded images and the names of addresses in them.
 
-use super::crash::{optional_text, optional_uint};
-use super::encoder::Encoder;
+use super::encoder::{Encoder, optional_text, optional_uint};
 use super::keys::{image, replaced_images, symbol_names};
 use super::numbers::{ImageKind, UnwindKind};
 

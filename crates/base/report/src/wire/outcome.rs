@@ -1,7 +1,6 @@
 //! How writing the report went, and what was saved beside the main sections.
 
-use super::crash::{optional_int, optional_text, optional_uint};
-use super::encoder::Encoder;
+use super::encoder::{Encoder, optional_int, optional_text, optional_uint};
 use super::keys::{annotations, app_memory, code, end, fault, mappings, stack_memory, zombies};
 use super::numbers::{Phase, SectionKind};
 

@@ -1,7 +1,6 @@
 //! Threads, their registers and their frames.
 
-use super::crash::{optional_int, optional_text, optional_uint};
-use super::encoder::Encoder;
+use super::encoder::{Encoder, optional_int, optional_text, optional_uint};
 use super::keys::{futex, registers, thread};
 use super::numbers::{AddressKind, CaptureMethod, ExtraRegister, FoundBy, NotCaptured, ThreadState, WalkEnd};
 use coroner_process::futex_wait::FutexWait;
