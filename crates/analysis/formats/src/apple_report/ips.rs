@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::apple_report::{
-    AppleImage, AppleReport, AppleReportError, Form, Frame, Site, arch, edit::Edits, function, kind,
+    AppleImage, AppleReport, AppleReportError, Form, Frame, Site, arch, edit::Edits, kind, named_frame,
 };
 
 /// The first line.
@@ -197,7 +197,7 @@ impl FrameObject {
 /// The fields of a call in Apple's names, the values as JSON.
 fn fields(call: &SymbolFrame, offset: Option<u64>) -> Vec<(&'static str, String)> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
-    let mut fields = vec![("symbol", text(function(call)))];
+    let mut fields = vec![("symbol", text(named_frame::function(call)))];
     if let (Some(offset), Some(start)) = (offset, call.symbol_address) {
         fields.push(("symbolLocation", offset.wrapping_sub(start).to_string()));
     }

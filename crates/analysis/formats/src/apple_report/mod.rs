@@ -31,12 +31,13 @@ mod images;
 mod ips;
 mod kind;
 mod model;
+mod named_frame;
 mod samples;
 mod text;
 
 use std::{collections::BTreeMap, fmt};
 
-use coroner_symbols::{Arch, DebugId, FileKind, ImageKey, ImageSymbols, LookupAddress, SymbolFrame, Symbolizer};
+use coroner_symbols::{Arch, DebugId, FileKind, ImageKey, ImageSymbols, LookupAddress, Symbolizer};
 
 use edit::Edits;
 
@@ -230,11 +231,6 @@ impl<'a> AppleReport<'a> {
         }
         Named { bytes: edits.apply(self.bytes), images: symbols.into_values().collect() }
     }
-}
-
-/// The name to show of a call.
-fn function(call: &SymbolFrame) -> &str {
-    call.function.as_deref().or(call.raw_name.as_deref()).unwrap_or("???")
 }
 
 /// The processor by Apple's name of it.

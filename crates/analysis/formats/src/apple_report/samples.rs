@@ -24,7 +24,7 @@ use crate::apple_report::{
     Frame, Site,
     edit::Edits,
     images::{ImageLists, hexadecimal, lines},
-    text::described,
+    named_frame,
 };
 
 /// What begins a stack whose lines are not indented, though each called the next.
@@ -54,7 +54,7 @@ impl SampleLine {
                 text.push(b'\n');
                 text.extend_from_slice(part(&self.prefix));
             }
-            text.extend_from_slice(described(call, offset).as_bytes());
+            text.extend_from_slice(named_frame::describe(call, offset).as_bytes());
         }
         edits.replace(self.name.clone(), text);
     }

@@ -15,9 +15,8 @@ use coroner_symbols::{Arch, SymbolFrame};
 use crate::apple_report::{
     AppleImage, AppleReport, AppleReportError, Form, Frame, Site,
     edit::Edits,
-    function,
     images::{self, ImageLists, hexadecimal, lines},
-    kind, samples,
+    kind, named_frame, samples,
 };
 
 /// Lines that reports begin with, behind the line of JSON that some have.
@@ -83,37 +82,23 @@ impl FrameLine {
                         text.push(b'\n');
                         text.extend_from_slice(prefix);
                     }
-                    text.extend_from_slice(described(call, offset).as_bytes());
+                    text.extend_from_slice(named_frame::describe(call, offset).as_bytes());
                 }
                 edits.replace(rest.clone(), text);
             }
             Self::Address { behind, number, image, address } => {
                 let mut text = String::new();
                 for call in calls {
-                    let _ = writeln!(text, "{number:<3} {image:<30} {address:#018x} {}", described(call, offset));
+                    let _ = writeln!(
+                        text,
+                        "{number:<3} {image:<30} {address:#018x} {}",
+                        named_frame::describe(call, offset)
+                    );
                 }
                 edits.insert(*behind, text);
             }
         }
     }
-}
-
-/// `function + offset (file:line)`, as Apple's tools write it; of an inlined call, which begins nowhere, `function [inlined]`.
-pub(crate) fn described(call: &SymbolFrame, offset: u64) -> String {
-    let mut text = function(call).to_owned();
-    if call.inlined {
-        text.push_str(" [inlined]");
-    } else if let Some(start) = call.symbol_address {
-        let _ = write!(text, " + {}", offset.wrapping_sub(start));
-    }
-    if let Some(file) = &call.file {
-        let name = file.rsplit('/').next().unwrap_or(file);
-        let _ = match call.line {
-            Some(line) => write!(text, " ({name}:{line})"),
-            None => write!(text, " ({name})"),
-        };
-    }
-    text
 }
 
 /// A stack that lines are read of.

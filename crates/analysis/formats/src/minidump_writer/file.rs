@@ -2,17 +2,23 @@
 
 use coroner_report::model::Timestamp;
 use minidump_common::format::{
-    MINIDUMP_DIRECTORY, MINIDUMP_HEADER, MINIDUMP_LOCATION_DESCRIPTOR as Location, MINIDUMP_SIGNATURE,
-    MINIDUMP_STREAM_TYPE, MINIDUMP_VERSION,
+    MINIDUMP_DIRECTORY, MINIDUMP_HEADER, MINIDUMP_LOCATION_DESCRIPTOR as Location, MINIDUMP_MEMORY_DESCRIPTOR,
+    MINIDUMP_SIGNATURE, MINIDUMP_STREAM_TYPE, MINIDUMP_VERSION,
 };
 use scroll::ctx::{SizeWith, TryIntoCtx};
 use scroll::{Endian, LE, Pwrite};
 
 use crate::minidump_writer::MinidumpError;
-use crate::minidump_writer::threads::Stack;
 
 /// Where parts begin: contexts hold registers of 16 bytes.
 const ALIGNMENT: usize = 16;
+
+/// Memory of one thread's stack, without a gap.
+#[derive(Clone)]
+pub(crate) struct Stack {
+    pub(crate) tid: u64,
+    pub(crate) descriptor: MINIDUMP_MEMORY_DESCRIPTOR,
+}
 
 pub(crate) struct File {
     bytes: Vec<u8>,

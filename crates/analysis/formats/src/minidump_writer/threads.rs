@@ -5,7 +5,7 @@ use minidump_common::format::{
     MINIDUMP_LOCATION_DESCRIPTOR as Location, MINIDUMP_MEMORY_DESCRIPTOR, MINIDUMP_THREAD, MINIDUMP_THREAD_NAME,
 };
 
-use crate::minidump_writer::file::File;
+use crate::minidump_writer::file::{File, Stack};
 use crate::minidump_writer::{MinidumpError, context};
 
 /// The list of threads, in the report's order. Numbers of threads have 32 bits here.
@@ -25,13 +25,6 @@ pub(crate) fn list(file: &mut File, report: &Report) -> Result<Option<Location>,
         });
     }
     file.append_list(threads).map(Some)
-}
-
-/// Memory of one thread's stack, without a gap.
-#[derive(Clone)]
-pub(crate) struct Stack {
-    tid: u64,
-    descriptor: MINIDUMP_MEMORY_DESCRIPTOR,
 }
 
 /// The memory of the stacks, appended once. A report has that of a deep one in pieces, each of which begins where the one before it ends.
