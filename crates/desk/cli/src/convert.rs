@@ -10,7 +10,7 @@ use coroner::sentry::minidump_attachment;
 
 use crate::failure::Failure;
 use crate::symbol_search::SymbolArguments;
-use crate::{reports, terminal, whole_file};
+use crate::{atomic_file, report_lookup, report_reader, terminal};
 
 /// What a report is converted to.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -53,12 +53,12 @@ pub(crate) fn run(
             .advice("name a file with `--output FILE`, or send it on: `coroner convert … > crash.dmp`"));
     }
     let mut symbols = symbols.local()?;
-    let mut report = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&mut symbols))?;
+    let mut report = report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, Some(&mut symbols))?;
     let code = coroner_explain::ImageFiles::of(&report, &mut symbols);
     report.explanation = Some(coroner_explain::explain(&report, &code));
     let converted = form.convert(&report)?;
     if let Some(path) = output {
-        return whole_file::write(path, &converted);
+        return atomic_file::write(path, &converted);
     }
     Ok(terminal::print(&converted, true)?)
 }

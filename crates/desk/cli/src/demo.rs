@@ -12,13 +12,10 @@ use coroner_faults::{Ending, FAULTS, Fault};
 use coroner_report::text::ThreadFilter;
 
 use crate::failure::{Context, Failure};
-use crate::{reports, show, terminal};
+use crate::{progress, report_reader, show, store_location, terminal};
 
 /// The hidden command that is the app.
 pub(crate) const APP: &str = "__demo-app";
-/// What the app calls itself; its store is where reports are looked for when nothing else is said.
-pub(crate) const APP_ID: &str = "coroner-demo";
-
 /// How long the second start waits for the report to be delivered. Debug information of a large program takes seconds.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -53,7 +50,7 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
     }
 
     writeln!(out, "{BOLD}2. It is started again, and delivers the report{BOLD:#}")?;
-    let progress = reports::spinner("reading the report, looking up function names");
+    let progress = progress::spinner("reading the report, looking up function names");
     let started = std::time::Instant::now();
     let second = app_command(store)?.output().context("can't start the app again")?;
     progress.finish_and_clear();
@@ -73,7 +70,7 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
     };
     writeln!(out, "{BOLD}3. The report{BOLD:#}")?;
     let mut symbolizer = coroner_symbols::Symbolizer::new(coroner_symbols::Options::default());
-    let report = reports::open_file(newest, reports::Texts::Scrubbed, Some(&mut symbolizer))?;
+    let report = report_reader::open_file(newest, report_reader::Texts::Scrubbed, Some(&mut symbolizer))?;
     let explanation = coroner_explain::explain(&report, &coroner_explain::ImageFiles::of(&report, &mut symbolizer));
     show::print(&report, Some(&explanation), threads, show::Layout::of_terminal(), &mut out)?;
     let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
@@ -82,14 +79,14 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
     let id = report.header.event_id.to_string();
     // Cargo sets it for what it runs; who ran us so has no `coroner` to type.
     let command = if std::env::var_os("CARGO").is_some() { "cargo run -p coroner-cli --" } else { "coroner" };
-    let option = reports::store_option(store);
+    let option = store_location::store_option(store);
     writeln!(out, "\nAgain, with all threads:  {command} show {} --thread all{option}", &id[..8])?;
     Ok(())
 }
 
 /// The report files (`.coroner`) of the store, in the order of their names, which is that of their times.
 fn stored(store: &Path) -> Result<BTreeSet<PathBuf>, Failure> {
-    let folder = store.join(reports::REPORTS);
+    let folder = store.join(store_location::REPORTS);
     let entries = match std::fs::read_dir(&folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         entries => entries.context(format!("can't list `{}`", folder.display()))?,
@@ -132,7 +129,10 @@ pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure
     let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
 
-    let config = coroner::Config::new(APP_ID).version(env!("CARGO_PKG_VERSION")).environment("demo").store_dir(store);
+    let config = coroner::Config::new(store_location::APP_ID)
+        .version(env!("CARGO_PKG_VERSION"))
+        .environment("demo")
+        .store_dir(store);
     let coroner = coroner::install(config)?;
     let Some(fault) = fault.and_then(coroner_faults::find) else {
         let last = coroner.last_run();

@@ -11,9 +11,10 @@ use coroner_report::text::ThreadFilter;
 use coroner_symbols::Symbolizer;
 
 use crate::failure::Failure;
-use crate::reports::{self, REPORTS, Texts};
+use crate::report_reader::Texts;
+use crate::store_location::REPORTS;
 use crate::symbol_search::SymbolArguments;
-use crate::{ReportFormat, import, show, whole_file};
+use crate::{ReportFormat, atomic_file, foreign_reports, progress, report_files, show, store_location};
 
 /// What a person gives.
 #[derive(clap::Args)]
@@ -48,7 +49,7 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
     let mut symbolizer = arguments.symbols.symbolizer()?;
     let mut report = match (arguments.pid, &arguments.core) {
         (Some(pid), _) => {
-            let progress = reports::spinner("reading the process, walking its stacks");
+            let progress = progress::spinner("reading the process, walking its stacks");
             let read = coroner_inspect::read_process(pid, &mut symbolizer);
             progress.finish_and_clear();
             read?
@@ -59,18 +60,18 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
     if let Some(path) = &arguments.minidump {
         let minidump = minidump_attachment(&report, &EventOptions::default())
             .map_err(|error| Failure::new(format!("can't make a minidump: {error}")))?;
-        whole_file::write(path, &minidump.bytes)?;
+        atomic_file::write(path, &minidump.bytes)?;
     }
     // It may hold what users typed, and is asked for with the minidump alone.
     report.stack_memory.clear();
     let mut kept = Ok(());
     if let Some(store) = store {
         let folder = store.join(REPORTS);
-        kept = import::keep(&report, &folder);
+        kept = report_files::keep(&report, &folder);
         if kept.is_ok() {
             let dimmed = Style::new().dimmed();
             let id = report.header.event_id.to_string();
-            let show = format!("coroner show {}{}", &id[..8], reports::store_option(store));
+            let show = format!("coroner show {}{}", &id[..8], store_location::store_option(store));
             anstream::eprintln!("{dimmed}stored in {}: {show}{dimmed:#}", folder.display());
         }
     }
@@ -86,8 +87,8 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
 }
 
 fn read_core(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
-    match import::form_of(path) {
-        Some(Form::Core | Form::Compressed | Form::Apport) => import::read_dump_with(path, symbolizer),
+    match foreign_reports::form_of(path) {
+        Some(Form::Core | Form::Compressed | Form::Apport) => foreign_reports::read_dump_with(path, symbolizer),
         // Why it can't be read, where it is nothing at all.
         _ if !path.is_file() => Err(Failure::new(format!("there is no core dump at `{}`", path.display()))),
         _ => Err(Failure::new(format!("`{}` is no core dump", path.display()))

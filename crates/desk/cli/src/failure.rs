@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
-use crate::show::is_control;
+use crate::terminal::is_control;
 
 /// A text without what a terminal obeys: files' names and servers' answers are in it.
 fn plain(text: &str) -> String {

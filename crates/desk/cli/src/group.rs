@@ -12,9 +12,10 @@ use serde::Serialize;
 use crate::failure::Failure;
 use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
+use crate::store_location::StoreArgument;
 use crate::summary::Summary;
 use crate::terminal::{self, COLUMN, Output, cut};
-use crate::{Format, StoreArgument, list, outboxes, reports};
+use crate::{Format, list, outboxes, report_reader, store_location};
 
 /// What a person gives.
 #[derive(clap::Args)]
@@ -69,8 +70,8 @@ pub(crate) struct Reason {
 
 pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), Failure> {
     let GroupArguments { folder, format, like, filter, store } = arguments;
-    let path = reports::folder_or(folder, store)?;
-    let mut listing = Listing::at(&path, reports::Texts::Scrubbed, Some(&mut list::names()))?;
+    let path = store_location::folder_or(folder, store)?;
+    let mut listing = Listing::at(&path, report_reader::Texts::Scrubbed, Some(&mut list::names()))?;
     let read = listing.len();
     filter.apply(&mut listing);
     let unread = listing.unread();

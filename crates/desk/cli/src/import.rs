@@ -1,94 +1,19 @@
 //! Reports that other systems wrote, as Coroner's: `coroner import`, and what the other commands read of them.
 
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use coroner::Report;
-use coroner_formats::apple_report::AppleReport;
-use coroner_formats::dump::{Form, Noted};
 use coroner_formats::log::{LogError, MAX_LOG_BYTES};
-use coroner_formats::tombstone::TombstoneError;
 use coroner_report::model::{Id, Timestamp};
 use coroner_symbols::{ImageKey, Symbolizer};
 
 use crate::failure::{Context, Failure};
-use crate::report_files::JSON;
-use crate::reports::{self, REPORTS, Texts};
+use crate::report_reader::Texts;
+use crate::store_location::REPORTS;
 use crate::symbol_search::{SymbolArguments, keys};
-use crate::{terminal, whole_file};
-
-/// Reads what Android, an Apple system or Swift's runtime wrote of a death: which form it is, its content says. `None` if it is none that is known.
-pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
-    match coroner_formats::tombstone::read(bytes) {
-        Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
-            Some(coroner_formats::apple_report::read_report(bytes).map_err(|error| error.to_string()))
-        }
-        Err(TombstoneError::NotATombstone) => {
-            Some(coroner_formats::swift_crash_log::read_swift_crash_log(bytes)?.map_err(|error| error.to_string()))
-        }
-        read => Some(read.map_err(|error| error.to_string())),
-    }
-}
-
-/// Which kind of dump the file at `path` is: a core dump, compressed or not, a minidump, a report of apport.
-pub(crate) fn form_of(path: &Path) -> Option<Form> {
-    // To open a pipe would wait for its other end.
-    if !std::fs::metadata(path).ok()?.is_file() {
-        return None;
-    }
-    let mut start = Vec::new();
-    reports::open_regular(path).ok()?.take(32).read_to_end(&mut start).ok()?;
-    Form::of(&start)
-}
-
-/// Reads a dump, which may be larger than memory. What was on the stacks is not in the report.
-pub(crate) fn read_dump(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
-    match symbols {
-        Some(symbols) => without_memory(path, symbols),
-        None => without_memory(path, &mut Symbolizer::new(coroner_symbols::Options::default())),
-    }
-}
-
-fn without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
-    let mut report = read_dump_with(path, symbolizer)?;
-    if form_of(path) != Some(Form::Minidump) {
-        report.stack_memory.clear();
-    }
-    Ok(report)
-}
-
-/// The same with the symbols of `symbolizer`, and with what was on the stacks.
-pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
-    let doing = || format!("can't read `{}`", path.display());
-    let file = File::open(path).context(doing())?;
-    let modified = file.metadata().and_then(|metadata| metadata.modified()).ok().map(Timestamp::from);
-    let noted = noted_of(path);
-    // SAFETY: the mapping is only read. A file that is cut off while it is read ends this command by SIGBUS, as it does every debugger.
-    let bytes = unsafe { memmap2::Mmap::map(&file) }.context(doing())?;
-    let progress = reports::spinner("walking the stacks");
-    let time = noted.as_ref().and_then(|noted| noted.time).or(modified);
-    let read = coroner_formats::dump::read(&bytes, time, symbolizer);
-    progress.finish_and_clear();
-    let mut report = read.context(doing())?;
-    if let Some(noted) = noted {
-        noted.apply(&mut report);
-    }
-    Ok(report)
-}
-
-/// What the machine's crash service noted beside a core dump.
-#[cfg(target_os = "linux")]
-fn noted_of(path: &Path) -> Option<Noted> {
-    coroner_formats::dump::noted_by_systemd(path)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn noted_of(_: &Path) -> Option<Noted> {
-    None
-}
+use crate::{bounded_read, foreign_reports, report_files, report_reader, terminal};
 
 /// What a person gives.
 #[derive(clap::Args)]
@@ -155,8 +80,10 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
 /// The dumps of a folder, by their names.
 fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = std::fs::read_dir(folder).context(format!("can't read `{}`", folder.display()))?;
-    let mut dumps: Vec<PathBuf> =
-        entries.filter_map(|entry| Some(entry.ok()?.path())).filter(|path| form_of(path).is_some()).collect();
+    let mut dumps: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| foreign_reports::form_of(path).is_some())
+        .collect();
     dumps.sort();
     match dumps.is_empty() {
         true => Err(Failure::new(format!("there is no dump in `{}`", folder.display()))),
@@ -165,12 +92,12 @@ fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer, images: &mut Vec<ImageKey>) -> Result<Id, Failure> {
-    let mut report = match form_of(path) {
-        Some(_) => without_memory(path, symbolizer)?,
-        None => reports::open_file(path, Texts::AsTheyWere, Some(symbolizer))?,
+    let mut report = match foreign_reports::form_of(path) {
+        Some(_) => foreign_reports::without_memory(path, symbolizer)?,
+        None => report_reader::open_file(path, Texts::AsTheyWere, Some(symbolizer))?,
     };
     report.scrub(&coroner::hide_secrets);
-    keep(&report, folder)?;
+    report_files::keep(&report, folder)?;
     images.extend(keys(&report));
     Ok(report.header.event_id)
 }
@@ -185,7 +112,7 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
         return Ok((bytes, Some(Timestamp::from(SystemTime::now()))));
     }
     // To open a pipe otherwise waits for who writes to it, and so does the first read that finds one.
-    let mut file = reports::open_regular(path)?;
+    let mut file = bounded_read::open_regular(path)?;
     let metadata = file.metadata()?;
     if metadata.file_type().is_fifo() {
         let mut first = [0; 1];
@@ -223,16 +150,7 @@ fn import_log(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result
         }
         symbolizer.symbolicate_report(report);
         report.scrub(&coroner::hide_secrets);
-        keep(report, folder)?;
+        report_files::keep(report, folder)?;
     }
     Ok(reports.iter().map(|report| report.header.event_id).collect())
-}
-
-/// Writes a report as JSON to a folder, which is made if it is not there, under the name that a folder sink would give it.
-pub(crate) fn keep(report: &Report, folder: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).context(format!("can't make `{}`", folder.display()))?;
-    let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
-    let digits: String = time.to_string().chars().take(19).filter(|character| !"-:".contains(*character)).collect();
-    let name = format!("{digits}Z-{}.{JSON}", report.header.event_id);
-    whole_file::write(&folder.join(name), report.to_json().as_bytes())
 }

@@ -12,9 +12,10 @@ use serde::Serializer as _;
 use crate::failure::Failure;
 use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
-use crate::reports::{Texts, Watch};
+use crate::report_reader::Texts;
 use crate::summary::State;
 use crate::terminal::{self, COLUMN, Named, Output, cut};
+use crate::watch::Watch;
 use crate::{Format, outboxes};
 
 /// Lists the reports of the store or folder at `path` that the filter lets through.

@@ -10,8 +10,10 @@ use coroner_symbols::Symbolizer;
 
 use crate::failure::Failure;
 use crate::list_index::{Entry, ListIndex, Record, is_settled};
+use crate::progress;
 use crate::report_files::{self, Forms, JSON, RAW, Stamp, StoredReport};
-use crate::reports::{self, Contents, Texts};
+use crate::report_reader::Texts;
+use crate::store_contents::{self, Contents};
 use crate::summary::{State, Summary};
 
 /// So few reports are read as fast as their index.
@@ -154,7 +156,7 @@ impl<'l> Listed<'l> {
 impl Listing {
     /// All reports at `path`, which is a store or a folder of reports. The function to look at first is looked up with `names`.
     pub(crate) fn at(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Listing, Failure> {
-        let Contents { runs, folder } = reports::contents(path)?;
+        let Contents { runs, folder } = store_contents::contents(path)?;
         let mut listing = match folder {
             Some(folder) => {
                 // Texts as they were are not written anywhere else.
@@ -168,7 +170,7 @@ impl Listing {
         }
         let known: HashSet<String> = listing.iter().map(|listed| listed.event_id.to_owned()).collect();
         for run in runs {
-            for summary in reports::summaries_of(&run, texts, names.as_deref_mut()) {
+            for summary in store_contents::summaries_of(&run, texts, names.as_deref_mut()) {
                 if summary.event_id.is_empty() || !known.contains(&summary.event_id) {
                     listing.push(Read { name: String::new(), has_json: false, stamp: None, summary });
                 }
@@ -238,11 +240,11 @@ impl Listing {
 
     /// Reads reports. Says how many of them can be remembered.
     fn read(&mut self, stored: &[StoredReport], texts: Texts, mut names: Option<&mut Symbolizer>) -> usize {
-        let progress = reports::bar(stored.len(), "reading reports");
+        let progress = progress::bar(stored.len(), "reading reports");
         let summaries = in_parallel(stored.len(), SHARE, |number| {
             // Of one that changes while it is read, the older stamp is remembered, and it is read again.
             let now = SystemTime::now();
-            let (stamp, summary) = reports::summarize(&stored[number], texts, None);
+            let (stamp, summary) = store_contents::summarize(&stored[number], texts, None);
             progress.inc(1);
             Some((stamp.filter(|stamp| is_settled(*stamp, now)), summary))
         });
@@ -259,7 +261,7 @@ impl Listing {
                 // What the crash left has no names that need a look at symbol files, which may come later.
                 Ok(summary) if !stored.forms.has_json && summary.function.is_none() => {
                     stamp = None;
-                    match names.as_deref_mut().map(|names| reports::summarize(stored, texts, Some(names)).1) {
+                    match names.as_deref_mut().map(|names| store_contents::summarize(stored, texts, Some(names)).1) {
                         Some(Ok(summary)) => summary,
                         Some(Err(_)) => continue,
                         None => summary,

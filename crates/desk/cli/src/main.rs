@@ -8,6 +8,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand, ValueEnum};
 use coroner_report::text::ThreadFilter;
 
+mod atomic_file;
+mod bounded_read;
 #[cfg(target_os = "linux")]
 mod collect;
 mod convert;
@@ -15,9 +17,10 @@ mod demo;
 mod doctor;
 #[cfg(target_os = "linux")]
 mod dump;
-mod explained;
+mod explanation_text;
 mod failure;
 mod filter;
+mod foreign_reports;
 mod group;
 mod import;
 mod kept_names;
@@ -28,21 +31,26 @@ mod manual;
 mod markdown;
 mod outboxes;
 mod page;
+mod progress;
 mod report_files;
-mod reports;
+mod report_lookup;
+mod report_reader;
 #[cfg(target_os = "linux")]
 mod run;
 mod send;
 mod show;
+mod store_contents;
+mod store_location;
 mod summary;
 mod symbol_search;
 mod symbolicate;
 mod symbols;
 mod terminal;
-mod whole_file;
+mod watch;
 
 use failure::Failure;
-use reports::Texts;
+use report_reader::Texts;
+use store_location::StoreArgument;
 use symbol_search::SymbolArguments;
 
 /// The last line of each command's help.
@@ -421,22 +429,6 @@ enum ReportFormat {
     Otlp,
 }
 
-#[derive(clap::Args)]
-struct StoreArgument {
-    /// The store's directory; without it, $CORONER_STORE or that of `coroner demo`
-    #[arg(long = "store", value_name = "DIR")]
-    directory: Option<PathBuf>,
-}
-
-impl StoreArgument {
-    fn path(self) -> Result<PathBuf, Failure> {
-        self.directory.or_else(reports::default_store).ok_or_else(|| {
-            Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
-                .advice("name one with `--store DIR`")
-        })
-    }
-}
-
 fn main() -> ExitCode {
     match run(Arguments::parse().command) {
         Ok(code) => code,
@@ -457,7 +449,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Demo { list: true, .. } => demo::list()?,
         Command::Demo { fault, thread, store, .. } => demo::run(fault, thread, &store.path()?)?,
         Command::List { folder, format, unscrubbed, watch, filter, store } => {
-            let path = reports::folder_or(folder, store)?;
+            let path = store_location::folder_or(folder, store)?;
             match watch {
                 true => list::watch(&path, texts(unscrubbed), format, &filter)?,
                 false => list::run(&path, texts(unscrubbed), format, &filter)?,

@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 use crate::failure::{Context, Failure};
 use crate::terminal::Named;
-use crate::{Arguments, whole_file};
+use crate::{Arguments, atomic_file};
 
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
@@ -33,7 +33,7 @@ pub(crate) fn pages(folder: Option<&Path>) -> Result<(), Failure> {
     let shown = |part: &&clap::Command| !part.is_hide_set() && part.get_name() != "help";
     for part in command.get_subcommands().filter(shown) {
         let name = format!("coroner-{}", part.get_name());
-        whole_file::write(&folder.join(format!("{name}.1")), &page(part.clone())?)?;
+        atomic_file::write(&folder.join(format!("{name}.1")), &page(part.clone())?)?;
     }
-    whole_file::write(&folder.join("coroner.1"), &page(command)?)
+    atomic_file::write(&folder.join("coroner.1"), &page(command)?)
 }

@@ -8,8 +8,8 @@ use coroner_report::model::{InApp, InAppRules, Thread, hide_home, is_runtime_cod
 use coroner_report::signature::Signature;
 use coroner_report::text::{Step, short_function, short_path, steps};
 
-use crate::show::is_control;
 use crate::summary::{State, Summary};
+use crate::terminal::is_control;
 
 /// Most lines of a stack.
 const FRAMES: usize = 40;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::failure::Failure;
 use crate::report_files;
-use crate::reports::REPORTS;
+use crate::store_location::REPORTS;
 
 /// The directory of a sink in a store, and the extension of its messages.
 const SINKS: [(&str, &str); 2] = [("sentry", "envelope"), ("otlp", "otlp")];

@@ -5,8 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use coroner::Report;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 
+use crate::atomic_file;
 use crate::failure::{Context, Failure};
 
 /// The report as JSON.
@@ -178,4 +180,13 @@ fn report_name(name: &str) -> Option<(&str, bool)> {
         RAW => Some((stem, false)),
         _ => None,
     }
+}
+
+/// Writes a report as JSON to a folder, which is made if it is not there, under the name that a folder sink would give it.
+pub(crate) fn keep(report: &Report, folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).context(format!("can't make `{}`", folder.display()))?;
+    let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
+    let digits: String = time.to_string().chars().take(19).filter(|character| !"-:".contains(*character)).collect();
+    let name = format!("{digits}Z-{}.{JSON}", report.header.event_id);
+    atomic_file::write(&folder.join(name), report.to_json().as_bytes())
 }

@@ -14,7 +14,7 @@ use coroner::{Report, hide_secrets};
 use crate::failure::{Context, Failure};
 use crate::listing::Listing;
 use crate::symbol_search::SymbolArguments;
-use crate::{outboxes, reports, terminal};
+use crate::{bounded_read, outboxes, progress, report_lookup, report_reader, terminal};
 
 /// What a person gives.
 #[derive(clap::Args)]
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     let (whats, unread) = if arguments.reports.is_empty() { all(store)? } else { (arguments.reports, 0) };
     // One for all: reports of one app have the same images.
     let mut symbols = arguments.symbols.local()?;
-    let progress = reports::bar(whats.len(), "sending reports");
+    let progress = progress::bar(whats.len(), "sending reports");
     // Before the first is through, which can take as long as the time limit.
     progress.tick();
     let mut failed = 0;
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     let mut said_all = Ok(());
     let mut unreachable = false;
     for (tried, what) in whats.iter().enumerate() {
-        let opened = reports::open_one(Some(what), store, reports::Texts::Scrubbed, Some(&mut symbols));
+        let opened = report_lookup::open_one(Some(what), store, report_reader::Texts::Scrubbed, Some(&mut symbols));
         let said = opened.and_then(|mut report| {
             let code = coroner_explain::ImageFiles::of(&report, &mut symbols);
             report.explanation = Some(coroner_explain::explain(&report, &code));
@@ -180,7 +180,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
     }
-    reports::read_bounded(path)
+    bounded_read::read_bounded(path)
 }
 
 /// The reports of a store, and how many could not be read.
@@ -189,7 +189,7 @@ fn all(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
         Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
             .advice("name reports, or a store with `--store DIR`")
     })?;
-    let listing = Listing::at(store, reports::Texts::Scrubbed, None)?;
+    let listing = Listing::at(store, report_reader::Texts::Scrubbed, None)?;
     let ids = listing.iter().map(|listed| listed.event_id.to_owned()).filter(|id| !id.is_empty());
     let ids: Vec<String> = ids.collect();
     if ids.is_empty() && listing.unread() == 0 {

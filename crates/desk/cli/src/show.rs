@@ -10,17 +10,17 @@ use coroner_explain::{Explanation, ImageFiles, explain};
 use coroner_report::text::{self, Folding, TextOptions, ThreadFilter};
 use coroner_symbols::Symbolizer;
 
-use crate::explained;
+use crate::explanation_text;
 use crate::failure::Failure;
 use crate::symbol_search::{self, SymbolArguments};
-use crate::terminal::{self, Output};
-use crate::{ReportFormat, markdown, page, reports, whole_file};
+use crate::terminal::{self, Output, is_control};
+use crate::{ReportFormat, atomic_file, markdown, page, report_lookup, report_reader};
 
 /// How a report is shown.
 pub(crate) struct View<'a> {
     pub(crate) format: ReportFormat,
     pub(crate) threads: ThreadFilter,
-    pub(crate) texts: reports::Texts,
+    pub(crate) texts: report_reader::Texts,
     /// A line for each frame.
     pub(crate) all_frames: bool,
     /// A file, or standard output.
@@ -35,7 +35,7 @@ pub(crate) fn run(
     view: &View<'_>,
 ) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
-    let report = reports::open_one(what, store, view.texts, Some(&mut symbolizer))?;
+    let report = report_lookup::open_one(what, store, view.texts, Some(&mut symbolizer))?;
     symbols.are_of(&symbol_search::keys(&report));
     present(report, &mut symbolizer, view)
 }
@@ -55,7 +55,7 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
                 Some(path) => {
                     let mut text = anstream::StripStream::new(Vec::new());
                     print(&report, Some(&explanation), view.threads, layout, &mut text)?;
-                    whole_file::write(path, &text.into_inner())
+                    atomic_file::write(path, &text.into_inner())
                 }
                 None => {
                     print(&report, Some(&explanation), view.threads, layout, &mut io::BufWriter::new(Output::paged()))
@@ -75,7 +75,7 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
         }
     };
     match view.output {
-        Some(path) => whole_file::write(path, text.as_bytes()),
+        Some(path) => atomic_file::write(path, text.as_bytes()),
         None => Ok(terminal::print(text.as_bytes(), matches!(view.format, ReportFormat::Json | ReportFormat::Otlp))?),
     }
 }
@@ -125,8 +125,8 @@ pub(crate) fn print(
     let options =
         TextOptions { threads, images: all, folding, short_paths: true, width, below_stack, ..TextOptions::default() };
     let mut painter = Painter { out, width, column: 0, error: None };
-    let explained = explanation.map_or(Ok(()), |explanation| explained::write(explanation, &mut painter));
-    let explained = explained.and_then(|()| explained::write_profile(report, &mut painter));
+    let explained = explanation.map_or(Ok(()), |explanation| explanation_text::write(explanation, &mut painter));
+    let explained = explained.and_then(|()| explanation_text::write_profile(report, &mut painter));
     if explained.and_then(|()| report.write_text(&mut painter, &options)).is_err() {
         return Err(painter.error.unwrap_or_else(|| io::Error::other("the report can't be written as text")).into());
     }
@@ -202,12 +202,6 @@ impl<W: Write> Painter<'_, W> {
             self.column += 1;
         }
     }
-}
-
-/// Whether a terminal acts on it: control characters, and those that turn the direction of text.
-pub(crate) fn is_control(character: char) -> bool {
-    (character.is_control() && !matches!(character, '\n' | '\t'))
-        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 impl<W: Write> text::Sink for Painter<'_, W> {

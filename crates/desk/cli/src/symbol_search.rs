@@ -12,7 +12,10 @@ use coroner_symbols::{Arch, DebugId, Debuginfod, ImageKey, ImageSymbols, Match, 
 use indicatif::ProgressBar;
 
 use crate::failure::{Context, Failure};
-use crate::reports;
+use crate::progress;
+
+/// The folder of a dSYM bundle in which its files are.
+const IN_BUNDLE: &str = "Contents/Resources/DWARF";
 
 /// What a person says about symbols.
 #[derive(clap::Args)]
@@ -52,7 +55,7 @@ impl SymbolArguments {
     pub(crate) fn are_of(&self, images: &[ImageKey]) -> bool {
         let (mut matched, mut others) = (0, 0);
         for path in &self.paths {
-            let files = crate::symbols::files(path).unwrap_or_default();
+            let files = symbol_files(path).unwrap_or_default();
             if files.is_empty() {
                 matched += 1;
             }
@@ -87,7 +90,7 @@ impl SymbolArguments {
             debuginfod: Debuginfod::from_environment().filter(|_| !self.no_debuginfod),
             ..Options::default()
         });
-        let progress = reports::spinner("reading symbol files");
+        let progress = progress::spinner("reading symbol files");
         let mut read = 0_usize;
         symbolizer.search(&mut |path| {
             read += 1;
@@ -113,6 +116,24 @@ impl SymbolArguments {
     }
 }
 
+/// The file itself; those of a dSYM bundle.
+pub(crate) fn symbol_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let bundle = path.join(IN_BUNDLE);
+    if !bundle.is_dir() {
+        return Err(Failure::new(format!("`{}` is a folder, and no dSYM bundle", path.display()))
+            .advice("name files; `coroner symbolicate --symbols` takes folders"));
+    }
+    let unlisted = || format!("can't list `{}`", bundle.display());
+    let entries = std::fs::read_dir(&bundle).context(unlisted())?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> = paths.collect::<Result<_, _>>().context(unlisted())?;
+    files.sort();
+    Ok(files)
+}
+
 /// The images of a report.
 pub(crate) fn keys(report: &Report) -> Vec<ImageKey> {
     report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect()
@@ -134,7 +155,7 @@ pub(crate) struct Naming(ProgressBar);
 
 impl Naming {
     pub(crate) fn begin() -> Self {
-        Self(reports::spinner("looking up function names"))
+        Self(progress::spinner("looking up function names"))
     }
 
     /// `image` is about to be opened.

@@ -13,7 +13,7 @@ use crate::Format;
 use crate::failure::{Context, Failure};
 use crate::show::Layout;
 use crate::symbol_search::{self, Naming, SymbolArguments};
-use crate::{reports, show, terminal, whole_file};
+use crate::{atomic_file, bounded_read, report_lookup, report_reader, show, terminal};
 
 /// No report is larger; Apple's largest have a few megabytes.
 const LARGEST: u64 = 256 << 20;
@@ -28,7 +28,7 @@ pub(crate) struct Output<'a> {
 impl Output<'_> {
     fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
         match self.path {
-            Some(path) => whole_file::write(path, bytes),
+            Some(path) => atomic_file::write(path, bytes),
             None => Ok(terminal::print(bytes, bytes.starts_with(b"{"))?),
         }
     }
@@ -47,8 +47,8 @@ pub(crate) fn run(
         None => {
             // What these symbols can name is asked, not what was found before.
             let own = match what.map(Path::new).filter(|path| path.is_file()) {
-                Some(path) => reports::open_as_it_is(path, reports::Texts::Scrubbed)?,
-                None => reports::open_one(what, store, reports::Texts::Scrubbed, None)?,
+                Some(path) => report_reader::open_as_it_is(path, report_reader::Texts::Scrubbed)?,
+                None => report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, None)?,
             };
             name_own(own, symbols, output)?
         }
@@ -62,7 +62,7 @@ pub(crate) fn apple(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     if !path.is_file() || std::fs::metadata(path).context(failed())?.len() > LARGEST {
         return Ok(None);
     }
-    let bytes = reports::read_bounded(path).context(failed())?;
+    let bytes = bounded_read::read_bounded(path).context(failed())?;
     Ok((!bytes.starts_with(&FILE_PREFIX) && AppleReport::is_likely(&bytes)).then_some(bytes))
 }
 
@@ -102,7 +102,7 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
                 Layout { all_frames: true, ..Layout::default() },
                 &mut text,
             )?;
-            whole_file::write(path, &text.into_inner())?;
+            atomic_file::write(path, &text.into_inner())?;
         }
         (_, None) => {
             show::print(

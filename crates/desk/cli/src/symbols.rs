@@ -12,11 +12,8 @@ use serde::Serialize;
 
 use crate::Format;
 use crate::failure::{Context, Failure};
-use crate::symbol_search::{keys, stem};
-use crate::{reports, symbolicate, terminal};
-
-/// The folder of a dSYM bundle in which its files are.
-const IN_BUNDLE: &str = "Contents/Resources/DWARF";
+use crate::symbol_search::{keys, stem, symbol_files};
+use crate::{progress, report_lookup, report_reader, symbolicate, terminal};
 
 /// What one file, or one architecture of it, can name.
 #[derive(Serialize)]
@@ -59,8 +56,8 @@ pub(crate) fn run(
 ) -> Result<ExitCode, Failure> {
     let images = report.map(|what| images(what, store)).transpose()?;
     let (mut descriptions, mut failures) = (Vec::new(), Vec::new());
-    for found in paths.iter().map(|path| files(path)) {
-        let progress = reports::spinner("reading symbols");
+    for found in paths.iter().map(|path| symbol_files(path)) {
+        let progress = progress::spinner("reading symbols");
         match found {
             Ok(files) => files.iter().for_each(|file| match SymbolFile::open(file) {
                 Ok(parts) => descriptions.extend(parts.iter().map(|part| describe(part, images.as_deref()))),
@@ -83,31 +80,13 @@ pub(crate) fn run(
     Ok(if is_of_report && failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The file itself; those of a dSYM bundle.
-pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let bundle = path.join(IN_BUNDLE);
-    if !bundle.is_dir() {
-        return Err(Failure::new(format!("`{}` is a folder, and no dSYM bundle", path.display()))
-            .advice("name files; `coroner symbolicate --symbols` takes folders"));
-    }
-    let unlisted = || format!("can't list `{}`", bundle.display());
-    let entries = std::fs::read_dir(&bundle).context(unlisted())?;
-    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
-    let mut files: Vec<PathBuf> = paths.collect::<Result<_, _>>().context(unlisted())?;
-    files.sort();
-    Ok(files)
-}
-
 /// The images of a report, Coroner's own or one of Apple's.
 fn images(what: &str, store: Option<&Path>) -> Result<Vec<ImageKey>, Failure> {
     if let Some(bytes) = symbolicate::apple(Path::new(what))? {
         let report = AppleReport::read(&bytes).context(format!("can't read `{what}`"))?;
         return Ok(report.images().iter().map(coroner_formats::apple_report::AppleImage::key).collect());
     }
-    let report = reports::open_one(Some(what), store, reports::Texts::Scrubbed, None)?;
+    let report = report_lookup::open_one(Some(what), store, report_reader::Texts::Scrubbed, None)?;
     Ok(keys(&report))
 }
 

@@ -5,8 +5,6 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Child, Command, Stdio};
 
-use crate::show::is_control;
-
 /// The columns of standard output; `None` if it is no terminal. `COLUMNS` says otherwise, also where there is none.
 pub(crate) fn width() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
@@ -172,4 +170,10 @@ pub(crate) fn cut(text: &str, width: Option<usize>) -> Cow<'_, str> {
         return Cow::Owned(text);
     }
     Cow::Owned(text.chars().take(width.saturating_sub(1)).chain(['…']).collect())
+}
+
+/// Whether a terminal acts on the character: control characters, and those that change the direction of text.
+pub(crate) fn is_control(character: char) -> bool {
+    (character.is_control() && !matches!(character, '\n' | '\t'))
+        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

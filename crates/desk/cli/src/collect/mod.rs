@@ -22,7 +22,7 @@ use coroner_report::model::Timestamp;
 use coroner_symbols::{Options, Symbolizer};
 
 use crate::failure::{Context, Failure};
-use crate::{import, terminal};
+use crate::{report_files, terminal};
 
 /// Reports that are made at once; more deaths than that are not recorded.
 const AT_ONCE: usize = 4;
@@ -114,7 +114,7 @@ pub(crate) fn run(arguments: &CollectArguments) -> Result<ExitCode, Failure> {
     noted.executable = executable.and_then(|path| path.into_os_string().into_string().ok());
     noted.apply(&mut report);
     report.scrub(&coroner::hide_secrets);
-    import::keep(&report, &folder)?;
+    report_files::keep(&report, &folder)?;
     terminal::say(report.header.event_id)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use super::Owner;
 use crate::failure::{Context, Failure};
-use crate::reports::REPORTS;
+use crate::store_location::REPORTS;
 
 /// Most bytes of a user's reports.
 const BYTES: u64 = 256 << 20;

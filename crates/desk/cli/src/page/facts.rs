@@ -7,7 +7,7 @@ use coroner_report::signature::Signature;
 use maud::{Markup, html};
 
 use super::shut;
-use crate::explained;
+use crate::explanation_text;
 use crate::summary::Summary;
 
 /// A list of names and values, without those that are empty.
@@ -60,7 +60,7 @@ pub(super) fn identity(report: &Report, summary: &Summary) -> Markup {
 }
 
 pub(super) fn why(explanation: &Explanation) -> Markup {
-    let fields = explained::fields(explanation);
+    let fields = explanation_text::fields(explanation);
     html! {
         @if !fields.is_empty() {
             section { h2 { "Why" } (list(&fields)) }

@@ -28,7 +28,7 @@ use sha2::{Digest, Sha256};
 use crate::failure::{Context, Failure};
 use crate::summary::{State, Summary};
 use crate::symbol_search::{SymbolArguments, default_cache, keys};
-use crate::{reports, terminal, whole_file};
+use crate::{atomic_file, report_lookup, report_reader, terminal};
 
 /// The page of a report.
 pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
@@ -95,7 +95,7 @@ fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
 /// Shows the page of the report that `what` names in a browser.
 pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
-    let report = reports::open_one(what, store, reports::Texts::Scrubbed, Some(&mut symbolizer))?;
+    let report = report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, Some(&mut symbolizer))?;
     symbols.are_of(&keys(&report));
     let explanation = coroner_explain::explain(&report, &ImageFiles::of(&report, &mut symbolizer));
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("coroner"));
@@ -110,7 +110,7 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
         .create(&folder)
         .context(format!("can't make `{}`", folder.display()))?;
     let path = folder.join(format!("{}.html", report.header.event_id));
-    whole_file::write(&path, of(&report, &explanation).as_bytes())?;
+    atomic_file::write(&path, of(&report, &explanation).as_bytes())?;
     let said = terminal::say(path.display());
     let named = std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty());
     let browser = named.unwrap_or_else(|| if cfg!(target_vendor = "apple") { "open" } else { "xdg-open" }.to_owned());

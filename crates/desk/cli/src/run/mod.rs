@@ -12,10 +12,11 @@ use coroner_report::model::CrashFlag;
 use coroner_symbols::Symbolizer;
 
 use crate::failure::{Context, Failure};
-use crate::reports::{self, REPORTS, Texts};
+use crate::report_reader::Texts;
+use crate::store_location::REPORTS;
 use crate::summary::{State, Summary};
 use crate::symbol_search::SymbolArguments;
-use crate::{import, show};
+use crate::{progress, report_files, report_reader, show, store_location};
 
 mod forwarding;
 mod library;
@@ -161,7 +162,7 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
         name(report, &mut symbolizer);
         if let Some(folder) = &kept.folder {
             // With names. Without, it is there.
-            let _ = import::keep(report, folder);
+            let _ = report_files::keep(report, folder);
         }
         if report.header.pid != pid {
             let name = &report.header.process_name;
@@ -179,7 +180,7 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
         let id = report.header.event_id.to_string();
         match &kept.folder {
             Some(folder) if kept.failures.is_empty() => {
-                let option = folder.parent().map(reports::store_option).unwrap_or_default();
+                let option = folder.parent().map(store_location::store_option).unwrap_or_default();
                 writeln!(out, "{green}Stored{green:#} in {}: coroner show {}{option}", folder.display(), &id[..8])?;
             }
             Some(folder) => writeln!(out, "{green}Stored{green:#} in {} instead", shown(folder))?,
@@ -200,7 +201,7 @@ struct Kept {
 fn keep(report: &Report, folder: Option<&Path>) -> Kept {
     let mut failures = Vec::new();
     match folder {
-        Some(folder) => match import::keep(report, folder) {
+        Some(folder) => match report_files::keep(report, folder) {
             Ok(()) => return Kept { folder: Some(folder.to_owned()), failures },
             Err(failure) => failures.push(failure),
         },
@@ -209,7 +210,7 @@ fn keep(report: &Report, folder: Option<&Path>) -> Kept {
                 .advice("name a store with `--store DIR`"),
         ),
     }
-    let other = temporary_folder().and_then(|other| import::keep(report, other.path()).map(|()| other.keep()));
+    let other = temporary_folder().and_then(|other| report_files::keep(report, other.path()).map(|()| other.keep()));
     match other {
         Ok(other) => Kept { folder: Some(other), failures },
         Err(failure) => {
@@ -227,7 +228,7 @@ fn left_in(stores: &Path) -> Result<Vec<Report>, Failure> {
         let Ok(store) = Store::open_existing(&path) else { continue };
         for run in store.list()? {
             // A process that lives on has a run without a report.
-            reports.extend(reports::open_run(&run.path, Texts::Scrubbed, None).unwrap_or_default());
+            reports.extend(report_reader::open_run(&run.path, Texts::Scrubbed, None).unwrap_or_default());
         }
     }
     let is_death = |report: &Report| report.crash.as_ref().is_none_or(|crash| !crash.has(CrashFlag::NotFatal));
@@ -236,7 +237,7 @@ fn left_in(stores: &Path) -> Result<Vec<Report>, Failure> {
 }
 
 fn name(report: &mut Report, symbolizer: &mut Symbolizer) {
-    let progress = reports::spinner("looking up function names");
+    let progress = progress::spinner("looking up function names");
     symbolizer.symbolicate_report(report);
     progress.finish_and_clear();
 }

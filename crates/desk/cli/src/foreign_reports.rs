@@ -1,0 +1,85 @@
+//! Reads what other systems wrote of a crash: dumps, and reports of Android, Apple and Swift.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use coroner::Report;
+use coroner_formats::apple_report::AppleReport;
+use coroner_formats::dump::{Form, Noted};
+use coroner_formats::tombstone::TombstoneError;
+use coroner_report::model::Timestamp;
+use coroner_symbols::Symbolizer;
+
+use crate::failure::{Context, Failure};
+use crate::{bounded_read, progress};
+
+/// Reads what Android, an Apple system or Swift's runtime wrote of a death: which form it is, its content says. `None` if it is none that is known.
+pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
+    match coroner_formats::tombstone::read(bytes) {
+        Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
+            Some(coroner_formats::apple_report::read_report(bytes).map_err(|error| error.to_string()))
+        }
+        Err(TombstoneError::NotATombstone) => {
+            Some(coroner_formats::swift_crash_log::read_swift_crash_log(bytes)?.map_err(|error| error.to_string()))
+        }
+        read => Some(read.map_err(|error| error.to_string())),
+    }
+}
+
+/// Which kind of dump the file at `path` is: a core dump, compressed or not, a minidump, a report of apport.
+pub(crate) fn form_of(path: &Path) -> Option<Form> {
+    // To open a pipe would wait for its other end.
+    if !std::fs::metadata(path).ok()?.is_file() {
+        return None;
+    }
+    let mut start = Vec::new();
+    bounded_read::open_regular(path).ok()?.take(32).read_to_end(&mut start).ok()?;
+    Form::of(&start)
+}
+
+/// Reads a dump, which may be larger than memory. What was on the stacks is not in the report.
+pub(crate) fn read_dump(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
+    match symbols {
+        Some(symbols) => without_memory(path, symbols),
+        None => without_memory(path, &mut Symbolizer::new(coroner_symbols::Options::default())),
+    }
+}
+
+pub(crate) fn without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+    let mut report = read_dump_with(path, symbolizer)?;
+    if form_of(path) != Some(Form::Minidump) {
+        report.stack_memory.clear();
+    }
+    Ok(report)
+}
+
+/// The same with the symbols of `symbolizer`, and with what was on the stacks.
+pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+    let doing = || format!("can't read `{}`", path.display());
+    let file = File::open(path).context(doing())?;
+    let modified = file.metadata().and_then(|metadata| metadata.modified()).ok().map(Timestamp::from);
+    let noted = noted_of(path);
+    // SAFETY: the mapping is only read. A file that is cut off while it is read ends this command by SIGBUS, as it does every debugger.
+    let bytes = unsafe { memmap2::Mmap::map(&file) }.context(doing())?;
+    let progress = progress::spinner("walking the stacks");
+    let time = noted.as_ref().and_then(|noted| noted.time).or(modified);
+    let read = coroner_formats::dump::read(&bytes, time, symbolizer);
+    progress.finish_and_clear();
+    let mut report = read.context(doing())?;
+    if let Some(noted) = noted {
+        noted.apply(&mut report);
+    }
+    Ok(report)
+}
+
+/// What the machine's crash service noted beside a core dump.
+#[cfg(target_os = "linux")]
+fn noted_of(path: &Path) -> Option<Noted> {
+    coroner_formats::dump::noted_by_systemd(path)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn noted_of(_: &Path) -> Option<Noted> {
+    None
+}

@@ -1,0 +1,55 @@
+//! New reports in a store or a folder, as they come.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use coroner_symbols::Symbolizer;
+
+use crate::failure::Failure;
+use crate::report_files::{self, Stamp};
+use crate::report_reader::{Texts, open_run};
+use crate::store_contents::{Contents, contents, summarize, with_names};
+use crate::summary::{State, Summary};
+
+/// A store or a folder of reports that is looked at again and again.
+pub(crate) struct Watch {
+    path: PathBuf,
+    texts: Texts,
+    /// Files that were looked at, as they were then.
+    files: HashSet<(PathBuf, Option<Stamp>)>,
+    /// Event ids that were shown.
+    shown: HashSet<String>,
+}
+
+impl Watch {
+    pub(crate) fn new(path: &Path, texts: Texts) -> Watch {
+        Watch { path: path.to_owned(), texts, files: HashSet::new(), shown: HashSet::new() }
+    }
+
+    /// What is new since the last look, the oldest first. A file that was not whole then is read again when it has changed.
+    pub(crate) fn look(&mut self, names: &mut Symbolizer) -> Result<Vec<Summary>, Failure> {
+        let Contents { runs, folder } = contents(&self.path)?;
+        let mut new = Vec::new();
+        for stored in folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)? {
+            let stamp = stored.stamp();
+            if !self.files.insert((stored.listed(), stamp)) {
+                continue;
+            }
+            match summarize(&stored, self.texts, Some(names)).1 {
+                Ok(summary) => new.push(summary),
+                Err(_) if stamp.is_none() => {}
+                Err(failure) => failure.print(),
+            }
+        }
+        for run in runs.iter().filter(|run| run.broken.is_none()) {
+            for report in open_run(&run.path, self.texts, None).unwrap_or_default() {
+                if !self.shown.contains(&report.header.event_id.to_string()) {
+                    new.push(Summary::of(&with_names(report, Some(names)), &run.path, State::Pending));
+                }
+            }
+        }
+        new.retain(|summary| self.shown.insert(summary.event_id.clone()));
+        new.sort_by_key(|summary| summary.time.0);
+        Ok(new)
+    }
+}
