@@ -89,7 +89,10 @@ fn report(folder: &Path, all: bool) -> Report {
     assert!(compiler.status().unwrap().success());
     let store = folder.join(if all { "all" } else { "one" });
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["minidump_stacks::crash_as_asked", "--exact", "--test-threads=1"]).stdout(Stdio::null()).stderr(Stdio::null());
+    command
+        .args(["minidump_stacks::crash_as_asked", "--exact", "--test-threads=1"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     command.env(STORE, &store).env(LIBRARY, &library);
     if all {
         command.env(ALL, "1");

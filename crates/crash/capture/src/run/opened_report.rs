@@ -106,6 +106,7 @@ impl OpenedReport {
     }
 
     /// The state of the run that a child made for its crash.
+    #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "forked children have no runs of their own there"))]
     pub(crate) fn child_state(&self, limits: &Limits) -> Option<RunState<'static>> {
         match &self.kind {
             OpenedKind::ChildRun(run) => state_of(run, limits),

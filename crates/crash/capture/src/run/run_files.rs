@@ -456,6 +456,7 @@ impl RunFiles {
     }
 
     /// Notes a clean end in the state of the run, which is another process's that has ended, unless that says how it ended.
+    #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "forked children have no runs of their own there"))]
     pub(crate) fn note_end(&self, store: &CStr, limits: &Limits) {
         let Ok(store) = files::open(libc::AT_FDCWD, store, libc::O_RDONLY | libc::O_DIRECTORY, 0).map(Directory) else {
             return;
