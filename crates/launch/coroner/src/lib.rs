@@ -32,6 +32,7 @@ mod app_memory;
 pub mod backtrace;
 mod bundle;
 mod config;
+mod crash_loop_guard;
 mod data_dir;
 mod delivery;
 mod device_state;
@@ -59,7 +60,6 @@ mod scope;
 #[cfg(supported)]
 mod signal_owners;
 mod sink;
-mod startup_guard;
 mod store;
 mod system;
 mod system_report;
@@ -72,6 +72,7 @@ pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, regis
 pub use backtrace::Backtrace;
 pub use config::{Config, Crashes, Delivery, Exceptions, Limits, PanicPolicy};
 pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits};
+pub use crash_loop_guard::StartupGuard;
 /// Options and records of [`OtlpSink`].
 #[cfg(feature = "otlp")]
 pub use coroner_otlp as otlp;
@@ -114,7 +115,6 @@ pub use sink::SentrySink;
 pub use sink::{BegunRun, FinishedRun, FolderSink, Sink, SinkAnswer, Submission};
 #[cfg(feature = "sentry-client")]
 pub use sink::{SentryClientSink, SentryIntegration, mirror_scope};
-pub use startup_guard::StartupGuard;
 #[doc(hidden)]
 pub use store::reread_progress;
 pub use store::{RawRun, Retention, Store, StoreError, StoredRun};
