@@ -16,15 +16,17 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::{CrashFlag, Id, Report, RunFacts, Value, hide_secrets};
 use coroner_report::run_state::{ProcessIdentity, RunState};
 
+use crate::background_thread;
 use crate::bundle;
 use crate::config::{Config, Delivery, OnCrashedLastRun};
 use crate::last_run::{LastRun, app_number};
+use crate::locked::locked;
 use crate::naming::{self, Naming};
 use crate::outcome::{Outcome, crashes, is_no_launch, outcome};
 use crate::processing;
@@ -90,32 +92,6 @@ struct State {
     last_run: Option<LastRun>,
     /// Reports that are still in the store after the last round, because a sink wants to be asked again.
     pending: usize,
-}
-
-/// Gives the calling thread, the delivery thread, a low priority until it ends: a launch has better things to do than to name frames. On Linux
-/// there is no way back for a process without privileges.
-fn yield_to_the_app() {
-    #[cfg(target_vendor = "apple")]
-    // SAFETY: changes the calling thread alone.
-    let refused = unsafe { libc::pthread_set_qos_class_self_np(libc::qos_class_t::QOS_CLASS_UTILITY, 0) } != 0;
-    // Linux takes the calling thread for what POSIX calls the process. An app that is nicer already stays so.
-    #[cfg(any(target_os = "linux", target_os = "android"))]
-    let refused = rustix::process::getpriority_process(None)
-        .is_ok_and(|nice| nice < NICE && rustix::process::setpriority_process(None, NICE).is_err());
-    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
-    let refused = true;
-    if refused {
-        log::debug!("coroner: the delivery thread has the app's priority");
-    }
-}
-
-/// The priority of naming: of two threads that want one processor, the app's has nine tenths of it.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-const NICE: i32 = 10;
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is done under these locks that leaves the value half-changed.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether every sink has finally answered.
@@ -235,12 +211,7 @@ impl Deliverer {
         state.due = Some(state.due.map_or(due, |other| other.min(due)));
         if !state.running {
             let deliverer = Arc::clone(self);
-            let thread = std::thread::Builder::new().name("coroner-delivery".into());
-            let started = thread.spawn(move || {
-                crate::hang::leave_signals_to_the_app();
-                deliverer.run();
-            });
-            match started {
+            match background_thread::spawn("coroner-delivery", move || deliverer.run()) {
                 Ok(_) => state.running = true,
                 Err(error) => {
                     log::warn!("coroner: no delivery thread: {error}");
@@ -330,7 +301,7 @@ impl Deliverer {
     fn round(&self) -> usize {
         self.announce();
         #[cfg(supported)]
-        crate::signal_owners::look(crate::scope::now_ns());
+        crate::signal_owners::look(crate::clock::now_ns());
         let now = SystemTime::now();
         let found = match self.store.unprocessed(Some(self.own)) {
             Ok(found) => found,
@@ -630,7 +601,7 @@ impl Deliverer {
         report.scrub(&|key, text| self.scrubbed(key, text));
         // Nobody is helped by an app that waits for a thread of low priority.
         if naming != Naming::None && locked(&self.state).waiting == 0 {
-            yield_to_the_app();
+            background_thread::lower_priority();
         }
         naming::name(&mut report, naming, self.options.naming_budget);
         #[cfg(feature = "symbolicate")]

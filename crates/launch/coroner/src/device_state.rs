@@ -6,10 +6,11 @@
 //! after an error that the app reported, and when the app says that it comes to the front or leaves it.
 
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::{DeviceState, RunFacts, Timestamp};
 use coroner_report::run_state::{RunState, Scalar, ThermalState};
+
+use crate::clock::now_ns;
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
@@ -80,7 +81,7 @@ pub(crate) fn complete(facts: &mut RunFacts, directory: &Path) {
     if facts.device_state.is_none()
         && let Some((size, free)) = storage(directory)
     {
-        let (read, storage_size, storage_free) = (Some(Timestamp(now())), Some(size), Some(free));
+        let (read, storage_size, storage_free) = (Some(Timestamp(now_ns())), Some(size), Some(free));
         facts.device_state = Some(DeviceState { read, storage_size, storage_free, ..DeviceState::default() });
     }
 }
@@ -94,12 +95,7 @@ pub(crate) fn note(state: &RunState<'_>, directory: &Path) {
 }
 
 fn note_time(state: &RunState<'_>) {
-    state.set_scalar(Scalar::DEVICE_READ, now());
-}
-
-/// Nanoseconds since the epoch.
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
+    state.set_scalar(Scalar::DEVICE_READ, now_ns());
 }
 
 #[cfg(test)]

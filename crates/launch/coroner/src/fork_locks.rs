@@ -3,99 +3,111 @@
 //! They are taken before a fork and released after it in both processes, as pthread_atfork(3) recommends. Each wait is bounded
 //! ([`MAX_TRIES`], [`MAX_TRIES_OF_APP`]): another thread may be inside the app's own code
 //! ([`Scope::configure`](crate::Scope::configure)), or the forking thread may hold the lock itself. The app's own fork handlers may
-//! call Coroner between the two: code that takes one of these locks calls [`release_own`] first.
+//! call Coroner between the two: code takes these locks by [`lock`], which calls [`release_own`] first.
 
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, Once, TryLockError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard};
 
-use crate::Coroner;
+use crate::locked::locked;
 
-/// Maximum tries for a lock that is never held over the app's code, 0.1 ms apart: about 2 s. A thread that is off its processor
-/// can hold it for as long as the scheduler keeps it waiting, tens of milliseconds on a busy machine.
-const MAX_TRIES: u32 = 20_000;
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+pub(crate) use over_forks::{MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks, release_own};
 
-/// Maximum tries for a lock that may be held over the app's code, and by the forking thread itself: about 0.5 s.
-const MAX_TRIES_OF_APP: u32 = 5_000;
-
-/// The thread that forks and has them, as pthread_self(3) says; 0 if none does. (A look at a thread-local variable may allocate, and an app's signal
-/// handler may call what asks for this.)
-static HOLDER: AtomicUsize = AtomicUsize::new(0);
-
-/// The locks that were got.
-struct Held {
-    _installed: Option<MutexGuard<'static, Option<Coroner>>>,
-    _change: Option<MutexGuard<'static, ()>>,
-    _flags: Option<MutexGuard<'static, Vec<(String, bool)>>>,
-    _in_app: Option<MutexGuard<'static, Vec<String>>>,
+/// Takes a lock that is held over forks.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+    release_own();
+    locked(mutex)
 }
 
-thread_local! {
-    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
-}
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+mod over_forks {
+    use std::any::Any;
+    use std::cell::RefCell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
+    use std::time::Duration;
 
-/// Has them held over each fork from now on.
-pub(crate) fn hold_over_forks() {
-    static REGISTERED: Once = Once::new();
-    REGISTERED.call_once(|| {
-        // SAFETY: functions without requirements, which stay: `install` keeps the library that they are in loaded.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-    });
-}
+    /// Maximum tries for a lock that is never held over the app's code, 0.1 ms apart: about 2 s. A thread that is off its processor
+    /// can hold it for as long as the scheduler keeps it waiting, tens of milliseconds on a busy machine.
+    pub(crate) const MAX_TRIES: u32 = 20_000;
 
-unsafe extern "C" fn before() {
-    // One fork at a time: the child of another thread's would find them taken. A fork of a large process takes a tenth of a second.
-    let is_taken = || HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err();
-    for _ in 0..MAX_TRIES {
-        if !is_taken() {
-            return take();
-        }
-        std::thread::sleep(Duration::from_micros(100));
+    /// Maximum tries for a lock that may be held over the app's code, and by the forking thread itself: about 0.5 s.
+    pub(crate) const MAX_TRIES_OF_APP: u32 = 5_000;
+
+    /// The thread that forks and has them, as pthread_self(3) says; 0 if none does. (A look at a thread-local variable may allocate, and an app's signal
+    /// handler may call what asks for this.)
+    static HOLDER: AtomicUsize = AtomicUsize::new(0);
+
+    /// A lock, and how often it is tried.
+    type HeldOverForks = (&'static Mutex<dyn Any + Send>, u32);
+
+    /// How many there are.
+    const COUNT: usize = 4;
+
+    static LOCKS: OnceLock<[HeldOverForks; COUNT]> = OnceLock::new();
+
+    thread_local! {
+        /// Those that this thread took for a fork.
+        static HELD: RefCell<[Option<MutexGuard<'static, dyn Any + Send>>; COUNT]> = const { RefCell::new([const { None }; COUNT]) };
     }
-}
 
-fn take() {
-    let held = Held {
-        _installed: get(&crate::install::INSTALLED, MAX_TRIES_OF_APP),
-        _change: get(&crate::scope::CHANGE, MAX_TRIES_OF_APP),
-        _flags: get(&crate::scope::FLAGS, MAX_TRIES),
-        _in_app: get(&crate::backtrace::images::IN_APP, MAX_TRIES),
-    };
-    // Of a thread that ends just now they are released at once.
-    let _ = HELD.try_with(|of_thread| *of_thread.borrow_mut() = Some(held));
-}
+    /// Has these locks held over each fork from now on, taken in this order.
+    pub(crate) fn hold_over_forks(locks: [HeldOverForks; COUNT]) {
+        if LOCKS.set(locks).is_ok() {
+            // SAFETY: functions without requirements, which stay: `install` keeps the library that they are in loaded.
+            unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+        }
+    }
 
-unsafe extern "C" fn in_parent() {
-    release_own();
-}
+    unsafe extern "C" fn before() {
+        // One fork at a time: the child of another thread's would find them taken. A fork of a large process takes a tenth of a second.
+        let is_taken = || HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err();
+        for _ in 0..MAX_TRIES {
+            if !is_taken() {
+                return take();
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
 
-unsafe extern "C" fn in_child() {
-    release_own();
-    // Another thread that had them is not here.
-    HOLDER.store(0, Ordering::Relaxed);
-}
+    fn take() {
+        let Some(locks) = LOCKS.get() else { return };
+        let held = locks.map(|(lock, max_tries)| get(lock, max_tries));
+        // Of a thread that ends just now they are released at once.
+        let _ = HELD.try_with(|of_thread| *of_thread.borrow_mut() = held);
+    }
 
-/// Releases them if the calling thread has them for a fork.
-pub(crate) fn release_own() {
-    if HOLDER.load(Ordering::Relaxed) == this_thread() {
-        let _ = HELD.try_with(|held| drop(held.borrow_mut().take()));
+    unsafe extern "C" fn in_parent() {
+        release_own();
+    }
+
+    unsafe extern "C" fn in_child() {
+        release_own();
+        // Another thread that had them is not here.
         HOLDER.store(0, Ordering::Relaxed);
     }
-}
 
-fn this_thread() -> usize {
-    // SAFETY: no requirements.
-    unsafe { libc::pthread_self() as usize }
-}
-
-fn get<T>(lock: &'static Mutex<T>, max_tries: u32) -> Option<MutexGuard<'static, T>> {
-    for _ in 0..max_tries {
-        match lock.try_lock() {
-            Ok(guard) => return Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
+    /// Releases them if the calling thread has them for a fork.
+    pub(crate) fn release_own() {
+        if HOLDER.load(Ordering::Relaxed) == this_thread() {
+            let _ = HELD.try_with(|held| held.borrow_mut().fill_with(|| None));
+            HOLDER.store(0, Ordering::Relaxed);
         }
     }
-    None
+
+    fn this_thread() -> usize {
+        // SAFETY: no requirements.
+        unsafe { libc::pthread_self() as usize }
+    }
+
+    fn get(lock: &'static Mutex<dyn Any + Send>, max_tries: u32) -> Option<MutexGuard<'static, dyn Any + Send>> {
+        for _ in 0..max_tries {
+            match lock.try_lock() {
+                Ok(guard) => return Some(guard),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+        None
+    }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use coroner_report::model::Id;
@@ -16,9 +16,11 @@ use crate::config::Exceptions;
 use crate::data_dir::default_store_dir;
 use crate::delivery::{Deliverer, own_run};
 use crate::facts;
+use crate::fork_locks;
 use crate::hang::Watchdog;
 use crate::install_error::InstallError;
 use crate::last_run::{LastRun, app_number};
+use crate::locked::locked;
 use crate::outcome::Outcome;
 use crate::scope::{Scope, ScopeError, set_before_breadcrumb};
 use crate::sink::{FolderSink, Sink};
@@ -65,10 +67,7 @@ struct Inner {
 pub(crate) static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
 
 fn slot() -> MutexGuard<'static, Option<Coroner>> {
-    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
-    crate::fork_locks::release_own();
-    // The slot is only ever set as a whole.
-    INSTALLED.lock().unwrap_or_else(PoisonError::into_inner)
+    fork_locks::lock(&INSTALLED)
 }
 
 /// The signals to note, without SIGINT where a Python that has not begun is in the process: it takes the signal only where it finds the default,
@@ -256,7 +255,12 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     };
     let coroner = Coroner { inner: Arc::new(inner) };
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
-    crate::fork_locks::hold_over_forks();
+    fork_locks::hold_over_forks([
+        (&INSTALLED, fork_locks::MAX_TRIES_OF_APP),
+        (&crate::scope::CHANGE, fork_locks::MAX_TRIES_OF_APP),
+        (&crate::scope::FLAGS, fork_locks::MAX_TRIES),
+        (&crate::backtrace::images::IN_APP, fork_locks::MAX_TRIES),
+    ]);
     *installed = Some(coroner.clone());
     drop(installed);
     register_exit_handler();
@@ -308,7 +312,7 @@ pub fn installed() -> Option<Coroner> {
 /// [`InstallError::CrashPath`]: the run can't be made. The child stays without one.
 pub fn after_fork() -> Result<bool, InstallError> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    crate::fork_locks::release_own();
+    fork_locks::release_own();
     #[cfg(all(supported, not(target_vendor = "apple")))]
     // A thread of the parent may have held it at the fork, and is not here to let it go.
     if let Ok(mut installed) = INSTALLED.try_lock()
@@ -498,7 +502,7 @@ impl Coroner {
         let mut installed = slot();
         let ours = installed.as_ref().is_some_and(|other| Arc::ptr_eq(&other.inner, &self.inner));
         if ours {
-            let watchdog = self.inner.watchdog.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let watchdog = locked(&self.inner.watchdog).take();
             if let Some(watchdog) = watchdog {
                 watchdog.stop();
             }
@@ -510,7 +514,7 @@ impl Coroner {
             coroner_exceptions::uninstall();
             capture::uninstall();
             #[cfg(all(supported, target_vendor = "apple"))]
-            drop(self.inner.run_id_thread.lock().unwrap_or_else(PoisonError::into_inner).take());
+            drop(locked(&self.inner.run_id_thread).take());
             *installed = None;
         }
     }

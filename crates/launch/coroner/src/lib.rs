@@ -29,8 +29,10 @@
 )]
 
 mod app_memory;
+mod background_thread;
 pub mod backtrace;
 mod bundle;
+mod clock;
 mod config;
 mod crash_loop_guard;
 mod data_dir;
@@ -40,7 +42,6 @@ mod exception;
 mod facts;
 mod feedback;
 mod foreign_exception;
-#[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod fork_locks;
 mod hang;
 mod install;
@@ -48,6 +49,7 @@ mod install_error;
 mod json;
 mod last_run;
 mod level;
+mod locked;
 mod naming;
 mod outcome;
 #[cfg(feature = "panics")]
@@ -72,7 +74,6 @@ pub use app_memory::{CrashCallback, RegisterMemoryError, RegisteredMemory, regis
 pub use backtrace::Backtrace;
 pub use config::{Config, Crashes, Delivery, Exceptions, Limits, PanicPolicy};
 pub use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits};
-pub use crash_loop_guard::StartupGuard;
 /// Options and records of [`OtlpSink`].
 #[cfg(feature = "otlp")]
 pub use coroner_otlp as otlp;
@@ -82,6 +83,7 @@ pub use coroner_report::reader::ReadError;
 /// Events, envelopes, sessions and the outbox of [`SentrySink`].
 #[cfg(feature = "sentry")]
 pub use coroner_sentry as sentry;
+pub use crash_loop_guard::StartupGuard;
 pub use data_dir::default_store_dir;
 pub use exception::{
     CodedError, HandledException, Language, ManagedException, report_coded_error, report_error, report_exception,

@@ -12,12 +12,13 @@ mod known;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Mutex};
 
 use coroner_report::model::{Id, Value};
 use coroner_report::run_state::{self, ExitKind, Foreground, Kind, Refused, RunState, Scalar};
 
+use crate::clock::now_ns;
+use crate::fork_locks;
 use crate::level::Level;
 
 /// The scope of the installed run. A state is never freed: another thread may be using it while Coroner is uninstalled.
@@ -268,9 +269,7 @@ impl Scope {
         if is_changing() {
             return change(&Self { state: self.state.together() });
         }
-        #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
-        crate::fork_locks::release_own();
-        let _one_at_a_time = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = fork_locks::lock(&CHANGE);
         CHANGING.store(this_thread(), Ordering::Relaxed);
         let _commit = Commit(self.state);
         change(&Self { state: self.state.together() })
@@ -391,8 +390,7 @@ impl Scope {
     pub fn set_foreground(&self, is_foreground: bool) {
         let foreground = if is_foreground { Foreground::FOREGROUND } else { Foreground::BACKGROUND };
         self.state.set_scalar(Scalar::FOREGROUND, foreground.0.into());
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.state.set_scalar(Scalar::FOREGROUND_CHANGED, now.as_nanos() as u64);
+        self.state.set_scalar(Scalar::FOREGROUND_CHANGED, now_ns());
         crate::delivery::own_run::wake();
     }
 
@@ -429,10 +427,8 @@ impl Scope {
     /// # Errors
     /// [`ScopeError::Full`].
     pub fn set_flag(&self, flag: &str, result: bool) -> Result<(), ScopeError> {
-        #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
-        crate::fork_locks::release_own();
         // The list is valid at each point where a panic could happen.
-        let mut flags = FLAGS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut flags = fork_locks::lock(&FLAGS);
         flags.retain(|(other, _)| other != flag);
         flags.push((flag.to_owned(), result));
         let excess = flags.len().saturating_sub(MAX_FLAGS);
@@ -503,11 +499,6 @@ impl Scope {
     pub fn clear_breadcrumbs(&self) {
         self.state.clear_breadcrumbs();
     }
-}
-
-/// Nanoseconds since the Unix epoch.
-pub(crate) fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// A JSON value as one CBOR item.

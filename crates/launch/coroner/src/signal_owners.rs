@@ -1,14 +1,15 @@
 //! Saying who has taken a crash signal from Coroner: in the log, in this run's tags, and so at the next launch.
 
 use std::ffi::CStr;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use coroner_capture::{TakenSignal, look_at_signals};
 use coroner_process::heap_sort;
 
 use crate::delivery::own_run;
 use crate::last_run::SIGNALS_TAKEN;
+use crate::locked::locked;
 use crate::scope;
 use crate::vec_map::VecMap;
 
@@ -27,7 +28,7 @@ pub(crate) fn look(now_ns: u64) {
     if last == 0 {
         own_run::note_storage();
     }
-    let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = locked(&TAKEN);
     let mut is_new = false;
     look_at_signals(&mut |taken| {
         all.retain(|other| other.signal != taken.signal);

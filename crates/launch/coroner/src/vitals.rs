@@ -24,7 +24,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// An install has nothing to read: what the run before has read counts on. The first second of a run takes no reading.
 pub(crate) fn begin() {
-    LAST.store(crate::scope::now_ns(), Ordering::Relaxed);
+    LAST.store(crate::clock::now_ns(), Ordering::Relaxed);
 }
 
 /// Reads and notes them: memory, as the system counts it for its limits.
@@ -33,7 +33,7 @@ pub(crate) fn note(state: &RunState<'_>) {
     use coroner_process::memory_use::{available, used};
     state.set_scalar(Scalar::MEMORY_USED, used(coroner_process::stack::page_size() as u32).unwrap_or(0));
     state.set_scalar(Scalar::MEMORY_AVAILABLE, available().unwrap_or(0));
-    state.set_scalar(Scalar::VITALS_READ, crate::scope::now_ns());
+    state.set_scalar(Scalar::VITALS_READ, crate::clock::now_ns());
 }
 
 /// Reads and notes them. Some small files of `/proc`, a tenth of a millisecond. Allocates nothing and waits for nothing.
@@ -58,7 +58,7 @@ pub(crate) fn note(state: &RunState<'_>) {
     if let Some(debugged) = vitals.debugged {
         state.set_scalar(Scalar::DEBUGGED, debugged.into());
     }
-    state.set_scalar(Scalar::VITALS_READ, crate::scope::now_ns());
+    state.set_scalar(Scalar::VITALS_READ, crate::clock::now_ns());
 }
 
 /// There is no run.

@@ -14,6 +14,7 @@ use super::names::SymbolTable;
 use super::os;
 #[cfg(supported)]
 use super::shared_arc::SharedArc;
+use crate::fork_locks;
 
 #[derive(Debug)]
 pub(super) struct LoadedImage {
@@ -48,17 +49,11 @@ static CURRENT: SharedArc<LoadedImages> = SharedArc::new();
 /// Captures with [`CaptureOptions::in_app_only`](super::CaptureOptions::in_app_only) look at the ranges of their code, which
 /// are found once and not for each frame.
 pub fn set_in_app<P: Into<String>>(prefixes: impl IntoIterator<Item = P>) {
-    *lock() = prefixes.into_iter().map(Into::into).collect();
+    *fork_locks::lock(&IN_APP) = prefixes.into_iter().map(Into::into).collect();
     #[cfg(supported)]
     if let Some(memory) = LiveReader::new() {
         make(memory);
     }
-}
-
-fn lock() -> std::sync::MutexGuard<'static, Vec<String>> {
-    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
-    crate::fork_locks::release_own();
-    IN_APP.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// The images now, the dynamic linker's list seen through `memory`; none without it. No lock and no allocation while that list is
@@ -73,7 +68,7 @@ pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
 /// Finds what is known of the images now, and keeps it.
 #[cfg(supported)]
 fn make(mut memory: LiveReader) -> Arc<LoadedImages> {
-    let in_app = lock();
+    let in_app = fork_locks::lock(&IN_APP);
     let Some(list) = LiveImages::current(memory) else { return Arc::default() };
     let table = list.table();
     let images = table.iter().map(|image| Arc::new(LoadedImage::new(table, image, &mut memory, &in_app))).collect();

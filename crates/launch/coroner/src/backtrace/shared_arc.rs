@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::locked::locked;
 
 pub(super) struct SharedArc<T> {
     /// By [`Arc::into_raw`], or null.
@@ -40,7 +42,7 @@ impl<T> SharedArc<T> {
 
     pub(super) fn store(&self, fresh: &Arc<T>) {
         let before = self.current.swap(Arc::into_raw(Arc::clone(fresh)).cast_mut(), SeqCst);
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replaced = locked(&self.replaced);
         if !before.is_null() {
             // SAFETY: it came from `Arc::into_raw`, and only this call took it out.
             replaced.push(unsafe { Arc::from_raw(before) });

@@ -5,14 +5,14 @@
 //! thread is done with them, and that thread does again what a power failure undid. What a crash of it is evidence against is the same as for that thread ([`evidence`](super::evidence)).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::PoisonError;
 use std::time::{Duration, Instant, SystemTime};
 
 use coroner_report::run_state::ProcessIdentity;
 
-use super::{Deliverer, locked};
+use super::Deliverer;
 use crate::bundle::is_written;
 use crate::last_run::{LastRun, MAX_CRASHES};
+use crate::locked::locked;
 use crate::naming::Naming;
 use crate::outcome::{is_no_launch, outcome};
 use crate::sink::Submission;
@@ -143,7 +143,7 @@ impl Deliverer {
 
     /// The same; from `until` on, if there is such a time, no more than one run is read, and the answer may be `None`.
     fn look_until(&self, runs: &[ListedRun], process: &ProcessIdentity, until: Option<Instant>) -> Option<LastRun> {
-        let _looking = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _looking = locked(&self.looking);
         if let Some(last_run) = &locked(&self.state).last_run {
             return Some(last_run.clone());
         }

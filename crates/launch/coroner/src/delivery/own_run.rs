@@ -23,8 +23,10 @@ use coroner_report::run_state::ExitKind;
 use coroner_report::run_state::{RunState, Scalar};
 use coroner_report::wire::Monitor;
 
-use super::{Deliverer, all_final, locked};
+use super::{Deliverer, all_final};
+use crate::clock::now_ns;
 use crate::json::Json as _;
+use crate::locked::locked;
 use crate::naming::Naming;
 use crate::store::RawRun;
 use crate::store::directory::Directory;
@@ -104,7 +106,7 @@ pub(crate) fn note_immediate_exit() {
     if let Some(state) = deliverer.own_state.filter(|state| state.scalar(Scalar::EXIT) == 0)
         && deliverer.pid == crate::system::process::threads::process_id()
     {
-        state.set_scalar(Scalar::EXIT_TIME, crate::scope::now_ns());
+        state.set_scalar(Scalar::EXIT_TIME, now_ns());
         state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
     }
 }

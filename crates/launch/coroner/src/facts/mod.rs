@@ -3,10 +3,10 @@
 //! No command line and no environment variables: they hold secrets.
 
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_report::run_state::{Fact, FactsEncoder, Limits, Scalar};
 
+use crate::clock::now_ns;
 use crate::config::Config;
 use crate::last_run::app_number;
 use crate::system::capture::{KEPT_VITALS, Run};
@@ -119,9 +119,7 @@ fn app(facts: &mut FactsEncoder<'_>, program: &Path, config: &Config) {
     facts.text(Fact::APP_ENVIRONMENT, &environment.unwrap_or_default());
     facts.text(Fact::EXECUTABLE, &program.to_string_lossy());
     facts.text(Fact::PROCESS_NAME, &program.file_name().unwrap_or_default().to_string_lossy());
-    if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
-        facts.uint(Fact::INSTALLED, now.as_nanos() as u64);
-    }
+    facts.uint(Fact::INSTALLED, now_ns());
     facts.text(Fact::SDK_VERSION, env!("CARGO_PKG_VERSION"));
 }
 

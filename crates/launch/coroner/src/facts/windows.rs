@@ -80,7 +80,7 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
         facts.uint(Fact::DEVICE_MEMORY_SIZE, memory.sizes[0]);
     }
     let since_boot = GetTickCount64().saturating_mul(1_000_000);
-    let boot = crate::scope::now_ns().saturating_sub(since_boot);
+    let boot = crate::clock::now_ns().saturating_sub(since_boot);
     facts.uint(Fact::DEVICE_BOOT_TIME, boot / 1_000_000_000 * 1_000_000_000);
 }
 

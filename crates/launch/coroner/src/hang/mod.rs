@@ -21,16 +21,19 @@ mod main_queue;
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use crate::system::capture::hang;
 use coroner_report::run_state::{MAX_HANGS, RunState, Scalar};
 use coroner_report::wire::Hang;
 
+use crate::background_thread;
 use crate::backtrace::{ThreadId, thread_id};
+use crate::clock::now_ns;
 use crate::delivery::own_run;
+use crate::locked::locked;
+use crate::system::capture::hang;
 use profile::Sampler;
 use silence::{Silence, Verdict};
 
@@ -152,11 +155,6 @@ static WRITING: Mutex<()> = Mutex::new(());
 /// The process is ending: nothing more is written down.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing is done under these locks that leaves the value half-changed.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The watching thread of an install.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
@@ -173,12 +171,7 @@ impl Watchdog {
         let stop = Arc::new(AtomicBool::new(false));
         WAITING.store(0, Ordering::Release);
         let mut watch = Watch::new(threshold, state, Arc::clone(&stop));
-        let thread = std::thread::Builder::new().name("coroner-watchdog".into());
-        let started = thread.spawn(move || {
-            leave_signals_to_the_app();
-            watch.run();
-        });
-        match started {
+        match background_thread::spawn("coroner-watchdog", move || watch.run()) {
             Ok(thread) => Some(Self { stop, thread }),
             Err(error) => {
                 log::warn!("coroner: hangs are not watched for, there is no thread: {error}");
@@ -217,38 +210,6 @@ pub(crate) fn end() {
             return;
         }
         std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// Signals that other processes and timers send are the app's: it may block them in its threads and wait for them in one, and a
-/// thread of Coroner's that took one in their place would end the process. Those of crashes, and the real-time ones by which threads
-/// are stopped, stay open.
-pub(crate) fn leave_signals_to_the_app() {
-    #[cfg(unix)]
-    leave_signals();
-}
-
-#[cfg(unix)]
-fn leave_signals() {
-    let open = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGFPE,
-        libc::SIGABRT,
-        libc::SIGTRAP,
-        libc::SIGSYS,
-        libc::SIGKILL,
-        libc::SIGSTOP,
-    ];
-    // SAFETY: a set of this frame, emptied before it is used; the mask is this thread's own.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in (1..32).filter(|signal| !open.contains(signal)) {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
     }
 }
 
@@ -462,29 +423,6 @@ impl Thread {
             own_run::survived();
         }
     }
-}
-
-/// Nanoseconds since the Unix epoch.
-fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
-}
-
-/// The processor time that the calling thread has had: not asked where nothing is watched.
-#[cfg(not(unix))]
-pub(crate) fn own_time() -> Duration {
-    Duration::ZERO
-}
-
-/// The processor time that the calling thread has had.
-#[cfg(unix)]
-pub(crate) fn own_time() -> Duration {
-    // SAFETY: zeroes are a valid time; the library writes one, outside a signal handler.
-    let time = unsafe {
-        let mut time: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
-        time
-    };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[cfg(any(target_vendor = "apple", not(supported)))]

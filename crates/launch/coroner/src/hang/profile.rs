@@ -14,8 +14,9 @@ use coroner_report::wire::{
     AddressKind, Encoder, FRAME_HEADER_LEN, Profile, ProfileEnd, ProfileNode, SectionKind, ThreadState, seal,
 };
 
-use super::{os, own_time};
+use super::os;
 use crate::backtrace::{Backtrace, CaptureOptions, ThreadId};
+use crate::clock::thread_time;
 
 /// The shortest and the longest time between two samples.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -117,7 +118,7 @@ impl Sampler {
         // A process that was stopped has a pause that is nobody's time.
         let weight = (now - self.last).clamp(Duration::from_nanos(1), interval * 4);
         self.last = now;
-        let spent = own_time();
+        let spent = thread_time();
         // Before the thread is stopped, which changes what it does.
         let clocks = os::clocks(self.thread);
         let (state, syscall) = os::activity(self.thread, self.clocks.as_ref().zip(clocks.as_ref()));
@@ -136,7 +137,7 @@ impl Sampler {
             Err(_) => self.failed += 1,
         }
         // The process that traces the thread takes about as much as this thread.
-        let spent = own_time().saturating_sub(spent) * 2;
+        let spent = thread_time().saturating_sub(spent) * 2;
         self.next = now + interval.max(spent * SHARE);
         let elapsed = self.last - self.began;
         if elapsed >= self.write_at {

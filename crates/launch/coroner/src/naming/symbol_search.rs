@@ -6,7 +6,7 @@ use coroner_report::model::Report;
 use coroner_symbols::{Options, Symbolizer};
 
 use super::{Naming, NamingBudget};
-use crate::hang::own_time;
+use crate::clock::thread_time;
 
 /// Where symbols are looked for, beside the images themselves.
 ///
@@ -42,7 +42,7 @@ pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
         Naming::None => return coroner_symbols::name_by_report(report),
     };
     let NamingBudget { memory, time } = budget;
-    let budget = coroner_symbols::NamingBudget { memory, time, clock: own_time };
+    let budget = coroner_symbols::NamingBudget { memory, time, clock: thread_time };
     let mut symbolizer = Symbolizer::beside_images(debug_info);
     #[cfg(any(target_vendor = "apple", windows))]
     let left_out = symbolizer.symbolicate_report_within(report, budget);

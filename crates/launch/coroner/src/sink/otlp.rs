@@ -1,12 +1,13 @@
 //! The sink that delivers by OTLP, to an OpenTelemetry Collector or whoever takes log records.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use coroner_otlp::{Captured, Client, EnvironmentError, Options};
 
 use super::{BegunRun, OfProcess, Sink, SinkAnswer, Submission};
+use crate::locked::locked;
 
 /// Delivers crashes, hangs and handled exceptions as OpenTelemetry log records.
 ///
@@ -59,14 +60,14 @@ impl OtlpSink {
     /// Changes the options, before the sink is given to [`Config::sink`](crate::Config::sink).
     #[must_use]
     pub fn options(self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut self.locked().options);
+        change(&mut locked(&self.inner).options);
         self
     }
 
     /// The directory of the outbox, instead of `otlp` in the store.
     #[must_use]
     pub fn outbox(self, directory: impl Into<PathBuf>) -> Self {
-        self.locked().outbox = Some(directory.into());
+        locked(&self.inner).outbox = Some(directory.into());
         self
     }
 
@@ -77,7 +78,7 @@ impl OtlpSink {
     /// It could not be noted.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
         let (client, is_open) = {
-            let mut inner = self.locked();
+            let mut inner = locked(&self.inner);
             inner.consent = Some(given);
             (inner.client.get(), inner.outbox.is_some())
         };
@@ -90,14 +91,9 @@ impl OtlpSink {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Inner> {
-        // The fields are set one by one and each is valid at all times.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The client, once the outbox's place is known. It is opened without the lock: a child of `fork` would wait for that for ever.
     fn client(&self) -> Result<Client, String> {
-        let inner = self.locked();
+        let inner = locked(&self.inner);
         if let Some(client) = inner.client.get() {
             return Ok(client);
         }
@@ -105,7 +101,7 @@ impl OtlpSink {
         let options = inner.options.clone();
         drop(inner);
         let client = Client::open(options, &directory).map_err(|error| error.to_string())?;
-        let mut inner = self.locked();
+        let mut inner = locked(&self.inner);
         // Another thread may have been faster.
         if let Some(client) = inner.client.get() {
             return Ok(client);
@@ -130,7 +126,7 @@ impl Sink for OtlpSink {
 
     fn opened(&self, store: &Path) {
         let said = {
-            let mut inner = self.locked();
+            let mut inner = locked(&self.inner);
             inner.outbox.get_or_insert_with(|| store.join("otlp"));
             inner.consent
         };
@@ -140,7 +136,7 @@ impl Sink for OtlpSink {
     }
 
     fn run_began(&self, run: &BegunRun<'_>) {
-        self.locked().outbox.get_or_insert_with(|| run.store.join("otlp"));
+        locked(&self.inner).outbox.get_or_insert_with(|| run.store.join("otlp"));
         match self.client() {
             Ok(client) => client.wake(),
             Err(error) => log::warn!("coroner: the OTLP sink can't begin: {error}"),
@@ -159,14 +155,14 @@ impl Sink for OtlpSink {
     }
 
     fn flush(&self, timeout: Duration) -> bool {
-        let client = self.locked().client.get();
+        let client = locked(&self.inner).client.get();
         client.is_none_or(|client| client.flush(timeout))
     }
 }
 
 impl std::fmt::Debug for OtlpSink {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let inner = self.locked();
+        let inner = locked(&self.inner);
         out.debug_struct("OtlpSink").field("options", &inner.options).field("outbox", &inner.outbox).finish()
     }
 }

@@ -1,7 +1,7 @@
 //! The sink that delivers to Sentry, and to servers that speak its protocol.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use coroner_sentry::session::Reports;
@@ -11,6 +11,7 @@ use coroner_sentry::transport::Transport;
 use coroner_sentry::{Captured, Client, Options, ParseDsnError};
 
 use super::{BegunRun, FinishedRun, OfProcess, Sink, SinkAnswer, Submission};
+use crate::locked::locked;
 
 /// Delivers events and sessions to a Sentry project.
 ///
@@ -71,14 +72,14 @@ impl SentrySink {
     /// Changes the options, before the sink is given to [`Config::sink`](crate::Config::sink).
     #[must_use]
     pub fn options(self, change: impl FnOnce(&mut Options)) -> Self {
-        change(&mut self.locked().options);
+        change(&mut locked(&self.inner).options);
         self
     }
 
     /// The directory of the outbox, instead of `sentry` in the store.
     #[must_use]
     pub fn outbox(self, directory: impl Into<PathBuf>) -> Self {
-        self.locked().outbox = Some(directory.into());
+        locked(&self.inner).outbox = Some(directory.into());
         self
     }
 
@@ -86,7 +87,7 @@ impl SentrySink {
     /// and limits stay.
     #[must_use]
     pub fn transport(self, transport: impl Transport + 'static) -> Self {
-        self.locked().transport = Some(Arc::new(transport));
+        locked(&self.inner).transport = Some(Arc::new(transport));
         self
     }
 
@@ -97,7 +98,7 @@ impl SentrySink {
     /// It could not be noted.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
         let (client, is_open) = {
-            let mut inner = self.locked();
+            let mut inner = locked(&self.inner);
             inner.consent = Some(given);
             (inner.client.get(), inner.outbox.is_some())
         };
@@ -110,15 +111,10 @@ impl SentrySink {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Inner> {
-        // The fields are set one by one and each is valid at all times.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The client, once the outbox's place is known. It is opened without the lock: a child of `fork` would wait for that for ever.
     fn client(&self) -> Result<Client, String> {
         #[cfg_attr(not(feature = "sentry-client"), allow(unused_mut))]
-        let mut inner = self.locked();
+        let mut inner = locked(&self.inner);
         if let Some(client) = inner.client.get() {
             return Ok(client);
         }
@@ -135,7 +131,7 @@ impl SentrySink {
             None => Client::open(options, &directory),
         };
         let client = client.map_err(|error| error.to_string())?;
-        let mut inner = self.locked();
+        let mut inner = locked(&self.inner);
         // Another thread may have been faster.
         if let Some(client) = inner.client.get() {
             return Ok(client);
@@ -159,7 +155,7 @@ impl Sink for SentrySink {
 
     fn opened(&self, store: &Path) {
         let said = {
-            let mut inner = self.locked();
+            let mut inner = locked(&self.inner);
             inner.outbox.get_or_insert_with(|| store.join("sentry"));
             inner.consent
         };
@@ -169,7 +165,7 @@ impl Sink for SentrySink {
     }
 
     fn run_began(&self, run: &BegunRun<'_>) {
-        self.locked().outbox.get_or_insert_with(|| run.store.join("sentry"));
+        locked(&self.inner).outbox.get_or_insert_with(|| run.store.join("sentry"));
         let noted = self.client().and_then(|client| {
             client.run_began(run.facts).map_err(|error| error.to_string())?;
             // What an earlier run left in the outbox.
@@ -228,14 +224,14 @@ impl Sink for SentrySink {
     }
 
     fn flush(&self, timeout: Duration) -> bool {
-        let client = self.locked().client.get();
+        let client = locked(&self.inner).client.get();
         client.is_none_or(|client| client.flush(timeout))
     }
 }
 
 impl std::fmt::Debug for SentrySink {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let inner = self.locked();
+        let inner = locked(&self.inner);
         out.debug_struct("SentrySink").field("options", &inner.options).field("outbox", &inner.outbox).finish()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use coroner_report::model::RunFacts;
@@ -14,6 +14,7 @@ use sentry_core::protocol::{self, EnvelopeError};
 use sentry_core::{Breadcrumb, Client, ClientOptions, Hub, Integration, Scope as SentryScope};
 
 use super::{FinishedRun, Sink, SinkAnswer, Submission};
+use crate::locked::locked;
 use crate::scope::{self, Scope};
 
 /// How long the client may take to send one event.
@@ -264,7 +265,7 @@ fn mirror(event: &protocol::Event<'static>) {
 
 fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
     // Each of its fields is valid at all times.
-    let mut before = MIRRORED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut before = locked(&MIRRORED);
     let mut now = Mirrored::NONE;
     for (key, value) in &event.tags {
         let _ = scope.set_tag(key, value);

@@ -16,7 +16,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 #[cfg(supported)]
@@ -30,6 +30,7 @@ use super::name_of;
 use super::progress::Progress;
 use super::raw_run::{RawRun, is_report};
 use crate::bundle::is_written;
+use crate::locked::locked;
 use crate::termination;
 
 /// Name of the file that the run holds locked.
@@ -46,18 +47,13 @@ const MAX_INSTALL: Duration = Duration::from_mins(1);
 /// The runs that this process has claimed, by device and inode of their directories.
 static CLAIMED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-fn held() -> MutexGuard<'static, Vec<(u64, u64)>> {
-    // The list is valid at each point where a panic could happen, so a poisoned lock is as good as any.
-    CLAIMED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// This process's claim on a run's directory, given back when dropped.
 #[derive(Debug)]
 struct Held((u64, u64));
 
 impl Held {
     fn take(identity: (u64, u64)) -> Option<Self> {
-        let mut held = held();
+        let mut held = locked(&CLAIMED);
         let is_free = !held.contains(&identity);
         is_free.then(|| {
             held.push(identity);
@@ -68,7 +64,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        held().retain(|other| *other != self.0);
+        locked(&CLAIMED).retain(|other| *other != self.0);
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) mod exception {
     use super::super::process::threads::this_thread;
     use super::super::report::{self, What};
     use super::super::run;
-    use crate::scope::now_ns;
+    use crate::clock::now_ns;
 
     /// What becomes of the process after the report.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -14,8 +15,9 @@ use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, wor
 use memmap2::MmapMut;
 
 use super::process::threads::process_id;
+use crate::clock::now_ns;
 use crate::install_error::InstallError;
-use crate::scope::now_ns;
+use crate::locked::locked;
 use crate::store::directory::{Directory, try_lock};
 use crate::store::{LOCK, RUNS, STATE, name_of};
 
@@ -68,7 +70,7 @@ pub(super) struct Current {
     pub(super) reports: AtomicU32,
     pub(super) non_fatal: AtomicU32,
     /// Held for the process's life; given back by an uninstall.
-    lock: std::sync::Mutex<Option<File>>,
+    lock: Mutex<Option<File>>,
 }
 
 impl Current {
@@ -135,7 +137,7 @@ pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<Run, Ins
         waited_ns: AtomicU64::new(0),
         reports: AtomicU32::new(0),
         non_fatal: AtomicU32::new(0),
-        lock: std::sync::Mutex::new(Some(lock)),
+        lock: Mutex::new(Some(lock)),
     };
     super::capture::exception::begin_run();
     let current: &'static mut Current = Box::leak(Box::new(current));
@@ -196,14 +198,14 @@ pub(super) fn uninstall() {
     current.state.set_scalar(Scalar::EXIT_TIME, now_ns());
     current.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);
-    current.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+    locked(&current.lock).take();
 }
 
 /// Says that the app goes on only now, after a wait at its start.
 pub(super) fn begin_anew() {
     let Some(current) = current() else { return };
     current.waited_ns.store(current.installed.elapsed().as_nanos() as u64, Ordering::Relaxed);
-    let lock = current.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let lock = locked(&current.lock);
     if let Some(lock) = &*lock {
         let _ = lock.set_modified(SystemTime::now());
     }

@@ -39,7 +39,7 @@ use windows_sys::Win32::System::Threading::{
 
 use super::process::threads::this_thread;
 use super::run::Current;
-use crate::scope::now_ns;
+use crate::clock::now_ns;
 use crate::store::MINIDUMP;
 use crate::store::directory::Directory;
 use record::Target;

@@ -1,0 +1,61 @@
+//! The threads that Coroner starts in the app.
+
+use std::io;
+use std::thread::{Builder, JoinHandle};
+
+/// The priority of the delivery thread: of two threads that want one processor, the app's gets nine tenths of it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NICE: i32 = 10;
+
+/// Starts a thread that takes no signals from the app's threads.
+pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    Builder::new().name(name.into()).spawn(move || {
+        #[cfg(unix)]
+        leave_signals_to_the_app();
+        work();
+    })
+}
+
+/// Blocks the signals that other processes and timers send: the app may block them in its threads and wait for them in one, and a
+/// thread of Coroner's that took one in their place would end the process. Signals of crashes, and the real-time ones by which threads
+/// are stopped, stay open.
+#[cfg(unix)]
+fn leave_signals_to_the_app() {
+    let open = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGABRT,
+        libc::SIGTRAP,
+        libc::SIGSYS,
+        libc::SIGKILL,
+        libc::SIGSTOP,
+    ];
+    // SAFETY: a set of this frame, emptied before it is used; the mask is this thread's own.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in (1..32).filter(|signal| !open.contains(signal)) {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Gives the calling thread a low priority until it ends: a launch has better things to do than to name frames. On Linux a process without
+/// privileges can't raise it again.
+pub(crate) fn lower_priority() {
+    #[cfg(target_vendor = "apple")]
+    // SAFETY: changes the calling thread alone.
+    let refused = unsafe { libc::pthread_set_qos_class_self_np(libc::qos_class_t::QOS_CLASS_UTILITY, 0) } != 0;
+    // Linux takes the calling thread for what POSIX calls the process. An app that is nicer already stays so.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let refused = rustix::process::getpriority_process(None)
+        .is_ok_and(|nice| nice < NICE && rustix::process::setpriority_process(None, NICE).is_err());
+    #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
+    let refused = true;
+    if refused {
+        log::debug!("coroner: the delivery thread has the app's priority");
+    }
+}

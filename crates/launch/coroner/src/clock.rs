@@ -1,0 +1,28 @@
+//! The clocks of this crate.
+
+use std::time::{Duration, SystemTime};
+
+use coroner_report::model::Timestamp;
+
+/// Returns the time in nanoseconds since the Unix epoch.
+pub(crate) fn now_ns() -> u64 {
+    Timestamp::from(SystemTime::now()).0
+}
+
+/// Returns the processor time that the calling thread has used; zero where no thread's is read.
+#[cfg(not(unix))]
+pub(crate) fn thread_time() -> Duration {
+    Duration::ZERO
+}
+
+/// Returns the processor time that the calling thread has used.
+#[cfg(unix)]
+pub(crate) fn thread_time() -> Duration {
+    // SAFETY: zeroes are a valid time; the library writes one, outside a signal handler.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
