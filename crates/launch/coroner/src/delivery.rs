@@ -13,6 +13,7 @@
 //! 4. The run is removed when all sinks have it, or never want it.
 //! 5. What has to stay is kept within the limits.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,7 +35,6 @@ use crate::sink::{BegunRun, FinishedRun, Sink, SinkAnswer, Submission};
 use crate::store::progress::{Answers, Progress, SinkState};
 use crate::store::{Claim, EndedRun, Evicted, ListedRun, RawRun, Retention, Store};
 use crate::system_report::{self, SystemReport};
-use crate::vec_map::VecMap;
 
 mod evidence;
 mod intake;
@@ -55,7 +55,7 @@ pub(crate) struct Deliverer {
     /// The process whose own run that is; 0 without one.
     pid: i32,
     /// What sinks said of reports in it, by the reports' numbers.
-    own_answers: Mutex<VecMap<u32, Answers>>,
+    own_answers: Mutex<BTreeMap<u32, Answers>>,
     /// The sinks have been notified of it.
     announced: AtomicBool,
     sinks: Vec<Arc<dyn Sink>>,

@@ -10,7 +10,6 @@ use std::time::{Duration, SystemTime};
 use coroner_report::model::{Id, Termination, TerminationReason};
 use serde::{Deserialize, Serialize};
 
-use crate::json::{Json as _, json_struct};
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 
@@ -22,10 +21,10 @@ pub struct LastRun {
     /// How it ended.
     pub outcome: Outcome,
     /// Which run it was; `None` for [`Outcome::FirstLaunch`].
-    #[serde(with = "id_text")]
+    #[serde(default)]
     pub run: Option<Id>,
     /// The event id of its report, if it crashed or hung: under which a server shows it.
-    #[serde(with = "id_text")]
+    #[serde(default)]
     pub event_id: Option<Id>,
     /// When it began.
     pub began: Option<SystemTime>,
@@ -56,19 +55,6 @@ pub(crate) struct PastCrash {
     #[serde(rename = "of")]
     pub(crate) signature: Option<String>,
 }
-
-json_struct!(LastRun {
-    outcome "outcome",
-    run "run",
-    event_id "event_id",
-    began "began",
-    ran_for "ran_for",
-    signal "signal",
-    termination "termination",
-    signals_taken "signals_taken",
-    crashes "crashes",
-});
-json_struct!(PastCrash { ran_for_ms "ms", signature "of" });
 
 /// So many crashes are remembered.
 pub(crate) const MAX_CRASHES: usize = 8;
@@ -144,20 +130,20 @@ impl LastRun {
     /// Reads what an earlier launch noted. Without it, or with one that can't be understood, this is the first launch.
     pub(crate) fn read(store: &Directory, app: u64) -> LastRun {
         let noted = store.read(&file_of(app), 1 << 16).ok();
-        noted.and_then(|bytes| Self::of_json(&bytes)).unwrap_or(Self::FIRST_LAUNCH)
+        noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Self::FIRST_LAUNCH)
     }
 
     /// What was noted of the apps that have the store: of the run that began last.
     pub(crate) fn read_latest(store: &Directory) -> LastRun {
         let is_note = |name: &OsString| is_note(&name.to_string_lossy());
         let names = store.names().unwrap_or_default().into_iter().filter(is_note);
-        let read = |name: OsString| LastRun::of_json(&store.read(&name, 1 << 16).ok()?);
+        let read = |name: OsString| serde_json::from_slice::<LastRun>(&store.read(&name, 1 << 16).ok()?).ok();
         names.filter_map(read).max_by_key(|noted| noted.began).unwrap_or(Self::FIRST_LAUNCH)
     }
 
     /// Writes it, and does not wait for the disk: after a power failure this is the first launch.
     pub(crate) fn write(&self, store: &Directory, app: u64) -> io::Result<()> {
-        store.write_quickly(&file_of(app), &self.to_json())
+        store.write_quickly(&file_of(app), &serde_json::to_vec(self)?)
     }
 
     /// As [`write`](Self::write), in the file that is there, with a few system calls: for every launch. Who reads it in
@@ -165,7 +151,7 @@ impl LastRun {
     pub(crate) fn write_in_place(&self, store: &Path, app: u64) -> io::Result<()> {
         /// No note is longer, so that what is behind this one is blank.
         const LENGTH: usize = 1024;
-        let mut bytes = self.to_json();
+        let mut bytes = serde_json::to_vec(self)?;
         bytes.resize(LENGTH.max(bytes.len()), b' ');
         let mut options = File::options();
         options.write(true).create(true).truncate(false);
@@ -194,23 +180,6 @@ impl fmt::Display for LastRun {
             Some(found) if found.reason == TerminationReason::Unknown => self.outcome.fmt(out),
             Some(found) => found.fmt(out),
         }
-    }
-}
-
-/// An id as its 32 digits.
-mod id_text {
-    use coroner_report::model::Id;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
-
-    // The signature is serde's.
-    #[allow(clippy::ref_option)]
-    pub(super) fn serialize<S: Serializer>(id: &Option<Id>, serializer: S) -> Result<S::Ok, S::Error> {
-        id.serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Id>, D::Error> {
-        let text = Option::<String>::deserialize(deserializer)?;
-        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
     }
 }
 

@@ -21,7 +21,6 @@ use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 
 use crate::bundle::is_written;
-use crate::json::json_names;
 use crate::last_run::{LastRun, PastCrash};
 use crate::processing::own_report as report;
 use crate::store::RawRun;
@@ -67,23 +66,6 @@ pub enum Outcome {
     /// have what speaks for one of them.
     Unknown,
 }
-
-json_names!(Outcome {
-    FirstLaunch "first_launch",
-    CleanExit "clean_exit",
-    Terminated "terminated",
-    Crashed "crashed",
-    Hung "hung",
-    Uninstalled "uninstalled",
-    OutOfMemory "out_of_memory",
-    EndedByUser "ended_by_user",
-    EndedBySystem "ended_by_system",
-    EndedBySignal "ended_by_signal",
-    SystemRestart "system_restart",
-    CpuLimit "cpu_limit",
-    Debugged "debugged",
-    Unknown "unknown",
-});
 
 impl Outcome {
     /// The outcome in words that complete "the last run …".

@@ -1,17 +1,16 @@
 //! Saying who has taken a crash signal from Coroner: in the log, in this run's tags, and so at the next launch.
 
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_capture::{TakenSignal, look_at_signals};
-use coroner_process::heap_sort;
 
 use crate::delivery::own_run;
 use crate::last_run::SIGNALS_TAKEN;
 use crate::locked::locked;
 use crate::scope;
-use crate::vec_map::VecMap;
 
 /// How often it is looked at most.
 const INTERVAL_NS: u64 = 1_000_000_000;
@@ -47,17 +46,15 @@ static TAKEN: Mutex<Vec<TakenSignal>> = Mutex::new(Vec::new());
 
 /// Those that one handler has in one sentence.
 fn describe(all: &[TakenSignal]) -> String {
-    let mut owners: VecMap<(String, bool), Vec<String>> = VecMap::default();
+    let mut owners: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
     for taken in all {
         let who = match taken.handler {
             libc::SIG_DFL => "the default action".to_owned(),
             libc::SIG_IGN => "nobody, but ignored".to_owned(),
             handler => image_of(handler),
         };
-        owners.get_or_default((who, taken.is_back)).push(taken.signal.to_string());
+        owners.entry((who, taken.is_back)).or_default().push(taken.signal.to_string());
     }
-    let mut owners = owners.into_pairs();
-    heap_sort(&mut owners, |(first, _), (second, _)| first < second);
     let sentences = owners.into_iter().map(|((who, is_back), signals)| {
         let (signals, is) = match &signals[..] {
             [signal] => (format!("signal {signal}"), "is"),

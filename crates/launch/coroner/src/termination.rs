@@ -15,12 +15,12 @@
 //! is said, too.
 
 use std::ffi::OsStr;
+use std::io;
 
 use coroner_report::model::{RunFacts, Termination, TerminationCertainty, TerminationReason};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES};
 use coroner_report::wire::Os;
 
-use crate::json::Json as _;
 use crate::outcome::Outcome;
 use crate::store::EndedRun;
 
@@ -32,7 +32,7 @@ pub(crate) const FILE: &str = "termination.json";
 
 /// Reads what an earlier look has found; `None` if there was none, or it is damaged.
 pub(crate) fn read(bytes: &[u8]) -> Option<Termination> {
-    Termination::of_json(bytes)
+    serde_json::from_slice(bytes).ok()
 }
 
 /// The outcome that a reason makes of an unknown one; `None` if it is not sure enough.
@@ -89,7 +89,8 @@ pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
     let facts = RunFacts::read(state).ok().filter(|facts| facts.app.installed.is_some())?;
     let now = Now::default();
     let found = replaced(&facts, &now).unwrap_or_else(|| explain(&facts, &now));
-    if let Err(error) = run.directory.write_quickly(OsStr::new(FILE), &found.to_json()) {
+    let noted = serde_json::to_vec(&found).map_err(io::Error::from);
+    if let Err(error) = noted.and_then(|json| run.directory.write_quickly(OsStr::new(FILE), &json)) {
         log::debug!("coroner: why run {} ended can't be noted: {error}", run.id);
     }
     Some(found)

@@ -6,6 +6,7 @@
 //! finally answered; what they said before is in [`LIVE`], so that the next launch goes on from there if the process ends first.
 //! Crashes are not touched: the process may be dying of them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -16,7 +17,6 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::system::capture::FIRST_NON_FATAL;
-use coroner_process::heap_sort;
 use coroner_report::model::{Report, RunFacts};
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::ExitKind;
@@ -25,13 +25,11 @@ use coroner_report::wire::Monitor;
 
 use super::{Deliverer, all_final};
 use crate::clock::now_ns;
-use crate::json::Json as _;
 use crate::locked::locked;
 use crate::naming::Naming;
 use crate::store::RawRun;
 use crate::store::directory::Directory;
 use crate::store::progress::{Answers, LIVE, SinkState};
-use crate::vec_map::VecMap;
 
 /// After the first report, how long others are waited for; one that the end of the process makes superfluous is gone by then, too.
 pub(super) const SETTLE: Duration = Duration::from_secs(1);
@@ -76,7 +74,7 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     let (directory, mut reports) = deliverer.store.reports_of(deliverer.own).ok()?;
     reports.retain(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number));
     // The one that was written last has it, if no other thread was quicker.
-    heap_sort(&mut reports, |(first, _), (second, _)| first < second);
+    reports.sort_unstable_by_key(|(number, _)| *number);
     let found = reports.into_iter().rev().take(8).find_map(|(_, name)| {
         let bytes = directory.read(&name, MAX_REPORT).ok()?;
         let report = Report::read(&bytes).ok().filter(|report| report.end.is_some())?;
@@ -147,7 +145,7 @@ impl Deliverer {
         let now = SystemTime::now();
         let mut delivered = false;
         for (number, name) in reports.into_iter().filter(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number)) {
-            let answers = all.get_or_default(number);
+            let answers = all.entry(number).or_default();
             if let Some(wait) = self.wait_of(answers, now) {
                 left.wait(wait);
                 continue;
@@ -186,7 +184,7 @@ impl Deliverer {
             self.store.set_evicted(0);
             delivered = true;
         }
-        all.retain(|answers| !answers.is_empty());
+        all.retain(|_, answers| !answers.is_empty());
         self.note(&directory, &all);
         if delivered {
             self.notify_left_out(&state);
@@ -233,7 +231,7 @@ impl Deliverer {
 
     /// What the sinks said of reports that stay, for the next launch.
     #[allow(clippy::unused_self)] // As `record`.
-    fn note(&self, directory: &Directory, all: &VecMap<u32, Answers>) {
+    fn note(&self, directory: &Directory, all: &BTreeMap<u32, Answers>) {
         let name = OsStr::new(LIVE);
         let noted = if all.is_empty() {
             directory.remove_file(name).or_else(|error| match error.kind() {
@@ -241,7 +239,7 @@ impl Deliverer {
                 _ => Err(error),
             })
         } else {
-            directory.write_quickly(name, &all.to_json())
+            serde_json::to_vec(all).map_err(std::io::Error::from).and_then(|json| directory.write_quickly(name, &json))
         };
         if let Err(error) = noted {
             log::warn!("coroner: what sinks said of this run's reports can't be noted: {error}");

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use coroner_process::heap_sort;
 use coroner_report::wire::{
     AddressKind, Encoder, FRAME_HEADER_LEN, Profile, ProfileEnd, ProfileNode, SectionKind, ThreadState, seal,
 };
@@ -201,8 +200,7 @@ impl Sampler {
             weight_ns: *weight_ns,
         });
         let mut ends: Vec<ProfileEnd> = ends.collect();
-        let key = |end: &ProfileEnd| (end.node, end.state.0, end.syscall);
-        heap_sort(&mut ends, |first, second| key(first) < key(second));
+        ends.sort_unstable_by_key(|end| (end.node, end.state.0, end.syscall));
         let profile = Profile {
             tid: self.thread as u64,
             samples: self.samples,

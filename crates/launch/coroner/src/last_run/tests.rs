@@ -72,3 +72,23 @@ fn crashes_are_counted_until_a_run_ends_otherwise() {
     }
     assert_eq!(last.consecutive_crashes() as usize, MAX_CRASHES);
 }
+
+#[test]
+fn notes_of_earlier_builds_are_read() {
+    let note = concat!(
+        r#"{"outcome":"crashed","run":"07070707070707070707070707070707","event_id":null,"#,
+        r#""began":{"secs_since_epoch":1700000000,"nanos_since_epoch":999999999},"ran_for":{"secs":1,"nanos":500000000},"#,
+        r#""signal":-1,"termination":{"reason":"out_of_memory","certainty":"likely","evidence":["a \"counter\" moved\u0001"]},"#,
+        r#""signals_taken":"","crashes":[{"ms":18446744073709551615,"of":"1:ab"},{"ms":null,"of":null}]}"#,
+    );
+    let last: LastRun = serde_json::from_str(note).unwrap();
+    assert_eq!((last.outcome, last.run), (Outcome::Crashed, Some(Id([7; 16]))));
+    assert_eq!(last.ran_for, Some(Duration::from_millis(1500)));
+    assert_eq!(last.crashes[0].ran_for_ms, Some(u64::MAX));
+    assert_eq!(serde_json::to_string(&last).unwrap(), note);
+    // Before there were more fields.
+    let short: LastRun = serde_json::from_str(r#"{"outcome":"end"}"#).unwrap_or(LastRun::FIRST_LAUNCH);
+    assert_eq!(short, LastRun::FIRST_LAUNCH);
+    let short: LastRun = serde_json::from_str(r#"{"outcome":"clean_exit"}  "#).unwrap();
+    assert_eq!(short, LastRun { outcome: Outcome::CleanExit, ..LastRun::FIRST_LAUNCH });
+}

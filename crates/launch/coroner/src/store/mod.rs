@@ -38,7 +38,6 @@ pub(crate) mod raw_run;
 mod retention;
 
 pub(crate) use claim::{Claim, EndedRun, LOCK, REPORT, STATE};
-use coroner_process::heap_sort;
 use coroner_report::model::{Id, Processing, Report, RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
 use coroner_report::wire::FILE_PREFIX;
@@ -243,7 +242,7 @@ impl Store {
             Err(error) if is_no_directory(&error) => {}
             Err(error) => return Err(StoreError::at("open", &self.path.join(BROKEN))(error)),
         }
-        heap_sort(&mut list, |first, second| (first.began, first.id) < (second.began, second.id));
+        list.sort_unstable_by_key(|run| (run.began, run.id));
         Ok(list)
     }
 
@@ -311,7 +310,7 @@ impl Store {
             }
         }
         // File systems count in ticks of some milliseconds: of runs that began in one, the order is at least always the same.
-        heap_sort(&mut found.runs, |first, second| (first.began, first.id) < (second.began, second.id));
+        found.runs.sort_unstable_by_key(|run| (run.began, run.id));
         Ok(found)
     }
 

@@ -4,29 +4,29 @@
 //! The file is `progress.json`, replaced as a whole at each step. Of a step that was not written, the worst that follows
 //! is that a sink gets a report a second time, which sinks take by event id as the same.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coroner_report::model::Value;
+use serde::{Deserialize, Serialize};
 
 use super::directory::Directory;
 use super::raw_run;
-use crate::json::{Json, field, json_struct, object};
-use crate::vec_map::VecMap;
 
 pub(super) const FILE: &str = "progress.json";
 /// What sinks said of reports while the run's process went on, by the reports' numbers.
 pub(crate) const LIVE: &str = "live.json";
 
 /// What each sink said of one report, by the sink's name.
-pub(crate) type Answers = VecMap<String, SinkState>;
+pub(crate) type Answers = BTreeMap<String, SinkState>;
 
 /// Many sinks with long reasons for rejecting stay far below it.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The contents of `progress.json`.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Progress {
     /// How many times processing ended by a fault or a panic of its own. That it was killed is no evidence against the report.
     pub(crate) attempts: u32,
@@ -46,11 +46,12 @@ pub(crate) struct Progress {
     pub(crate) counted: bool,
     /// For each of the run's reports (0 is the first), what each sink said of it, by the sink's name. A sink that is not
     /// here was not asked yet.
-    pub(crate) reports: VecMap<u32, Answers>,
+    pub(crate) reports: BTreeMap<u32, Answers>,
 }
 
 /// What one sink said of one report.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum SinkState {
     /// It has it.
     Delivered,
@@ -64,52 +65,6 @@ pub(crate) enum SinkState {
         tries: u32,
         reason: String,
     },
-}
-
-json_struct!(Progress {
-    attempts "attempts",
-    notified "notified",
-    stored_early "stored_early",
-    stored "stored",
-    whole "whole",
-    unnamed "unnamed",
-    cut_short "cut_short",
-    counted "counted",
-    reports "reports",
-});
-
-/// A name, or a map of it to what belongs to it.
-impl Json for SinkState {
-    fn to_value(&self) -> Value {
-        let (name, fields) = match self {
-            Self::Delivered => return "delivered".into(),
-            Self::Rejected { reason } => ("rejected", object(&mut [("reason", reason.to_value(), false)].into_iter())),
-            Self::Retry { not_before, tries, reason } => {
-                let fields = [
-                    ("not_before", not_before.to_value(), false),
-                    ("tries", tries.to_value(), false),
-                    ("reason", reason.to_value(), false),
-                ];
-                ("retry", object(&mut fields.into_iter()))
-            }
-        };
-        object(&mut [(name, fields, false)].into_iter())
-    }
-
-    fn of_value(value: &Value) -> Option<Self> {
-        if value.as_str() == Some("delivered") {
-            return Some(Self::Delivered);
-        }
-        let (rejected, retry) = (field(value, "rejected"), field(value, "retry"));
-        if let Some(reason) = String::of_value(field(rejected, "reason")) {
-            return Some(Self::Rejected { reason });
-        }
-        Some(Self::Retry {
-            not_before: field(retry, "not_before").as_u64()?,
-            tries: u32::of_value(field(retry, "tries"))?,
-            reason: String::of_value(field(retry, "reason"))?,
-        })
-    }
 }
 
 impl SinkState {
@@ -157,7 +112,7 @@ impl Progress {
     /// What the run's own process has done.
     fn of_living(run: &Directory) -> Self {
         let bytes = run.read(OsStr::new(LIVE), MAX_BYTES).unwrap_or_default();
-        let mut said: VecMap<u32, Answers> = Json::of_json(&bytes).unwrap_or_default();
+        let mut said: BTreeMap<u32, Answers> = serde_json::from_slice(&bytes).unwrap_or_default();
         let reports = if said.is_empty() { Vec::new() } else { raw_run::numbered(run).unwrap_or_default() };
         let mut progress = Self::default();
         for (index, (number, _)) in reports.iter().enumerate() {
@@ -177,13 +132,13 @@ impl Progress {
         if bytes.is_empty() {
             return Self::default();
         }
-        Self::of_json(bytes).unwrap_or_else(Self::damaged)
+        serde_json::from_slice(bytes).unwrap_or_else(|_| Self::damaged())
     }
 
     /// Writes it, and does not wait for the disk: what a power failure takes from it is that a sink was asked, and sinks know a report
     /// that they have by its id.
     pub(crate) fn write(&self, run: &Directory) -> io::Result<()> {
-        run.write_quickly(OsStr::new(FILE), &self.to_json())
+        run.write_quickly(OsStr::new(FILE), &serde_json::to_vec(self)?)
     }
 }
 
@@ -193,7 +148,7 @@ pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
     let progress = Progress::of_bytes(bytes);
     let sinks = progress.reports.iter().flat_map(|(_, answers)| answers.iter());
     let asked = sinks.filter(|(_, said)| said.may_be_asked(now) && !said.is_final()).count();
-    (progress.to_json(), asked)
+    (serde_json::to_vec(&progress).unwrap_or_default(), asked)
 }
 
 #[cfg(test)]

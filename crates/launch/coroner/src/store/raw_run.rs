@@ -7,7 +7,6 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use coroner_process::heap_sort;
 use coroner_report::model::{Id, Report, RunFacts, Termination};
 use coroner_report::reader::ReadError;
 use coroner_report::wire::FILE_PREFIX;
@@ -54,7 +53,7 @@ fn number_of(name: &OsStr) -> Option<u32> {
 pub(super) fn numbered(run: &Directory) -> io::Result<Vec<(u32, OsString)>> {
     let names = run.names()?.into_iter();
     let mut numbered: Vec<_> = names.filter_map(|name| Some((number_of(&name)?, name))).collect();
-    heap_sort(&mut numbered, |(first, _), (second, _)| first < second);
+    numbered.sort_by_key(|(number, _)| *number);
     Ok(numbered)
 }
 

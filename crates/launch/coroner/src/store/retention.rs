@@ -1,6 +1,5 @@
 //! How much a store or a folder of reports may hold, and what has to go first.
 
-use coroner_process::heap_sort;
 use std::time::{Duration, SystemTime};
 
 /// What may be kept: numbers, an age and a size. Runs without a report go first, then reports that are not whole, then whole
@@ -93,8 +92,7 @@ impl Retention {
 
     /// The places of what has to go in a list of all.
     pub(crate) fn places_beyond(&self, mut items: Vec<Kept<usize>>, now: SystemTime) -> Vec<usize> {
-        let key = |kept: &Kept<usize>| (kept.worth, kept.since, kept.item);
-        heap_sort(&mut items, |first, second| key(first) < key(second));
+        items.sort_unstable_by_key(|kept| (kept.worth, kept.since, kept.item));
         let mut bytes: u64 = items.iter().fold(0, |sum, kept| sum.saturating_add(kept.bytes));
         let mut runs = items.iter().filter(|kept| kept.worth == Worth::Run).count();
         let mut reports = items.len() - runs;

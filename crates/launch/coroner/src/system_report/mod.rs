@@ -21,7 +21,6 @@ use std::ffi::OsStr;
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use coroner_process::heap_sort;
 use coroner_process::registers::Arch;
 use coroner_report::model::{Id, Report, RunFacts, Timestamp, Value};
 use coroner_report::run_state::ProcessIdentity;
@@ -30,13 +29,11 @@ use coroner_report::wire::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::foreign_exception;
-use crate::json::{self, Json, json_names, json_struct};
+use crate::frame_text;
 use crate::naming;
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 use crate::store::{Claim, STATE, Store};
-use crate::vec_map::VecMap;
 
 mod android;
 #[cfg(feature = "system-reports")]
@@ -87,18 +84,6 @@ pub enum SystemEnd {
     Unknown,
 }
 
-json_names!(SystemEnd {
-    Exited "exited",
-    Terminated "terminated",
-    Crashed "crashed",
-    Hung "hung",
-    OutOfMemory "out_of_memory",
-    EndedByUser "ended_by_user",
-    EndedBySystem "ended_by_system",
-    Survived "survived",
-    Unknown "unknown",
-});
-
 impl SystemEnd {
     /// The outcome of a run that is `known` to have ended so by what it left itself.
     pub(crate) fn complete(self, known: Outcome) -> Outcome {
@@ -142,15 +127,8 @@ pub struct SystemReport {
 impl SystemReport {
     /// As a file: a line of JSON and the trace.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let fields = [
-            ("source", self.source.to_value(), false),
-            ("pid", self.pid.to_value(), false),
-            ("run_id", self.run_id.to_value(), true),
-            ("time", self.time.to_value(), false),
-            ("end", self.end.to_value(), false),
-            ("details", self.details.to_value(), false),
-        ];
-        let mut bytes = json::text(&json::object(&mut fields.into_iter())).into_bytes();
+        // A text, numbers and texts: they have JSON.
+        let mut bytes = serde_json::to_vec(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes.extend_from_slice(self.trace.get(..MAX_TRACE).unwrap_or(&self.trace));
         bytes
@@ -159,17 +137,8 @@ impl SystemReport {
     /// Reads what [`to_bytes`](Self::to_bytes) wrote; `None` if it is damaged.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
-        let line = json::parse(&bytes[..end])?;
-        let field = |name| json::field(&line, name);
-        Some(Self {
-            source: Json::of_value(field("source"))?,
-            pid: Json::of_value(field("pid"))?,
-            run_id: Json::of_value(field("run_id"))?,
-            time: Json::of_value(field("time"))?,
-            end: Json::of_value(field("end"))?,
-            details: Json::of_value(field("details"))?,
-            trace: bytes[end + 1..].to_vec(),
-        })
+        let read: Self = serde_json::from_slice(&bytes[..end]).ok()?;
+        Some(Self { trace: bytes[end + 1..].to_vec(), ..read })
     }
 
     /// Whether it is a report also where the process left none.
@@ -226,15 +195,14 @@ impl SystemReport {
 ///
 /// Not one time up to which all is known: a clock that was wrong dates a death in the future, and of two of one time the system may say one
 /// later.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
 struct Known {
     /// Before this time, in nanoseconds since 1970, all is known: the identities of that are not kept.
     until: u64,
     /// Time and identity of what is known of that time and later.
     later: Vec<(u64, Id)>,
 }
-
-json_struct!(Known { until "until", later "later" });
 
 impl Known {
     fn has(&self, report: &SystemReport) -> bool {
@@ -245,16 +213,16 @@ impl Known {
     fn add(&mut self, report: &SystemReport) {
         self.later.push((Timestamp::from(report.time).0, report.identity()));
         if self.later.len() > IDENTITIES_KEPT {
-            heap_sort(&mut self.later, |(first, _), (second, _)| first < second);
+            self.later.sort_by_key(|(time, _)| *time);
             self.until = self.later.remove(0).0.saturating_add(1);
         }
     }
 }
 
 /// What is known in a store of what each source says.
-fn known(store: &Directory) -> VecMap<String, Known> {
+fn known(store: &Directory) -> BTreeMap<String, Known> {
     let noted = store.read(OsStr::new(SEEN), 1 << 20).ok();
-    noted.and_then(|json| Json::of_json(&json)).unwrap_or_default()
+    noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
 }
 
 /// [`hand_over`].
@@ -268,7 +236,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     if reports.is_empty() {
         return Ok(());
     }
-    heap_sort(&mut reports, |first, second| first.time < second.time);
+    reports.sort_by_key(|report| report.time);
     let process = ProcessIdentity::of_this_process();
     // Process ids of runs that have ended, with the time of their install.
     let mut ended = Vec::new();
@@ -307,27 +275,27 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     let mut handed = Ok(());
     for report in reports {
         match hand_over_one(&report) {
-            Ok(()) => seen.get_or_default(report.source.clone()).add(&report),
+            Ok(()) => seen.entry(report.source.clone()).or_default().add(&report),
             Err(error) => handed = Err(error),
         }
     }
-    root.write_atomically(OsStr::new(SEEN), &seen.to_json())?;
+    root.write_atomically(OsStr::new(SEEN), &serde_json::to_vec(&seen)?)?;
     handed
 }
 
 /// A process whose death had a report.
+#[derive(Serialize, Deserialize)]
 struct ReportedProcess {
     pid: u32,
     /// When Coroner was installed in it, nanoseconds since 1970.
     installed: u64,
+    #[serde(default)]
     run: Option<Id>,
 }
 
-json_struct!(ReportedProcess { pid "pid", installed "installed", run "run" });
-
 fn reported(store: &Directory) -> Vec<ReportedProcess> {
     let noted = store.read(OsStr::new(REPORTED), 1 << 16).ok();
-    noted.and_then(|json| Json::of_json(&json)).unwrap_or_default()
+    noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
 }
 
 fn is_of(reported: &[ReportedProcess], report: &SystemReport, until: SystemTime) -> bool {
@@ -347,7 +315,7 @@ pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Res
     reported.push(ReportedProcess { pid, installed, run: Some(run) });
     let excess = reported.len().saturating_sub(REPORTED_KEPT);
     reported.drain(..excess);
-    root.write_atomically(OsStr::new(REPORTED), &reported.to_json())
+    root.write_atomically(OsStr::new(REPORTED), &serde_json::to_vec(&reported)?)
 }
 
 /// Makes a run that has ended, of a process that had not installed Coroner.
@@ -373,7 +341,7 @@ pub fn complete_report(report: &mut Report) {
         }
     }
     name_java_exceptions(report);
-    foreign_exception::name_frames(report);
+    frame_text::name_frames(report);
     naming::demangle_exception_types(report);
 }
 
@@ -446,4 +414,31 @@ fn add(report: &mut Report, traced: Report) -> Option<RunFacts> {
         }
     }
     traced.run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_earlier_builds_are_read_and_written() {
+        let line = concat!(
+            r#"{"source":"ApplicationExitInfo","pid":7,"run_id":"01010101010101010101010101010101","#,
+            r#""time":{"secs_since_epoch":1,"nanos_since_epoch":2},"end":"hung","details":{"reason":"ANR"}}"#,
+            "\n\n\0trace",
+        );
+        let report = SystemReport::read(line.as_bytes()).unwrap();
+        assert_eq!(
+            (report.run_id, report.end, &report.trace[..]),
+            (Some(Id([1; 16])), SystemEnd::Hung, &b"\n\0trace"[..])
+        );
+        assert_eq!(report.to_bytes(), line.as_bytes());
+        assert_eq!(SystemReport::read(&SystemReport { run_id: None, ..report }.to_bytes()).unwrap().run_id, None);
+        let seen = r#"{"a":{"until":5,"later":[[6,"01010101010101010101010101010101"]]},"b":{}}"#;
+        let seen: BTreeMap<String, Known> = serde_json::from_str(seen).unwrap();
+        assert_eq!((seen["a"].until, &seen["a"].later[..]), (5, &[(6, Id([1; 16]))][..]));
+        let reported = r#"[{"pid":1,"installed":2,"run":"01010101010101010101010101010101"},{"pid":3,"installed":4}]"#;
+        let reported: Vec<ReportedProcess> = serde_json::from_str(reported).unwrap();
+        assert_eq!((reported[0].run, reported[1].run), (Some(Id([1; 16])), None));
+    }
 }

@@ -14,7 +14,6 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::kind_name;
-use coroner_process::heap_sort;
 
 /// An open directory. Names given to its functions are single components: a name with a `/` in it, `.` and `..` are
 /// refused.
@@ -134,7 +133,7 @@ impl Directory {
                 names.push(OsStr::from_bytes(name).to_owned());
             }
         }
-        heap_sort(&mut names, |first, second| first < second);
+        names.sort_unstable();
         Ok(names)
     }
 

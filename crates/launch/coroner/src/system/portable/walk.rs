@@ -6,8 +6,7 @@ use coroner_process::registers::Registers;
 use coroner_report::wire::Frame;
 use coroner_unwind::RangeTable;
 
-use crate::foreign_exception::{InlinedText, NativeText, lines};
-use crate::json::Json as _;
+use crate::frame_text::{InlinedText, NativeText, lines};
 
 /// Numbers of registers are this architecture's.
 pub(crate) type Native = coroner_unwind::X86_64;
@@ -71,8 +70,7 @@ impl Stack {
 
     /// The frames with their names, as the next launch reads them.
     pub(crate) fn text(&self) -> Option<&[u8]> {
-        let text =
-            self.text.get_or_init(|| lines(&mut self.addresses.iter().map(|address| named(*address).to_value())));
+        let text = self.text.get_or_init(|| lines(self.addresses.iter().map(|address| named(*address))));
         (!text.is_empty()).then_some(text.as_bytes())
     }
 }
