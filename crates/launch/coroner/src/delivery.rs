@@ -29,12 +29,13 @@ use crate::config::{Config, Delivery, OnCrashedLastRun};
 use crate::last_run::{LastRun, app_number};
 use crate::locked::locked;
 use crate::naming::{self, Naming};
-use crate::outcome::{Outcome, crashes, is_no_launch, outcome};
-use crate::processing;
+use crate::outcome::Outcome;
+use crate::run_end::{crashes, is_no_launch, outcome};
+use crate::run_reports;
 use crate::sink::{BegunRun, FinishedRun, Sink, SinkAnswer, Submission};
 use crate::store::progress::{Answers, Progress, SinkState};
 use crate::store::{Claim, EndedRun, Evicted, ListedRun, RawRun, Retention, Store};
-use crate::system_report::{self, SystemReport};
+use crate::system_report::{SystemReport, hand_over};
 
 mod evidence;
 mod intake;
@@ -158,7 +159,7 @@ impl Deliverer {
 
     /// Takes what the system says of earlier runs, and starts a round.
     pub(crate) fn hand_over(self: &Arc<Self>, reports: Vec<SystemReport>) -> io::Result<()> {
-        system_report::hand_over(&self.store, self.own, reports)?;
+        hand_over::hand_over(&self.store, self.own, reports)?;
         self.start();
         Ok(())
     }
@@ -549,7 +550,7 @@ impl Deliverer {
         }
         if raw.reports.iter().any(|report| bundle::is_written(report))
             && let Ok(facts) = RunFacts::read(&raw.state)
-            && let Err(error) = system_report::note_reported(&self.store, id, &facts)
+            && let Err(error) = hand_over::note_reported(&self.store, id, &facts)
         {
             log::warn!("coroner: that run {id} had a report can't be noted: {error}");
         }
@@ -579,7 +580,7 @@ impl Deliverer {
 
     /// The report `index` of a run as the hook leaves it, with such names; `Ok(None)` if the hook dropped it.
     fn read(&self, raw: &RawRun, index: usize, naming: Naming) -> Result<Option<Report>, String> {
-        let mut report = processing::report(raw, index).map_err(|error| error.to_string())?;
+        let mut report = run_reports::report(raw, index).map_err(|error| error.to_string())?;
         if let Some(run) = &mut report.run {
             crate::device_state::complete(run, self.store.path());
         }

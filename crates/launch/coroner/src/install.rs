@@ -28,6 +28,7 @@ use crate::store::directory::Directory;
 use crate::store::{CLEAN, REPORTS, RUNS, Store};
 use crate::system::capture::{self, InstallLimits, InstallOptions, SignalSet};
 use crate::system_report::SystemReport;
+use crate::system_report::hand_over::hand_over;
 
 /// A crash this soon after install may come again at each launch, before a thread in the background gets its report out: it is
 /// delivered before install returns, for [`MAX_START`] at most (develop.sentry.dev, *Start-up crash detection*).
@@ -199,7 +200,7 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         config.exceptions.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")),
     );
     let watchdog =
-        config.hang_threshold.filter(|_| cfg!(supported)).and_then(|(threshold, start)| start(threshold, run.state));
+        config.hang_threshold.filter(|_| cfg!(supported)).and_then(|threshold| Watchdog::start(threshold, run.state));
     let id = Id(run.id);
     #[cfg(all(supported, target_vendor = "apple"))]
     let run_id_thread = config.run_id_thread.then(|| crate::run_id_stack::thread::RunIdThread::start(id)).flatten();
@@ -207,7 +208,7 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     let said = std::mem::take(&mut config.system_reports);
     // The store has `runs` and, where files are used again, had `clean`: who counted them counts well.
     let is_alone = runs == Some(0) && run.previous.is_some() && said.is_empty();
-    if let Some(hand_over) = config.hand_over
+    if !said.is_empty()
         && let Err(error) = hand_over(&store, id, said)
     {
         log::warn!("coroner: what the system says of earlier runs can't be put to them: {error}");

@@ -52,12 +52,14 @@ mod level;
 mod locked;
 mod naming;
 mod outcome;
+mod own_report;
 #[cfg(feature = "panics")]
 mod panic;
 #[cfg(windows)]
 mod process_end;
-mod processing;
+mod run_end;
 mod run_id_stack;
+mod run_reports;
 mod scope;
 #[cfg(supported)]
 mod signal_owners;
@@ -103,7 +105,7 @@ pub use naming::NamingBudget;
 #[cfg(feature = "symbolicate")]
 pub use naming::SymbolSearch;
 pub use outcome::Outcome;
-pub use processing::InvalidReport;
+pub use own_report::InvalidReport;
 pub use scope::{
     Breadcrumb, Scope, ScopeError, User, add_attachment, add_breadcrumb, configure_scope, count_error,
     remove_attachment, remove_context, remove_extra, remove_tag, remove_trace, scope, set_context, set_environment,

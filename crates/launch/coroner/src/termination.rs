@@ -22,7 +22,7 @@ use coroner_report::run_state::{ExitKind, FIXED_BYTES};
 use coroner_report::wire::Os;
 
 use crate::outcome::Outcome;
-use crate::store::EndedRun;
+use crate::store::directory::Directory;
 
 #[cfg(all(supported, not(target_vendor = "apple")))]
 mod kernel_log;
@@ -80,7 +80,7 @@ pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
 }
 
 /// Finds out why a run ended, if it left no word of it, and leaves that in its directory. `None` if there is nothing to find out.
-pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
+pub(crate) fn investigate(run: &Directory, state: &[u8]) -> Option<Termination> {
     // What is fixed of it says whether there is anything to find out.
     let start = RunFacts::read(state.get(..FIXED_BYTES as usize)?).ok()?.lifecycle;
     if start.exit != ExitKind::RUNNING || start.crashed_by.is_some() {
@@ -90,8 +90,8 @@ pub(crate) fn investigate(run: &EndedRun, state: &[u8]) -> Option<Termination> {
     let now = Now::default();
     let found = replaced(&facts, &now).unwrap_or_else(|| explain(&facts, &now));
     let noted = serde_json::to_vec(&found).map_err(io::Error::from);
-    if let Err(error) = noted.and_then(|json| run.directory.write_quickly(OsStr::new(FILE), &json)) {
-        log::debug!("coroner: why run {} ended can't be noted: {error}", run.id);
+    if let Err(error) = noted.and_then(|json| run.write_quickly(OsStr::new(FILE), &json)) {
+        log::debug!("coroner: why the run in `{}` ended can't be noted: {error}", run.path().display());
     }
     Some(found)
 }

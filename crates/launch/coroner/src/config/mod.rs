@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::hang::{StartWatchdog, Watchdog};
 use crate::scope::{BeforeBreadcrumb, Breadcrumb};
 use crate::sink::Sink;
-use crate::system_report::{self, HandOver, SystemReport};
+use crate::system_report::SystemReport;
 
 mod crashes;
 mod delivery;
@@ -50,11 +49,8 @@ pub struct Config {
     pub(crate) store_dir: Option<PathBuf>,
     /// `None`: the default folder sink.
     pub(crate) sinks: Option<Vec<Arc<dyn Sink>>>,
-    /// With what watches: an app that is not watched has none of its code.
-    pub(crate) hang_threshold: Option<(Duration, StartWatchdog)>,
+    pub(crate) hang_threshold: Option<Duration>,
     pub(crate) system_reports: Vec<SystemReport>,
-    /// What takes them, if there are any: as above.
-    pub(crate) hand_over: Option<HandOver>,
     pub(crate) before_breadcrumb: Option<Hook<BeforeBreadcrumb>>,
     pub(crate) keep_output: bool,
     pub(crate) run_id_thread: bool,
@@ -78,7 +74,6 @@ impl Config {
             sinks: None,
             hang_threshold: None,
             system_reports: Vec::new(),
-            hand_over: None,
             before_breadcrumb: None,
             keep_output: false,
             run_id_thread: false,
@@ -148,8 +143,7 @@ impl Config {
     /// what it was at its end. If the process is ended while it hangs, the next launch finds that out: the run's outcome is
     /// [`Outcome::Hung`](crate::Outcome::Hung). As many hangs an hour are reported as [`Limits::reports_per_hour`] says.
     pub fn hang_threshold(mut self, threshold: impl Into<Option<Duration>>) -> Self {
-        let start: StartWatchdog = Watchdog::start;
-        self.hang_threshold = threshold.into().map(|threshold| (threshold, start));
+        self.hang_threshold = threshold.into();
         self
     }
 
@@ -158,7 +152,6 @@ impl Config {
     /// launch.
     pub fn system_report(mut self, report: impl Into<SystemReport>) -> Self {
         self.system_reports.push(report.into());
-        self.hand_over = Some(system_report::hand_over);
         self
     }
 

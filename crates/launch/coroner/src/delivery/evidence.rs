@@ -12,7 +12,7 @@ use coroner_report::model::{Id, Processing};
 use coroner_report::run_state::{ProcessIdentity, RunState, Scalar};
 
 use super::Deliverer;
-use crate::outcome::crash_threads;
+use crate::run_end::crash_threads;
 use crate::store::ListedRun;
 
 /// Says in the run state of this process that the calling thread is processing a run, until dropped.

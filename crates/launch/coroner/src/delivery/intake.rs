@@ -14,7 +14,7 @@ use crate::bundle::is_written;
 use crate::last_run::{LastRun, MAX_CRASHES};
 use crate::locked::locked;
 use crate::naming::Naming;
-use crate::outcome::{is_no_launch, outcome};
+use crate::run_end::{is_no_launch, outcome};
 use crate::sink::Submission;
 use crate::store::progress::Progress;
 use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};

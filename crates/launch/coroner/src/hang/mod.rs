@@ -162,9 +162,6 @@ pub(crate) struct Watchdog {
     thread: JoinHandle<()>,
 }
 
-/// [`Watchdog::start`].
-pub(crate) type StartWatchdog = fn(Duration, RunState<'static>) -> Option<Watchdog>;
-
 impl Watchdog {
     /// Starts to watch. `None` where no thread is to be had: the app runs on unwatched.
     pub(crate) fn start(threshold: Duration, state: RunState<'static>) -> Option<Self> {

@@ -25,20 +25,13 @@ use coroner_report::model::Id;
 use coroner_report::run_state::ProcessIdentity;
 
 use super::directory::{Directory, FileType, Status, kind_name, try_lock, user};
+use super::layout::{LOCK, STATE, name_of};
 use super::liveness::Owner;
-use super::name_of;
 use super::progress::Progress;
 use super::raw_run::{RawRun, is_report};
 use crate::bundle::is_written;
 use crate::locked::locked;
 use crate::termination;
-
-/// Name of the file that the run holds locked.
-pub(crate) const LOCK: &str = "lock";
-/// Name of the file with the crash report, reserved at install.
-pub(crate) const REPORT: &str = "report";
-/// Name of the file with the run state.
-pub(crate) const STATE: &str = "state";
 
 /// A run directory without a state file (made last, when the lock is held already) is one being made, unless it is older
 /// than this. So a lock is never tried between its making and its taking, where trying would make the app's install fail.
@@ -114,7 +107,7 @@ impl EndedRun {
     pub(crate) fn raw(&self) -> io::Result<RawRun> {
         let mut raw = RawRun::read_in(&self.directory, Some(self.id))?;
         if raw.termination.is_none() && raw.system.is_empty() {
-            raw.termination = termination::investigate(self, &raw.state);
+            raw.termination = termination::investigate(&self.directory, &raw.state);
         }
         Ok(raw)
     }

@@ -19,8 +19,8 @@
 use coroner_report::model::{Id, RunFacts};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
 
-use super::STATE;
 use super::directory::Directory;
+use super::layout::STATE;
 
 /// What the run state says of the process whose run it is.
 #[derive(Debug)]

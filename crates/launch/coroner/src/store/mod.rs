@@ -25,81 +25,43 @@
 //! of one app may use a store at once, and one that crashes while it processes a report leaves it to the next.
 
 use std::ffi::{OsStr, OsString};
-use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 mod claim;
 pub(crate) mod directory;
+mod error;
+pub(crate) mod layout;
 mod liveness;
 pub(crate) mod progress;
 pub(crate) mod raw_run;
 mod retention;
 
-pub(crate) use claim::{Claim, EndedRun, LOCK, REPORT, STATE};
+pub(crate) use claim::{Claim, EndedRun};
 use coroner_report::model::{Id, Processing, Report, RunFacts, Timestamp};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
 use coroner_report::wire::FILE_PREFIX;
 use directory::{Directory, FileType, Status, kind_name, user};
+pub(crate) use layout::{CLEAN, LOCK, MINIDUMP, REPORT, REPORTS, RUNS, STATE, name_of, run_of};
 use progress::Progress;
 
 use crate::bundle::is_written;
 use crate::last_run::LastRun;
+pub use error::StoreError;
 #[doc(hidden)]
 pub use progress::reread_progress;
 pub use raw_run::RawRun;
 pub use retention::Retention;
 pub(crate) use retention::{Kept, Worth};
 
-pub(crate) const RUNS: &str = "runs";
-/// What becomes of the directory of a run that ended by itself.
-pub(crate) const CLEAN: &str = "clean";
-/// In a run's directory: the minidump of its crash (Windows).
-pub(crate) const MINIDUMP: &str = "minidump.dmp";
-/// Behind a minidump that is whole. Readers go by the offsets of its streams, and not by the file's length.
-pub(crate) const MINIDUMP_END: [u8; 8] = *b"\0whole\0\n";
 const BROKEN: &str = "broken";
-/// Where the default folder sink writes.
-pub(crate) const REPORTS: &str = "reports";
 /// How many reports were removed since a report said so.
 const EVICTED: &str = "evicted";
 /// Says in words why a run stands in `broken`.
 const WHY: &str = "why.txt";
 /// A run on its way out: renamed first, so that one that is half removed is never taken for a run.
 const REMOVED: &str = ".removed-";
-
-/// Something in the store could not be done.
-#[derive(Debug)]
-pub struct StoreError {
-    /// What was being done, as in "can't … `path`".
-    doing: &'static str,
-    path: PathBuf,
-    source: io::Error,
-}
-
-impl StoreError {
-    fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self { doing, path: path.to_owned(), source }
-    }
-
-    /// The file or directory that it is about.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "can't {} `{}`: {}", self.doing, self.path.display(), self.source)
-    }
-}
-
-impl std::error::Error for StoreError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.source)
-    }
-}
 
 /// A store of crash reports. No descriptor is kept: an app may close what it does not know, and put files of its own there.
 #[derive(Debug, Clone)]
@@ -225,7 +187,7 @@ impl Store {
                 let Some(id) = run_of(&name) else { continue };
                 // It may be removed by its owner while we look.
                 let Ok(run) = directory.subdirectory(&name) else { continue };
-                let lock = run.status_of(claim::LOCK.as_ref()).or_else(|_| run.status());
+                let lock = run.status_of(LOCK.as_ref()).or_else(|_| run.status());
                 let began = lock.map_or(SystemTime::UNIX_EPOCH, |status| status.modified);
                 let why = broken.then(|| match run.read(WHY.as_ref(), 1 << 16) {
                     Ok(why) => String::from_utf8_lossy(&why).trim_end().to_owned(),
@@ -280,7 +242,7 @@ impl Store {
             let lifecycle = RunFacts::read(&start).ok().map(|facts| facts.lifecycle);
             let crashed = lifecycle.filter(|lifecycle| lifecycle.exit == ExitKind::CRASHED);
             let crashed = crashed.and_then(|lifecycle| lifecycle.crash_time);
-            let began = run.status_of(claim::LOCK.as_ref()).map(|lock| Timestamp::from(lock.modified));
+            let began = run.status_of(LOCK.as_ref()).map(|lock| Timestamp::from(lock.modified));
             match (began, crashed) {
                 (Ok(began), Some(crashed)) => crashed.0.saturating_sub(began.0) < time.as_nanos() as u64,
                 _ => false,
@@ -320,7 +282,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             run => run.ok(),
         };
-        let began = run.as_ref().and_then(|run| run.status_of(claim::LOCK.as_ref()).or_else(|_| run.status()).ok());
+        let began = run.as_ref().and_then(|run| run.status_of(LOCK.as_ref()).or_else(|_| run.status()).ok());
         let report = run.as_ref().and_then(|run| run.status_of(REPORT.as_ref()).ok());
         let has_reserved = report.as_ref().is_some_and(|report| !report.has_holes());
         let state = run.as_ref().and_then(|run| run.status_of(STATE.as_ref()).ok());
@@ -467,8 +429,8 @@ impl Store {
     pub(crate) fn make_ended(&self, id: Id, time: SystemTime) -> io::Result<Directory> {
         let runs = self.runs()?;
         let run = runs.subdirectory(&name_of(id)).or_else(|_| runs.create_subdirectory(&name_of(id)))?;
-        run.write_atomically(claim::LOCK.as_ref(), b"")?;
-        run.file(claim::LOCK.as_ref(), true)?.set_modified(time)?;
+        run.write_atomically(LOCK.as_ref(), b"")?;
+        run.file(LOCK.as_ref(), true)?.set_modified(time)?;
         Ok(run)
     }
 
@@ -503,20 +465,9 @@ fn worth(run: &EndedRun) -> Worth {
     }
 }
 
-/// The name of a run's directory.
-pub(crate) fn name_of(run: Id) -> OsString {
-    run.to_string().into()
-}
-
 /// Whether there is no such directory; what else stands there is not looked at, and not followed.
 fn is_no_directory(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
-/// The run whose directory has this name. Of the ways to write an id only one is a name, so that no run has two.
-fn run_of(name: &OsStr) -> Option<Id> {
-    let id: Id = name.to_str()?.parse().ok()?;
-    (name_of(id) == name).then_some(id)
 }
 
 #[cfg(test)]

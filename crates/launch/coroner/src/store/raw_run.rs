@@ -1,21 +1,15 @@
 //! The files of one run.
-//!
-//! A crash is recorded in the run state before anything of the report is written. Where the report of such a crash is empty,
-//! missing or torn before its first whole section, one is made from the run state and stands in its place.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use coroner_report::model::{Id, Report, RunFacts, Termination};
-use coroner_report::reader::ReadError;
+use coroner_report::model::{Id, Termination};
 use coroner_report::wire::FILE_PREFIX;
 
 use super::directory::Directory;
-use super::{MINIDUMP, MINIDUMP_END, REPORT, STATE, StoreError, run_of};
-use crate::bundle::is_written;
-use crate::outcome::{is_of_record, of_death};
-use crate::system_report::{self, SystemReport};
+use super::layout::{MINIDUMP, MINIDUMP_END, REPORT, STATE};
+use crate::system_report;
 use crate::termination;
 
 /// What the names of reports after the first begin with.
@@ -91,23 +85,13 @@ pub struct RawRun {
 }
 
 impl RawRun {
-    /// Reads the files in the directory of one run, living, ended or broken.
-    ///
-    /// # Errors
-    /// The directory or one of its files can't be read, is a symbolic link, or is too large to be what it should be.
-    pub fn read(path: &Path) -> Result<Self, StoreError> {
-        let run = Directory::open(path).map_err(StoreError::at("open the run", path))?;
-        let id = path.file_name().and_then(run_of);
-        Self::read_in(&run, id).map_err(StoreError::at("read the run", path))
-    }
-
     /// Reads one report.
     pub(crate) fn read_report(run: &Directory, name: &OsStr) -> io::Result<Vec<u8>> {
         run.read(name, MAX_REPORT_BYTES)
     }
 
-    /// Reads the files in a run's directory; `id` is the run's, where that is known.
-    pub(super) fn read_in(run: &Directory, id: Option<Id>) -> io::Result<Self> {
+    /// Reads the files in a run's directory as they are; `id` is the run's, where that is known.
+    pub(crate) fn read_files(run: &Directory, id: Option<Id>) -> io::Result<Self> {
         #[cfg(test)]
         READ.with(|read| read.set(read.get() + 1));
         let file = |name: &OsStr, limit| match run.read(name, limit) {
@@ -130,7 +114,7 @@ impl RawRun {
             }
             reports.extend(spare);
         }
-        let mut raw = Self {
+        Ok(Self {
             run: id,
             reports,
             state: file(STATE.as_ref(), MAX_STATE_BYTES)?,
@@ -138,57 +122,6 @@ impl RawRun {
             termination: termination::read(&file(termination::FILE.as_ref(), MAX_TERMINATION)?),
             made_of_system: None,
             minidump: has_whole_minidump(run).then(|| run.path().join(MINIDUMP)),
-        };
-        raw.add_report_of_record();
-        raw.add_report_of_system();
-        Ok(raw)
-    }
-
-    /// What the system said of the death that the report `index` is of.
-    pub(crate) fn system_of(&self, index: usize) -> Option<SystemReport> {
-        let system = SystemReport::read(&self.system)?;
-        (of_death(self) == Some(index)).then_some(system)
-    }
-
-    /// The file with what the system said, if the report `index` is of that death; else nothing.
-    pub(crate) fn system_file(&self, index: usize) -> &[u8] {
-        if self.system_of(index).is_some() { &self.system } else { &[] }
-    }
-
-    /// Puts a report for what the system said behind the others, if the run left none of its death.
-    fn add_report_of_system(&mut self) {
-        let Some(system) = SystemReport::read(&self.system).filter(SystemReport::is_a_report) else { return };
-        if of_death(self).is_some() {
-            return;
-        }
-        let Some(report) = system.bare_report(self.run.unwrap_or_default()) else { return };
-        let place = self.reports.iter().position(|first| !is_written(first)).filter(|place| *place == 0);
-        match place {
-            Some(place) => self.reports[place] = report,
-            None => self.reports.push(report),
-        }
-        self.made_of_system = Some(place.unwrap_or(self.reports.len() - 1));
-    }
-
-    /// Puts a report made from the crash record in the place of the first report, if no report is of that crash.
-    fn add_report_of_record(&mut self) {
-        let Ok(facts) = RunFacts::read(&self.state) else { return };
-        let Some(record) = facts.fatal_crash() else { return };
-        let read: Vec<_> = self.reports.iter().map(|report| Report::read(report)).collect();
-        let is_there = read.iter().enumerate().any(|(index, report)| match report {
-            Ok(report) => is_of_record(&self.reports, index, report, record),
-            // What it is of, a later version can say.
-            Err(ReadError::Newer { .. }) => true,
-            Err(_) => false,
-        });
-        if is_there {
-            return;
-        }
-        let Some(report) = facts.report_of_record(self.run.unwrap_or(facts.run_id)) else { return };
-        let is_first_whole = read.first().is_some_and(Result::is_ok);
-        match self.reports.first_mut() {
-            Some(first) if !is_first_whole => *first = report,
-            _ => self.reports.push(report),
-        }
+        })
     }
 }

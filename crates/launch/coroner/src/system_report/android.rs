@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::{SystemEnd, SystemReport, known};
+use super::hand_over::known;
+use super::{SystemEnd, SystemReport};
 use crate::store::directory::Directory;
 
 /// Who says it, in every report.

@@ -17,7 +17,7 @@ use windows_sys::Win32::System::Threading::{
     GetCurrentProcess, GetCurrentProcessId, OpenThread, ResumeThread, THREAD_SUSPEND_RESUME,
 };
 
-use crate::store::MINIDUMP_END;
+use crate::store::layout::MINIDUMP_END;
 
 /// Writes all threads with their stacks, and the images. The threads stand still meanwhile, but for the one that crashed: it waits, and no longer than
 /// the deadline. One that is whole has [`MINIDUMP_END`] at its end: the process may end before.

@@ -1,4 +1,4 @@
-//! From the files of a run that has ended to its reports.
+//! A report as its process left it, with the run state stitched in.
 
 use std::fmt;
 
@@ -8,7 +8,6 @@ use coroner_report::wire::Monitor;
 
 use crate::bundle::is_written;
 use crate::store::{MINIDUMP, RawRun};
-use crate::system_report;
 
 /// A file that is no report, and where.
 #[derive(Debug)]
@@ -32,28 +31,6 @@ impl std::error::Error for InvalidReport {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
-}
-
-impl RawRun {
-    /// The run's reports, with the run state stitched in. Names of functions are those that the crash itself found (see
-    /// `SymbolSearch::symbolicate` for more), types of C++ exceptions are demangled.
-    ///
-    /// # Errors
-    /// One of the files is no report. Files that were reserved and never written are not looked at.
-    pub fn parse(&self) -> Result<Vec<Report>, InvalidReport> {
-        let written = (0..self.reports.len()).filter(|index| is_written(&self.reports[*index]));
-        written.map(|index| report(self, index)).collect()
-    }
-}
-
-/// The report `index` of a run, with the run state stitched in and what the system said of the same death.
-pub(crate) fn report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport> {
-    let mut report = own_report(raw, index)?;
-    if let Some(system) = raw.system_of(index) {
-        system_report::complete(&mut report, &system);
-    }
-    system_report::complete_report(&mut report);
-    Ok(report)
 }
 
 /// The report `index` of a run as the process left it, with the run state stitched in.

@@ -1,0 +1,185 @@
+//! How a run ended, decided by what it left: the run state first, and its reports where that says nothing.
+//!
+//! | the run state says | a report of a crash | outcome |
+//! |---|---|---|
+//! | a crash record, and no other end since | any or none | crashed |
+//! | nothing of a crash | there is one: it was cut short by the end of the process | crashed |
+//! | a clean exit, SIGTERM, another signal, uninstalled | any or none: the process went on after it | as it says |
+//! | a hang that goes on | none | hung |
+//! | nothing | none | what the machine says of it ([`termination`](crate::termination)), else unknown |
+//!
+//! A crash record is the first that a crash writes, so that a crash whose report is empty, missing or torn at its start is
+//! known, too; the report is then made from the run state ([`RawRun`]).
+
+use std::time::{Duration, SystemTime};
+
+use coroner_report::model::{CrashFlag, CrashRecord, Id, Report, RunFacts};
+use coroner_report::run_state::ExitKind;
+use coroner_report::signature::Signature;
+use coroner_report::wire::Monitor;
+
+use crate::bundle::is_written;
+use crate::last_run::{LastRun, PastCrash, SIGNALS_TAKEN};
+use crate::outcome::Outcome;
+use crate::own_report::own_report as report;
+use crate::store::RawRun;
+use crate::system_report::{SystemEnd, SystemReport};
+use crate::termination;
+
+/// Whether the run is no launch of the app: that of a crashed child made by fork, or one that was made for what the system says that a process went on
+/// from.
+pub(crate) fn is_no_launch(raw: &RawRun) -> bool {
+    if SystemReport::read(&raw.system).is_some_and(|system| system.end == SystemEnd::Survived) {
+        return true;
+    }
+    // Of a child without a run of its own the report is in the spare place of its parent's.
+    report(raw, 0).is_ok_and(|report| report.crash.is_some_and(|crash| crash.has(CrashFlag::ForkChild)))
+}
+
+/// Whether the report is of a crash that ended the process, as far as it knows, and not of a non-fatal one or of a hang.
+/// `report` is `None` if it can't be read.
+fn is_of_crash(reports: &[Vec<u8>], index: usize, report: Option<&Report>) -> bool {
+    match report.and_then(|report| report.crash.as_ref()) {
+        // A child's crash in another place than the first is not that of the run's process.
+        Some(crash) if index > 0 && crash.has(CrashFlag::ForkChild) => false,
+        Some(crash) => !crash.has(CrashFlag::NotFatal) && crash.monitor != Monitor::HANG,
+        // Cut before it says what it is of. The first place is for a crash, and those behind for more of them once that is
+        // taken; non-fatal ones have places of their own.
+        None => index == 0 || reports.first().is_some_and(|first| is_written(first)),
+    }
+}
+
+/// Whether the report, which is in the place `index`, is of the crash in the record: the two have one time, which is taken once.
+pub(crate) fn is_of_record(reports: &[Vec<u8>], index: usize, report: &Report, record: &CrashRecord) -> bool {
+    let Some(crash) = &report.crash else { return is_of_crash(reports, index, Some(report)) };
+    let is_same = crash.tid == record.tid && crash.time == record.time;
+    is_same || crash.concurrent_crashes.iter().any(|concurrent| concurrent.tid == record.tid)
+}
+
+/// Whether the report is of a hang in which the process was ended.
+fn is_fatal_hang(report: &Report) -> bool {
+    let crash = report.crash.as_ref();
+    crash.is_some_and(|crash| crash.monitor == Monitor::HANG && !crash.has(CrashFlag::NotFatal))
+}
+
+/// Which report of a run is of the death that the system speaks of, if one is.
+pub(crate) fn of_death(raw: &RawRun) -> Option<usize> {
+    if raw.made_of_system.is_some() {
+        return raw.made_of_system;
+    }
+    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
+    let reports: Vec<_> = written.filter_map(|index| Some((index, report(raw, index).ok()?))).collect();
+    let facts = RunFacts::read(&raw.state).ok();
+    let record = facts.as_ref().and_then(RunFacts::fatal_crash);
+    let of_record = |(index, report): &&(usize, Report)| {
+        record.is_some_and(|record| is_of_record(&raw.reports, *index, report, record))
+    };
+    let is_of_crash = |(index, report): &&(usize, Report)| is_of_crash(&raw.reports, *index, Some(report));
+    let found = reports.iter().find(of_record).or_else(|| reports.iter().find(is_of_crash));
+    found.or_else(|| reports.iter().rfind(|(_, report)| is_fatal_hang(report))).map(|(index, _)| *index)
+}
+
+/// How many reports of crashes a run has left that could have ended it.
+pub(crate) fn crashes(raw: &RawRun) -> usize {
+    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
+    let is_hang = |index: usize| {
+        raw.made_of_system == Some(index)
+            && SystemReport::read(&raw.system)
+                .is_some_and(|system| matches!(system.end, SystemEnd::Hung | SystemEnd::Survived))
+    };
+    let crashes = written.filter(|index| !is_hang(*index));
+    crashes.filter(|index| is_of_crash(&raw.reports, *index, report(raw, *index).ok().as_ref())).count()
+}
+
+/// The threads that crashed at the end of a run.
+pub(crate) fn crash_threads(raw: &RawRun) -> Vec<u64> {
+    let last = outcome(Id::default(), SystemTime::UNIX_EPOCH, raw);
+    if !last.crashed() {
+        return Vec::new();
+    }
+    let record = RunFacts::read(&raw.state).ok().and_then(|facts| Some(facts.fatal_crash()?.tid));
+    let reports = (0..raw.reports.len()).filter_map(|index| report(raw, index).ok());
+    let crashes =
+        reports.filter(|report| Some(report.header.event_id) == last.event_id).filter_map(|report| report.crash);
+    record.into_iter().chain(crashes.map(|crash| crash.tid)).collect()
+}
+
+/// What is remembered of a crash, by its report, if there is one.
+fn past_crash(report: Option<Report>) -> PastCrash {
+    let crash = report.as_ref().and_then(|report| report.crash.as_ref());
+    let ran_for_ms = crash.map(|crash| crash.since_install_ns / 1_000_000);
+    let signature = report.filter(|report| !report.threads.is_empty()).map(|mut report| {
+        report.attribute_frames();
+        Signature::of(&report).id()
+    });
+    PastCrash { ran_for_ms, signature }
+}
+
+/// How a run ended, by its files.
+pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
+    let facts = RunFacts::read(&raw.state).ok();
+    let lifecycle = facts.as_ref().map(|facts| &facts.lifecycle);
+    let record = facts.as_ref().and_then(RunFacts::fatal_crash);
+    let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
+    let reports: Vec<_> = written.map(|index| (index, report(raw, index).ok())).collect();
+    // A report of a non-fatal crash (a handled exception) says nothing of the run's end.
+    let made_of_system = SystemReport::read(&raw.system).filter(|_| raw.made_of_system.is_some());
+    let is_of_system = |index: usize| raw.made_of_system == Some(index);
+    let mut of_crash = reports.iter().filter(|(index, report)| match &made_of_system {
+        Some(system) if is_of_system(*index) => system.end == SystemEnd::Crashed,
+        _ => is_of_crash(&raw.reports, *index, report.as_ref()),
+    });
+    let first = of_crash.clone().next();
+    let exit = lifecycle.map(|lifecycle| lifecycle.exit);
+    // A crash that the process survived has a record that says so. A report without a record was cut short by the end of the process.
+    let noted = lifecycle.is_some_and(|lifecycle| lifecycle.crashed_by.is_some());
+    let crashed = exit == Some(ExitKind::CRASHED) || (first.is_some() && !noted);
+    let outcome = match exit {
+        _ if crashed => Outcome::Crashed,
+        Some(ExitKind::CLEAN) => Outcome::CleanExit,
+        Some(ExitKind::SIGTERM) => Outcome::Terminated,
+        Some(ExitKind::SIGNAL) => Outcome::EndedBySignal,
+        Some(ExitKind::UNINSTALLED) => Outcome::Uninstalled,
+        _ if lifecycle.is_some_and(|lifecycle| lifecycle.hang_since.is_some()) => Outcome::Hung,
+        _ => Outcome::Unknown,
+    };
+    let outcome = match &raw.termination {
+        Some(found) if outcome == Outcome::Unknown => termination::outcome(found).unwrap_or(outcome),
+        _ => outcome,
+    };
+    let outcome = SystemReport::read(&raw.system).map_or(outcome, |system| system.end.complete(outcome));
+    let of_record = |(index, report): &&(usize, Option<Report>)| {
+        let report = report.as_ref();
+        record.zip(report).is_some_and(|(record, report)| is_of_record(&raw.reports, *index, report, record))
+    };
+    let place = match outcome {
+        Outcome::Crashed => of_crash.find(of_record).or(first).map(|(index, _)| *index),
+        Outcome::Hung => {
+            let mut hangs = reports.iter().filter_map(|(index, report)| Some((*index, report.as_ref()?)));
+            hangs.find(|(index, report)| is_fatal_hang(report) || is_of_system(*index)).map(|(index, _)| index)
+        }
+        _ => None,
+    };
+    let report = place.and_then(|place| reports.into_iter().find(|(index, _)| *index == place)?.1);
+    LastRun {
+        outcome,
+        run: Some(run),
+        event_id: report.as_ref().map(|report| report.header.event_id).filter(|id| !id.is_nil()),
+        began: Some(began),
+        ran_for: report
+            .as_ref()
+            .and_then(|report| report.crash.as_ref())
+            .map(|crash| Duration::from_nanos(crash.since_install_ns)),
+        crashes: match outcome {
+            Outcome::Crashed => vec![past_crash(report)],
+            _ => Vec::new(),
+        },
+        termination: match outcome {
+            Outcome::Crashed | Outcome::Uninstalled => None,
+            Outcome::Terminated | Outcome::EndedBySignal => facts.as_ref().and_then(termination::of_signal),
+            _ => raw.termination.clone(),
+        },
+        signal: lifecycle.and_then(|lifecycle| lifecycle.exit_signal),
+        signals_taken: facts.as_ref().and_then(|facts| facts.tags.get(SIGNALS_TAKEN).cloned()),
+    }
+}

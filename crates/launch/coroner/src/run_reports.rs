@@ -1,0 +1,104 @@
+//! The reports of a run that has ended: read from its files, completed by the crash record and by what the system said, and parsed.
+
+use std::io;
+use std::path::Path;
+
+use coroner_report::model::{Id, Report, RunFacts};
+use coroner_report::reader::ReadError;
+
+use crate::bundle::is_written;
+use crate::own_report::{InvalidReport, own_report};
+use crate::run_end::{is_of_record, of_death};
+use crate::store::directory::Directory;
+use crate::store::{RawRun, StoreError, run_of};
+use crate::system_report::{self, SystemReport};
+
+/// A crash is recorded in the run state before anything of the report is written. Where the report of such a crash is empty,
+/// missing or torn before its first whole section, one is made from the run state and stands in its place.
+impl RawRun {
+    /// Reads the files in the directory of one run, living, ended or broken.
+    ///
+    /// # Errors
+    /// The directory or one of its files can't be read, is a symbolic link, or is too large to be what it should be.
+    pub fn read(path: &Path) -> Result<Self, StoreError> {
+        let run = Directory::open(path).map_err(StoreError::at("open the run", path))?;
+        let id = path.file_name().and_then(run_of);
+        Self::read_in(&run, id).map_err(StoreError::at("read the run", path))
+    }
+
+    /// Reads the files in a run's directory; `id` is the run's, where that is known.
+    pub(crate) fn read_in(run: &Directory, id: Option<Id>) -> io::Result<Self> {
+        let mut raw = Self::read_files(run, id)?;
+        raw.add_report_of_record();
+        raw.add_report_of_system();
+        Ok(raw)
+    }
+
+    /// What the system said of the death that the report `index` is of.
+    pub(crate) fn system_of(&self, index: usize) -> Option<SystemReport> {
+        let system = SystemReport::read(&self.system)?;
+        (of_death(self) == Some(index)).then_some(system)
+    }
+
+    /// The file with what the system said, if the report `index` is of that death; else nothing.
+    pub(crate) fn system_file(&self, index: usize) -> &[u8] {
+        if self.system_of(index).is_some() { &self.system } else { &[] }
+    }
+
+    /// Puts a report for what the system said behind the others, if the run left none of its death.
+    fn add_report_of_system(&mut self) {
+        let Some(system) = SystemReport::read(&self.system).filter(SystemReport::is_a_report) else { return };
+        if of_death(self).is_some() {
+            return;
+        }
+        let Some(report) = system.bare_report(self.run.unwrap_or_default()) else { return };
+        let place = self.reports.iter().position(|first| !is_written(first)).filter(|place| *place == 0);
+        match place {
+            Some(place) => self.reports[place] = report,
+            None => self.reports.push(report),
+        }
+        self.made_of_system = Some(place.unwrap_or(self.reports.len() - 1));
+    }
+
+    /// Puts a report made from the crash record in the place of the first report, if no report is of that crash.
+    fn add_report_of_record(&mut self) {
+        let Ok(facts) = RunFacts::read(&self.state) else { return };
+        let Some(record) = facts.fatal_crash() else { return };
+        let read: Vec<_> = self.reports.iter().map(|report| Report::read(report)).collect();
+        let is_there = read.iter().enumerate().any(|(index, report)| match report {
+            Ok(report) => is_of_record(&self.reports, index, report, record),
+            // What it is of, a later version can say.
+            Err(ReadError::Newer { .. }) => true,
+            Err(_) => false,
+        });
+        if is_there {
+            return;
+        }
+        let Some(report) = facts.report_of_record(self.run.unwrap_or(facts.run_id)) else { return };
+        let is_first_whole = read.first().is_some_and(Result::is_ok);
+        match self.reports.first_mut() {
+            Some(first) if !is_first_whole => *first = report,
+            _ => self.reports.push(report),
+        }
+    }
+
+    /// The run's reports, with the run state stitched in. Names of functions are those that the crash itself found (see
+    /// `SymbolSearch::symbolicate` for more), types of C++ exceptions are demangled.
+    ///
+    /// # Errors
+    /// One of the files is no report. Files that were reserved and never written are not looked at.
+    pub fn parse(&self) -> Result<Vec<Report>, InvalidReport> {
+        let written = (0..self.reports.len()).filter(|index| is_written(&self.reports[*index]));
+        written.map(|index| report(self, index)).collect()
+    }
+}
+
+/// The report `index` of a run, with the run state stitched in and what the system said of the same death.
+pub(crate) fn report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport> {
+    let mut report = own_report(raw, index)?;
+    if let Some(system) = raw.system_of(index) {
+        system_report::complete(&mut report, &system);
+    }
+    system_report::complete_report(&mut report);
+    Ok(report)
+}

@@ -1,0 +1,175 @@
+//! Putting what the system says to the runs that it is of.
+//!
+//! Systems give the same history at each launch: what has been seen is known by its identity ([`Known`]). What comes when the run's own
+//! report is delivered and gone already adds nothing: the processes that had one are known ([`note_reported`]).
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::io;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use coroner_report::model::{Id, RunFacts, Timestamp};
+use coroner_report::run_state::ProcessIdentity;
+use serde::{Deserialize, Serialize};
+
+use super::{FILE, SystemEnd, SystemReport};
+use crate::store::directory::Directory;
+use crate::store::{Claim, STATE, Store};
+
+/// In the store: what is known of what each source says, a [`Known`] by its source.
+const SEEN: &str = "system_reports.json";
+/// How many identities of one source are kept. Android's history has 16 of a package, MetricKit's some of each day of a week.
+const IDENTITIES_KEPT: usize = 1024;
+/// In the store: the last processes whose death had a report of Coroner's own, with the time of their install.
+const REPORTED: &str = "reported_processes.json";
+/// How many they are.
+const REPORTED_KEPT: usize = 32;
+/// How far the system's time of a death may lie before the install of its run, by clocks that differ.
+const SLACK: Duration = Duration::from_secs(2);
+/// What is known of what one source says.
+///
+/// Not one time up to which all is known: a clock that was wrong dates a death in the future, and of two of one time the system may say one
+/// later.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Known {
+    /// Before this time, in nanoseconds since 1970, all is known: the identities of that are not kept.
+    until: u64,
+    /// Time and identity of what is known of that time and later.
+    later: Vec<(u64, Id)>,
+}
+
+impl Known {
+    pub(super) fn has(&self, report: &SystemReport) -> bool {
+        let identity = report.identity();
+        Timestamp::from(report.time).0 < self.until || self.later.iter().any(|(_, known)| *known == identity)
+    }
+
+    fn add(&mut self, report: &SystemReport) {
+        self.later.push((Timestamp::from(report.time).0, report.identity()));
+        if self.later.len() > IDENTITIES_KEPT {
+            self.later.sort_by_key(|(time, _)| *time);
+            self.until = self.later.remove(0).0.saturating_add(1);
+        }
+    }
+}
+
+/// What is known in a store of what each source says.
+pub(super) fn known(store: &Directory) -> BTreeMap<String, Known> {
+    let noted = store.read(OsStr::new(SEEN), 1 << 20).ok();
+    noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+}
+
+/// Puts what the system says to the runs in the store that it is of, and makes runs of what is of none. `own` is this process's run.
+pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) -> io::Result<()> {
+    let root = store.root()?;
+    let mut seen = known(&root);
+    reports.retain(|report| seen.get(&report.source).is_none_or(|known| !known.has(report)));
+    if reports.is_empty() {
+        return Ok(());
+    }
+    reports.sort_by_key(|report| report.time);
+    let process = ProcessIdentity::of_this_process();
+    // Process ids of runs that have ended, with the time of their install.
+    let mut ended = Vec::new();
+    for listed in store.unprocessed(Some(own))?.runs {
+        if let Ok(Claim::Taken(run)) = store.claim(listed.id, &process)
+            && let Ok(facts) = run.raw().map(|raw| RunFacts::read(&raw.state))
+            && let Ok(facts) = facts
+        {
+            let pid = facts.process.map(|process| process.pid).or(facts.app.pid);
+            let installed = facts.app.installed.map_or(run.began, |time| UNIX_EPOCH + Duration::from_nanos(time.0));
+            ended.push((pid, installed, listed.id));
+        }
+    }
+    let reported = reported(&root);
+    let mut hand_over_one = |report: &SystemReport| {
+        let until = report.time + SLACK;
+        let of_it = ended.iter().filter(|(pid, installed, id)| match report.run_id {
+            _ if report.end == SystemEnd::Survived => false,
+            Some(run) => run == *id,
+            None => *pid == Some(report.pid) && *installed <= until,
+        });
+        let found = of_it.max_by_key(|(_, installed, _)| *installed).map(|(_, _, id)| *id);
+        let bytes = report.to_bytes();
+        if let Some(id) = found {
+            // A process id that came again has a run of its own by then.
+            ended.retain(|(_, _, other)| *other != id);
+            if let Claim::Taken(run) = store.claim(id, &process)? {
+                run.directory.write_atomically(OsStr::new(FILE), &bytes)?;
+            }
+        } else if report.is_a_report() && (report.end == SystemEnd::Survived || !is_of(&reported, report, until)) {
+            make_run(store, report, &bytes)?;
+        }
+        Ok(())
+    };
+    // One that fails is handed over at the next launch, those before it are not.
+    let mut handed = Ok(());
+    for report in reports {
+        match hand_over_one(&report) {
+            Ok(()) => seen.entry(report.source.clone()).or_default().add(&report),
+            Err(error) => handed = Err(error),
+        }
+    }
+    root.write_atomically(OsStr::new(SEEN), &serde_json::to_vec(&seen)?)?;
+    handed
+}
+
+/// A process whose death had a report.
+#[derive(Serialize, Deserialize)]
+struct ReportedProcess {
+    pid: u32,
+    /// When Coroner was installed in it, nanoseconds since 1970.
+    installed: u64,
+    #[serde(default)]
+    run: Option<Id>,
+}
+
+fn reported(store: &Directory) -> Vec<ReportedProcess> {
+    let noted = store.read(OsStr::new(REPORTED), 1 << 16).ok();
+    noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
+}
+
+fn is_of(reported: &[ReportedProcess], report: &SystemReport, until: SystemTime) -> bool {
+    let until = Timestamp::from(until).0;
+    reported.iter().any(|process| match report.run_id {
+        Some(_) => process.run == report.run_id,
+        None => process.pid == report.pid && process.installed <= until,
+    })
+}
+
+/// Notes that the death of a run's process had a report, which is delivered: what the system says of it later is no other death.
+pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Result<()> {
+    let Some(pid) = facts.process.map(|process| process.pid).or(facts.app.pid) else { return Ok(()) };
+    let root = store.root()?;
+    let mut reported = reported(&root);
+    let installed = facts.app.installed.map_or(0, |time| time.0);
+    reported.push(ReportedProcess { pid, installed, run: Some(run) });
+    let excess = reported.len().saturating_sub(REPORTED_KEPT);
+    reported.drain(..excess);
+    root.write_atomically(OsStr::new(REPORTED), &serde_json::to_vec(&reported)?)
+}
+
+/// Makes a run that has ended, of a process that had not installed Coroner.
+fn make_run(store: &Store, report: &SystemReport, bytes: &[u8]) -> io::Result<()> {
+    let id = report.run();
+    let run = store.make_ended(id, report.time)?;
+    run.write_atomically(OsStr::new(FILE), bytes)?;
+    // Its report is made when it is read.
+    run.write_atomically(OsStr::new(STATE), b"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_earlier_builds_are_read() {
+        let seen = r#"{"a":{"until":5,"later":[[6,"01010101010101010101010101010101"]]},"b":{}}"#;
+        let seen: BTreeMap<String, Known> = serde_json::from_str(seen).unwrap();
+        assert_eq!((seen["a"].until, &seen["a"].later[..]), (5, &[(6, Id([1; 16]))][..]));
+        let reported = r#"[{"pid":1,"installed":2,"run":"01010101010101010101010101010101"},{"pid":3,"installed":4}]"#;
+        let reported: Vec<ReportedProcess> = serde_json::from_str(reported).unwrap();
+        assert_eq!((reported[0].run, reported[1].run), (Some(Id([1; 16])), None));
+    }
+}
