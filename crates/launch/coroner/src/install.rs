@@ -321,7 +321,7 @@ pub fn after_fork() -> Result<bool, InstallError> {
     {
         let run = coroner_capture::after_fork();
         coroner_capture::settle_parent();
-        let Some(run) = run.map_err(|error| InstallError::CrashPath(error.into()))? else { return Ok(false) };
+        let Some(run) = run? else { return Ok(false) };
         let Inner { store, scope, deliverer, .. } = &*parent.inner;
         scope.begin_session(Id(run.id));
         let inner = Inner {

@@ -31,7 +31,10 @@ impl CrashPathError {
 
     #[cfg(not(supported))]
     fn errno(&self) -> Option<i32> {
-        self.0.error.raw_os_error()
+        match &self.0 {
+            Reason::Failed { error, .. } => error.raw_os_error(),
+            Reason::AlreadyInstalled => None,
+        }
     }
 
     #[cfg(supported)]
@@ -46,16 +49,22 @@ impl CrashPathError {
     }
 }
 
-impl From<Reason> for CrashPathError {
+impl From<Reason> for InstallError {
     fn from(reason: Reason) -> Self {
-        Self(reason)
+        match reason {
+            Reason::AlreadyInstalled => Self::AlreadyInstalled,
+            reason => Self::CrashPath(CrashPathError(reason)),
+        }
     }
 }
 
 impl fmt::Display for CrashPathError {
     #[cfg(not(supported))]
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
+        match &self.0 {
+            Reason::Failed { step, error } => write!(out, "{step}: {error}"),
+            Reason::AlreadyInstalled => InstallError::AlreadyInstalled.fmt(out),
+        }
     }
 
     #[cfg(supported)]

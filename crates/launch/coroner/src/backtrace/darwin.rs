@@ -9,7 +9,7 @@ use coroner_process::symtab::{MachO, NameScan, Placement, Problem, ScanError};
 use coroner_unwind::SwiftAsync;
 use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 
-use super::images::LoadedImage;
+use super::loaded_image::LoadedImage;
 use super::{NotCaptured, ThreadId};
 
 /// Calls `with` with a thread's registers, and what is done at marks of Swift's async frames, while it stands still. The kernel stops it,

@@ -7,7 +7,7 @@ use coroner_report::text::{Style, write_frames};
 use coroner_report::wire::{AddressKind, FoundBy, ImageKind};
 
 use super::Backtrace;
-use super::images::LoadedImage;
+use super::loaded_image::LoadedImage;
 use crate::naming;
 
 impl fmt::Display for Backtrace {

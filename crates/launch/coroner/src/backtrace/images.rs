@@ -1,34 +1,18 @@
 //! The loaded images as names and options see them: what is known of each, beside the walker's list.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 
 #[cfg(supported)]
 use coroner_process::images;
-use coroner_unwind::AddressRange;
 #[cfg(supported)]
 use coroner_walk::{LiveImages, LiveReader};
 
-use super::names::SymbolTable;
+use super::loaded_image::LoadedImage;
 #[cfg(supported)]
 use super::os;
 #[cfg(supported)]
 use super::shared_arc::SharedArc;
 use crate::fork_locks;
-
-#[derive(Debug)]
-pub(super) struct LoadedImage {
-    pub path: PathBuf,
-    pub build_id: Vec<u8>,
-    /// All mapped addresses.
-    pub range: AddressRange,
-    pub slide: u64,
-    pub in_app: bool,
-    /// Whether its symbols are read where it is loaded and not in its file.
-    pub named_in_memory: bool,
-    /// Its symbols, opened when something is named.
-    pub symbols: OnceLock<Option<SymbolTable>>,
-}
 
 #[derive(Debug, Default)]
 pub(super) struct LoadedImages {
@@ -63,6 +47,17 @@ pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
     let Some(memory) = memory else { return Arc::default() };
     let held = CURRENT.load();
     held.filter(|held| held.list.as_ref().is_some_and(|list| list.is_current(memory))).unwrap_or_else(|| make(memory))
+}
+
+/// Whether an image is loaded now. Where it was, if it is not, something else may be mapped: the very file that is compared with it.
+#[cfg(supported)]
+pub(super) fn is_listed(image: &LoadedImage) -> bool {
+    let now = current(LiveReader::new());
+    now.image_at(image.range.start).is_some_and(|there| {
+        // The path of an image with an id does not count: that of a program whose file was replaced changes.
+        let same_id = there.build_id == image.build_id && (!image.build_id.is_empty() || there.path == image.path);
+        there.range == image.range && same_id
+    })
 }
 
 /// Finds what is known of the images now, and keeps it.

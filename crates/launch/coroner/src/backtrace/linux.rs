@@ -9,7 +9,7 @@ use coroner_process::symtab::{ElfLoaded, NameScan, ScanError};
 use coroner_unwind::SwiftAsync;
 use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 
-use super::images::{self, LoadedImage};
+use super::loaded_image::LoadedImage;
 use super::{NotCaptured, ThreadId};
 
 /// Calls `with` with a thread's registers, and what is done at marks of Swift's async frames, while it stands still.
@@ -60,17 +60,7 @@ pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
 /// Whether a file that was mapped by now is the one that the image was loaded from.
 pub(super) fn is_file_of(image: &LoadedImage, map: &[u8]) -> bool {
     let file = |address| mapping_at(address).map(|mapping| mapping.file).filter(|file| file.is_file());
-    file(image.range.start).is_some_and(|loaded| file(map.as_ptr() as u64) == Some(loaded)) && is_listed(image)
-}
-
-/// Whether an image is loaded now. Where it was, if it is not, something else may be mapped: the very file that is compared with it.
-fn is_listed(image: &LoadedImage) -> bool {
-    let now = images::current(LiveReader::new());
-    now.image_at(image.range.start).is_some_and(|there| {
-        // The path of an image with an id does not count: that of a program whose file was replaced changes.
-        let same_id = there.build_id == image.build_id && (!image.build_id.is_empty() || there.path == image.path);
-        there.range == image.range && same_id
-    })
+    file(image.range.start).is_some_and(|loaded| file(map.as_ptr() as u64) == Some(loaded))
 }
 
 fn mapping_at(address: u64) -> Option<Mapping> {

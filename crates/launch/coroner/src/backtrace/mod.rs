@@ -29,6 +29,7 @@ mod display;
 pub(crate) mod images;
 #[cfg(all(supported, not(target_vendor = "apple")))]
 mod linux;
+mod loaded_image;
 mod names;
 #[cfg(supported)]
 mod shared_arc;

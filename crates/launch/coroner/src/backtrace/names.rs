@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
-use std::path::Path;
 use std::sync::Arc;
 
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_process::symtab::{Extent, LookupAddress, NameScan};
 use coroner_report::model::is_runtime_code;
-#[cfg(supported)]
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::Backtrace;
-use super::images::LoadedImage;
+#[cfg(supported)]
+use super::images::is_listed;
+#[cfg(supported)]
+use super::loaded_image::MappedFile;
+use super::loaded_image::{LoadedImage, SymbolTable};
 #[cfg(supported)]
 use super::os;
 use crate::naming::demangle;
@@ -128,49 +128,6 @@ impl Names {
     }
 }
 
-/// A file, mapped to be read.
-#[derive(Debug)]
-pub(super) struct MappedFile(&'static [u8]);
-
-#[cfg(supported)]
-impl MappedFile {
-    fn open(path: &Path) -> Option<MappedFile> {
-        let file = File::open(path).ok()?;
-        let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
-        // SAFETY: at an address of the kernel's choice: nothing that exists is touched. It refuses an empty file.
-        let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.ok()?;
-        // SAFETY: mapped for that length until the drop, which ends the last use. The file is one that runs in this process; it is replaced by
-        // renaming, not written over, by every tool that installs programs (the kernel refuses writing to it while it is mapped as code,
-        // ETXTBSY, for programs).
-        Some(MappedFile(unsafe { std::slice::from_raw_parts(at.cast(), length) }))
-    }
-}
-
-impl std::ops::Deref for MappedFile {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.0
-    }
-}
-
-#[cfg(supported)]
-impl Drop for MappedFile {
-    fn drop(&mut self) {
-        // SAFETY: `open` mapped it, and the borrows that `deref` gave are over.
-        let _ = unsafe { munmap(self.0.as_ptr().cast_mut().cast(), self.0.len()) };
-    }
-}
-
-/// Where an image's symbols are.
-#[derive(Debug)]
-pub(super) enum SymbolTable {
-    /// Its file, mapped.
-    File(MappedFile),
-    /// The symbols in memory: of the vdso, which is no file, and of Mach-O images, which keep theirs there.
-    Memory,
-}
-
 impl SymbolTable {
     #[cfg(not(supported))]
     fn open(_image: &LoadedImage) -> Option<SymbolTable> {
@@ -183,7 +140,7 @@ impl SymbolTable {
             return Some(SymbolTable::Memory);
         }
         let loaded = os::places_of_file(image).into_iter().filter_map(|path| MappedFile::open(&path));
-        let mut loaded = loaded.filter(|map| os::is_file_of(image, map));
+        let mut loaded = loaded.filter(|map| os::is_file_of(image, map) && is_listed(image));
         // Another file may have the same id: the same version was installed again. It is compared when it is read.
         let same_id = || MappedFile::open(&image.path).filter(|_| !image.build_id.is_empty());
         loaded.next().or_else(same_id).map(SymbolTable::File)

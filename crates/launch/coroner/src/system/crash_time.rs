@@ -8,19 +8,15 @@ use coroner_process::registers::Registers;
 use coroner_report::wire::{AddressKind, FoundBy, Frame};
 
 use crate::backtrace::Backtrace;
-use crate::install_error::InstallError;
 
 pub(crate) use coroner_capture::InstallError as Reason;
 pub(crate) use {coroner_capture as capture, coroner_process as process, coroner_walk as walk};
 
 /// Begins a run in the store at `directory`, and takes the signals.
-pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> Result<capture::Run, InstallError> {
-    // A path with a NUL in it could not have been opened.
-    let path = CString::new(directory.as_os_str().as_bytes()).map_err(|_| InstallError::NoStoreDirectory)?;
-    capture::install(&path, options).map_err(|error| match error {
-        Reason::AlreadyInstalled => InstallError::AlreadyInstalled,
-        other => InstallError::CrashPath(other.into()),
-    })
+pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> Result<capture::Run, Reason> {
+    // A path with a NUL in it could not have been opened as a store; an empty one fails.
+    let path = CString::new(directory.as_os_str().as_bytes()).unwrap_or_default();
+    capture::install(&path, options)
 }
 
 /// A stack of this thread, as a report's exception has it.

@@ -2,6 +2,7 @@
 //! state, and what the process says of itself (a panic, an error that it handled) becomes a report, by the standard library.
 
 pub(crate) mod capture;
+pub(crate) mod exception;
 pub(crate) mod process;
 mod report;
 mod run;
@@ -11,12 +12,18 @@ mod windows_crash;
 
 use std::path::Path;
 
-use crate::install_error::InstallError;
-
 pub(crate) use run::Reason;
 pub(crate) use walk::Stack;
 
 /// Begins a run in the store at `directory`.
-pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> Result<capture::Run, InstallError> {
-    run::install(directory, options)
+pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> Result<capture::Run, Reason> {
+    let current = run::install(directory, options)?;
+    let mut limits = capture::InstallLimits::default();
+    #[cfg(windows_crashes)]
+    let is_armed = windows_crash::install(current, options, run::random_id());
+    #[cfg(not(windows_crashes))]
+    let is_armed = false;
+    limits.no_faults = !is_armed;
+    let run::Current { id, pid, state, .. } = *current;
+    Ok(capture::Run { id, pid, state, limits, previous: None, pid_namespace: 0 })
 }

@@ -10,14 +10,31 @@ use coroner_report::wire::{
     ThreadFlags, WalkEnd, seal_header,
 };
 
-use super::capture::{FIRST_NON_FATAL, exception::Ending};
 use super::run::{Current, random_id};
 use crate::store::directory::Directory;
 
+/// The number of a run's first report after which the process goes on.
+pub(crate) const FIRST_NON_FATAL: u32 = 9;
 /// Room for the payload of a section: an exception's text of frames is 24 KiB at most.
 const ROOM: usize = 256 << 10;
 /// Reports of deaths that a run may have; the last one's place is used again. One more place is that of a fault (`windows_crash`).
 const MAX_REPORTS: u32 = FIRST_NON_FATAL - 2;
+
+/// What becomes of the process after the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Fatal,
+    /// It was reported as fatal already on this thread, and has grown worse.
+    FatalAgain,
+    NonFatal,
+}
+
+/// A report has the calling thread in any case.
+#[derive(Clone, Copy)]
+pub(crate) enum Threads {
+    AsInstalled,
+    This,
+}
 
 /// A report in the making.
 struct Sections {

@@ -1,42 +1,38 @@
 //! The run of this process: its directory in the store, the lock, the mapped state. The layout on the disk is that of `coroner-run`.
 
-use std::fmt;
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use coroner_capture::{CleanRun, InstallLimits, InstallOptions};
+use coroner_capture::{Budget, CleanRun, InstallLimits, InstallOptions};
 use coroner_report::model::Id;
 use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
 use memmap2::MmapMut;
 
 use super::process::threads::process_id;
 use crate::clock::now_ns;
-use crate::install_error::InstallError;
 use crate::locked::locked;
 use crate::store::directory::{Directory, try_lock};
 use crate::store::{LOCK, RUNS, STATE, name_of};
 
-/// The step of beginning a run that failed, and what the system said.
+/// Why a run could not begin.
 #[derive(Debug)]
-pub(crate) struct Reason {
-    step: &'static str,
-    pub(crate) error: io::Error,
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}: {}", self.step, self.error)
-    }
+pub(crate) enum Reason {
+    AlreadyInstalled,
+    /// A step failed.
+    Failed {
+        step: &'static str,
+        error: io::Error,
+    },
 }
 
 /// For `map_err`.
-fn at(step: &'static str) -> impl FnOnce(io::Error) -> InstallError {
-    move |error| InstallError::CrashPath(Reason { step, error }.into())
+fn at(step: &'static str) -> impl FnOnce(io::Error) -> Reason {
+    move |error| Reason::Failed { step, error }
 }
 
 /// The run that an install began.
@@ -69,6 +65,13 @@ pub(super) struct Current {
     /// Reports of the process's death, and of what it survived.
     pub(super) reports: AtomicU32,
     pub(super) non_fatal: AtomicU32,
+    /// Reports of what it survived that wait for their delivery, and how many more may be written.
+    pub(super) waiting: AtomicU32,
+    pub(super) budget: Budget,
+    /// The number of the thread that dies of what is reported, and one more; 0 for none.
+    pub(super) dying: AtomicU64,
+    /// The process dies of what is reported.
+    pub(super) is_reported: AtomicBool,
     /// Held for the process's life; given back by an uninstall.
     lock: Mutex<Option<File>>,
 }
@@ -109,10 +112,10 @@ pub(super) fn random_id() -> [u8; 16] {
     id
 }
 
-pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<Run, InstallError> {
+pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<&'static Current, Reason> {
     // SAFETY: as in `current`.
     if !CURRENT.load(Ordering::Acquire).is_null() {
-        return Err(InstallError::AlreadyInstalled);
+        return Err(Reason::AlreadyInstalled);
     }
     ProcessIdentity::begin(now_ns());
     let id = random_id();
@@ -137,27 +140,21 @@ pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<Run, Ins
         waited_ns: AtomicU64::new(0),
         reports: AtomicU32::new(0),
         non_fatal: AtomicU32::new(0),
+        waiting: AtomicU32::new(0),
+        budget: Budget::new(),
+        dying: AtomicU64::new(0),
+        is_reported: AtomicBool::new(false),
         lock: Mutex::new(Some(lock)),
     };
-    super::capture::exception::begin_run();
-    let current: &'static mut Current = Box::leak(Box::new(current));
+    current.budget.begin();
+    let current = Box::leak(Box::new(current));
     CURRENT.store(current, Ordering::Release);
-    #[cfg(windows_crashes)]
     // SAFETY: from `Box::leak` above, and never freed.
-    let no_faults = !super::windows_crash::install(unsafe { &*CURRENT.load(Ordering::Acquire) }, options, random_id());
-    #[cfg(not(windows_crashes))]
-    let no_faults = true;
-    let mut limits = InstallLimits::default();
-    limits.no_faults = no_faults;
-    Ok(Run { id, pid: process_id(), state, limits, previous: None, pid_namespace: 0 })
+    Ok(unsafe { &*CURRENT.load(Ordering::Acquire) })
 }
 
 /// The lock, taken, and the state, mapped for ever.
-fn make(
-    directory: &Directory,
-    id: [u8; 16],
-    options: &InstallOptions,
-) -> Result<(File, RunState<'static>), InstallError> {
+fn make(directory: &Directory, id: [u8; 16], options: &InstallOptions) -> Result<(File, RunState<'static>), Reason> {
     let lock = directory.new_file(LOCK.as_ref()).map_err(at("can't make the run's lock"))?;
     // Of two runs that began within one tick of the file system's clock nobody could say which was the last.
     let _ = lock.set_modified(SystemTime::now());
@@ -193,8 +190,6 @@ fn process_start() -> u64 {
 /// Ends this run. Its state stays mapped.
 pub(super) fn uninstall() {
     let Some(current) = current() else { return };
-    #[cfg(windows_crashes)]
-    super::windows_crash::disarm();
     current.state.set_scalar(Scalar::EXIT_TIME, now_ns());
     current.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
     CURRENT.store(std::ptr::null_mut(), Ordering::Release);

@@ -318,7 +318,7 @@ fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
         ..CrashRecord::default()
     });
     RECORD.store(record, Ordering::Release);
-    super::capture::exception::set_reported(true);
+    armed.run.is_reported.store(true, Ordering::Release);
     // SAFETY: the events are never closed.
     unsafe {
         SetEvent(handlers.wake[0] as HANDLE);
@@ -333,7 +333,7 @@ fn own(tid: u64, armed: &Armed) -> bool {
     loop {
         // A panic that the process dies of, or a crash that it dies of already, says more than what comes of it.
         match OWNER.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) if super::capture::exception::is_reported_as_fatal() => {
+            Ok(_) if armed.run.is_reported.load(Ordering::Acquire) => {
                 OWNER.store(0, Ordering::Release);
                 return false;
             }
@@ -356,7 +356,7 @@ fn survived() {
     if let Some(dump) = armed.dump {
         dump::empty(dump);
     }
-    super::capture::exception::set_reported(false);
+    armed.run.is_reported.store(false, Ordering::Release);
     OWNER.store(0, Ordering::Release);
 }
 
