@@ -11,42 +11,6 @@
 // Linked for what it exports.
 extern crate coroner_ffi as _;
 
-mod exceptions;
-mod install;
+mod jni_methods;
 #[cfg(target_os = "android")]
 mod logcat;
-mod scope;
-
-use jni::Env;
-use jni::errors::Error;
-use jni::objects::JString;
-
-/// Why a native method did nothing.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{0}")]
-    Jni(#[from] Error),
-    #[error("{0}")]
-    Scope(#[from] coroner::ScopeError),
-    #[error("{0}")]
-    Install(#[from] coroner::InstallError),
-    #[error("no DSN: {0}")]
-    Dsn(String),
-    #[error("no OTLP server: {0}")]
-    Otlp(String),
-    #[error("no JSON: {0}")]
-    Json(#[from] serde_json::Error),
-    #[error("{0}")]
-    Io(#[from] std::io::Error),
-    #[error("Coroner is not installed")]
-    NotInstalled,
-}
-
-/// A text of Java's; `None` if it is null.
-fn optional(env: &Env<'_>, text: &JString<'_>) -> Result<Option<String>, Failure> {
-    if text.is_null() { Ok(None) } else { Ok(Some(text.try_to_string(env)?)) }
-}
-
-fn installed() -> Result<coroner::Coroner, Failure> {
-    coroner::installed().ok_or(Failure::NotInstalled)
-}

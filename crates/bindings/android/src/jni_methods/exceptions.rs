@@ -6,7 +6,7 @@ use jni::objects::{JClass, JString};
 use jni::sys::jboolean;
 use jni::{Env, NativeMethod, native_method};
 
-use crate::{Failure, optional};
+use super::{Failure, optional};
 
 const _: NativeMethod = native_method! {
     java_type = "dev.coroner.Coroner",

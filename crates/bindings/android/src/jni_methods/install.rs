@@ -10,7 +10,7 @@ use jni::objects::{JByteArray, JClass, JString};
 use jni::sys::{jboolean, jint, jlong};
 use jni::{Env, NativeMethod, native_method};
 
-use crate::{Failure, installed, optional};
+use super::{Failure, installed, optional};
 
 const _: [NativeMethod; 8] = [
     native_method! {
