@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use crate::http::{MAX_BODY, Response};
+use crate::response::{MAX_BODY, Response};
 use crate::url::Url;
 
 /// Most bytes of the head of an answer.

@@ -19,7 +19,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::de::DeserializeOwned;
@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::files::{Change, is_passing, private_directories, sync_directory};
 use crate::gate::{Entered, Gate};
+use crate::locked::locked;
 use crate::waits::MAX_WAIT;
 
 /// Ids of what was sent that are kept, to tell what comes again.
@@ -193,11 +194,6 @@ impl Open {
             }
         }
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What the mutexes here guard is on the disk, and whole at every point.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The right to send, for one process and one thread, until dropped.

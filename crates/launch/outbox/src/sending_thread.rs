@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::locked::locked;
 
 /// The sending thread sleeps no longer than this: clocks are set, networks come back.
 const MAX_SLEEP: Duration = Duration::from_hours(1);
@@ -57,7 +59,7 @@ impl SendingThread {
 
     /// Asks for a round, and says which [`Work::served`] tells that one that began after this call is over.
     fn ask(&self) -> u64 {
-        let mut work = self.shared.locked();
+        let mut work = locked(&self.shared.work);
         work.asked += 1;
         let asked = work.asked;
         if !work.running {
@@ -78,7 +80,7 @@ impl SendingThread {
         let deadline = Instant::now().checked_add(timeout);
         // A round that is going on may have begun before what is to be flushed came: it is not the one to wait for.
         let asked = self.ask();
-        let mut work = self.shared.locked();
+        let mut work = locked(&self.shared.work);
         while work.served < asked {
             if !work.running {
                 return false;
@@ -94,21 +96,16 @@ impl SendingThread {
 }
 
 impl Shared {
-    fn locked(&self) -> MutexGuard<'_, Work> {
-        // The fields are set one by one, and each is valid at every point.
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The thread: rounds, and sleeps until the next is due.
     fn run(&self) {
-        let mut work = self.locked();
+        let mut work = locked(&self.work);
         loop {
             work.begun = work.asked;
             drop(work);
             let round = std::panic::catch_unwind(AssertUnwindSafe(|| (self.round)()));
             // What made a round panic will do so again.
             let round = round.unwrap_or(Round { left: 1, again: None });
-            work = self.locked();
+            work = locked(&self.work);
             work.served = work.begun;
             work.last = round;
             self.changed.notify_all();

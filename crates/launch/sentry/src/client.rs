@@ -4,10 +4,10 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use coroner_outbox::SendingThread;
+use coroner_outbox::{SendingThread, locked};
 use coroner_report::model::{CrashFlag, Report, RunFacts};
 use coroner_report::run_state::ExitKind;
 use coroner_report::wire::Monitor;
@@ -39,11 +39,6 @@ struct Inner {
     thread: SendingThread,
     /// What this run is of, once that is known.
     current: Mutex<Option<Conditions>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Values under these locks are valid at every point.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A client can't be made.

@@ -1,10 +1,10 @@
 //! What is sent when, and what follows from the answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, SystemTime};
 
-use coroner_outbox::{MAX_WAIT, Round, backoff, parse_retry_after};
+use coroner_outbox::{MAX_WAIT, Round, backoff, locked, parse_retry_after};
 
 use crate::client_report::{Discarded, Reason};
 use crate::envelope::{Envelope, item_type};
@@ -55,11 +55,6 @@ enum Next {
     Unknown,
     /// Nothing more can be sent now.
     Stop,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Values under these locks are valid at every point.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Sender {

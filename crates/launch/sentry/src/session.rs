@@ -3,7 +3,6 @@
 //! A session is one run. A server counts it when an update says `init`, and counts it as crashed or abnormal when an update says
 //! so; no more may come after one that ends it (develop.sentry.dev, *Sessions*).
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use coroner_report::model::{RunFacts, TerminationReason, Timestamp};
@@ -11,8 +10,11 @@ use coroner_report::run_state::{ExitKind, Foreground};
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 
-use crate::envelope::{Item, item_type};
 use crate::event::{environment, release, time_text};
+
+mod items;
+
+pub use items::{Aggregate, items};
 
 /// Most updates in one envelope that servers take.
 pub const MAX_IN_ENVELOPE: usize = 100;
@@ -323,59 +325,4 @@ impl PendingSessions {
 
 fn is_in(batch: &[SessionUpdate], update: &SessionUpdate) -> bool {
     batch.iter().any(|one| (&one.sid, one.seq) == (&update.sid, update.seq))
-}
-
-/// The items of a batch.
-pub fn items(batch: &[SessionUpdate], mode: SessionMode) -> Vec<Item> {
-    match mode {
-        SessionMode::Aggregated => aggregate(batch),
-        _ => batch.iter().map(|update| Item::json(item_type::SESSION, update)).collect(),
-    }
-}
-
-/// Counts of sessions that began in one minute.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Aggregate {
-    /// The minute.
-    pub started: String,
-    /// Who.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub did: Option<String>,
-    /// Those that ended well.
-    #[serde(default)]
-    pub exited: u64,
-    /// Those that ended well and had errors.
-    #[serde(default)]
-    pub errored: u64,
-    /// Those that crashed.
-    #[serde(default)]
-    pub crashed: u64,
-    /// Those that ended otherwise.
-    #[serde(default)]
-    pub abnormal: u64,
-}
-
-/// One `sessions` item for each release and environment.
-fn aggregate(updates: &[SessionUpdate]) -> Vec<Item> {
-    let mut counts: BTreeMap<&SessionAttributes, BTreeMap<(String, Option<String>), Aggregate>> = BTreeMap::new();
-    for update in updates {
-        // `2026-11-21T01:02:03.4Z` to the minute.
-        let minute = update.started.get(..16).unwrap_or(&update.started);
-        let started = format!("{minute}:00Z");
-        let key = (started.clone(), update.did.clone());
-        let count = counts.entry(&update.attrs).or_default().entry(key).or_default();
-        count.started = started;
-        count.did.clone_from(&update.did);
-        match (update.status.as_str(), update.errors) {
-            ("crashed", _) => count.crashed += 1,
-            ("abnormal", _) => count.abnormal += 1,
-            (_, 0) => count.exited += 1,
-            _ => count.errored += 1,
-        }
-    }
-    let item = |(attrs, counts): (&SessionAttributes, BTreeMap<_, Aggregate>)| {
-        let aggregates: Vec<Aggregate> = counts.into_values().collect();
-        Item::json(item_type::SESSIONS, &serde_json::json!({ "aggregates": aggregates, "attrs": attrs }))
-    };
-    counts.into_iter().map(item).collect()
 }

@@ -1,6 +1,7 @@
-use super::*;
 use coroner_report::model::{Breadcrumb, Lifecycle};
 use coroner_report::wire::Monitor;
+
+use super::*;
 
 fn run() -> RunFacts {
     let mut run = RunFacts { run_id: Id([0xab; 16]), ..RunFacts::default() };
