@@ -3,14 +3,14 @@
 use std::error::Error;
 use std::fmt::Write;
 
-use crate::system::capture::exception::{self, Ending};
 use coroner_process::registers::Registers;
 use coroner_report::wire::{Exception, Monitor};
 
 pub use coroner_report::wire::Language;
 
-use crate::delivery::own_run;
+use crate::own_run;
 use crate::system::Stack;
+use crate::system::capture::exception::{self, Ending};
 
 /// A handled exception of any language, for [`report_exception`].
 #[derive(Debug, Clone, Copy)]

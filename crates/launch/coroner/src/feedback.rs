@@ -2,7 +2,7 @@
 
 use coroner_report::model::Id;
 
-/// What a user says, for [`feedback`].
+/// What a user says, for [`feedback`](crate::feedback()).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Feedback {
@@ -41,14 +41,14 @@ impl Feedback {
     }
 }
 
-/// Delivers what a user says, most often of the last crash, by the sinks that can ([`Sink::feedback`](crate::Sink::feedback)). `false` if
-/// none took it, or Coroner is not installed.
-///
-/// ```no_run
-/// # let coroner = coroner::installed().unwrap();
-/// let said = coroner::Feedback::new("I was only saving the document").event_id(coroner.last_run().event_id);
-/// coroner::feedback(&said);
-/// ```
-pub fn feedback(feedback: &Feedback) -> bool {
-    crate::installed().is_some_and(|coroner| coroner.take_feedback(feedback))
+#[cfg(feature = "sentry")]
+impl From<&Feedback> for coroner_sentry::Feedback {
+    fn from(feedback: &Feedback) -> Self {
+        Self {
+            event_id: feedback.event_id.map(|id| id.to_string()),
+            message: feedback.message.clone(),
+            name: feedback.name.clone(),
+            email: feedback.email.clone(),
+        }
+    }
 }

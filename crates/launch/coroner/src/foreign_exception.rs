@@ -5,9 +5,9 @@ use coroner_process::registers::Registers;
 use coroner_report::wire::{Exception, Language, Monitor};
 use serde::Serialize;
 
-use crate::delivery::own_run;
 use crate::exception::current_registers;
 use crate::frame_text::lines;
+use crate::own_run;
 use crate::system::capture::exception::{self, Ending, Threads};
 
 /// An exception of a language with a runtime of its own, for [`report_foreign_exception`].

@@ -37,8 +37,10 @@ mod config;
 mod crash_loop_guard;
 mod data_dir;
 mod delivery;
+mod delivery_thread;
 mod device_state;
 mod exception;
+mod exit_handler;
 mod facts;
 mod feedback;
 mod foreign_exception;
@@ -47,12 +49,14 @@ mod frame_text;
 mod hang;
 mod install;
 mod install_error;
+mod installed;
 mod last_run;
 mod level;
 mod locked;
 mod naming;
 mod outcome;
 mod own_report;
+mod own_run;
 #[cfg(feature = "panics")]
 mod panic;
 #[cfg(windows)]
@@ -92,13 +96,14 @@ pub use exception::{
 };
 #[doc(hidden)]
 pub use exception::{current_registers, report_coded_error_above, report_exception_above};
-pub use feedback::{Feedback, feedback};
+pub use feedback::Feedback;
 #[doc(hidden)]
 pub use foreign_exception::report_foreign_exception_above;
 pub use foreign_exception::{ForeignException, ForeignFrame, report_foreign_exception};
 pub use hang::{Busy, HangWatch};
-pub use install::{Coroner, after_fork, attach_current_thread, ignore_next_signal, install, installed};
+pub use install::{attach_current_thread, ignore_next_signal, install};
 pub use install_error::{CrashPathError, InstallError};
+pub use installed::{Coroner, after_fork, feedback, installed};
 pub use last_run::LastRun;
 pub use level::Level;
 pub use naming::NamingBudget;

@@ -11,6 +11,8 @@ mod known;
 
 use std::fmt;
 use std::path::Path;
+#[cfg(supported)]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -19,10 +21,25 @@ use coroner_report::run_state::{self, ExitKind, Foreground, Kind, Refused, RunSt
 
 use crate::clock::now_ns;
 use crate::fork_locks;
+#[cfg(supported)]
+use crate::last_run::SIGNALS_TAKEN;
 use crate::level::Level;
+use crate::own_run;
+#[cfg(supported)]
+use crate::signal_owners;
+#[cfg(not(target_vendor = "apple"))]
+use crate::system::capture::is_unsettled_child;
+use crate::vitals;
 
-/// The scope of the installed run. A state is never freed: another thread may be using it while Coroner is uninstalled.
-static ACTIVE: AtomicPtr<RunState<'static>> = AtomicPtr::new(std::ptr::null_mut());
+/// The scope of the installed run. It is never freed: another thread may be using it while Coroner is uninstalled.
+static ACTIVE: AtomicPtr<Active> = AtomicPtr::new(std::ptr::null_mut());
+
+struct Active {
+    state: RunState<'static>,
+    /// Gives a child made by fork a run of its own; returns whether it has one now.
+    #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "a child has no crash reporter there"))]
+    settle_child: fn() -> bool,
+}
 
 /// Why something was not taken into the scope. What was there before stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,10 +258,10 @@ impl Scope {
         Self { state }
     }
 
-    /// Makes it the one that this crate's functions find.
-    pub(crate) fn activate(self) {
+    /// Makes it the one that this crate's functions find. In a child made by fork they call `settle_child` first.
+    pub(crate) fn activate(self, settle_child: fn() -> bool) {
         // Never freed, see `ACTIVE`: some 100 bytes for each install.
-        ACTIVE.store(Box::into_raw(Box::new(self.state)), Ordering::Release);
+        ACTIVE.store(Box::into_raw(Box::new(Active { state: self.state, settle_child })), Ordering::Release);
     }
 
     /// From here on this crate's functions find none.
@@ -276,17 +293,16 @@ impl Scope {
     }
 
     fn active() -> Result<Self, ScopeError> {
+        // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
+        let active = unsafe { ACTIVE.load(Ordering::Acquire).as_ref() }.ok_or(ScopeError::NotInstalled)?;
         // A child made by fork that says something of itself goes on as an app does.
         #[cfg(not(target_vendor = "apple"))]
-        if crate::system::capture::is_unsettled_child() && !matches!(crate::after_fork(), Ok(true)) && !cfg!(supported)
-        {
+        if is_unsettled_child() && !(active.settle_child)() && !cfg!(supported) {
             // It has none, and its parent's is not its own.
             return Err(ScopeError::NotInstalled);
         }
-        let state = ACTIVE.load(Ordering::Acquire);
-        // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
-        let state = unsafe { state.as_ref() }.ok_or(ScopeError::NotInstalled)?;
-        Ok(Self { state: if is_changing() { state.together() } else { *state } })
+        let state = active.state;
+        Ok(Self { state: if is_changing() { state.together() } else { state } })
     }
 
     /// Begins the run's session, by which servers count how many runs crash: its id is the run's.
@@ -391,7 +407,7 @@ impl Scope {
         let foreground = if is_foreground { Foreground::FOREGROUND } else { Foreground::BACKGROUND };
         self.state.set_scalar(Scalar::FOREGROUND, foreground.0.into());
         self.state.set_scalar(Scalar::FOREGROUND_CHANGED, now_ns());
-        crate::delivery::own_run::wake();
+        own_run::wake();
     }
 
     /// Sets which trace the app is at work on, so that a report is linked to it: ids of W3C Trace Context and OpenTelemetry, in hexadecimal
@@ -491,8 +507,23 @@ impl Scope {
         let data = data.as_deref();
         self.state.breadcrumb(&run_state::Breadcrumb { time_ns, level, kind, category, message, data });
         #[cfg(supported)]
-        crate::signal_owners::look(time_ns);
-        crate::vitals::note_at(&self.state, time_ns);
+        {
+            static IS_FIRST: AtomicBool = AtomicBool::new(true);
+            if IS_FIRST.load(Ordering::Relaxed) && IS_FIRST.swap(false, Ordering::Relaxed) {
+                own_run::note_storage();
+            }
+            self.note_signal_owners(time_ns);
+        }
+        vitals::note_at(&self.state, time_ns);
+    }
+
+    /// Notes who has taken a crash signal from Coroner, if that is new: in the log and a tag.
+    #[cfg(supported)]
+    pub(crate) fn note_signal_owners(&self, now_ns: u64) {
+        if let Some(taken) = signal_owners::look(now_ns) {
+            log::warn!("coroner: {taken}");
+            let _ = self.set_tag(SIGNALS_TAKEN, &taken);
+        }
     }
 
     /// Forgets all breadcrumbs.

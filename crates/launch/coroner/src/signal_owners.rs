@@ -1,4 +1,4 @@
-//! Saying who has taken a crash signal from Coroner: in the log, in this run's tags, and so at the next launch.
+//! Finding out who has taken a crash signal from Coroner: for the log, this run's tags, and so the next launch.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -7,25 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_capture::{TakenSignal, look_at_signals};
 
-use crate::delivery::own_run;
-use crate::last_run::SIGNALS_TAKEN;
 use crate::locked::locked;
-use crate::scope;
 
 /// How often it is looked at most.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Looks if the last look is a second ago at `now_ns`, by any clock.
-pub(crate) fn look(now_ns: u64) {
+/// Looks if the last look is a second ago at `now_ns`, by any clock. Returns a sentence on all that were taken so far, if there are new ones.
+pub(crate) fn look(now_ns: u64) -> Option<String> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let last = LAST.load(Ordering::Relaxed);
     if now_ns.abs_diff(last) < INTERVAL_NS
         || LAST.compare_exchange(last, now_ns, Ordering::Relaxed, Ordering::Relaxed).is_err()
     {
-        return;
-    }
-    if last == 0 {
-        own_run::note_storage();
+        return None;
     }
     let mut all = locked(&TAKEN);
     let mut is_new = false;
@@ -34,11 +28,7 @@ pub(crate) fn look(now_ns: u64) {
         all.push(taken);
         is_new = true;
     });
-    if is_new {
-        let text = describe(&all);
-        log::warn!("coroner: {text}");
-        let _ = scope::set_tag(SIGNALS_TAKEN, &text);
-    }
+    is_new.then(|| describe(&all))
 }
 
 /// Those of this run.

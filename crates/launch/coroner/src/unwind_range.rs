@@ -3,8 +3,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::system::walk::{MAX_RANGES, Native, RANGES};
 use coroner_unwind::{Architecture, RegisterError, Registration, Row, Rule};
+
+use crate::system::walk::{MAX_RANGES, Native, RANGES};
 
 /// How the caller of a frame is found, at every instruction of a range: where the stack pointer was before the call (the *canonical
 /// frame address*, CFA) and where, from there, the caller's registers were saved.

@@ -20,7 +20,7 @@ pub use delivery::Delivery;
 pub use exceptions::{Exceptions, PanicPolicy};
 pub use limits::Limits;
 
-pub(crate) use delivery::OnCrashedLastRun;
+pub(crate) use delivery::{BeforeDeliver, OnCrashedLastRun, Scrub};
 use hook::Hook;
 
 /// What an app decides. Only the app's name has no default, and most apps set no more than is here; the rest is in four groups: [`Crashes`],

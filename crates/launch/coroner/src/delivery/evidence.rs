@@ -11,7 +11,7 @@ use std::time::Instant;
 use coroner_report::model::{Id, Processing};
 use coroner_report::run_state::{ProcessIdentity, RunState, Scalar};
 
-use super::Deliverer;
+use super::ended_runs::{EndedRuns, record};
 use crate::run_end::crash_threads;
 use crate::store::ListedRun;
 
@@ -28,7 +28,7 @@ impl Drop for Mark<'_> {
     }
 }
 
-impl Deliverer {
+impl EndedRuns {
     /// Notes that the calling thread processes `run`.
     pub(super) fn mark(&self, run: Id) -> Mark<'_> {
         if let Some(state) = &self.own_state {
@@ -68,10 +68,10 @@ impl Deliverer {
                 && let Ok(Some(mut suspect)) = self.claim(suspect, process)
             {
                 suspect.progress.attempts = suspect.progress.attempts.saturating_add(1);
-                self.record(&suspect);
+                record(&suspect);
             }
             crashed.progress.counted = true;
-            self.record(&crashed);
+            record(&crashed);
         }
     }
 }

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant, SystemTime};
 use coroner_report::run_state::ProcessIdentity;
 
 use super::Deliverer;
+use super::last_run_search::note_of_other;
 use crate::bundle::is_written;
-use crate::last_run::{LastRun, MAX_CRASHES};
-use crate::locked::locked;
+use crate::last_run::LastRun;
 use crate::naming::Naming;
-use crate::run_end::{is_no_launch, outcome};
+use crate::run_end::is_no_launch;
 use crate::sink::Submission;
 use crate::store::progress::Progress;
 use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};
@@ -62,23 +62,23 @@ impl Intake {
 impl Deliverer {
     /// Takes the first look. From `until` on, runs without a report stay for the delivery thread; once a report is stored, it ends then.
     pub(crate) fn intake(&self, until: Instant) -> Intake {
-        let Ok(found) = self.store.unprocessed(Some(self.own)) else {
+        let Ok(found) = self.runs.list() else {
             return Intake { left: true, unstored: true, ..Intake::default() };
         };
         let process = ProcessIdentity::of_this_process();
         // First of all, and however long it takes, so that launches that are killed before more is done do not fill the disk: what
         // runs did not use of what was reserved for them.
         for listed in found.runs.iter().rev().filter(|listed| listed.has_reserved).take(MAX_RELEASED) {
-            if let Ok(Some(run)) = self.claim(listed, &process) {
+            if let Ok(Some(run)) = self.runs.claim(listed, &process) {
                 run.release_reserved();
             }
         }
-        self.count_evidence(&found.runs, &process, Some(until));
-        self.look_until(&found.runs, &process, Some(until));
+        self.runs.count_evidence(&found.runs, &process, Some(until));
+        self.last_run.look(&self.runs, &found.runs, &process, Some(until));
         let mut intake = Intake { left: !found.foreign.is_empty(), ..Intake::default() };
         for listed in &found.runs {
             let is_late = Instant::now() >= until;
-            let is_done = listed.progress.stored_early || listed.progress.attempts >= self.options.attempts;
+            let is_done = listed.progress.stored_early || listed.progress.attempts >= self.runs.attempts;
             if is_done || (is_late && if listed.has_report { intake.is_over() } else { intake.removed }) {
                 intake.left = true;
                 if listed.progress.stored_early && !std::mem::replace(&mut intake.counted, true) {
@@ -87,7 +87,7 @@ impl Deliverer {
                 continue;
             }
             intake.tried += usize::from(listed.has_report);
-            match self.claim(listed, &process) {
+            match self.runs.claim(listed, &process) {
                 Ok(Some(run)) => intake.left |= self.store_early(run, until, &mut intake),
                 // It lives, or somebody else is at it.
                 Ok(None) => {}
@@ -116,8 +116,8 @@ impl Deliverer {
         let retention = Retention { age: Duration::MAX, ..self.retention };
         let mut lost = 0;
         for kept in retention.beyond(kept.collect(), SystemTime::now()).into_iter().take(MAX_REMOVED) {
-            let Ok(Some(run)) = self.claim(kept.item, process) else { continue };
-            let is_removed = self.store.remove(run).is_ok();
+            let Ok(Some(run)) = self.runs.claim(kept.item, process) else { continue };
+            let is_removed = self.runs.store.remove(run).is_ok();
             lost += usize::from(is_removed && kept.worth > Worth::Stored);
         }
         self.count_evicted(lost);
@@ -126,77 +126,11 @@ impl Deliverer {
         }
     }
 
-    /// How the last run ended. Nobody is waited for but who is finding that out.
-    pub(crate) fn last_run(&self) -> LastRun {
-        if let Some(last_run) = &locked(&self.state).last_run {
-            return last_run.clone();
-        }
-        let runs = self.store.unprocessed(Some(self.own)).map(|found| found.runs).unwrap_or_default();
-        self.look(&runs, &ProcessIdentity::of_this_process())
-    }
-
-    /// Finds out how the last run ended, the first time: of the ended `runs` that no launch has looked at, and the one whose files
-    /// this process uses, the one that began last; else what an earlier launch noted.
-    pub(super) fn look(&self, runs: &[ListedRun], process: &ProcessIdentity) -> LastRun {
-        self.look_until(runs, process, None).unwrap_or(LastRun::FIRST_LAUNCH)
-    }
-
-    /// The same; from `until` on, if there is such a time, no more than one run is read, and the answer may be `None`.
-    fn look_until(&self, runs: &[ListedRun], process: &ProcessIdentity, until: Option<Instant>) -> Option<LastRun> {
-        let _looking = locked(&self.looking);
-        if let Some(last_run) = &locked(&self.state).last_run {
-            return Some(last_run.clone());
-        }
-        let noted = self.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root, self.app));
-        let mut newest: Option<LastRun> = None;
-        let (mut is_read, mut is_whole) = (false, false);
-        for listed in runs.iter().rev().filter(|listed| !listed.progress.notified) {
-            let is_late = is_read && until.is_some_and(|until| Instant::now() >= until);
-            match &newest {
-                // In a loop of crashes no launch comes to notify of them: those before are counted by what they left.
-                Some(last_run) if is_late || !last_run.crashed() || last_run.crashes.len() >= MAX_CRASHES => break,
-                None if is_late => return None,
-                _ => {}
-            }
-            let Ok(Some(run)) = self.claim(listed, process) else { continue };
-            if run.progress.notified || self.is_spent(&run) || !run.was_made() {
-                continue;
-            }
-            is_read = true;
-            let Some(outcome) = self.outcome_of(&run) else { continue };
-            match &mut newest {
-                None => newest = Some(outcome),
-                Some(last_run) if outcome.crashed() => last_run.crashes.extend(outcome.crashes),
-                Some(_) => {
-                    is_whole = true;
-                    break;
-                }
-            }
-        }
-        // What an earlier launch noted is of the run before those.
-        let newest = newest.map(|last_run| if is_whole { last_run } else { last_run.following(&noted) });
-        let mut last_run = noted;
-        for other in [newest, self.previous.clone()].into_iter().flatten() {
-            if other.began >= last_run.began {
-                last_run = other;
-            }
-        }
-        locked(&self.state).last_run = Some(last_run.clone());
-        Some(last_run)
-    }
-
-    /// How a run ended; `None` if it can't be read, or was no launch of this app.
-    fn outcome_of(&self, run: &EndedRun) -> Option<LastRun> {
-        let _mark = self.mark(run.id);
-        let raw = run.raw().ok()?;
-        (!is_no_launch(&raw) && self.app_of(&raw) == self.app).then(|| outcome(run.id, run.began, &raw))
-    }
-
     /// Counts this launch for a run that was stored early. How long it is to wait for the delivery thread, if too many were too short
     /// for that.
     fn count_launch(&self, listed: &ListedRun, process: &ProcessIdentity) -> Option<Duration> {
-        let Ok(Some(mut run)) = self.claim(listed, process) else { return None };
-        if self.is_spent(&run) || !run.was_made() {
+        let Ok(Some(mut run)) = self.runs.claim(listed, process) else { return None };
+        if self.runs.is_spent(&run) || !run.was_made() {
             return None;
         }
         run.progress.cut_short = run.progress.cut_short.saturating_add(1);
@@ -209,8 +143,8 @@ impl Deliverer {
     /// Shows the reports of a run to the sinks as they are. A run without one, of which nobody is to be notified, is removed, if there is
     /// time. Whether there is something left to be done for it.
     fn store_early(&self, mut run: EndedRun, until: Instant, intake: &mut Intake) -> bool {
-        let _mark = self.mark(run.id);
-        if run.progress.stored_early || self.is_spent(&run) || !run.was_made() {
+        let _mark = self.runs.mark(run.id);
+        if run.progress.stored_early || self.runs.is_spent(&run) || !run.was_made() {
             return true;
         }
         let Ok(raw) = run.raw() else { return true };
@@ -220,24 +154,23 @@ impl Deliverer {
                 return true;
             }
             intake.removed = true;
-            let app = self.app_of(&raw);
-            if app != self.app && !run.progress.notified && !is_no_launch(&raw) {
-                self.note_of_other(app, &run, &raw);
+            let app = self.runs.app_of(&raw);
+            if app != self.runs.app && !run.progress.notified && !is_no_launch(&raw) {
+                note_of_other(&self.runs, app, &run, &raw);
             }
             return !self.remove_unused(run);
         }
         let (mut is_stored, mut is_whole) = (!self.sinks.is_empty(), false);
         for index in written {
-            let Ok(Ok(Some(report))) = catch_unwind(AssertUnwindSafe(|| self.read(&raw, index, Naming::None))) else {
+            let Ok(Ok(Some(report))) =
+                catch_unwind(AssertUnwindSafe(|| self.preparation.prepare(&raw, index, Naming::None)))
+            else {
                 is_stored = false;
                 continue;
             };
             is_whole |= report.complete;
-            for sink in &self.sinks {
-                let submission = Submission { run: run.id, report: &report, index, raw: &raw, tries: 0 };
-                let stored = catch_unwind(AssertUnwindSafe(|| sink.store_early(&submission)));
-                is_stored &= matches!(stored, Ok(true));
-            }
+            let submission = Submission { run: run.id, report: &report, index, raw: &raw, tries: 0 };
+            is_stored &= self.sinks.store_early(&submission);
             intake.unstored |= !is_stored;
         }
         intake.stored = true;
@@ -249,13 +182,14 @@ impl Deliverer {
 
     /// Removes a run that left no report; false if it has to stay.
     fn remove_unused(&self, run: EndedRun) -> bool {
-        if self.follows_runs() {
+        if self.sinks.follow_runs() {
             return false;
         }
         // There was no time yet to find out how the last run ended, and it may be this one.
-        let Some(last_run) = locked(&self.state).last_run.clone() else { return false };
-        let write = |last_run: LastRun| self.store.root().and_then(|root| last_run.write(&root, self.app)).is_ok();
+        let Some(last_run) = self.last_run.known() else { return false };
+        let write =
+            |last_run: LastRun| self.runs.store.root().and_then(|root| last_run.write(&root, self.runs.app)).is_ok();
         let noted = last_run.run != Some(run.id) || write(last_run);
-        noted && self.store.remove(run).is_ok()
+        noted && self.runs.store.remove(run).is_ok()
     }
 }

@@ -1,20 +1,25 @@
 //! Delivery of made-up runs. Real crashes are in `tests/it/next_launch.rs`.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::time::Instant;
 
+use coroner_report::model::Value;
 use coroner_report::run_state::{
     Breadcrumb, CrashRecord, ExitKind, Fact, Limits as StateLimits, ProcessIdentity, RunState, Scalar,
 };
 use coroner_report::wire::{
     Crash, Encoder, FILE_PREFIX, FORMAT_VERSION, Header, Monitor, Os, SectionKind, Signal, seal_header,
 };
-use std::sync::atomic::AtomicU64;
 
+use super::preparation::STORE_CONTEXT;
 use super::*;
-use crate::config::Limits;
+use crate::config::{Delivery, Limits};
+use crate::delivery_thread::DeliveryThread;
 use crate::outcome::Outcome;
+use crate::sink::{SinkAnswer, Submission};
 
 /// The bytes of a report file: a header and a crash, and reserved zeros.
 fn report_file(run: Id, event: u8) -> Vec<u8> {
@@ -135,6 +140,32 @@ fn rejected() -> SinkAnswer {
     SinkAnswer::Rejected { reason: "never".into() }
 }
 
+/// A launch whose delivery thread can be waited for.
+struct Launch {
+    deliverer: Arc<Deliverer>,
+    thread: Arc<DeliveryThread>,
+}
+
+impl Launch {
+    fn new(deliverer: Deliverer) -> Self {
+        let deliverer = Arc::new(deliverer);
+        let work: Arc<Deliverer> = Arc::clone(&deliverer);
+        Self { thread: Arc::new(DeliveryThread::new(work, deliverer.waiters(), true)), deliverer }
+    }
+
+    fn flush(&self, timeout: Duration) -> bool {
+        self.thread.flush(timeout)
+    }
+}
+
+impl Deref for Launch {
+    type Target = Deliverer;
+
+    fn deref(&self) -> &Deliverer {
+        &self.deliverer
+    }
+}
+
 /// A store in which runs can be laid, and launches made.
 struct Bench {
     folder: tempfile::TempDir,
@@ -175,7 +206,7 @@ impl Bench {
         }
     }
 
-    fn launch(&self, sinks: &[&Arc<Scripted>], options: impl FnOnce(Delivery) -> Delivery) -> Arc<Deliverer> {
+    fn launch(&self, sinks: &[&Arc<Scripted>], options: impl FnOnce(Delivery) -> Delivery) -> Launch {
         self.launch_keeping(sinks, Retention::default(), options)
     }
 
@@ -184,10 +215,10 @@ impl Bench {
         sinks: &[&Arc<Scripted>],
         retention: Retention,
         options: impl FnOnce(Delivery) -> Delivery,
-    ) -> Arc<Deliverer> {
+    ) -> Launch {
         let sinks = sinks.iter().map(|sink| Arc::clone(*sink) as Arc<dyn Sink>).collect();
         let config = Config::new("app").delivery(options(without_names())).limits(Limits::new().retention(retention));
-        Arc::new(Deliverer::new(Store::open(&self.store()).unwrap(), Id([0xee; 16]), sinks, config))
+        Launch::new(Deliverer::new(Store::open(&self.store()).unwrap(), Id([0xee; 16]), sinks, &config))
     }
 
     fn is_there(&self, run: u8) -> bool {
@@ -209,10 +240,10 @@ fn without_names() -> Delivery {
 }
 
 /// A launch that writes to a folder.
-fn folder_launch(bench: &Bench, folder: &Path) -> Arc<Deliverer> {
+fn folder_launch(bench: &Bench, folder: &Path) -> Launch {
     let sinks: Vec<Arc<dyn Sink>> = vec![Arc::new(crate::FolderSink::new(folder))];
     let config = Config::new("app").delivery(without_names());
-    Arc::new(Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, config))
+    Launch::new(Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, &config))
 }
 
 /// The event id of a run's second report, if that does not say it.
@@ -311,9 +342,8 @@ fn lay_processor(bench: &Bench, run: u8, crash_tid: Option<u64>) {
     let words: &'static [AtomicU64] = words.leak();
     let state = RunState::create(words, &limits, [run; 16], &ProcessIdentity::default()).unwrap();
     let store = Store::open(&bench.store()).unwrap();
-    let processor = Deliverer::new(store, Id([run; 16]), Vec::new(), Config::new("app"))
-        .announcing(state, coroner_process::threads::process_id());
-    let mark = processor.mark(Id([1; 16]));
+    let processor = Deliverer::new(store, Id([run; 16]), Vec::new(), &Config::new("app")).announcing(state);
+    let mark = processor.runs.mark(Id([1; 16]));
     // The test's own thread is not known to be any number.
     state.set_scalar(Scalar::PROCESSING_THREAD, 78);
     if let Some(tid) = crash_tid {
@@ -351,7 +381,11 @@ fn a_crash_of_the_processing_counts_once() {
     for _ in 0..5 {
         let offline = Scripted::new("offline", [retry(), retry()]);
         let launch = bench.launch(&[&offline], |config| config);
-        launch.count_evidence(&launch.store.unprocessed(None).unwrap().runs, &ProcessIdentity::of_this_process(), None);
+        launch.runs.count_evidence(
+            &launch.store().unprocessed(None).unwrap().runs,
+            &ProcessIdentity::of_this_process(),
+            None,
+        );
     }
     let progress = std::fs::read_to_string(bench.run_path(1).join("progress.json")).unwrap();
     assert!(progress.contains("\"attempts\":1"), "{progress}");
@@ -755,7 +789,7 @@ fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
     let folder = bench.folder.path().join("folder");
     let launch = |sinks: Vec<Arc<dyn Sink>>| {
         let config = Config::new("app").delivery(without_names()).limits(Limits::new().retention(retention));
-        Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, config)
+        Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, &config)
     };
     let count = |runs: std::ops::RangeInclusive<u8>| runs.filter(|run| bench.is_there(*run)).count();
     for run in 1..=40 {
@@ -763,7 +797,7 @@ fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
         let launch = launch(vec![Arc::new(crate::FolderSink::new(&folder).retention(retention))]);
         launch.intake(Instant::now());
         assert!(count(1..=40) <= 12 && event_ids(&folder).len() <= 10, "at launch {run}");
-        assert_eq!(launch.store.evicted(), 0, "the folder has stored them");
+        assert_eq!(launch.store().evicted(), 0, "the folder has stored them");
     }
     assert!(bench.is_there(40) && event_ids(&folder).contains(&Id([40; 16])), "the newest stay");
 
@@ -775,5 +809,5 @@ fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
     }
     let lost = (41..=80).filter(|run| !bench.is_there(*run)).count();
     assert!(lost >= 28 && count(1..=40) == 0, "{lost} of 40");
-    assert_eq!(launch(Vec::new()).store.evicted(), lost as u64);
+    assert_eq!(launch(Vec::new()).store().evicted(), lost as u64);
 }

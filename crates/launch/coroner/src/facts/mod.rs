@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use coroner_report::run_state::{Fact, FactsEncoder, Limits, Scalar};
 
 use crate::clock::now_ns;
-use crate::config::Config;
 use crate::last_run::app_number;
 use crate::system::capture::{KEPT_VITALS, Run};
 
@@ -49,9 +48,20 @@ fn program(_run: &Run) -> PathBuf {
     std::env::current_exe().unwrap_or_default()
 }
 
+/// What the app says of itself.
+#[derive(Debug, Default)]
+pub(crate) struct App<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) version: Option<&'a str>,
+    /// Without one it is made of id and version.
+    pub(crate) release: Option<&'a str>,
+    pub(crate) dist: Option<&'a str>,
+    pub(crate) environment: Option<&'a str>,
+}
+
 /// Writes the facts of this process to its run state. What can't be found out is left out; what an earlier run of this boot found out of
 /// the machine, whose files this one uses, is not asked for again.
-pub(crate) fn write(run: &Run, config: &Config) {
+pub(crate) fn write(run: &Run, app: &App<'_>) {
     let mut buffer = vec![0; Limits::default().facts_bytes as usize];
     let state = &run.state;
     let machine = os::machine(run.pid_namespace);
@@ -72,18 +82,18 @@ pub(crate) fn write(run: &Run, config: &Config) {
                 state.set_scalar(scalar, value);
             }
         }
-        app(facts, &program(run), config);
+        write_app(facts, &program(run), app);
         os::program(facts);
         os::runtime(facts);
         facts.text(Fact::DEVICE_LOCALE, &locale());
     });
-    state.set_scalar(Scalar::APP, app_number(&config.app));
+    state.set_scalar(Scalar::APP, app_number(app.id));
     if let Err(error) = written {
         log::warn!("coroner: the facts of app and system could not be written: {error}");
     }
 }
 
-/// What the app states of itself beside its [`Config`]: Apple's bundles do.
+/// What the app states of itself beside its [`App`]: Apple's bundles do.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Stated {
     /// Its name for people.
@@ -99,45 +109,24 @@ impl Stated {
     }
 }
 
-fn app(facts: &mut FactsEncoder<'_>, program: &Path, config: &Config) {
-    facts.text(Fact::APP_ID, &config.app);
+fn write_app(facts: &mut FactsEncoder<'_>, program: &Path, app: &App<'_>) {
+    facts.text(Fact::APP_ID, app.id);
     let stated = Stated::by_bundle_of(program);
-    let version = config.version.as_ref().or(stated.version.as_ref());
+    let version = app.version.or(stated.version.as_deref());
     facts.text(Fact::APP_NAME, stated.name.as_deref().unwrap_or_default());
-    facts.text(Fact::APP_VERSION, version.map(String::as_str).unwrap_or_default());
+    facts.text(Fact::APP_VERSION, version.unwrap_or_default());
     facts.text(Fact::APP_BUILD, stated.build.as_deref().unwrap_or_default());
     let release = version.map(|version| {
         let build = stated.build.as_ref().map(|build| format!("+{build}")).unwrap_or_default();
-        format!("{}@{version}{build}", config.app)
+        format!("{}@{version}{build}", app.id)
     });
-    let (of_client, environment_of_client) = of_sentry_client();
-    let release = config.release.clone().or_else(|| of_environment("SENTRY_RELEASE")).or(of_client).or(release);
-    facts.text(Fact::APP_RELEASE, &release.unwrap_or_default());
-    facts.text(Fact::APP_DIST, config.dist.as_deref().unwrap_or_default());
-    let environment = config.environment.clone().or_else(|| of_environment("SENTRY_ENVIRONMENT"));
-    let environment = environment.or(environment_of_client);
-    facts.text(Fact::APP_ENVIRONMENT, &environment.unwrap_or_default());
+    facts.text(Fact::APP_RELEASE, app.release.or(release.as_deref()).unwrap_or_default());
+    facts.text(Fact::APP_DIST, app.dist.unwrap_or_default());
+    facts.text(Fact::APP_ENVIRONMENT, app.environment.unwrap_or_default());
     facts.text(Fact::EXECUTABLE, &program.to_string_lossy());
     facts.text(Fact::PROCESS_NAME, &program.file_name().unwrap_or_default().to_string_lossy());
     facts.uint(Fact::INSTALLED, now_ns());
     facts.text(Fact::SDK_VERSION, env!("CARGO_PKG_VERSION"));
-}
-
-/// What the process's environment says for Sentry's SDKs, where the app says nothing.
-fn of_environment(name: &str) -> Option<String> {
-    let value = if cfg!(feature = "sentry") { std::env::var(name).ok() } else { None };
-    value.filter(|value| !value.is_empty())
-}
-
-/// Release and environment of the `sentry` crate's client.
-#[cfg(feature = "sentry-client")]
-fn of_sentry_client() -> (Option<String>, Option<String>) {
-    crate::sink::release_and_environment_of_client()
-}
-
-#[cfg(not(feature = "sentry-client"))]
-fn of_sentry_client() -> (Option<String>, Option<String>) {
-    (None, None)
 }
 
 /// The language and the region that a command-line program is given.

@@ -1,7 +1,9 @@
-use super::*;
+use std::sync::atomic::AtomicU64;
+
 use coroner_report::RunFacts;
 use coroner_report::run_state::{ProcessIdentity, RunState};
-use std::sync::atomic::AtomicU64;
+
+use super::*;
 
 #[test]
 fn the_facts_of_this_process_are_in_its_run_state() {
@@ -12,7 +14,7 @@ fn the_facts_of_this_process_are_in_its_run_state() {
     let state: RunState<'static> = unsafe { std::mem::transmute(state) };
     let (program, limits) = (&b"/bin/app"[..], Default::default());
     let run = Run { id: [1; 16], pid: 1, state, limits, previous: None, program, pid_namespace: 7 };
-    write(&run, &Config::new("app").version("1.2").environment("test"));
+    write(&run, &App { id: "app", version: Some("1.2"), environment: Some("test"), ..App::default() });
 
     let facts = RunFacts::read(&state.to_bytes()).unwrap();
     assert_eq!(facts.app.process_name.as_deref(), Some("app"));

@@ -39,8 +39,8 @@ use coroner_report::model::{CrashFlag, Report};
 use coroner_report::wire::{Exception, Language, Monitor};
 
 use crate::config::PanicPolicy;
-use crate::delivery::own_run;
 use crate::level::Level;
+use crate::own_run;
 use crate::scope::{Breadcrumb, add_breadcrumb};
 use crate::system::Stack;
 use crate::system::capture::caught_panic;
@@ -237,9 +237,8 @@ fn main_ended() {
         return;
     };
     if exception::report(&current_registers(), Monitor::PANIC, &[panic.wire("panic")], Ending::Fatal)
-        && let Some(coroner) = crate::installed()
+        && let Some(run) = own_run::directory()
     {
-        let run = coroner.store_dir().join(crate::store::RUNS).join(coroner.run_id().to_string());
         let files = std::fs::read_dir(run).into_iter().flatten().flatten().map(|entry| entry.path());
         for file in files.filter(|file| Report::read_file(file).is_ok_and(|report| panic.is_survived_in(&report))) {
             let _ = std::fs::remove_file(file);

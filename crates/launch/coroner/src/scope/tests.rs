@@ -1,8 +1,10 @@
-use super::*;
+use std::sync::atomic::AtomicU64;
+
 use coroner_report::RunFacts;
 use coroner_report::run_state::{Limits, ProcessIdentity};
 use serde_json::json;
-use std::sync::atomic::AtomicU64;
+
+use super::*;
 
 fn scope() -> Scope {
     let limits = Limits::default();

@@ -208,7 +208,7 @@ impl Sink for SentrySink {
     }
 
     fn feedback(&self, feedback: &crate::Feedback) -> bool {
-        let said = self::feedback(feedback);
+        let said = feedback.into();
         let taken = self.client().and_then(|client| client.feedback(&said).map_err(|error| error.to_string()));
         taken.unwrap_or_else(|error| {
             log::warn!("coroner: feedback could not be kept: {error}");
@@ -233,15 +233,5 @@ impl std::fmt::Debug for SentrySink {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let inner = locked(&self.inner);
         out.debug_struct("SentrySink").field("options", &inner.options).field("outbox", &inner.outbox).finish()
-    }
-}
-
-/// What a user says, as Sentry has it.
-pub(super) fn feedback(feedback: &crate::Feedback) -> coroner_sentry::Feedback {
-    coroner_sentry::Feedback {
-        event_id: feedback.event_id.map(|id| id.to_string()),
-        message: feedback.message.clone(),
-        name: feedback.name.clone(),
-        email: feedback.email.clone(),
     }
 }

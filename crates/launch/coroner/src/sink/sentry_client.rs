@@ -93,7 +93,7 @@ impl Sink for SentryClientSink {
 
     fn feedback(&self, feedback: &crate::Feedback) -> bool {
         let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else { return false };
-        let said = super::sentry::feedback(feedback);
+        let said = coroner_sentry::Feedback::from(feedback);
         send(&client, &said.envelope(&self.options_beside(client.options(), None), SystemTime::now())).is_ok()
     }
 

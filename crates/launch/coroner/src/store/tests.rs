@@ -1,6 +1,7 @@
-use super::*;
 use std::os::unix::fs::symlink;
 use std::time::Duration;
+
+use super::*;
 
 fn id(number: u8) -> Id {
     Id([number; 16])
@@ -18,13 +19,13 @@ fn a_run_has_one_name() {
 fn make_run(store: &Store, id: Id, report: &[u8]) -> Directory {
     let run = store.runs().unwrap().create_subdirectory(&name_of(id)).unwrap();
     run.write_atomically(REPORT.as_ref(), report).unwrap();
-    run.write_atomically(claim::LOCK.as_ref(), b"").unwrap();
+    run.write_atomically(LOCK.as_ref(), b"").unwrap();
     run.write_atomically(STATE.as_ref(), b"").unwrap();
     run
 }
 
 fn age(run: &Directory, seconds: u64) {
-    let lock = run.file(claim::LOCK.as_ref(), true).unwrap();
+    let lock = run.file(LOCK.as_ref(), true).unwrap();
     lock.set_modified(SystemTime::now() - Duration::from_secs(seconds)).unwrap();
 }
 
@@ -80,7 +81,7 @@ fn what_is_not_a_run_is_named_and_left() {
 fn a_run_half_removed_is_cleared_and_not_taken_for_a_run() {
     let (_folder, store) = store();
     let half = store.runs().unwrap().create_subdirectory(format!("{REMOVED}{}", id(4)).as_ref()).unwrap();
-    half.write_atomically(claim::LOCK.as_ref(), b"").unwrap();
+    half.write_atomically(LOCK.as_ref(), b"").unwrap();
     let (ended, foreign) = take_ended(&store, None);
     assert!(ended.is_empty() && foreign.is_empty());
     assert!(store.runs().unwrap().names().unwrap().is_empty());
@@ -103,7 +104,7 @@ fn runs_that_began_in_one_tick_of_the_clock_have_an_order() {
     let (_folder, store) = store();
     let now = SystemTime::now();
     for number in [7, 3, 5, 1, 8, 2, 6, 4] {
-        let lock = make_run(&store, id(number), b"r").file(claim::LOCK.as_ref(), true).unwrap();
+        let lock = make_run(&store, id(number), b"r").file(LOCK.as_ref(), true).unwrap();
         lock.set_modified(now).unwrap();
     }
     let all: Vec<Id> = (1..=8).map(id).collect();

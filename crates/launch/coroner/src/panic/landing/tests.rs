@@ -1,5 +1,6 @@
-use super::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::*;
 
 #[inline(never)]
 fn here() -> Landing {

@@ -1,6 +1,7 @@
+use coroner_report::model::{Attachment, Crash, Header, Id, RunFacts};
+
 use super::*;
 use crate::store::RawRun;
-use coroner_report::model::{Attachment, Crash, Header, Id, RunFacts};
 
 fn report(event: u8, seconds: u64) -> Report {
     let header = Header { event_id: Id([event; 16]), ..Header::default() };

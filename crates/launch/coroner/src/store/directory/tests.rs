@@ -1,5 +1,6 @@
-use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::*;
 
 fn scratch() -> (tempfile::TempDir, Directory) {
     let folder = tempfile::tempdir().unwrap();

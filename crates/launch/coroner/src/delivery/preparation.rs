@@ -1,0 +1,74 @@
+//! From a report as the crash left it to the one that sinks get: completed, scrubbed, named, explained, and seen by the app's hook.
+
+use coroner_report::model::{CrashFlag, Id, Report, Value};
+
+use super::scrubber::Scrubber;
+use crate::config::BeforeDeliver;
+use crate::delivery_thread::Waiters;
+use crate::naming::{self, Naming, NamingBudget};
+use crate::store::{RawRun, Store};
+use crate::{background_thread, device_state, run_reports};
+
+/// The context in a report that says how many reports were removed before it to keep the store within its limits, and how many of its run
+/// were not written, since there were too many.
+pub(super) const STORE_CONTEXT: &str = "coroner_store";
+
+/// How reports are prepared for sinks.
+#[derive(Debug, Clone)]
+pub(super) struct Preparation {
+    pub(super) store: Store,
+    /// This process's own run.
+    pub(super) own: Id,
+    pub(super) scrubber: Scrubber,
+    /// Whether frames are named on this machine.
+    pub(super) names: bool,
+    pub(super) naming_budget: NamingBudget,
+    pub(super) before_deliver: Option<BeforeDeliver>,
+    /// Who waits for the thread that prepares.
+    pub(super) waiters: Waiters,
+}
+
+impl Preparation {
+    /// How the reports of a run are named, of which so many launches have begun to name some and ended meanwhile.
+    pub(super) fn naming_after(&self, unfinished: u32) -> Naming {
+        if cfg!(feature = "symbolicate") && self.names { Naming::after(unfinished) } else { Naming::None }
+    }
+
+    /// Returns the report `index` of a run as the hook leaves it, with such names; `Ok(None)` if the hook dropped it.
+    pub(super) fn prepare(&self, raw: &RawRun, index: usize, naming: Naming) -> Result<Option<Report>, String> {
+        let mut report = run_reports::report(raw, index).map_err(|error| error.to_string())?;
+        if let Some(run) = &mut report.run {
+            device_state::complete(run, self.store.path());
+        }
+        if raw.run == Some(self.own)
+            && let Some(crash) = report.crash.as_mut().filter(|crash| !crash.has(CrashFlag::NotFatal))
+        {
+            // A hang that goes on would have been the end of a run that is over.
+            crash.flags.push(CrashFlag::NotFatal);
+        }
+        if let Some(run) = &mut report.run {
+            let counts =
+                [("evicted_reports", self.store.evicted()), ("left_out_reports", run.lifecycle.reports_left_out)];
+            let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+            let counts: Vec<_> = counts.map(|(name, count)| (Value::from(name), Value::Unsigned(count))).collect();
+            if !counts.is_empty() {
+                run.contexts.insert(STORE_CONTEXT.to_owned(), Value::Map(counts));
+            }
+        }
+        report.scrub(&|key, text| self.scrubber.scrub(key, text));
+        // Don't lower the thread's priority while the app is blocked in `flush`.
+        if naming != Naming::None && self.waiters.is_empty() {
+            background_thread::lower_priority();
+        }
+        naming::name(&mut report, naming, self.naming_budget);
+        #[cfg(feature = "symbolicate")]
+        {
+            // By what the report has alone: no file is opened for it.
+            report.explanation = Some(coroner_explain::explain(&report, &coroner_explain::NoCode));
+        }
+        Ok(match &self.before_deliver {
+            Some(hook) => hook(report),
+            None => Some(report),
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! All sinks of an install: asking and notifying each of them, whatever the others do.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use coroner_report::model::{Id, Report};
+
+use crate::feedback::Feedback;
+use crate::own_run::SETTLE;
+use crate::sink::{Sink, SinkAnswer, Submission};
+use crate::store::RawRun;
+use crate::store::progress::{Answers, SinkState};
+
+/// The sinks, in the order in which the app gave them.
+#[derive(Debug, Clone)]
+pub(super) struct Sinks(pub(super) Vec<Arc<dyn Sink>>);
+
+impl Sinks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a sink wants to know of runs.
+    pub(super) fn follow_runs(&self) -> bool {
+        self.0.iter().any(|sink| sink.follows_runs())
+    }
+
+    /// Notifies every sink; that one panics changes nothing for the others.
+    pub(super) fn notify(&self, notify: impl Fn(&dyn Sink)) {
+        for sink in &self.0 {
+            if catch_unwind(AssertUnwindSafe(|| notify(sink.as_ref()))).is_err() {
+                log::warn!("coroner: sink `{}` panicked", sink.name());
+            }
+        }
+    }
+
+    /// Gives the sinks what a user says. Returns whether one took it.
+    pub(super) fn take_feedback(&self, feedback: &Feedback) -> bool {
+        let take = |sink: &Arc<dyn Sink>| catch_unwind(AssertUnwindSafe(|| sink.feedback(feedback))).unwrap_or(false);
+        self.0.iter().filter(|sink| take(sink)).count() > 0
+    }
+
+    /// Waits for all of them, `timeout` at most for all together. Returns whether all have what they took where it should be.
+    pub(super) fn flush(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
+        let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
+        self.0.iter().fold(true, |flushed, sink| sink.flush(left()) && flushed)
+    }
+
+    /// Shows them a report as the crash left it. Returns whether all have stored it.
+    pub(super) fn store_early(&self, submission: &Submission<'_>) -> bool {
+        let stored = |sink: &Arc<dyn Sink>| catch_unwind(AssertUnwindSafe(|| sink.store_early(submission)));
+        self.0.iter().fold(true, |all, sink| matches!(stored(sink), Ok(true)) && all)
+    }
+
+    /// Whether every sink has finally answered.
+    pub(super) fn have_answered(&self, answers: Option<&Answers>) -> bool {
+        self.0.iter().all(|sink| answers.and_then(|answers| answers.get(sink.name())).is_some_and(SinkState::is_final))
+    }
+
+    /// Whether a sink is to be asked at `now`.
+    pub(super) fn is_one_due(&self, answers: Option<&Answers>, now: SystemTime) -> bool {
+        let said = |sink: &Arc<dyn Sink>| answers.and_then(|answers| answers.get(sink.name()));
+        self.0.iter().any(|sink| said(sink).is_none_or(|state| state.may_be_asked(now)))
+    }
+
+    /// How long no sink is to be asked, though one has not finally answered. `attempts`: how often one is asked before it waits an hour.
+    pub(super) fn wait_of(&self, answers: &Answers, now: SystemTime, attempts: u32) -> Option<Duration> {
+        let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let waits = self.0.iter().map(|sink| match answers.get(sink.name()) {
+            Some(said) if said.is_final() => Duration::MAX,
+            Some(said @ SinkState::Retry { not_before, .. }) if !said.may_be_asked(now) => {
+                Duration::from_secs(*not_before).saturating_sub(since_epoch)
+            }
+            // One that panics or wants to be asked at once is asked a little later.
+            Some(SinkState::Retry { tries, .. }) if *tries >= attempts => Duration::from_hours(1),
+            _ => Duration::ZERO,
+        });
+        waits.min().filter(|wait| !wait.is_zero()).map(|wait| wait.clamp(SETTLE, Duration::from_hours(24)))
+    }
+
+    /// Asks each sink that has not finally answered about the report `index` of a run. What one said is noted before the next is asked.
+    /// `report` is `None` if the hook dropped it. Returns whether none panicked.
+    pub(super) fn ask(
+        &self,
+        run: Id,
+        answers: &mut Answers,
+        (raw, index, report): (&RawRun, usize, Option<&Report>),
+        now: SystemTime,
+        mut note: impl FnMut(&Answers),
+    ) -> bool {
+        let mut healthy = true;
+        for sink in &self.0 {
+            let tries = match answers.get(sink.name()) {
+                Some(said) if !said.may_be_asked(now) => continue,
+                Some(SinkState::Retry { tries, .. }) => *tries,
+                _ => 0,
+            };
+            let answer = match report {
+                None => SinkAnswer::Rejected { reason: "the before_deliver hook dropped it".into() },
+                Some(report) => {
+                    let submission = Submission { run, report, index, raw, tries };
+                    catch_unwind(AssertUnwindSafe(|| sink.deliver(&submission))).unwrap_or_else(|_| {
+                        healthy = false;
+                        SinkAnswer::Retry { after: Duration::ZERO, reason: "the sink panicked".into() }
+                    })
+                }
+            };
+            let said = match answer {
+                SinkAnswer::Delivered => SinkState::Delivered,
+                SinkAnswer::Rejected { reason } => {
+                    log::info!("coroner: sink `{}` rejected report {index} of run {run}: {reason}", sink.name());
+                    SinkState::Rejected { reason }
+                }
+                SinkAnswer::Retry { after, reason } => {
+                    log::warn!("coroner: sink `{}` can't take report {index} of run {run} now: {reason}", sink.name());
+                    let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+                    // A clock that was set back meanwhile must not hold back what may be asked at once.
+                    let not_before = if after.is_zero() { 0 } else { since_epoch.saturating_add(after).as_secs() };
+                    SinkState::Retry { not_before, tries: tries.saturating_add(1), reason }
+                }
+            };
+            answers.insert(sink.name().to_owned(), said);
+            note(answers);
+        }
+        healthy
+    }
+}

@@ -1,0 +1,45 @@
+//! What is done when the process ends by itself.
+
+use std::sync::Once;
+
+use coroner_report::run_state::ExitKind;
+
+use crate::installed::INSTALLED;
+#[cfg(all(supported, not(target_vendor = "apple")))]
+use crate::own_run;
+use crate::system::capture::exit;
+
+/// Registers, once in a process, what is done at its end by `exit`, `quick_exit` or the return of `main`.
+pub(crate) fn register() {
+    static REGISTERED: Once = Once::new();
+    REGISTERED.call_once(|| {
+        extern "C" fn at_exit() {
+            // `try_lock`: `exit` may be called in a signal handler that interrupted an install.
+            if let Ok(installed) = INSTALLED.try_lock()
+                && let Some(coroner) = installed.as_ref()
+            {
+                // A child made by fork that ends says nothing of its parent, and after a panic of `main` the process ends by `exit`, too.
+                if exit::ends_clean(crate::hang::end) {
+                    coroner.inner.scope.note_exit(ExitKind::CLEAN);
+                    coroner.leave_clean();
+                }
+            }
+        }
+        // C11's, which Apple's systems have not, nor all of Windows' C libraries.
+        #[cfg(all(unix, not(target_vendor = "apple")))]
+        unsafe extern "C" {
+            fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
+        }
+        // SAFETY: registers a function without arguments that does not unwind. Where no more can be registered, clean exits
+        // count as unexplained ends.
+        unsafe {
+            libc::atexit(at_exit);
+            #[cfg(all(unix, not(target_vendor = "apple")))]
+            at_quick_exit(at_exit);
+        }
+        #[cfg(windows)]
+        crate::process_end::call_at_end(at_exit);
+        #[cfg(all(supported, not(target_vendor = "apple")))]
+        coroner_process::immediate_exit::before_immediate_exit(own_run::note_immediate_exit);
+    });
+}
