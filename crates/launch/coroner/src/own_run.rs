@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
+#[cfg(feature = "panics")]
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use coroner_report::run_state::{RunState, Scalar};
 use crate::clock::now_ns;
 use crate::delivery_thread::DeliveryThread;
 use crate::device_state;
-use crate::store::{RUNS, Store};
+use crate::store::Store;
 use crate::system::capture::FIRST_NON_FATAL;
 use crate::system::process::threads::process_id;
 
@@ -78,8 +79,9 @@ pub(crate) fn wake() {
 }
 
 /// Returns the directory of the installed run.
+#[cfg(feature = "panics")]
 pub(crate) fn directory() -> Option<PathBuf> {
-    installed().map(|run| run.store.path().join(RUNS).join(run.id.to_string()))
+    installed().map(|run| run.store.path().join(crate::store::RUNS).join(run.id.to_string()))
 }
 
 /// Opens the report of the hang of that number, which was just written, to write behind its end. `None` where it can't be opened: the run may
