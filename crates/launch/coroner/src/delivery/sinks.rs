@@ -45,13 +45,13 @@ impl Sinks {
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
-        self.0.iter().fold(true, |flushed, sink| sink.flush(left()) && flushed)
+        self.0.iter().filter(|sink| !sink.flush(left())).count() == 0
     }
 
     /// Shows them a report as the crash left it. Returns whether all have stored it.
     pub(super) fn store_early(&self, submission: &Submission<'_>) -> bool {
-        let stored = |sink: &Arc<dyn Sink>| catch_unwind(AssertUnwindSafe(|| sink.store_early(submission)));
-        self.0.iter().fold(true, |all, sink| matches!(stored(sink), Ok(true)) && all)
+        let store = |sink: &Arc<dyn Sink>| catch_unwind(AssertUnwindSafe(|| sink.store_early(submission)));
+        self.0.iter().filter(|sink| !store(sink).unwrap_or(false)).count() == 0
     }
 
     /// Whether every sink has finally answered.

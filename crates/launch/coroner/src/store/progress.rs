@@ -146,7 +146,7 @@ impl Progress {
 #[doc(hidden)]
 pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
     let progress = Progress::of_bytes(bytes);
-    let sinks = progress.reports.iter().flat_map(|(_, answers)| answers.iter());
+    let sinks = progress.reports.values().flat_map(|answers| answers.iter());
     let asked = sinks.filter(|(_, said)| said.may_be_asked(now) && !said.is_final()).count();
     (serde_json::to_vec(&progress).unwrap_or_default(), asked)
 }
