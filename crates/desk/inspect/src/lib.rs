@@ -1,4 +1,8 @@
-//! Reads other processes from outside, as Coroner reports (Linux; empty on other systems).
+//! Reports of processes from outside (Linux; empty on other systems).
+//!
+//! - [`read_process`] reads a running process.
+//! - [`preload`] runs a program with Coroner's shared library preloaded.
+//! - [`core_pattern`] is the kernel's handler of core dumps.
 //!
 //! ```no_run
 //! # #[cfg(target_os = "linux")] {
@@ -14,7 +18,11 @@
 #![deny(missing_docs)]
 
 #[cfg(target_os = "linux")]
+pub mod core_pattern;
+#[cfg(target_os = "linux")]
 mod live_process;
+#[cfg(target_os = "linux")]
+pub mod preload;
 
 #[cfg(target_os = "linux")]
 pub use live_process::{ProcessError, read_process};

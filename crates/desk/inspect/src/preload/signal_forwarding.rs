@@ -1,5 +1,4 @@
-//! Signals while the program runs: what a process sends to this one is for the program, and what the terminal sends to both ends the program,
-//! which ends this.
+//! Forwards signals to the program while it runs: those that another process sends to this one. What the terminal sends goes to both.
 
 use std::mem::zeroed;
 use std::ptr::null_mut;
@@ -71,8 +70,11 @@ pub(super) fn end() {
     PROGRAM.store(-1, Ordering::SeqCst);
 }
 
-/// Ends this process by `signal`, if that ends a process.
-pub(super) fn die_by(signal: i32) {
+/// Ends this process by `signal`, without a core file. Returns if the signal does not end a process.
+pub fn end_by_signal(signal: i32) {
+    // The program has left its core file, where one was wanted.
+    let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
     // SAFETY: the structures are this function's own; all zero is a set without signals, and the default handler where `sa_sigaction` is 0.
     unsafe {
         let mut action: libc::sigaction = zeroed();

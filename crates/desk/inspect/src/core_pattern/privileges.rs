@@ -2,8 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use super::Owner;
-use crate::failure::{Context, Failure};
+use super::{CollectError, Owner};
 
 /// Most seconds in all, and of the processor's.
 const SECONDS: u32 = 120;
@@ -15,18 +14,20 @@ const FILE: u64 = 64 << 20;
 const FILES: u64 = 512;
 
 /// Becomes the owner for good, without any capability, and bounds time and memory. Who is not root stays who he is.
-pub(super) fn give_up(owner: Owner) -> Result<(), Failure> {
+pub(super) fn give_up(owner: Owner) -> Result<(), CollectError> {
     let bounds =
         [(Resource::Cpu, PROCESSOR), (Resource::Data, MEMORY), (Resource::Fsize, FILE), (Resource::Nofile, FILES)];
     for (resource, most) in bounds {
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) }).context("can't bound itself")?;
+        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
+            .map_err(CollectError::system("can't bound itself"))?;
     }
     // SAFETY: it takes a number. SIGALRM has its default action, which ends the process.
     unsafe { libc::alarm(SECONDS) };
     let is_root = rustix::process::geteuid().is_root();
     if is_root {
-        let failed =
-            |what| move || Failure::new(format!("can't give up root ({what}): {}", std::io::Error::last_os_error()));
+        let failed = |what| {
+            move || CollectError::system(format!("can't give up root ({what})"))(std::io::Error::last_os_error())
+        };
         // SAFETY: they take numbers, and an empty list. glibc changes all threads.
         let (groups, group) =
             unsafe { (libc::setgroups(0, std::ptr::null()), libc::setresgid(owner.group, owner.group, owner.group)) };
@@ -37,11 +38,11 @@ pub(super) fn give_up(owner: Owner) -> Result<(), Failure> {
         (user == 0).then_some(()).ok_or_else(failed("setresuid"))?;
         // SAFETY: it takes a number, and must be refused now.
         if unsafe { libc::setuid(0) } == 0 {
-            return Err(Failure::new("can't give up root: it came back"));
+            return Err(CollectError::StillRoot);
         }
     }
     // Nothing that it starts has more rights, and its own end is no core dump that it would be started for.
-    rustix::thread::set_no_new_privs(true).context("can't give up new rights")?;
+    rustix::thread::set_no_new_privs(true).map_err(CollectError::system("can't give up new rights"))?;
     // SAFETY: `PR_SET_DUMPABLE` takes a number.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
     Ok(())

@@ -1,60 +1,59 @@
 //! The folders of the users, and how much is in them.
 
 use std::fs::{DirBuilder, File, TryLockError};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::Owner;
-use crate::failure::{Context, Failure};
-use crate::store_location::REPORTS;
+use super::{CollectError, MAX_AT_ONCE, Owner};
 
 /// Most bytes of a user's reports.
 const BYTES: u64 = 256 << 20;
 
-/// One of so many places at work, which is free again when this process ends.
-pub(super) fn slot(store: &Path, count: usize) -> Result<File, Failure> {
-    let doing = || format!("can't make `{}`", store.display());
+/// Takes one of [`MAX_AT_ONCE`] slots, which is free again when this process ends.
+pub(super) fn slot(store: &Path) -> Result<File, CollectError> {
+    let cannot_make = || CollectError::system::<io::Error>(format!("can't make `{}`", store.display()));
     if !store.is_dir() {
-        DirBuilder::new().recursive(true).mode(0o755).create(store).context(doing())?;
+        DirBuilder::new().recursive(true).mode(0o755).create(store).map_err(cannot_make())?;
     }
-    for number in 0..count {
+    for number in 0..MAX_AT_ONCE {
         let path = store.join(format!(".slot-{number}"));
         // Who may read it may lock it.
-        let file = File::options().create(true).append(true).mode(0o600).open(&path).context(doing())?;
+        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(cannot_make())?;
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(error).context(doing()),
+            Err(TryLockError::Error(error)) => return Err(cannot_make()(error)),
         }
     }
-    Err(Failure::new(format!("{count} reports are being made: this death is not recorded")))
+    Err(CollectError::Busy)
 }
 
-/// The owner's folder for reports, in a folder of his own that no other user may look into.
-pub(super) fn make(store: &Path, owner: Owner) -> Result<PathBuf, Failure> {
+/// Creates the owner's folder, which no other user may look into.
+pub(super) fn make(store: &Path, owner: Owner) -> Result<PathBuf, CollectError> {
     let folder = store.join(owner.of.to_string());
-    let doing = || format!("can't make `{}`", folder.display());
+    let cannot_make = || CollectError::system::<io::Error>(format!("can't make `{}`", folder.display()));
     match DirBuilder::new().mode(0o700).create(&folder) {
         Ok(()) => {
             if rustix::process::geteuid().is_root() {
-                std::os::unix::fs::lchown(&folder, Some(owner.user), Some(owner.group)).context(doing())?;
+                std::os::unix::fs::lchown(&folder, Some(owner.user), Some(owner.group)).map_err(cannot_make())?;
             }
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            let metadata = std::fs::symlink_metadata(&folder).context(doing())?;
+            let metadata = std::fs::symlink_metadata(&folder).map_err(cannot_make())?;
             let is_owners = !rustix::process::geteuid().is_root() || metadata.uid() == owner.user;
             if !metadata.is_dir() || !is_owners {
-                return Err(Failure::new(format!("{}: what is there is not a folder of user {}", doing(), owner.user)));
+                return Err(CollectError::NotTheUsers { folder, user: owner.user });
             }
         }
-        Err(error) => return Err(error).context(doing()),
+        Err(error) => return Err(cannot_make()(error)),
     }
-    Ok(folder.join(REPORTS))
+    Ok(folder)
 }
 
 /// Removes the oldest reports where there are as many as may be kept; refuses where too many are of the last minute.
-pub(super) fn make_room(folder: &Path, keep: usize, per_minute: usize) -> Result<(), Failure> {
+pub(super) fn make_room(folder: &Path, keep: usize, per_minute: usize) -> Result<(), CollectError> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     let mut files: Vec<(SystemTime, u64, PathBuf)> = entries
         .filter_map(|entry| {
@@ -66,7 +65,7 @@ pub(super) fn make_room(folder: &Path, keep: usize, per_minute: usize) -> Result
     let minute_ago = SystemTime::now().checked_sub(Duration::from_mins(1));
     let new = files.iter().filter(|(time, ..)| Some(*time) > minute_ago).count();
     if new >= per_minute {
-        return Err(Failure::new(format!("{new} reports were made in the last minute: this death is not recorded")));
+        return Err(CollectError::TooMany(new));
     }
     files.sort_unstable();
     let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
@@ -75,13 +74,9 @@ pub(super) fn make_room(folder: &Path, keep: usize, per_minute: usize) -> Result
         if count < keep.max(1) && bytes < BYTES {
             break;
         }
-        std::fs::remove_file(path).context(format!("can't remove `{}`", path.display()))?;
+        std::fs::remove_file(path)
+            .map_err(CollectError::system::<io::Error>(format!("can't remove `{}`", path.display())))?;
         (count, bytes) = (count - 1, bytes - size);
     }
     Ok(())
-}
-
-/// Makes a socket's file root's alone.
-pub(super) fn make_private(path: &Path) -> std::io::Result<()> {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }

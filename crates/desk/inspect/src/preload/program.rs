@@ -1,4 +1,4 @@
-//! Whether the dynamic linker would load a library into a program.
+//! Finds a program, and checks whether the dynamic linker would load a library into it.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,8 +9,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 
-use super::{NotRun, candidates, shown};
-use crate::failure::Failure;
+use super::PreloadError;
 
 /// Interpreters of scripts that are followed, as far as the kernel follows them (`BINPRM_MAX_RECURSION`).
 const INTERPRETERS: usize = 5;
@@ -19,8 +18,35 @@ const HEAD: u64 = 1 << 16;
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
+/// Why no library can be preloaded into a program.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotPreloadable {
+    /// Neither ELF nor a script.
+    #[error("is neither an ELF program nor a script with an interpreter (`#!`)")]
+    UnknownFormat,
+    /// A 32-bit program.
+    #[error("is a 32-bit program; Coroner's library is of 64 bits")]
+    Narrow,
+    /// Its ELF headers can't be read.
+    #[error("is damaged: {0}")]
+    Damaged(String),
+    /// A program of another processor.
+    #[error("is a program of another processor")]
+    OtherProcessor,
+    /// A static program has no dynamic linker.
+    #[error("is linked statically: no library can be preloaded into it")]
+    Static,
+    /// The library needs another C library.
+    #[error("is of another C library (musl, glibc) than Coroner's library, which can't be loaded beside it")]
+    OtherLibc,
+    /// The dynamic linker ignores `LD_PRELOAD` in set-user-ID programs.
+    #[error("runs with another user's rights (set-user-ID): the system preloads nothing into it")]
+    ChangesUser,
+}
+
 /// The program of that name: a path, or in a folder of `PATH`.
-pub(super) fn find(name: &OsStr) -> Result<PathBuf, NotRun> {
+pub(super) fn find(name: &OsStr) -> Result<PathBuf, PreloadError> {
     let is_program = |path: &PathBuf| {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
     };
@@ -29,18 +55,27 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, NotRun> {
         return Ok(program.clone());
     }
     // Of a name without a slash a folder in one of `PATH` is passed over.
-    let is_there = |path: &&PathBuf| path.is_file() || path.exists() && path.as_os_str() == name;
-    Err(match candidates.iter().find(is_there) {
-        Some(other) if other.is_dir() => NotRun::NotPossible(Failure::new(format!("{} is a folder", shown(other)))),
-        Some(other) => {
-            NotRun::NotPossible(Failure::new(format!("{} may not be run: it is no executable file", shown(other))))
-        }
-        None => NotRun::NotFound(Failure::new(format!("there is no program {}", shown(Path::new(name))))),
+    let is_there = |path: &PathBuf| path.is_file() || path.exists() && path.as_os_str() == name;
+    Err(match candidates.into_iter().find(is_there) {
+        Some(other) if other.is_dir() => PreloadError::Folder(other),
+        Some(other) => PreloadError::NotExecutable(other),
+        None => PreloadError::NotFound(name.into()),
     })
 }
 
-/// Says why no library can be preloaded into a program, where that is so. Of a script the interpreter is what runs.
-pub(super) fn check(program: &Path) -> Result<(), Failure> {
+/// The paths that a name may mean: one in each folder of `PATH`, or the name itself if it is a path.
+fn candidates(name: &OsStr) -> Vec<PathBuf> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return vec![PathBuf::from(name)];
+    }
+    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    std::env::split_paths(&folders)
+        .map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }.join(name))
+        .collect()
+}
+
+/// Checks that a library can be preloaded into a program, or into the interpreter of a script.
+pub(super) fn check(program: &Path) -> Result<(), PreloadError> {
     let mut path = program.to_owned();
     for _ in 0..INTERPRETERS {
         let mut head = Vec::new();
@@ -49,14 +84,16 @@ pub(super) fn check(program: &Path) -> Result<(), Failure> {
         if file.take(HEAD).read_to_end(&mut head).is_err() {
             return Ok(());
         }
-        let Some(line) = head.strip_prefix(b"#!") else { return check_elf(&path, &head) };
+        let Some(line) = head.strip_prefix(b"#!") else {
+            return check_elf(&path, &head).map_err(|why| PreloadError::NotPreloadable { program: path, why });
+        };
         let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line).into_owned();
         let mut words = line.split_whitespace();
         let Some(interpreter) = words.next() else { return Ok(()) };
         path = match (Path::new(interpreter).file_name(), words.next()) {
             (Some(env), Some(name)) if env == "env" && !name.starts_with('-') => {
-                find(OsStr::new(name)).map_err(NotRun::failure)?
+                find(OsStr::new(name)).map_err(|error| PreloadError::Interpreter(Box::new(error)))?
             }
             _ => PathBuf::from(interpreter),
         };
@@ -64,40 +101,36 @@ pub(super) fn check(program: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn check_elf(path: &Path, head: &[u8]) -> Result<(), Failure> {
-    let refuse = |why: &str| Failure::new(format!("{} {why}", shown(path)));
+fn check_elf(path: &Path, head: &[u8]) -> Result<(), NotPreloadable> {
     if !head.starts_with(b"\x7fELF") {
-        return Err(refuse("is neither an ELF program nor a script with an interpreter (`#!`)"));
+        return Err(NotPreloadable::UnknownFormat);
     }
     if head.get(4) != Some(&2) {
-        return Err(refuse("is a 32-bit program; Coroner's library is of 64 bits"));
+        return Err(NotPreloadable::Narrow);
     }
     let parsed = elf::FileHeader64::<Endianness>::parse(head).and_then(|header| {
         let endian = header.endian()?;
         Ok((header.e_machine(endian), header.program_headers(endian, head)?, endian))
     });
-    let (machine, segments, endian) = parsed.map_err(|error| refuse(&format!("is damaged: {error}")))?;
+    let (machine, segments, endian) = parsed.map_err(|error| NotPreloadable::Damaged(error.to_string()))?;
     if machine != MACHINE {
-        return Err(refuse("is a program of another processor"));
+        return Err(NotPreloadable::OtherProcessor);
     }
     let Some(interpreter) = segments.iter().find(|segment| segment.p_type(endian) == elf::PT_INTERP) else {
-        return Err(refuse("is linked statically: no library can be preloaded into it")
-            .advice("build Coroner into it (`coroner::install`, or libcoroner_ffi.a), or import its core dumps: `coroner import core`"));
+        return Err(NotPreloadable::Static);
     };
     let (offset, size) = interpreter.file_range(endian);
     let name = usize::try_from(offset).ok().zip(usize::try_from(offset.saturating_add(size)).ok());
     let name = name.and_then(|(from, to)| head.get(from..to)).unwrap_or_default();
     if name.windows(7).any(|part| part == b"ld-musl") != cfg!(target_env = "musl") {
-        return Err(refuse(
-            "is of another C library (musl, glibc) than Coroner's library, which can't be loaded beside it",
-        ));
+        return Err(NotPreloadable::OtherLibc);
     }
     if let Ok(metadata) = std::fs::metadata(path) {
         let mode = metadata.permissions().mode();
         let changes_user = mode & 0o4000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
         let changes_group = mode & 0o2010 == 0o2010 && metadata.gid() != rustix::process::getegid().as_raw();
         if changes_user || changes_group {
-            return Err(refuse("runs with another user's rights (set-user-ID): the system preloads nothing into it"));
+            return Err(NotPreloadable::ChangesUser);
         }
     }
     Ok(())

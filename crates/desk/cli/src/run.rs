@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::io::Write;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{ExitCode, ExitStatus};
 
 use anstyle::{AnsiColor, Style};
 use coroner::{Report, Store};
+use coroner_inspect::preload::{LIBRARY_VARIABLE, NotPreloadable, PreloadError, end_by_signal, run_preloaded};
 use coroner_report::model::CrashFlag;
 use coroner_symbols::Symbolizer;
 
@@ -18,13 +19,6 @@ use crate::summary::{State, Summary};
 use crate::symbol_search::SymbolArguments;
 use crate::{progress, report_files, report_reader, show, store_location};
 
-mod forwarding;
-mod library;
-mod preloadable;
-
-/// The library's variable for the folder in which each process has its store.
-const STORES: &str = "CORONER_PRELOAD_STORES";
-const PRELOAD: &str = "LD_PRELOAD";
 /// What `env`, `timeout` and the like end with: where they fail themselves, where the program can't be run, where there is none.
 const FAILED: u8 = 125;
 const NOT_RUN: u8 = 126;
@@ -42,27 +36,6 @@ pub(crate) struct RunArguments {
     symbols: SymbolArguments,
 }
 
-/// Why the program was not run.
-enum NotRun {
-    NotFound(Failure),
-    NotPossible(Failure),
-    Other(Failure),
-}
-
-impl NotRun {
-    fn failure(self) -> Failure {
-        match self {
-            Self::NotFound(failure) | Self::NotPossible(failure) | Self::Other(failure) => failure,
-        }
-    }
-}
-
-impl From<Failure> for NotRun {
-    fn from(failure: Failure) -> Self {
-        NotRun::Other(failure)
-    }
-}
-
 /// Runs the program to its end, shows and keeps the reports of its crashes, and ends as it did.
 pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
     let stores = match temporary_folder() {
@@ -72,21 +45,47 @@ pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
             return FAILED.into();
         }
     };
-    let (failure, code) = match start_and_wait(&arguments.command, stores.path()) {
+    let Some((program, rest)) = arguments.command.split_first() else { return NOT_FOUND.into() };
+    match run_preloaded(program, rest, stores.path()) {
         Ok((pid, status)) => {
             if let Err(failure) = tell(arguments, stores.path(), store, pid, status) {
                 failure.print();
             }
             // Nothing is left behind by a process that ends by a signal.
             drop(stores);
-            return end_as(status);
+            end_as(status)
         }
-        Err(NotRun::NotFound(failure)) => (failure, NOT_FOUND),
-        Err(NotRun::NotPossible(failure)) => (failure, NOT_RUN),
-        Err(NotRun::Other(failure)) => (failure, FAILED),
+        Err(error) => {
+            let code = exit_code(&error);
+            with_advice(error).print();
+            code.into()
+        }
+    }
+}
+
+fn exit_code(error: &PreloadError) -> u8 {
+    match error {
+        PreloadError::NotFound(_) => NOT_FOUND,
+        PreloadError::Folder(_)
+        | PreloadError::NotExecutable(_)
+        | PreloadError::NotPreloadable { .. }
+        | PreloadError::Interpreter(_)
+        | PreloadError::Start { .. } => NOT_RUN,
+        _ => FAILED,
+    }
+}
+
+fn with_advice(error: PreloadError) -> Failure {
+    let advice = match &error {
+        PreloadError::NotPreloadable { why: NotPreloadable::Static, .. } => {
+            "build Coroner into it (`coroner::install`, or libcoroner_ffi.a), or import its core dumps: `coroner import core`".to_owned()
+        }
+        PreloadError::NoLibrary(_) => format!(
+            "it is in Coroner's archives (`cargo build -p coroner-ffi` makes it); name it with {LIBRARY_VARIABLE}=PATH"
+        ),
+        _ => return error.into(),
     };
-    failure.print();
-    code.into()
+    Failure::from(error).advice(advice)
 }
 
 /// Where the program's reports are until it has ended. A container's root is often read-only, `/tmp` with it, and `/dev/shm` is not.
@@ -96,26 +95,6 @@ fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
     let made = builder.tempdir().or_else(|error| builder.tempdir_in("/dev/shm").map_err(|_| error));
     let doing = || format!("can't make a folder in {} for what the program leaves", shown(&std::env::temp_dir()));
     made.context(doing()).map_err(|failure| failure.advice("name one that may be written: TMPDIR=FOLDER"))
-}
-
-fn start_and_wait(command: &[OsString], stores: &Path) -> Result<(u32, ExitStatus), NotRun> {
-    let (program, arguments) =
-        command.split_first().ok_or_else(|| NotRun::NotFound(Failure::new("there is no program to run")))?;
-    let path = preloadable::find(program)?;
-    preloadable::check(&path).map_err(NotRun::NotPossible)?;
-    let mut preload = library::find(stores)?.into_os_string();
-    if let Some(others) = std::env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    let mut command = Command::new(&path);
-    command.arg0(program).args(arguments).env(PRELOAD, preload).env(STORES, stores);
-    forwarding::begin();
-    let mut child = command.spawn().context(format!("can't run `{}`", path.display())).map_err(NotRun::NotPossible)?;
-    forwarding::to(child.id());
-    let status = child.wait().context("can't wait for the program");
-    forwarding::end();
-    Ok((child.id(), status?))
 }
 
 /// Shows what the program, and what it started, left, and keeps it in the store.
@@ -245,10 +224,7 @@ fn name(report: &mut Report, symbolizer: &mut Symbolizer) {
 /// Ends with the program's exit status, or by the signal that it ended by.
 fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
-        // The program has left its core file, where one was wanted; one of this process would be litter.
-        let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-        let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
-        forwarding::die_by(signal);
+        end_by_signal(signal);
         // Not reached where the signal ends a process; what shells say of one is what remains.
         return ExitCode::from(128_u8.saturating_add(signal as u8));
     }
@@ -258,15 +234,4 @@ fn end_as(status: ExitStatus) -> ExitCode {
 /// The path as it is typed, for messages.
 fn shown(path: &Path) -> String {
     format!("`{}`", path.display())
-}
-
-/// Where a file is in one of the folders of `PATH`, or as it is named.
-fn candidates(name: &std::ffi::OsStr) -> Vec<PathBuf> {
-    if name.as_encoded_bytes().contains(&b'/') {
-        return vec![PathBuf::from(name)];
-    }
-    let folders = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-    std::env::split_paths(&folders)
-        .map(|folder| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder }.join(name))
-        .collect()
 }

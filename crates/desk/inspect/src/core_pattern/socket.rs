@@ -7,14 +7,13 @@ use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::mem::ManuallyDrop;
 use std::os::fd::FromRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
-use super::user_store::make_private;
-use crate::failure::{Context, Failure};
+use super::{CollectError, MAX_AT_ONCE};
 
 /// Bits of `mask`: the kernel writes the core dump; it waits until the connection is closed.
 const COREDUMP_KERNEL: u64 = 1;
@@ -28,38 +27,61 @@ const UNDERSTOOD: u32 = 0;
 const LARGEST: u32 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who died.
-pub(super) struct Death {
-    pub(super) pid: u32,
-    pub(super) user: u32,
-    pub(super) group: u32,
+/// A death that the kernel connected for.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Death {
+    /// The process.
+    pub pid: u32,
+    /// Its user.
+    pub user: u32,
+    /// Its group.
+    pub group: u32,
     /// Whether its user may see its memory.
-    pub(super) is_dumpable: bool,
-    pub(super) connection: UnixStream,
+    pub is_dumpable: bool,
+    /// To be standard input of the process that calls [`collect`](super::collect).
+    pub connection: UnixStream,
 }
 
-/// Takes connections, up to so many at once, and lets `start` begin with each.
-pub(super) fn serve(
+/// Why a death that the kernel connected for is not recorded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotRecorded {
+    /// As many reports are being made as may be at once.
+    #[error("{MAX_AT_ONCE} reports are being made, so this death is not recorded")]
+    Busy,
+    /// No process could be started for it.
+    #[error("no report can be made: {0}")]
+    NotStarted(io::Error),
+}
+
+/// Listens at a socket, which `kernel.core_pattern` names after `@@`, and calls `start` for each death, which starts a process for it. `lost` is
+/// given the process id of each death that is not recorded.
+///
+/// # Errors
+/// If the socket can't be created, or accepts no connections any more.
+pub fn serve(
     path: &Path,
-    at_once: usize,
     start: impl Fn(Death) -> io::Result<Child>,
-) -> Result<Infallible, Failure> {
-    let doing = || format!("can't listen at `{}`", path.display());
+    lost: impl Fn(u32, NotRecorded),
+) -> Result<Infallible, CollectError> {
+    let cannot_listen = || CollectError::system::<io::Error>(format!("can't listen at `{}`", path.display()));
     // What an earlier process has left; of one that listens, it is taken over.
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| is_socket(&metadata)) {
-        std::fs::remove_file(path).context(doing())?;
+        std::fs::remove_file(path).map_err(cannot_listen())?;
     }
-    let listener = UnixListener::bind(path).context(doing())?;
-    make_private(path).context(doing())?;
+    let listener = UnixListener::bind(path).map_err(cannot_listen())?;
+    // Root's alone.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(cannot_listen())?;
     let mut children: Vec<Child> = Vec::new();
     loop {
-        let (connection, _) = listener.accept().context(doing())?;
+        let (connection, _) = listener.accept().map_err(cannot_listen())?;
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { continue };
         let pid = peer.pid.as_raw_nonzero().get() as u32;
         // Dropped, the connection is closed, and the kernel goes on.
-        if children.len() >= at_once || children.iter().any(|child| child.id() == pid) {
-            anstream::eprintln!("process {pid}: {at_once} reports are being made, so this death is not recorded");
+        if children.len() >= MAX_AT_ONCE || children.iter().any(|child| child.id() == pid) {
+            lost(pid, NotRecorded::Busy);
             continue;
         }
         // What its user may not see belongs to root in /proc.
@@ -68,7 +90,7 @@ pub(super) fn serve(
         let is_dumpable = owner.is_ok_and(|owner| owner == user);
         match start(Death { pid, user, group, is_dumpable, connection }) {
             Ok(child) => children.push(child),
-            Err(error) => anstream::eprintln!("process {pid}: no report can be made: {error}"),
+            Err(error) => lost(pid, NotRecorded::NotStarted(error)),
         }
     }
 }
@@ -78,10 +100,10 @@ fn is_socket(metadata: &std::fs::Metadata) -> bool {
 }
 
 /// Answers the kernel, which is at standard input, so that the core dump comes next.
-pub(super) fn ask_for_the_dump() -> Result<(), Failure> {
+pub(super) fn ask_for_the_dump() -> io::Result<()> {
     // SAFETY: standard input is open for as long as the process is, and is not closed here.
     let mut connection = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(0) });
-    answer(&mut connection).context("the kernel's question can't be answered")
+    answer(&mut connection)
 }
 
 fn answer(connection: &mut UnixStream) -> io::Result<()> {

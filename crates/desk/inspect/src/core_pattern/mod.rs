@@ -1,0 +1,168 @@
+//! The kernel's handler of core dumps (`kernel.core_pattern`): a report of a process that just died.
+//!
+//! The kernel starts the handler for each death and writes the core dump to its standard input (core(5), "Piping core dumps to a program"), or
+//! connects to a socket ([`serve`], Linux 6.17). Headers and notes are read from there; the stacks from `/proc/PID/mem`, since the process is there
+//! until the dump has been read, or else out of the dump. No core dump is kept.
+//!
+//! What died is not trusted. As root the handler opens the memory and creates the user's folder; before it reads a byte of the dump it has
+//! given up root for good (`privileges`).
+
+mod privileges;
+mod socket;
+mod user_store;
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use coroner_formats::dump::{DumpError, Noted, read_core_stream};
+use coroner_report::Report;
+use coroner_report::model::Timestamp;
+use coroner_symbols::{Options, Symbolizer};
+
+pub use socket::{Death, NotRecorded, serve};
+
+/// Maximum number of reports that are made at once; more deaths than that are not recorded.
+const MAX_AT_ONCE: usize = 4;
+
+/// Why a death is not recorded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectError {
+    /// A step failed.
+    #[error("{doing}: {source}")]
+    System {
+        /// What can't be done.
+        doing: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// As many reports are being made as may be at once.
+    #[error("{MAX_AT_ONCE} reports are being made: this death is not recorded")]
+    Busy,
+    /// As many reports were made in the last minute as may be.
+    #[error("{0} reports were made in the last minute: this death is not recorded")]
+    TooMany(usize),
+    /// The user's folder belongs to another user, or is not a folder.
+    #[error("can't make `{}`: what is there is not a folder of user {user}", folder.display())]
+    NotTheUsers {
+        /// The folder.
+        folder: PathBuf,
+        /// The user.
+        user: u32,
+    },
+    /// Root could be regained after it was given up.
+    #[error("can't give up root: it came back")]
+    StillRoot,
+    /// The core dump can't be read.
+    #[error("the core dump of process {pid}: {source}")]
+    Dump {
+        /// The process.
+        pid: u32,
+        /// The reason.
+        source: DumpError,
+    },
+}
+
+impl CollectError {
+    fn system<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let doing = doing.into();
+        |source| Self::System { doing, source: source.into() }
+    }
+}
+
+/// A process that died, by the arguments of `kernel.core_pattern`.
+#[derive(Clone, Copy, Debug)]
+pub struct DeadProcess {
+    /// `%P`
+    pub pid: u32,
+    /// `%u`; by default that of this process.
+    pub user: Option<u32>,
+    /// `%g`; by default that of this process.
+    pub group: Option<u32>,
+    /// `%t`, in seconds since 1970.
+    pub time: Option<u64>,
+    /// `%d` is 1: its user may see its memory.
+    pub is_dumpable: bool,
+    /// Standard input is a connection of the kernel's ([`serve`]) and not a pipe.
+    pub is_connection: bool,
+}
+
+/// Where reports are kept, and how many.
+#[derive(Clone, Copy, Debug)]
+pub struct UserStores<'a> {
+    /// The folder in which each user has one.
+    pub folder: &'a Path,
+    /// The folder for reports in a user's folder.
+    pub reports: &'a str,
+    /// Maximum number of reports of a user; the oldest are removed.
+    pub keep: usize,
+    /// Maximum number of reports of a user in a minute; more are not made.
+    pub per_minute: usize,
+}
+
+/// Whose report it is, and as whom it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    /// The user whose folder it goes to.
+    of: u32,
+    user: u32,
+    group: u32,
+}
+
+impl Owner {
+    /// What a user may not read, because it ran as another or holds what was another's, is root's; and nothing is read as root.
+    fn new(user: u32, group: u32, is_dumpable: bool) -> Owner {
+        const NOBODY: u32 = 65_534;
+        match user {
+            0 => Owner { of: 0, user: NOBODY, group: NOBODY },
+            _ if !is_dumpable => Owner { of: 0, user: NOBODY, group: NOBODY },
+            user => Owner { of: user, user, group },
+        }
+    }
+}
+
+/// The report of a process that died.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Collected {
+    /// The report, without stack memory.
+    pub report: Report,
+    /// The user's folder for reports, which may not be there yet.
+    pub folder: PathBuf,
+    /// Its place among the reports that are made at once, until this is dropped.
+    _slot: File,
+}
+
+/// Makes the report of a process that died, out of the core dump at standard input. Before the dump is read, this process becomes the user for
+/// good, without any capability and with limits of time and memory.
+///
+/// # Errors
+/// See [`CollectError`].
+pub fn collect(dead: &DeadProcess, stores: &UserStores<'_>) -> Result<Collected, CollectError> {
+    let pid = dead.pid;
+    let user = dead.user.unwrap_or_else(|| rustix::process::getuid().as_raw());
+    let group = dead.group.unwrap_or_else(|| rustix::process::getgid().as_raw());
+    let owner = Owner::new(user, group, dead.is_dumpable);
+    let slot = user_store::slot(stores.folder)?;
+    let folder = user_store::make(stores.folder, owner)?.join(stores.reports);
+    let executable = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+    // Only root may; others read what the dump has.
+    let memory = File::open(format!("/proc/{pid}/mem")).ok();
+    privileges::give_up(owner)?;
+
+    user_store::make_room(&folder, stores.keep, stores.per_minute)?;
+    if dead.is_connection {
+        socket::ask_for_the_dump().map_err(CollectError::system("the kernel's question can't be answered"))?;
+    }
+    let time = dead.time.and_then(|seconds| seconds.checked_mul(1_000_000_000)).map(Timestamp);
+    let mut symbolizer = Symbolizer::new(Options::default());
+    let read = read_core_stream(io::stdin().lock(), memory.as_ref(), time, &mut symbolizer);
+    let mut report = read.map_err(|source| CollectError::Dump { pid, source })?;
+    // It may hold what users typed.
+    report.stack_memory.clear();
+    let mut noted = Noted::default();
+    noted.executable = executable.and_then(|path| path.into_os_string().into_string().ok());
+    noted.apply(&mut report);
+    Ok(Collected { report, folder, _slot: slot })
+}
