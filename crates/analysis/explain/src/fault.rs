@@ -10,7 +10,7 @@ use crate::code_source::{Code, CodeSource};
 use crate::instruction::{Class, Decoded, MemoryOperand, State};
 use crate::memory_map::{self, MAY_ALL, MAY_EXECUTE, MAY_WRITE, rights};
 use crate::notice::{self, Notice};
-use crate::{architecture, decode, jump, poison_pattern, recursion, shadow_stack, stack_frame};
+use crate::{architecture, bad_jump, decode, poison_pattern, recursion, shadow_stack, stack_frame};
 use coroner_report::model::FaultKind;
 use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
 
@@ -280,11 +280,11 @@ impl Fault<'_> {
         };
         explanation.certainty = Certainty::Certain;
         explanation.access = Some(MemoryAccess { kind: Some(Access::EXECUTE), width: None, address: Some(self.pc) });
-        if let Some(operand) = jump::returned_by(self.thread, self.arch, self.pc, &self.state) {
+        if let Some(operand) = bad_jump::returned_by(self.thread, self.arch, self.pc, &self.state) {
             explanation.operand = Some(operand);
             return returned(self.thread, explanation);
         }
-        jump::from(self.thread, self.arch, self.pc, self.source, &self.state, explanation);
+        bad_jump::from(self.thread, self.arch, self.pc, self.source, &self.state, explanation);
         if explanation.operand.as_ref().is_some_and(|operand| operand.pattern.is_some()) {
             explanation.kind = FaultKind::PoisonedPointer;
         }

@@ -29,19 +29,18 @@ mod aarch64;
 #[cfg(feature = "decode")]
 mod aarch64_step;
 mod architecture;
+mod bad_jump;
 mod bad_operand;
 mod bit_flip;
+mod code_change;
 mod code_source;
-mod comparison;
 mod decode;
 mod fault;
 mod headline;
 mod instruction;
-mod jump;
 mod last_set;
 mod memory_map;
 mod notice;
-mod origin;
 mod pointer_authentication;
 mod poison_pattern;
 mod profile;
@@ -51,6 +50,7 @@ mod shadow_stack;
 mod stack_frame;
 mod step;
 mod trap;
+mod value_origin;
 mod variable;
 mod waits;
 #[cfg(feature = "decode")]
@@ -82,17 +82,17 @@ pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     explanation.bit_flips = bit_flip::candidates(report, &explanation);
     explanation.facts.extend(bit_flip::sentence(&explanation.bit_flips));
     explanation.facts.extend(pointer_authentication::sentence(report, &explanation));
-    explanation.code_change = comparison::compare(report, code);
-    explanation.facts.extend(explanation.code_change.as_ref().map(comparison::sentence));
-    origin::add(report, &ran, &mut explanation);
+    explanation.code_change = code_change::compare(report, code);
+    explanation.facts.extend(explanation.code_change.as_ref().map(code_change::sentence));
+    value_origin::add(report, &ran, &mut explanation);
     let register = explanation.operand.as_ref().and_then(|operand| operand.register.as_deref());
-    explanation
-        .facts
-        .extend(explanation.last_set.as_ref().zip(register).map(|(set, register)| origin::sentence(set, register)));
+    explanation.facts.extend(
+        explanation.last_set.as_ref().zip(register).map(|(set, register)| value_origin::sentence(set, register)),
+    );
     zombie::add(report, &mut explanation);
     waits::add(report, &mut explanation);
     explanation.spent = profile::sentence(report);
-    let is_alone = jump::is_left_over(report, &ran);
+    let is_alone = bad_jump::is_left_over(report, &ran);
     explanation.function = headline::function(report, &explanation, is_alone);
     explanation.headline = headline::of(report, crash, &explanation, is_alone);
     explanation

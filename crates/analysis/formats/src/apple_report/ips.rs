@@ -11,7 +11,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::apple_report::{
-    AppleImage, AppleReport, AppleReportError, Form, Frame, Site, arch, edit::Edits, kind, named_frame,
+    AppleImage, AppleReport, AppleReportError, Form, Frame, Site, arch, byte_edits::Edits, named_frame,
+    unsupported_kind,
 };
 
 /// The first line.
@@ -88,7 +89,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<AppleReport<'_>>, AppleReportE
     }
     let parsed: Document<'_> =
         serde_json::from_slice(document).map_err(|error| json_error(document, document_at, &error))?;
-    let lacking = |lacks| match heading.bug_type.as_deref().and_then(kind::of_bug_type) {
+    let lacking = |lacks| match heading.bug_type.as_deref().and_then(unsupported_kind::of_bug_type) {
         Some(kind) => AppleReportError::OtherKind { kind },
         None => AppleReportError::NoFrames { lacks, bug_type: heading.bug_type.clone() },
     };

@@ -26,20 +26,20 @@
 //!
 //! Sources of the formats: Apple's "Examining the fields in a crash report" and "Interpreting the JSON format of a crash report".
 
-mod edit;
+mod byte_edits;
 mod images;
 mod ips;
-mod kind;
 mod model;
 mod named_frame;
-mod samples;
+mod sampled_stacks;
 mod text;
+mod unsupported_kind;
 
 use std::{collections::BTreeMap, fmt};
 
 use coroner_symbols::{Arch, DebugId, FileKind, ImageKey, ImageSymbols, LookupAddress, Symbolizer};
 
-use edit::Edits;
+use byte_edits::Edits;
 
 pub use model::read_report;
 
@@ -144,7 +144,7 @@ struct Frame {
 #[derive(Clone, Debug)]
 enum Site {
     Line(text::FrameLine),
-    Sample(samples::SampleLine),
+    Sample(sampled_stacks::SampleLine),
     Object(ips::FrameObject),
 }
 

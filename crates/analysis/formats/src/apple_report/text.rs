@@ -14,9 +14,9 @@ use coroner_symbols::{Arch, SymbolFrame};
 
 use crate::apple_report::{
     AppleImage, AppleReport, AppleReportError, Form, Frame, Site,
-    edit::Edits,
+    byte_edits::Edits,
     images::{self, ImageLists, hexadecimal, lines},
-    kind, named_frame, samples,
+    named_frame, sampled_stacks, unsupported_kind,
 };
 
 /// Lines that reports begin with, behind the line of JSON that some have.
@@ -45,7 +45,7 @@ pub(crate) fn is_likely(bytes: &[u8]) -> bool {
         BEGINNINGS.iter().any(|known| line.starts_with(known))
             || heading(line).is_some()
             || images::is_heading(line)
-            || kind::of_text(line).is_some()
+            || unsupported_kind::of_text(line).is_some()
     };
     beginning.lines().any(is_known)
 }
@@ -118,7 +118,7 @@ pub(crate) fn lists(bytes: &[u8]) -> ImageLists {
 pub(crate) fn read(bytes: &[u8]) -> Result<AppleReport<'_>, AppleReportError> {
     let lists = lists(bytes);
     if lists.images.is_empty() {
-        let other = lines(bytes).find_map(|(_, line)| kind::of_text(line.trim()));
+        let other = lines(bytes).find_map(|(_, line)| unsupported_kind::of_text(line.trim()));
         return Err(match other {
             Some(kind) => AppleReportError::OtherKind { kind },
             None if is_likely(bytes) => AppleReportError::NoFrames { lacks: "list of images", bug_type: None },
@@ -145,7 +145,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<AppleReport<'_>, AppleReportError> {
     }
     let mut form = Form::Text;
     if frames.is_empty() {
-        frames = samples::frames(&lists, bytes);
+        frames = sampled_stacks::frames(&lists, bytes);
         form = if frames.is_empty() { Form::Text } else { Form::Samples };
     }
     Ok(AppleReport { bytes, form, images: lists.images, frames })
@@ -156,7 +156,7 @@ fn inferred(bytes: &[u8]) -> Vec<AppleImage> {
     let mut found: BTreeMap<u64, AppleImage> = BTreeMap::new();
     for (_, line) in lines(bytes) {
         let Some((name, load_address, offset)) =
-            Parts::of(line).and_then(|parts| parts.place()).or_else(|| samples::place(line))
+            Parts::of(line).and_then(|parts| parts.place()).or_else(|| sampled_stacks::place(line))
         else {
             continue;
         };

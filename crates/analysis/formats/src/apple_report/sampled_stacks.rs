@@ -22,7 +22,7 @@ use coroner_symbols::SymbolFrame;
 
 use crate::apple_report::{
     Frame, Site,
-    edit::Edits,
+    byte_edits::Edits,
     images::{ImageLists, hexadecimal, lines},
     named_frame,
 };
