@@ -6,8 +6,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use crate::assembly_routine::routine;
 use crate::os::context::Context;
-use crate::routine::routine;
 
 /// Where a guarded run can be left. Its words are atomic: the handler of a fault reads what the run wrote, on the same thread
 /// (Linux) or another one (Darwin).

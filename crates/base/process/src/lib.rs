@@ -18,10 +18,10 @@
 #![cfg_attr(miri, allow(dead_code, unused_imports, reason = "what is assembly is not used there"))]
 
 mod address_range;
+pub mod directory_owner;
 pub mod elf;
 pub mod futex_wait;
 mod heap_sort;
-pub mod hold;
 pub mod identity;
 pub mod macho;
 pub mod memory;
@@ -33,12 +33,12 @@ pub use heap_sort::heap_sort;
 #[cfg(supported)]
 pub mod alternate_stack;
 #[cfg(supported)]
+mod assembly_routine;
+#[cfg(supported)]
 pub mod descriptor;
 #[cfg(supported)]
 mod errno;
 pub mod exception_set;
-#[cfg(supported)]
-mod fault;
 #[cfg(supported)]
 pub mod files;
 #[cfg(supported)]
@@ -50,7 +50,7 @@ mod mapping;
 pub mod path;
 mod process_identity;
 #[cfg(supported)]
-mod routine;
+mod processor_fault;
 #[cfg(supported)]
 pub mod shadow_stack;
 pub mod signal_set;

@@ -1,10 +1,10 @@
 //! Stacks: going on at once on a large one (Linux), and alternate signal stacks for threads.
 
+#[cfg(not(target_vendor = "apple"))]
+use crate::assembly_routine::routine;
 use crate::files::{map_untouched, touch, unmap};
 use crate::os::context::SignalStack;
 use crate::os::syscall::{Result, call};
-#[cfg(not(target_vendor = "apple"))]
-use crate::routine::routine;
 
 // coroner_stack_call(top, function, argument): calls function(argument) with the stack pointer at `top`.
 // The old stack pointer stays in the frame pointer, so that both unwind data and the frame chain lead back.

@@ -25,7 +25,7 @@ pub(crate) fn prepare() {
         #[cfg(target_vendor = "apple")]
         let before = None;
         #[cfg(not(target_vendor = "apple"))]
-        let before: Option<unsafe extern "C" fn()> = Some(crate::os::parent::before_fork);
+        let before: Option<unsafe extern "C" fn()> = Some(crate::os::parent_exit::before_fork);
         // SAFETY: the handlers are async-signal-safe, as the child of a process with threads needs.
         unsafe { libc::pthread_atfork(before, None, Some(in_child)) };
     }
@@ -36,7 +36,7 @@ unsafe extern "C" fn in_child() {
     REPORT_LOCK.forget_parent();
     if let Some(installed) = installed::get() {
         #[cfg(not(target_vendor = "apple"))]
-        crate::os::parent::note_fork(installed);
+        crate::os::parent_exit::note_fork(installed);
         let files = &installed.run.files;
         // SAFETY: the state's mapping, in a child right after fork.
         unsafe { make_private(files.state_address, files.state_size) };

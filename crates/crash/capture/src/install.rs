@@ -301,7 +301,7 @@ fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError>
     // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
     let installed = unsafe { Installed::place(at, parent.options, parent.store(), current, platform) };
     installed.publish();
-    os::parent::begin_own(parent);
+    os::parent_exit::begin_own(parent);
     coroner_walk::stop_thread::set_stopper(Some(&installed.platform.stopper));
     let (limits, program) = (os::install::limits(&installed.platform), parent.run.program);
     Ok(Run { id, pid, state, limits, previous: None, program, pid_namespace: identity.pid_namespace })

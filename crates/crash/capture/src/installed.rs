@@ -12,11 +12,11 @@ use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::RunState;
 
 use crate::InstallOptions;
-use crate::asked_first::{Fault, is_asked_first};
 use crate::handler_kind::HandlerKind;
 use crate::limits::report_size;
 use crate::os::platform_state::PlatformState;
 use crate::run::{Place, RunFiles};
+use crate::runtime_faults::{Fault, is_asked_first};
 
 /// The longest path of a store, with its NUL (`PATH_MAX`).
 pub(crate) const STORE_PATH: usize = 4096;

@@ -32,8 +32,6 @@ use linux as os;
 mod darwin;
 
 #[cfg(supported)]
-mod asked_first;
-#[cfg(supported)]
 mod concurrent_crashes;
 #[cfg(supported)]
 mod crash_context;
@@ -70,6 +68,8 @@ mod previous_handler;
 #[cfg(supported)]
 mod recrash;
 #[cfg(supported)]
+mod replaced_handlers;
+#[cfg(supported)]
 mod report_lock;
 #[cfg(supported)]
 mod report_steps;
@@ -77,11 +77,11 @@ mod run;
 #[cfg(supported)]
 mod running_handlers;
 #[cfg(supported)]
+mod runtime_faults;
+#[cfg(supported)]
 mod sections;
 #[cfg(supported)]
 mod session;
-#[cfg(supported)]
-mod signal_owners;
 #[cfg(supported)]
 mod stack_overflow;
 #[cfg(supported)]
@@ -118,8 +118,8 @@ pub use limits::FIRST_NON_FATAL;
 #[cfg(supported)]
 pub use monitor::{caught_panic, exception, exit, hang};
 #[cfg(all(supported, not(target_vendor = "apple")))]
-pub use os::parent::{is_unsettled_child, settle_parent};
+pub use os::parent_exit::{is_unsettled_child, settle_parent};
+#[cfg(supported)]
+pub use replaced_handlers::{TakenSignal, look_at_signals};
 #[cfg(supported)]
 pub use report_lock::thread_word;
-#[cfg(supported)]
-pub use signal_owners::{TakenSignal, look_at_signals};

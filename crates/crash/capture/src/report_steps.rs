@@ -26,8 +26,8 @@ use crate::os::other_threads::OtherThreads;
 #[cfg(target_vendor = "apple")]
 use crate::sections::zombies;
 use crate::sections::{
-    app_memory, crash, crashed_thread, end, exceptions, fault_place, header, images, other_threads, register_memory,
-    section, stack_memory, symbol_names, write_fault,
+    app_memory, crash, crashed_thread, end, exceptions, fault_surroundings, header, images, other_threads,
+    register_memory, section, stack_memory, symbol_names, write_fault,
 };
 use crate::session::{CrashSession, guarded, memory};
 use crate::stack_overflow;
@@ -77,8 +77,8 @@ fn write_rest(session: &mut CrashSession<'_>) {
         if session.is_overflow {
             guarded(session, SectionKind::CRASH, None, confirm_overflow);
         }
-        section(session, SectionKind::CODE, None, fault_place::write_code);
-        section(session, SectionKind::MAPPINGS, None, fault_place::write_mappings);
+        section(session, SectionKind::CODE, None, fault_surroundings::write_code);
+        section(session, SectionKind::MAPPINGS, None, fault_surroundings::write_mappings);
         #[cfg(target_vendor = "apple")]
         section(session, SectionKind::ZOMBIES, None, zombies::write);
     }

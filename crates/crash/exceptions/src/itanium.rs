@@ -68,7 +68,7 @@ core::arch::global_asm!(
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(all(not(target_vendor = "apple"), feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw"))),
-    allow(dead_code, reason = "`throws::raise` needs the last ones")
+    allow(dead_code, reason = "`throws::libstdcxx_throw` needs the last ones")
 )]
 pub(crate) enum Function {
     /// `std::set_terminate(void (*)())`.

@@ -198,7 +198,7 @@ impl Coroner {
         let Inner { run, is_on_disk, deliverer, keeps, notes_end, scope, .. } = &*self.inner;
         let store = deliverer.store().path();
         // Where no file may be locked none is used again.
-        let may = *is_on_disk && !coroner_process::hold::forbids_locks(store.as_os_str().as_encoded_bytes());
+        let may = *is_on_disk && !coroner_process::directory_owner::forbids_locks(store.as_os_str().as_encoded_bytes());
         if may && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && capture::is_unused() {
             // Another one is there already if two end at once: this one's is removed by the next launch.
             let renamed = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));

@@ -1,5 +1,5 @@
 //! What keeps the other processes of an app out: the lock of a file; where no file may be locked, a named pipe
-//! ([`coroner_process::hold`]).
+//! ([`coroner_process::directory_owner`]).
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) struct Entered<'a> {
     gate: MutexGuard<'a, Gate>,
     /// Closed when this is dropped.
     #[cfg(supported)]
-    _hold: Option<coroner_process::hold::Hold>,
+    _hold: Option<coroner_process::directory_owner::Hold>,
 }
 
 impl Gate {
@@ -36,7 +36,7 @@ impl Gate {
             use std::os::unix::ffi::OsStrExt;
 
             let directory = outbox.join(format!("{name}.held"));
-            if coroner_process::hold::forbids_locks(directory.as_os_str().as_bytes()) {
+            if coroner_process::directory_owner::forbids_locks(directory.as_os_str().as_bytes()) {
                 crate::files::private_directories().create(&directory)?;
                 return Ok(Self::Pipe(std::ffi::CString::new(directory.as_os_str().as_bytes())?));
             }
@@ -55,7 +55,7 @@ impl<'a> Entered<'a> {
         match &*gate {
             Gate::File(file) => try_lock(file).ok()?,
             #[cfg(supported)]
-            Gate::Pipe(directory) => hold = Some(coroner_process::hold::Hold::try_take(directory).ok()??),
+            Gate::Pipe(directory) => hold = Some(coroner_process::directory_owner::Hold::try_take(directory).ok()??),
         }
         Some(Self {
             gate,
@@ -79,7 +79,7 @@ impl<'a> Entered<'a> {
                 const MAX_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
                 let since = std::time::Instant::now();
                 while hold.is_none() {
-                    hold = coroner_process::hold::Hold::try_take(directory)
+                    hold = coroner_process::directory_owner::Hold::try_take(directory)
                         .map_err(|errno| io::Error::from_raw_os_error(errno.0))?;
                     if hold.is_none() {
                         if since.elapsed() > MAX_WAIT {

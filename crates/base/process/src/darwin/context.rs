@@ -10,7 +10,7 @@ use mach2::thread_act::{thread_get_state, thread_set_state};
 
 #[cfg(target_arch = "aarch64")]
 use super::pointers::authentication_mask;
-pub use crate::fault::{Access, FaultState};
+pub use crate::processor_fault::{Access, FaultState};
 use crate::registers::Registers;
 
 #[cfg(target_arch = "x86_64")]

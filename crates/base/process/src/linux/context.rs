@@ -3,7 +3,7 @@
 //! Layouts are the kernel's own (`asm/ucontext.h`, `asm/sigcontext.h`, `asm-generic/siginfo.h` of the Linux UAPI), not
 //! those of a C library's header: they are the same for glibc, musl and bionic.
 
-pub use crate::fault::{Access, FaultState};
+pub use crate::processor_fault::{Access, FaultState};
 use crate::registers::Registers;
 
 /// A signal's alternate stack, `stack_t`.

@@ -1,6 +1,6 @@
 //! Process identities by `/proc` (proc(5)).
 
-use super::proc::{decimal, read_file, read_link};
+use super::proc_files::{decimal, read_file, read_link};
 use super::syscall::{Errno, Result, syscall};
 use super::threads::{now, now_by_library, process_id};
 use crate::path::Path;

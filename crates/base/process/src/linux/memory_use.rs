@@ -4,7 +4,7 @@
 
 use core::ffi::CStr;
 
-use super::proc::{decimal, read_file};
+use super::proc_files::{decimal, read_file};
 
 /// Bytes of physical memory that this process uses (`VmRSS`), whose pages are so large. `None` if `/proc` does not say. Async-signal-safe.
 pub fn used(page_size: u32) -> Option<u64> {

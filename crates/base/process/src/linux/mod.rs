@@ -12,7 +12,7 @@ pub(crate) mod kernel_copy;
 pub mod memory_tags;
 pub mod memory_use;
 pub mod mounts;
-mod proc;
+mod proc_files;
 pub mod process;
 #[cfg(interpose)]
 mod pthread_create;

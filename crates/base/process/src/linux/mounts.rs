@@ -5,7 +5,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::proc::decimal;
+use super::proc_files::decimal;
 use super::syscall::syscall;
 use crate::files::{close, open};
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::proc::read_file;
+use super::proc_files::read_file;
 use super::stop_the_world::futex::{self, Reach};
 use super::syscall::{Errno, syscall};
 use super::threads::{monotonic_now, process_id};

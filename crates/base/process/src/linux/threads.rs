@@ -6,7 +6,7 @@
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::Relaxed;
 
-use super::proc::{self, decimal};
+use super::proc_files::{self, decimal};
 use super::syscall::{Errno, Result, syscall};
 use crate::descriptor::OwnedDescriptor;
 use crate::files::{close, open, status};
@@ -374,7 +374,7 @@ impl TaskDirectory {
     /// Reads the start of `/proc/self/task/TID/NAME`; returns how many bytes.
     fn read_file(&self, tid: Tid, name: &[u8], into: &mut [u8]) -> Result<usize> {
         let path = Path::new().push_decimal(tid.unsigned_abs()).push(b"/").push(name);
-        proc::read_file(self.current()?.descriptor, path.as_c_str(), into)
+        proc_files::read_file(self.current()?.descriptor, path.as_c_str(), into)
     }
 }
 

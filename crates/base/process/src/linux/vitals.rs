@@ -6,7 +6,7 @@
 
 use core::ffi::CStr;
 
-use super::proc::{decimal, read_file};
+use super::proc_files::{decimal, read_file};
 use super::syscall::syscall;
 use super::tracer;
 use crate::files::{close, open, status};

@@ -1,8 +1,8 @@
 //! Loads from addresses that may be bad: what a handler of faults recovers.
 
 use super::{BLOCK, Memory, Unreadable};
+use crate::assembly_routine::routine;
 use crate::os::context::Context;
-use crate::routine::routine;
 
 // The only code that loads from addresses that may be bad. It has no stack frame, so that at any of its instructions a return
 // to the caller is `ret`: a fault in it goes on at `coroner_load_failed`, which answers 1. All loads are within `LOADS` bytes of

@@ -2,13 +2,13 @@
 //!
 //! Two threads of Coroner's own wait for exception messages. The **primary** one takes the exceptions of the task and writes
 //! the report; the threads that crash stand still in the kernel meanwhile, or in their signal handler, which hands its crash
-//! over to the same thread ([`handed_over`]). The **secondary** one takes the exceptions of the primary thread alone: it makes
+//! over to the same thread ([`handed_over_crashes`]). The **secondary** one takes the exceptions of the primary thread alone: it makes
 //! guarded loads good, ends a section that faulted or hangs, and returns for a primary thread that can't go on. So nothing of
 //! the crash path runs on a stack that may be full or with a mask that may block.
 
 pub(crate) mod crash_entry;
 pub(crate) mod dispatch_queue;
-pub(crate) mod handed_over;
+pub(crate) mod handed_over_crashes;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
 pub(crate) mod mach_exception;

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering
 use coroner_process::threads::{Tid, monotonic_now};
 use mach2::port::mach_port_t;
 
-use super::handed_over::HandedOver;
+use super::handed_over_crashes::HandedOver;
 use super::suspended_threads::SuspendedThreads;
 use crate::concurrent_crashes::CAPACITY;
 use crate::crash_context::Reported;

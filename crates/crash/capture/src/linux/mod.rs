@@ -4,7 +4,7 @@ pub(crate) mod crash_entry;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
 pub(crate) mod other_threads;
-pub(crate) mod parent;
+pub(crate) mod parent_exit;
 pub(crate) mod platform_state;
 pub(crate) mod signal_death;
 pub(crate) mod symbol_source;

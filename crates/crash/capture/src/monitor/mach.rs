@@ -24,7 +24,6 @@ use coroner_process::memory::recover_guarded_load;
 use coroner_process::threads::{self, facts, monotonic_now};
 use mach2::kern_return::{KERN_FAILURE, KERN_SUCCESS};
 
-use crate::asked_first;
 use crate::crash_context::{Next, Reported};
 use crate::darwin::crash_entry;
 use crate::darwin::mach_exception;
@@ -36,6 +35,7 @@ use crate::ignored_signals;
 use crate::installed::Installed;
 use crate::previous_handler;
 use crate::recrash::RECRASH;
+use crate::runtime_faults;
 use crate::taken_signals;
 use coroner_process::exception_messages::{self, Own, Received, Reply, Request};
 use coroner_process::registers::Registers;
@@ -113,7 +113,7 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
     let context = mach_exception::crash_context(request, &context);
     let is_covered = platform.ports.covered(request.exception);
     let (pc, sp, address) = (context.registers.pc, context.registers.sp(), context.address.unwrap_or(0));
-    let fault = asked_first::Fault { signal: number, code: 0, is_raised_by_instruction: true, address, pc, sp };
+    let fault = runtime_faults::Fault { signal: number, code: 0, is_raised_by_instruction: true, address, pc, sp };
     // Of the holder of a port nothing is known.
     let by_port = is_covered && installed.asks_first(&fault, (0, HandlerKind::Unknown));
     // The signal's handler is asked by the signal monitor, which comes to the same answer.

@@ -21,29 +21,29 @@
 
 #[cfg(supported)]
 pub mod app_memory;
-mod budget;
 mod clean_run;
 #[cfg(supported)]
-mod code;
+mod code_pieces;
 mod install_options;
 #[cfg(supported)]
 mod opened_report;
 #[cfg(supported)]
 mod output_tail;
+mod rate_limit;
 #[cfg(supported)]
 mod report_file;
 #[cfg(supported)]
 mod run_files;
 
-pub use budget::Budget;
 pub use clean_run::{CleanRun, KEPT_VITALS};
 #[cfg(supported)]
-pub(crate) use code::{CODE_PIECE, encode_code, encode_code_around};
+pub(crate) use code_pieces::{CODE_PIECE, encode_code, encode_code_around};
 pub use install_options::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions};
 #[cfg(supported)]
 pub(crate) use opened_report::{OpenedReport, Place};
 #[cfg(supported)]
 pub use output_tail::keep_output;
+pub use rate_limit::Budget;
 #[cfg(supported)]
 pub(crate) use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportWriter};
 #[cfg(supported)]

@@ -4,8 +4,8 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use coroner_process::descriptor::OwnedDescriptor;
+use coroner_process::directory_owner;
 use coroner_process::files::{self, close, status};
-use coroner_process::hold;
 use coroner_process::path::{LongPath, Path};
 use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::{clocks, process_id, wall_now};
@@ -243,7 +243,7 @@ impl RunFiles {
     /// Makes a run of the files of one that ended by itself (not async-signal-safe): they are reserved already. `None` if there is
     /// none, or its process has not ended yet. One that crashed on its way out is put back among the runs.
     pub(crate) fn reuse(store: &CStr, sizes: RunSizes, limits: &Limits) -> Option<(RunFiles, CleanRun)> {
-        if hold::forbids_locks(store.to_bytes()) {
+        if directory_owner::forbids_locks(store.to_bytes()) {
             return None;
         }
         let lock = OwnedDescriptor::adopt(open_clean(store, b"/lock").ok()?).ok()?;
@@ -496,11 +496,11 @@ impl RunFiles {
 
 /// Has a run for this process: by the lock of its file, or, where the store forbids locks, by a pipe, which is returned.
 fn take(id: &[u8; 16], store: &CStr, lock: OwnedDescriptor) -> Result<Option<OwnedDescriptor>> {
-    if !hold::forbids_locks(store.to_bytes()) {
+    if !directory_owner::forbids_locks(store.to_bytes()) {
         return files::take_lock(lock.opened_at()).map(|()| None);
     }
     let directory = in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes()]);
-    hold::begin(directory.as_c_str()).and_then(OwnedDescriptor::adopt).map(Some)
+    directory_owner::begin(directory.as_c_str()).and_then(OwnedDescriptor::adopt).map(Some)
 }
 
 /// A new report file and its spare report, with their bytes reserved: a little of the first alone where the disk has no more, and none at

@@ -8,7 +8,7 @@ pub(crate) mod crash;
 pub(crate) mod crashed_thread;
 pub(crate) mod end;
 pub(crate) mod exceptions;
-pub(crate) mod fault_place;
+pub(crate) mod fault_surroundings;
 mod frames;
 pub(crate) mod header;
 pub(crate) mod images;

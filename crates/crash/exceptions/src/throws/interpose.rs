@@ -6,7 +6,7 @@
 //! Two ways in, chosen by a feature:
 //! * `interpose-cxa-throw`: a definition of the names themselves. The dynamic linker binds every image's calls to it, and it finds the
 //!   runtime's own as the next definition (`RTLD_NEXT`). If libstdc++ is linked into the program (`-static-libstdc++`), the linker takes
-//!   these definitions and leaves out the runtime's: `raise` does what they do. In a program whose calls are bound to another
+//!   these definitions and leaves out the runtime's: `libstdcxx_throw` does what they do. In a program whose calls are bound to another
 //!   definition throws do not come by here, which [`prepare`] says.
 //! * `wrap-cxa-throw`: the names that the linker's `--wrap=__cxa_throw --wrap=__cxa_rethrow` puts in their place, for a runtime that is
 //!   linked into the program with its own definitions (libc++abi): two definitions of one name can't be linked.
@@ -224,7 +224,7 @@ mod next {
     unsafe extern "C" fn coroner_cxa_initialising(_: u64, _: u64, _: &super::Caller) -> usize {
         static INITIALISE: AtomicUsize = AtomicUsize::new(0);
         let ours = __cxa_init_primary_exception as *const () as usize;
-        or_die(find(c"__cxa_init_primary_exception", &INITIALISE, ours, raise::initialise()))
+        or_die(find(c"__cxa_init_primary_exception", &INITIALISE, ours, libstdcxx_throw::initialise()))
     }
 
     static THROW: AtomicUsize = AtomicUsize::new(0);
@@ -290,11 +290,11 @@ mod next {
     }
 
     fn find_throw() -> usize {
-        find(c"__cxa_throw", &THROW, __cxa_throw as *const () as usize, raise::throw())
+        find(c"__cxa_throw", &THROW, __cxa_throw as *const () as usize, libstdcxx_throw::throw())
     }
 
     fn find_rethrow() -> usize {
-        find(c"__cxa_rethrow", &RETHROW, __cxa_rethrow as *const () as usize, raise::rethrow())
+        find(c"__cxa_rethrow", &RETHROW, __cxa_rethrow as *const () as usize, libstdcxx_throw::rethrow())
     }
 
     /// Looks both up, if a runtime is loaded. False if another definition is the first one.
@@ -365,9 +365,9 @@ mod next {
     }
 
     #[cfg(not(target_vendor = "apple"))]
-    use crate::throws::raise;
+    use crate::throws::libstdcxx_throw;
     #[cfg(target_vendor = "apple")]
-    mod raise {
+    mod libstdcxx_throw {
         //! The runtime is always a shared library.
 
         pub(super) fn throw() -> usize {

@@ -20,10 +20,10 @@
 
 pub(crate) mod interpose;
 #[cfg(all(not(target_vendor = "apple"), feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")))]
-mod raise;
-mod slots;
+mod libstdcxx_throw;
 #[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
 mod symbol_pointers;
+mod thread_slots;
 
 use core::cell::Cell;
 use core::ops::ControlFlow;
@@ -34,7 +34,7 @@ use coroner_report::wire::{AddressKind, FoundBy, Frame};
 use coroner_unwind::Options;
 use coroner_walk::{LiveImages, StackReader, WalkImages, rule_caches, swift_tasks};
 
-use slots::Frames;
+use thread_slots::Frames;
 
 /// Frames kept of one throw.
 pub(crate) const FRAMES: usize = 64;
@@ -67,7 +67,7 @@ pub(crate) fn install() -> ThrowStacks {
     if !interpose::prepare() {
         return ThrowStacks::OwnedByRuntime;
     }
-    if !slots::prepare() {
+    if !thread_slots::prepare() {
         return ThrowStacks::NoMemory;
     }
     ON.store(true, Ordering::Release);
@@ -94,7 +94,7 @@ fn thrown(object: u64, type_info: u64, registers: &Registers) {
 }
 
 fn record(object: u64, type_info: u64, registers: &Registers) {
-    let Some(mut slot) = slots::enter() else { return };
+    let Some(mut slot) = thread_slots::enter() else { return };
     let mut stack = slot.stack_reader(registers.sp());
     let Some(images) = stack.list().and_then(LiveImages::recent) else { return };
     slot.record(object, type_info, |frames| {
@@ -114,12 +114,12 @@ fn thrown_again(object: u64, type_info: u64, registers: &Registers) {
     if !ON.load(Ordering::Acquire) {
         return;
     }
-    if let Some(mut slot) = slots::enter()
+    if let Some(mut slot) = thread_slots::enter()
         && slot.refresh(object, type_info)
     {
         return;
     }
-    if !slots::has(object, type_info) {
+    if !thread_slots::has(object, type_info) {
         thrown(object, type_info, registers);
     }
 }
@@ -146,7 +146,7 @@ fn walk(registers: &Registers, stack: &mut StackReader<'_>, images: &LiveImages,
 /// The frames of the throw of an object of that type, innermost first, into `frames`; returns how many. 0 where no throw of it
 /// was captured.
 pub(crate) fn find(object: u64, type_info: u64, frames: &mut [Frame; FRAMES]) -> usize {
-    slots::find(object, type_info, &mut |index, pc, found| {
+    thread_slots::find(object, type_info, &mut |index, pc, found| {
         if let Some(place) = frames.get_mut(index) {
             // The first address is that after the call of `__cxa_throw`.
             let kind = AddressKind::RETURN;
@@ -158,5 +158,5 @@ pub(crate) fn find(object: u64, type_info: u64, frames: &mut [Frame; FRAMES]) ->
 /// How many C++ throws were captured in this process so far: 0 where it was built without `interpose-cxa-throw` and
 /// `wrap-cxa-throw`.
 pub fn throws_captured() -> u64 {
-    slots::captured()
+    thread_slots::captured()
 }

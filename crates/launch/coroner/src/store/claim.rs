@@ -10,7 +10,7 @@
 //! descriptor of the file: so the lock of a run of this process is never opened, and a run whose lock is free may live on
 //! ([`liveness`](super::liveness)).
 //!
-//! In the folder of an app group of iOS no file may be locked: there a named pipe takes the lock's place ([`coroner_process::hold`]), of the run
+//! In the folder of an app group of iOS no file may be locked: there a named pipe takes the lock's place ([`coroner_process::directory_owner`]), of the run
 //! and of who claims it.
 
 use std::ffi::OsStr;
@@ -20,7 +20,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 #[cfg(supported)]
-use coroner_process::hold;
+use coroner_process::directory_owner;
 use coroner_report::model::Id;
 use coroner_report::run_state::ProcessIdentity;
 
@@ -84,7 +84,7 @@ enum Lock {
     /// That of its directory, which is [`EndedRun::directory`].
     Directory,
     #[cfg(supported)]
-    Pipe(hold::Hold),
+    Pipe(directory_owner::Hold),
 }
 
 impl EndedRun {
@@ -167,7 +167,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     }
     #[cfg(supported)]
     if let Some(path) = without_locks(&directory)? {
-        let taken = hold::Hold::try_take(&path);
+        let taken = directory_owner::Hold::try_take(&path);
         // The pipe is where the path leads: another process may have been done with the run and removed it since.
         if !runs.status_of(&name).is_ok_and(|now| now.identity == status.identity) {
             return Ok(Claim::Gone);
@@ -227,7 +227,7 @@ fn without_locks(directory: &Directory) -> io::Result<Option<std::ffi::CString>>
     use std::os::unix::ffi::OsStrExt;
 
     let path = directory.path().as_os_str().as_bytes();
-    Ok(if hold::forbids_locks(path) { Some(std::ffi::CString::new(path)?) } else { None })
+    Ok(if directory_owner::forbids_locks(path) { Some(std::ffi::CString::new(path)?) } else { None })
 }
 
 #[cfg(test)]

@@ -3,16 +3,16 @@
 //! # What the handler does, in this order
 //! 1. Faults that are no crash are recovered: those of a guarded load, of the crash path itself, of a lost page of the run state.
 //! 2. [`Caught::classify`] decides what becomes of the signal ([`Disposition`]), and notes one that ends the process without a crash.
-//! 3. A handler that is to come first ([`crate::asked_first`]) is asked; if it moves the thread or repairs the fault, nothing
+//! 3. A handler that is to come first ([`crate::runtime_faults`]) is asked; if it moves the thread or repairs the fault, nothing
 //!    else happens.
 //! 4. The report is written: on Linux by the handler itself, on Darwin by the primary thread, which has it handed over.
 //! 5. The signal goes to whoever had it before ([`forward`]).
 
 #[cfg(target_vendor = "apple")]
 mod darwin;
-mod ending;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux;
+mod termination_signals;
 
 use coroner_process::context::{SignalContext, SignalInfo};
 use coroner_process::signal_set::SignalSet;
@@ -26,7 +26,6 @@ use darwin as system;
 use linux as system;
 
 use crate::ForkPolicy;
-use crate::asked_first::Fault;
 use crate::crash_context::{Next, Reported};
 use crate::forwarding::{Outcome, forward, ignores};
 use crate::ignored_signals;
@@ -35,6 +34,7 @@ use crate::monitor::exception;
 use crate::previous_handler::{self, Asked};
 use crate::report_lock::REPORT_LOCK;
 use crate::running_handlers::HandledCrash;
+use crate::runtime_faults::Fault;
 use crate::taken_signals;
 
 /// Takes the signals (not async-signal-safe).
@@ -107,7 +107,7 @@ impl Caught<'_> {
         }
         let Some(installed) = installed::get() else { return Disposition::Forward(Asked::Latest) };
         let is_wanted = installed.options.signals.contains(self.info.signo);
-        if !is_wanted && !ending::note(installed, self.info, pid) {
+        if !is_wanted && !termination_signals::note(installed, self.info, pid) {
             return Disposition::Ignore;
         }
         if is_wanted && let Some(reported) = system::became(installed, tid) {
