@@ -89,6 +89,14 @@ pub fn install(options: &Options) -> ThrowStacks {
     stacks
 }
 
+/// Takes the terminate handler's place, if Coroner is installed and the C++ runtime came after that, with an image that was loaded now.
+#[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
+fn take_terminate_handler() {
+    if throws::is_on() {
+        terminate::install_if_absent();
+    }
+}
+
 /// Gives the places back that nobody else took since, and captures no throws any more (not async-signal-safe).
 pub fn uninstall() {
     ON.store(false, Ordering::Release);

@@ -76,10 +76,10 @@ fn take_place() {
     }
 }
 
-/// Takes it, if Coroner is installed and the C++ runtime came after that.
+/// Takes it, if the C++ runtime came after the install.
 #[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
 pub(crate) fn install_if_absent() {
-    if PREVIOUS.load(Ordering::Acquire) == 0 && throws::is_on() {
+    if PREVIOUS.load(Ordering::Acquire) == 0 {
         take_place();
     }
 }

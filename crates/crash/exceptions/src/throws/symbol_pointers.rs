@@ -21,8 +21,6 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use coroner_process::images::Mappings;
 
-use crate::terminate;
-
 /// A function that calls are to be led away from.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Function {
@@ -95,7 +93,7 @@ extern "C" fn added(header: *const c_void, slide: isize) {
         unsafe { image.rewrite(&functions) };
     }
     // The image may have brought the runtime with it.
-    terminate::install_if_absent();
+    crate::take_terminate_handler();
 }
 
 /// What is needed of an image: addresses in memory.
