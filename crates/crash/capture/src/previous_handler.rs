@@ -122,8 +122,11 @@ pub(crate) fn known(signal: i32) -> (usize, HandlerKind) {
 /// Calls the earlier handler, if it is a function, with the original signal, siginfo and ucontext, and the mask that it
 /// asked for. False if there is none.
 ///
+/// Not inlined, so that `xtask signal-safety` knows its call through a pointer by name.
+///
 /// # Safety
 /// The three must be those of the signal that this thread is handling.
+#[inline(never)]
 pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext, asked: Asked) -> bool {
     let signal = info.signo;
     let Some(slot) = slot(signal, asked) else { return false };
