@@ -1,5 +1,5 @@
-//! Says `cfg(supported)` where a crash can be reported. Elsewhere what needs crash time is left out, what is read at the desk is there, and
-//! `coroner` has what the standard library gives. `coroner-run` and `coroner` find it out in the same way, and `coroner-outbox`; `coroner-walk`, `-capture` and `-exceptions` have
+//! Sets `cfg(supported)` where a crash can be reported. Elsewhere, crash-time code is left out, code that reads reports is compiled, and
+//! `coroner` uses the standard library. `coroner-capture`, `coroner` and `coroner-outbox` do the same; `coroner-walk` and `-exceptions` have
 //! the condition in their `lib.rs`.
 //!
 //! tvOS and watchOS are not among them: Apple forbids an app there exception ports, messages, alternate signal stacks and, on watchOS, the

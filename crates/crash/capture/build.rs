@@ -1,4 +1,4 @@
-//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere only what has no system calls is there.
+//! Sets `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere, only code without system calls is compiled.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported)");

@@ -1,7 +1,8 @@
-//! Finds files of a crate that import each other in a cycle. See the package's `README.md`.
+//! Finds files of a crate that import each other in a cycle, and crates that depend on a later group. See the package's `README.md`.
 
 mod crate_sources;
 mod cycles;
+mod groups;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,12 +52,20 @@ fn main() -> anyhow::Result<()> {
             rows.push(json!({ "crate": name, "files": paths }));
         }
     }
-    println!("{files} files, {} cycles", rows.len());
-    if arguments.json {
-        println!("{}", json!({ "tool": "import-cycles", "files": files, "cycles": rows }));
+    let wrong = groups::wrong_dependencies(&tools::workspace_root())?;
+    for dependency in &wrong {
+        println!("against the order of the groups: {dependency}");
     }
-    if !rows.is_empty() {
-        bail!("{} cycles", rows.len());
+    println!("{files} files, {} cycles, {} dependencies against the order of the groups", rows.len(), wrong.len());
+    let pass = rows.is_empty() && wrong.is_empty();
+    if arguments.json {
+        println!(
+            "{}",
+            json!({ "tool": "import-cycles", "pass": pass, "files": files, "cycles": rows, "wrong_dependencies": wrong })
+        );
+    }
+    if !pass {
+        bail!("{} cycles, {} dependencies against the order of the groups", rows.len(), wrong.len());
     }
     Ok(())
 }

@@ -83,6 +83,7 @@ pub(crate) const STEPS: &[Step] = &[
     // All programs, libraries and tests, once: the later steps run what is built here.
     Step { is_prerequisite: true, ..step("build", Default, 1, build) },
     step("words", Default, 1, || tool("words", &[])),
+    step("import cycles", Default, 1, || tool("import-cycles", &[])),
     step("C header is current", Default, 3, || tool("header", &["--check"])),
     step("tests", Default, 250, tests).wants(&[CLANG, JAVAC, MAKE, XZ]),
     step("panics that abort", Short, 5, panic_abort),

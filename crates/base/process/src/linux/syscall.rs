@@ -38,7 +38,7 @@ pub unsafe fn syscall6(number: i64, a: usize, b: usize, c: usize, d: usize, e: u
     if (-4095..0).contains(&answer) { Err(Errno(-answer as i32)) } else { Ok(answer as usize) }
 }
 
-/// The same where Miri runs this, by the fake kernel of coroner-capture's tests (`coroner-capture/src/miri/fake_kernel.rs`).
+/// Calls the fake kernel of coroner-capture's tests (`crates/crash/capture/src/miri/fake_kernel.rs`) where Miri runs this.
 ///
 /// # Errors
 /// The kernel's error number.

@@ -1,4 +1,4 @@
-//! The run of this process: its directory in the store, the lock, the mapped state. The layout on the disk is that of `coroner-run`.
+//! The run of this process: its directory in the store, the lock, the mapped state. The layout on the disk is that of `coroner_capture`'s run.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
