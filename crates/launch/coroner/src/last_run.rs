@@ -1,4 +1,4 @@
-//! The last run and its outcome, as the app is notified of it and as the store remembers it. `outcome.rs` decides the outcome.
+//! The last run and its outcome, as the app is notified of it and as the store remembers it. `run_end.rs` decides the outcome.
 
 use std::ffi::OsString;
 use std::fmt;
