@@ -1,5 +1,8 @@
-//! The shared library stays loaded: its signal handlers may be called at any time, also by others that chained to them. And it has a name by which
-//! programs that were linked with it need it.
+//! Linker options for the shared library.
+//!
+//! It is never unloaded, because its signal handlers may be called at any time, also by handlers
+//! that chain to them. It has a soname (install name), by which programs that are linked with it
+//! load it.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -7,33 +10,40 @@ fn main() {
     if matches!(system.as_str(), "linux" | "android") {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     }
-    // A process has a shadow stack only if each library of it is marked for that (CET: `SHSTK` in `.note.gnu.property`), and the linker marks
-    // none with Rust code. It needs nothing of code whose calls return to where they came from, and where Coroner's own does not, it sees to it
-    // (coroner-process, `recovery`). Landing pads (`IBT`, arm64's `BTI`) are another matter: Rust's standard library has none.
+    // A process gets a shadow stack only if every library is marked for it (CET: `SHSTK` in
+    // `.note.gnu.property`), and the linker marks no library with Rust code. Code whose calls
+    // return normally needs no change, and where Coroner's own doesn't, it handles shadow stacks
+    // itself (coroner-process, `recovery`). Landing pads (`IBT`, arm64's `BTI`) are different:
+    // Rust's standard library has none.
     if std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "x86_64")
         && matches!(system.as_str(), "linux" | "android")
     {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,shstk");
     }
     if system == "linux" {
-        // The name that makes a static program have the C library's own `pthread_create` (coroner-process) is nobody else's business:
-        // a C library before glibc 2.28 does not have it, and programs linked with the shared library would look for it.
+        // `thrd_create` makes a static program link the C library's own `pthread_create`
+        // (coroner-process). Don't let the shared library refer to it: glibc before 2.28 lacks it,
+        // and programs linked with the shared library would fail to find it.
         println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=thrd_create=0");
     }
     if system == "windows" && std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
-        // The id that ties a report to its debug file, as Microsoft's linker gives one; and no time, so that the same sources make the same bytes.
+        // The build ID that ties a report to its debug file, as Microsoft's linker writes it; and
+        // no timestamp, for reproducible builds.
         println!("cargo::rustc-cdylib-link-arg=-Wl,--build-id,--no-insert-timestamp");
     }
     name_it(&system);
     if system == "android" {
-        // Devices with pages of 16 KiB load nothing whose segments are aligned to less.
+        // Devices with 16 KiB pages don't load libraries whose segments have a smaller alignment.
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,max-page-size=16384");
     }
 }
 
-/// The name that a program which is linked with the library has of it. With the version on Linux, as far as functions may change between two of them:
-/// a program never gets one that it was not made for. Without on Android, which loads a library by that name and packs no other, and on Apple's
-/// systems, where a program brings its own, which it finds by its run path.
+/// Sets the name by which programs linked with the library load it.
+///
+/// On Linux the name includes the part of the version within which functions stay compatible, so
+/// that a program never loads an incompatible library. Android loads a library by that name and
+/// packages no other, and on Apple systems a program bundles its own copy and finds it by its run
+/// path, so there the name has no version.
 fn name_it(system: &str) {
     let part = |name: &str| std::env::var(format!("CARGO_PKG_VERSION_{name}")).unwrap_or_default();
     let version = if part("MAJOR") == "0" { format!("0.{}", part("MINOR")) } else { part("MAJOR") };

@@ -1,4 +1,4 @@
-//! Memory and a function of the app's for the moment of a crash.
+//! App memory and an app callback that are added to a crash report.
 
 use std::ffi::{c_char, c_void};
 use std::sync::{Mutex, PoisonError};
@@ -8,19 +8,25 @@ use coroner::RegisteredMemory;
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
 
-/// What is registered, by its name.
+/// The registered memory, by name.
 static REGISTERED: Mutex<Vec<(String, RegisteredMemory)>> = Mutex::new(Vec::new());
 
-/// Is called when the process crashes, when all else is in the report: writes at most `room` bytes to `into` and returns how many. It must be
-/// async-signal-safe: it may not allocate, take a lock, wait, or leave by longjmp or an exception.
+/// Called when the process crashes, after the rest of the report is written.
+///
+/// Writes at most `room` bytes to `into` and returns the number of bytes written.
+///
+/// The function must be async-signal-safe: it must not allocate, take a lock, wait, or leave by
+/// longjmp or an exception.
 pub type CrashCallback = Option<unsafe extern "C" fn(context: *mut c_void, into: *mut u8, room: usize) -> usize>;
 
-/// Registers memory, `size` bytes from `start`, whose content goes with each report of this process as an attachment of that name: a ring of log
-/// lines, a game's state. It is read when the process crashes, guarded, the first 60 KiB of it. Replaces what has the same name. At most 16; can be
-/// called before and after coroner_install.
+/// Registers `size` bytes of memory at `start` as an attachment to each report of this process.
+///
+/// Use it for a ring buffer of log lines or a game's state. The memory is read with guarded loads
+/// when the process crashes, at most the first 60 KiB. Replaces memory registered under the same
+/// name. At most 16 can be registered, before or after coroner_install.
 ///
 /// # Safety
-/// `name` is a text that ends with a NUL. `start` need not stay valid: memory that is gone is left out.
+/// The general rules apply. `start` need not stay valid: unmapped memory is left out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_register_memory(name: *const c_char, start: *const c_void, size: usize) -> Status {
     guarded(|| {
@@ -35,10 +41,10 @@ pub unsafe extern "C" fn coroner_register_memory(name: *const c_char, start: *co
     })
 }
 
-/// The memory with that name goes with reports no longer. Does nothing if there is none.
+/// Unregisters the memory with this name. Does nothing if there is none.
 ///
 /// # Safety
-/// `name` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_unregister_memory(name: *const c_char) -> Status {
     guarded(|| {
@@ -49,12 +55,16 @@ pub unsafe extern "C" fn coroner_unregister_memory(name: *const c_char) -> Statu
     })
 }
 
-/// Has `callback(context, into, room)` called when this process crashes, in place of the one before; NULL for none. What it writes, at most 60 KiB,
-/// is an attachment `crash_callback` of the report. A fault in it ends it alone, and so does the report's deadline. Not for what the process
-/// survives, hangs, or children made by fork.
+/// Sets the function to call as `callback(context, into, room)` when this process crashes.
+///
+/// It replaces the previous callback; NULL removes it. The bytes it writes, at most 60 KiB, become
+/// the report's attachment `crash_callback`. A fault in the callback, or the report's deadline,
+/// ends only the callback. It isn't called for non-fatal reports, hangs, or children created by
+/// fork.
 ///
 /// # Safety
-/// `callback` is async-signal-safe, and `context` valid for it as long as it is set.
+/// `callback` must be async-signal-safe, and `context` must stay valid for as long as the callback
+/// is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_crash_callback(callback: CrashCallback, context: *mut c_void) -> Status {
     guarded(|| {

@@ -1,11 +1,12 @@
-//! What the app wants to get back with each call of a function of its own.
+//! An app's context pointer, passed back to the app's callbacks.
 
 use std::ffi::c_void;
 
-/// A pointer of the app's, only handed back to it.
+/// An opaque app pointer that is only passed back to the app.
 pub(crate) struct AppPointer(pub(crate) *mut c_void);
 
-// SAFETY: nothing here looks at what it leads to; the app promises that its function can be called with it on any thread.
+// SAFETY: this crate never dereferences the pointer; the app promises that its function can be
+// called with it on any thread.
 unsafe impl Send for AppPointer {}
 // SAFETY: as above.
 unsafe impl Sync for AppPointer {}

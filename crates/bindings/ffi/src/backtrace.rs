@@ -1,4 +1,4 @@
-//! Live backtraces: where a thread is now.
+//! Live backtraces: the current stacks of the process's threads.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::mem::{MaybeUninit, align_of, offset_of, size_of};
@@ -10,70 +10,82 @@ use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
 
-/// The addresses of a thread's stack at one moment, innermost first. The memory is the caller's, on its stack or elsewhere, and need not be
-/// initialised; the functions that fill it in allocate nothing. What is in it is released by coroner_backtrace_release, once.
+/// The addresses of a thread's stack at one moment, innermost first.
+///
+/// The caller provides the memory, on its stack or elsewhere, and need not initialize it. The
+/// functions that fill it in don't allocate. Call coroner_backtrace_release exactly once for each
+/// backtrace that was filled in.
 #[repr(C)]
 #[derive(Debug)]
 pub struct StoredBacktrace {
-    /// Coroner's own: what there is today, and room for more.
+    /// Private to Coroner; larger than currently needed, to leave room for growth.
     pub reserved: [u64; 144],
 }
 
 const _: () = assert!(size_of::<Backtrace>() <= size_of::<StoredBacktrace>());
 const _: () = assert!(align_of::<Backtrace>() <= align_of::<StoredBacktrace>());
 
-/// What to capture. Zero in all fields but `size` is the default.
+/// Capture options. Set `size`; zero in any other field selects its default.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct CaptureOptions {
-    /// `sizeof(coroner_capture_options)`: which fields the caller knows. Those after it are 0.
+    /// `sizeof(coroner_capture_options)`. Fields beyond it are taken as 0.
     pub size: usize,
-    /// The greatest number of frames, at most 128; 0 for 128.
+    /// Maximum number of frames, at most 128; 0 means 128.
     pub depth: u32,
-    /// Frames left out at the innermost end.
+    /// Number of innermost frames to leave out.
     pub skip: u32,
-    /// Only frames of the app's own images: the program, and those of coroner_set_in_app_images.
+    /// Keep only frames in the app's own images: the program and coroner_set_in_app_images.
     pub in_app_only: bool,
-    /// At an async function of Swift's the walk goes to the executor that runs it, and not to those that wait for it.
+    /// At a Swift async function, continue to its executor, not to the functions that await it.
     pub without_swift_async: bool,
-    /// Another thread is stopped by ptrace, from a helper process, so that none of its system calls ends with EINTR. It takes longer.
-    /// Linux only: elsewhere no call ends.
+    /// Stop another thread with ptrace, so that none of its system calls fails with EINTR.
+    ///
+    /// A helper process does the tracing. Slower than the default. Linux only: on other systems no
+    /// call is interrupted anyway.
     pub by_ptrace: bool,
 }
 
-/// A frame of coroner_backtrace_names.
+/// A frame, as passed to the callback of coroner_backtrace_names.
 #[repr(C)]
 #[derive(Debug)]
 pub struct NamedFrame {
-    /// The frame's address: after a call, but for the innermost of another thread and those that a signal interrupted.
+    /// The frame's address, usually a return address.
+    ///
+    /// It is an instruction's own address in another thread's innermost frame and in frames that a
+    /// signal interrupted.
     pub address: u64,
-    /// The file name of the image that it is in; NULL if it is in none.
+    /// The file name of the image that contains the address; NULL if none does.
     pub image: *const c_char,
     /// The address relative to the image's first byte.
     pub image_offset: u64,
-    /// The function, demangled; NULL if it is not known.
+    /// The demangled function name; NULL if unknown.
     pub function: *const c_char,
     /// The address relative to the function's first byte.
     pub function_offset: u64,
-    /// Whether it is the app's own code: its image is, and the function is no runtime's.
+    /// Whether the frame is the app's own code: the app's image, and not a runtime's function.
     pub in_app: bool,
 }
 
-/// Called with each frame, innermost first. Its texts are valid until it returns.
+/// Called for each frame, innermost first.
+///
+/// The frame's strings are valid until the callback returns.
 pub type EachFrame = Option<unsafe extern "C" fn(context: *mut c_void, frame: *const NamedFrame)>;
 
-/// Called with each thread; `backtrace` is NULL if it did not answer, and is released when this returns.
+/// Called for each thread. `backtrace` is NULL if the thread did not respond.
+///
+/// Otherwise it is released when the callback returns.
 pub type EachThread =
     Option<unsafe extern "C" fn(context: *mut c_void, thread: u64, backtrace: *const StoredBacktrace)>;
 
-// SAFETY: its size comes first, and numbers and flags may be 0.
+// SAFETY: the size is the first field, and 0 is valid for numbers and flags.
 unsafe impl SizedStruct for CaptureOptions {
     const NAME: &'static str = "coroner_capture_options";
     const LEAST: usize = offset_of!(CaptureOptions, skip);
 }
 
 /// # Safety
-/// `options` is null or points to as many bytes as its `size` says.
+/// `options` must be null or point to the number of bytes given by its `size`.
 unsafe fn options_of(options: *const CaptureOptions) -> Result<Wanted, Status> {
     if options.is_null() {
         return Ok(Wanted::default());
@@ -91,9 +103,10 @@ unsafe fn options_of(options: *const CaptureOptions) -> Result<Wanted, Status> {
 }
 
 /// # Safety
-/// `backtrace` is null, or was filled in and not released.
+/// `backtrace` must be null, or filled in and not released.
 unsafe fn captured<'a>(backtrace: *const StoredBacktrace) -> Result<&'a Backtrace, Status> {
-    // SAFETY: large enough and aligned (the assertions above), and a `Backtrace`, as the caller promises.
+    // SAFETY: large enough and aligned (the assertions above), and a `Backtrace`, as the caller
+    // promises.
     let backtrace = unsafe { backtrace.cast::<Backtrace>().as_ref() };
     backtrace.ok_or_else(|| fail(Status::InvalidArgument, "`backtrace` is NULL"))
 }
@@ -111,17 +124,20 @@ fn not_captured(thread: u64, reason: NotCaptured) -> Status {
     fail(status, format!("thread {thread} could not be captured: {reason}"))
 }
 
-/// The calling thread's number, as coroner_backtrace_of_thread takes it: gettid on Linux, pthread_threadid_np on Apple's systems.
+/// Returns the calling thread's id: gettid on Linux, pthread_threadid_np on Apple systems.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_thread_id() -> u64 {
     coroner::backtrace::thread_id() as u64
 }
 
-/// Captures the calling thread's stack, beginning with the caller of this function. It takes addresses only: no allocation, no lock,
-/// some nanoseconds a frame. It works before coroner_install, too. `options` may be NULL.
+/// Captures the calling thread's stack, starting at the caller of this function.
+///
+/// Captures addresses only: it doesn't allocate or lock, and takes some nanoseconds per frame. Can
+/// be called before coroner_install. `options` may be NULL.
 ///
 /// # Safety
-/// `into` is NULL or points to memory for it. `options` is NULL or points to as many bytes as its `size` says.
+/// `into` must be NULL or point to memory for a coroner_backtrace. `options` must be NULL or point
+/// to the number of bytes given by its `size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_current(
     into: *mut StoredBacktrace,
@@ -140,13 +156,21 @@ pub unsafe extern "C" fn coroner_backtrace_current(
     })
 }
 
-/// Captures the stack of a thread of this process, by the number that coroner_thread_id gives on that thread. Another one is stopped for the
-/// microseconds that this takes: CORONER_STATUS_NOT_INSTALLED before coroner_install, CORONER_STATUS_INVALID_ARGUMENT if there is
-/// no such thread, CORONER_STATUS_SYSTEM if it does not answer; then there is nothing to release. The calling thread's is captured as by
-/// coroner_backtrace_current, before coroner_install, too. `options` may be NULL.
+/// Captures the stack of a thread of this process.
+///
+/// `thread` is the id that coroner_thread_id returns on that thread.
+///
+/// Another thread is stopped for the microseconds that the capture takes. The calling thread is
+/// captured as by coroner_backtrace_current, which works before coroner_install. `options` may be
+/// NULL.
+///
+/// On failure there is nothing to release. CORONER_STATUS_NOT_INSTALLED before coroner_install,
+/// CORONER_STATUS_INVALID_ARGUMENT if there is no such thread, CORONER_STATUS_SYSTEM if it does not
+/// respond.
 ///
 /// # Safety
-/// `into` is NULL or points to memory for it. `options` is NULL or points to as many bytes as its `size` says.
+/// `into` must be NULL or point to memory for a coroner_backtrace. `options` must be NULL or point
+/// to the number of bytes given by its `size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_of_thread(
     into: *mut StoredBacktrace,
@@ -172,11 +196,14 @@ pub unsafe extern "C" fn coroner_backtrace_of_thread(
     })
 }
 
-/// Captures the stacks of all threads of this process, one after another, and calls `each` with them when all have been captured.
-/// CORONER_STATUS_NOT_INSTALLED before coroner_install. `options` may be NULL.
+/// Captures the stacks of all threads of this process, then calls `each` for each thread.
+///
+/// The threads are captured one after another. `options` may be NULL. CORONER_STATUS_NOT_INSTALLED
+/// before coroner_install.
 ///
 /// # Safety
-/// `options` is NULL or points to as many bytes as its `size` says. `each` unwinds into nobody, and keeps no pointer.
+/// `options` must be NULL or point to the number of bytes given by its `size`. `each` must not
+/// unwind and must not keep a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_of_all_threads(
     each: EachThread,
@@ -198,34 +225,38 @@ pub unsafe extern "C" fn coroner_backtrace_of_all_threads(
                 }
                 Err(_) => std::ptr::null_mut(),
             };
-            // SAFETY: as the caller promises of `each`; what it gets is valid.
+            // SAFETY: as the caller promises for `each`; its arguments are valid.
             unsafe { each(context, thread as u64, given) };
-            // SAFETY: null, or filled in above, and released here alone.
+            // SAFETY: null, or filled in above, and released only here.
             unsafe { coroner_backtrace_release(given) };
         }
         Ok(())
     })
 }
 
-/// Releases what a backtrace holds; the memory stays the caller's. Does nothing with NULL.
+/// Releases a backtrace's resources; the memory stays the caller's.
+///
+/// Does nothing if `backtrace` is NULL.
 ///
 /// # Safety
-/// `backtrace` is NULL or was filled in, and has not been released.
+/// `backtrace` must be NULL, or filled in and not released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_release(backtrace: *mut StoredBacktrace) {
     guarded(|| {
         if !backtrace.is_null() {
-            // SAFETY: a `Backtrace` that is used no more, as the caller promises.
+            // SAFETY: a `Backtrace` that is not used again, as the caller promises.
             unsafe { backtrace.cast::<Backtrace>().drop_in_place() };
         }
         Ok(())
     });
 }
 
-/// The addresses of a backtrace, and in `count` how many they are. They are valid until it is released. NULL if `backtrace` is.
+/// Returns a backtrace's addresses, and their number in `count`. NULL if `backtrace` is NULL.
+///
+/// The addresses are valid until the backtrace is released.
 ///
 /// # Safety
-/// `backtrace` is NULL or was filled in, and has not been released; `count` is NULL or can be written.
+/// `backtrace` must be NULL, or filled in and not released; `count` must be NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_addresses(
     backtrace: *const StoredBacktrace,
@@ -233,38 +264,44 @@ pub unsafe extern "C" fn coroner_backtrace_addresses(
 ) -> *const u64 {
     // SAFETY: as the caller promises.
     let addresses = unsafe { captured(backtrace) }.map(Backtrace::addresses).ok();
-    // SAFETY: null, or can be written, as the caller promises.
+    // SAFETY: null or writable, as the caller promises.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = addresses.map_or(0, <[u64]>::len);
     }
     addresses.map_or(std::ptr::null(), <[u64]>::as_ptr)
 }
 
-/// A number that identical stacks share and others, for all practical purposes, do not; not the same in another run. 0 for NULL.
+/// Returns a hash of the stack, which is 0 if `backtrace` is NULL.
+///
+/// Identical stacks have the same hash; different stacks, for all practical purposes, have
+/// different ones. Hashes differ from run to run.
 ///
 /// # Safety
-/// `backtrace` is NULL or was filled in, and has not been released.
+/// `backtrace` must be NULL, or filled in and not released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_hash(backtrace: *const StoredBacktrace) -> u64 {
     // SAFETY: as the caller promises.
     unsafe { captured(backtrace) }.map_or(0, Backtrace::hash)
 }
 
-/// Whether there were more frames than were wanted.
+/// Whether the stack has more frames than the requested maximum.
 ///
 /// # Safety
-/// `backtrace` is NULL or was filled in, and has not been released.
+/// `backtrace` must be NULL, or filled in and not released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_is_truncated(backtrace: *const StoredBacktrace) -> bool {
     // SAFETY: as the caller promises.
     unsafe { captured(backtrace) }.is_ok_and(Backtrace::is_truncated)
 }
 
-/// Calls `each` with the frames of a backtrace and their names, innermost first. They are found by one pass over the symbols of each
-/// image, and kept: a stack that was named before costs nearly nothing. Names hold though a library was unloaded since.
+/// Calls `each` for a backtrace's frames, with their names, innermost first.
+///
+/// Names are found in one pass over each image's symbols and cached, so that naming the same stack
+/// again costs almost nothing. Names stay correct even if a library was unloaded after the capture.
 ///
 /// # Safety
-/// `backtrace` is NULL or was filled in, and has not been released. `each` unwinds into nobody, and keeps no pointer.
+/// `backtrace` must be NULL, or filled in and not released. `each` must not unwind and must not
+/// keep a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_names(
     backtrace: *const StoredBacktrace,
@@ -281,25 +318,32 @@ pub unsafe extern "C" fn coroner_backtrace_names(
             let &coroner::backtrace::NamedFrame { address, image_offset, function_offset, in_app, .. } = frame;
             let (image, function) = (pointer(&image), pointer(&function));
             let given = NamedFrame { address, image, image_offset, function, function_offset, in_app };
-            // SAFETY: as the caller promises; the texts live until it returns.
+            // SAFETY: as the caller promises; the strings live until it returns.
             unsafe { each(context, &raw const given) };
         }
         Ok(())
     })
 }
 
-/// A text for C, up to its first NUL if it has one.
+/// Converts a string for C, up to its first NUL if it contains one.
 fn c_text(text: Option<&str>) -> Option<CString> {
     let text = text?.split('\0').next().unwrap_or_default();
     CString::new(text).ok()
 }
 
-/// Writes a backtrace as text, one line a frame, into the `size` bytes at `into`, with a NUL at its end; what does not fit is cut off. With
-/// `lines` each inlined call has a line, and each line its source file where there is debug information, which is read each time and may take a second;
-/// without, it is image, function and offset. Returns the number of bytes of the whole text without the NUL, as snprintf does; 0 for NULL.
+/// Writes a backtrace as text to the `size` bytes at `into`; returns the text's length.
+///
+/// The text has one line per frame, is NUL-terminated and truncated to fit. With `lines` each
+/// inlined call has its own line, and lines include the source file where debug information is
+/// available; debug information is read on each call, which may take a second. Without `lines`,
+/// each line has image, function and offset.
+///
+/// Like snprintf, it returns the number of bytes of the whole text without the NUL; 0 if
+/// `backtrace` is NULL.
 ///
 /// # Safety
-/// `backtrace` is NULL or was filled in, and has not been released. `into` can be written for `size` bytes; it may be NULL if that is 0.
+/// `backtrace` must be NULL, or filled in and not released. `into` must be writable for `size`
+/// bytes; it may be NULL if `size` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_text(
     backtrace: *const StoredBacktrace,
@@ -319,7 +363,8 @@ pub unsafe extern "C" fn coroner_backtrace_text(
         length = text.len();
         if !into.is_null() && size > 0 {
             let fits = text.floor_char_boundary(size - 1);
-            // SAFETY: `size` bytes can be written, as the caller promises, of which these are fewer.
+            // SAFETY: `size` bytes are writable, as the caller promises, and this writes at most
+            // that many.
             unsafe {
                 into.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), fits);
                 into.add(fits).write(0);
@@ -330,17 +375,17 @@ pub unsafe extern "C" fn coroner_backtrace_text(
     length
 }
 
-/// Says which images are the app's own, beside the program itself: those whose path begins with one of these `count` texts.
+/// Sets the path prefixes of the app's own images, besides the program.
 ///
 /// # Safety
-/// `prefixes` points to `count` texts that end with a NUL; it may be NULL if that is 0.
+/// `prefixes` must point to `count` strings; it may be NULL if `count` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_in_app_images(prefixes: *const *const c_char, count: usize) -> Status {
     guarded(|| {
         let given = match (prefixes.is_null(), count) {
             (_, 0) => &[][..],
             (true, _) => return Err(fail(Status::InvalidArgument, "`prefixes` is NULL")),
-            // SAFETY: not null, and so many as the caller promises.
+            // SAFETY: not null, and `count` elements, as the caller promises.
             (false, count) => unsafe { std::slice::from_raw_parts(prefixes, count) },
         };
         // SAFETY: as the caller promises.

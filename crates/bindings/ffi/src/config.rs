@@ -10,11 +10,14 @@ use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 use crate::text::text;
 
-/// What an app decides before coroner_install: made by coroner_config_new, given to coroner_install or freed by
-/// coroner_config_free. One thread at a time may use it.
+/// The app's choices for coroner_install.
+///
+/// Created by coroner_config_new; passed to coroner_install or freed by coroner_config_free. Not
+/// thread-safe: use it from one thread at a time.
 #[derive(Debug)]
 pub struct Config {
-    // Taken out and put back by each step, since the Rust configuration is built by value.
+    // Each setter takes its part out and puts it back, because the Rust configuration is built by
+    // value.
     app: Option<coroner::Config>,
     crashes: Option<Crashes>,
     exceptions: Option<Exceptions>,
@@ -33,19 +36,19 @@ impl Config {
         }
     }
 
-    /// The Rust configuration that it is; `None` if a step panicked.
+    /// Returns the complete Rust configuration; `None` if a setter panicked.
     pub(crate) fn into_whole(self) -> Option<coroner::Config> {
         let Self { app, crashes, exceptions, delivery, limits } = self;
         Some(app?.crashes(crashes?).exceptions(exceptions?).delivery(delivery?).limits(limits?))
     }
 }
 
-/// A part of the configuration, which setters change.
+/// A part of the configuration that setters change.
 pub(crate) trait Part: Sized {
     fn of(config: &mut Config) -> &mut Option<Self>;
 }
 
-/// Makes the type of a field a part of the configuration.
+/// Implements [`Part`] for the type of a field.
 macro_rules! part {
     ($($field:ident: $part:ty,)*) => {$(
         impl Part for $part {
@@ -64,11 +67,15 @@ part! {
     limits: Limits,
 }
 
-/// A configuration with the defaults, for the app with this name or, better, identifier ("com.example.paint"). It names the
-/// default store, so it should stay the same from version to version. NULL if the name is NULL or not UTF-8.
+/// Creates a configuration with the defaults.
+///
+/// `app` is the app's identifier ("com.example.paint") or its name.
+///
+/// An identifier is better. It names the default store, so don't change it between versions. NULL
+/// if `app` is NULL or not UTF-8.
 ///
 /// # Safety
-/// `app` is NULL or a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_new(app: *const c_char) -> *mut Config {
     let mut config = std::ptr::null_mut();
@@ -81,14 +88,15 @@ pub unsafe extern "C" fn coroner_config_new(app: *const c_char) -> *mut Config {
     config
 }
 
-/// Frees a configuration that was not given to coroner_install. NULL is nothing to free.
+/// Frees a configuration that was not passed to coroner_install. Does nothing if `config` is NULL.
 ///
 /// # Safety
-/// `config` is NULL or from `coroner_config_new`, and is not used afterwards.
+/// `config` must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_free(config: *mut Config) {
     if !config.is_null() {
-        // SAFETY: from `Box::into_raw` in `coroner_config_new`, and freed once, as the caller promises.
+        // SAFETY: from `Box::into_raw` in `coroner_config_new`, and freed once, as the caller
+        // promises.
         let config = unsafe { Box::from_raw(config) };
         guarded(|| {
             drop(config);
@@ -97,10 +105,11 @@ pub unsafe extern "C" fn coroner_config_free(config: *mut Config) {
     }
 }
 
-/// Changes that part of the configuration at `config` by `step`.
+/// Applies `step` to one part of the configuration.
 ///
 /// # Safety
-/// `config` is null or from `coroner_config_new` and not freed, and nobody else uses it meanwhile.
+/// `config` must be null or from `coroner_config_new` and not freed, and must not be used by
+/// another thread meanwhile.
 pub(crate) unsafe fn change<P: Part>(config: *mut Config, step: impl FnOnce(P) -> P) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
@@ -112,10 +121,10 @@ pub(crate) unsafe fn change<P: Part>(config: *mut Config, step: impl FnOnce(P) -
     })
 }
 
-/// Changes the configuration at `config` by `step` with a text, which the caller names `what` in messages.
+/// Applies `step` with a string, which messages call `what`, to the configuration.
 ///
 /// # Safety
-/// As of [`change`]; `value` is null or a text that ends with a NUL.
+/// Same as [`change`]; `value` must be null or a NUL-terminated string.
 unsafe fn change_text(
     config: *mut Config,
     value: *const c_char,
@@ -130,11 +139,11 @@ unsafe fn change_text(
     }
 }
 
-/// What Android's ApplicationExitInfo says of the end of an earlier process of the app.
+/// Android's ApplicationExitInfo for an earlier process of the app.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ExitInfo {
-    /// `sizeof(coroner_exit_info)`: which fields the caller knows. Those after it are 0.
+    /// `sizeof(coroner_exit_info)`. Fields beyond it are taken as 0.
     pub size: usize,
     /// getPid.
     pub pid: u32,
@@ -146,30 +155,33 @@ pub struct ExitInfo {
     pub importance: i32,
     /// getTimestamp: milliseconds since 1970.
     pub timestamp_ms: u64,
-    /// getRss, kilobytes.
+    /// getRss, in kilobytes.
     pub rss_kb: u64,
-    /// getPss, kilobytes.
+    /// getPss, in kilobytes.
     pub pss_kb: u64,
-    /// getDescription; NULL if there is none.
+    /// getDescription, or NULL.
     pub description: *const c_char,
-    /// All bytes of getTraceInputStream; NULL if there are none.
+    /// All bytes of getTraceInputStream, or NULL.
     pub trace: *const u8,
-    /// How many they are.
+    /// The number of bytes at `trace`.
     pub trace_length: usize,
 }
 
-// SAFETY: its size comes first, and numbers and pointers may be 0.
+// SAFETY: the size is the first field, and 0 is valid for numbers and pointers.
 unsafe impl SizedStruct for ExitInfo {
     const NAME: &'static str = "coroner_exit_info";
     const LEAST: usize = std::mem::offset_of!(ExitInfo, rss_kb);
 }
 
-/// Adds what Android says of the end of an earlier process: it is joined with the report of that run and completes its outcome; a
-/// crash without a report becomes one. The same may be given at each launch. Nothing is kept of the memory.
+/// Adds Android's exit information about an earlier process.
+///
+/// It is merged into the report of that process's run and completes the run's outcome; for a crash
+/// without a report it becomes the report. Adding the same information at each launch is harmless.
+/// The data is copied.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `info` points to as many bytes as its `size` says; its description is NULL or a text that ends with a NUL,
-/// its trace is NULL or has so many bytes.
+/// `info` must point to the number of bytes given by its `size`; its description must be NULL or a
+/// string, its trace NULL or `trace_length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info: *const ExitInfo) -> Status {
     if info.is_null() {
@@ -191,7 +203,7 @@ pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info:
     let trace = if info.trace.is_null() {
         Vec::new()
     } else {
-        // SAFETY: so many bytes, as the caller promises.
+        // SAFETY: `trace_length` bytes, as the caller promises.
         unsafe { std::slice::from_raw_parts(info.trace, info.trace_length) }.to_vec()
     };
     let mut said = coroner::ExitInfo::default();
@@ -205,7 +217,7 @@ pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info:
 /// Sets the app's version, such as "2.1.0".
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `version` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_version(config: *mut Config, version: *const c_char) -> Status {
     // SAFETY: as the caller promises.
@@ -215,17 +227,17 @@ pub unsafe extern "C" fn coroner_config_set_version(config: *mut Config, version
 /// Sets where the app runs, such as "production" or "beta".
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `environment` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_environment(config: *mut Config, environment: *const c_char) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change_text(config, environment, "environment", |config, environment| config.environment(environment)) }
 }
 
-/// Sets the release, by which servers distinguish versions of an app. Without it: "APP@VERSION".
+/// Sets the release, by which servers distinguish an app's versions. Default: "APP@VERSION".
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `release` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_release(config: *mut Config, release: *const c_char) -> Status {
     // SAFETY: as the caller promises.
@@ -235,41 +247,45 @@ pub unsafe extern "C" fn coroner_config_set_release(config: *mut Config, release
 /// Sets the distribution: one of several builds of a release.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `dist` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_dist(config: *mut Config, dist: *const c_char) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change_text(config, dist, "dist", |config, dist| config.dist(dist)) }
 }
 
-/// Sets the directory of the store, which is made at install for its owner only. Without it: ~/.local/state/APP/coroner
-/// on Linux, ~/Library/Application Support/APP/Coroner on macOS and iOS. On Android it must be set: a directory below
-/// Context.getFilesDir().
+/// Sets the store's directory, which install creates with access for the owner only.
+///
+/// Default: ~/.local/state/APP/coroner on Linux, ~/Library/Application Support/APP/Coroner on macOS
+/// and iOS. On Android it must be set: use a directory below Context.getFilesDir().
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `directory` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_store_dir(config: *mut Config, directory: *const c_char) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change_text(config, directory, "directory", |config, directory| config.store_dir(directory)) }
 }
 
-/// Adds a sink that writes each report to a folder, as JSON and as the crash left it. Without any sink set, that is done to
-/// the folder "reports" in the store.
+/// Adds a sink that writes each report to a folder, as JSON and in its original form.
+///
+/// Without any sink, reports are written to the folder "reports" in the store.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `folder` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_folder_sink(config: *mut Config, folder: *const c_char) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change_text(config, folder, "folder", |config, folder| config.sink(coroner::FolderSink::new(folder))) }
 }
 
-/// Adds a sink that delivers to a project of Sentry, or of a server that speaks its protocol. `dsn` is the project's address with
-/// the key to it, "https://KEY@HOST/PROJECT". With `require_consent` nothing leaves before coroner_set_consent(true).
+/// Adds a sink that delivers to a Sentry project, or to a server that implements Sentry's protocol.
+///
+/// `dsn` is the project's address with its key, "https://KEY@HOST/PROJECT". With `require_consent`,
+/// nothing is sent before coroner_set_consent(true).
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `dsn` is a text that ends with a NUL.
+/// The general rules apply.
 #[cfg(feature = "sentry")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_sentry_sink(
@@ -281,7 +297,7 @@ pub unsafe extern "C" fn coroner_config_add_sentry_sink(
     let status = guarded(|| {
         // SAFETY: as the caller promises.
         let dsn = unsafe { text(dsn, "dsn") }?;
-        // Not the text itself: it holds a key.
+        // The message must not contain the DSN itself, because it includes a key.
         let made = coroner::SentrySink::new(dsn)
             .map_err(|error| fail(Status::InvalidArgument, format!("`dsn` is no DSN: {error}")))?;
         sink = Some(made.options(|options| options.require_consent = require_consent));
@@ -293,14 +309,16 @@ pub unsafe extern "C" fn coroner_config_add_sentry_sink(
     unsafe { change(config, |app: coroner::Config| app.sink(sink)) }
 }
 
-/// Adds a sink that delivers by OTLP, as OpenTelemetry log records over HTTP. `endpoint` is the Collector's address, such as
-/// "http://localhost:4318", below which records go to "v1/logs"; NULL for the one that OTEL_EXPORTER_OTLP_ENDPOINT says, and if that is
-/// not set there is no sink. `headers` go with each request, in the form "name=value,name=value", percent-encoded; NULL for those of
-/// OTEL_EXPORTER_OTLP_HEADERS. The other variables of OpenTelemetry's exporters hold in any case. With `require_consent` nothing leaves
-/// before coroner_set_consent(true).
+/// Adds a sink that delivers over OTLP, as OpenTelemetry log records over HTTP.
+///
+/// `endpoint` is the Collector's address, such as "http://localhost:4318"; records go to "v1/logs"
+/// below it. NULL uses OTEL_EXPORTER_OTLP_ENDPOINT; if that is not set, no sink is added. `headers`
+/// are sent with each request, in the form "name=value,name=value", percent-encoded; NULL uses
+/// OTEL_EXPORTER_OTLP_HEADERS. The other variables of OpenTelemetry's exporters always apply. With
+/// `require_consent`, nothing is sent before coroner_set_consent(true).
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; the others are NULL or texts that end with a NUL.
+/// The general rules apply. `endpoint` and `headers` may be NULL.
 #[cfg(feature = "otlp")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_otlp_sink(
@@ -330,33 +348,36 @@ pub unsafe extern "C" fn coroner_config_add_otlp_sink(
     unsafe { change(config, |app: coroner::Config| app.sink(sink)) }
 }
 
-/// Takes away all sinks, the default one too: reports stay in the store, up to its limits.
+/// Removes all sinks, including the default one: reports stay in the store, up to its limits.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_no_sinks(config: *mut Config) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, coroner::Config::no_sinks) }
 }
 
-/// Sets whether what is surely a secret by its form (the user in a URL, an Authorization header, tokens) is hidden in texts of the
-/// app before the sinks get a report. Default: yes.
+/// Sets whether to hide obvious secrets in the app's strings from the sinks. Default: yes.
+///
+/// Secrets are recognized by their form: the user in a URL, an Authorization header, tokens.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_scrub_secrets(config: *mut Config, scrub: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |delivery: Delivery| delivery.scrub_secrets(scrub)) }
 }
 
-/// Sets a function that hides more: it is called at the next launch for each text that the app or a library wrote (tags, user,
-/// contexts, extra, breadcrumbs, messages), with the key under which the text stands (a tag's, or empty). If it returns true, the
-/// text is replaced by `[Filtered]`. It may be called on several threads at once. NULL changes nothing.
+/// Sets a function that hides additional data: if it returns true, the string becomes `[Filtered]`.
+///
+/// It is called at the next launch for each string that the app or a library wrote (tags, user,
+/// contexts, extra, breadcrumbs, messages), with the string's key (such as a tag's, or empty). It
+/// may be called on several threads at once. NULL changes nothing.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `hides` can be called with two texts and `context` on any thread, for the process's life.
+/// `hides` must be callable with two strings and `context` on any thread until the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_scrub(
     config: *mut Config,
@@ -366,43 +387,51 @@ pub unsafe extern "C" fn coroner_config_set_scrub(
     let Some(hides) = hides else { return Status::Ok };
     let context = AppPointer(context);
     let scrub = move |key: &str, text: &str| {
-        // A text with a NUL in it is shown up to that.
+        // A string that contains a NUL is passed up to it.
         let c_text = |text: &str| CString::new(text.split('\0').next().unwrap_or_default()).unwrap_or_default();
         let (key, text) = (c_text(key), c_text(text));
-        // SAFETY: as the caller promises; both texts end with a NUL.
+        // SAFETY: as the caller promises; both strings are NUL-terminated.
         unsafe { hides(key.as_ptr(), text.as_ptr(), context.get()) }.then(|| "[Filtered]".to_owned())
     };
     // SAFETY: as the caller promises.
     unsafe { change(config, |delivery: Delivery| delivery.scrub(scrub)) }
 }
 
-/// Sets whether handlers that were installed before are asked first about every fault, and a crash is reported only if they don't take
-/// it: for code that a runtime compiled ahead of time. Default: no, they are asked first only about what is known to be theirs.
+/// Sets whether earlier handlers are called first for every fault. Default: no.
+///
+/// If so, a crash is reported only if they don't handle it: for ahead-of-time compiled code of a
+/// managed runtime. Otherwise they are called first only for faults that are known to be theirs.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_chain_first(config: *mut Config, chain_first: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |crashes: Crashes| crashes.chain_first(chain_first)) }
 }
 
-/// Sets whether a crash signal that another handler has taken after the install is taken back; that handler is called after the
-/// report. Default: no.
+/// Sets whether to take back a crash signal whose handler was replaced after the install.
+///
+/// Default: no.
+///
+/// The replacing handler is called after the report.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_reinstall_handlers(config: *mut Config, reinstall: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |crashes: Crashes| crashes.reinstall_handlers(reinstall)) }
 }
 
-/// Sets whether a crash of a child made by fork is reported, under a run of its own. Default: yes; if not, it is left to
-/// whoever handled it before.
+/// Sets whether to report crashes of children created by fork, each under its own run.
+///
+/// Default: yes.
+///
+/// If not, such a crash is left to the earlier handlers.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_report_fork_children(config: *mut Config, report: bool) -> Status {
     let policy = if report { coroner::ForkPolicy::Report } else { coroner::ForkPolicy::Silent };
@@ -410,93 +439,115 @@ pub unsafe extern "C" fn coroner_config_set_report_fork_children(config: *mut Co
     unsafe { change(config, |crashes: Crashes| crashes.fork(policy)) }
 }
 
-/// Sets whether Objective-C exceptions that nobody catches are reported with name, reason and the stack of the throw (macOS, iOS;
-/// nothing elsewhere). Default: yes.
+/// Sets whether to report uncaught Objective-C exceptions with name, reason and throw stack.
+///
+/// Default: yes.
+///
+/// macOS and iOS only; no effect elsewhere.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_objc_exceptions(config: *mut Config, report: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |exceptions: Exceptions| exceptions.objc(report)) }
 }
 
-/// Sets whether exceptions that AppKit catches and only logs are reported, as ones that the process survives (macOS; nothing
-/// elsewhere). It replaces `-[NSApplication reportException:]` by a method that reports and goes on in it. Default: no.
+/// Sets whether to report, as non-fatal, exceptions that AppKit catches and only logs. Default: no.
+///
+/// Replaces `-[NSApplication reportException:]` with a method that reports and then calls the
+/// original. macOS only; no effect elsewhere.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_appkit_exceptions(config: *mut Config, report: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |exceptions: Exceptions| exceptions.appkit(report)) }
 }
 
-/// Sets whether Objective-C objects that are deallocated are remembered, by address and class, so that a report says of what class an object was
-/// that the crashed thread used after that, and which message was sent to it (macOS, iOS; nothing elsewhere). No object is kept. It replaces
-/// `-dealloc` of `NSObject`, `NSProxy` and `NSException`, and takes 576 KiB of memory. Default: no.
+/// Sets whether to remember deallocated Objective-C objects, by address and class. Default: no.
+///
+/// If the crashed thread used such an object, the report contains its class and the message that
+/// was sent to it. Objects are not kept alive. Replaces `-dealloc` of `NSObject`, `NSProxy` and
+/// `NSException`, and takes 576 KiB of memory. macOS and iOS only; no effect elsewhere.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_zombies(config: *mut Config, remember: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |exceptions: Exceptions| exceptions.zombies(remember)) }
 }
 
-/// Sets whether a thread is started whose stack says the run's id, so that what MetricKit says of this process's death is known to be of this run (macOS,
-/// iOS; nothing elsewhere). The thread waits for ever and costs some tens of KiB of memory. Default: no.
+/// Sets whether to start a thread whose stack encodes the run's id. Default: no.
+///
+/// It lets MetricKit's diagnostics for this process be matched to this run. The thread waits
+/// forever and costs some tens of KiB of memory. macOS and iOS only; no effect elsewhere.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_run_id_thread(config: *mut Config, start: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |app: coroner::Config| app.run_id_thread(start)) }
 }
 
-/// Sets whether the last 60 KiB that the process wrote to stderr and to stdout go with its reports, as attachments `stderr` and `stdout`, where those
-/// are regular files when Coroner is installed: a file is read again at the crash, and one that the process
-/// appends to from where it ended at install. Of a terminal, a pipe or a socket nothing is kept. They may hold what users typed. Default: no.
+/// Sets whether to attach the last 60 KiB that the process wrote to stderr and to stdout.
+///
+/// Default: no.
+///
+/// The attachments are `stderr` and `stdout`. Only for streams that are regular files when Coroner
+/// is installed, not for terminals, pipes and sockets: the file is read at the crash, and if the
+/// process appends to it, from where it ended at install. The output may contain user input.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_keep_output(config: *mut Config, keep: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |app: coroner::Config| app.keep_output(keep)) }
 }
 
-/// Sets whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump made
-/// of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together. They may
-/// hold what users typed. The reserved file is larger by 576 KiB. In the place of `coroner_config_set_stack_memory`. Default: no.
+/// Sets whether a report contains the used parts of all threads' stacks. Default: no.
+///
+/// A debugger or `minidump-stackwalk` can then walk a minidump made from the report as far as the
+/// report's own frames: 64 KiB of the crashed thread's stack, 16 KiB of each other thread's, 448
+/// KiB of the others together. This memory may contain user input. The reserved file is 576 KiB
+/// larger. Replaces coroner_config_set_stack_memory.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_stack_memory_all(config: *mut Config, all: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |crashes: Crashes| crashes.stack_memory_all(all)) }
 }
 
-/// Sets whether the dying process looks up names for the report's addresses in its own images, when everything else is on
-/// disk: they are used where no symbol file is found at the next launch or at a server. It takes milliseconds, and longer in a
-/// large program. Default: only on Apple's systems, whose own libraries have their symbols nowhere else.
+/// Sets whether the crashing process looks up symbol names in its own images.
+///
+/// It does so after the rest of the report is on disk. The names are used if neither the next
+/// launch nor a server finds a symbol file. The lookup takes milliseconds, longer in a large
+/// program. Default: only on Apple systems, where the system libraries' symbols are available
+/// nowhere else.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_symbol_names(config: *mut Config, names: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |crashes: Crashes| crashes.symbol_names(names)) }
 }
 
-/// Sets after how many milliseconds a watched thread that does not answer hangs, and is reported; 0 for never, which is the default.
-/// Threads are watched that call coroner_hang_beat, and on Apple's systems the main thread, where it works through its run loop or
-/// the main queue.
+/// Sets the time in milliseconds after which an unresponsive thread is reported as hung.
+///
+/// Default: 0, never.
+///
+/// Watched are threads that call coroner_hang_beat and, on Apple systems, the main thread while it
+/// runs its run loop or the main queue.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_hang_threshold(config: *mut Config, milliseconds: u32) -> Status {
     let threshold = (milliseconds > 0).then(|| Duration::from_millis(milliseconds.into()));
@@ -504,33 +555,38 @@ pub unsafe extern "C" fn coroner_config_set_hang_threshold(config: *mut Config, 
     unsafe { change(config, |app: coroner::Config| app.hang_threshold(threshold)) }
 }
 
-/// Sets how many reports of handled exceptions and of panics that the process survives it writes in an hour, as many of them at once; and
-/// as many of hangs. What is beyond is counted, and the next report says how many. Default: 16.
+/// Sets the maximum reports per hour for handled exceptions and non-fatal panics. Default: 16.
+///
+/// This is also the burst size. Hangs have a separate budget of the same size. Reports beyond the
+/// limit are counted, and the next report contains their number.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_reports_per_hour(config: *mut Config, reports: u32) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |limits: Limits| limits.reports_per_hour(reports)) }
 }
 
-/// Sets how many bytes of the crashed thread's stack are in a report. With them come 256 to 512 bytes around each address that is in
-/// one of its registers. They may hold what users typed. Default: 2048; 0 for
-/// none.
+/// Sets how many bytes of the crashed thread's stack a report contains. Default: 2048; 0 for none.
+///
+/// With the stack come 256 to 512 bytes around each address in the thread's registers. This memory
+/// may contain user input.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_stack_memory(config: *mut Config, bytes: u32) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |crashes: Crashes| crashes.stack_memory(bytes)) }
 }
 
-/// Sets how long writing a report may take before the process is ended with what there is, in milliseconds. Default: 5000.
+/// Sets the maximum time in milliseconds for writing a report. Default: 5000.
+///
+/// After that the process ends with what has been written.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_deadline(config: *mut Config, milliseconds: u32) -> Status {
     let deadline = Duration::from_millis(milliseconds.into());
@@ -538,11 +594,13 @@ pub unsafe extern "C" fn coroner_config_set_deadline(config: *mut Config, millis
     unsafe { change(config, |limits: Limits| limits.deadline(deadline)) }
 }
 
-/// Sets how much the store keeps of what can't be delivered: so many reports, as many runs without one, so many days, so many bytes.
-/// Default: 100, 90, 64 MiB.
+/// Sets the store's limits for reports that can't be delivered. Default: 100, 90, 64 MiB.
+///
+/// The store keeps at most `reports` reports and as many runs without one, for at most `days` days,
+/// in at most `bytes` bytes.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_limits(config: *mut Config, reports: u32, days: u32, bytes: u64) -> Status {
     let number = reports as usize;
@@ -552,32 +610,34 @@ pub unsafe extern "C" fn coroner_config_set_limits(config: *mut Config, reports:
     unsafe { change(config, |limits: Limits| limits.retention(retention)) }
 }
 
-/// Sets whether all threads are in a report, or only the crashed one. Default: all.
+/// Sets whether a report contains all threads or only the crashed one. Default: all.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_all_threads(config: *mut Config, all: bool) -> Status {
     // SAFETY: as the caller promises.
     unsafe { change(config, |crashes: Crashes| crashes.all_threads(all)) }
 }
 
-/// Which threads get an alternate signal stack, without which a stack overflow can't be reported.
+/// Threads that get an alternate signal stack.
+///
+/// Without one, a thread's stack overflow can't be reported.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AlternateStacks {
-    /// All.
+    /// All threads.
     Everywhere = 0,
-    /// Only the thread that installs and those that call coroner_attach_current_thread.
+    /// The installing thread, and threads that call coroner_attach_current_thread.
     Attached = 1,
-    /// None: the app looks after it.
+    /// No thread: the app provides the stacks.
     Leave = 2,
 }
 
 /// Sets which threads get an alternate signal stack: one of coroner_alternate_stacks. Default: all.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_alternate_stacks(config: *mut Config, stacks: i32) -> Status {
     let stacks = match stacks {

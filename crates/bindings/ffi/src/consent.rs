@@ -1,4 +1,4 @@
-//! Whether the user agrees that reports are sent.
+//! The user's consent to sending reports.
 
 #[cfg(feature = "otlp")]
 use coroner::OtlpSink;
@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::status::{Status, fail, guarded};
 
-/// The sinks that the app configured last: they are the ones that are installed.
+/// The most recently configured sinks, which are the installed ones.
 static SINKS: Mutex<Sinks> = Mutex::new(Sinks::none());
 
 #[derive(Clone)]
@@ -30,20 +30,22 @@ impl Sinks {
     }
 }
 
-/// Keeps the sink, to tell it what the user says.
+/// Keeps the sink, to pass the user's consent to it.
 #[cfg(feature = "sentry")]
 pub(crate) fn remember_sentry(sink: &SentrySink) {
     SINKS.lock().unwrap_or_else(PoisonError::into_inner).sentry = Some(sink.clone());
 }
 
-/// Keeps the sink, to tell it what the user says.
+/// Keeps the sink, to pass the user's consent to it.
 #[cfg(feature = "otlp")]
 pub(crate) fn remember_otlp(sink: &OtlpSink) {
     SINKS.lock().unwrap_or_else(PoisonError::into_inner).otlp = Some(sink.clone());
 }
 
-/// Says whether the user agrees that reports are sent, to Sentry and by OTLP. From true on, what waits is sent; with false all that
-/// waits is removed and nothing more is kept. It is remembered over launches.
+/// Sets whether the user consents to sending reports, to Sentry and over OTLP.
+///
+/// True sends the waiting reports; false deletes them and keeps no new ones. The choice is stored
+/// and applies to later launches.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_set_consent(given: bool) -> Status {
     guarded(|| {
@@ -56,7 +58,7 @@ pub extern "C" fn coroner_set_consent(given: bool) -> Status {
         if said.is_empty() {
             return Err(fail(Status::NotInstalled, "there is no sink that sends to a server"));
         }
-        // Each has been notified before the first failure is returned.
+        // All sinks are updated before the first failure is returned.
         said.into_iter().collect::<Result<(), _>>().map_err(|error| fail(Status::System, error.to_string()))
     })
 }

@@ -20,9 +20,9 @@ pub enum ExceptionLanguage {
     Rust = 3,
     /// Swift.
     Swift = 4,
-    /// JavaScript, for coroner_report_foreign_exception, as all below.
+    /// JavaScript. This language and those below are for coroner_report_foreign_exception.
     Javascript = 6,
-    /// C# and what else runs on .NET.
+    /// C# and other .NET languages.
     Csharp = 7,
     /// Dart.
     Dart = 8,
@@ -36,13 +36,16 @@ pub enum ExceptionLanguage {
     Php = 12,
 }
 
-/// Reports an exception that was handled: a report of all threads, as of a crash, with the calling thread's stack. The app goes
-/// on, and delivers the report within seconds. CORONER_STATUS_FULL if there are more in an hour than
-/// coroner_config_set_reports_per_hour allows, or 16 wait; those are counted, and the next report says how many. `language` is one of coroner_exception_language up to Swift; `message` may be
-/// NULL.
+/// Reports a handled exception, with the stacks of all threads as in a crash report.
+///
+/// The app continues and delivers the report within seconds. `language` is one of
+/// coroner_exception_language up to Swift; `kind` is the exception's type; `message` may be NULL.
+///
+/// CORONER_STATUS_FULL if coroner_config_set_reports_per_hour is exceeded or 16 reports are
+/// waiting. Dropped reports are counted, and the next report contains their number.
 ///
 /// # Safety
-/// `kind` (the exception's type) is a text that ends with a NUL, `message` one or NULL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_report_exception(
     language: i32,
@@ -66,24 +69,27 @@ pub unsafe extern "C" fn coroner_report_exception(
     })
 }
 
-/// An error of a system that has domains and codes: `NSError`, or what Swift makes one of.
+/// An error with a domain and a code: an `NSError`, or a Swift error bridged to one.
 #[repr(C)]
 #[derive(Debug)]
 pub struct CodedError {
-    /// Its domain, such as `NSCocoaErrorDomain`, or a type of Swift's: the exception's type.
+    /// The domain, such as `NSCocoaErrorDomain`, or a Swift type. It becomes the exception's type.
     pub domain: *const c_char,
-    /// Its code in that domain.
+    /// The code in that domain.
     pub code: i64,
-    /// What it says of itself, or NULL.
+    /// The error's description, or NULL.
     pub description: *const c_char,
 }
 
-/// Reports an error of Objective-C or Swift that was handled, with the errors below it as its causes: the first of `count` is the one that was handled, each other
-/// one is the cause of the one before (`NSUnderlyingErrorKey`). At most eight are reported. As coroner_report_exception otherwise. `coroner_apple.h` has a function
-/// that makes them of an `NSError`.
+/// Reports a handled Objective-C or Swift error, with its underlying errors as causes.
+///
+/// The first of the `count` errors is the handled one; each other is the cause of the one before it
+/// (`NSUnderlyingErrorKey`). At most eight are reported. Otherwise like coroner_report_exception.
+/// `coroner_apple.h` has a function that converts an `NSError`.
 ///
 /// # Safety
-/// `errors` points to `count` errors, whose domains are texts that end with a NUL, and whose descriptions are, or NULL.
+/// `errors` must point to `count` errors. Each domain must be a string, each description a string
+/// or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *const CodedError, count: usize) -> Status {
     let registers = coroner::current_registers();
@@ -94,7 +100,7 @@ pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *cons
         if errors.is_null() || count == 0 {
             return Err(fail(Status::InvalidArgument, "there are no `errors`"));
         }
-        // SAFETY: not null, and so many as the caller promises.
+        // SAFETY: not null, and `count` elements, as the caller promises.
         let given = unsafe { std::slice::from_raw_parts(errors, count) };
         let mut errors = Vec::with_capacity(count.min(8));
         for error in given.iter().take(8) {
@@ -109,31 +115,34 @@ pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *cons
     })
 }
 
-/// A frame of an exception of a language whose runtime walks its own stacks.
+/// A frame of an exception in a language whose runtime walks its own stack.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ExceptionFrame {
     /// The function; may be NULL.
     pub function: *const c_char,
-    /// Its source file, or NULL.
+    /// The function's source file, or NULL.
     pub file: *const c_char,
-    /// The line in it, from 1; 0 where it is not known.
+    /// The line in the file, from 1; 0 if unknown.
     pub line: u32,
-    /// The column, from 1; 0 where it is not known.
+    /// The column, from 1; 0 if unknown.
     pub column: u32,
-    /// Whether it is the app's own code, and not that of the runtime or a library.
+    /// Whether the frame is the app's own code rather than the runtime's or a library's.
     pub in_app: bool,
 }
 
-/// Reports an exception of JavaScript, C#, Dart, Lua, Python, Ruby or PHP with the `count` frames that its runtime has, innermost first, and the native stack of
-/// the calling thread. With `all_threads` the other threads stand still for some milliseconds, and their stacks are in the report.
+/// Reports an exception of JavaScript, C#, Dart, Lua, Python, Ruby or PHP.
 ///
-/// With `fatal` the process ends of it: the caller has it ended afterwards. Otherwise the app goes on as after coroner_report_exception, with
-/// the same limits. CORONER_STATUS_FULL where there is no report. `message` may be NULL.
+/// `frames` are the runtime's `count` frames, innermost first; the report also has the calling
+/// thread's native stack. With `all_threads` the other threads are stopped for some milliseconds,
+/// and the report contains their stacks. `kind` is the exception's type; `message` may be NULL.
+///
+/// Set `fatal` if the caller is going to end the process because of the exception. Otherwise the
+/// app continues as after coroner_report_exception, with the same limits. CORONER_STATUS_FULL if no
+/// report was written.
 ///
 /// # Safety
-/// `kind` (the exception's type) is a text that ends with a NUL, `message` one or NULL. `frames` points to `count` frames, whose texts
-/// end with a NUL or are NULL.
+/// `frames` must point to `count` frames, whose strings may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_report_foreign_exception(
     language: i32,
@@ -154,7 +163,7 @@ pub unsafe extern "C" fn coroner_report_foreign_exception(
         let given = match (frames.is_null(), count) {
             (_, 0) => &[][..],
             (true, _) => return Err(fail(Status::InvalidArgument, "`frames` is NULL")),
-            // SAFETY: not null, and so many as the caller promises.
+            // SAFETY: not null, and `count` elements, as the caller promises.
             (false, count) => unsafe { std::slice::from_raw_parts(frames, count) },
         };
         let mut frames = Vec::with_capacity(count);

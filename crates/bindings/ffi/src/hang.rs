@@ -1,4 +1,4 @@
-//! Signs of life of threads that are watched for hangs.
+//! Heartbeats of threads that are watched for hangs.
 
 use std::cell::OnceCell;
 
@@ -7,28 +7,32 @@ use coroner::HangWatch;
 use crate::status::guarded;
 
 thread_local! {
-    /// This thread's watch, from its first sign of life to its end.
+    /// This thread's watch, created by its first heartbeat and dropped when it ends.
     static WATCH: OnceCell<HangWatch> = const { OnceCell::new() };
 }
 
 fn show(sign: impl FnOnce(&HangWatch)) {
     guarded(|| {
-        // At a thread's end its variables may be gone already; then it is not watched either.
+        // While a thread exits, its thread-local variables may already be destroyed; then it is not
+        // watched either.
         let _ = WATCH.try_with(|watch| sign(watch.get_or_init(HangWatch::new)));
         Ok(())
     });
 }
 
-/// The calling thread is alive, and at work: if neither this nor coroner_hang_idle comes again within the time of
-/// coroner_config_set_hang_threshold, it hangs. The thread is watched from its first call on, which
-/// takes a lock; all others cost a store and never wait.
+/// Marks the calling thread as alive and working.
+///
+/// The thread is hung if it calls neither this nor coroner_hang_idle again within the time set with
+/// coroner_config_set_hang_threshold. The thread's first call starts watching it and takes a lock;
+/// later calls cost one store and never wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_hang_beat() {
     show(HangWatch::beat);
 }
 
-/// The calling thread is alive, and is going to wait for work: it is not expected to show anything until its next
-/// coroner_hang_beat.
+/// Marks the calling thread as alive and about to wait for work.
+///
+/// No further call is expected from it until its next coroner_hang_beat.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_hang_idle() {
     show(HangWatch::idle);

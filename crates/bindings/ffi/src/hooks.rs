@@ -1,4 +1,4 @@
-//! Functions of the app's that a launch calls for the reports of earlier ones.
+//! App callbacks for the reports of earlier runs.
 
 use std::ffi::{CString, c_char, c_void};
 use std::time::Duration;
@@ -10,48 +10,58 @@ use crate::config::{Config, change};
 use crate::status::{Status, fail};
 use crate::text::text;
 
-/// What a sink of the app's made of a report, as coroner_sink_deliver returns it.
+/// The result of an app's sink, as coroner_sink_deliver returns it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivered {
-    /// It has it, for good.
+    /// The sink accepted the report.
     Taken = 0,
-    /// It will never take it, and is not asked again.
+    /// The sink rejected the report; it is not offered again.
     Rejected = 1,
-    /// It could not take it now: it is asked again at a launch or coroner_flush, a minute later at the earliest.
+    /// The sink can't accept the report now.
+    ///
+    /// It is offered again at a launch or in coroner_flush, after a minute at the earliest.
     Retry = 2,
 }
 
-/// A report that a sink of the app's is given. All of it is valid until the function returns.
+/// A report for an app's sink. All its pointers are valid until the function returns.
 #[repr(C)]
 #[derive(Debug)]
 pub struct GivenReport {
-    /// The event id: 32 hexadecimal digits. The same report may come twice, and has the same id then.
+    /// The event id: 32 hexadecimal digits.
+    ///
+    /// If the same report is delivered twice, the id is the same.
     pub event_id: *const c_char,
-    /// The report as JSON (docs/report-format.md). NULL in a library without the feature `json`, such as the lean one.
+    /// The report as JSON (docs/report-format.md).
+    ///
+    /// NULL in a library built without the feature `json`, such as the lean one.
     pub json: *const c_char,
-    /// The report as a file, as a folder has it (`.coroner`): what the dying process wrote, with tags, user and breadcrumbs. `coroner show` reads it. Secrets
-    /// in its texts are not hidden.
+    /// The report as a `.coroner` file, as a folder sink stores it. `coroner show` reads it.
+    ///
+    /// Contains what the dying process wrote, with tags, user and breadcrumbs. Secrets in its
+    /// strings are not hidden.
     pub raw: *const u8,
-    /// How many bytes `raw` has.
+    /// The number of bytes at `raw`.
     pub raw_length: usize,
 }
 
-/// Takes a report; returns one of coroner_delivered. Any other number is taken for CORONER_DELIVERED_RETRY. It may take its time.
+/// Delivers a report; returns one of coroner_delivered.
+///
+/// Other values mean CORONER_DELIVERED_RETRY. It may block.
 pub type DeliverFunction = Option<unsafe extern "C" fn(context: *mut c_void, report: *const GivenReport) -> i32>;
 
-/// Sees a report as JSON; returns whether the sinks get it.
+/// Receives a report as JSON; returns whether to pass it to the sinks.
 pub type BeforeDeliverFunction = Option<unsafe extern "C" fn(context: *mut c_void, json: *const c_char) -> bool>;
 
-/// Is called with the event id of the crash, 32 hexadecimal digits; empty if it left no report.
+/// Called with the crash's event id, 32 hexadecimal digits; empty if the crash left no report.
 pub type CrashedLastRunFunction = Option<unsafe extern "C" fn(context: *mut c_void, event_id: *const c_char)>;
 
-/// A text for C. Ids and JSON have no NUL in them.
+/// Converts a string for C. Ids and JSON contain no NUL.
 fn c_text(text: impl Into<Vec<u8>>) -> CString {
     CString::new(text).unwrap_or_default()
 }
 
-/// The report as JSON; `None` without that feature.
+/// Returns the report as JSON; `None` without the feature `json`.
 fn json(report: &Report) -> Option<CString> {
     cfg!(feature = "json").then(|| c_text(serde_json::to_string(report).unwrap_or_default()))
 }
@@ -77,7 +87,7 @@ impl Sink for AppSink {
         let raw = submission.file();
         let (event_id, json) = (event_id.as_ptr(), pointer(json.as_ref()));
         let given = GivenReport { event_id, json, raw: raw.as_ptr(), raw_length: raw.len() };
-        // SAFETY: as who added the sink promises; what is given lives until it returns.
+        // SAFETY: as promised when the sink was added; the report lives until the function returns.
         let answer = unsafe { (self.deliver)(self.context.get(), &raw const given) };
         match answer {
             0 => SinkAnswer::Delivered,
@@ -89,12 +99,13 @@ impl Sink for AppSink {
     }
 }
 
-/// Adds a sink of the app's own: `deliver` is called for each report, one at a time, on a thread of Coroner's. The store remembers under
-/// `name` what it has taken: the same at every launch, and no other sink's.
+/// Adds an app's sink: `deliver` is called for each report, one at a time, on a Coroner thread.
+///
+/// The store records under `name` which reports the sink has accepted: use the same name at every
+/// launch, and a different one for each sink.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `name` is a text that ends with a NUL; `deliver` can be called with `context` on any thread, for
-/// the process's life.
+/// `deliver` must be callable with `context` on any thread until the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_sink(
     config: *mut Config,
@@ -114,12 +125,15 @@ pub unsafe extern "C" fn coroner_config_add_sink(
     unsafe { change(config, |app: coroner::Config| app.sink(sink)) }
 }
 
-/// Sets a function that sees each report before the sinks, as JSON, and may keep it from them: a report for which it returns false is
-/// removed. It is called at a launch, in coroner_install or on a thread of Coroner's, and may be called twice for one report. NULL changes nothing.
-/// CORONER_STATUS_SYSTEM if the library was built without the feature `json`, as the lean one is.
+/// Sets a function that sees each report before the sinks and can drop it by returning false.
+///
+/// The function receives the report as JSON. A dropped report is deleted. The function is called at
+/// a launch, in coroner_install or on a Coroner thread, possibly twice for the same report. NULL
+/// changes nothing. CORONER_STATUS_SYSTEM if the library was built without the feature `json`, like
+/// the lean one.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `keep` can be called with `context` on any thread, for the process's life.
+/// `keep` must be callable with `context` on any thread until the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_before_deliver(
     config: *mut Config,
@@ -136,17 +150,19 @@ pub unsafe extern "C" fn coroner_config_set_before_deliver(
     let context = AppPointer(context);
     let hook = move |report: Report| {
         let json = json(&report);
-        // SAFETY: as the caller promises; the text lives until it returns.
+        // SAFETY: as the caller promises; the string lives until it returns.
         unsafe { keep(context.get(), pointer(json.as_ref())) }.then_some(report)
     };
     // SAFETY: as the caller promises.
     unsafe { change(config, |delivery: Delivery| delivery.before_deliver(hook)) }
 }
 
-/// Sets a function that is called, on a thread of Coroner's, when the last run crashed and the app has not been notified yet. NULL changes nothing.
+/// Sets a function to call if the last run crashed and the app has not been notified yet.
+///
+/// It is called on a Coroner thread. NULL changes nothing.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`; `crashed` can be called with `context` on any thread, for the process's life.
+/// `crashed` must be callable with `context` on any thread until the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_on_crashed_last_run(
     config: *mut Config,
@@ -157,7 +173,7 @@ pub unsafe extern "C" fn coroner_config_set_on_crashed_last_run(
     let context = AppPointer(context);
     let hook = move |last: &coroner::LastRun| {
         let id = c_text(last.event_id.map(|id| id.to_string()).unwrap_or_default());
-        // SAFETY: as the caller promises; the text lives until it returns.
+        // SAFETY: as the caller promises; the string lives until it returns.
         unsafe { crashed(context.get(), id.as_ptr()) };
     };
     // SAFETY: as the caller promises.

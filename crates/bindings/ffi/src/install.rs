@@ -1,4 +1,4 @@
-//! Installing, and what became of the last run.
+//! Installation, delivery, and the last run's outcome.
 
 use std::ffi::c_char;
 use std::time::Duration;
@@ -9,72 +9,74 @@ use crate::config::Config;
 use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 
-/// How a run ended.
+/// A run's outcome.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// There was no run before this one.
+    /// No earlier run.
     FirstLaunch = 0,
-    /// The app ended by itself.
+    /// The app exited.
     CleanExit = 1,
-    /// It was asked to end by SIGTERM.
+    /// The app was terminated by SIGTERM.
     Terminated = 2,
-    /// It crashed.
+    /// The app crashed.
     Crashed = 3,
-    /// Coroner was uninstalled while it ran.
+    /// Coroner was uninstalled during the run.
     Uninstalled = 4,
-    /// It ended without a trace: killed, out of memory, power failure.
+    /// The app ended without a trace: killed, out of memory, power failure.
     Unknown = 5,
-    /// It did not answer when it was ended.
+    /// The app was not responding when it was terminated.
     Hung = 6,
-    /// The system ended it to have its memory.
+    /// The system killed the app to free memory.
     OutOfMemory = 7,
-    /// Its user ended it.
+    /// The user ended the app.
     EndedByUser = 8,
-    /// The system ended it for another reason.
+    /// The system ended the app for another reason.
     EndedBySystem = 9,
-    /// It ended by a signal that ends a process by default and is no crash: Ctrl-C, a hangup, an alarm.
+    /// A signal that isn't a crash but ends a process by default: Ctrl-C, a hangup, an alarm.
     EndedBySignal = 10,
-    /// The machine was started again: a reboot, a power failure.
+    /// The machine rebooted or lost power.
     SystemRestart = 11,
-    /// The kernel killed it at the limit of its processor time.
+    /// The kernel killed the app at its CPU time limit.
     CpuLimit = 12,
-    /// It was ended while a debugger was attached.
+    /// The app ended while a debugger was attached.
     Debugged = 13,
 }
 
-/// How the last run ended, filled in by coroner_last_run.
+/// The last run's outcome, filled in by coroner_last_run.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastRun {
-    /// `sizeof(coroner_last_run_info)`, which the caller sets: no field after it is filled in.
+    /// `sizeof(coroner_last_run_info)`, set by the caller. Fields beyond it are not filled in.
     pub size: usize,
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// The event id of its report as 32 hexadecimal digits and a NUL; empty if it left none.
+    /// The event id of the run's report as 32 hexadecimal digits and a NUL; empty if there is no
+    /// report.
     pub event_id: [c_char; 33],
-    /// Milliseconds from install to the crash, or to the report of the hang; 0 if it ended otherwise.
+    /// Milliseconds from install to the crash, or to the hang's report; 0 for other outcomes.
     pub ran_for_ms: u64,
 }
 
-// SAFETY: its size comes first, and an outcome and numbers may be 0.
+// SAFETY: the size is the first field, and 0 is valid for an outcome and for numbers.
 unsafe impl SizedStruct for LastRun {
     const NAME: &'static str = "coroner_last_run_info";
     const LEAST: usize = std::mem::offset_of!(LastRun, ran_for_ms);
 }
 
-/// The installed Coroner, or the status for there being none.
+/// Returns the installed Coroner, or [`Status::NotInstalled`].
 pub(crate) fn installed() -> Result<coroner::Coroner, Status> {
     coroner::installed().ok_or_else(|| fail(Status::NotInstalled, "Coroner is not installed"))
 }
 
-/// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in main as can
-/// be. The configuration is used up, and freed, however it goes.
+/// Installs Coroner: from now on a crash of this process leaves a report in the store.
 ///
-/// It waits for no thread and no network, and starts a thread only if there is something of an earlier run to deliver.
+/// Call it once, as early in main as possible. It frees the configuration, even on failure. It
+/// doesn't wait for threads or the network, and starts a thread only if an earlier run left
+/// something to deliver.
 ///
 /// # Safety
-/// `config` is from `coroner_config_new`, and is not used afterwards.
+/// `config` must not be used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_install(config: *mut Config) -> Status {
     if config.is_null() {
@@ -95,7 +97,9 @@ pub unsafe extern "C" fn coroner_install(config: *mut Config) -> Status {
     })
 }
 
-/// Gives the signals back to who had them before, and ends this run. Coroner can be installed again afterwards.
+/// Restores the previous signal handlers and ends this run.
+///
+/// Coroner can be installed again afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_uninstall() -> Status {
     guarded(|| {
@@ -104,22 +108,26 @@ pub extern "C" fn coroner_uninstall() -> Status {
     })
 }
 
-/// Gives this process, a child made by fork that goes on as a process of its own (a daemon, a worker of a pre-forking server), a run of
-/// its own. Call it in the child after fork or daemon, before it starts threads. Does nothing in a process that installed Coroner itself.
+/// Starts a new run for this process, a child created by fork that continues on its own.
+///
+/// For daemons and the workers of a pre-forking server. Call it in the child after fork or daemon,
+/// before it starts threads. Does nothing in a process that installed Coroner itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_after_fork() -> Status {
     guarded(|| coroner::after_fork().map(|_| ()).map_err(|error| fail(Status::System, error.to_string())))
 }
 
-/// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported: for threads that did not
-/// get one by themselves.
+/// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported.
+///
+/// For threads that did not get one automatically.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_attach_current_thread() -> Status {
     guarded(|| coroner::attach_current_thread().map_err(|error| fail(Status::System, error.to_string())))
 }
 
-/// Leaves the next signal with this number, of the calling thread, to the handlers that were there before Coroner: for a
-/// managed runtime that is about to raise it on purpose.
+/// Leaves the calling thread's next signal with this number to the earlier handlers.
+///
+/// For a managed runtime that is about to raise the signal on purpose.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_ignore_next_signal(signal: i32) -> Status {
     guarded(|| {
@@ -132,7 +140,7 @@ pub extern "C" fn coroner_ignore_next_signal(signal: i32) -> Status {
     })
 }
 
-/// Notes that the app has ended well, for apps that then leave otherwise than by exit or the end of main.
+/// Marks the run as cleanly exited, for apps that then end without exit or returning from main.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_mark_clean_exit() -> Status {
     guarded(|| {
@@ -141,8 +149,9 @@ pub extern "C" fn coroner_mark_clean_exit() -> Status {
     })
 }
 
-/// Delivers what is in the store, and waits for it, at most that many milliseconds. CORONER_STATUS_TIMED_OUT if something is
-/// left.
+/// Delivers the store's contents and waits for at most `timeout_ms` milliseconds.
+///
+/// CORONER_STATUS_TIMED_OUT if something is left to deliver.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_flush(timeout_ms: u32) -> Status {
     guarded(|| {
@@ -154,15 +163,20 @@ pub extern "C" fn coroner_flush(timeout_ms: u32) -> Status {
     })
 }
 
-/// Takes what MetricKit says of the app: the JSON of an `MXDiagnosticPayload` (`JSONRepresentation`), and starts delivery. Each crash is put to the run of
-/// its process, and completes that one's report or is one; each hang, slow launch, and excess of processor time or disk writes is a report; the same may be given at each launch. `coroner_apple.h` has a function that takes payloads as the app gets
-/// them. Nothing is kept of the memory.
+/// Adds a MetricKit payload: the JSON of an `MXDiagnosticPayload` (`JSONRepresentation`).
 ///
-/// CORONER_STATUS_INVALID_ARGUMENT if it is no such JSON; CORONER_STATUS_SYSTEM if the store can't be written, or the library was built without the feature
-/// `system-reports`.
+/// Starts delivery.
+///
+/// A crash is matched with the run of its process and completes that run's report or, if there is
+/// none, becomes its report. A hang, a slow launch, and excessive CPU time or disk writes each
+/// become a report. Adding the same payload at each launch is harmless. `coroner_apple.h` has a
+/// function that takes payloads as the app gets them. The bytes are not kept.
+///
+/// CORONER_STATUS_INVALID_ARGUMENT if the JSON is not such a payload; CORONER_STATUS_SYSTEM if the
+/// store can't be written, or the library was built without the feature `system-reports`.
 ///
 /// # Safety
-/// `json` points to `length` bytes.
+/// `json` must point to `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_add_metric_kit_payload(json: *const u8, length: usize) -> Status {
     guarded(|| {
@@ -170,7 +184,7 @@ pub unsafe extern "C" fn coroner_add_metric_kit_payload(json: *const u8, length:
             return Err(fail(Status::InvalidArgument, "`json` is NULL"));
         }
         let coroner = installed()?;
-        // SAFETY: not null, and so many bytes as the caller promises.
+        // SAFETY: not null, and `length` bytes, as the caller promises.
         let json = unsafe { std::slice::from_raw_parts(json, length) };
         let reports = metric_kit_reports(json)?;
         coroner.add_system_reports(reports).map_err(|error| fail(Status::System, error.to_string()))
@@ -187,10 +201,10 @@ fn metric_kit_reports(_json: &[u8]) -> Result<Vec<coroner::SystemReport>, Status
     Err(fail(Status::System, "this library was built without the feature `system-reports`"))
 }
 
-/// Fills in how the last run ended, if `last_run->size` is set.
+/// Fills in how the last run ended. `last_run->size` must be set.
 ///
 /// # Safety
-/// `last_run` is NULL or points to as many bytes as its `size` says.
+/// `last_run` must be NULL or point to the number of bytes given by its `size`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
     guarded(|| {
@@ -222,7 +236,7 @@ pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
         }
         let ran_for_ms = last.ran_for.map_or(0, |ran_for| ran_for.as_millis() as u64);
         let known = LastRun { size: size_of::<LastRun>(), outcome, event_id, ran_for_ms };
-        // SAFETY: not null, and as many bytes as its size says, as the caller promises.
+        // SAFETY: not null, and as many bytes as its `size`, as the caller promises.
         unsafe { sized::write(last_run, &known) }
     })
 }

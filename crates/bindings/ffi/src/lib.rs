@@ -1,8 +1,17 @@
-//! The C ABI of Coroner: what `include/coroner.h` declares.
+//! The C API of Coroner, declared in `include/coroner.h`.
 //!
-//! Every function catches panics, since unwinding into C is undefined, and says with a [`Status`] how it went;
-//! [`coroner_last_error`](status::coroner_last_error) has the reason in words. The header is made from these sources by
-//! `cargo xtask header`, documentation and all, so what C programmers read stands here.
+//! Every function catches panics, because unwinding into C is undefined behavior. Most return a
+//! [`Status`]; [`coroner_last_error`](status::coroner_last_error) returns the reason for a failure
+//! as text.
+//!
+//! `cargo xtask header` generates the header from these sources, including the doc comments: write
+//! them for C developers.
+//!
+//! # General rules
+//!
+//! Unless noted, `config` must be a live object from `coroner_config_new`: not freed and not passed
+//! to `coroner_install`. Strings must be NUL-terminated UTF-8; Coroner copies them and the caller
+//! keeps ownership. A `# Safety` section lists only what a function requires beyond that.
 #![deny(missing_docs)]
 
 pub mod app_memory;

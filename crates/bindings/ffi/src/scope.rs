@@ -1,5 +1,6 @@
-//! What the app says of itself while it is well: tags, user, contexts, breadcrumbs. All of it is in a mapped file that outlives every
-//! kind of death.
+//! The scope, set while the app runs: tags, user, contexts, breadcrumbs.
+//!
+//! It is stored in a mapped file that survives the process however it ends.
 
 use std::ffi::{c_char, c_void};
 
@@ -8,23 +9,23 @@ use coroner::{Breadcrumb, ScopeError};
 use crate::status::{Status, fail, guarded};
 use crate::text::{optional, text};
 
-/// How grave a breadcrumb is.
+/// Breadcrumb severity.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// For developers.
+    /// Debugging.
     Debug = 1,
-    /// As it should be.
+    /// Informational.
     Info = 2,
-    /// Not quite.
+    /// Warning.
     Warning = 3,
-    /// Wrong.
+    /// Error.
     Error = 4,
-    /// The end.
+    /// Fatal.
     Fatal = 5,
 }
 
-/// The scope of the installed run, or the status for there being none; it never waits.
+/// Returns the installed run's scope, or [`Status::NotInstalled`]. Never waits.
 fn scope() -> Result<coroner::Scope, Status> {
     coroner::scope().map_err(|error| fail(Status::NotInstalled, error.to_string()))
 }
@@ -40,10 +41,10 @@ fn done(result: Result<(), ScopeError>) -> Result<(), Status> {
     })
 }
 
-/// Sets a tag: a short text by which reports can be searched. It replaces one with the same key.
+/// Sets a tag, a short string by which reports can be searched. Replaces a tag with the same key.
 ///
 /// # Safety
-/// Both are texts that end with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_tag(key: *const c_char, value: *const c_char) -> Status {
     guarded(|| {
@@ -53,12 +54,15 @@ pub unsafe extern "C" fn coroner_set_tag(key: *const c_char, value: *const c_cha
     })
 }
 
-/// Changes several things at once: calls `change(context)`, and what that sets and removes on this thread (tags, user, contexts, extra data,
-/// fingerprint, attachments, flags, release, environment) counts when it has returned. A crash in the middle has none of it in its report. It
-/// waits for another thread that is just doing the same. `change` must return: it may not leave by an exception or `longjmp`.
+/// Changes the scope atomically: calls `change(context)` and commits its changes when it returns.
+///
+/// This covers what `change` sets and removes on this thread: tags, user, contexts, extra data,
+/// fingerprint, attachments, flags, release, environment. The report of a crash during `change`
+/// contains none of the changes. The call waits for other threads in this function. `change` must
+/// return: it must not leave by an exception or `longjmp`.
 ///
 /// # Safety
-/// `change` can be called with `context`.
+/// `change` must be callable with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_configure_scope(
     change: Option<unsafe extern "C" fn(context: *mut c_void)>,
@@ -71,10 +75,10 @@ pub unsafe extern "C" fn coroner_configure_scope(
     })
 }
 
-/// Removes a tag. It is no error if there is none.
+/// Removes a tag. Does nothing if there is none.
 ///
 /// # Safety
-/// `key` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_remove_tag(key: *const c_char) -> Status {
     guarded(|| {
@@ -85,10 +89,10 @@ pub unsafe extern "C" fn coroner_remove_tag(key: *const c_char) -> Status {
     })
 }
 
-/// Sets the id of the user who is using the app, as the app knows them; NULL for nobody.
+/// Sets the id of the app's current user; NULL for no user.
 ///
 /// # Safety
-/// `id` is NULL or a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_user_id(id: *const c_char) -> Status {
     guarded(|| {
@@ -101,11 +105,12 @@ pub unsafe extern "C" fn coroner_set_user_id(id: *const c_char) -> Status {
     })
 }
 
-/// Sets who is using the app: the id as the app knows them, the name by which they know themselves, and their address. `name`
-/// and `email` may be NULL.
+/// Sets the app's current user: the app's id for them, their name and email address.
+///
+/// `name` and `email` may be NULL.
 ///
 /// # Safety
-/// `id` is a text that ends with a NUL, the others are such texts or NULL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_user(id: *const c_char, name: *const c_char, email: *const c_char) -> Status {
     guarded(|| {
@@ -123,11 +128,12 @@ pub unsafe extern "C" fn coroner_set_user(id: *const c_char, name: *const c_char
     })
 }
 
-/// Sets a context: something that belongs together, as a JSON object such as {"pages": 3, "of": {"kind": "letter"}}. It
-/// replaces one with the same name.
+/// Sets a context: related data as a JSON object, such as {"pages": 3, "of": {"kind": "letter"}}.
+///
+/// Replaces a context with the same name.
 ///
 /// # Safety
-/// Both are texts that end with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_context(name: *const c_char, json: *const c_char) -> Status {
     guarded(|| {
@@ -137,10 +143,10 @@ pub unsafe extern "C" fn coroner_set_context(name: *const c_char, json: *const c
     })
 }
 
-/// Removes a context. It is no error if there is none.
+/// Removes a context. Does nothing if there is none.
 ///
 /// # Safety
-/// `name` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_remove_context(name: *const c_char) -> Status {
     guarded(|| {
@@ -151,10 +157,12 @@ pub unsafe extern "C" fn coroner_remove_context(name: *const c_char) -> Status {
     })
 }
 
-/// Sets a value that is only shown, as JSON. It replaces one with the same key.
+/// Sets an extra value, as JSON, that is displayed but not searchable.
+///
+/// Replaces a value with the same key.
 ///
 /// # Safety
-/// Both are texts that end with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_extra(key: *const c_char, json: *const c_char) -> Status {
     guarded(|| {
@@ -164,10 +172,10 @@ pub unsafe extern "C" fn coroner_set_extra(key: *const c_char, json: *const c_ch
     })
 }
 
-/// Removes a value that is only shown. It is no error if there is none.
+/// Removes an extra value. Does nothing if there is none.
 ///
 /// # Safety
-/// `key` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_remove_extra(key: *const c_char) -> Status {
     guarded(|| {
@@ -178,24 +186,24 @@ pub unsafe extern "C" fn coroner_remove_extra(key: *const c_char) -> Status {
     })
 }
 
-/// Sets the texts by which a server puts reports together, instead of its own rules; a count of 0 takes them away.
+/// Sets the strings by which a server groups reports, instead of its rules; 0 removes them.
 ///
 /// # Safety
-/// `parts` points to `count` texts that end with a NUL; with a count of 0 it may be NULL.
+/// `parts` must point to `count` strings; it may be NULL if `count` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_fingerprint(parts: *const *const c_char, count: usize) -> Status {
     guarded(|| {
         if parts.is_null() && count > 0 {
             return Err(fail(Status::InvalidArgument, "`parts` is NULL"));
         }
-        // SAFETY: so many pointers to texts, as the caller promises.
+        // SAFETY: `count` pointers to strings, as the caller promises.
         let texts = (0..count).map(|place| unsafe { text(*parts.add(place), "parts") });
         let texts: Vec<&str> = texts.collect::<Result<_, _>>()?;
         done(coroner::set_fingerprint(&texts))
     })
 }
 
-/// Sets how grave the app takes its events to be, where that is not the crash's own level. `level` is one of coroner_level.
+/// Sets the level of the app's events, instead of the crash's own. `level` is one of coroner_level.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_set_level(level: i32) -> Status {
     guarded(|| {
@@ -206,11 +214,14 @@ pub extern "C" fn coroner_set_level(level: i32) -> Status {
     })
 }
 
-/// Sets which trace the app is at work on, so that a report is linked to it: 32 and 16 hexadecimal digits, as in W3C's traceparent. NULL for
-/// both: none any more.
+/// Sets the app's current trace, to link reports to it.
+///
+/// The ids have 32 and 16 hexadecimal digits, as in W3C's traceparent.
+///
+/// NULL for both removes the trace.
 ///
 /// # Safety
-/// Both are texts that end with a NUL, or both NULL.
+/// `trace_id` and `span_id` must both be strings or both be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_trace(trace_id: *const c_char, span_id: *const c_char) -> Status {
     guarded(|| {
@@ -224,10 +235,12 @@ pub unsafe extern "C" fn coroner_set_trace(trace_id: *const c_char, span_id: *co
     })
 }
 
-/// Notes what a feature flag was evaluated to. The last 100 are kept, in the order of their last evaluation.
+/// Records the result of evaluating a feature flag.
+///
+/// The 100 most recently evaluated are kept, in that order.
 ///
 /// # Safety
-/// `flag` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_flag(flag: *const c_char, result: bool) -> Status {
     guarded(|| {
@@ -237,7 +250,9 @@ pub unsafe extern "C" fn coroner_set_flag(flag: *const c_char, result: bool) -> 
     })
 }
 
-/// Says whether the app is in front, where it is of a kind that ever is: a report says so, and whether a hang was one that the user saw.
+/// Sets whether the app is in the foreground, for apps that can be.
+///
+/// A report includes it, and uses it to tell whether the user saw a hang.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_set_foreground(is_foreground: bool) -> Status {
     guarded(|| {
@@ -247,10 +262,10 @@ pub extern "C" fn coroner_set_foreground(is_foreground: bool) -> Status {
     })
 }
 
-/// Changes the release of this run, where the app learns it only after install.
+/// Changes this run's release, for apps that learn it only after install.
 ///
 /// # Safety
-/// `release` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_release(release: *const c_char) -> Status {
     guarded(|| {
@@ -260,10 +275,10 @@ pub unsafe extern "C" fn coroner_set_release(release: *const c_char) -> Status {
     })
 }
 
-/// Changes the environment of this run, such as "production".
+/// Changes this run's environment, such as "production".
 ///
 /// # Safety
-/// `environment` is a text that ends with a NUL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_environment(environment: *const c_char) -> Status {
     guarded(|| {
@@ -273,11 +288,13 @@ pub unsafe extern "C" fn coroner_set_environment(environment: *const c_char) -> 
     })
 }
 
-/// Declares a file that goes with this run's reports, under `name`. It is read when a report is sent, as it is then: at the next launch, after
-/// a crash. `content_type` may be NULL; a `path` of NULL: it does not go with them any more.
+/// Adds a file to this run's reports under `name`.
+///
+/// The file is read when a report is sent: after a crash, at the next launch. `content_type` may be
+/// NULL; a NULL `path` removes the attachment.
 ///
 /// # Safety
-/// `name` is a text that ends with a NUL, the others are such texts or NULL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_add_attachment(
     name: *const c_char,
@@ -297,11 +314,14 @@ pub unsafe extern "C" fn coroner_add_attachment(
     })
 }
 
-/// Keeps `size` bytes in this run's directory, to go with its reports under `name`: a screenshot or a view tree of the app's last moment. It
-/// replaces what has the same name. At most 20 MiB; the name has letters, digits, `.`, `-` and `_`. `content_type` may be NULL.
+/// Copies `size` bytes into this run's directory, to attach them to its reports under `name`.
+///
+/// For a screenshot or a view tree of the app's last moment. Replaces an attachment with the same
+/// name. At most 20 MiB; the name consists of letters, digits, `.`, `-` and `_`. `content_type` may
+/// be NULL.
 ///
 /// # Safety
-/// `name` is a text that ends with a NUL, `content_type` one or NULL, and `bytes` points to so many bytes.
+/// `bytes` must point to `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_keep_attachment(
     name: *const c_char,
@@ -315,18 +335,20 @@ pub unsafe extern "C" fn coroner_keep_attachment(
         }
         // SAFETY: as the caller promises.
         let (name, content_type) = unsafe { (text(name, "name")?, optional(content_type, "content_type")?) };
-        // SAFETY: not null, and so many bytes, as the caller promises.
+        // SAFETY: not null, and `size` bytes, as the caller promises.
         let bytes = unsafe { std::slice::from_raw_parts(bytes, size) };
         let coroner = crate::install::installed()?;
         done(coroner.keep_attachment(name, bytes, content_type))
     })
 }
 
-/// Delivers what a user says, most often of the last crash: `event_id` are the 32 hexadecimal digits of its event, or NULL. `name` and `email`
-/// may be NULL. CORONER_STATUS_FULL if no sink took it.
+/// Delivers user feedback, usually about the last crash.
+///
+/// `event_id` is the crash's event id, 32 hexadecimal digits, or NULL. `name` and `email` may be
+/// NULL. CORONER_STATUS_FULL if no sink accepted it.
 ///
 /// # Safety
-/// `message` is a text that ends with a NUL, the others are such texts or NULL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_feedback(
     event_id: *const c_char,
@@ -356,7 +378,9 @@ pub unsafe extern "C" fn coroner_feedback(
     })
 }
 
-/// Counts an error that the app got over, for release health: the run is then one with errors, if it doesn't crash.
+/// Counts a handled error for release health.
+///
+/// Unless the run crashes, it counts as a run with errors.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_count_error() -> Status {
     guarded(|| {
@@ -381,11 +405,14 @@ fn parse_level(level: i32) -> Result<coroner::Level, Status> {
     })
 }
 
-/// Leaves a breadcrumb: something that happened, such as "opened the document". The last ones before a crash are in its
-/// report. `category` may be NULL. `level` is one of coroner_level.
+/// Adds a breadcrumb, an event such as "opened the document".
+///
+/// A crash report contains the last ones before it.
+///
+/// `category` may be NULL. `level` is one of coroner_level.
 ///
 /// # Safety
-/// `message` is a text that ends with a NUL, `category` one or NULL.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_add_breadcrumb(category: *const c_char, message: *const c_char, level: i32) -> Status {
     guarded(|| {

@@ -1,26 +1,27 @@
-//! Structs that begin with their size, so that a later version may add fields behind those that a caller was compiled with.
+//! Structs that begin with their size, so that later versions can append fields.
 
 use std::mem::MaybeUninit;
 
 use crate::status::{Status, fail};
 
-/// Such a struct.
+/// A struct that begins with its size.
 ///
 /// # Safety
-/// It is `repr(C)`, its first field is its size as a `usize`, and zeroes are valid in all its fields.
+/// The struct must be `repr(C)`, its first field must be its size as a `usize`, and zero must be
+/// valid in all fields.
 pub(crate) unsafe trait SizedStruct: Copy {
-    /// Its name in C.
+    /// The struct's name in C.
     const NAME: &'static str;
-    /// As many bytes as every version had.
+    /// The size in bytes of the first version.
     const LEAST: usize;
 }
 
-/// The size that the caller gave.
+/// Returns the size given by the caller, limited to the struct's size in this version.
 ///
 /// # Safety
-/// `given` points to one, of which the first field can be read.
+/// `given` must point to such a struct, whose first field can be read.
 unsafe fn size_of_given<T: SizedStruct>(given: *const T) -> Result<usize, Status> {
-    // SAFETY: the first field is there, as the caller promises.
+    // SAFETY: the first field is readable, as the caller promises.
     let size = unsafe { given.cast::<usize>().read() };
     if size < T::LEAST {
         return Err(fail(Status::InvalidArgument, format!("`size` is not sizeof({})", T::NAME)));
@@ -28,30 +29,30 @@ unsafe fn size_of_given<T: SizedStruct>(given: *const T) -> Result<usize, Status
     Ok(size.min(size_of::<T>()))
 }
 
-/// What a caller gave. Fields that it does not know are 0.
+/// Reads the caller's struct. Fields beyond the caller's size are 0.
 ///
 /// # Safety
-/// `given` points to as many bytes as its size says.
+/// `given` must point to the number of bytes given by its size.
 pub(crate) unsafe fn read<T: SizedStruct>(given: *const T) -> Result<T, Status> {
     let mut known = MaybeUninit::<T>::zeroed();
     // SAFETY: as the caller promises.
     let size = unsafe { size_of_given(given) }?;
-    // SAFETY: so many bytes are there, as the caller promises, and no more than fit.
+    // SAFETY: `size` bytes are readable, as the caller promises, and they fit.
     unsafe { given.cast::<u8>().copy_to_nonoverlapping(known.as_mut_ptr().cast(), size) };
-    // SAFETY: zeroes are valid in all fields, and what C wrote to them is.
+    // SAFETY: zero is valid in all fields, and so is what C wrote to them.
     Ok(unsafe { known.assume_init() })
 }
 
-/// Fills in the fields that the caller knows, but for its size.
+/// Fills in the fields within the caller's size, except the size itself.
 ///
 /// # Safety
-/// `into` points to as many bytes as its size says, which can be written.
+/// `into` must point to the number of bytes given by its size, which must be writable.
 pub(crate) unsafe fn write<T: SizedStruct>(into: *mut T, value: &T) -> Result<(), Status> {
     // SAFETY: as the caller promises.
     let size = unsafe { size_of_given(into) }?;
     let first = size_of::<usize>();
     let value = std::ptr::from_ref(value).cast::<u8>();
-    // SAFETY: so many bytes can be written, as the caller promises, and no more than `value` has.
+    // SAFETY: `size` bytes are writable, as the caller promises, and `value` is at least as large.
     unsafe { value.add(first).copy_to_nonoverlapping(into.cast::<u8>().add(first), size - first) };
     Ok(())
 }

@@ -1,47 +1,48 @@
-//! How a call went, and why.
+//! Status codes and error messages.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// How a call went.
+/// The result of a call.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Ok = 0,
-    /// An argument is NULL where it may not be, not UTF-8, or out of range.
+    /// An argument is NULL where it must not be, not UTF-8, or out of range.
     InvalidArgument = 1,
-    /// Coroner is installed already, in this process.
+    /// Coroner is already installed in this process.
     AlreadyInstalled = 2,
     /// Coroner is not installed in this process.
     NotInstalled = 3,
-    /// The operating system refused something.
+    /// An operating system call failed.
     System = 4,
-    /// There is no room for it: a limit of the run state is reached.
+    /// A limit is reached, such as that of the run state.
     Full = 5,
-    /// It did not come to its end in the time given.
+    /// Timed out.
     TimedOut = 6,
-    /// A mistake in Coroner itself was stopped before it could reach the app.
+    /// A bug in Coroner: a panic was caught before it could reach the app.
     Internal = 7,
 }
 
 thread_local! {
-    /// The reason of this thread's last failed call.
+    /// The reason for this thread's last failed call.
     static LAST_ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Notes why a call fails; returns the status for it.
+/// Records why a call fails; returns its status.
 pub(crate) fn fail(status: Status, reason: impl Into<Vec<u8>>) -> Status {
     let mut reason: Vec<u8> = reason.into();
     reason.retain(|byte| *byte != 0);
     let reason = CString::new(reason).unwrap_or_default();
-    // At a thread's end its variables may be gone already; then there is nobody to read it either.
+    // While a thread exits, its thread-local variables may already be destroyed; nobody can read
+    // the reason then.
     let _ = LAST_ERROR.try_with(|last| last.replace(reason));
     status
 }
 
-/// Runs the body of a function of the ABI; a panic in it becomes [`Status::Internal`].
+/// Runs the body of an API function; a panic in it becomes [`Status::Internal`].
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Status>) -> Status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok,
@@ -57,28 +58,29 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Status>) -> Status {
     }
 }
 
-/// The reason, in words, why the last call on this thread that failed did. Never NULL; empty if none failed. It is valid
-/// until the next call on this thread fails.
+/// Returns the reason for the last failed call on this thread. Never NULL; empty if no call failed.
+///
+/// Valid until the next call on this thread fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_last_error() -> *const c_char {
     LAST_ERROR.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The version of this library, such as "0.1.0".
+/// Returns the version of this library, such as "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
     VERSION.as_ptr().cast()
 }
 
-/// The version of this header, to compare with what coroner_version returns.
+/// The version of this header, to compare with the result of coroner_version.
 pub const CORONER_VERSION_MAJOR: u32 = 0;
 /// See CORONER_VERSION_MAJOR.
 pub const CORONER_VERSION_MINOR: u32 = 1;
 /// See CORONER_VERSION_MAJOR.
 pub const CORONER_VERSION_PATCH: u32 = 0;
 
-/// Whether `text` is that number in digits.
+/// Whether `text` is the decimal representation of `number`.
 const fn is_written(text: &str, number: u32) -> bool {
     matches!(u32::from_str_radix(text, 10), Ok(read) if read == number)
 }

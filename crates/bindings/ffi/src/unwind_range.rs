@@ -1,4 +1,5 @@
-//! Code that the app makes itself and that no unwind data describe: JITs, interpreters, trampolines.
+//! Unwind rules for code without unwind data that the app generates: JITs, interpreters,
+//! trampolines.
 
 use std::ffi::c_void;
 
@@ -7,50 +8,59 @@ use coroner::{UnwindRange, UnwindRangeError};
 use crate::sized::{self, SizedStruct};
 use crate::status::{Status, fail, guarded};
 
-/// A register that was saved; see coroner_unwind_rule.
+/// A saved register; see coroner_unwind_rule.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct SavedRegister {
-    /// Its number in DWARF.
+    /// The register's DWARF number.
     pub number: u8,
-    /// Where it was saved: so many bytes from the canonical frame address, a multiple of 8, mostly below 0.
+    /// Offset in bytes from the canonical frame address, a multiple of 8, usually negative.
     pub offset: i32,
 }
 
-/// How the caller of a frame is found, at every instruction of a range: where the stack pointer was before the call (the canonical
-/// frame address), and where, from there, the caller's registers were saved.
+/// A rule to find a frame's caller, the same at every instruction of a range.
 ///
-/// Registers have the numbers of DWARF. x86_64: 7 is rsp, 6 rbp, 16 the return address; 3 (rbx) and 12 to 15 (r12 to r15) can be
-/// saved, too. arm64: 31 is sp, 29 x29 (the frame pointer), 30 x30 (the return address); 19 to 28 can be saved, too.
+/// The canonical frame address is the stack pointer's value before the call; the caller's registers
+/// were saved at offsets from it.
 ///
-/// A frame record 0xd0 bytes above the stack pointer, as that of ART's generic JNI trampoline, is on x86_64 the canonical frame
-/// address 7 + 0xe0 with {6, -16} and {16, -8} saved, on arm64 31 + 0xe0 with {29, -16} and {30, -8}.
+/// Registers have their DWARF numbers. x86_64: 7 is rsp, 6 rbp, 16 the return address; 3 (rbx) and
+/// 12 to 15 (r12 to r15) can also be saved. arm64: 31 is sp, 29 x29 (the frame pointer), 30 x30
+/// (the return address); 19 to 28 can also be saved.
+///
+/// Example: ART's generic JNI trampoline has a frame record 0xd0 bytes above the stack pointer. On
+/// x86_64 its canonical frame address is 7 + 0xe0, with {6, -16} and {16, -8} saved; on arm64 it is
+/// 31 + 0xe0, with {29, -16} and {30, -8}.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct UnwindRule {
-    /// `sizeof(coroner_unwind_rule)`: which fields the caller knows. Those after it are 0.
+    /// `sizeof(coroner_unwind_rule)`. Fields beyond it are taken as 0.
     pub size: usize,
-    /// The canonical frame address is this register's value ...
+    /// The register whose value plus `cfa_offset` is the canonical frame address.
     pub cfa_register: u8,
-    /// ... and so many bytes.
+    /// Bytes to add to the value of `cfa_register`.
     pub cfa_offset: i32,
-    /// The registers that were saved. Without 16 on x86_64 the return address is 8 bytes below the canonical frame address; without
-    /// 30 on arm64 it is in x30. Those that a call preserves and that are not named are the caller's still.
+    /// The saved registers.
+    ///
+    /// If 16 is not listed on x86_64, the return address is 8 bytes below the canonical frame
+    /// address; if 30 is not listed on arm64, it is in x30. Callee-saved registers that are not
+    /// listed still have the caller's values.
     pub saved: *const SavedRegister,
-    /// How many there are; with 0 `saved` may be NULL.
+    /// The number of saved registers; if it is 0, `saved` may be NULL.
     pub saved_count: usize,
-    /// Stacks end in this range: a thread's or coroutine's first function. The rest is not looked at.
+    /// Whether stacks end in this range: a thread's or coroutine's first function.
+    ///
+    /// If set, the fields above are ignored.
     pub outermost: bool,
 }
 
-// SAFETY: its size comes first, and numbers, flags and pointers may be 0.
+// SAFETY: the size is the first field, and 0 is valid for numbers, flags and pointers.
 unsafe impl SizedStruct for UnwindRule {
     const NAME: &'static str = "coroner_unwind_rule";
     const LEAST: usize = std::mem::offset_of!(UnwindRule, outermost);
 }
 
 /// # Safety
-/// `rule.saved` points to `rule.saved_count` elements.
+/// `rule.saved` must point to `rule.saved_count` elements.
 unsafe fn rule_of(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeError> {
     if rule.outermost {
         return Ok(coroner::UnwindRule::outermost());
@@ -59,7 +69,7 @@ unsafe fn rule_of(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeE
     if rule.saved_count == 0 {
         return Ok(made);
     }
-    // More than there are registers is a mistake, and would be a long read.
+    // A count above the number of registers is a mistake, and would read far out of bounds.
     if rule.saved.is_null() || rule.saved_count > 32 {
         return Err(UnwindRangeError::BadRule);
     }
@@ -68,17 +78,22 @@ unsafe fn rule_of(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeE
     saved.iter().try_fold(made, |rule, register| rule.saved(register.number, register.offset))
 }
 
-/// Tells every walk of this process, of crashes and of live backtraces, how to find the caller of a frame whose program counter is in
-/// the `size` bytes at `start`: code of a JIT, of an interpreter, of a trampoline. It comes before unwind data, frame pointers and
-/// all else; where ranges overlap the shortest counts. The rule holds at every instruction of the range.
+/// Registers the unwind rule for frames whose program counter is in `size` bytes at `start`.
 ///
-/// It works before coroner_install and after coroner_uninstall as well. At most 512 ranges are registered at a time, beyond which this
-/// answers CORONER_STATUS_FULL: a JIT registers each piece of memory that it maps, and not each function.
+/// For the code of a JIT, an interpreter or a trampoline. The rule holds at every instruction of
+/// the range, applies to all crash and live backtraces of this process, and takes precedence over
+/// unwind data, frame pointers and all other methods. Where ranges overlap, the shortest applies.
 ///
-/// `registration` gets a number to take the range back with, before the code goes; NULL if it never will be.
+/// Can be called before coroner_install and after coroner_uninstall. At most 512 ranges can be
+/// registered at a time, otherwise CORONER_STATUS_FULL: a JIT should register each memory mapping
+/// rather than each function.
+///
+/// `registration` receives a number for coroner_unregister_unwind_range, to be called before the
+/// code is unmapped. It may be NULL if the range is never unregistered.
 ///
 /// # Safety
-/// `rule` points to as many bytes as its `size` says, its `saved` to `saved_count` elements; `registration` is NULL or can be written.
+/// `rule` must point to the number of bytes given by its `size`, and `rule->saved` to `saved_count`
+/// elements; `registration` must be NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_register_unwind_range(
     start: *const c_void,
@@ -111,7 +126,7 @@ pub unsafe extern "C" fn coroner_register_unwind_range(
     })
 }
 
-/// Takes a range back that coroner_register_unwind_range registered under this number. CORONER_STATUS_INVALID_ARGUMENT where none is.
+/// Unregisters the range with this number. CORONER_STATUS_INVALID_ARGUMENT if there is none.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_unregister_unwind_range(registration: u64) -> Status {
     guarded(|| match UnwindRange::from_number(registration).map(UnwindRange::unregister) {
