@@ -1,9 +1,10 @@
-//! Coroner in an Android app: the native methods of the Java class `dev.coroner.Coroner` (`java/dev/coroner/Coroner.java`).
+//! The native methods of the Java class `dev.coroner.Coroner` (`java/dev/coroner/Coroner.java`).
 //!
-//! The shared library exports them and the C interface (`coroner.h` of `coroner-ffi`), so that an app's Java, Kotlin, C and C++ use one
-//! Coroner. Nothing of JNI is used when the process dies by a signal.
+//! The shared library exports these methods and the C API (`coroner.h` of `coroner-ffi`), so that
+//! an app's Java, Kotlin, C and C++ code share one Coroner. A crash by a signal uses no JNI.
 //!
-//! A native method logs what goes wrong (to logcat, tag `coroner`) and throws no Java exception: an app is not to fail for its crash reporter.
+//! A native method logs failures (to logcat, tag `coroner`) and throws no Java exception: a crash
+//! reporter's failure must not break the app.
 #![deny(missing_docs)]
 #![allow(deprecated, reason = "the macro of jni 0.22 uses `fetch_update`, deprecated since Rust 1.99")]
 #![expect(clippy::needless_pass_by_value, reason = "a native method owns the references that Java hands over")]

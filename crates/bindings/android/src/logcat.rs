@@ -1,4 +1,4 @@
-//! What Coroner logs goes to logcat, with the tag `coroner`.
+//! Sends Coroner's log to logcat, with the tag `coroner`.
 
 use std::ffi::{CString, c_char, c_int};
 
@@ -29,7 +29,7 @@ impl Log for Logcat {
         if self.enabled(record.metadata())
             && let Ok(text) = CString::new(record.args().to_string())
         {
-            // SAFETY: two texts that end with a NUL, which are copied.
+            // SAFETY: both strings are NUL-terminated, and are copied.
             unsafe { __android_log_write(priority, c"coroner".as_ptr(), text.as_ptr()) };
         }
     }
@@ -37,7 +37,7 @@ impl Log for Logcat {
     fn flush(&self) {}
 }
 
-/// Takes the logger's place in this library, which no code of the app logs in.
+/// Installs the logger for this library; no app code logs in it.
 pub(crate) fn install() {
     if log::set_logger(&Logcat).is_ok() {
         log::set_max_level(LevelFilter::Info);

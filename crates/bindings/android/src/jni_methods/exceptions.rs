@@ -1,4 +1,4 @@
-//! Java's exceptions: those that nobody catches, and those that the app reports itself.
+//! Java exceptions: uncaught ones, and those that the app reports.
 
 use coroner::ManagedException;
 use jni::errors::LogErrorAndDefault;

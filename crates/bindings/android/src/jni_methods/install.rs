@@ -1,4 +1,4 @@
-//! Installing, what the system says of earlier processes, how the last run ended, delivery.
+//! Installation, exit information about earlier processes, the last run's outcome, delivery.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -63,11 +63,11 @@ const _: [NativeMethod; 8] = [
     },
 ];
 
-/// What the system says of earlier processes, until install takes it.
+/// The system's exit information about earlier processes, until install takes it.
 static EXIT_INFOS: Mutex<Vec<ExitInfo>> = Mutex::new(Vec::new());
-/// The sink that sends to Sentry, to tell it what the user says.
+/// The sink that sends to Sentry, to pass the user's consent to it.
 static SENTRY: Mutex<Option<SentrySink>> = Mutex::new(None);
-/// The sink that sends by OTLP, likewise.
+/// The sink that sends over OTLP, to pass the user's consent to it.
 static OTLP: Mutex<Option<OtlpSink>> = Mutex::new(None);
 
 fn native_is_known(
@@ -168,7 +168,7 @@ fn native_set_device(
     release: JString<'_>,
     api_level: jint,
 ) -> Result<(), Failure> {
-    // In the words of Sentry's contexts.
+    // The keys are those of Sentry's contexts.
     let device = serde_json::json!({
         "manufacturer": optional(env, &manufacturer)?,
         "brand": optional(env, &brand)?,
@@ -182,7 +182,7 @@ fn native_set_device(
 
 fn native_last_outcome<'local>(env: &mut Env<'local>, _: JClass<'local>) -> Result<JString<'local>, Failure> {
     let outcome = installed()?.last_run().outcome;
-    // As in the store: `clean_exit`.
+    // The same name as in the store, such as `clean_exit`.
     let name = serde_json::to_value(outcome)?;
     Ok(env.new_string(name.as_str().unwrap_or_default())?)
 }
@@ -197,7 +197,7 @@ fn native_last_event_id<'local>(env: &mut Env<'local>, _: JClass<'local>) -> Res
 fn native_set_consent(_: &mut Env<'_>, _: JClass<'_>, given: jboolean) -> Result<(), Failure> {
     let sentry = SENTRY.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let otlp = OTLP.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    // Each is notified before the first failure is returned.
+    // All sinks are updated before the first failure is returned.
     let said = [sentry.map(|sink| sink.set_consent(given)), otlp.map(|sink| sink.set_consent(given))];
     said.into_iter().flatten().collect::<Result<(), _>>().map_err(Failure::from)
 }

@@ -1,4 +1,4 @@
-//! The native methods, by JNI: a file for each group of methods of the Java class.
+//! The JNI methods, one file for each group of methods of the Java class.
 
 mod exceptions;
 mod install;
@@ -8,7 +8,7 @@ use jni::Env;
 use jni::errors::Error;
 use jni::objects::JString;
 
-/// Why a native method did nothing.
+/// The reason for a native method's failure.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
@@ -29,7 +29,7 @@ enum Failure {
     NotInstalled,
 }
 
-/// A text of Java's; `None` if it is null.
+/// Converts a Java string; `None` if it is null.
 fn optional(env: &Env<'_>, text: &JString<'_>) -> Result<Option<String>, Failure> {
     if text.is_null() { Ok(None) } else { Ok(Some(text.try_to_string(env)?)) }
 }

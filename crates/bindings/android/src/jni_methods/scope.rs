@@ -1,4 +1,4 @@
-//! What the app says of itself while it is well: tags, user, contexts, breadcrumbs.
+//! The scope, set while the app runs: tags, user, contexts, breadcrumbs.
 
 use coroner::{Breadcrumb, Level, User};
 use jni::errors::LogErrorAndDefault;
@@ -72,7 +72,7 @@ fn native_set_context(env: &mut Env<'_>, _: JClass<'_>, name: JString<'_>, json:
     Ok(())
 }
 
-/// The level of a number of the Java class.
+/// Converts the Java class's level number.
 fn level_of(number: jint) -> Level {
     match number {
         ..=1 => Level::Debug,
