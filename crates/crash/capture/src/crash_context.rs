@@ -1,5 +1,5 @@
-//! What happened and what becomes of the process, in the words of the report: the monitor that noticed it fills this in, and nothing
-//! later asks the system again.
+//! Crash context: what happened and what becomes of the process, in the report's terms. The monitor
+//! that detected the crash fills it in, and nothing later queries the system again.
 
 use coroner_process::context::{self, Context, SignalInfo};
 use coroner_process::threads::Tid;
@@ -9,56 +9,57 @@ use coroner_report::wire::{Access, Exception, ExtraRegister, Hang, Mach, Monitor
 
 use coroner_process::threads::wall_now;
 
-/// What becomes of the process after the report.
+/// What happens to the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It dies of the exception.
+    /// The process dies of the exception.
     Fatal,
-    /// It dies of the exception, which was reported as fatal already on this thread and has grown worse: the new report takes
-    /// the place of the first.
+    /// The process dies of the exception, which was already reported as fatal on this thread and
+    /// has got worse: the new report replaces the first.
     FatalAgain,
-    /// It goes on.
+    /// The process continues.
     NonFatal,
 }
 
-/// Whose stacks a report has.
+/// Which threads' stacks a report contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// Those of the threads that Coroner was installed to report.
+    /// The threads that Coroner was installed to report.
     AsInstalled,
-    /// The calling thread's alone; the others are not stopped.
+    /// Only the calling thread; the others are not stopped.
     This,
 }
 
-/// An exception for a report: what [`crate::session`] needs to know.
+/// An exception to report: everything that [`crate::session`] needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uncaught<'a> {
     pub monitor: Monitor,
-    /// The one that nobody caught, then what caused it.
+    /// The uncaught exception, then its causes.
     pub exceptions: &'a [Exception<'a>],
     pub ending: Ending,
     pub threads: Threads,
 }
 
-/// What became of a crash.
+/// What was reported of a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
-    /// There is a report of it. The number is that of the crash record in the run state, 0 for none.
+    /// This crash has its own report. The value is the number of the crash record in the run state,
+    /// 0 for none.
     Here(u64),
-    /// Another thread's report has it.
+    /// Another thread's report contains the crash.
     Elsewhere,
-    /// There is none.
+    /// There is no report of the crash.
     Not,
 }
 
-/// What follows a report.
+/// What happens after a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The process dies: the other threads stay stopped and the lock stays owned.
     Dies,
-    /// A handler of the app is asked (on Darwin by the kernel), which most often ends the process.
+    /// The app's handler is called (on Darwin by the kernel), which usually ends the process.
     AsksHandler,
-    /// The process goes on, or who is asked may need the other threads.
+    /// The process continues, or the handler that is called may need the other threads.
     RunsOn,
 }
 
@@ -67,7 +68,7 @@ impl Reported {
     const NOT: u64 = u64::MAX;
     const ELSEWHERE: u64 = u64::MAX - 1;
 
-    /// As one word, for another thread.
+    /// Encodes the value as one word, for another thread.
     pub(crate) fn as_word(self) -> u64 {
         match self {
             Reported::Here(number) => number,
@@ -76,7 +77,7 @@ impl Reported {
         }
     }
 
-    /// What [`Reported::as_word`] returned.
+    /// Decodes a word from [`Reported::as_word`].
     pub(crate) fn of_word(word: u64) -> Reported {
         match word {
             Self::NOT => Reported::Not,
@@ -86,50 +87,53 @@ impl Reported {
     }
 }
 
-/// A thread that does not answer.
+/// A thread that doesn't respond.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hung {
     pub hang: Hang,
-    /// The thread that noticed it; elsewhere than on Apple's systems it is the one that writes.
+    /// The thread that detected the hang; except on Apple's systems it also writes the report.
     #[cfg_attr(not(target_vendor = "apple"), allow(dead_code))]
     pub watcher: Tid,
 }
 
-/// A crash as its monitor knows it.
+/// A crash as its monitor describes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CrashContext {
-    /// Who noticed it.
+    /// The monitor that detected the crash.
     pub monitor: Monitor,
     pub signal: Option<Signal>,
     pub mach: Option<Mach>,
-    /// When it was noticed, in nanoseconds since the Unix epoch. Taken once: by it, and by the thread, the next launch knows that the
-    /// record and the report are of one crash, however long the process was stopped between the two.
+    /// When the crash was detected, in nanoseconds since the Unix epoch. Taken once: by this time
+    /// and the thread, the next launch recognizes that the record and the report are of one crash,
+    /// however long the process was stopped between the two.
     pub time_ns: u64,
-    /// The process: a child made by fork or vfork has another id than the run.
+    /// The process's ID; a child made by fork or vfork has a different ID from the run's.
     pub pid: i32,
-    /// The thread that crashed, or hangs.
+    /// The thread that crashed or hangs.
     pub tid: Tid,
-    /// Its registers; of one that hangs none, since it has yet to be stopped.
+    /// The thread's registers; none for a hung thread, since it has yet to be stopped.
     pub registers: Registers,
-    /// What the processor said of the fault, as registers; the first `extra_count` are meant.
+    /// What the processor reported about the fault, as registers; only the first `extra_count` are
+    /// valid.
     pub extra: [(ExtraRegister, u64); 3],
     pub extra_count: usize,
-    /// The shadow stack, as [`shadow_stack::of_handler`] has it; 0 for none.
+    /// Shadow stack pointer from [`shadow_stack::of_handler`]; 0 for none.
     pub shadow_stack: u64,
-    /// The address that the fault is about (avma).
+    /// Fault address (avma).
     pub address: Option<u64>,
-    /// What the instruction did to it, where the processor says so.
+    /// How the instruction accessed the address, if the processor reports it.
     pub access: Option<Access>,
-    /// An instruction of the thread touched memory that it may not touch.
+    /// Whether an instruction of the thread accessed memory that it may not access.
     pub is_memory_fault: bool,
-    /// The exception that it is about, where a language's runtime reported it and no signal.
+    /// The exception, if a language runtime reported it instead of a signal.
     pub uncaught: Option<&'static Uncaught<'static>>,
-    /// The hang that it is.
+    /// The hang, if the report is about one.
     pub hung: Option<Hung>,
 }
 
 impl CrashContext {
-    /// What the kernel gave a signal's handler, on a thread with that state, at that time.
+    /// Creates the context from what the kernel passed to a signal handler: the thread's state is
+    /// `machine`, the time is `time_ns`.
     pub(crate) fn of_signal(info: &SignalInfo, machine: &Context, (pid, tid): (i32, Tid), time_ns: u64) -> Self {
         let (fault, is_fault) = (machine.fault(), info.is_fault());
         let is_memory_fault = is_fault && matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
@@ -148,7 +152,7 @@ impl CrashContext {
                 number: info.signo,
                 code: info.code,
                 errno: info.errno,
-                // With the tag, by which a memory tagging fault is understood.
+                // With the tag, which is needed to understand a memory tagging fault.
                 address: address.map(|_| info.address()),
                 sender_pid: sender.map(|(pid, _)| pid as u32),
                 sender_uid: sender.map(|(_, uid)| uid),
@@ -173,17 +177,18 @@ impl CrashContext {
         }
     }
 
-    /// An exception that a language's runtime reported, on a thread with these registers.
+    /// Creates the context of an exception that a language runtime reported, on a thread with these
+    /// registers.
     ///
     /// # Safety
-    /// The exception must stay as it is until the report is written.
+    /// The exception must stay unchanged until the report is written.
     pub(crate) unsafe fn of_exception(uncaught: &Uncaught<'_>, registers: &Registers, pid: i32, tid: Tid) -> Self {
         // SAFETY: by the contract; only the lifetimes differ.
         let uncaught = unsafe { core::mem::transmute::<&Uncaught<'_>, &'static Uncaught<'static>>(uncaught) };
         CrashContext { registers: *registers, ..CrashContext::without_signal(uncaught, pid, tid) }
     }
 
-    /// A thread that does not answer.
+    /// Creates the context of a thread that doesn't respond.
     pub(crate) fn of_hang(uncaught: &'static Uncaught<'static>, hung: Hung, pid: i32, tid: Tid) -> Self {
         CrashContext { hung: Some(hung), ..CrashContext::without_signal(uncaught, pid, tid) }
     }
@@ -208,17 +213,17 @@ impl CrashContext {
         }
     }
 
-    /// What becomes of the process.
+    /// Returns what happens to the process after the report.
     pub(crate) fn ending(&self) -> Ending {
         self.uncaught.map_or(Ending::Fatal, |uncaught| uncaught.ending)
     }
 
-    /// What the processor said of the fault.
+    /// Returns what the processor reported about the fault.
     pub(crate) fn extra(&self) -> &[(ExtraRegister, u64)] {
         self.extra.get(..self.extra_count).unwrap_or_default()
     }
 
-    /// What the run state keeps of it.
+    /// Returns the crash record for the run state.
     pub(crate) fn record(&self) -> CrashRecord {
         let (signal, mach) = (self.signal.unwrap_or_default(), self.mach);
         CrashRecord {
@@ -235,7 +240,8 @@ impl CrashContext {
     }
 }
 
-/// What the run state keeps of a signal, which a thread with that state is handling.
+/// Returns the run state's crash record of a signal, which a thread with state `context` is
+/// handling.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) fn record_of_signal(info: &SignalInfo, context: &Context, tid: Tid, time_ns: u64) -> CrashRecord {
     CrashRecord {
@@ -251,10 +257,12 @@ pub(crate) fn record_of_signal(info: &SignalInfo, context: &Context, tid: Tid, t
     }
 }
 
-/// The address that a signal is about, without a pointer's tag, if it is known. `SI_KERNEL` says of a memory fault that it is not (Linux on x86_64: a
-/// non-canonical address, a privileged instruction); `BUS_ADRALN` has none there (arch/x86/kernel/traps.c, exc_alignment_check).
+/// Returns the address that a signal is about, without a pointer's tag, if it is known. For a
+/// memory fault, `SI_KERNEL` means that it isn't known (Linux on x86_64: a non-canonical address, a
+/// privileged instruction); `BUS_ADRALN` has none there (arch/x86/kernel/traps.c,
+/// exc_alignment_check).
 pub(crate) fn address_of(info: &SignalInfo) -> Option<u64> {
-    /// asm-generic/siginfo.h. No `si_code` of Darwin's.
+    /// From asm-generic/siginfo.h. Darwin has no such `si_code`.
     const SI_KERNEL: i32 = 0x80;
     const BUS_ADRALN: i32 = 1;
     let of_fault = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGFPE | libc::SIGTRAP);
@@ -264,10 +272,10 @@ pub(crate) fn address_of(info: &SignalInfo) -> Option<u64> {
     (info.is_fault() && of_fault && !is_unsaid).then(|| info.untagged_address())
 }
 
-/// So many of [`extra`] are known. Linux has no number of the exception on arm64.
+/// Number of valid entries in [`extra`]. Linux provides no exception number on arm64.
 pub(crate) const EXTRA: usize = if cfg!(all(target_arch = "aarch64", not(target_vendor = "apple"))) { 2 } else { 3 };
 
-/// What the processor said of a fault, as registers.
+/// Returns what the processor reported about a fault, as registers.
 pub(crate) fn extra(machine: &Context) -> [(ExtraRegister, u64); 3] {
     let fault = machine.fault();
     #[cfg(target_arch = "x86_64")]
@@ -280,7 +288,7 @@ pub(crate) fn extra(machine: &Context) -> [(ExtraRegister, u64); 3] {
     [(ExtraRegister::ESR, fault.error), (ExtraRegister::FAR, fault.address), (ExtraRegister::EXCEPTION, fault.trap)]
 }
 
-/// How the instruction touched memory, as the report has it.
+/// Returns how the instruction accessed memory, in the report's terms.
 pub(crate) fn access(machine: &Context) -> Option<Access> {
     machine.access().map(|access| match access {
         context::Access::Read => Access::READ,

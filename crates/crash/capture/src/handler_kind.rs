@@ -1,23 +1,24 @@
-//! Kinds of signal handlers that were there before Coroner's, by what their images export.
+//! Kinds of signal handlers from before Coroner's, identified by what their images export.
 
 use core::ffi::{CStr, c_void};
 
 use coroner_walk::loaded_image::{self, Holder};
 
-/// What an image exports by which a handler in it is known.
+/// Kind of a handler, determined by its image's exports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum HandlerKind {
-    /// Nothing.
+    /// The image exports none of the known symbols.
     #[default]
     Unknown,
-    /// A runtime, in an image of its own.
+    /// A runtime, in its own image.
     Runtime,
-    /// Go's runtime, in one image with the program.
+    /// Go's runtime, in the same image as the program.
     Go,
-    /// What describes a crash and ends the process.
+    /// A handler that describes a crash and ends the process.
     Describes,
-    /// The same by the system itself, for every process: Android's dynamic linker has a handler that tells debuggerd.
+    /// The system's own such handler, in every process: Android's dynamic linker has a handler that
+    /// notifies debuggerd.
     System,
 }
 
@@ -29,7 +30,8 @@ impl HandlerKind {
             .unwrap_or_default()
     }
 
-    /// What the handler at that address is, by what its image exports (not async-signal-safe).
+    /// Returns the kind of the handler at that address, by its image's exports (not
+    /// async-signal-safe).
     pub(crate) fn of(handler: usize) -> HandlerKind {
         const EXPORTS: [(&CStr, HandlerKind); 6] = [
             (c"JNI_CreateJavaVM", HandlerKind::Runtime),
@@ -44,16 +46,18 @@ impl HandlerKind {
             return HandlerKind::System;
         }
         let image_of = |address: *const c_void| {
-            // SAFETY: all zero is valid; dladdr writes it. A path that it gives is that of a loaded image.
+            // SAFETY: all zero is valid; dladdr writes it. The path it returns is that of a loaded
+            // image.
             unsafe {
                 let mut found: libc::Dl_info = core::mem::zeroed();
                 (libc::dladdr(address, &raw mut found) != 0).then_some((found.dli_fbase, found.dli_fname))
             }
         };
         let Some((base, path)) = image_of(handler as *const c_void) else { return HandlerKind::Unknown };
-        // SAFETY: a path, or null for the program, which can't be opened by its own; an image that is loaded is not loaded again.
+        // SAFETY: a path, or null for the program, which can't be opened by its own; an image that
+        // is loaded is not loaded again.
         let image = unsafe {
-            // The program is known without a look at its file.
+            // The program is identified without reading its file.
             let path = if is_of_program(handler) { core::ptr::null() } else { path };
             let image = libc::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if image.is_null() { libc::dlopen(core::ptr::null(), libc::RTLD_LAZY) } else { image }
@@ -61,7 +65,7 @@ impl HandlerKind {
         if image.is_null() {
             return HandlerKind::Unknown;
         }
-        // An image's dependencies are searched, too.
+        // dlsym also searches an image's dependencies.
         let is_exported = |name: &CStr| {
             // SAFETY: an open image and a NUL-terminated name.
             let at = unsafe { libc::dlsym(image, name.as_ptr()) };
@@ -74,7 +78,8 @@ impl HandlerKind {
     }
 }
 
-/// Whether an address lies in the program, and not in a library (not async-signal-safe). False if that can't be known.
+/// Returns `true` if an address lies in the program and not in a library (not async-signal-safe).
+/// Returns `false` if that can't be determined.
 fn is_of_program(address: usize) -> bool {
     #[cfg(target_vendor = "apple")]
     let entry = 0;
@@ -85,7 +90,8 @@ fn is_of_program(address: usize) -> bool {
     matches!(program, Holder::Image(_)) && loaded_image::holder_of(address as u64) == program
 }
 
-/// Whether the code at that address is the dynamic linker's, of which bionic's `dladdr` and `dl_iterate_phdr` say too little.
+/// Returns `true` if the code at that address is the dynamic linker's, for which bionic's `dladdr`
+/// and `dl_iterate_phdr` report too little.
 #[cfg(target_os = "android")]
 fn is_of_linker(address: u64) -> bool {
     use coroner_process::elf::{FileHeader, PT_LOAD};

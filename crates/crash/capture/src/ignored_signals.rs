@@ -1,8 +1,8 @@
-//! What single threads asked for: that their next signal of a kind be left to others, and faults that a handler which was
-//! asked first may have repaired.
+//! Per-thread requests to leave the next signal of a kind to other handlers, and faults that a
+//! handler which ran first may have repaired.
 //!
-//! No thread-locals: the first touch of one in a signal handler may allocate. Small tables of atomic words, searched by
-//! thread id; a full table refuses.
+//! Uses no thread-locals: the first access to one in a signal handler may allocate. Instead, small
+//! tables of atomic words are searched by thread ID; a full table rejects the request.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,19 +17,21 @@ fn entry(tid: Tid, signal: i32) -> u64 {
     (tid as u64) << 8 | (signal as u64 & 0xff)
 }
 
-/// Leaves the next `signal` of thread `tid` to the handlers that were there before. False where the table is full.
+/// Leaves the next `signal` of thread `tid` to the handlers from before Coroner. Returns `false` if
+/// the table is full.
 pub(crate) fn ignore_next(tid: Tid, signal: i32) -> bool {
     let entry = entry(tid, signal);
     IGNORED.iter().any(|place| place.compare_exchange(0, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
-/// Whether this signal of this thread was to be left alone; it is then used up.
+/// Returns `true` if this thread's `signal` was to be left to others, and removes the request.
 pub(crate) fn take_ignored(tid: Tid, signal: i32) -> bool {
     let entry = entry(tid, signal);
     IGNORED.iter().any(|place| place.compare_exchange(entry, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok())
 }
 
-/// One fault that was left to the handler before, which returned without a trace: it may have made the page accessible.
+/// A fault that was left to the earlier handler, which returned without a trace: it may have made
+/// the page accessible.
 struct Retry {
     tid: AtomicU64,
     pc: AtomicU64,
@@ -39,8 +41,9 @@ struct Retry {
 static RETRIES: [Retry; PLACES] =
     [const { Retry { tid: AtomicU64::new(0), pc: AtomicU64::new(0), address: AtomicU64::new(0) } }; PLACES];
 
-/// Notes that a handler that was asked first returned from this fault. True the first time: the instruction is to be tried
-/// again. False where the same thread comes with the same fault at once again: nobody repaired it.
+/// Notes that a handler that ran first returned from this fault. Returns `true` the first time: the
+/// instruction must be retried. Returns `false` if the same thread has the same fault again
+/// immediately: nobody repaired it.
 pub(crate) fn try_again(tid: Tid, pc: u64, address: u64) -> bool {
     let Some(place) = RETRIES.get(tid as usize % PLACES) else { return false };
     let same = place.tid.swap(tid as u64, Ordering::AcqRel) == tid as u64

@@ -1,9 +1,9 @@
-//! Parts of an image in the report that every system has.
+//! Portable parts of an image's description in the report.
 
 use coroner_process::images;
 use coroner_report::wire::{Segment, UnwindKind, UnwindSection};
 
-/// An image's segments as the report has them.
+/// Converts an image's segments to the report's form.
 pub(crate) fn segments<'a>(image: &images::Image, into: &'a mut [Segment; images::MAX_SEGMENTS]) -> &'a [Segment] {
     let mut count = 0;
     for (to, segment) in into.iter_mut().zip(image.segments()) {
@@ -18,7 +18,7 @@ pub(crate) fn segments<'a>(image: &images::Image, into: &'a mut [Segment; images
     into.get(..count).unwrap_or_default()
 }
 
-/// Unwind data as the report has them, those that there are.
+/// Converts unwind data ranges to the report's form, without the empty ones.
 pub(crate) fn unwind_sections<'a>(
     data: &[(UnwindKind, images::AddressRange)],
     into: &'a mut [UnwindSection],

@@ -26,30 +26,31 @@ use crate::workspace::Workspace;
 use crate::{InstallLimits, InstallOptions};
 use crate::{ignored_signals, monitor};
 
-/// The run that [`install`] began.
+/// The run that [`install`] started.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
-    /// Its id; in hexadecimal, the name of its directory in `<store>/runs`.
+    /// The run's ID; in hexadecimal, the name of the run's directory in `<store>/runs`.
     pub id: [u8; 16],
-    /// The process that it is of.
+    /// ID of the process that started the run.
     pub pid: i32,
-    /// Its state, to be written outside a signal handler.
+    /// The run's state; write to it only outside signal handlers.
     pub state: RunState<'static>,
-    /// What this process does not get.
+    /// Limitations of the install in this process.
     pub limits: InstallLimits,
-    /// The run whose files it uses, which ended by itself.
+    /// The run that exited cleanly and whose files this run reuses.
     pub previous: Option<CleanRun>,
-    /// The path of the program's file; empty if the system does not say.
+    /// Path of the executable; empty if the system doesn't provide it.
     pub program: &'static [u8],
-    /// As [`ProcessIdentity::pid_namespace`].
+    /// See [`ProcessIdentity::pid_namespace`].
     pub pid_namespace: u64,
 }
 
-/// Whether an install is on or under way.
+/// Whether Coroner is installed or an install is in progress.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// Begins a run in `store` and takes the signals. The store's directory is made, with mode 0700, if it is not there; its parent must
-/// be. A path that is not absolute is right as long as the app stays in its working directory.
+/// Starts a run in `store` and installs the signal handlers. If the store's directory doesn't
+/// exist, it is created with mode 0700; its parent must exist. A relative path works as long as the
+/// app doesn't change its working directory.
 ///
 /// Takes well under a millisecond; starts no thread on Linux.
 ///
@@ -68,7 +69,7 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
         return Err(InstallError::PathTooLong);
     }
     os::install::undisturbed(|| {
-        // A report of an install that has ended may still be on its way.
+        // A report of an install that has ended may still be in progress.
         let (tasks, tid) = threads::list_first(pid);
         let Some(mut owner) = own_lock(pid, tid, options.deadline_ms) else {
             tasks.close();
@@ -83,7 +84,8 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
             })
         });
         let made = made.inspect_err(|_| tasks.close());
-        // What is loaded by now is learned now, when guarded loads are recovered; a crash looks into what came later only.
+        // Images loaded so far are read now, while guarded loads are recovered; a crash reads only
+        // later ones.
         if made.is_ok()
             && let Some(images) = Workspace::of(&mut owner).and_then(|workspace| workspace.images.as_mut())
         {
@@ -96,13 +98,13 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
     })
 }
 
-/// The memory for a place of an install, which a test may refuse.
+/// Maps the memory at one place of an install; a test may make it fail.
 #[cfg(not(feature = "fault-injection"))]
 fn map<T>(_place: u32, map: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
     map()
 }
 
-/// Makes everything that a crash will need.
+/// Creates everything that a crash will need.
 fn make_owned(
     store: &CStr,
     options: &InstallOptions,
@@ -114,13 +116,14 @@ fn make_owned(
     let sizes = RunSizes::of(report_size(options), limits.size(), true);
     let (files, previous) = match RunFiles::reuse(store, sizes, &limits) {
         Some((files, clean)) => (Ok(files), Some(clean)),
-        // The last free descriptors are worth more for the run than for the list of threads, which a crash can open.
+        // The last free descriptors are worth more for the run than for the thread list, which a
+        // crash can open.
         None => (RunFiles::create_or_free(store, sizes, || tasks.close()), None),
     };
     // Without room on the disk, or a descriptor, the report is kept in memory until there is some.
     let files = match files {
         Err(error) if error.may_pass() => RunFiles::in_memory(sizes).map_err(InstallError::Memory)?,
-        // A disk that fails must not end the app by the first store.
+        // A failing disk must not end the app at the first store.
         Ok(run)
             if previous.is_none()
                 && files::populate(run.state_address, STATE_TOUCHED.min(run.state_size))
@@ -132,7 +135,8 @@ fn make_owned(
         made => made.map_err(InstallError::Run)?,
     };
     files.report.touch();
-    // What else a crash needs lies above a guard of its own, and the report mostly right above that.
+    // Whatever else a crash needs lies above its own guard page, and the report usually directly
+    // above that.
     files.guard_state();
     let id = files.id;
     // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run state's words are used.
@@ -164,7 +168,8 @@ fn make_owned(
             return Err(InstallError::Memory(errno));
         }
     };
-    // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped; these bytes are written here alone.
+    // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped; these
+    // bytes are written only here.
     let program = unsafe { os::install::program_path(owner, &mut (*at).program) };
     let current = CurrentRun {
         files,
@@ -187,7 +192,7 @@ fn make_owned(
     Ok((installed, Run { id, pid, state, limits, previous, program, pid_namespace: identity.pid_namespace }))
 }
 
-/// Owns the report lock, waiting for a report that is being written.
+/// Acquires the report lock, waiting for a report that is being written.
 fn own_lock(pid: i32, tid: Tid, deadline_ms: u32) -> Option<ReportOwner> {
     let limit = u64::from(deadline_ms.saturating_add(2000)) * 1_000_000;
     let mut until = None;
@@ -196,7 +201,7 @@ fn own_lock(pid: i32, tid: Tid, deadline_ms: u32) -> Option<ReportOwner> {
         match REPORT_LOCK.claim(pid, tid, true) {
             Claim::Mine(owner) => return Some(owner),
             Claim::Nested => return None,
-            // Of another process in this memory, too.
+            // Also the lock of another process that shares this memory.
             _ => {
                 let until = *until.get_or_insert_with(|| monotonic_now().saturating_add(limit));
                 if REPORT_LOCK.wait(releases, until) == WaitEnd::TimeOver {
@@ -213,31 +218,37 @@ fn give_back_images(owner: &mut ReportOwner) {
     }
 }
 
-/// Gives back what an install made but the run's files and what handlers may still look at.
+/// Releases what an install created, except the run's files and what handlers may still read.
 fn give_back(installed: &Installed, owner: &mut ReportOwner) {
     give_back_images(owner);
-    // SAFETY: the install is withdrawn, and this thread owns the lock: who still holds the value looks whether it is the current
-    // one before it uses any of this, and reads the bytes that stay at most.
+    // SAFETY: the install is withdrawn, and this thread owns the lock: code that still holds the
+    // value checks whether it is the current one before it uses any of this, and at most reads the
+    // bytes that stay.
     unsafe { core::ptr::read(&raw const installed.platform) }.close();
 }
 
-/// Gives the signals back, ends the run's lock and closes its files. The run's state stays mapped.
+/// Restores the signals' earlier handlers, releases the run's lock and closes its files. The run's
+/// state stays mapped.
 ///
-/// Waits for a report that is being written: a crash that came first keeps all that it needs. False if nothing was installed.
+/// Waits for a report that is being written: a crash that came first keeps everything that it
+/// needs. Returns `false` if nothing was installed.
 pub fn uninstall() -> bool {
     let Some(installed) = installed::get() else { return false };
     os::install::undisturbed(|| {
         let own = || own_lock(process_id(), this_thread(), installed.options.deadline_ms);
-        // Darwin's threads own it, and end first. `Some(None)`: a report that does not end keeps what it uses.
+        // On Darwin, Coroner's threads own the lock, and end first. `Some(None)`: a report that
+        // does not end keeps what it uses.
         let first = cfg!(not(target_vendor = "apple")).then(own);
         let run = &installed.run.files;
         if !matches!(first, Some(None)) {
-            // While the handler is there, by which a store to a cut file does not end the app.
+            // While the handler is still in place, which keeps a store to a truncated file from
+            // ending the app.
             installed.run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
             installed.run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
-            // The app may keep its scope and go on to write to it.
+            // The app may keep its scope and continue to write to it.
             if run.is_on_disk() {
-                // SAFETY: ours. Of a store that another thread makes meanwhile, nothing is left: it is too late for it anyway.
+                // SAFETY: ours. A store that another thread makes in the meantime is lost: it is
+                // too late for it anyway.
                 unsafe { files::make_private(run.state_address, run.state_size) };
             }
         }
@@ -253,11 +264,12 @@ pub fn uninstall() -> bool {
     })
 }
 
-/// Gives this process, a child made by fork that goes on as an app of its own, a run of its own: what the app said of itself stays.
-/// `None` if it is no child, or has one. Until then a child's crash is reported under a run that it makes when it crashes.
+/// Starts a new run for this process, a child made by fork that continues as an app. What the app
+/// recorded about itself is kept. Returns `None` if this process isn't such a child or already has
+/// its own run. Until this call, a child's crash is reported under a run that the crash creates.
 ///
 /// # Errors
-/// See [`InstallError`]. The process stays a child without a run.
+/// See [`InstallError`]. The process remains a child without a run.
 #[cfg(not(target_vendor = "apple"))]
 pub fn after_fork() -> Result<Option<Run>, InstallError> {
     let pid = process_id();
@@ -296,7 +308,8 @@ fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError>
         program: parent.run.program,
         state,
     };
-    // SAFETY: the parent's value is nobody's in this process from now on; descriptors in it are looked at before each use.
+    // SAFETY: nobody else uses the parent's value in this process from now on; descriptors in it
+    // are checked before each use.
     let platform = unsafe { core::ptr::read(&raw const parent.platform) };
     // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
     let installed = unsafe { Installed::place(at, parent.options, parent.store(), current, platform) };
@@ -307,7 +320,8 @@ fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError>
     Ok(Run { id, pid, state, limits, previous: None, program, pid_namespace: identity.pid_namespace })
 }
 
-/// Whether this process's run has left no report so far, of any kind, so that the next one can use its files.
+/// Returns `true` if this process's run has left no report of any kind so far, so that the next run
+/// can reuse its files.
 pub fn is_unused() -> bool {
     installed::get().is_some_and(|installed| {
         let begun = installed.reports.load(Ordering::Acquire) + installed.non_fatal_reports.load(Ordering::Acquire);
@@ -315,8 +329,8 @@ pub fn is_unused() -> bool {
     })
 }
 
-/// Says that the app goes on only now, after a wait at its start: how long it ran counts from here on, in reports and by the time of
-/// the run's lock.
+/// Restarts the run's clock, for an app that waited at its start: from now on, reports and the
+/// start time in the run's lock count the running time from this call.
 pub fn begin_anew() {
     if let Some(installed) = installed::get().filter(|installed| installed.run.pid == process_id()) {
         installed.run.installed_at.store(monotonic_now(), Ordering::Relaxed);
@@ -324,8 +338,9 @@ pub fn begin_anew() {
     }
 }
 
-/// Leaves the next `signal` of the calling thread to the handlers that were there before Coroner: a managed runtime that is
-/// about to raise it on purpose. False where 64 threads have done so already, or nothing is installed.
+/// Leaves the next `signal` of the calling thread to the handlers from before Coroner, for a
+/// managed runtime that is about to raise it on purpose. Returns `false` if 64 threads have already
+/// done so, or nothing is installed.
 pub fn ignore_next_signal(signal: i32) -> bool {
     installed::get().is_some() && ignored_signals::ignore_next(this_thread(), signal)
 }

@@ -1,8 +1,10 @@
-//! What an install made and a crash needs: immutable but for atomics, published by one pointer, never unmapped.
+//! Everything that an install creates and a crash needs: immutable except for atomics, published
+//! through one pointer, never unmapped.
 //!
-//! Each install makes a value of its own, so that a handler that runs late, with the value of an install that has ended, reads
-//! nothing that is being rewritten. What is large (the workspace) is one in a process and belongs to the owner of the report
-//! lock; who has won the lock looks whether the install that it was called for is still the current one.
+//! Each install creates its own value, so that a handler that runs late, with the value of an
+//! install that has ended, reads nothing that is being rewritten. The large part (the workspace)
+//! exists once per process and belongs to the owner of the report lock; after acquiring the lock, a
+//! thread checks whether the install that it was called for is still the current one.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -18,62 +20,63 @@ use crate::os::platform_state::PlatformState;
 use crate::run::{Place, RunFiles};
 use crate::runtime_faults::{Fault, is_asked_first};
 
-/// The longest path of a store, with its NUL (`PATH_MAX`).
+/// Longest path of a store in bytes, with its NUL (`PATH_MAX`).
 pub(crate) const STORE_PATH: usize = 4096;
 
 /// The run of this process.
 #[derive(Debug)]
 pub(crate) struct CurrentRun {
     pub files: RunFiles,
-    /// The process that made it; a child of fork or vfork has another id.
+    /// ID of the process that created the run; a child made by fork or vfork has a different ID.
     pub pid: i32,
-    /// The same, as the run state has it.
+    /// The same process's identity, as the run state stores it.
     #[cfg(not(target_vendor = "apple"))]
     pub identity: ProcessIdentity,
-    /// By the monotonic clock: since when the app runs with it.
+    /// When the app began to run with this install, in nanoseconds of the monotonic clock.
     pub installed_at: AtomicU64,
-    /// Nanoseconds since the epoch; on Linux of the install.
+    /// Nanoseconds since the Unix epoch; on Linux, the time of the install.
     pub process_start: u64,
     pub page_size: u32,
-    /// The path of the program's file, in [`Installed`].
+    /// Path of the executable, stored in [`Installed`].
     pub program: &'static [u8],
     /// The mapped state.
     pub state: RunState<'static>,
 }
 
-/// See the module.
+/// One install. See the module.
 pub(crate) struct Installed {
     pub options: InstallOptions,
     /// The store's path, NUL-terminated.
     store: [u8; STORE_PATH],
-    /// Where the program's path stands.
+    /// Buffer that holds the executable's path.
     pub program: [u8; STORE_PATH],
     pub run: CurrentRun,
-    /// Fatal reports that this run has begun.
+    /// Number of fatal reports that this run has begun.
     pub reports: AtomicU32,
-    /// Reports after which the process went on.
+    /// Number of reports after which the process continued.
     pub non_fatal_reports: AtomicU32,
-    /// What this system needs besides.
+    /// Further state that this system needs.
     pub platform: PlatformState,
 }
 
-// SAFETY: all fields are plain data, atomics or mappings, but what `PlatformState` says of itself, which only the owner of the
-// report lock touches.
+// SAFETY: all fields are plain data, atomics or mappings, except those that `PlatformState`
+// documents, which only the owner of the report lock touches.
 unsafe impl Sync for Installed {}
 
 static INSTALLED: AtomicPtr<Installed> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The current install; `None` before the first and after an uninstall.
+/// Returns the current install; `None` before the first one and after an uninstall.
 pub(crate) fn get() -> Option<&'static Installed> {
     // SAFETY: what is published here is never unmapped: a handler may still hold it.
     unsafe { INSTALLED.load(Ordering::Acquire).as_ref() }
 }
 
 impl Installed {
-    /// Writes the fields into zeroed memory, without a copy on the stack of the caller.
+    /// Writes the fields into zeroed memory, without a copy on the caller's stack.
     ///
     /// # Safety
-    /// `at` points to a fresh, zeroed, page-aligned mapping of this type's size, which is never unmapped.
+    /// `at` must point to a fresh, zeroed, page-aligned mapping of this type's size, which is never
+    /// unmapped.
     pub(crate) unsafe fn place(
         at: *mut Installed,
         options: InstallOptions,
@@ -89,18 +92,18 @@ impl Installed {
             }
             (&raw mut (*at).run).write(run);
             (&raw mut (*at).platform).write(platform);
-            // Their page is there by the time of a crash.
+            // This store makes the counters' page resident before a crash.
             (&raw mut (*at).reports).write_volatile(AtomicU32::new(0));
             &*at
         }
     }
 
-    /// The store's path.
+    /// Returns the store's path.
     pub(crate) fn store(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.store).unwrap_or_default()
     }
 
-    /// Its run, for opening reports.
+    /// Returns the run's place, for opening reports.
     pub(crate) fn report_place(&self) -> Place<'_> {
         let (reserve, limits) = (report_size(&self.options), self.options.state.allowed());
         Place { run: &self.run.files, store: self.store(), reserve, limits }
@@ -110,12 +113,12 @@ impl Installed {
         INSTALLED.store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// Takes it out of use. It stays mapped.
+    /// Withdraws this install from use. It stays mapped.
     pub(crate) fn withdraw(&self) {
         INSTALLED.store(core::ptr::null_mut(), Ordering::Release);
     }
 
-    /// See [`is_asked_first`].
+    /// Whether the handler is called before a report is written; see [`is_asked_first`].
     pub(crate) fn asks_first(&self, fault: &Fault, handler: (usize, HandlerKind)) -> bool {
         is_asked_first(fault, handler, self.options.chain_first, self.reports.load(Ordering::Relaxed))
     }
@@ -124,7 +127,8 @@ impl Installed {
         core::ptr::eq(INSTALLED.load(Ordering::Acquire), self)
     }
 
-    /// A handler of the app has dealt with a crash after its report: the process goes on.
+    /// Records that the app's handler has dealt with a crash after its report, and that the process
+    /// continues.
     #[cfg(target_vendor = "apple")]
     pub(crate) fn note_handled(&self, reported: crate::crash_context::Reported) {
         if let crate::crash_context::Reported::Here(number) = reported {
@@ -132,14 +136,15 @@ impl Installed {
         }
     }
 
-    /// A SIGBUS, or a bad access, at that address: true if it is in the run state, whose file was cut or whose disk fails. Its page is replaced, since the
-    /// app must not die of what it tells Coroner; the access is tried again. Crash path: one system call.
+    /// Replaces the page at `address` after a SIGBUS or bad access, and returns `true`, if it is in
+    /// the run state, whose file was truncated or whose disk fails. The app must not die because it
+    /// records something for Coroner; the access is retried. Crash path: one system call.
     pub(crate) fn replace_lost_page(&self, address: u64) -> bool {
         let files = &self.run.files;
         let page = self.run.page_size as usize;
         let is_ours =
             (address as usize).checked_sub(files.state_address).is_some_and(|offset| offset < files.state_size);
-        // SAFETY: the page is of the run state's mapping, of which zeros are a state.
+        // SAFETY: the page is in the run state's mapping, for which all zeros is a valid state.
         is_ours && unsafe { coroner_process::files::replace_page(address as usize & !page.wrapping_sub(1), page) }
     }
 }

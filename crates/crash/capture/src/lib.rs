@@ -1,24 +1,29 @@
-//! Crash time: the monitors that notice a death, and the session that takes it from the first fault to the last byte of the report.
+//! Crash capture: the monitors that detect a death, and the session that writes its report.
 //!
 //! ```text
 //!  install (not async-signal-safe)              crash time                                           next launch
 //!  run directory, reserved report, maps ──►  monitor ─► report lock ─► session ─► mapped report  ──►  coroner
 //! ```
 //!
-//! * [`install`] makes everything that a crash will need and touches it: the run's directory with its reserved report file
-//!   and mapped state, stacks, tables, the signal that stops threads. Nothing is made at crash time but, in a child made by fork
-//!   or vfork, that child's own run.
-//! * A monitor (`monitor/`, one file each) notices; `crash_entry.rs` of the system's folder wins the report lock; `report_steps.rs`
-//!   writes the report by `sections/`, one file each; `previous_handler.rs` and `forwarding.rs` pass the signal on.
-//! * `linux/`, `darwin/` and the monitors know the system; all else is the same everywhere and reaches a system's part by `crate::os`.
-//!   Elsewhere than on the systems that have such a folder this crate is empty.
+//! * [`install`] creates and touches everything that a crash will need: the run's directory with
+//!   its reserved report file and mapped state, stacks, tables, and the signal that stops threads.
+//!   Nothing is created at crash time, except that a child made by fork or vfork creates its own
+//!   run.
+//! * A monitor (`monitor/`, one file each) detects the crash; `crash_entry.rs` in the system's
+//!   folder acquires the report lock; `report_steps.rs` writes the report through `sections/`, one
+//!   file each; `previous_handler.rs` and `forwarding.rs` pass the signal on.
+//! * Only `linux/`, `darwin/` and the monitors depend on the operating system. All other code is
+//!   portable and calls the system's part through `crate::os`. On systems without such a folder
+//!   this crate is empty.
 //!
 //! # Limits
-//! 4,096 threads besides the crashed one; 2,048 images; 16 crashes in one report; 8 reports of one run (of a process that
-//! goes on after each); stack memory of 32 KiB. What is beyond is counted in the report's end.
+//! 4,096 threads besides the crashed one; 2,048 images; 16 crashes in one report; 8 reports per run
+//! (if the process continues after each); 32 KiB of stack memory. The report's end section counts
+//! what exceeds these limits.
 //!
-//! # The caller's duties
-//! Install once, early, and before other handlers that are to come first; keep the store on a local file system.
+//! # Requirements
+//! Install once, early, and before other handlers that should run first; keep the store on a local
+//! file system.
 #![no_std]
 #![deny(missing_docs)]
 #![cfg_attr(miri, allow(dead_code, unused_imports, reason = "what is assembly is not used there"))]

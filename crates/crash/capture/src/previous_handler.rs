@@ -1,4 +1,4 @@
-//! The signal handlers that were there before Coroner's, and giving a signal to them as if Coroner were not there.
+//! Signal handlers from before Coroner's, and calling them as if Coroner were not there.
 
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
@@ -9,8 +9,8 @@ use coroner_process::signals::{SignalAction, bit, block_exactly};
 
 use crate::handler_kind::HandlerKind;
 
-/// One signal's earlier disposition. It outlives an uninstall, since another reporter that was installed later may have
-/// kept Coroner's handler as *its* previous one.
+/// A signal's earlier disposition. It outlives an uninstall, since another reporter that was
+/// installed later may have kept Coroner's handler as *its* previous one.
 struct Slot {
     is_set: AtomicBool,
     kind: AtomicU8,
@@ -21,25 +21,28 @@ struct Slot {
     mask: AtomicU64,
 }
 
-/// Which of the handlers that are not Coroner's is called.
+/// Which of the handlers that aren't Coroner's is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// The one that had the signal last.
+    /// The handler that had the signal last.
     Latest,
-    /// The one from before the install, unless it is that one: the latest has chained to Coroner's.
+    /// The handler from before the install, unless it is also the latest: the latest has chained to
+    /// Coroner's.
     Original,
 }
 
-/// Blocked while an earlier handler runs, so that the context of a signal that interrupts it shows where it was. A jump out of
-/// the handler (`siglongjmp`) takes it away with the rest of the handler's mask. One that is sent meanwhile comes when the handler has
-/// returned. On Linux it is a real-time signal that is rarely used.
+/// Signal that is blocked while an earlier handler runs, so that the context of a signal that
+/// interrupts the handler shows where it was. A jump out of the handler (`siglongjmp`) removes it
+/// along with the rest of the handler's mask. If the marker is sent in the meantime, it is
+/// delivered after the handler has returned. On Linux it is a rarely used real-time signal.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) const MARKER: i32 = 61;
-/// The same. It is what a terminal's status key sends, ignored by default: no handler of a crash needs it.
+/// The same for Darwin: the signal of a terminal's status key, ignored by default; no crash handler
+/// needs it.
 #[cfg(target_vendor = "apple")]
 pub(crate) const MARKER: i32 = libc::SIGINFO;
 
-/// No system has more.
+/// Number of signal slots; no system has more signals.
 const SIGNALS: usize = 65;
 
 impl Slot {
@@ -75,12 +78,14 @@ impl Slot {
     }
 }
 
-/// What the signals' dispositions were before the install.
+/// The signals' dispositions from before the install.
 static PREVIOUS: [Slot; SIGNALS] = [const { Slot::NONE }; SIGNALS];
-/// Those from which Coroner took a signal again after the install. Such a handler may chain to Coroner's.
+/// The dispositions that Coroner replaced again after the install. Such a handler may chain to
+/// Coroner's.
 static LATER: [Slot; SIGNALS] = [const { Slot::NONE }; SIGNALS];
 
-/// `None` for the original handler where it is the latest, too: that one runs already.
+/// Returns the slot of the requested handler; `None` for the original handler if it is also the
+/// latest, since that one is already running.
 fn slot(signal: i32, asked: Asked) -> Option<&'static Slot> {
     let later = LATER.get(signal as usize).filter(|slot| slot.is_set.load(Ordering::Acquire));
     match (asked, later) {
@@ -90,14 +95,14 @@ fn slot(signal: i32, asked: Asked) -> Option<&'static Slot> {
     }
 }
 
-/// Remembers what a signal's disposition was before Coroner's (not async-signal-safe).
+/// Stores a signal's disposition from before Coroner's (not async-signal-safe).
 pub(crate) fn remember(signal: i32, action: &SignalAction) {
     if let Some(slot) = PREVIOUS.get(signal as usize) {
         slot.set(action, kind_of(action));
     }
 }
 
-/// Remembers from whom Coroner takes a signal again (not async-signal-safe).
+/// Stores the disposition that Coroner replaces again (not async-signal-safe).
 pub(crate) fn remember_later(signal: i32, action: &SignalAction) {
     if let Some(slot) = LATER.get(signal as usize) {
         slot.set(action, kind_of(action));
@@ -108,24 +113,25 @@ fn kind_of(action: &SignalAction) -> HandlerKind {
     if action.is_function() { HandlerKind::of(action.handler) } else { HandlerKind::Unknown }
 }
 
-/// Who had a signal last, Coroner left out; the default for one that Coroner never took.
+/// Returns the disposition that had a signal last, apart from Coroner's; the default for a signal
+/// that Coroner never took.
 pub(crate) fn of(signal: i32) -> SignalAction {
     slot(signal, Asked::Latest).map_or(SignalAction::DEFAULT, Slot::action)
 }
 
-/// The address of [`of`]'s handler, and what is known of it.
+/// Returns the address of [`of`]'s handler, and its kind.
 pub(crate) fn known(signal: i32) -> (usize, HandlerKind) {
     let number = slot(signal, Asked::Latest).map_or(0, |slot| slot.kind.load(Ordering::Relaxed));
     (of(signal).handler, HandlerKind::of_number(number))
 }
 
-/// Calls the earlier handler, if it is a function, with the original signal, siginfo and ucontext, and the mask that it
-/// asked for. False if there is none.
+/// Calls the earlier handler, if it is a function, with the original signal, siginfo and ucontext,
+/// and the mask that it was registered with. Returns `false` if there is none.
 ///
-/// Not inlined, so that `xtask signal-safety` knows its call through a pointer by name.
+/// Not inlined, so that `xtask signal-safety` can identify its call through a pointer by name.
 ///
 /// # Safety
-/// The three must be those of the signal that this thread is handling.
+/// The signal, `info` and `context` must be those of the signal that this thread is handling.
 #[inline(never)]
 pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext, asked: Asked) -> bool {
     let signal = info.signo;
@@ -141,13 +147,15 @@ pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext, as
     if !action.has(libc::SA_NODEFER) {
         mask |= bit(signal);
     }
-    // By the marker a signal that comes while the handler runs is known to come from it, see `running_handlers`.
+    // The marker identifies a signal that arrives while the handler runs as coming from it, see
+    // `running_handlers`.
     let before = block_exactly(mask | bit(MARKER));
     // SAFETY: the app installed this function as a handler of this signal. One that takes only the number gets two more
     // arguments, which both calling conventions allow.
     let handler: unsafe extern "C" fn(i32, *mut SignalInfo, *mut SignalContext) =
         unsafe { core::mem::transmute(action.handler as *const ()) };
-    // Coroner's handler asks the kernel for tags of addresses; who did not gets none.
+    // Coroner's handler requests tagged addresses from the kernel; a handler that did not gets no
+    // tags.
     #[cfg(not(target_vendor = "apple"))]
     let tagged = (!action.has(EXPOSE_TAGS)).then(|| info.hide_tag());
     // SAFETY: it is called as the kernel would have, on the same stack rules and with the same mask.

@@ -1,5 +1,6 @@
-//! Who has the signals now: a library that is loaded later, or the app itself, may put a handler of its own over Coroner's and never
-//! call it. Then a crash leaves no trace, so Coroner looks now and then, and says so.
+//! Detects handlers that replaced Coroner's. A library that is loaded later, or the app itself, may
+//! install its own handler over Coroner's and never call it. Then a crash leaves no trace, so
+//! Coroner checks from time to time and reports it.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,25 +13,27 @@ use crate::monitor::signal;
 use crate::previous_handler;
 use crate::taken_signals;
 
-/// A signal of a crash that another handler has.
+/// A crash signal that another handler has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TakenSignal {
-    /// Its number.
+    /// The signal's number.
     pub signal: i32,
-    /// The address of the handler, or `SIG_DFL`, or `SIG_IGN`.
+    /// Address of the handler, or `SIG_DFL`, or `SIG_IGN`.
     pub handler: usize,
-    /// Coroner has taken it back, and calls that handler after its report.
+    /// Whether Coroner has taken the signal back; it calls that handler after its report.
     pub is_back: bool,
 }
 
-/// Looks who has the signals of crashes, and calls `found` for each that somebody has taken from Coroner since the last look. With
-/// [`reinstall_handlers`](crate::InstallOptions::reinstall_handlers) it is taken back.
+/// Checks who handles the crash signals, and calls `found` for each that was taken from Coroner
+/// since the last check. With [`reinstall_handlers`](crate::InstallOptions::reinstall_handlers),
+/// the signal is taken back.
 ///
-/// A handler that chains to Coroner's has taken the signal, too: that can't be known.
+/// A handler that chains to Coroner's also counts as having taken the signal: chaining can't be
+/// detected.
 ///
-/// Not async-signal-safe. Some system calls; for the caller not to do all the time.
+/// Not async-signal-safe. Makes some system calls; don't call it continuously.
 pub fn look_at_signals(found: &mut dyn FnMut(TakenSignal)) {
-    /// Of each signal, the other handler that was found last.
+    /// The other handler that was last found for each signal.
     static OTHERS: [AtomicUsize; 65] = [const { AtomicUsize::new(usize::MAX) }; 65];
     let Some(installed) =
         installed::get().filter(|installed| installed.run.pid == coroner_process::threads::process_id())

@@ -1,16 +1,17 @@
-//! Who writes the report: the first thread that crashes.
+//! Report lock: the first thread that crashes owns it and writes the report.
 //!
-//! | the thread that crashes | while | what happens |
+//! | crashing thread | state | result |
 //! |---|---|---|
-//! | any | nobody crashed | it owns the lock, and so the session and its workspace |
+//! | any | nobody has crashed | it acquires the lock, and so the session and its workspace |
 //! | the owner itself | its session is open | [`crate::recrash`] |
-//! | another | a fatal report is being written | it parks, is part of that report, and waits for its end |
+//! | another | a fatal report is being written | it parks, becomes part of that report, and waits for its end |
 //! | another | a non-fatal report is being written | it waits for its end, and owns the next |
-//! | another | the owner has ended, was in the parent of a fork, or asks a handler of the app for too long | it takes the lock from it |
-//! | one of another process in the same memory (a child made by `vfork`, or its parent) | the owner lives | it waits for its end, and owns the next |
+//! | another | the owner has ended, was in the parent of a fork, or has been calling the app's handler for too long | it takes the lock over |
+//! | a thread of another process in the same memory (a child made by `vfork`, or its parent) | the owner lives | it waits for its end, and owns the next |
 //!
-//! The lock's word is the owner: its process and thread. Every wait ends when the lock is released, when the owner has ended,
-//! or when the time is over; none is longer than [`LIVENESS_MS`] without a look at the owner.
+//! The lock's word identifies the owner by process and thread. Every wait ends when the lock is
+//! released, when the owner has ended, or on timeout; no wait lasts longer than [`LIVENESS_MS`]
+//! without checking the owner.
 
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,32 +21,32 @@ use coroner_process::threads::{Tid, process_id};
 
 use crate::concurrent_crashes::CONCURRENT;
 
-/// How long a wait lasts without a look whether the owner lives.
+/// Maximum time, in milliseconds, that a wait lasts without checking whether the owner lives.
 const LIVENESS_MS: u64 = 20;
 
-/// The one lock of a process.
+/// The process's only report lock.
 pub(crate) static REPORT_LOCK: ReportLock = ReportLock::new();
 
-/// The proof that the calling thread owns the lock. Whoever has it may use the workspace. Dropping it does not release the lock:
-/// a process that dies of its crash keeps it to the end.
+/// Token proving that the calling thread owns the lock. Its holder may use the workspace. Dropping
+/// it does not release the lock: a process that dies of its crash keeps the lock to the end.
 #[derive(Debug)]
 pub(crate) struct ReportOwner {
-    /// It stays on its thread.
+    /// Keeps the token on its thread.
     _thread: PhantomData<*mut ()>,
 }
 
-/// What [`ReportLock::claim`] returns.
+/// Result of [`ReportLock::claim`].
 #[derive(Debug)]
 pub(crate) enum Claim {
-    /// The calling thread owns the lock now.
+    /// The calling thread now owns the lock.
     Mine(ReportOwner),
-    /// It did so before.
+    /// The calling thread already owned the lock.
     Nested,
-    /// Another thread of this process writes a fatal report.
+    /// Another thread of this process is writing a fatal report.
     Taken,
-    /// Another thread of this process writes a report after which the process goes on.
+    /// Another thread of this process is writing a report after which the process continues.
     TakenByNonFatal,
-    /// A thread of another process that shares this memory writes a report, of its own process.
+    /// A thread of another process that shares this memory is writing a report of its own process.
     #[cfg(not(target_vendor = "apple"))]
     TakenByOtherProcess,
 }
@@ -54,36 +55,40 @@ pub(crate) enum Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitEnd {
     Released,
-    /// The owner's thread has ended without releasing the lock, or asks a handler of the app for too long: it may be claimed.
+    /// The owner's thread has ended without releasing the lock, or has been calling the app's
+    /// handler for too long: the lock may be claimed.
     OwnerGone,
     TimeOver,
 }
 
-/// See the module.
+/// The report lock. See the module.
 #[derive(Debug)]
 pub(crate) struct ReportLock {
     /// [`thread_word`] of the owner, with [`NON_FATAL`]; 0 for none.
     owner: AtomicU64,
-    /// Counts releases; what the others wait on.
+    /// Number of releases; waiters wait on this word.
     releases: AtomicU32,
-    /// Threads that wait for a release: who releases need wake nobody where there are none.
+    /// Number of threads that wait for a release, so that a release without waiters makes no wake
+    /// call.
     waiting: AtomicU32,
-    /// While the owner's word says [`FORWARDING`]: when the lock may be taken from it, by the monotonic clock.
+    /// While [`FORWARDING`] is set in the owner's word: when the lock may be taken over, in
+    /// nanoseconds of the monotonic clock.
     forwards_until: AtomicU64,
 }
 
-/// Set in the owner's word where the process goes on after what it reports.
+/// Set in the owner's word if the process continues after the report.
 const NON_FATAL: u64 = 1 << 63;
-/// Set in the owner's word while a handler of the app is asked about a crash that is reported.
+/// Set in the owner's word while the app's handler is called about a crash that is already
+/// reported.
 const FORWARDING: u64 = 1 << 62;
 
-/// A process and a thread as one word, which no other thread has: no system has process ids beyond 22 bits, or hands out 2^40 thread
-/// ids. The two highest bits are 0.
+/// Returns a process and a thread as one word, which is unique to the thread: no system has process
+/// IDs beyond 22 bits, or hands out 2^40 thread IDs. The two highest bits are 0.
 pub fn thread_word(pid: i32, tid: Tid) -> u64 {
     u64::from(pid as u32 & 0x3f_ffff) << 40 | (tid as u64 & 0xff_ffff_ffff)
 }
 
-/// The owner without its marks.
+/// Returns the owner without its flag bits.
 fn owner_of(word: u64) -> u64 {
     word & !(NON_FATAL | FORWARDING)
 }
@@ -106,20 +111,21 @@ impl ReportLock {
         }
     }
 
-    /// Tries to become the owner, for a report that is fatal or not. Async-signal-safe; waits for nobody.
+    /// Tries to acquire the lock for a fatal or non-fatal report. Async-signal-safe; never waits.
     ///
-    /// Not inlined, so that `xtask signal-safety` knows its loop by name.
+    /// Not inlined, so that `xtask signal-safety` can identify its loop by name.
     #[inline(never)]
     pub(crate) fn claim(&self, pid: i32, tid: Tid, non_fatal: bool) -> Claim {
         let me = thread_word(pid, tid);
         let mark = if non_fatal { NON_FATAL } else { 0 };
         let mut seen = 0;
-        // Each round sees another owner: as many as there are threads that claim at once, at most.
+        // Each round sees another owner: at most as many rounds as there are threads that claim at
+        // once.
         loop {
             let now = match self.owner.compare_exchange(seen, me | mark, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
                     if seen != 0 {
-                        // Who had it did not release it, nor open the table again.
+                        // The previous owner neither released the lock nor reopened the table.
                         CONCURRENT.reopen(self.releases());
                     }
                     return Claim::Mine(ReportOwner { _thread: PhantomData });
@@ -129,8 +135,9 @@ impl ReportLock {
             if now == me || now == me | NON_FATAL {
                 return Claim::Nested;
             }
-            // An owner in the process that this one was forked from is not here to release it, nor is one that has ended. One
-            // that asked a handler of the app which was left by a jump may crash again itself.
+            // An owner in the process that this one was forked from can't release it here, nor can
+            // one that has ended. An owner whose call of the app's handler was left by a jump may
+            // itself crash again.
             if now != 0 && owner_of(now) != me && self.holds(now, pid) {
                 #[cfg(not(target_vendor = "apple"))]
                 if pid_of(now) != pid {
@@ -142,13 +149,14 @@ impl ReportLock {
         }
     }
 
-    /// Whether that owner still has it, as the process `pid` sees it: its thread lives, uses this memory, and does not ask a handler of
-    /// the app for too long.
+    /// Whether `owner` still holds the lock from the point of view of process `pid`: its thread
+    /// lives, uses this memory, and hasn't been calling the app's handler for too long.
     ///
-    /// Not inlined: [`claim`](Self::claim) saves registers and calls by no table where nobody has the lock.
+    /// Not inlined: this way [`claim`](Self::claim) saves no registers and makes no call through a
+    /// table when nobody has the lock.
     #[inline(never)]
     fn holds(&self, owner: u64, pid: i32) -> bool {
-        // The lock of a child made by fork is a copy, and so is all that it guards.
+        // The lock in a child made by fork is a copy, and so is everything that it guards.
         if pid_of(owner) != pid && !process::shares_memory(pid_of(owner)) {
             return false;
         }
@@ -156,32 +164,34 @@ impl ReportLock {
         process::is_alive(pid_of(owner), tid_of(owner)) && !(owner & FORWARDING != 0 && too_long())
     }
 
-    /// Whether a report of this process is being written, or a handler of the app asked about it.
+    /// Whether a report of this process is being written, or the app's handler is being called
+    /// about it.
     pub(crate) fn is_busy(&self, pid: i32) -> bool {
         let owner = self.owner.load(Ordering::Acquire);
         owner != 0 && pid_of(owner) == pid && self.holds(owner, pid)
     }
 
-    /// In a child made by fork: who had it in the parent is not here.
+    /// Releases the lock in a child made by fork, where the owner in the parent doesn't exist.
     #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
     pub(crate) fn forget_parent(&self) {
         self.owner.store(0, Ordering::Release);
     }
 
-    /// Whether this thread is the owner, with a session of its own.
+    /// Whether this thread is the owner, with its own session.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn is_mine(&self, pid: i32, tid: Tid) -> bool {
         self.owner.load(Ordering::Acquire) & !NON_FATAL == thread_word(pid, tid)
     }
 
-    /// Releases the lock and wakes who waits for it.
+    /// Releases the lock and wakes the waiting threads.
     pub(crate) fn release(&self, _: ReportOwner) {
         self.free();
     }
 
     fn free(&self) {
         self.owner.store(0, Ordering::Release);
-        // Who waits counts itself before it looks at the count of releases, for which both need one order.
+        // A waiter counts itself before it reads the release count; this requires one order for
+        // both.
         self.releases.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) != 0 {
             process::wake_all(&self.releases);
@@ -189,8 +199,9 @@ impl ReportLock {
     }
 
     #[cfg(not(target_vendor = "apple"))]
-    /// A handler of the app is asked about the crash that the owner has reported: it has the lock until that has returned, but not
-    /// for longer than `nanoseconds`, since it may never return.
+    /// Marks the lock as held during a call of the app's handler about the crash that the owner has
+    /// reported: the owner keeps it until the handler returns, but at most for `nanoseconds`, since
+    /// the handler may never return.
     pub(crate) fn begin_forwarding(&self, _: ReportOwner, nanoseconds: u64) {
         let until = coroner_process::threads::monotonic_now().saturating_add(nanoseconds);
         self.forwards_until.store(until, Ordering::Release);
@@ -198,20 +209,21 @@ impl ReportLock {
     }
 
     #[cfg(not(target_vendor = "apple"))]
-    /// The handler has returned. The proof again, if nobody took the lock meanwhile.
+    /// Ends forwarding after the handler has returned. Returns the token again if nobody took the
+    /// lock over in the meantime.
     pub(crate) fn end_forwarding(&self, pid: i32, tid: Tid) -> Option<ReportOwner> {
         let me = thread_word(pid, tid);
         let ended = self.owner.compare_exchange(me | FORWARDING, me, Ordering::AcqRel, Ordering::Relaxed);
         ended.is_ok().then_some(ReportOwner { _thread: PhantomData })
     }
 
-    /// The count of releases, to be taken before the claim that fails.
+    /// Returns the release count, to be read before a claim that may fail.
     pub(crate) fn releases(&self) -> u32 {
         self.releases.load(Ordering::Acquire)
     }
 
-    /// Waits until an owner releases the lock, or has ended, or the monotonic clock says `until`. `releases` is the count from before
-    /// the claim.
+    /// Waits until an owner releases the lock or has ended, or the monotonic clock reaches `until`.
+    /// `releases` is the count from before the claim.
     pub(crate) fn wait(&self, releases: u32, until: u64) -> WaitEnd {
         loop {
             if self.releases() != releases {

@@ -2,17 +2,17 @@
 //!
 //! | step | what | if it faults, blocks or is killed |
 //! |---|---|---|
-//! | 1 | the crash record: some stores into the mapped run state | the next step |
-//! | 2 | header, what happened, all registers of the crashed thread | the record makes a report at the next launch |
-//! | 3 | the deadline; all other threads are asked to stop (nobody waits) | no deadline; no other threads |
-//! | 4 | the images are listed; the crashed thread is walked (of a hang: all others stop, and its thread is walked) | registers alone |
-//! | 4a | the code around the program counter, the mappings around the fault's address, deallocated objects | that section |
-//! | 5 | the images | |
-//! | 6 | the other threads are waited for, the silent ones traced, all walked, in batches | that thread alone |
-//! | 7 | stack memory of the crashed thread, of all threads where it is wanted | that thread's |
-//! | 8 | names for the report's addresses, image by image: of all images, or of those whose files were replaced | names of that image |
-//! | 9 | the app's memory, what the crashed thread's registers point to | that section |
-//! | 10 | the end: what is missing, how long each step took | a report without end: readable |
+//! | 1 | crash record: some stores into the mapped run state | continues with the next step |
+//! | 2 | header, the crash, all registers of the crashed thread | the next launch makes a report from the record |
+//! | 3 | deadline; all other threads are asked to stop (without waiting) | no deadline; no other threads |
+//! | 4 | the images are listed; the crashed thread is walked (for a hang: all others stop, and the hung thread is walked) | registers alone |
+//! | 4a | code around the program counter, mappings around the fault address, deallocated objects | loses that section |
+//! | 5 | images | |
+//! | 6 | waits for the other threads, traces those that don't respond, walks all, in batches | loses that thread |
+//! | 7 | stack memory of the crashed thread, and of all threads if requested | loses that thread's |
+//! | 8 | names for the report's addresses, image by image: for all images, or for those whose files were replaced | loses that image's names |
+//! | 9 | the app's memory, and the memory that the crashed thread's registers point to | loses that section |
+//! | 10 | end: what is missing, duration of each step | a report without an end: readable |
 
 use coroner_process::identity::start_and_memory;
 use coroner_process::memory::Memory as _;
@@ -32,7 +32,7 @@ use crate::sections::{
 use crate::session::{CrashSession, guarded, memory};
 use crate::stack_overflow;
 
-/// Writes the whole report. `begin_deadline` is called once what happened is on disk.
+/// Writes the whole report. `begin_deadline` is called once the crash is on disk.
 pub(crate) fn write_report(session: &mut CrashSession<'_>, begin_deadline: impl FnOnce(&mut CrashSession<'_>)) {
     write_first(session);
     begin_deadline(session);
@@ -40,7 +40,8 @@ pub(crate) fn write_report(session: &mut CrashSession<'_>, begin_deadline: impl 
     session.finish();
 }
 
-/// What needs neither another thread nor memory of the app: what happened, and the crashed thread's registers.
+/// Writes the crash and the crashed thread's registers, which need neither another thread nor the
+/// app's memory.
 fn write_first(session: &mut CrashSession<'_>) {
     guarded(session, SectionKind::HEADER, None, |session| {
         session.clear_stale();
@@ -56,7 +57,7 @@ fn write_first(session: &mut CrashSession<'_>) {
     session.phases.end(Phase::ENTRY);
 }
 
-/// All else.
+/// Writes all other sections.
 fn write_rest(session: &mut CrashSession<'_>) {
     let (hangs, tid) = (session.context.hung.is_some(), Some(session.context.tid as u64));
     section(session, SectionKind::EXCEPTIONS, None, exceptions::write);
@@ -66,7 +67,7 @@ fn write_rest(session: &mut CrashSession<'_>) {
     guarded(session, SectionKind::IMAGES, None, images::list);
     guarded(session, SectionKind::CRASH, None, classify);
     if hangs {
-        // It is one of the others, and must stand still before it is walked.
+        // The hung thread is one of the others, and must be stopped before it is walked.
         if let Some(threads) = &mut session.threads {
             threads.stop(session.installed);
             session.phases.end(Phase::STOP_THREADS);
@@ -102,7 +103,7 @@ fn write_rest(session: &mut CrashSession<'_>) {
         || session.is_overflow
         || session.is_bad_stack_pointer
     {
-        // Once more, with what was not known at first: the last one counts.
+        // The crash section again, with what wasn't known at first: the last one counts.
         section(session, SectionKind::CRASH, None, crash::write);
     }
     section(session, SectionKind::STACK_MEMORY, tid, stack_memory::write);
@@ -112,14 +113,15 @@ fn write_rest(session: &mut CrashSession<'_>) {
     session.phases.end(Phase::SYMBOL_NAMES);
     app_memory::write_all(session);
     section(session, SectionKind::STACK_MEMORY, tid, register_memory::write);
-    // Before the end, which says how long all of it took.
+    // Before the end, which records how long all of it took.
     if session.context.pid == session.installed.run.pid {
         guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));
     }
     section(session, SectionKind::END, None, end::write);
 }
 
-/// How much memory the process had, and could still have had; and when it started.
+/// Records how much memory the process used, how much was still available, and when the process
+/// started.
 fn note_memory(installed: &Installed) {
     let (start, used) = start_and_memory(installed.run.page_size);
     let values =
@@ -129,7 +131,7 @@ fn note_memory(installed: &Installed) {
     }
 }
 
-/// What the mappings and the stack say of the crash. Reads memory of the app.
+/// Classifies the crash by the mappings and the stack. Reads the app's memory.
 fn classify(session: &mut CrashSession<'_>) {
     if session.context.hung.is_some() {
         return;
@@ -140,15 +142,17 @@ fn classify(session: &mut CrashSession<'_>) {
     session.is_bad_stack_pointer = memory().read_u64(session.context.registers.sp()).is_err();
 }
 
-/// A stack that is full has its caller's frame; of one that was unmapped nothing can be read.
+/// Confirms a stack overflow: a full stack still has its caller's frame, while nothing of an
+/// unmapped one can be read.
 fn confirm_overflow(session: &mut CrashSession<'_>) {
     let ring = &session.workspace.ring;
     let own = match ring.first_cfa {
         0 => session.context.registers.sp(),
-        // Below it x86_64 has the return address.
+        // On x86_64, the return address is below it.
         cfa if cfg!(target_arch = "x86_64") => cfa.wrapping_sub(8),
-        // arm64 may have no memory there: a call stores nothing, and what the caller has at the end of its frame it may not have used yet.
-        // Its own caller, the third frame, is found in memory.
+        // On arm64 there may be no memory there: a call stores nothing, and the caller may not yet
+        // have used the end of its frame. The caller's own caller, the third frame, is found in
+        // memory.
         _ if ring.walked > 2 => return,
         cfa => cfa,
     };

@@ -1,11 +1,13 @@
-//! The crash session: one crash, from the moment at which its thread owns the report lock to the last section.
+//! Crash session: handles one crash, from acquiring the report lock to writing the last section.
 //!
-//! A [`CrashSession`] can only be created while holding the report lock. It owns everything needed to write one report and is passed
-//! down; sections use no globals. [`crate::report_steps`] has the order of the sections.
+//! A [`CrashSession`] can only be created while holding the report lock. It owns everything needed
+//! to write one report and is passed down; sections use no globals. [`crate::report_steps`] defines
+//! the order of the sections.
 //!
-//! The caller's duties (the system's own part, `linux/crash_entry.rs` and `darwin/crash_entry.rs`): a stack with room, a handler
-//! that calls [`crate::recrash`] for faults of this thread. Nothing here allocates, locks, formats or panics; memory that the
-//! crash may have touched is read by [`coroner_process::memory::LoadGuarded`] only.
+//! The caller (`linux/crash_entry.rs` or `darwin/crash_entry.rs`) must provide a stack with enough
+//! room, and a handler that calls [`crate::recrash`] for faults of this thread. Nothing here
+//! allocates, locks, formats or panics; memory that the crash may have touched is read only through
+//! [`coroner_process::memory::LoadGuarded`].
 
 use core::ffi::c_void;
 use core::ops::Range;
@@ -31,35 +33,35 @@ use crate::run::ReportWriter;
 use crate::workspace::Workspace;
 use coroner_walk::ImageList;
 
-/// See the module.
+/// Writing of one report. See the module.
 pub(crate) struct CrashSession<'c> {
     owner: ReportOwner,
     pub installed: &'static Installed,
     pub workspace: &'static mut Workspace,
     pub context: &'c CrashContext,
-    /// By the monotonic clock.
+    /// Start time of the session, in nanoseconds of the monotonic clock.
     pub started: u64,
     pub report: ReportWriter,
-    /// The run whose report this is: the process's, or a child's own.
+    /// ID of the run that the report belongs to: this process's run, or a child's own.
     pub run_id: [u8; 16],
     opened: OpenedReport,
-    /// The other threads, once they were asked to stop.
+    /// The other threads, once they have been asked to stop.
     pub threads: Option<OtherThreads>,
     pub phases: Phases,
     pub counts: Counts,
     pub faults: u32,
-    /// Concurrent crashes that were in the crash section when it was last written.
+    /// Number of concurrent crashes in the crash section when it was last written.
     pub concurrent_written: usize,
     pub is_overflow: bool,
     pub is_bad_stack_pointer: bool,
-    /// Addresses of the crashed thread's stack that the report has.
+    /// Addresses of the crashed thread's stack that are in the report.
     pub stack_kept: Range<u64>,
 }
 
-/// What the report's end says of elements.
+/// Element counts that the report's end section records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    /// Elements that found no room or time, by section.
+    /// Elements that were dropped for lack of room or time, by section.
     pub dropped_threads: u64,
     pub dropped_images: u64,
     pub dropped_names: u64,
@@ -68,16 +70,17 @@ pub(crate) struct Counts {
 }
 
 impl<'c> CrashSession<'c> {
-    /// Whether the report has the stacks of the other threads.
+    /// Returns `true` if the report must include the other threads' stacks.
     pub(crate) fn wants_all_threads(&self) -> bool {
         let this_one = self.context.uncaught.is_some_and(|uncaught| uncaught.threads == Threads::This);
         self.installed.options.all_threads && !this_one
     }
 
-    /// Opens the session of `context` for who owns the lock.
+    /// Opens the session for `context`; `owner` is the lock token of the calling thread.
     ///
     /// # Errors
-    /// The proof again, which is to be given back, if the install has ended meanwhile or no report can be had.
+    /// The lock token, which the caller must release, if the install has ended in the meantime or
+    /// no report file can be opened.
     pub(crate) fn open(
         mut owner: ReportOwner,
         installed: &'static Installed,
@@ -115,12 +118,12 @@ impl<'c> CrashSession<'c> {
         })
     }
 
-    /// Completes the report's file.
+    /// Completes the report file.
     pub(crate) fn finish(&mut self) {
         self.opened.finish(&self.report, &self.installed.report_place());
     }
 
-    /// The state of the run that a child made for this crash.
+    /// Returns the state of the run that a child created for this crash.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn child_state(&self) -> Option<RunState<'static>> {
         self.opened.child_state(&self.installed.options.state.allowed())
@@ -131,12 +134,13 @@ impl<'c> CrashSession<'c> {
         self.report.clear(core::mem::take(&mut self.opened.stale));
     }
 
-    /// The images; `None` only while Coroner is not installed.
+    /// Returns the image list, or `None` while Coroner is not installed.
     pub(crate) fn images(&mut self) -> Option<&mut ImageList> {
         self.workspace.images.as_mut()
     }
 
-    /// The process dies of its crash: the other threads stay stopped and the lock stays owned to its end.
+    /// Ends the session of a process that dies of its crash: the other threads stay stopped, and
+    /// the lock stays owned until the process ends.
     pub(crate) fn end_dying(mut self) {
         if let Some(threads) = self.threads.take() {
             threads.leave_stopped();
@@ -144,8 +148,9 @@ impl<'c> CrashSession<'c> {
     }
 
     #[cfg(not(target_vendor = "apple"))]
-    /// A handler of the app is asked next. The other threads stay stopped meanwhile, since most often the process dies of the
-    /// crash; but not for long: the handler may need them, and may never return. The lock is for [`begin_forwarding`].
+    /// Ends the session before the app's handler is called. The other threads stay stopped in the
+    /// meantime, since the process usually dies of the crash; but not for long: the handler may
+    /// need them, and may never return. The returned token is for [`begin_forwarding`].
     pub(crate) fn end_forwarding(mut self) -> ReportOwner {
         if let Some(threads) = self.threads.take() {
             threads.leave_stopped_for(FORWARDING_NS);
@@ -153,8 +158,9 @@ impl<'c> CrashSession<'c> {
         self.owner
     }
 
-    /// The other threads go on: the process goes on. The lock is to be released, by a thread that has left the stacks and the
-    /// workspace that come with it.
+    /// Ends the session of a process that continues, and lets the other threads continue. The
+    /// returned token must be released by a thread that has left the stacks and the workspace that
+    /// the lock protects.
     pub(crate) fn end(self) -> ReportOwner {
         let CrashSession { threads, owner, .. } = self;
         if let Some(threads) = threads {
@@ -165,22 +171,23 @@ impl<'c> CrashSession<'c> {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-/// How long the other threads stay stopped, and the lock owned, while a handler of the app is asked.
+/// How long the other threads stay stopped, and the lock owned, while the app's handler runs: 100
+/// ms.
 const FORWARDING_NS: u64 = 100_000_000;
 
 #[cfg(not(target_vendor = "apple"))]
-/// The lock stays owned while a handler of the app is asked, but not for long.
+/// Keeps the lock owned while the app's handler runs, but at most for [`FORWARDING_NS`].
 pub(crate) fn begin_forwarding(owner: ReportOwner) {
     REPORT_LOCK.begin_forwarding(owner, FORWARDING_NS);
 }
 
-/// Releases the lock; concurrent crashes may be added to the next report.
+/// Releases the lock; from now on, concurrent crashes are added to the next report.
 pub(crate) fn release(owner: ReportOwner) {
     CONCURRENT.reopen(REPORT_LOCK.releases().wrapping_add(1));
     REPORT_LOCK.release(owner);
 }
 
-/// The report file of a crash, and how much of an earlier report is in it.
+/// Opens the report file for a crash, and determines how much of an earlier report is in it.
 fn open_report(installed: &Installed, context: &CrashContext) -> Result<OpenedReport> {
     let (place, run) = (installed.report_place(), &installed.run.files);
     if context.pid != installed.run.pid {
@@ -203,15 +210,17 @@ fn open_report(installed: &Installed, context: &CrashContext) -> Result<OpenedRe
     }
 }
 
-/// Guarded reads, for the crash path.
+/// Returns guarded reads for the crash path.
 pub(crate) fn memory() -> LoadGuarded {
-    // SAFETY: the caller of a session sees to the handler, see the module.
+    // SAFETY: the caller of a session provides the handler, see the module.
     unsafe { LoadGuarded::new() }
 }
 
-/// Runs a piece of the report so that a fault in it, or the deadline, ends that piece alone. True if it ran to its end.
+/// Runs a part of the report so that a fault in it, or the deadline, ends only that part. Returns
+/// `true` if it completed.
 ///
-/// The piece's frames are dropped without running destructors: it must hold nothing whose destructor matters.
+/// The part's frames are dropped without running destructors: it must hold nothing whose destructor
+/// matters.
 pub(crate) fn guarded<F: FnMut(&mut CrashSession<'_>)>(
     session: &mut CrashSession<'_>,
     section: SectionKind,
@@ -224,11 +233,11 @@ pub(crate) fn guarded<F: FnMut(&mut CrashSession<'_>)>(
         section: SectionKind,
         piece: F,
     }
-    // As `guarded_run::Function`.
+    // Same ABI as `guarded_run::Function`.
     macro_rules! trampoline {
         ($abi:literal) => {
             /// # Safety
-            /// `call` points to a `Call` of this piece's type.
+            /// `call` must point to a `Call` of this part's type.
             unsafe extern $abi fn trampoline<F: FnMut(&mut CrashSession<'_>)>(call: *mut c_void) {
                 // SAFETY: by the contract.
                 let call = unsafe { &mut *call.cast::<Call<'_, '_, F>>() };
@@ -248,8 +257,8 @@ pub(crate) fn guarded<F: FnMut(&mut CrashSession<'_>)>(
         section,
         piece,
     };
-    // SAFETY: this thread owns the report lock and thus the point; the trampoline gets its own call; frames of the piece hold
-    // nothing to drop (by the contract of this function).
+    // SAFETY: this thread owns the report lock and thus the point; the trampoline gets its own
+    // call; the part's frames hold nothing to drop (by the contract of this function).
     let code = unsafe { guarded_run::run(&raw const RECRASH.point, trampoline::<F>, (&raw mut call).cast()) };
     if code == 0 {
         return true;
@@ -259,7 +268,7 @@ pub(crate) fn guarded<F: FnMut(&mut CrashSession<'_>)>(
     false
 }
 
-/// How long each step took.
+/// Duration of each step.
 #[derive(Debug, Default)]
 pub(crate) struct Phases {
     durations: [PhaseDuration; 8],
@@ -268,7 +277,7 @@ pub(crate) struct Phases {
 }
 
 impl Phases {
-    /// The step that began when the last one ended is over.
+    /// Records the end of the step that began when the previous one ended.
     pub(crate) fn end(&mut self, phase: Phase) {
         let now = monotonic_now();
         if let Some(place) = self.durations.get_mut(self.used) {

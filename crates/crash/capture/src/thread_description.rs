@@ -1,4 +1,4 @@
-//! A thread besides its frames, as its system describes it.
+//! A thread's description by its system, without frames.
 
 use coroner_process::futex_wait::FutexWait;
 use coroner_process::registers::Registers;
@@ -9,7 +9,7 @@ use coroner_unwind::SwiftAsync;
 #[cfg(target_vendor = "apple")]
 use crate::darwin::dispatch_queue::QueueName;
 
-/// What a system says of a thread. All default is nothing.
+/// What the system reports about a thread. The default is empty.
 #[derive(Default)]
 pub(crate) struct Description {
     pub name: Option<ThreadName>,
@@ -28,7 +28,7 @@ pub(crate) struct Description {
 }
 
 impl Description {
-    /// As the report has it.
+    /// Returns the thread in the report's form.
     pub(crate) fn wire(&self, tid: u64) -> Thread<'_> {
         Thread {
             tid,
@@ -49,7 +49,7 @@ impl Description {
     }
 }
 
-/// The flags of a thread of which nothing is known but whether it is the main one.
+/// Returns the flags of a thread for which only `is_main` is known.
 pub(crate) fn main_flag(is_main: bool) -> ThreadFlags {
     if is_main { ThreadFlags::MAIN } else { ThreadFlags::default() }
 }

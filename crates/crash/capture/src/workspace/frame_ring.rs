@@ -1,16 +1,16 @@
-//! The frames that were walked last.
+//! Ring of the most recently walked frames.
 
 use coroner_report::wire::Frame;
 
-/// The last frames of a deep stack.
+/// Number of frames kept from the end of a deep stack.
 pub(crate) const LAST_FRAMES: usize = 128;
 
-/// A ring of the frames that were walked last.
+/// Ring of the most recently walked frames.
 #[derive(Debug)]
 pub(crate) struct FrameRing {
     pub(crate) frames: [Frame; LAST_FRAMES],
-    /// The canonical frame address of the innermost frame, 0 if it is not known.
+    /// Canonical frame address of the innermost frame, 0 if unknown.
     pub(crate) first_cfa: u64,
-    /// How many frames were walked.
+    /// Number of frames walked.
     pub(crate) walked: usize,
 }

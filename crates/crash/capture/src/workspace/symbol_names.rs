@@ -1,4 +1,4 @@
-//! Addresses to name, noted while the stacks are walked, and what they are named with.
+//! Addresses to name, noted while the stacks are walked, and the buffers for naming them.
 
 use coroner_process::symtab::NameScan;
 use coroner_report::wire::{AddressKind, Frame};
@@ -6,30 +6,32 @@ use coroner_report::wire::{AddressKind, Frame};
 use crate::limits::ADDRESSES_PER_SCAN;
 use crate::os::symbol_source::Paths;
 
-/// Addresses of one report that can be named. A thousand threads that wait in the same function have one there.
+/// Maximum number of addresses of one report that can be named. A thousand threads that wait in the
+/// same function use one entry.
 const CAPACITY: usize = 4096;
 
-/// Places to find an address at again: twice as many, a power of two, so that what is looked for is near.
+/// Number of hash table places: twice the capacity and a power of two, so that probe sequences are
+/// short.
 const PLACES: usize = 2 * CAPACITY;
 
-/// Bytes of a name that are kept.
+/// Maximum length of a name in bytes; longer names are truncated.
 const MAX_LENGTH: usize = 1024;
 
-/// The address is behind a call, and the call is what is named.
+/// The address is after a call, and the call is what is named.
 const BEHIND_CALL: u8 = 1;
 const ASKED: u8 = 2;
 
-/// The addresses of the report's frames, each once. All zero is a valid value: none.
+/// The addresses of the report's frames, each once. All zero is a valid value: empty.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     pub(crate) addresses: [u64; CAPACITY],
     states: [u8; CAPACITY],
-    /// The number of an address, from 1, at or behind the place that its hash says.
+    /// Index + 1 of an address, at or after the place that its hash selects.
     places: [u16; PLACES],
     pub(crate) used: usize,
-    /// Whether places may have numbers.
+    /// Whether places may be in use.
     is_used: bool,
-    /// Frames whose address found no room.
+    /// Number of frames whose address found no room.
     pub(crate) dropped: u64,
 }
 
@@ -46,7 +48,8 @@ impl Addresses {
         }
     }
 
-    /// Forgets all: another report begins. What was never used needs nothing: it is zeros, which are cold at the first crash.
+    /// Removes all addresses before the next report. A table that was never used isn't touched: it
+    /// is zeros, which are cold at the first crash.
     pub(crate) fn clear(&mut self) {
         if self.is_used {
             self.places.fill(0);
@@ -56,13 +59,14 @@ impl Addresses {
         self.dropped = 0;
     }
 
-    /// Notes a frame's address. What it is (behind a call or not) is what it was the first time.
+    /// Notes a frame's address. If it was noted before, it keeps its first kind (after a call or
+    /// not).
     #[inline]
     pub(crate) fn note(&mut self, frame: &Frame) {
         let address = frame.pc;
         self.is_used = true;
         let mut at = (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES;
-        // Half of the places are free at least.
+        // At least half of the places are free.
         let place = loop {
             let Some(place) = self.places.get_mut(at) else { return };
             if *place == 0 {
@@ -83,7 +87,7 @@ impl Addresses {
         *place = self.used as u16;
     }
 
-    /// The address to look number `index` up with, if it wasn't asked for yet.
+    /// Returns the address to look up for entry `index`, if it wasn't looked up yet.
     pub(crate) fn unasked(&self, index: usize) -> Option<u64> {
         let (address, state) = (self.addresses.get(index)?, self.states.get(index)?);
         if index >= self.used || state & ASKED != 0 {
@@ -92,9 +96,9 @@ impl Addresses {
         Some(if state & BEHIND_CALL != 0 { address.wrapping_sub(1) } else { *address })
     }
 
-    /// The return address of that number, of those that were noted first.
+    /// Returns the return address with that number, in the order in which they were noted.
     pub(crate) fn return_address(&self, number: usize) -> Option<u64> {
-        // The program counter is the first of all.
+        // The program counter is the first entry.
         let index = number.wrapping_add(1);
         let is_one = index < self.used && self.states.get(index).is_some_and(|state| state & BEHIND_CALL != 0);
         self.addresses.get(index).copied().filter(|_| is_one)
@@ -106,17 +110,18 @@ impl Addresses {
         }
     }
 
-    /// How many are left to ask for.
+    /// Returns the number of addresses that are still to be looked up.
     pub(crate) fn left(&self) -> u64 {
         let states = self.states.iter().take(self.used);
         states.filter(|state| **state & ASKED == 0).count() as u64
     }
 }
 
-/// Images of one report of which it can be said that their files were replaced.
+/// Maximum number of images in one report that can be marked as having replaced files.
 const REPLACED: usize = 64;
 
-/// The load addresses of images whose files are not what is mapped any more. All zero is a valid value: none.
+/// Load addresses of images whose files no longer match what is mapped. All zero is a valid value:
+/// empty.
 #[derive(Debug)]
 pub(crate) struct Replaced {
     images: [u64; REPLACED],
@@ -140,7 +145,7 @@ impl Replaced {
     }
 }
 
-/// What naming works with.
+/// Buffers and tables for naming.
 #[derive(Debug)]
 pub(crate) struct Names {
     pub(crate) addresses: Addresses,
@@ -151,8 +156,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Touches what every report's addresses need, at install: of the rest only a report of many threads needs more, or one that has
-    /// something to name.
+    /// Touches, at install, what every report's addresses need: only a report with many threads, or
+    /// with something to name, needs more.
     pub(crate) fn touch(&mut self) {
         self.addresses.is_used = true;
         self.clear();
@@ -165,7 +170,7 @@ impl Names {
         }
     }
 
-    /// Forgets all: another report begins.
+    /// Removes everything before the next report.
     pub(crate) fn clear(&mut self) {
         self.addresses.clear();
         self.replaced.count = 0;
