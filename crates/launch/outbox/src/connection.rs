@@ -1,7 +1,8 @@
-//! A connection to a server, and one message by it (RFC 9112).
+//! A connection to a server that sends one message (RFC 9112).
 //!
-//! A proxy is asked for a connection (CONNECT) to a server with TLS. For one without it gets the request itself, which names the whole URL
-//! (RFC 9112, 3.2.2): many proxies allow CONNECT for TLS alone.
+//! For a server with TLS, a proxy is asked for a connection (CONNECT). For a server without TLS,
+//! the proxy gets the request itself, with the whole URL (RFC 9112, 3.2.2): many proxies allow
+//! CONNECT only for TLS.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -16,27 +17,27 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use crate::response::{MAX_BODY, Response};
 use crate::url::Url;
 
-/// Most bytes of the head of an answer.
+/// Maximum size of an answer's head, in bytes.
 const MAX_HEAD: u64 = 64 << 10;
-/// Most bytes that are written at once.
+/// Maximum number of bytes written at once.
 const PIECE: usize = 64 << 10;
 
-/// What bytes go by: TCP, or TLS by another of these.
+/// A byte stream: TCP, or TLS on top of another stream.
 trait Stream: Read + Write {}
 
 impl<T: Read + Write> Stream for T {}
 
-/// A connection to the server, or to a proxy that takes the request itself.
+/// A connection to the server, or to a proxy that forwards the request.
 pub(crate) struct Connection {
     stream: Box<dyn Stream>,
     deadline: Rc<Cell<Instant>>,
 }
 
 impl Connection {
-    /// Connects to `to`, which may be a proxy, by TLS where its URL says so.
+    /// Connects to `to`, which may be a proxy, with TLS if its URL requires it.
     ///
     /// # Errors
-    /// There is no connection by the deadline.
+    /// An I/O error if no connection is established by the deadline.
     pub(crate) fn open(to: &Url, tls: Option<&Arc<ClientConfig>>, deadline: Instant) -> io::Result<Self> {
         let deadline = Rc::new(Cell::new(deadline));
         let stream = connect(&resolve(&to.host, to.port, deadline.get())?, deadline.get())?;
@@ -45,10 +46,10 @@ impl Connection {
         if to.is_https { connection.secure(to, tls) } else { Ok(connection) }
     }
 
-    /// Asks a proxy, to which this is a connection, for one to `server`, which has TLS.
+    /// Requests a connection to `server`, which uses TLS, from the proxy at the other end.
     ///
     /// # Errors
-    /// It lets nothing through, or what answers then is not the server.
+    /// An I/O error if the proxy refuses, or if the server's TLS handshake fails.
     pub(crate) fn through(
         mut self,
         proxy: &Url,
@@ -64,7 +65,7 @@ impl Connection {
         request.extend_from_slice(b"\r\n");
         self.stream.write_all(&request)?;
         self.stream.flush()?;
-        // What comes behind the head is the server's.
+        // Read exactly the head: the bytes after it come from the server.
         let answer = read_final_head(&mut BufReader::with_capacity(1, &mut self.stream).take(MAX_HEAD))?;
         if !(200..300).contains(&answer.status) {
             return Err(io::Error::other(format!("the proxy answers {}", answer.status)));
@@ -72,7 +73,7 @@ impl Connection {
         self.secure(server, tls)
     }
 
-    /// TLS by this connection. The handshake is done when it returns.
+    /// Starts TLS on this connection. The handshake is complete on return.
     fn secure(self, to: &Url, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
         let config = tls.ok_or_else(|| io::Error::other("there is no TLS"))?;
         let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
@@ -84,11 +85,11 @@ impl Connection {
         Ok(Self { stream: Box::new(stream), deadline: self.deadline })
     }
 
-    /// Posts `body` to `target` with these headers, and waits for the answer until the deadline. `leaves` is called before each piece of it
-    /// but the first is written.
+    /// Posts `body` to `target` with these headers and waits for the answer until the deadline.
+    /// `leaves` is called before each piece but the first is written.
     ///
     /// # Errors
-    /// There is no answer, or `leaves` has failed.
+    /// An I/O error if no answer is received, or the error of `leaves`.
     pub(crate) fn post(
         mut self,
         target: &str,
@@ -115,8 +116,8 @@ impl Connection {
     }
 }
 
-/// To the first of the addresses that answers. None may take the time of those behind it: that of a network that lets nothing through
-/// often comes first (IPv6's).
+/// Connects to the first address that answers. The time is divided between the addresses, because
+/// the first is often in a network that isn't reachable (IPv6).
 fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
     let mut last = io::Error::other("it has no address");
     for (address, count) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
@@ -128,7 +129,7 @@ fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream>
     Err(last)
 }
 
-/// The addresses of a host. The system's own way has no time limit, so it is gone by a thread.
+/// Resolves a host name. The system's function has no timeout, so it runs in a separate thread.
 fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = host.parse() {
         return Ok(vec![SocketAddr::new(address, port)]);
@@ -140,28 +141,28 @@ fn resolve(host: &str, port: u16, deadline: Instant) -> io::Result<Vec<SocketAdd
     waits.recv_timeout(left(deadline)?).map_err(|_| io::Error::from(ErrorKind::TimedOut))?
 }
 
-/// How much time there is, if any.
+/// Returns the time until the deadline, or an error after it.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// A connection that ends at a time, however slowly something comes.
+/// A TCP connection with a deadline for all operations, however slowly data arrives.
 struct UntilDeadline {
     stream: TcpStream,
     deadline: Rc<Cell<Instant>>,
-    /// The other side takes nothing more. What it said before that (413, say) can still be read, so writing does not fail: reading does if
-    /// it said nothing.
+    /// Whether the other side accepts no more data. An earlier answer (such as 413) may still be
+    /// readable, so writing doesn't fail; reading fails if there was no answer.
     is_closed: bool,
 }
 
 impl UntilDeadline {
-    /// Does something until it is not interrupted by a signal.
+    /// Repeats an operation that was interrupted by a signal.
     fn again<T>(&mut self, mut act: impl FnMut(&mut TcpStream, Duration) -> io::Result<T>) -> io::Result<T> {
         loop {
             match act(&mut self.stream, left(self.deadline.get())?) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // What a socket says whose time is over.
+                // A socket's error after its timeout.
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
                 done => return done,
             }
@@ -199,15 +200,15 @@ impl Write for UntilDeadline {
 
 fn read_answer(reader: &mut impl BufRead) -> io::Result<Response> {
     let mut answer = read_final_head(&mut reader.by_ref().take(MAX_HEAD))?;
-    // These have no body, and say no length (RFC 9112, 6.3).
+    // These have neither a body nor a length (RFC 9112, 6.3).
     if !matches!(answer.status, 204 | 304) {
-        // The status decides. A body that can't be read to its end changes nothing.
+        // Only the status matters, so an error in the body is ignored.
         let _ = read_body(reader, &mut answer);
     }
     Ok(answer)
 }
 
-/// The head of the answer, behind what a server says before it (RFC 9110, 15.2).
+/// Reads the head of the final answer, skipping interim answers (RFC 9110, 15.2).
 fn read_final_head(head: &mut impl BufRead) -> io::Result<Response> {
     loop {
         let answer = read_head(head)?;
@@ -217,7 +218,7 @@ fn read_final_head(head: &mut impl BufRead) -> io::Result<Response> {
     }
 }
 
-/// Status and headers. What of them is no text is replaced.
+/// Reads status and headers. Bytes that aren't text are replaced.
 fn read_head(head: &mut impl BufRead) -> io::Result<Response> {
     let is_not_http = || io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP");
     let mut next = || {
@@ -237,14 +238,14 @@ fn read_head(head: &mut impl BufRead) -> io::Result<Response> {
         if line.is_empty() {
             return Ok(answer);
         }
-        // What is none (the second line of one, say) takes nothing from the status.
+        // Lines that aren't headers, such as continuation lines, are ignored.
         if let Some((name, value)) = line.split_once(':') {
             answer.headers.push((name.to_owned(), value.trim().to_owned()));
         }
     }
 }
 
-/// The beginning of the body, put together where it comes in chunks (RFC 9112, 7.1).
+/// Reads the start of the body, joining chunks (RFC 9112, 7.1).
 fn read_body(reader: &mut impl BufRead, answer: &mut Response) -> io::Result<()> {
     if !answer.header("Transfer-Encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked")) {
         let said = answer.header("Content-Length").and_then(|value| value.parse::<u64>().ok());

@@ -1,4 +1,5 @@
-//! What the user said of sending. It has a file of its own: whatever becomes of the sink's state, a refusal is not forgotten.
+//! The user's decision about sending. It has a separate file, so that a refusal survives any damage
+//! to the sink's state.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -8,14 +9,16 @@ use crate::files::{Change, is_link, sync_directory};
 use crate::outbox::{Outbox, open_file, remove, write_atomically};
 
 const CONSENT: &str = "consent";
-/// What the file says where the user has agreed. Whatever else it says is a refusal.
+/// The content of the file if the user has agreed. Any other content means refusal.
 const GIVEN: &str = "given\n";
 
 impl Outbox {
-    /// Whether the user has agreed; `None` while they have not been asked. A file that is damaged counts as a refusal.
+    /// Returns the user's decision; `None` if the user has not been asked. A damaged file counts as
+    /// a refusal.
     ///
     /// # Errors
-    /// It can't be read for now: the process has no descriptors left, or no memory. Another time it can, and says what it says.
+    /// An I/O error if the file can't be read at present, for example because the process has no
+    /// descriptors or memory left.
     pub fn consent(&self) -> io::Result<Option<bool>> {
         let file = match open_file(&self.path().join(CONSENT)) {
             Ok(file) => file,
@@ -29,18 +32,20 @@ impl Outbox {
         Ok(Some(said == GIVEN.as_bytes()))
     }
 
-    /// Whether nothing may be sent or kept because the user has refused.
+    /// Whether nothing may be sent or stored because the user has refused.
     ///
     /// # Errors
-    /// As of [`consent`](Self::consent).
+    /// An I/O error, as for [`consent`](Self::consent).
     pub fn is_refused(&self) -> io::Result<bool> {
         Ok(self.consent()? == Some(false))
     }
 
-    /// An error unless the user has agreed, or need not be asked. To be asked before anything leaves this machine.
+    /// Fails unless the user has agreed or consent isn't required. Must be called before anything
+    /// leaves this machine.
     ///
     /// # Errors
-    /// The user has refused, or has not agreed yet; or that can't be read for now.
+    /// An error if the user has refused or has not agreed yet, or if the decision can't be read at
+    /// present.
     pub fn check_consent(&self, is_required: bool) -> io::Result<()> {
         if self.consent()?.unwrap_or(!is_required) {
             Ok(())
@@ -49,21 +54,22 @@ impl Outbox {
         }
     }
 
-    /// Keeps what the user said. A process killed in it leaves what was said before, or this. A refusal needs no room on the disk.
+    /// Stores the user's decision. If the process is killed meanwhile, the old or the new decision
+    /// remains. A refusal needs no disk space.
     ///
     /// # Errors
-    /// It can't be written.
+    /// An I/O error if the file can't be written.
     pub fn set_consent(&self, given: bool) -> io::Result<()> {
         if self.consent().is_ok_and(|before| before == Some(given)) {
             return Ok(());
         }
         if given {
-            // Whole at once: for whoever reads it meanwhile, a part of it would be a refusal.
+            // Written atomically: a partial file would be read as a refusal.
             return write_atomically(self.path(), CONSENT, GIVEN.as_bytes());
         }
         let path = self.path().join(CONSENT);
         let file = match create(&path) {
-            // What stands there is nothing that this program has made.
+            // This program doesn't create anything but a regular file there.
             Err(_) if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) => {
                 remove(&path)?;
                 create(&path)?
@@ -75,7 +81,7 @@ impl Outbox {
     }
 }
 
-/// An empty file, which says no.
+/// Creates an empty file, which means refusal.
 fn create(path: &Path) -> io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).private().neither_link_nor_pipe().open(path)

@@ -1,5 +1,6 @@
-//! How files are opened that a sink keeps, or is given to send, by what each system has for it: for their owner only, without following a
-//! link, without waiting for a pipe. On Windows what a user's folders hold is the user's own, by what they inherit.
+//! Opens a sink's files and the files it sends: accessible only to their owner, without following
+//! links, without blocking on pipes. On Windows the files inherit their access rights from the
+//! user's folders, which are private.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
@@ -17,11 +18,11 @@ mod system {
 
     use super::{DirBuilder, File, OpenOptions, io};
 
-    /// Options of a file that is written.
+    /// Options for opening a file for writing.
     pub trait Change {
-        /// The file is made for its owner only, and not through a link.
+        /// Creates the file accessible only to its owner, and doesn't follow a link.
         fn private(&mut self) -> &mut Self;
-        /// Neither a link is followed nor a pipe waited for.
+        /// Neither follows a link nor blocks on a pipe.
         fn neither_link_nor_pipe(&mut self) -> &mut Self;
     }
 
@@ -35,49 +36,49 @@ mod system {
         }
     }
 
-    /// Opens what is at `path` to read it; a pipe is not waited for.
+    /// Opens the file at `path` for reading, without blocking on a pipe.
     ///
     /// # Errors
-    /// Those of [`File::open`].
+    /// The I/O errors of [`File::open`].
     pub fn open_waiting_for_nothing(path: &Path) -> io::Result<File> {
         File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
     }
 
-    /// Reads from a place of a file, as much as `into` holds.
+    /// Reads from a file at an offset until `into` is full.
     ///
     /// # Errors
-    /// It can't be read, or ends before.
+    /// An I/O error if the file can't be read, or ends earlier.
     pub fn read_at(file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
         file.read_exact_at(into, offset)
     }
 
-    /// Writes to a place of a file.
+    /// Writes to a file at an offset.
     ///
     /// # Errors
-    /// It can't be written.
+    /// An I/O error if the file can't be written.
     pub fn write_at(file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
         file.write_all_at(bytes, offset)
     }
 
-    /// Whether a file was not opened because a link stands there.
+    /// Whether a file was not opened because it is a link.
     pub(crate) fn is_link(error: &io::Error) -> bool {
         Errno::from_io_error(error) == Some(Errno::LOOP)
     }
 
-    /// Whether another time it may go well.
+    /// Whether the error may be temporary.
     pub(crate) fn is_passing(error: &io::Error) -> bool {
         const PASSING: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::ACCESS];
         PASSING.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
     }
 
-    /// Makes directories, for their owner only.
+    /// Returns a builder for directories accessible only to their owner.
     pub(crate) fn private_directories() -> DirBuilder {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder
     }
 
-    // A lock of the process's, which a child made by fork does not have.
+    // A lock of this process, not inherited by a child created by fork.
     pub(crate) fn lock(file: &File) -> io::Result<()> {
         Ok(fcntl_lock(file, FlockOperation::LockExclusive)?)
     }
@@ -92,7 +93,7 @@ mod system {
 
     pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
         match File::open(directory)?.sync_all() {
-            // Some file systems have no fsync of a directory.
+            // Some file systems don't support fsync for directories.
             Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => Ok(()),
             synced => synced,
         }
@@ -106,15 +107,15 @@ mod system {
 
     use super::{DirBuilder, File, OpenOptions, io};
 
-    /// Options of a file that is written.
+    /// Options for opening a file for writing.
     pub trait Change {
-        /// The file is made for its owner only, and not through a link.
+        /// Creates the file accessible only to its owner, and doesn't follow a link.
         fn private(&mut self) -> &mut Self;
-        /// Neither a link is followed nor a pipe waited for.
+        /// Neither follows a link nor blocks on a pipe.
         fn neither_link_nor_pipe(&mut self) -> &mut Self;
     }
 
-    /// A link is opened itself, and is no regular file.
+    /// Opens a link itself, which is not a regular file.
     #[cfg(windows)]
     fn itself(options: &mut OpenOptions) -> &mut OpenOptions {
         /// `FILE_FLAG_OPEN_REPARSE_POINT` of `CreateFileW`.
@@ -137,43 +138,44 @@ mod system {
         }
     }
 
-    /// Opens what is at `path` to read it.
+    /// Opens the file at `path` for reading.
     ///
     /// # Errors
-    /// Those of [`File::open`].
+    /// The I/O errors of [`File::open`].
     pub fn open_waiting_for_nothing(path: &Path) -> io::Result<File> {
         File::open(path)
     }
 
-    /// Reads from a place of a file, as much as `into` holds.
+    /// Reads from a file at an offset until `into` is full.
     ///
     /// # Errors
-    /// It can't be read, or ends before.
+    /// An I/O error if the file can't be read, or ends earlier.
     pub fn read_at(mut file: &File, into: &mut [u8], offset: u64) -> io::Result<()> {
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(into)
     }
 
-    /// Writes to a place of a file.
+    /// Writes to a file at an offset.
     ///
     /// # Errors
-    /// It can't be written.
+    /// An I/O error if the file can't be written.
     pub fn write_at(mut file: &File, bytes: &[u8], offset: u64) -> io::Result<()> {
         file.seek(SeekFrom::Start(offset))?;
         file.write_all(bytes)
     }
 
-    /// Whether a file was not opened because a link stands there: one is opened.
+    /// Whether a file was not opened because it is a link; always `false`, because links can be
+    /// opened.
     pub(crate) fn is_link(_error: &io::Error) -> bool {
         false
     }
 
-    /// Whether another time it may go well: all but that there is no such file.
+    /// Whether the error may be temporary: any error except a missing file or invalid data.
     pub(crate) fn is_passing(error: &io::Error) -> bool {
         !matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData)
     }
 
-    /// Makes directories.
+    /// Returns a builder for directories.
     pub(crate) fn private_directories() -> DirBuilder {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
@@ -192,7 +194,7 @@ mod system {
         file.unlock()
     }
 
-    /// A directory is nothing that is opened.
+    /// Does nothing: directories can't be opened like files.
     #[allow(clippy::unnecessary_wraps, reason = "as elsewhere")]
     pub(crate) fn sync_directory(_directory: &Path) -> io::Result<()> {
         Ok(())

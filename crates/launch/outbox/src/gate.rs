@@ -1,4 +1,4 @@
-//! What keeps the other processes of an app out: the lock of a file; where no file may be locked, a named pipe
+//! Excludes an app's other processes: a file lock, or a named pipe where files can't be locked
 //! ([`coroner_process::directory_owner`]).
 
 use std::fs::File;
@@ -11,25 +11,25 @@ use crate::files::{Change, lock, try_lock, unlock};
 #[derive(Debug)]
 pub(crate) enum Gate {
     File(File),
-    /// The directory in which the pipe is.
+    /// The directory that contains the pipe.
     #[cfg(supported)]
     Pipe(std::ffi::CString),
 }
 
-/// A gate that is this process's, and this thread's, until dropped.
+/// A gate held by this thread of this process until dropped.
 #[derive(Debug)]
 pub(crate) struct Entered<'a> {
     gate: MutexGuard<'a, Gate>,
-    /// Closed when this is dropped.
+    /// Closed on drop.
     #[cfg(supported)]
     _hold: Option<coroner_process::directory_owner::Hold>,
 }
 
 impl Gate {
-    /// The gate `name` of an outbox.
+    /// Opens the gate `name` of an outbox.
     ///
     /// # Errors
-    /// Its file can't be made.
+    /// An I/O error if its file can't be created.
     pub(crate) fn open(outbox: &Path, name: &str) -> io::Result<Self> {
         #[cfg(supported)]
         {
@@ -48,7 +48,7 @@ impl Gate {
 }
 
 impl<'a> Entered<'a> {
-    /// `None` while another process has it.
+    /// Enters the gate; `None` while another process holds it.
     pub(crate) fn at_once(gate: MutexGuard<'a, Gate>) -> Option<Self> {
         #[cfg(supported)]
         let mut hold = None;
@@ -64,10 +64,11 @@ impl<'a> Entered<'a> {
         })
     }
 
-    /// Waits for it.
+    /// Waits for the gate and enters it.
     ///
     /// # Errors
-    /// The file can't be locked, or who has the pipe does not go on: that process may be suspended.
+    /// An I/O error if the file can't be locked, or if the pipe's owner doesn't release it in time:
+    /// that process may be suspended.
     pub(crate) fn wait(gate: MutexGuard<'a, Gate>) -> io::Result<Self> {
         #[cfg(supported)]
         let mut hold = None;
@@ -75,7 +76,7 @@ impl<'a> Entered<'a> {
             Gate::File(file) => lock(file)?,
             #[cfg(supported)]
             Gate::Pipe(directory) => {
-                /// What is done behind a gate takes milliseconds.
+                /// Maximum wait. Work behind a gate takes milliseconds.
                 const MAX_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
                 let since = std::time::Instant::now();
                 while hold.is_none() {

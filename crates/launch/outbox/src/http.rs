@@ -1,4 +1,4 @@
-//! One message to a server, over HTTPS.
+//! Sends one message to a server over HTTP or HTTPS.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,21 +17,26 @@ use crate::url::Url;
 use crate::waits::MAX_WAIT;
 use crate::{no_proxy, tls};
 
-/// How a server is reached.
+/// Connection settings for a server.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
-    /// A proxy, such as `http://user:password@proxy.example.com:3128`. Without one, that of the environment is used:
-    /// `HTTPS_PROXY` for a server with TLS, `http_proxy` for one without, else `ALL_PROXY`; none for hosts of `NO_PROXY`
-    /// (names with all that is below them, addresses, networks such as `10.0.0.0/8`, `*`). It is asked
-    /// for a connection (CONNECT) to a server with TLS, and gets the requests themselves for one without.
+    /// A proxy, such as `http://user:password@proxy.example.com:3128`. Default: the environment's
+    /// proxy.
+    ///
+    /// The environment's proxy is `HTTPS_PROXY` for a server with TLS, `http_proxy` for one
+    /// without, else `ALL_PROXY`; none for hosts in `NO_PROXY` (names including their subdomains,
+    /// addresses, networks such as `10.0.0.0/8`, `*`). The proxy is asked for a connection
+    /// (CONNECT) to a server with TLS, and forwards the requests to one without.
     pub proxy: Option<String>,
-    /// A file of certificates (PEM) of the authorities to trust, and of no others: for servers with a certificate of a company's own.
-    /// Without one, those that the system trusts (on Linux those of OpenSSL, or of `SSL_CERT_FILE` and `SSL_CERT_DIR`); Mozilla's
-    /// where it has none that can be read.
+    /// A PEM file with the only certificate authorities to trust, for servers with a company's own
+    /// certificate. Default: the authorities that the system trusts.
+    ///
+    /// On Linux these are OpenSSL's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`. If the system
+    /// has none that can be read, Mozilla's list is used.
     pub ca_file: Option<PathBuf>,
-    /// How long connecting may take. Default: 10 s.
+    /// Timeout for connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// How long one message may take in all. Default: 30 s.
+    /// Timeout for one message in all. Default: 30 s.
     pub timeout: Duration,
 }
 
@@ -41,44 +46,47 @@ impl Default for TransportOptions {
     }
 }
 
-/// Why there was no answer.
+/// The reason why there was no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// There was no connection to the server, and nothing of the message left this machine: no network, no name service, nobody who
-    /// listens, a proxy that is gone, wants a user or lets nothing through, a certificate that is not trusted (a portal's, or a clock
-    /// that is wrong), a server that does not finish the handshake.
+    /// There was no connection to the server, and nothing of the message left this machine.
+    ///
+    /// Causes: no network, no name service, no listener; a proxy that is down, requires a login or
+    /// refuses the connection; a certificate that is not trusted (because of a login page or a
+    /// wrong clock); a server that doesn't finish the handshake.
     #[error("no connection: {0}")]
     Offline(String),
-    /// The connection was lost, or the server did not answer in time, or answered what is not HTTP.
+    /// The connection was lost, the server did not answer in time, or the answer was not HTTP.
     #[error("{0}")]
     Network(String),
 }
 
-/// A client can't be made of its options.
+/// An error from creating a client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// The address is no URL of a server.
+    /// Invalid server URL.
     #[error("the address `{0}` is no URL of a server")]
     Url(String),
-    /// A header can't be sent. Its value, which may be a secret, is not said.
+    /// Invalid header. Contains only its name, because the value may be a secret.
     #[error("the header `{0}` can't be sent")]
     Header(String),
-    /// The proxy is no URL of one that speaks HTTP.
+    /// Invalid URL of an HTTP proxy.
     #[error("the proxy `{0}` is no URL of one that speaks HTTP")]
     Proxy(String),
-    /// The file of certificates can't be read, or holds none.
+    /// The certificate file can't be read or contains no certificates.
     #[error("no certificates can be read from `{}`: {}", .0.display(), .1)]
     Certificates(PathBuf, io::Error),
 }
 
-/// A client of one server, with `rustls`. Certificates are verified.
+/// A client for one server, with `rustls`. Certificates are verified.
 pub struct HttpClient {
     url: Url,
     proxy: Option<Url>,
-    /// What is trusted instead of what the system trusts.
+    /// Certificate authorities that replace those of the system.
     certificates: Option<Vec<CertificateDer<'static>>>,
-    /// Made when something is sent first: reading the system's certificates takes milliseconds, which a launch has not.
+    /// Created on first use: reading the system's certificates takes milliseconds, which is too
+    /// long for an app's launch.
     tls: OnceLock<Result<Arc<ClientConfig>, rustls::Error>>,
     connect_timeout: Duration,
     timeout: Duration,
@@ -88,10 +96,10 @@ pub struct HttpClient {
 }
 
 impl HttpClient {
-    /// A client that posts to `url`, with these headers, what may be compressed.
+    /// Creates a client that posts to `url` with these headers. `gzip` allows compression.
     ///
     /// # Errors
-    /// [`TransportError`] where address, headers or options can't be used.
+    /// [`TransportError`] if the URL, a header or an option can't be used.
     pub fn new(
         url: &str,
         headers: Vec<(String, String)>,
@@ -125,24 +133,27 @@ impl HttpClient {
         })
     }
 
-    /// Posts a message, and waits for the answer. `leaves` is called before each piece of it leaves this machine: from the first on it may
-    /// arrive though no answer comes. Not called where there is no connection. After an error of `leaves` nothing more leaves.
+    /// Posts a message and waits for the answer.
+    ///
+    /// `leaves` is called before each piece of the message leaves this machine: after the first
+    /// call the message may arrive even if no answer is received. `leaves` isn't called if there is
+    /// no connection. After an error of `leaves`, nothing more is sent.
     ///
     /// # Errors
-    /// [`SendError`] where there is no answer; any answer, also one that refuses, is no error.
+    /// [`SendError`] if no answer is received. Any answer, including a refusal, is `Ok`.
     pub fn post(&self, message: &[u8], leaves: &mut dyn FnMut() -> io::Result<()>) -> Result<Response, SendError> {
         let now = Instant::now();
         let compressed = self.gzip.then(|| compress(message)).transpose();
         let compressed =
             compressed.map_err(|error| SendError::Network(format!("the message can't be compressed: {error}")))?;
         let body = compressed.as_deref().unwrap_or(message);
-        // A longer one is none.
+        // A longer timeout would overflow or is a mistake.
         let timeout = self.timeout.min(MAX_WAIT);
         let connection = self.connect(now + self.connect_timeout.min(timeout));
         let connection = connection.map_err(|error| SendError::Offline(error.to_string()))?;
         leaves().map_err(|error| SendError::Offline(error.to_string()))?;
 
-        // A proxy that the request itself goes to.
+        // A proxy that forwards the request.
         let forward = self.proxy.as_ref().filter(|_| !self.url.is_https);
         let length = body.len().to_string();
         let mut headers = vec![("Host", self.url.authority.as_str())];
@@ -160,15 +171,15 @@ impl HttpClient {
         let answer = connection.post(&target, &headers, body, leaves, now + timeout);
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
         match answer.status {
-            // The proxy's own: it wants a user, and has passed nothing on.
+            // From the proxy itself: it requires a login and has forwarded nothing.
             407 if forward.is_some() => Err(SendError::Offline("the proxy answers 407".to_owned())),
-            // It has no server, or has lost it.
+            // The proxy found no server, or lost the connection to it.
             502 | 504 if forward.is_some() => Err(SendError::Network(format!("the proxy answers {}", answer.status))),
             _ => Ok(answer),
         }
     }
 
-    /// To the server, or to a proxy that the request itself goes to.
+    /// Connects to the server, or to a proxy that forwards the request.
     fn connect(&self, deadline: Instant) -> io::Result<Connection> {
         let needs_tls = self.url.is_https || self.proxy.as_ref().is_some_and(|proxy| proxy.is_https);
         let tls = needs_tls.then(|| self.tls.get_or_init(|| tls::config(self.certificates.as_deref())).as_ref());
@@ -180,7 +191,7 @@ impl HttpClient {
     }
 }
 
-/// Whether it can be sent: a line end in one would begin another (RFC 9110, 5.6.2 and 5.5).
+/// Whether a header is valid: a line break would start another header (RFC 9110, 5.6.2 and 5.5).
 fn is_header(name: &str, value: &str) -> bool {
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     let is_text = |byte: u8| byte == b'\t' || (b' '..=b'~').contains(&byte);
@@ -193,15 +204,15 @@ fn compress(message: &[u8]) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// A URL without what may be a password in it, to be shown.
+/// Removes a possible password from a URL, for display.
 fn without_user(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
     if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
-/// The proxy that the environment names for a server with TLS or without, in curl's way: `HTTP_PROXY` in capitals is not asked, since a web
-/// server sets it from a request's header `Proxy`.
+/// Returns the environment's proxy for a server with or without TLS, as curl does. Upper-case
+/// `HTTP_PROXY` is ignored because a web server sets it from a request's `Proxy` header.
 fn proxy_of_environment(server: &Url, variable: impl Fn(&str) -> Option<String>) -> Option<Url> {
     let names: &[&str] = if server.is_https {
         &["https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"]
@@ -220,14 +231,14 @@ fn proxy_of_environment(server: &Url, variable: impl Fn(&str) -> Option<String>)
     proxy
 }
 
-/// A proxy's URL, which may go without `http://`.
+/// Parses a proxy's URL; `http://` may be missing.
 fn proxy_at(url: &str) -> Option<Url> {
     if url.contains("://") { Url::parse(url) } else { Url::parse(&format!("http://{url}")) }
 }
 
 impl fmt::Debug for HttpClient {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the headers, which hold keys.
+        // Omit the headers, which contain keys.
         out.debug_struct("HttpClient").field("url", &self.url).finish_non_exhaustive()
     }
 }

@@ -1,10 +1,13 @@
-//! What sinks share that deliver to a server: what waits is on the disk, and a thread of its own sends it.
+//! The shared parts of sinks that deliver to a server: an on-disk queue and a background sending
+//! thread.
 //!
-//! * [`Outbox`]: messages as files, each with what is known of it in its name;
-//! * [`SendingThread`]: rounds of sending, and the waits between them; [`backoff`] and [`parse_retry_after`] say how long those are;
-//! * [`HttpClient`]: one message over HTTPS, by the proxies and certificates that [`TransportOptions`] or the system say.
+//! * [`Outbox`]: messages as files, with each message's metadata in its file name;
+//! * [`SendingThread`]: sending rounds and the waits between them; [`backoff`] and
+//!   [`parse_retry_after`] compute those waits;
+//! * [`HttpClient`]: sends one message over HTTPS, with the proxies and certificates from
+//!   [`TransportOptions`] or the system.
 //!
-//! What a message is, and what a server's answer means, is for `coroner-sentry` and `coroner-otlp` to say.
+//! `coroner-sentry` and `coroner-otlp` define the messages and interpret the server's answers.
 #![deny(missing_docs)]
 
 mod connection;

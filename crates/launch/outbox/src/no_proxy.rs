@@ -1,8 +1,9 @@
-//! Which servers are reached without the environment's proxy: `NO_PROXY`, as curl and Go read it.
+//! Decides which servers are reached without the environment's proxy: `NO_PROXY`, interpreted as in
+//! curl and Go.
 
 use std::net::IpAddr;
 
-/// Whether `list` names `host`, as it stands in a URL.
+/// Whether `list` contains `host`, given as in a URL.
 pub(crate) fn is_listed(list: &str, host: &str) -> bool {
     let host = plain(host);
     let address: Option<IpAddr> = host.parse().ok();
@@ -15,7 +16,7 @@ pub(crate) fn is_listed(list: &str, host: &str) -> bool {
     })
 }
 
-/// In small letters, without the brackets of an IPv6 address, the dot at the end of a name and a port.
+/// Lower-cases a host and removes IPv6 brackets, the final dot of a name and the port.
 fn plain(text: &str) -> String {
     let text = match text.rsplit_once(':') {
         Some((host, port)) if port.parse::<u16>().is_ok() && (host.ends_with(']') || !host.contains(':')) => host,
@@ -38,7 +39,7 @@ fn is_in_network(address: IpAddr, network: &str, bits: &str) -> bool {
         return false;
     };
     let ((address, width), (network, network_width)) = (number(address), number(network));
-    // Of no bits at all nothing is left to compare.
+    // Shifting by all bits leaves nothing to compare.
     let shifted = |number: u128| number.checked_shr(128 - bits.min(128)).unwrap_or(0);
     width == network_width && bits <= width && shifted(address) == shifted(network)
 }

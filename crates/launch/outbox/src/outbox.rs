@@ -1,4 +1,4 @@
-//! What waits to be sent, on the disk, so that nothing is lost between a crash and a server that is reached.
+//! The on-disk queue, so that nothing is lost between a crash and the next connection.
 //!
 //! ```text
 //! <outbox>/
@@ -9,10 +9,13 @@
 //!   lock          held for moments, while `state.json` is changed
 //!   sending.lock  held by the process that sends
 //! ```
-//! Where no file may be locked, `lock.held` and `sending.lock.held` in their place ([`gate`](crate::gate)).
 //!
-//! All that is known of a message beside its bytes stands in its name, and changes by renaming, which happens or doesn't.
-//! Messages appear under their names whole. Several processes of one app may share an outbox: all may add, one sends.
+//! Where files can't be locked, `lock.held` and `sending.lock.held` replace the lock files
+//! ([`gate`](crate::gate)).
+//!
+//! All metadata of a message is in its file name, and changes by renaming, which is atomic.
+//! Messages appear under their names complete. Several processes of an app may share an outbox: all
+//! may add messages, one sends.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -30,22 +33,25 @@ use crate::gate::{Entered, Gate};
 use crate::locked::locked;
 use crate::waits::MAX_WAIT;
 
-/// Ids of what was sent that are kept, to tell what comes again.
+/// Number of ids of sent messages that are kept to detect duplicates.
 const REMEMBERED: usize = 200;
-/// Before this, 2025, no message was made: a clock that says so was wrong (a machine without a battery for it begins at 1970).
+/// Start of 2025, in milliseconds since the Unix epoch. An earlier time means a wrong clock (a
+/// machine without a clock battery starts at 1970).
 const FIRST_MS: u64 = 1_735_689_600_000;
-/// Largest message read back.
+/// Maximum size of a message that is read back, in bytes.
 const LARGEST: u64 = 256 << 20;
 
-/// How much an outbox may hold. What is oldest goes first.
+/// Limits on an outbox's contents. The oldest messages are removed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutboxLimits {
-    /// Most messages. Default: 100.
+    /// Maximum number of messages. Default: 100.
     pub number: usize,
-    /// Oldest message that has been tried. Default: 30 days. It is removed when the clock has said for as long again that it is older: the
-    /// clock may be wrong.
+    /// Maximum age of a message that has been tried. Default: 30 days.
+    ///
+    /// Because the clock may be wrong, a message is only removed after it has been considered too
+    /// old for this time again.
     pub age: Duration,
-    /// Most bytes, all messages together. Default: 64 MiB.
+    /// Maximum total size of all messages, in bytes. Default: 64 MiB.
     pub bytes: u64,
 }
 
@@ -55,18 +61,18 @@ impl Default for OutboxLimits {
     }
 }
 
-/// Ids of what was sent, to tell what comes again: the last 200.
+/// Ids of the last 200 sent messages, to detect duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct SentIds(Vec<String>);
 
 impl SentIds {
-    /// Whether `id` is among them.
+    /// Returns `true` if `id` was recorded.
     pub fn contains(&self, id: &str) -> bool {
         self.0.iter().any(|sent| sent == id)
     }
 
-    /// Adds one.
+    /// Records an id.
     pub fn note(&mut self, id: &str) {
         if !self.contains(id) {
             self.0.push(id.to_owned());
@@ -75,29 +81,30 @@ impl SentIds {
         }
     }
 
-    /// How many they are.
+    /// Returns the number of ids.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no ids.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// A message in the queue: what its name says.
+/// A queued message's metadata, from its file name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    /// When it was put there: milliseconds since the Unix epoch.
+    /// When the message was queued: milliseconds since the Unix epoch.
     pub made_ms: u64,
-    /// How often sending it has failed.
+    /// Number of failed attempts to send it.
     pub tries: u32,
-    /// When it may be tried again: seconds since the Unix epoch.
+    /// Earliest time of the next attempt: seconds since the Unix epoch.
     pub not_before: u64,
-    /// The id of its event.
+    /// The id of the message's event.
     pub event_id: String,
-    /// The session that it ends, as 32 digits; empty if none, as in all protocols but Sentry's, or if the server may have it already.
+    /// The session that the message ends, as 32 digits; empty if none (always, except for Sentry),
+    /// or if the server may have received its update already.
     pub session: String,
 }
 
@@ -117,11 +124,12 @@ impl Entry {
             event_id: parts.next()?.to_owned(),
             session: parts.next().map(|session| if session == "0" { String::new() } else { session.to_owned() })?,
         };
-        // Another way to write the same numbers would be another file.
+        // A different spelling of the same numbers would be a different file.
         (parts.next().is_none() && entry.file_name(extension) == name).then_some(entry)
     }
 
-    /// How long it has to wait still. A time that is days away was written under another clock.
+    /// Returns how long the message still has to wait. A time more than [`MAX_WAIT`] ahead was
+    /// written with a different clock and is ignored.
     pub fn wait(&self, now: SystemTime) -> Option<Duration> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let wait = Duration::from_secs(self.not_before).checked_sub(now)?;
@@ -132,27 +140,28 @@ impl Entry {
         UNIX_EPOCH.checked_add(Duration::from_millis(self.made_ms)).unwrap_or(UNIX_EPOCH)
     }
 
-    /// Whether it is older than `limit`, by the clock. Of one that has not been tried, or was made before there were any, the clock that says so may be
-    /// wrong, and was: it is not thrown away for it.
+    /// Whether the message is older than `limit` by the clock. `false` for messages that have not
+    /// been tried or date from before 2025: the clock may be or have been wrong, and they are not
+    /// removed for that.
     fn is_too_old(&self, limit: Duration, now: SystemTime) -> bool {
         let was_tried = self.tries > 0 || self.not_before > 0;
-        // A time in the future (a clock set back) is not old.
+        // A time in the future (a clock set back) doesn't count as old.
         was_tried && self.made_ms >= FIRST_MS && now.duration_since(self.made()).unwrap_or_default() > limit
     }
 }
 
-/// What came of putting a message into the queue.
+/// The outcome of queueing a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
-    /// It is there.
+    /// The message was queued.
     Added,
-    /// It was there already, or has been sent before.
+    /// The message is already queued, was given up, or was sent before.
     Known,
-    /// The user does not agree: it is not there.
+    /// The message was not queued because the user has refused consent.
     Refused,
 }
 
-/// An outbox, held open. Two in one process for one directory are one.
+/// An open outbox. Two in one process for the same directory share their state.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     shared: Arc<Shared>,
@@ -161,42 +170,44 @@ pub struct Outbox {
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    /// That of a message's file.
+    /// The file extension of messages.
     extension: &'static str,
-    /// The file whose record lock keeps other processes out, and the mutex that keeps this one's threads out. The file must
-    /// not be opened twice: closing one descriptor of a file loses a process all its record locks on it.
+    /// A file whose record lock excludes other processes, and a mutex that excludes this process's
+    /// threads. The file must not be opened twice: closing any of its descriptors releases all of
+    /// the process's record locks on it.
     lock: Mutex<Gate>,
     sending: Mutex<Gate>,
 }
 
-/// The outboxes that a process holds open.
+/// A process's open outboxes.
 struct Open {
     process: u32,
     outboxes: Mutex<Vec<Weak<Shared>>>,
 }
 
 impl Open {
-    /// Those of this process. A child made by `fork` makes a list of its own, and opens its outboxes for itself: its parent's list, and
-    /// each outbox in it, may be locked by a thread that the child does not have.
+    /// Returns the list for this process. A child created by `fork` starts its own list and opens
+    /// its outboxes itself, because the parent's list and outboxes may be locked by a thread that
+    /// doesn't exist in the child.
     fn of_this_process() -> &'static Self {
         static OPEN: AtomicPtr<Open> = AtomicPtr::new(ptr::null_mut());
         let process = std::process::id();
         loop {
             let open = OPEN.load(Ordering::Acquire);
-            // SAFETY: null, or from `Box::into_raw` below, and never freed once it is stored.
+            // SAFETY: null, or from `Box::into_raw` below, and never freed once stored.
             if let Some(open) = unsafe { open.as_ref() }.filter(|open| open.process == process) {
                 return open;
             }
             let new = Box::into_raw(Box::new(Self { process, outboxes: Mutex::default() }));
             if OPEN.compare_exchange(open, new, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-                // SAFETY: made above, and given to nobody.
+                // SAFETY: created above and not shared.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
     }
 }
 
-/// The right to send, for one process and one thread, until dropped.
+/// The exclusive right to send, held by one thread of one process until dropped.
 #[derive(Debug)]
 pub struct Sending<'a> {
     _entered: Entered<'a>,
@@ -207,11 +218,11 @@ const GIVEN_UP: &str = "given-up";
 const STATE: &str = "state.json";
 
 impl Outbox {
-    /// Opens the outbox in the directory `path`, which is made where it does not exist, for its owner only. Its messages are files with
-    /// that extension.
+    /// Opens the outbox in the directory `path`, which is created if necessary, accessible only to
+    /// its owner. Messages are files with the given extension.
     ///
     /// # Errors
-    /// It can't be made or opened.
+    /// An I/O error if the directory or its files can't be created or opened.
     pub fn open(path: &Path, extension: &'static str) -> io::Result<Self> {
         let builder = private_directories();
         for directory in [path.to_owned(), path.join(QUEUE), path.join(GIVEN_UP)] {
@@ -233,12 +244,12 @@ impl Outbox {
         Ok(Self { shared })
     }
 
-    /// Its directory.
+    /// Returns the outbox's directory.
     pub fn path(&self) -> &Path {
         &self.shared.path
     }
 
-    /// The right to send; `None` while another process has it.
+    /// Acquires the right to send; `None` while another process holds it.
     pub fn try_send(&self) -> Option<Sending<'_>> {
         Some(Sending { _entered: Entered::at_once(locked(&self.shared.sending))? })
     }
@@ -247,11 +258,11 @@ impl Outbox {
         self.shared.path.join(folder).join(entry.file_name(self.shared.extension))
     }
 
-    /// Reads and changes what is kept beside the messages; nobody else does meanwhile. Of a process killed in it, the state
-    /// before stands.
+    /// Changes the state under a lock. If the process is killed during the change, the previous
+    /// state remains.
     ///
     /// # Errors
-    /// The state can't be read for now, or not written.
+    /// An I/O error if the state can't be read at present, or can't be written.
     pub fn update<S, R>(&self, change: impl FnOnce(&mut S) -> R) -> io::Result<R>
     where
         S: Serialize + DeserializeOwned + Default + Clone + PartialEq,
@@ -268,13 +279,14 @@ impl Outbox {
         })
     }
 
-    /// What is kept beside the messages. A file that is damaged counts as none: what is lost with it are counts and limits,
-    /// and what was sent may be sent again under its old id.
+    /// Reads the state. A damaged file counts as empty: counts and limits are lost, and messages
+    /// may be sent again with their old ids.
     pub fn read_state<S: DeserializeOwned + Default>(&self) -> S {
         self.try_read_state().unwrap_or_default()
     }
 
-    /// The same, for a change: what can't be read for now must not be written anew.
+    /// Like [`read_state`](Self::read_state), for a change: a state that can't be read at present
+    /// must not be overwritten.
     fn try_read_state<S: DeserializeOwned + Default>(&self) -> io::Result<S> {
         let bytes = match open_file(&self.shared.path.join(STATE)).and_then(read_whole) {
             Err(error) if is_passing(&error) => return Err(error),
@@ -283,11 +295,11 @@ impl Outbox {
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
-    /// Puts a message into the queue, durably, unless one of that event is there or was given up, or the user has refused. `session` is the one that it
-    /// ends, empty if none.
+    /// Durably queues a message, unless its event is already queued or was given up, or the user
+    /// has refused. `session` is the session that the message ends; empty if none.
     ///
     /// # Errors
-    /// It can't be written.
+    /// An I/O error if the message can't be written.
     pub fn push(&self, event_id: &str, session: &str, message: &[u8], now: SystemTime) -> io::Result<Pushed> {
         if self.holds(event_id)? {
             return Ok(Pushed::Known);
@@ -297,7 +309,7 @@ impl Outbox {
         let entry = Entry { made_ms, tries: 0, not_before: 0, event_id, session };
         let queue = self.shared.path.join(QUEUE);
         write_atomically(&queue, &entry.file_name(self.shared.extension), message)?;
-        // A refusal may have come meanwhile, and have removed what was there before this one.
+        // The user may have refused in the meantime, after which the older messages were removed.
         if self.is_refused().unwrap_or(false) {
             self.remove(&entry)?;
             return Ok(Pushed::Refused);
@@ -305,24 +317,24 @@ impl Outbox {
         Ok(Pushed::Added)
     }
 
-    /// Whether a message of that event is in the queue or was given up.
+    /// Whether a message of the event is queued or was given up.
     fn holds(&self, event_id: &str) -> io::Result<bool> {
         let is = |entry: &Entry| entry.event_id == event_id;
         Ok(self.list(QUEUE)?.iter().any(is) || self.list(GIVEN_UP)?.iter().any(is))
     }
 
-    /// What is in the queue, oldest first.
+    /// Returns the queued messages, oldest first.
     ///
     /// # Errors
-    /// It can't be listed.
+    /// An I/O error if the directory can't be listed.
     pub fn queue(&self) -> io::Result<Vec<Entry>> {
         self.list(QUEUE)
     }
 
-    /// What was given up, oldest first.
+    /// Returns the messages that were given up, oldest first.
     ///
     /// # Errors
-    /// It can't be listed.
+    /// An I/O error if the directory can't be listed.
     pub fn given_up(&self) -> io::Result<Vec<Entry>> {
         self.list(GIVEN_UP)
     }
@@ -337,10 +349,10 @@ impl Outbox {
         Ok(entries)
     }
 
-    /// The message of an entry; `None` if it is gone.
+    /// Reads an entry's message; `None` if it was removed.
     ///
     /// # Errors
-    /// It can't be read.
+    /// An I/O error if the file can't be read.
     pub fn read(&self, entry: &Entry) -> io::Result<Option<Vec<u8>>> {
         match open_file(&self.path_of(QUEUE, entry)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -348,50 +360,52 @@ impl Outbox {
         }
     }
 
-    /// Puts an entry off. Gives it as it is then.
+    /// Postpones an entry. Returns the renamed entry.
     ///
     /// # Errors
-    /// It can't be renamed.
+    /// An I/O error if the file can't be renamed.
     pub fn put_off(&self, entry: &Entry, tries: u32, not_before: SystemTime) -> io::Result<Entry> {
         let not_before = not_before.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         self.rename(entry, Entry { tries, not_before, ..entry.clone() })
     }
 
-    /// Sets which session the message of an entry is to tell of; an empty text for none. Gives the entry as it is then.
+    /// Sets the session whose update an entry's message carries; an empty text for none. Returns
+    /// the renamed entry.
     ///
     /// # Errors
-    /// It can't be renamed.
+    /// An I/O error if the file can't be renamed.
     pub fn set_session(&self, entry: &Entry, session: &str) -> io::Result<Entry> {
         self.rename(entry, Entry { session: session.to_owned(), ..entry.clone() })
     }
 
-    /// One that is gone meanwhile (a refusal, the limits) stays so.
+    /// Renames an entry. An entry that was removed in the meantime (by a refusal or the limits)
+    /// stays removed.
     fn rename(&self, entry: &Entry, other: Entry) -> io::Result<Entry> {
         move_file(&self.path_of(QUEUE, entry), &self.path_of(QUEUE, &other))?;
         Ok(other)
     }
 
-    /// Takes an entry out that has been sent. Note that it was, before.
+    /// Removes an entry that was sent. The caller must record its id first.
     ///
     /// # Errors
-    /// It can't be removed.
+    /// An I/O error if the file can't be removed.
     pub fn remove(&self, entry: &Entry) -> io::Result<()> {
         remove(&self.path_of(QUEUE, entry))
     }
 
-    /// Sets an entry aside that will not be sent again by itself.
+    /// Sets an entry aside; it isn't retried automatically.
     ///
     /// # Errors
-    /// It can't be moved.
+    /// An I/O error if the file can't be moved.
     pub fn give_up(&self, entry: &Entry) -> io::Result<()> {
         move_file(&self.path_of(QUEUE, entry), &self.path_of(GIVEN_UP, entry))
     }
 
-    /// Puts all that was given up back into the queue, and has nothing wait there any longer: the server that refused it is no longer the one that is
-    /// asked.
+    /// Returns all entries that were given up to the queue and makes all queued entries due now,
+    /// because the server that refused them has been replaced.
     ///
     /// # Errors
-    /// It can't be moved.
+    /// An I/O error if a file can't be moved.
     pub fn revive(&self) -> io::Result<()> {
         for entry in self.list(GIVEN_UP)? {
             let again = Entry { tries: 0, not_before: 0, ..entry.clone() };
@@ -406,7 +420,7 @@ impl Outbox {
     /// Removes all messages.
     ///
     /// # Errors
-    /// Something can't be removed.
+    /// An I/O error if something can't be removed.
     pub fn clear(&self) -> io::Result<()> {
         for folder in [QUEUE, GIVEN_UP] {
             for entry in self.list(folder)? {
@@ -416,11 +430,12 @@ impl Outbox {
         clear_temporaries(&self.shared.path.join(QUEUE), Duration::ZERO)
     }
 
-    /// Removes the oldest until what is left is within the limits, those that were given up first. `lost` is shown each that was
-    /// still to be sent, with its message if that can be read, before it is removed. Says how many went.
+    /// Removes the oldest messages until the rest is within the limits, starting with those given
+    /// up; returns how many were removed. `lost` is called for each queued message, with its
+    /// content if it can be read, before it is removed.
     ///
     /// # Errors
-    /// Something can't be listed or removed.
+    /// An I/O error if something can't be listed or removed.
     pub fn enforce(
         &self,
         limits: &OutboxLimits,
@@ -461,7 +476,8 @@ impl Outbox {
 
 const TEMPORARY: &str = ".new-";
 
-/// Removes what a process killed while it wrote has left in a folder, so long ago or longer.
+/// Removes temporary files of at least the age `ago` from a folder, left by processes killed during
+/// a write.
 fn clear_temporaries(folder: &Path, ago: Duration) -> io::Result<()> {
     for file in fs::read_dir(folder)? {
         let file = file?;
@@ -475,8 +491,9 @@ fn clear_temporaries(folder: &Path, ago: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a message has been too old for as long as it may be old. A clock that was set ahead says at once that it is too old, and another
-/// time that it is not: when it was first said, and not contradicted since, is the time that its file has as that of its last change.
+/// Whether a message has been considered too old for the time `limit`. With a clock that was set
+/// ahead, it is too old at once and later it isn't. The file's modification time records since when
+/// the message has been too old without interruption.
 fn is_over(entry: &Entry, path: &Path, written: SystemTime, limit: Duration, now: SystemTime) -> bool {
     let is_too_old = entry.is_too_old(limit, now);
     let is_noted = entry.made().checked_add(limit).is_some_and(|end| written > end);
@@ -492,7 +509,7 @@ fn is_over(entry: &Entry, path: &Path, written: SystemTime, limit: Duration, now
     false
 }
 
-/// Renames a file, if it is there.
+/// Renames a file, if it exists.
 fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     match fs::rename(from, to) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -500,15 +517,15 @@ fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts bytes under a name, whole and on the disk.
+/// Writes a file atomically and durably.
 pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    // Made with mode 0600; removed when it can't be finished.
+    // Created with mode 0600; removed if the write fails.
     let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
     file.write_all(bytes)?;
     file.as_file().sync_all()?;
     let place = directory.join(name);
     if let Err(failed) = file.persist(&place) {
-        // A directory in its place is nobody's of this program.
+        // A directory in its place is not from this program.
         if !fs::symlink_metadata(&place).is_ok_and(|metadata| metadata.is_dir()) {
             return Err(failed.error);
         }
@@ -518,7 +535,7 @@ pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io
     sync_directory(directory)
 }
 
-/// Opens a file to be read. A link is not followed, and a pipe, which would never begin, is none.
+/// Opens a regular file for reading. Doesn't follow links, and fails for a pipe, which could block.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).neither_link_nor_pipe().open(path)?;
     if file.metadata()?.is_file() {
@@ -534,7 +551,7 @@ fn read_whole(file: File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Removes what is there, a directory with all that is in it.
+/// Removes a file, or a directory with its contents.
 pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(_) if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) => fs::remove_dir_all(path),

@@ -1,4 +1,4 @@
-//! The thread that sends: it is there while something waits.
+//! The background sending thread; it runs while messages are queued.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -7,19 +7,21 @@ use std::time::{Duration, Instant};
 
 use crate::locked::locked;
 
-/// The sending thread sleeps no longer than this: clocks are set, networks come back.
+/// Maximum sleep of the sending thread. Longer sleeps would miss clock changes and networks that
+/// come back.
 const MAX_SLEEP: Duration = Duration::from_hours(1);
 
-/// What a round of sending leaves.
+/// The result of a sending round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// How much waits.
+    /// Number of messages still queued.
     pub left: usize,
-    /// When it is worth to try again.
+    /// Wait until the next attempt is due; `None` if no attempt is planned.
     pub again: Option<Duration>,
 }
 
-/// A thread that sends in rounds, and sleeps until the next is due. It ends when nothing waits, and begins when it is woken.
+/// A thread that sends in rounds and sleeps in between. It ends when nothing is queued, and starts
+/// when it is woken.
 pub struct SendingThread {
     shared: Arc<Shared>,
 }
@@ -31,33 +33,34 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What the thread is at.
+/// The thread's progress.
 #[derive(Debug, Default)]
 struct Work {
     running: bool,
-    /// How often something was asked for.
+    /// Number of requests for a round so far.
     asked: u64,
-    /// How much of that had been asked for when the last round began.
+    /// Value of `asked` when the last round started.
     begun: u64,
-    /// How much of it the last round that came to its end had seen.
+    /// Value of `begun` of the last finished round.
     served: u64,
-    /// What the last of them left.
+    /// Result of the last finished round.
     last: Round,
 }
 
 impl SendingThread {
-    /// A thread with that name, which is not begun yet. A round sends what is due.
+    /// Creates a thread with the given name, without starting it. `round` sends what is due.
     pub fn new(name: &'static str, round: impl Fn() -> Round + Send + Sync + 'static) -> Self {
         let shared = Shared { name, round: Box::new(round), work: Mutex::default(), changed: Condvar::new() };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Starts sending in the background, if it isn't going on.
+    /// Starts sending in the background, if it isn't already running.
     pub fn wake(&self) {
         self.ask();
     }
 
-    /// Asks for a round, and says which [`Work::served`] tells that one that began after this call is over.
+    /// Requests a round. Returns the value that [`Work::served`] reaches when a round that started
+    /// after this call is finished.
     fn ask(&self) -> u64 {
         let mut work = locked(&self.shared.work);
         work.asked += 1;
@@ -75,10 +78,12 @@ impl SendingThread {
         asked
     }
 
-    /// Sends what may be sent now, and waits for it, at most `timeout`. Says whether nothing is left.
+    /// Sends what may be sent now and waits for at most `timeout`. Returns `true` if nothing is
+    /// left.
     pub fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
-        // A round that is going on may have begun before what is to be flushed came: it is not the one to wait for.
+        // A round in progress may have started before the messages to be flushed were queued, so
+        // wait for the next one.
         let asked = self.ask();
         let mut work = locked(&self.shared.work);
         while work.served < asked {
@@ -96,14 +101,14 @@ impl SendingThread {
 }
 
 impl Shared {
-    /// The thread: rounds, and sleeps until the next is due.
+    /// The thread's main loop: runs rounds, and sleeps until the next is due.
     fn run(&self) {
         let mut work = locked(&self.work);
         loop {
             work.begun = work.asked;
             drop(work);
             let round = std::panic::catch_unwind(AssertUnwindSafe(|| (self.round)()));
-            // What made a round panic will do so again.
+            // A round that panicked would probably panic again.
             let round = round.unwrap_or(Round { left: 1, again: None });
             work = locked(&self.work);
             work.served = work.begun;

@@ -1,4 +1,4 @@
-//! TLS by `rustls`, with no more of it than a client needs that shows no certificate of its own.
+//! TLS with `rustls`, limited to the parts that a client without its own certificate needs.
 
 use std::io;
 use std::path::Path;
@@ -17,10 +17,10 @@ use rustls::sign::SigningKey;
 use rustls::{ClientConfig, RootCertStore, SignatureScheme};
 use webpki::ring as signatures;
 
-/// What a client is made of that trusts these authorities, or those of the system where none are given.
+/// Creates a client configuration that trusts these authorities, or the system's if `None`.
 ///
 /// # Errors
-/// None of TLS's versions can be spoken.
+/// [`rustls::Error`] if no TLS version is supported.
 pub(crate) fn config(certificates: Option<&[CertificateDer<'static>]>) -> Result<Arc<ClientConfig>, rustls::Error> {
     let mut roots = RootCertStore::empty();
     match certificates {
@@ -28,7 +28,8 @@ pub(crate) fn config(certificates: Option<&[CertificateDer<'static>]>) -> Result
         None => trust_the_system(&mut roots),
     }
     let provider = CryptoProvider {
-        // Every server with TLS 1.3 has AES (RFC 8446, 9.1), and those with 1.2 that are known have it, too.
+        // Every server with TLS 1.3 supports AES (RFC 8446, 9.1), and so do all known servers with
+        // TLS 1.2.
         cipher_suites: vec![
             TLS13_AES_256_GCM_SHA384,
             TLS13_AES_128_GCM_SHA256,
@@ -44,12 +45,12 @@ pub(crate) fn config(certificates: Option<&[CertificateDer<'static>]>) -> Result
     };
     let config = ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions()?;
     let mut config = config.with_root_certificates(roots).with_no_client_auth();
-    // Messages are rare: no session is there to be taken up again.
+    // Messages are too rare for session resumption to be useful.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }
 
-/// The signatures that `rustls` takes with *ring*, in its order.
+/// The signature algorithms that `rustls` accepts with *ring*, in the same order.
 const SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     all: &[
         signatures::ECDSA_P256_SHA256,
@@ -68,7 +69,7 @@ const SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
         signatures::RSA_PKCS1_2048_8192_SHA512_ABSENT_PARAMS,
     ],
     mapping: &[
-        // TLS 1.2 does not say by the scheme which curve it is.
+        // In TLS 1.2 the scheme doesn't determine the curve.
         (SignatureScheme::ECDSA_NISTP384_SHA384, &[signatures::ECDSA_P384_SHA384, signatures::ECDSA_P256_SHA384]),
         (SignatureScheme::ECDSA_NISTP256_SHA256, &[signatures::ECDSA_P256_SHA256, signatures::ECDSA_P384_SHA256]),
         (SignatureScheme::ED25519, &[signatures::ED25519]),
@@ -81,7 +82,8 @@ const SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     ],
 };
 
-/// Random numbers are the system's; keys of a certificate of one's own there are none.
+/// Random numbers come from the system; no private key is needed, because the client has no
+/// certificate.
 #[derive(Debug)]
 struct System;
 
@@ -97,7 +99,7 @@ impl KeyProvider for System {
     }
 }
 
-/// What the system trusts, else Mozilla's list.
+/// Adds the authorities that the system trusts, or Mozilla's list.
 fn trust_the_system(roots: &mut RootCertStore) {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
@@ -107,10 +109,10 @@ fn trust_the_system(roots: &mut RootCertStore) {
     }
 }
 
-/// The certificates of a file, of which there has to be one.
+/// Reads a file that contains at least one certificate.
 ///
 /// # Errors
-/// The file can't be read, or has none.
+/// An I/O error if the file can't be read or contains no certificate.
 pub(crate) fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let bytes = std::fs::read(path)?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();

@@ -1,27 +1,28 @@
-//! Where a server or a proxy is.
+//! Parses the URLs of servers and proxies.
 
 use std::fmt;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-/// A URL with a host: `SCHEME://USER:PASSWORD@HOST:PORT/PATH?QUERY`. Its texts have no character that ends a line of a request.
+/// A URL with a host: `SCHEME://USER:PASSWORD@HOST:PORT/PATH?QUERY`. Its strings contain no line
+/// breaks, so they can be used in a request.
 #[derive(Clone)]
 pub(crate) struct Url {
     pub(crate) is_https: bool,
-    /// A name or an address; an IPv6 address without its brackets.
+    /// A name or an address; IPv6 addresses without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
-    /// Host and port as they stand in the URL.
+    /// Host and port as written in the URL.
     pub(crate) authority: String,
     /// Path and query.
     pub(crate) target: String,
-    /// What an `Authorization` has of its user and password.
+    /// The value of an `Authorization` header for the URL's user and password.
     pub(crate) authorization: Option<String>,
 }
 
 impl Url {
-    /// Reads one of HTTP or HTTPS.
+    /// Parses an `http` or `https` URL.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let is_https = scheme.eq_ignore_ascii_case("https");
@@ -34,7 +35,7 @@ impl Url {
             Some((user, authority)) => (Some(user), authority),
             None => (None, before),
         };
-        // The colons of an IPv6 address are in its brackets.
+        // Skip the colons of an IPv6 address, which are inside its brackets.
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => (host, port),
             _ => (authority, ""),
@@ -55,14 +56,14 @@ impl Url {
         })
     }
 
-    /// Host and port, as CONNECT wants them.
+    /// Returns host and port in the form that CONNECT requires.
     pub(crate) fn host_and_port(&self) -> String {
         let Self { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 }
 
-/// Without user and password.
+/// Writes the URL without user and password.
 impl fmt::Debug for Url {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { is_https, authority, target, .. } = self;
@@ -70,7 +71,7 @@ impl fmt::Debug for Url {
     }
 }
 
-/// User and password of a URL, in which either may have characters as `%41`, as RFC 7617 wants them.
+/// Encodes a URL's user and password, which may be percent-encoded (`%41`), as RFC 7617 requires.
 fn basic(user: &str) -> String {
     let (user, password) = user.split_once(':').unwrap_or((user, ""));
     let mut bytes = decode(user);

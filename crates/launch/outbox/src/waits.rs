@@ -1,17 +1,19 @@
-//! How long to wait before a server is asked again.
+//! Computes how long to wait before contacting a server again.
 
 use std::time::{Duration, SystemTime};
 
-/// No wait is longer than this, whatever a server or a clock says.
+/// Maximum wait, whatever a server or a clock says.
 pub const MAX_WAIT: Duration = Duration::from_hours(24);
 
-/// How long to wait after `tries` tries have failed before: `first`, doubling with the first `doublings` of them.
+/// Returns the wait after `tries` earlier failed attempts: `first`, doubled for each of the first
+/// `doublings` attempts.
 pub fn backoff(first: Duration, doublings: u32, tries: u32) -> Duration {
     let most = doublings.saturating_sub(1).min(16);
     first.saturating_mul(1 << tries.min(most)).min(MAX_WAIT)
 }
 
-/// `Retry-After` (RFC 9110, 10.2.3): seconds, or a date. A day at most.
+/// Parses `Retry-After` (RFC 9110, 10.2.3), a number of seconds or a date. The result is at most a
+/// day.
 pub fn parse_retry_after(text: &str, now: SystemTime) -> Option<Duration> {
     let text = text.trim();
     if let Ok(seconds) = text.parse::<f64>() {

@@ -6,7 +6,8 @@ use super::*;
 #[test]
 fn an_address_that_does_not_answer_leaves_time_to_the_next() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    // SAFETY: a descriptor that is open. It takes one connection, and nobody accepts it: of others it says nothing.
+    // SAFETY: an open descriptor. Its backlog takes one connection, which nobody accepts; others
+    // get no answer.
     assert_eq!(unsafe { libc::listen(silent.as_raw_fd(), 0) }, 0);
     let address = silent.local_addr().unwrap();
     let try_once = |_| TcpStream::connect_timeout(&address, Duration::from_millis(300)).ok();
@@ -25,7 +26,7 @@ fn an_address_that_does_not_answer_leaves_time_to_the_next() {
 fn what_comes_before_an_answer_is_none_and_some_answers_have_no_body() {
     for (text, status, body) in [
         ("HTTP/1.1 103 Early\r\nLink: a\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\nok", 200, "ok"),
-        // The connection stays open behind it: whoever waited for a body would wait for the deadline.
+        // The connection stays open afterwards: waiting for a body would last until the deadline.
         ("HTTP/1.1 204 No Content\r\n\r\nof another answer", 204, ""),
     ] {
         let answer = read_answer(&mut text.as_bytes()).unwrap();
