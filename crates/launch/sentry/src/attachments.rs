@@ -1,4 +1,4 @@
-//! The files that go with an event: what the run itself declared or registered, and the limit on all of them together.
+//! Files sent with an event: memory and files that the run registered, and their total size limit.
 
 use std::fs;
 use std::io::{self, Read};
@@ -12,9 +12,12 @@ use serde_json::{Map, Value};
 use crate::envelope::{Attachment, AttachmentKind};
 use crate::event::Event;
 
-/// What the run of a report left to be attached: memory that it registered, and files that it declared, all together at most `most` bytes
-/// by the sizes that the files have now. The largest are not even read; their names are given beside. The event says which files are
-/// missing, and why: they may have been removed since.
+/// Returns the memory and the files that the report's run registered as attachments, and the names
+/// of files that were left out for size.
+///
+/// The files have at most `most` bytes in total, by their current sizes; the largest are left out
+/// without being read. The event records which files are missing and why: they may have been
+/// removed since.
 pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachment>, Vec<String>) {
     let memory = report.app_memory.iter().map(|memory| Attachment {
         filename: memory.name.clone(),
@@ -47,7 +50,8 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachmen
             Ok(Some(bytes)) => attachments.push(Attachment {
                 filename: declared.name.clone(),
                 content_type: declared.content_type.clone(),
-                // One that an app attaches is a file like others, and so is one that was cut before its header.
+                // A minidump that the app attached is an ordinary file, and so is one truncated
+                // before its header.
                 kind: if is_of_system && is_minidump(declared) && bytes.starts_with(b"MDMP") {
                     AttachmentKind::Minidump
                 } else {
@@ -65,8 +69,8 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachmen
     (attachments, left_out)
 }
 
-/// Leaves the largest out until the rest has at most `most` bytes, and returns their names. The event says them, with those that
-/// `left_out` names already.
+/// Removes the largest attachments until the rest has at most `most` bytes, and returns the removed
+/// names together with `left_out`. The event records them.
 pub fn limit(
     attachments: &mut Vec<Attachment>,
     most: usize,
@@ -92,7 +96,8 @@ fn note(event: &mut Event, key: &str, value: Value) {
     }
 }
 
-/// The size of a regular file. A pipe or a device has no end, or never begins, and to open it may do something to it.
+/// Returns the size of a regular file. A pipe or a device may block or never end, and opening it
+/// may have side effects.
 fn size_of(path: &Path) -> io::Result<u64> {
     let metadata = fs::metadata(path)?;
     if metadata.is_file() { Ok(metadata.len()) } else { Err(is_no_file()) }
@@ -102,19 +107,19 @@ fn is_no_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
 }
 
-/// The content of a file; `None` if it is larger than `most`.
+/// Reads a file; `None` if it is larger than `most` bytes.
 pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>> {
     let limit = most as u64;
     if size_of(path)? > limit {
         return Ok(None);
     }
-    // Another one may stand there by now: a pipe must not be waited for.
+    // The file may have been replaced since: opening a pipe must not block.
     let file = open_waiting_for_nothing(path)?;
     if !file.metadata()?.is_file() {
         return Err(is_no_file());
     }
     let mut bytes = Vec::new();
-    // What is written to it meanwhile counts, too.
+    // Data appended in the meantime counts too.
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= limit).then_some(bytes))
 }

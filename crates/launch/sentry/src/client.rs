@@ -1,4 +1,5 @@
-//! From reports and runs to what is sent: events are made, sampled, shown to the app and kept; a thread sends them.
+//! The client: turns reports and runs into queued events and sessions; a background thread sends
+//! them.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -24,9 +25,10 @@ use crate::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_coun
 use crate::termination::{self, Conditions};
 use crate::transport::{HttpTransport, Transport, TransportError, project};
 
-/// Delivers to one server: keeps what it is given in an outbox on the disk, and sends it from a thread of its own.
+/// Delivers reports to one server: stores events in an on-disk outbox and sends them from a
+/// background thread.
 ///
-/// It may be cloned; all clones are one.
+/// Clones share the same state.
 #[derive(Clone)]
 pub struct Client {
     inner: Arc<Inner>,
@@ -37,51 +39,51 @@ struct Inner {
     outbox: Outbox,
     sender: Arc<Sender>,
     thread: SendingThread,
-    /// What this run is of, once that is known.
+    /// The conditions of the current run, once known.
     current: Mutex<Option<Conditions>>,
 }
 
-/// A client can't be made.
+/// An error from opening a client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The outbox can't be opened.
     #[error("the outbox can't be opened: {0}")]
     Outbox(io::Error),
-    /// The server can't be reached as the options want it.
+    /// The transport's options can't be used.
     #[error("{0}")]
     Transport(TransportError),
 }
 
-/// What became of a report.
+/// The outcome of capturing a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Captured {
-    /// It is kept and will be sent.
+    /// Queued for sending.
     Kept,
-    /// It has come before.
+    /// Already queued or sent.
     Known,
-    /// It is not among the sampled.
+    /// Dropped by sampling.
     Sampled,
-    /// The app's `before_send` dropped it.
+    /// Dropped by the app's `before_send`.
     Dropped,
-    /// The user does not agree.
+    /// Dropped because the user has refused consent.
     Refused,
 }
 
 impl Client {
-    /// A client with its outbox in `directory`, sending over HTTP.
+    /// Opens a client with its outbox in `directory` that sends over HTTP.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// [`OpenError`] if the outbox can't be opened or the transport's options can't be used.
     pub fn open(options: Options, directory: &Path) -> Result<Self, OpenError> {
         let transport = HttpTransport::new(&options.dsn, &options.transport).map_err(OpenError::Transport)?;
         Self::with_transport(options, directory, Box::new(transport))
     }
 
-    /// A client that sends by a transport of the caller's.
+    /// Opens a client that sends with the given transport.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// [`OpenError`] if the outbox can't be opened.
     pub fn with_transport(
         options: Options,
         directory: &Path,
@@ -91,12 +93,13 @@ impl Client {
         let identity = identity(&options);
         let is_other = |state: &crate::outbox::State| !state.dsn.is_empty() && state.dsn != identity;
         if is_other(&outbox.read_state()) {
-            // Before the note: a process that is killed between the two does it again.
+            // Revive the entries before storing the new identity: if the process is killed in
+            // between, the next run repeats both steps.
             outbox.revive().map_err(OpenError::Outbox)?;
         }
         let note = |state: &mut crate::outbox::State| {
             if is_other(state) {
-                // What another server wanted is not this one's.
+                // Limits of another server don't apply to this one.
                 state.rate_limits.clear();
                 state.sessions_after = 0;
             }
@@ -114,16 +117,17 @@ impl Client {
         &self.inner.options
     }
 
-    /// Its outbox.
+    /// Returns the client's outbox.
     pub fn outbox(&self) -> &Outbox {
         &self.inner.outbox
     }
 
-    /// Takes a report: makes its event and keeps it to be sent. A fatal crash ends the run's session, and so does a hang in which
-    /// the process was ended.
+    /// Captures a report: creates its event and queues it. A fatal crash, or a hang that was
+    /// killed, also ends the run's session.
     ///
     /// # Errors
-    /// It can't be kept (the disk is full). It may come again: an event that is kept or was sent already is known by its id.
+    /// An I/O error if the event can't be stored, for example because the disk is full. The report
+    /// may be captured again: an event that is queued or already sent is recognised by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
         let options = &self.inner.options;
         if self.outbox().is_refused()? {
@@ -137,7 +141,8 @@ impl Client {
         self.keep(event, session, |event| self.attachments(report, event))
     }
 
-    /// Puts an event into the outbox, with what goes with it, if it is to be sent.
+    /// Queues an event with its attachments and its session update, unless sampling or
+    /// `before_send` drops it.
     fn keep(
         &self,
         event: Event,
@@ -158,12 +163,12 @@ impl Client {
             self.drop_event(Reason::BeforeSend, session)?;
             return Ok(Captured::Dropped);
         };
-        // It is by its id that a server recognises what comes again.
+        // Servers recognise duplicates by the id, so a hook can't change it.
         event.event_id = event_id;
         let attachments = attachments(&mut event)?;
         let mut envelope = Envelope::of_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
-        // No update of this session may be on its way while its last one is put together.
+        // Prevent updates of this session from being sent while its last update is created.
         let _still = session.as_ref().and_then(|update| self.inner.sender.session_still(&update.sid));
         let session = match session {
             Some(update) => self.outbox().update(|state| join(state, update))?,
@@ -178,7 +183,7 @@ impl Client {
             return Ok(Captured::Refused);
         }
         if let Some(sid) = sid {
-            // From here on the envelope speaks for the session.
+            // From now on the envelope carries the session's last update.
             self.outbox().update(|state| {
                 state.note_ended(sid);
                 state.begun.retain(|begun| begun != sid);
@@ -188,7 +193,7 @@ impl Client {
         Ok(if pushed == Pushed::Added { Captured::Kept } else { Captured::Known })
     }
 
-    /// Counts an event that is not sent. Its session's end is sent by itself.
+    /// Counts an event that is not sent. Its session's last update is sent separately.
     fn drop_event(&self, reason: Reason, session: Option<SessionUpdate>) -> io::Result<()> {
         self.outbox().update(|state| {
             state.discarded.count(reason, "error");
@@ -200,10 +205,10 @@ impl Client {
         })
     }
 
-    /// Notes that the run of `run` has begun, so that it is counted.
+    /// Queues the session update for the start of `run`.
     ///
     /// # Errors
-    /// It can't be noted.
+    /// An I/O error if the outbox's state can't be written.
     pub fn run_began(&self, run: &RunFacts) -> io::Result<()> {
         *locked(&self.inner.current) = Some(Conditions::of(run));
         if self.inner.options.sessions != SessionMode::Individual {
@@ -223,11 +228,12 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that the run of `run` has ended, and left these reports. Of a fatal crash [`capture`](Self::capture) has counted
-    /// the end before, or could not.
+    /// Queues the session update for the end of `run`, which left `reports`.
+    ///
+    /// For a fatal crash, [`capture`](Self::capture) has usually queued the update already.
     ///
     /// # Errors
-    /// It can't be noted.
+    /// An I/O error if the outbox's state or the event can't be written.
     pub fn run_ended(&self, run: &RunFacts, reports: Reports) -> io::Result<()> {
         if self.outbox().is_refused()? {
             return Ok(());
@@ -250,9 +256,9 @@ impl Client {
         Ok(())
     }
 
-    /// Whether the end of a run is reported as an event of its own; that of one that was reported before is not again.
+    /// Whether the end of a run is reported as a separate event; `false` if it was reported before.
     fn is_watchdog_termination(&self, run: &RunFacts, reports: Reports) -> bool {
-        // A hang in which it was ended has a report that says so.
+        // A hang during which the process was killed has its own report.
         let reported = reports.crashes > 0 || (run.lifecycle.hang_since.is_some() && reports.all > 0);
         let wanted = self.inner.options.watchdog_terminations && !reported;
         let current = locked(&self.inner.current);
@@ -261,18 +267,18 @@ impl Client {
             && !self.outbox().read_state().is_done(&termination::event_id(run))
     }
 
-    /// Counts reports that were lost before they came here, for want of room.
+    /// Counts reports that were lost earlier because there was no room.
     ///
     /// # Errors
-    /// It can't be noted.
+    /// An I/O error if the outbox's state can't be written.
     pub fn count_lost(&self, reports: u64) -> io::Result<()> {
         self.outbox().update(|state| state.discarded.count_many(Reason::CacheOverflow, "error", reports))
     }
 
-    /// Counts reports that were never made, because there were too many in too short a time.
+    /// Counts reports that were not created because of the rate limit for reports.
     ///
     /// # Errors
-    /// It can't be noted.
+    /// An I/O error if the outbox's state can't be written.
     pub fn count_left_out(&self, reports: u64) -> io::Result<()> {
         self.outbox().update(|state| state.discarded.count_many(Reason::QueueOverflow, "error", reports))
     }
@@ -284,25 +290,26 @@ impl Client {
         Some(SessionUpdate { init: mode != SessionMode::CrashesOnly || !is_counted_by_client(run), ..update })
     }
 
-    /// `None` where no sessions are reported.
+    /// Returns the creator of session updates; `None` if sessions are off.
     fn teller(&self) -> Option<SessionTeller> {
         let Options { event, sessions, installation_id, .. } = &self.inner.options;
         if *sessions == SessionMode::Off {
             return None;
         }
-        // Beside a client that counts the runs that end well, without such an id: only those that crash would be users.
+        // In crashes-only mode the `sentry` client counts the other runs, without this id: with it,
+        // only crashed runs would count as users.
         let counts_all = *installation_id && *sessions != SessionMode::CrashesOnly;
         let installation = counts_all.then(|| self.installation()).flatten();
         Some(SessionTeller { release: event.release.clone(), environment: event.environment.clone(), installation })
     }
 
-    /// The id of this installation of the app, made where there is none.
+    /// Returns this installation's id, creating it if necessary.
     fn installation(&self) -> Option<String> {
         let known = self.outbox().read_state().installation;
         known.or_else(|| {
             let mut new = [0; 16];
             getrandom::fill(&mut new).ok()?;
-            // A UUID of version 4.
+            // RFC 9562, version 4 and variant 1.
             new[6] = new[6] & 0x0f | 0x40;
             new[8] = new[8] & 0x3f | 0x80;
             let new = || coroner_report::model::Id(new).to_string();
@@ -310,7 +317,7 @@ impl Client {
         })
     }
 
-    /// The files that go with an event, within the limit.
+    /// Returns an event's attachments, within the size limit.
     fn attachments(&self, report: &Report, event: &mut Event) -> io::Result<Vec<Attachment>> {
         let options = &self.inner.options;
         let mut attachments = options.attach.as_ref().map(|attach| attach(report)).unwrap_or_default();
@@ -334,7 +341,8 @@ impl Client {
         let (of_run, left_out) = attachments::of_run(report, event, options.max_attachment_bytes);
         attachments.extend(of_run);
         too_large.extend(left_out);
-        // What the outbox has no room for would be removed with its event.
+        // If the attachments alone exceeded the outbox's limit, they would be removed with their
+        // event.
         let room = usize::try_from(options.limits.bytes / 2).unwrap_or(usize::MAX);
         let left_out = attachments::limit(&mut attachments, options.max_attachment_bytes.min(room), too_large, event);
         if !left_out.is_empty() {
@@ -345,10 +353,11 @@ impl Client {
         Ok(attachments)
     }
 
-    /// What the user said: from `true` on what waits is sent, with `false` all that waits is removed and nothing more is kept.
+    /// Stores the user's decision. With `true`, queued items are sent; with `false`, all queued
+    /// items are removed and nothing more is stored.
     ///
     /// # Errors
-    /// It can't be noted.
+    /// An I/O error if the decision can't be written.
     pub fn set_consent(&self, given: bool) -> io::Result<()> {
         self.outbox().set_consent(given)?;
         if given {
@@ -358,12 +367,13 @@ impl Client {
         self.outbox().clear()
     }
 
-    /// Starts sending in the background, if it isn't going on.
+    /// Starts sending in the background, if it isn't already running.
     pub fn wake(&self) {
         self.inner.thread.wake();
     }
 
-    /// Sends what may be sent now, and waits for it, at most `timeout`. Says whether nothing is left.
+    /// Sends what may be sent now and waits for at most `timeout`. Returns `true` if nothing is
+    /// left.
     pub fn flush(&self, timeout: Duration) -> bool {
         self.inner.thread.flush(timeout)
     }
@@ -378,13 +388,15 @@ impl fmt::Debug for Client {
     }
 }
 
-/// The last update of a session, `init` if the first was not sent; `None` if it was sent itself.
+/// Merges a session's last update with its first, if that was not sent: then `init` is set. Returns
+/// `None` if the last update was already sent.
 fn join(state: &mut crate::outbox::State, update: SessionUpdate) -> Option<SessionUpdate> {
     if state.has_ended(&update.sid) {
         return None;
     }
-    // A beginning that was never sent goes with the end. It is taken at once, so that no other process of the app sends it meanwhile;
-    // and if this one is killed before the end is kept, the session is one that was never begun.
+    // A first update that was never sent is merged into the last one. It is removed at once, so
+    // that no other process of the app sends it in the meantime. If this process is killed before
+    // the last update is stored, the session is never counted.
     let unsent = state.sessions.take(&update.sid).is_some();
     let sent = state.begun.contains(&update.sid) && !unsent;
     if !sent {
@@ -393,7 +405,8 @@ fn join(state: &mut crate::outbox::State, update: SessionUpdate) -> Option<Sessi
     Some(SessionUpdate { init: update.init && !sent, ..update })
 }
 
-/// Whether the run ended by what the report is of: not that of a child made by fork, which has its parent's session.
+/// Whether the report's crash terminated the run. `false` for a child created by fork, which has
+/// its parent's session.
 fn is_fatal(report: &Report, run: &RunFacts) -> bool {
     let ended = run.lifecycle.exit == ExitKind::CRASHED || run.lifecycle.crashed_by.is_none();
     let crash = report.crash.as_ref();
@@ -403,13 +416,13 @@ fn is_fatal(report: &Report, run: &RunFacts) -> bool {
         })
 }
 
-/// Whether an event is among the sampled: a share of all ids.
+/// Whether an event is in the sample, which is a fraction of all ids.
 fn is_sampled(event_id: &str, rate: f64) -> bool {
     let digits = event_id.get(..8).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0);
     f64::from(digits) / 4_294_967_296.0 < rate || rate >= 1.0
 }
 
-/// What distinguishes one DSN from another without saying its keys.
+/// Returns an identity for the DSN that doesn't contain its keys.
 fn identity(options: &Options) -> String {
     let mut hasher = DefaultHasher::new();
     options.dsn.to_string().hash(&mut hasher);

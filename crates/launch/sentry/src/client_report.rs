@@ -1,5 +1,5 @@
-//! Client reports: how much of what kind was not sent, and why, so that a server's figures are true (develop.sentry.dev, *Client
-//! Reports*).
+//! Client reports: counts of discarded items by category and reason, which keep a server's
+//! statistics correct (develop.sentry.dev, *Client Reports*).
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -10,29 +10,29 @@ use serde::{Deserialize, Serialize};
 use crate::envelope::{Envelope, Item, item_type};
 use crate::event::time_text;
 
-/// Why something was not sent, in the protocol's words.
+/// Why something was not sent, named as in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// It was by chance not among the sampled.
+    /// Dropped by sampling.
     SampleRate,
-    /// The app's `before_send` dropped it.
+    /// Dropped by the app's `before_send`.
     BeforeSend,
-    /// The outbox was full or it was too old.
+    /// Removed because the outbox was full or the item was too old.
     CacheOverflow,
-    /// There were too many in too short a time.
+    /// Not created because the rate limit for reports was reached.
     QueueOverflow,
-    /// The network failed when it was on its way, and it must not come twice.
+    /// Lost because the network failed during sending and the item must not be sent twice.
     NetworkError,
-    /// The server refused it.
+    /// Refused by the server.
     SendError,
-    /// The server takes no more of its kind for now.
+    /// Dropped because the server limits its category.
     RatelimitBackoff,
-    /// A mistake of Coroner's own.
+    /// Dropped because of an error or limit inside Coroner.
     InternalSdkError,
 }
 
-/// Counts of what was not sent.
+/// Counts of discarded items by reason and category.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Discarded {
@@ -40,12 +40,12 @@ pub struct Discarded {
 }
 
 impl Discarded {
-    /// Counts one thing.
+    /// Counts one item.
     pub fn count(&mut self, reason: Reason, category: &str) {
         self.count_many(reason, category, 1);
     }
 
-    /// Counts as many.
+    /// Counts `many` items.
     pub fn count_many(&mut self, reason: Reason, category: &str, many: u64) {
         // Client reports themselves are not counted.
         if category != "internal" {
@@ -59,7 +59,7 @@ impl Discarded {
         envelope.items.iter().for_each(|item| self.count(reason, item.category()));
     }
 
-    /// Counts what another has counted.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Discarded) {
         for (reason, categories) in &other.counts {
             for (category, count) in categories {
@@ -68,12 +68,12 @@ impl Discarded {
         }
     }
 
-    /// Whether nothing was counted.
+    /// Returns `true` if all counts are zero.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Takes away what has been reported.
+    /// Subtracts counts that have been reported.
     pub fn subtract(&mut self, reported: &Discarded) {
         for (reason, categories) in &reported.counts {
             if let Some(counts) = self.counts.get_mut(reason) {
@@ -88,7 +88,7 @@ impl Discarded {
         self.counts.retain(|_, counts| !counts.is_empty());
     }
 
-    /// The item that reports them.
+    /// Returns the envelope item that reports these counts.
     pub fn item(&self, now: SystemTime) -> Item {
         let discarded: Vec<serde_json::Value> = self
             .counts

@@ -1,74 +1,75 @@
-//! The address of a project at a server, with the key to it: `https://KEY@HOST/PROJECT`.
+//! The DSN: a project's address at a server, with its key: `https://KEY@HOST/PROJECT`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A text is no [`Dsn`]. It says what is wrong, and nothing of the keys.
+/// An error from parsing a [`Dsn`]. Its message doesn't contain the keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseDsnError {
-    /// It does not begin with `https://` or `http://`.
+    /// The scheme is not `https://` or `http://`.
     #[error("it does not begin with `https://` or `http://`")]
     Scheme,
-    /// There is no public key before the host, or one with characters that no header can have, or with an `@`.
+    /// The public key before the host is missing, contains an `@`, or contains characters that a
+    /// header can't.
     #[error("there is no key before the host, or one with characters that no key has: `https://KEY@HOST/PROJECT`")]
     Key,
-    /// There is no host, or one with other characters than names and addresses have.
+    /// The host is missing or contains invalid characters.
     #[error("the host is no name or address in ASCII (an international name begins with `xn--`)")]
     Host,
-    /// The port is no number from 1 to 65535.
+    /// The port is not a number from 1 to 65535.
     #[error("the port is no number from 1 to 65535")]
     Port,
-    /// There is no project behind the host, or one with characters that no address can have.
+    /// The project after the host is missing or contains characters that a URL can't.
     #[error("there is no project behind the host: `https://KEY@HOST/PROJECT`")]
     Project,
 }
 
-/// The address of a project, with the key to it: `https://KEY@HOST/PROJECT`.
+/// A project's address with its key: `https://KEY@HOST/PROJECT`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Dsn {
     is_https: bool,
     public_key: String,
     secret_key: Option<String>,
     host: String,
-    /// `None` if it is the scheme's own.
+    /// `None` for the scheme's default port.
     port: Option<u16>,
     path: String,
     project: String,
 }
 
 impl Dsn {
-    /// The key that is no secret.
+    /// Returns the public key.
     pub fn public_key(&self) -> &str {
         &self.public_key
     }
 
-    /// The one that is: of old servers only.
+    /// Returns the secret key, which only old servers use.
     pub fn secret_key(&self) -> Option<&str> {
         self.secret_key.as_deref()
     }
 
-    /// The server's name or address; an IPv6 address is in brackets.
+    /// Returns the server's name or address; an IPv6 address is in brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The server's port.
+    /// Returns the server's port.
     pub fn port(&self) -> u16 {
         self.port.unwrap_or(if self.is_https { 443 } else { 80 })
     }
 
-    /// What the server's paths begin with: `/`, or `/prefix/`.
+    /// Returns the prefix of the server's paths: `/` or `/prefix/`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The project.
+    /// Returns the project's id.
     pub fn project_id(&self) -> &str {
         &self.project
     }
 
-    /// Where envelopes are posted to.
+    /// Returns the URL to which envelopes are posted.
     pub fn envelope_url(&self) -> String {
         format!("{}://{}{}api/{}/envelope/", self.scheme(), self.authority(), self.path, self.project)
     }
@@ -99,7 +100,7 @@ impl FromStr for Dsn {
         if public_key.is_empty() || !is_plain(user) || user.contains('@') {
             return Err(ParseDsnError::Key);
         }
-        // The colons of an IPv6 address are in its brackets.
+        // Skip the colons of an IPv6 address, which are inside its brackets.
         let colon = server.rfind(':').filter(|colon| server.rfind(']').is_none_or(|bracket| bracket < *colon));
         let (host, port) = colon.map_or((server, ""), |colon| (&server[..colon], &server[colon + 1..]));
         if !is_host(host) {
@@ -131,12 +132,13 @@ impl FromStr for Dsn {
     }
 }
 
-/// Whether a text has only characters that can stand in a header and in a URL.
+/// Whether a text only has characters that are valid in a header and in a URL.
 fn is_plain(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&byte))
 }
 
-/// Whether it is a name, an IPv4 address or an IPv6 address in brackets, by its characters.
+/// Whether the text has the characters of a name or an IPv4 address, or is an IPv6 address in
+/// brackets.
 fn is_host(text: &str) -> bool {
     match text.strip_prefix('[') {
         Some(address) => address.strip_suffix(']').is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok()),
@@ -144,7 +146,7 @@ fn is_host(text: &str) -> bool {
     }
 }
 
-/// With the keys: it can be read again.
+/// Writes the DSN with its keys, so that it can be parsed again.
 impl fmt::Display for Dsn {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let secret = self.secret_key.as_deref().map(|secret| format!(":{secret}")).unwrap_or_default();
@@ -153,7 +155,7 @@ impl fmt::Display for Dsn {
     }
 }
 
-/// Without the keys.
+/// Writes the DSN without its keys.
 impl fmt::Debug for Dsn {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Dsn({}://{}{}{})", self.scheme(), self.authority(), self.path, self.project)

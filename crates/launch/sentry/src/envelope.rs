@@ -1,7 +1,8 @@
-//! Envelopes: one line of header, then items, each one line of header and its bytes (develop.sentry.dev, *Envelopes*).
+//! Envelopes: a header line, then items, each a header line and its bytes (develop.sentry.dev,
+//! *Envelopes*).
 //!
-//! Coroner reads and writes them itself, because `sentry-types` refuses a whole envelope for one image of type `elf` or one kind
-//! of item that it does not know.
+//! Coroner parses and writes them itself, because `sentry-types` rejects a whole envelope that
+//! contains an image of type `elf` or an unknown item type.
 
 use std::fmt;
 use std::time::SystemTime;
@@ -12,48 +13,48 @@ use serde_json::{Map, Value, json};
 use crate::event::{Event, Sdk, time_text};
 use crate::session::SessionUpdate;
 
-/// The kinds of items that Coroner makes.
+/// The item types that Coroner creates.
 pub mod item_type {
     /// One event.
     pub const EVENT: &str = "event";
     /// A file.
     pub const ATTACHMENT: &str = "attachment";
-    /// What a user says.
+    /// User feedback.
     pub const FEEDBACK: &str = "feedback";
     /// An update of a session.
     pub const SESSION: &str = "session";
-    /// Counts of sessions.
+    /// Session counts.
     pub const SESSIONS: &str = "sessions";
-    /// Counts of what was not sent.
+    /// Counts of discarded items.
     pub const CLIENT_REPORT: &str = "client_report";
 }
 
-/// An item.
+/// An envelope item.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// Its header. `type` is there; `length` is written with the item.
+    /// The item's header. Contains `type`; `length` is added when the item is written.
     pub header: Map<String, Value>,
-    /// Its content.
+    /// The item's payload.
     pub payload: Vec<u8>,
 }
 
 impl Item {
-    /// An item of that type.
+    /// Creates an item of type `kind`.
     pub fn new(kind: &str, payload: Vec<u8>) -> Self {
         Self { header: Map::from_iter([("type".to_owned(), kind.into())]), payload }
     }
 
-    /// An item whose payload is JSON.
+    /// Creates an item with a JSON payload.
     pub fn json(kind: &str, payload: &impl serde::Serialize) -> Self {
         let mut item = Self::new(kind, serde_json::to_vec(payload).unwrap_or_default());
         item.header.insert("content_type".to_owned(), "application/json".into());
         item
     }
 
-    /// A file.
+    /// Creates an item from an attachment.
     pub fn attachment(attachment: Attachment) -> Self {
         let mut item = Self::new(item_type::ATTACHMENT, attachment.bytes);
-        // A path would tell of the user's directories.
+        // A path would reveal the user's directories.
         let name = attachment.filename.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
         item.header.insert("filename".to_owned(), name.into());
         item.header.insert("attachment_type".to_owned(), attachment.kind.name().into());
@@ -63,17 +64,17 @@ impl Item {
         item
     }
 
-    /// Its type.
+    /// Returns the item's type.
     pub fn kind(&self) -> &str {
         self.header.get("type").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Whether a server takes it for a crash itself, and not for something beside it.
+    /// Whether a server takes the item as the crash itself rather than an attached file.
     pub fn is_minidump(&self) -> bool {
         self.header.get("attachment_type").and_then(Value::as_str) == Some(AttachmentKind::Minidump.name())
     }
 
-    /// The category under which servers count and limit it.
+    /// Returns the category under which servers count and limit the item.
     pub fn category(&self) -> &'static str {
         match self.kind() {
             item_type::EVENT => "error",
@@ -96,26 +97,26 @@ impl Item {
     }
 }
 
-/// A file that goes with an event.
+/// A file sent with an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Its name. Of a path the last component is sent.
+    /// File name. If it is a path, only the last component is sent.
     pub filename: String,
-    /// Its media type.
+    /// Media type.
     pub content_type: Option<String>,
-    /// What it is to a server.
+    /// The attachment's role for the server.
     pub kind: AttachmentKind,
-    /// Its content.
+    /// Content.
     pub bytes: Vec<u8>,
 }
 
-/// What an attachment is to a server.
+/// The role of an attachment for a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AttachmentKind {
-    /// A file to be shown beside the event.
+    /// A file shown beside the event.
     #[default]
     File,
-    /// A minidump, of which the server takes the threads and images.
+    /// A minidump from which the server takes the threads and images.
     Minidump,
 }
 
@@ -131,21 +132,21 @@ impl AttachmentKind {
 /// An envelope.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Envelope {
-    /// Its header. `sent_at` is not in it: it is written when the envelope is sent.
+    /// The envelope's header. `sent_at` is added when the envelope is sent.
     pub header: Map<String, Value>,
-    /// Its items, an event first.
+    /// The items; an event comes first.
     pub items: Vec<Item>,
 }
 
 impl Envelope {
-    /// An envelope without items.
+    /// Creates an envelope without items.
     pub fn new() -> Self {
         let sdk = Sdk::coroner();
         let sdk = json!({ "name": sdk.name, "version": sdk.version });
         Self { header: Map::from_iter([("sdk".to_owned(), sdk)]), items: Vec::new() }
     }
 
-    /// An envelope of an event.
+    /// Creates an envelope with an event.
     pub fn of_event(event: &Event) -> Self {
         let mut envelope = Self::new();
         envelope.header.insert("event_id".to_owned(), event.event_id.clone().into());
@@ -153,38 +154,38 @@ impl Envelope {
         envelope
     }
 
-    /// With one more item.
+    /// Appends an item.
     #[must_use]
     pub fn with(mut self, item: Item) -> Self {
         self.items.push(item);
         self
     }
 
-    /// The id of its event.
+    /// Returns the event's id.
     pub fn event_id(&self) -> Option<&str> {
         self.header.get("event_id").and_then(Value::as_str)
     }
 
-    /// The event in it, if it is one of Coroner's making.
+    /// Returns the event, if Coroner can parse it.
     pub fn event(&self) -> Option<Event> {
         let item = self.items.iter().find(|item| item.kind() == item_type::EVENT)?;
         serde_json::from_slice(&item.payload).ok()
     }
 
-    /// The session's update that goes with the event, if it is one of Coroner's making.
+    /// Returns the session update sent with the event, if Coroner can parse it.
     pub fn session(&self) -> Option<SessionUpdate> {
         let item = self.items.iter().find(|item| item.kind() == item_type::SESSION)?;
         serde_json::from_slice(&item.payload).ok()
     }
 
-    /// The same, taken out.
+    /// Removes the session update and returns it.
     pub fn take_session(&mut self) -> Option<SessionUpdate> {
         let session = self.session();
         self.items.retain(|item| item.kind() != item_type::SESSION);
         session
     }
 
-    /// Its bytes, as they are kept.
+    /// Returns the envelope's bytes as stored on disk.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Value::Object(self.header.clone()).to_string().into_bytes();
         bytes.push(b'\n');
@@ -194,25 +195,25 @@ impl Envelope {
         bytes
     }
 
-    /// Its bytes as they are sent at `now`: with `sent_at`, by which a server corrects for a wrong clock. An envelope that has
-    /// one already gets no second.
+    /// Returns the envelope's bytes as sent at `now`, with `sent_at`, which servers use to correct
+    /// for a wrong clock.
     pub fn to_bytes_sent_at(&self, now: SystemTime) -> Vec<u8> {
         let mut sent = self.header.clone();
         sent.insert("sent_at".to_owned(), time_text(Timestamp::from(now)).into());
         Self { header: sent, items: self.items.clone() }.to_bytes()
     }
 
-    /// Reads an envelope. Items of any type are kept as they are.
+    /// Parses an envelope. Items of unknown types are kept.
     ///
     /// # Errors
-    /// [`EnvelopeError`] where it is cut or is none.
+    /// [`EnvelopeError`] if the bytes are truncated or not an envelope.
     pub fn parse(bytes: &[u8]) -> Result<Self, EnvelopeError> {
         let (header, mut rest) = line(bytes);
         let header = object(header).map_err(|why| EnvelopeError { item: None, why })?;
         let mut items: Vec<Item> = Vec::new();
         while !rest.is_empty() {
             let (head, after) = line(rest);
-            // Empty lines may stand between items and at the end.
+            // Empty lines are allowed between items and at the end.
             if head.is_empty() {
                 rest = after;
                 continue;
@@ -240,7 +241,7 @@ impl Envelope {
     }
 }
 
-/// The first line and what comes after it.
+/// Splits off the first line; returns it and the remaining bytes.
 fn line(bytes: &[u8]) -> (&[u8], &[u8]) {
     match bytes.iter().position(|byte| *byte == b'\n') {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
@@ -256,10 +257,10 @@ fn object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// Bytes are no envelope.
+/// Bytes that are not a valid envelope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EnvelopeError {
-    /// Which item, 0 being the first; `None` for the envelope itself.
+    /// The item's index, from 0; `None` for the envelope itself.
     item: Option<usize>,
     why: String,
 }

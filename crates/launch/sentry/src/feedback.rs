@@ -1,4 +1,4 @@
-//! What users say of a crash, as an item of an envelope (develop.sentry.dev, *User Feedback*).
+//! User feedback as an envelope item (develop.sentry.dev, *User Feedback*).
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -12,26 +12,27 @@ use crate::envelope::{Envelope, Item, item_type};
 use crate::event::{EventOptions, Sdk, time_text};
 use crate::outbox::Pushed;
 
-/// Longest message that servers take, in characters.
+/// Maximum length of a message that servers accept, in characters.
 const MAX_MESSAGE: usize = 4096;
 
-/// What a user says.
+/// Feedback from a user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
-    /// The event that it is about: 32 hexadecimal digits.
+    /// The id of the event that the feedback is about: 32 hexadecimal digits.
     pub event_id: Option<String>,
-    /// What they say, of which servers take 4,096 characters.
+    /// The user's message; cut at 4,096 characters, the servers' limit.
     pub message: String,
-    /// Their name.
+    /// The user's name.
     pub name: Option<String>,
-    /// The address by which they can be asked.
+    /// The user's email address.
     pub email: Option<String>,
 }
 
 impl Feedback {
-    /// An envelope of it alone. Of the options, release and environment are used.
+    /// Returns an envelope that contains only the feedback. Uses `options.release` and
+    /// `options.environment`.
     pub fn envelope(&self, options: &EventOptions, now: SystemTime) -> Envelope {
-        // Keys that the standard library takes from the system's random numbers.
+        // `RandomState` takes its keys from the system's random numbers.
         let half = || RandomState::new().hash_one((now, &self.message));
         let id = format!("{:016x}{:016x}", half(), half());
         let message: String = self.message.chars().take(MAX_MESSAGE).collect();
@@ -62,10 +63,10 @@ impl Feedback {
 }
 
 impl Client {
-    /// Keeps what a user says, to be sent. False if the user does not agree that anything is sent.
+    /// Queues user feedback for sending. Returns `false` if the user has refused consent.
     ///
     /// # Errors
-    /// It can't be kept (the disk is full).
+    /// An I/O error if the feedback can't be written, for example because the disk is full.
     pub fn feedback(&self, feedback: &Feedback) -> io::Result<bool> {
         if self.outbox().is_refused()? {
             return Ok(false);

@@ -1,10 +1,10 @@
-//! Delivery of Coroner's crash reports to Sentry, and to servers that speak its protocol.
+//! Delivers Coroner's crash reports to Sentry and to servers that implement its protocol.
 //!
-//! * [`event`]: a [`Report`](coroner_report::Report) as an event;
-//! * [`attachments`]: the files that go with it;
-//! * [`envelope`]: events, attachments, sessions and client reports as they are sent;
-//! * [`outbox`]: what waits, on the disk; [`transport`]: one envelope over HTTPS;
-//! * [`Client`]: all of it together. `coroner::SentrySink` is a client in the place of a sink.
+//! * [`event`]: converts a [`Report`](coroner_report::Report) to an event;
+//! * [`attachments`]: the files sent with an event;
+//! * [`envelope`]: the wire format of events, attachments, sessions and client reports;
+//! * [`outbox`]: the on-disk queue; [`transport`]: sends one envelope over HTTPS;
+//! * [`Client`]: combines all of these. `coroner::SentrySink` wraps a client as a report sink.
 //!
 //! ```
 //! use coroner_report::Report;
@@ -14,11 +14,12 @@
 //! assert_eq!((event.platform.as_str(), event.level.as_str()), ("native", "fatal"));
 //! ```
 //!
-//! # What is kept and what is sent twice
+//! # Delivery guarantees
 //!
-//! An event is on the disk before its report is taken for delivered, and is removed when the server has answered. A process that
-//! is killed between the two sends it again under the same id, by which servers drop the second one. An event that a server
-//! refuses is set aside (`given-up` in the outbox) and counted for a client report; with another DSN it is tried again.
+//! An event is written to disk before its report counts as delivered, and is removed when the
+//! server has answered. If the process is killed in between, the next run sends the event again
+//! under the same id, and servers drop the duplicate. An event that a server refuses is moved to
+//! `given-up` in the outbox and counted in a client report; it is retried if the DSN changes.
 #![deny(missing_docs)]
 
 pub mod attachments;

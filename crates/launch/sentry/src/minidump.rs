@@ -1,4 +1,4 @@
-//! A report as a minidump that goes with its event.
+//! Minidumps created from reports, sent as attachments.
 
 use coroner_formats::minidump_writer::MinidumpError;
 use coroner_report::model::{CrashFlag, Report};
@@ -7,25 +7,26 @@ use coroner_report::wire::Monitor;
 use crate::envelope::{Attachment, AttachmentKind};
 use crate::event::{EventOptions, hide_home};
 
-/// Whether a server would know more with one than without. It takes the exception out of the minidump, and with it loses what a
-/// language's runtime said; and what the app survived is no crash.
+/// Whether a minidump would improve what the server shows. The server takes the exception from the
+/// minidump and so loses details from a language's runtime; errors that the app survived are not
+/// crashes.
 pub(crate) fn is_wanted(report: &Report) -> bool {
     let by_system = |monitor| matches!(monitor, Monitor::SIGNAL | Monitor::MACH);
     report.exceptions.is_empty()
         && report.crash.as_ref().is_some_and(|crash| by_system(crash.monitor) && !crash.has(CrashFlag::NotFatal))
 }
 
-/// The minidump of a report, to go with its event.
+/// Creates a report's minidump as an attachment of its event.
 ///
 /// # Errors
-/// The report can't be written as one.
+/// [`MinidumpError`] if the report can't be represented as a minidump.
 pub fn attachment(report: &Report, options: &EventOptions) -> Result<Attachment, MinidumpError> {
     let bytes = if options.send_default_pii {
         coroner_formats::minidump_writer::from_report(report)?
     } else {
         let mut images = report.images.clone();
         images.iter_mut().for_each(|image| hide_home(&mut image.path));
-        // All that a minidump is made of.
+        // The parts of the report that the minidump uses.
         let report = Report {
             header: report.header.clone(),
             crash: report.crash.clone(),

@@ -1,4 +1,4 @@
-//! What an app decides about delivery to a server.
+//! Options for delivery to a server.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,68 +14,85 @@ use crate::outbox::OutboxLimits;
 use crate::session::SessionMode;
 use crate::transport::{TransportOptions, project};
 
-/// Sees each event before it is kept to be sent: changes it, or drops it with `None`.
+/// Called with each event before it is queued; returns the event, possibly changed, or `None` to
+/// drop it.
 pub type BeforeSend = dyn Fn(Event) -> Option<Event> + Send + Sync;
-/// Gives what is to go with the event of a report.
+/// Returns additional attachments for a report's event.
 pub type Attach = dyn Fn(&Report) -> Vec<Attachment> + Send + Sync;
 
-/// What an app decides. Only the DSN has no default.
+/// Delivery options. Only the DSN has no default.
 #[derive(Clone)]
 pub struct Options {
-    /// The server's project and the key to it.
+    /// The server's project and its key.
     pub dsn: Dsn,
-    /// How events are made.
+    /// Options for creating events from reports.
     pub event: EventOptions,
-    /// How many of all events are sent, from 0 to 1. Which ones is decided by their ids, so an event that comes again is decided
-    /// in the same way. Default: 1.
+    /// The fraction of events that are sent, from 0 to 1. Default: 1.
+    ///
+    /// The decision depends only on the event's id, so an event that is captured again gets the
+    /// same decision.
     pub sample_rate: f64,
-    /// Sees each event.
+    /// Called with each event before it is queued.
     pub before_send: Option<Arc<BeforeSend>>,
-    /// Files that go with each event, read at the launch after the crash. One that can't be read is left out.
+    /// Files attached to each event, read at the launch after the crash. A file that can't be read
+    /// is left out.
     pub attachments: Vec<PathBuf>,
-    /// Gives what else goes with the event of a report: a minidump made of it, for example.
+    /// Returns additional attachments for a report's event, such as a minidump created from the
+    /// report.
     pub attach: Option<Arc<Attach>>,
-    /// Whether a minidump, made of the report, goes with the event of a signal or a Mach exception that no exception of a language
-    /// is behind. Default: no.
+    /// Whether to attach a minidump, created from the report, to events for a signal or a Mach
+    /// exception without an underlying language exception. Default: no.
     ///
-    /// A server takes threads and exception out of it and not out of the event, and unwinds the stacks once more, with the debug
-    /// files that it has: see [`coroner_formats::minidump_writer`] for what it can know from it. The memory in it may hold what users typed.
+    /// A server takes the threads and the exception from the minidump instead of the event, and
+    /// unwinds the stacks again with the debug files it has: see
+    /// [`coroner_formats::minidump_writer`] for what a minidump can convey. Its memory may contain
+    /// text that users typed.
     pub minidump: bool,
-    /// Most bytes of attachments that go with an event; those beyond are left out, largest first. Default: 20 MiB.
+    /// Maximum total size of an event's attachments, in bytes; the largest are left out until the
+    /// rest fits. Default: 20 MiB.
     pub max_attachment_bytes: usize,
-    /// How sessions are sent. Default: each by itself.
+    /// The mode of sending sessions. Default: individually.
     pub sessions: SessionMode,
-    /// Whether a run that ended without a trace is reported as an event, of mechanism [`WATCHDOG_TERMINATION`]: the system may have ended
-    /// it for using too much memory, or for not answering. Default: no, because a user who ends a program by SIGKILL looks the same.
+    /// Whether a run that ended without a trace is reported as an event with the mechanism
+    /// [`WATCHDOG_TERMINATION`]. Default: no.
     ///
-    /// It is not reported of a run that was in the background or had a debugger attached, nor where since then the app or the system
-    /// is another or the device was started anew: those ends need no explanation.
+    /// The system may have killed such a run for using too much memory or for not responding. A
+    /// user who sends SIGKILL causes the same traces.
+    ///
+    /// A run is not reported if it was in the background or had a debugger attached, if the app or
+    /// the system was updated since, or if the device was restarted: those terminations need no
+    /// explanation.
     ///
     /// [`WATCHDOG_TERMINATION`]: crate::event::WATCHDOG_TERMINATION
     pub watchdog_terminations: bool,
-    /// Whether counts of what was not sent are reported. Default: yes.
+    /// Whether to report counts of discarded items. Default: yes.
     pub client_reports: bool,
-    /// Whether nothing is sent before the user has agreed. Default: no.
+    /// Whether nothing is sent until the user has agreed. Default: no.
     pub require_consent: bool,
-    /// How the server is reached.
+    /// Connection settings.
     pub transport: TransportOptions,
-    /// How much may wait.
+    /// Limits on what is queued.
     pub limits: OutboxLimits,
-    /// Whether the sessions of one installation of the app have a common random id, which is kept in the outbox, by which a server counts
-    /// users and those without a crash. It is made anew after the user has not agreed. Without it they have the user's id, where
-    /// the app says one. Default: yes.
+    /// Whether sessions carry a random id of this installation, which servers use to count users
+    /// and crash-free users. Default: yes.
+    ///
+    /// The id is stored in the outbox and replaced after the user has refused consent. Without it,
+    /// sessions carry the user's id if the app has set one.
     pub installation_id: bool,
-    /// How many tries that fail have a growing wait behind them. Default: 6, so that no wait is longer than eight hours.
+    /// Number of failed attempts over which the wait doubles. Default: 6, so that no wait is longer
+    /// than eight hours.
     pub tries: u32,
-    /// How long until the first try after one that failed; it doubles with each. What waits is tried at once when the server has
-    /// taken something else. Default: 15 minutes.
+    /// Wait after the first failed attempt; it doubles with each further failure. Default: 15
+    /// minutes.
+    ///
+    /// Queued items are retried at once after the server has accepted something else.
     pub retry_after: Duration,
-    /// How long to wait between one envelope and the next. Default: 100 ms.
+    /// Pause between two envelopes. Default: 100 ms.
     pub pause: Duration,
 }
 
 impl Options {
-    /// The defaults, for the project of `dsn`.
+    /// Returns the default options for the project of `dsn`.
     pub fn new(dsn: Dsn) -> Self {
         Self {
             dsn,
@@ -102,7 +119,7 @@ impl Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the DSN itself: its keys are nobody's business.
+        // Leave out the DSN itself: it contains keys.
         out.debug_struct("Options")
             .field("project", &project(&self.dsn))
             .field("event", &self.event)

@@ -1,9 +1,10 @@
-//! What waits to be sent, on the disk, so that nothing is lost between a crash and a server that is reached: envelopes in an
-//! [outbox](coroner_outbox::Outbox), and beside them rate limits, sessions and counts.
+//! The on-disk queue, so that nothing is lost between a crash and the next connection: envelopes in
+//! an [outbox](coroner_outbox::Outbox), and a state with rate limits, sessions and counts.
 //!
-//! The session in an envelope's name is one that its envelope is to tell the server of: it is taken out of the name before the envelope is
-//! sent, and put back if it surely did not arrive, because a server counts a session as often as it comes. `leaving` in the directory says
-//! whether sessions that are being sent by themselves have left this machine.
+//! The session in an envelope's file name is the one whose update the envelope carries. It is
+//! removed from the name before the envelope is sent, and restored if the envelope certainly did
+//! not arrive, because a server counts a session each time it is received. The file `leaving`
+//! records whether sessions that are sent separately have left this machine.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -24,45 +25,48 @@ use crate::session::PendingSessions;
 
 const MAX_SESSIONS: usize = 1000;
 
-/// What is kept beside the envelopes.
+/// The state stored beside the envelopes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct State {
-    /// The server's project, without keys, and a hash of them: limits and refusals are of one DSN.
+    /// The server's project without keys, and a hash of the keys: limits and refusals apply to one
+    /// DSN.
     pub dsn: String,
-    /// Until when what may not be sent.
+    /// Rate limits by category.
     pub rate_limits: RateLimits,
-    /// Counts of what was not sent, to be reported.
+    /// Counts of discarded items, not yet reported.
     pub discarded: Discarded,
-    /// Sessions to be sent.
+    /// Sessions waiting to be sent.
     pub sessions: PendingSessions,
-    /// Until when sessions wait since the server failed over them, seconds since the Unix epoch.
+    /// The time until which sessions wait after the server failed on them, in seconds since the
+    /// Unix epoch.
     pub sessions_after: u64,
-    /// Sessions of which the beginning has been sent, or waits in `sessions`.
+    /// Sessions whose first update was sent or waits in `sessions`.
     pub begun: Vec<String>,
-    /// Ids of events that were sent, and of sessions that have ended.
+    /// Ids of sent events and of sessions that have ended.
     pub done: SentIds,
-    /// Which installation of the app it is: a random id.
+    /// The installation's random id.
     pub installation: Option<String>,
 }
 
 impl State {
-    /// Whether the event has been sent.
+    /// Whether the event was sent.
     pub fn is_done(&self, id: &str) -> bool {
         self.done.contains(id)
     }
 
-    /// Whether the session's end has been sent or waits. An event may have the same id: that of the run, which is its session's.
+    /// Whether the session's last update was sent or waits. An event may have the same id, because
+    /// the run's id is also its session's.
     pub(crate) fn has_ended(&self, sid: &str) -> bool {
         self.done.contains(&ended(sid))
     }
 
-    /// Notes the end of a session, which must not come again.
+    /// Records that a session has ended, so that its last update isn't sent twice.
     pub(crate) fn note_ended(&mut self, sid: &str) {
         self.done.note(&ended(sid));
     }
 
-    /// Leaves nothing of the user here: no sessions, counts, installation.
+    /// Removes the user's data: sessions, counts, the installation's id.
     fn forget(&mut self) {
         self.sessions = PendingSessions::default();
         self.discarded = Discarded::default();
@@ -70,36 +74,37 @@ impl State {
         self.installation = None;
     }
 
-    /// Notes the id of an event that must not come again.
+    /// Records the id of an event that must not be sent again.
     pub fn note_done(&mut self, id: &str) {
         self.done.note(id);
     }
 }
 
-/// A session's id as it stands in names: 32 digits.
+/// Returns a session's id as used in file names: 32 digits.
 pub(crate) fn plain_sid(sid: &str) -> String {
     sid.chars().filter(char::is_ascii_hexdigit).collect()
 }
 
-/// What stands among the ids of events for a session that has ended.
+/// Returns the key of an ended session among the ids in [`State::done`].
 fn ended(sid: &str) -> String {
     format!("session {}", plain_sid(sid))
 }
 
-/// An outbox of envelopes, held open. Two in one process for one directory are one.
+/// An open outbox of envelopes. Two in one process for the same directory share their state.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     messages: coroner_outbox::Outbox,
-    /// One byte: whether the sessions that are being sent have left this machine. One write, so that hardly any time is between it and
-    /// the first byte on the network.
+    /// One byte: whether the sessions being sent have left this machine. It takes a single write,
+    /// to minimise the time between that write and the first byte on the network.
     leaving: Arc<File>,
 }
 
 impl Outbox {
-    /// Opens the outbox in the directory `path`, which is made where it does not exist, for its owner only.
+    /// Opens the outbox in the directory `path`, which is created if necessary, accessible only to
+    /// its owner.
     ///
     /// # Errors
-    /// It can't be made or opened.
+    /// An I/O error if the directory or its files can't be created or opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let messages = coroner_outbox::Outbox::open(path, "envelope")?;
         let mut options = File::options();
@@ -108,39 +113,40 @@ impl Outbox {
         Ok(Self { messages, leaving })
     }
 
-    /// Its directory.
+    /// Returns the outbox's directory.
     pub fn path(&self) -> &Path {
         self.messages.path()
     }
 
-    /// The right to send; `None` while another process has it.
+    /// Acquires the right to send; `None` while another process holds it.
     pub fn try_send(&self) -> Option<Sending<'_>> {
         self.messages.try_send()
     }
 
-    /// Notes whether the sessions that are being sent have left. For who has the right to send.
+    /// Records whether the sessions being sent have left this machine. The caller must hold the
+    /// right to send.
     pub(crate) fn set_leaving(&self, left: bool) -> io::Result<()> {
         write_at(&self.leaving, &[u8::from(left)], 0)
     }
 
-    /// Whether they have.
+    /// Whether the sessions being sent have left this machine.
     pub(crate) fn has_left(&self) -> bool {
         let mut byte = [0];
         read_at(&self.leaving, &mut byte, 0).is_ok() && byte != [0]
     }
 
-    /// Reads and changes what is kept beside the envelopes; nobody else does meanwhile. Of a process killed in it, the state
-    /// before stands.
+    /// Changes the state under a lock. If the process is killed during the change, the previous
+    /// state remains.
     ///
     /// # Errors
-    /// The state can't be written.
+    /// An I/O error if the state can't be written.
     pub fn update<R>(&self, change: impl FnOnce(&mut State) -> R) -> io::Result<R> {
         self.messages.update(|state: &mut State| {
             let result = change(state);
             state.sessions.limit(MAX_SESSIONS);
             let excess = state.begun.len().saturating_sub(MAX_SESSIONS);
             state.begun.drain(..excess);
-            // A refusal may have come since whoever asks for the change has looked.
+            // The user may have refused consent since the caller checked.
             if self.is_refused().unwrap_or(false) {
                 state.forget();
             }
@@ -148,48 +154,51 @@ impl Outbox {
         })
     }
 
-    /// What is kept beside the envelopes. A file that is damaged counts as none: what is lost with it are counts and limits,
-    /// and what was sent may be sent again under its old id.
+    /// Reads the state. A damaged file counts as empty: counts and limits are lost, and events may
+    /// be sent again with their old ids.
     pub fn read_state(&self) -> State {
         self.messages.read_state()
     }
 
-    /// Whether the user has agreed; `None` while they have not been asked.
+    /// Returns the user's decision; `None` if the user has not been asked.
     ///
     /// # Errors
-    /// It can't be read for now.
+    /// An I/O error if the decision can't be read at present.
     pub fn consent(&self) -> io::Result<Option<bool>> {
         self.messages.consent()
     }
 
-    /// Whether nothing may be sent or kept because the user has refused.
+    /// Whether nothing may be sent or stored because the user has refused.
     ///
     /// # Errors
-    /// It can't be read for now.
+    /// An I/O error if the decision can't be read at present.
     pub fn is_refused(&self) -> io::Result<bool> {
         self.messages.is_refused()
     }
 
-    /// An error unless the user has agreed, or need not be asked. To be asked before anything leaves this machine.
+    /// Fails unless the user has agreed or consent isn't required. Must be called before anything
+    /// leaves this machine.
     ///
     /// # Errors
-    /// The user has refused, or has not agreed yet; or that can't be read for now.
+    /// An error if the user has refused or has not agreed yet, or if the decision can't be read at
+    /// present.
     pub fn check_consent(&self, is_required: bool) -> io::Result<()> {
         self.messages.check_consent(is_required)
     }
 
-    /// Keeps what the user said.
+    /// Stores the user's decision.
     ///
     /// # Errors
-    /// It can't be written.
+    /// An I/O error if it can't be written.
     pub fn set_consent(&self, given: bool) -> io::Result<()> {
         self.messages.set_consent(given)
     }
 
-    /// Puts an envelope into the queue, durably, unless the user has refused. `session` is the one that it ends.
+    /// Durably queues an envelope, unless the user has refused. `session` is the session that the
+    /// envelope ends.
     ///
     /// # Errors
-    /// It can't be written.
+    /// An I/O error if the envelope can't be written.
     pub fn push(&self, envelope: &Envelope, session: Option<&str>, now: SystemTime) -> io::Result<Pushed> {
         let event_id = envelope.event_id().unwrap_or_default();
         if self.read_state().is_done(event_id) {
@@ -199,52 +208,54 @@ impl Outbox {
         self.messages.push(event_id, &session, &envelope.to_bytes(), now)
     }
 
-    /// What is in the queue, oldest first.
+    /// Returns the queued entries, oldest first.
     ///
     /// # Errors
-    /// It can't be listed.
+    /// An I/O error if the directory can't be listed.
     pub fn queue(&self) -> io::Result<Vec<Entry>> {
         self.messages.queue()
     }
 
-    /// What was given up, oldest first.
+    /// Returns the entries that were given up, oldest first.
     ///
     /// # Errors
-    /// It can't be listed.
+    /// An I/O error if the directory can't be listed.
     pub fn given_up(&self) -> io::Result<Vec<Entry>> {
         self.messages.given_up()
     }
 
-    /// The envelope of an entry; `None` if it is gone. One that is damaged (by a failing disk, or another program) is an error.
+    /// Reads an entry's envelope; `None` if it was removed.
     ///
     /// # Errors
-    /// It can't be read, or is no envelope.
+    /// An I/O error if the file can't be read, or if it isn't a valid envelope (damaged by a
+    /// failing disk or another program).
     pub fn read(&self, entry: &Entry) -> io::Result<Option<Envelope>> {
         let Some(bytes) = self.messages.read(entry)? else { return Ok(None) };
         Envelope::parse(&bytes).map(Some).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// Puts an entry off. Gives it as it is then.
+    /// Postpones an entry. Returns the renamed entry.
     ///
     /// # Errors
-    /// It can't be renamed.
+    /// An I/O error if the file can't be renamed.
     pub fn put_off(&self, entry: &Entry, tries: u32, not_before: SystemTime) -> io::Result<Entry> {
         self.messages.put_off(entry, tries, not_before)
     }
 
-    /// Sets which session the envelope of an entry is to tell of; an empty text for none. Gives the entry as it is then.
+    /// Sets the session whose update an entry's envelope carries; an empty text for none. Returns
+    /// the renamed entry.
     ///
     /// # Errors
-    /// It can't be renamed.
+    /// An I/O error if the file can't be renamed.
     pub fn set_session(&self, entry: &Entry, session: &str) -> io::Result<Entry> {
         self.messages.set_session(entry, session)
     }
 
-    /// Takes an entry out that has been sent. First it is noted that it was; where there is no room for a note (a full disk), it is taken
-    /// out nonetheless, or it would be sent again and again.
+    /// Removes an entry that was sent, after recording its id. If the id can't be recorded because
+    /// the disk is full, the entry is removed anyway; otherwise it would be sent again and again.
     ///
     /// # Errors
-    /// It can't be removed.
+    /// An I/O error if the file can't be removed.
     pub fn sent(&self, entry: &Entry) -> io::Result<()> {
         let note = |state: &mut State| {
             state.note_done(&entry.event_id);
@@ -254,43 +265,44 @@ impl Outbox {
         };
         let noted = self.update(note);
         self.messages.remove(entry)?;
-        // Now there is the room that it had.
+        // Retry: removing the entry has freed disk space.
         if let Err(error) = noted.or_else(|_| self.update(note)) {
             log::warn!("coroner: it can't be noted that event {} is sent: {error}", entry.event_id);
         }
         Ok(())
     }
 
-    /// Sets an entry aside that will not be sent again by itself.
+    /// Sets an entry aside; it isn't retried automatically.
     ///
     /// # Errors
-    /// It can't be moved.
+    /// An I/O error if the file can't be moved.
     pub fn give_up(&self, entry: &Entry) -> io::Result<()> {
         self.messages.give_up(entry)
     }
 
-    /// Puts all that was given up back into the queue: the server that refused it is no longer the one that is asked.
+    /// Returns all entries that were given up to the queue, because the server that refused them
+    /// has been replaced.
     ///
     /// # Errors
-    /// It can't be moved.
+    /// An I/O error if a file can't be moved.
     pub fn revive(&self) -> io::Result<()> {
         self.messages.revive()
     }
 
-    /// Removes all envelopes, sessions and counts: the user does not agree.
+    /// Removes all envelopes, sessions and counts after the user has refused.
     ///
     /// # Errors
-    /// Something can't be removed.
+    /// An I/O error if something can't be removed.
     pub fn clear(&self) -> io::Result<()> {
         self.messages.clear()?;
         self.update(State::forget)
     }
 
-    /// Removes the oldest until what is left is within the limits, those that were given up first, and counts what was still
-    /// to be sent.
+    /// Removes the oldest entries until the rest is within the limits, starting with those given
+    /// up, and counts the queued ones that were lost.
     ///
     /// # Errors
-    /// Something can't be listed or removed.
+    /// An I/O error if something can't be listed or removed.
     pub fn enforce(&self, limits: &OutboxLimits, now: SystemTime) -> io::Result<usize> {
         let mut lost = Discarded::default();
         let mut ended = Vec::new();
@@ -312,10 +324,10 @@ impl Outbox {
         Ok(gone)
     }
 
-    /// The sessions that an envelope in the queue ends: no update of theirs may go out by itself.
+    /// Returns the sessions that a queued envelope ends. Their updates must not be sent separately.
     ///
     /// # Errors
-    /// The queue can't be listed.
+    /// An I/O error if the queue can't be listed.
     pub fn held_sessions(&self) -> io::Result<HashSet<String>> {
         Ok(self.queue()?.into_iter().map(|entry| entry.session).filter(|session| !session.is_empty()).collect())
     }

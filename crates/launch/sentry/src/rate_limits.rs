@@ -1,4 +1,5 @@
-//! Rate limits: until when a server wants no more of what (develop.sentry.dev, *Rate Limiting*).
+//! Rate limits: which categories a server refuses, and until when (develop.sentry.dev, *Rate
+//! Limiting*).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -6,25 +7,27 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use coroner_outbox::{MAX_WAIT, parse_retry_after};
 use serde::{Deserialize, Serialize};
 
-/// How long nothing is sent after a 429 that does not say.
+/// The wait after a 429 that specifies no time.
 const DEFAULT: Duration = Duration::from_mins(1);
-/// A limit is believed for a day at most, so that a clock that was wrong, or a server that was, holds nothing back for years.
+/// Maximum duration of a limit: one day, so that a wrong clock or a faulty server can't block
+/// delivery for years.
 const MAX_TIME: Duration = MAX_WAIT;
-/// Stands for all categories.
+/// The key for all categories.
 const ALL: &str = "";
-/// Categories of what Coroner sends. Others are for others.
+/// The categories of the items that Coroner sends. Limits of other categories are ignored.
 const CATEGORIES: [&str; 5] = ["default", "error", "attachment", "session", "internal"];
 
-/// Limits of one server, by category; kept over restarts.
+/// One server's rate limits by category, persisted across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct RateLimits {
-    /// Until when, seconds since the Unix epoch.
+    /// The end of each limit, in seconds since the Unix epoch.
     until: BTreeMap<String, u64>,
 }
 
 impl RateLimits {
-    /// Takes the headers of an answer, whatever its status: `X-Sentry-Rate-Limits`, or else `Retry-After`.
+    /// Updates the limits from a response's headers, whatever its status: `X-Sentry-Rate-Limits`,
+    /// else `Retry-After` for a 429.
     pub fn update(&mut self, status: u16, rate_limits: Option<&str>, retry_after: Option<&str>, now: SystemTime) {
         self.until.retain(|_, until| *until > seconds(now));
         match (rate_limits, status) {
@@ -35,13 +38,13 @@ impl RateLimits {
             }
             (None, _) => {}
         }
-        // A 429 says "not now" in any case.
+        // A 429 always stops error events, whatever its headers contain.
         if status == 429 && self.wait("error", now).is_none() {
             self.limit(ALL, DEFAULT, now);
         }
     }
 
-    /// `60:error;session:organization:quota_exceeded, 2700::key`.
+    /// Parses `60:error;session:organization:quota_exceeded, 2700::key`.
     fn parse(&mut self, header: &str, now: SystemTime) {
         for limit in header.split(',') {
             let mut parts = limit.trim().split(':');
@@ -58,29 +61,29 @@ impl RateLimits {
         }
     }
 
-    /// The longer of two limits stands.
+    /// Adds a limit; the later end of two limits of a category applies.
     fn limit(&mut self, category: &str, wait: Duration, now: SystemTime) {
         let until = seconds(now).saturating_add(wait.min(MAX_TIME).as_secs());
         let entry = self.until.entry(category.to_owned()).or_default();
         *entry = (*entry).max(until);
     }
 
-    /// How long nothing of that category may be sent; `None` if it may.
+    /// Returns how long the category is still limited; `None` if it may be sent.
     pub fn wait(&self, category: &str, now: SystemTime) -> Option<Duration> {
-        // Client reports are never limited, but for what stops everything.
+        // Client reports are only limited by limits of all categories.
         let names = [ALL, category];
         let until = names.iter().filter_map(|name| self.until.get(*name)).max()?;
         let left = until.checked_sub(seconds(now)).filter(|left| *left > 0)?;
         Some(Duration::from_secs(left)).filter(|left| *left <= MAX_TIME)
     }
 
-    /// Forgets all: they are another server's.
+    /// Removes all limits, as when the server changes.
     pub fn clear(&mut self) {
         self.until.clear();
     }
 }
 
-/// Since the Unix epoch.
+/// Returns the seconds since the Unix epoch.
 pub(crate) fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }

@@ -1,4 +1,4 @@
-//! What is sent when, and what follows from the answer.
+//! Decides what is sent when, and handles the server's answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -15,43 +15,45 @@ use crate::rate_limits::seconds;
 use crate::session::{SessionMode, SessionUpdate, items};
 use crate::transport::{Answer, SendError, Transport};
 
-/// How often an envelope is made smaller for a server that finds it too large.
+/// Maximum number of times that an envelope is shrunk for a server that rejects it as too large.
 const MAX_SHRINKS: usize = 12;
-/// How many attachments are left out one by one, before all the others are at once: whoever has dozens of them is to get the event.
+/// Number of attachments that are left out one by one; then all others are left out at once, so
+/// that an event with dozens of attachments still arrives.
 const ONE_BY_ONE: usize = 4;
 
 pub(crate) struct Sender {
     outbox: Outbox,
     transport: Box<dyn Transport>,
     options: Options,
-    /// Held while sessions are on their way.
+    /// Held while sessions are being sent.
     sessions: Mutex<()>,
-    /// Which those are; `None` while that is being found out, or there are none.
+    /// The sessions being sent; `None` while the batch is being selected, or if there are none.
     on_the_way: Mutex<Option<Vec<String>>>,
-    /// Whether counts were sent of which that could not be noted: they are not sent once more.
+    /// Whether counts were sent but couldn't be removed from the state: they must not be sent
+    /// again.
     counts_are_sent: AtomicBool,
 }
 
 enum Outcome {
     Sent,
-    /// Not now, but after that long. `stop` where it says as much of all that waits.
+    /// Retry after this time. `stop` if the same applies to all queued items.
     Later {
         after: Duration,
         tries: u32,
         stop: bool,
-        /// Whether the server may have it in spite of that.
+        /// Whether the server may have received it anyway.
         arrived: bool,
     },
-    /// Never.
+    /// Don't retry.
     Refused(Reason),
 }
 
-/// What an entry says of those behind it.
+/// The effect of an entry's outcome on the entries after it.
 #[derive(PartialEq)]
 enum Next {
-    /// The server takes events.
+    /// The server accepts events.
     Taken,
-    /// Nothing.
+    /// Nothing is known.
     Unknown,
     /// Nothing more can be sent now.
     Stop,
@@ -69,8 +71,9 @@ impl Sender {
         }
     }
 
-    /// Waits until this session is not on its way, and holds the next back. A server that hangs over others is not waited for: what a
-    /// report is kept by, and the sinks after this one, are not to depend on it.
+    /// Waits until this session is not being sent, and blocks the next batch. Doesn't wait for
+    /// batches of other sessions, because storing a report, and the sinks after this one, must not
+    /// depend on a hanging server.
     pub(crate) fn session_still(&self, sid: &str) -> Option<MutexGuard<'_, ()>> {
         loop {
             match self.sessions.try_lock() {
@@ -98,10 +101,10 @@ impl Sender {
     }
 
     fn try_round(&self) -> std::io::Result<Round> {
-        // What is too old is tried once more: it may be the clock that is wrong.
+        // Entries that are too old are tried once more, because the clock may be wrong.
         self.enforce(&OutboxLimits { age: Duration::MAX, ..self.options.limits })?;
         let may_send = self.outbox.consent()?.unwrap_or(!self.options.require_consent);
-        // Another process of the app is at it: it sends this one's, too.
+        // If another process of the app is sending, it sends this process's entries too.
         let sending = if may_send { self.outbox.try_send() } else { None };
         let mut stopped = false;
         if sending.is_some() {
@@ -112,11 +115,12 @@ impl Sender {
                 match self.send_sessions(next == Next::Taken) {
                     Ok(true) => next = Next::Taken,
                     Ok(false) => {}
-                    // They wait. What waits in the queue is not to wait for them.
+                    // The sessions stay queued; queued events must not wait for them.
                     Err(error) => log::warn!("coroner: sessions can't be sent now: {error}"),
                 }
             }
-            // The server is there: what waits because it was not need not wait longer.
+            // The server is reachable: entries that were delayed because it wasn't need not wait
+            // any longer.
             if next == Next::Taken {
                 next = self.send_entries(waiting, next)?;
             }
@@ -137,12 +141,12 @@ impl Sender {
         Ok(())
     }
 
-    /// The user may refuse while something is being sent.
+    /// Checks consent again, because the user may refuse while something is being sent.
     fn check_consent(&self) -> std::io::Result<()> {
         self.outbox.check_consent(self.options.require_consent)
     }
 
-    /// Sends these as far as they may be sent. `next` is what is known so far.
+    /// Sends those of `entries` that may be sent. `next` is what is known so far.
     fn send_entries(&self, entries: Vec<Entry>, mut next: Next) -> std::io::Result<Next> {
         for (place, entry) in entries.into_iter().enumerate() {
             if self.wait("error", SystemTime::now()).is_some() {
@@ -162,7 +166,8 @@ impl Sender {
         Ok(next)
     }
 
-    /// Notes counts and limits, which are worth less than what is sent: a full disk holds that up as little as it can.
+    /// Updates counts and limits in the state. Failures are only logged: sending must not fail
+    /// because the disk is full.
     fn note(&self, change: impl FnOnce(&mut State)) -> bool {
         let noted = self.outbox.update(change);
         if let Err(error) = &noted {
@@ -175,7 +180,8 @@ impl Sender {
         self.outbox.read_state().rate_limits.wait(category, now)
     }
 
-    /// What waits, and when it is to be tried. A server that took nothing (`stopped`) is not asked for each of the others at once.
+    /// Returns how many items wait and when to try again. After the server accepted nothing
+    /// (`stopped`), it isn't contacted for each entry at once.
     fn what_is_left(&self, may_send: bool, stopped: bool) -> std::io::Result<Round> {
         let now = SystemTime::now();
         let queue = self.outbox.queue()?;
@@ -186,16 +192,16 @@ impl Sender {
             SessionMode::Individual | SessionMode::CrashesOnly => state.sessions.len(),
             _ => 0,
         };
-        // At least a second, so that a clock that goes backwards makes no loop.
+        // At least a second, so that a clock set back can't cause a busy loop.
         let least = if stopped && limited.is_zero() { self.delay(0) } else { Duration::ZERO };
         let again = due.filter(|_| may_send).map(|wait| wait.max(least).max(Duration::from_secs(1)));
         Ok(Round { left: queue.len() + waiting, again })
     }
 
-    /// Sends one envelope of the queue.
+    /// Sends one queued envelope.
     fn send_entry(&self, mut entry: Entry) -> std::io::Result<Next> {
         if self.outbox.read_state().is_done(&entry.event_id) {
-            // A process was killed between the note that it is sent and the removal.
+            // A process was killed after storing that the entry was sent, before removing it.
             self.outbox.sent(&entry)?;
             return Ok(Next::Unknown);
         }
@@ -210,8 +216,9 @@ impl Sender {
             }
         };
         self.leave_out_limited(&mut envelope);
-        // Of a process that is killed before it knows the answer nobody can say whether the session was counted: the next one sends
-        // the event, which a server knows by its id, but not the session, which it would count twice.
+        // If a process is killed before the answer arrives, it is unknown whether the session was
+        // counted. The next process sends the event again, which a server recognises by its id, but
+        // not the session, which the server would count twice.
         let limited = self.wait("session", SystemTime::now()).is_some();
         let session = if entry.session.is_empty() || limited { None } else { envelope.session() };
         if session.is_none() {
@@ -247,12 +254,13 @@ impl Sender {
         }
     }
 
-    /// The end of a session goes by itself, not with its event.
+    /// Queues a session's last update separately from its event.
     fn end_session(&self, update: Option<SessionUpdate>) -> std::io::Result<()> {
         update.map_or(Ok(()), |update| self.outbox.update(|state| state.sessions.push(update)))
     }
 
-    /// Leaves out files of which the server takes no more for now: they are not worth that their event waits.
+    /// Removes attachments if the server currently limits them, so that their event doesn't have to
+    /// wait.
     fn leave_out_limited(&self, envelope: &mut Envelope) {
         if self.wait("attachment", SystemTime::now()).is_none() {
             return;
@@ -265,7 +273,8 @@ impl Sender {
         }
     }
 
-    /// Sends an envelope; where the server finds it too large, again with what is worth least left out.
+    /// Sends an envelope; if the server rejects it as too large, retries without the least
+    /// important data.
     fn send_shrinking(&self, entry: &mut Entry, mut envelope: Envelope) -> std::io::Result<Outcome> {
         for shrunk in 0..MAX_SHRINKS {
             let mut leaves = || {
@@ -293,7 +302,8 @@ impl Sender {
         Ok(Outcome::Refused(Reason::SendError))
     }
 
-    /// Sends an envelope with the counts that wait, and takes note of what the answer says of limits. `leaves` notes that it leaves.
+    /// Sends an envelope with the pending counts, and stores the limits from the answer. `leaves`
+    /// is called before the first byte is sent.
     fn send(&self, envelope: &Envelope, leaves: &mut dyn FnMut() -> std::io::Result<()>) -> Result<Answer, SendError> {
         let now = SystemTime::now();
         let discarded = self.outbox.read_state().discarded;
@@ -332,14 +342,15 @@ impl Sender {
             return later(self.delay(entry.tries), entry.tries);
         }
         if answer.status == 429 {
-            // The server has counted it, and so no client report does. It is kept: crashes are few, and the limit may be over
-            // in a minute. One that is refused in this way again and again waits longer each time.
+            // The server has counted the drop, so no client report does. The event is kept: crashes
+            // are rare, and the limit may end in a minute. After each further 429 it waits longer.
             let limit = self.wait("error", SystemTime::now()).unwrap_or(Duration::from_mins(1));
             log::warn!("coroner: the server takes no events for {} s", limit.as_secs());
             let more = if entry.tries == 0 { Duration::ZERO } else { self.delay(entry.tries - 1) };
             return later(limit.max(more), entry.tries.saturating_add(1));
         }
-        // A server that fails over this event, or refuses whoever asks, may do so for ever; one that is not there is a network that fails.
+        // A server that fails on this event, or denies access, may do so for ever; an unreachable
+        // server is treated as a network failure.
         let fails = answer.status >= 500 || answer.refuses_access();
         if answer.is_not_now() || fails && entry.tries < self.options.tries {
             log::warn!(
@@ -362,22 +373,23 @@ impl Sender {
 
     fn judge_failure(&self, entry: &Entry, error: &SendError) -> Outcome {
         log::warn!("coroner: event {} could not be sent: {error}", entry.event_id);
-        // No event is given up because of a network: how long it is kept is for the outbox's limits to say.
+        // A network failure never discards an event: the outbox's limits decide how long it is
+        // kept.
         let (arrived, tries) = match error {
-            // The envelope did not leave this machine: that is no try.
+            // The envelope did not leave this machine, so this doesn't count as an attempt.
             SendError::Offline(_) => (false, entry.tries),
             SendError::Network(_) => (true, entry.tries.saturating_add(1)),
         };
         Outcome::Later { after: self.delay(entry.tries), tries, stop: true, arrived }
     }
 
-    /// How long to wait after so many tries have failed before.
+    /// Returns the wait after `tries` failed attempts.
     fn delay(&self, tries: u32) -> Duration {
         backoff(self.options.retry_after, self.options.tries, tries)
     }
 
-    /// Sends what sessions may be sent. Says whether the server took some. If it has just taken something (`is_there`), a failure before that
-    /// holds nothing back.
+    /// Sends the sessions that may be sent. Returns whether the server accepted some. If the server
+    /// has just accepted something (`is_there`), an earlier failure doesn't delay them.
     fn send_sessions(&self, is_there: bool) -> std::io::Result<bool> {
         let mut taken = false;
         let wait = self.outbox.read_state().sessions_after.saturating_sub(seconds(SystemTime::now()));
@@ -408,7 +420,7 @@ impl Sender {
                     self.outbox.update(|state| state.sessions.remove(&batch))?;
                     taken = true;
                 }
-                // Kept until the limit is over, or what answers is the server.
+                // Kept until the limit ends, or until the server itself answers again.
                 Ok(answer) if answer.is_not_now() && answer.may_have_arrived() => {
                     lost += self.outbox.update(|state| state.sessions.settle(true, self.options.sessions))?;
                     break;
@@ -424,7 +436,7 @@ impl Sender {
                     let after = seconds(now) + self.delay(0).max(said.unwrap_or_default()).as_secs();
                     self.outbox.update(|state| {
                         state.sessions.put_back(&batch);
-                        // How long it is for a 429 is among the limits.
+                        // The wait after a 429 is part of the rate limits.
                         state.sessions_after = if answer.status == 429 { 0 } else { after };
                     })?;
                     break;
@@ -458,7 +470,8 @@ impl Sender {
     }
 }
 
-/// Leaves out what is worth least: the largest attachment, or all of them, then parts of the event. Says what went; `None` if there is nothing.
+/// Removes the least important data: the largest attachment or all attachments, then parts of the
+/// event. Returns the counts of removed items; `None` if nothing can be removed.
 fn drop_least(envelope: &mut Envelope, all_attachments: bool) -> Option<Discarded> {
     let mut dropped = Discarded::default();
     let before = envelope.items.len();

@@ -1,7 +1,8 @@
-//! Sessions, by which a server works out release health: how many runs of a release crash.
+//! Sessions, from which a server computes release health: how many runs of a release crash.
 //!
-//! A session is one run. A server counts it when an update says `init`, and counts it as crashed or abnormal when an update says
-//! so; no more may come after one that ends it (develop.sentry.dev, *Sessions*).
+//! A session is one run. A server counts it when it receives an update with `init`, and counts it
+//! as crashed or abnormal when an update has that status; no update may follow one that ends the
+//! session (develop.sentry.dev, *Sessions*).
 
 use std::time::Duration;
 
@@ -16,26 +17,27 @@ mod items;
 
 pub use items::{Aggregate, items};
 
-/// Most updates in one envelope that servers take.
+/// Maximum number of updates in one envelope that servers accept.
 pub const MAX_IN_ENVELOPE: usize = 100;
 
-/// How sessions are sent.
+/// The mode of sending sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SessionMode {
-    /// None.
+    /// No sessions.
     Off,
-    /// Each run by itself: that it began, and how it ended. For apps that people use.
+    /// Each run individually: its start and its end. For interactive apps.
     #[default]
     Individual,
-    /// Runs are counted by the minute in which they began, once they have ended. For programs that start often and end soon.
+    /// Counts of finished runs by the minute in which they started. For programs that are started
+    /// often and run briefly.
     Aggregated,
-    /// Only runs that crashed or ended without a trace, each once it has ended: for apps whose `sentry` client tracks the sessions of
-    /// those that end by themselves, and can't tell of the others.
+    /// Only runs that crashed or ended without a trace, each after its end. For apps whose `sentry`
+    /// client tracks the sessions of runs that exit normally and can't detect the others.
     CrashesOnly,
 }
 
 impl SessionMode {
-    /// Whether the last update of a run is sent.
+    /// Whether a run's last update is sent in this mode.
     pub fn takes(self, update: &SessionUpdate) -> bool {
         match self {
             Self::Off => false,
@@ -45,68 +47,69 @@ impl SessionMode {
     }
 }
 
-/// Whether the `sentry` client of a run has reported its session, though the run crashed: it does with each error that it sends, and
-/// where a panic unwinds out of `main`.
+/// Whether the run's `sentry` client has reported its session although the run crashed: it does
+/// with each error that it sends, and when a panic unwinds out of `main`.
 pub fn is_counted_by_client(run: &RunFacts) -> bool {
     let has_errors = run.session.as_ref().is_some_and(|session| session.errors > 0);
     has_errors || (cfg!(panic = "unwind") && run.lifecycle.crashed_by == Some(Monitor::PANIC))
 }
 
-/// An update of a session.
+/// A session update.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionUpdate {
-    /// The session: a UUID, that of the run.
+    /// The session's id: the run's UUID.
     pub sid: String,
-    /// Who: an anonymous identifier of the installation, or the user's id.
+    /// An anonymous id of the installation, or the user's id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub did: Option<String>,
-    /// Which update it is, so that one that comes twice can be recognised: 0 the first, then greater.
+    /// Sequence number, starting at 0, by which a repeated update is recognised.
     pub seq: u64,
-    /// Whether it is the first, by which the session is counted.
+    /// Whether this is the session's first update; a server counts the session by it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub init: bool,
-    /// When the session began.
+    /// The session's start.
     pub started: String,
-    /// When this came to be.
+    /// The update's creation time.
     pub timestamp: String,
-    /// Seconds from its beginning to its end.
+    /// Seconds from the session's start to its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration: Option<f64>,
     /// `ok`, `exited`, `crashed` or `abnormal`.
     pub status: String,
-    /// Errors in it; at least 1 if it crashed.
+    /// Number of errors in the session; at least 1 if it crashed.
     pub errors: u64,
-    /// `anr_foreground` or `anr_background`, where it ended abnormally because it hung.
+    /// `anr_foreground` or `anr_background` if the session ended abnormally because of a hang.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abnormal_mechanism: Option<String>,
-    /// What it was a session of.
+    /// The session's release and environment.
     pub attrs: SessionAttributes,
 }
 
 impl SessionUpdate {
-    /// Whether a server may get it twice. Relay adds to a counter for `init`, for `crashed` and for `abnormal`; of an end without
-    /// these it adds the session's id to a set, if there were errors (`extract_session_metrics`).
+    /// Whether a server may receive the update twice. Relay adds to a counter for `init`, `crashed`
+    /// and `abnormal`; for other ends it only adds the session's id to a set, if there were errors
+    /// (`extract_session_metrics`).
     pub fn may_repeat(&self) -> bool {
         !self.init && self.status == "exited"
     }
 }
 
-/// What a session was of.
+/// A session's release and environment.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SessionAttributes {
-    /// The release. There are no sessions without one.
+    /// The release. A session requires one.
     pub release: String,
-    /// Where it ran.
+    /// The environment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
 }
 
-/// What a run has left.
+/// Numbers of reports from a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reports {
-    /// How many reports of any kind: each is an error of the session.
+    /// Number of reports of any kind; each is an error of the session.
     pub all: usize,
-    /// How many of them are of crashes, and not of what the run survived, nor of hangs.
+    /// Number of crash reports, not counting hangs and errors that the run survived.
     pub crashes: usize,
 }
 
@@ -114,7 +117,7 @@ pub struct Reports {
 enum End {
     Exited,
     Crashed,
-    /// With its mechanism, where one is known.
+    /// With the mechanism, if known.
     Abnormal(Option<&'static str>),
 }
 
@@ -128,10 +131,11 @@ impl End {
     }
 }
 
-/// How a run that has ended did so. A crash that it survived is none of its ends.
+/// Determines how a finished run ended. A crash that the run survived doesn't count as its end.
 fn end(run: &RunFacts, reports: Reports) -> End {
     let lifecycle = &run.lifecycle;
-    // A report that is whole is noted in the run state; one without that note was cut short by the end of the process.
+    // Every complete report is recorded in the run state; a report that isn't was truncated when
+    // the process terminated.
     if reports.crashes > 0 && lifecycle.crashed_by.is_none() {
         return End::Crashed;
     }
@@ -141,13 +145,14 @@ fn end(run: &RunFacts, reports: Reports) -> End {
     };
     match lifecycle.exit {
         ExitKind::CRASHED => End::Crashed,
-        // Asked to end, it ended: nothing went wrong.
+        // Exited on request: not an error.
         ExitKind::CLEAN | ExitKind::SIGTERM | ExitKind::UNINSTALLED => End::Exited,
-        // Its user, its terminal or whom it wrote to ended it. An alarm or a limit that nobody deals with is an end that nobody wanted.
+        // Terminated by its user, its terminal, or the reader of its output. An unhandled alarm or
+        // resource limit is an unwanted end.
         ExitKind::SIGNAL if lifecycle.exit_signal.is_some_and(|signal| WANTED.contains(&signal)) => End::Exited,
-        // A debugger ends what it debugs by SIGKILL, as a matter of course.
+        // Debuggers routinely end their target with SIGKILL.
         _ if lifecycle.debugged => End::Exited,
-        // Its process went on as another program, as it chose.
+        // The process replaced itself with another program (exec).
         _ if run.termination.as_ref().is_some_and(|found| found.reason == TerminationReason::Replaced) => End::Exited,
         _ => End::Abnormal(lifecycle.hang_since.map(|_| hang)),
     }
@@ -156,19 +161,19 @@ fn end(run: &RunFacts, reports: Reports) -> End {
 /// SIGHUP, SIGINT, SIGQUIT, SIGPIPE: the same numbers on all systems.
 const WANTED: [i32; 4] = [1, 2, 3, 13];
 
-/// The sessions of runs: what they hold of a run is what its run state holds.
+/// Creates session updates from run states.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTeller {
-    /// The release, instead of the one that the run state says.
+    /// The release; overrides the run state's.
     pub release: Option<String>,
-    /// The environment, in the same way.
+    /// The environment; overrides the run state's.
     pub environment: Option<String>,
-    /// The installation of the app, by which a server counts users. Without one it is the user's id.
+    /// The installation's id, by which a server counts users. If `None`, the user's id is used.
     pub installation: Option<String>,
 }
 
 impl SessionTeller {
-    /// The first update of the session of a run that goes on. `None` without a release or a session.
+    /// Creates the first update of a running session. `None` without a release or a session.
     pub fn began(&self, run: &RunFacts) -> Option<SessionUpdate> {
         let started = started(run)?;
         Some(SessionUpdate {
@@ -189,8 +194,8 @@ impl SessionTeller {
         })
     }
 
-    /// The last update of the session of a run that has ended and left these reports. Whether the first was sent is not known
-    /// here: `init` is false.
+    /// Creates the last update of a session whose run has ended and left `reports`. `init` is
+    /// `false`: the caller must set it if the first update was not sent.
     pub fn ended(&self, run: &RunFacts, reports: Reports) -> Option<SessionUpdate> {
         let began = self.began(run)?;
         let started = started(run)?;
@@ -231,12 +236,12 @@ fn started(run: &RunFacts) -> Option<Timestamp> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Waiting {
     update: SessionUpdate,
-    /// It is put into an envelope: nothing more can become part of it.
+    /// Whether the update has been put into an envelope; it can no longer be changed.
     #[serde(default)]
     attempted: bool,
 }
 
-/// Updates that wait to be sent.
+/// Session updates waiting to be sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PendingSessions {
@@ -244,17 +249,18 @@ pub struct PendingSessions {
 }
 
 impl PendingSessions {
-    /// Whether there are none.
+    /// Returns `true` if there are no updates.
     pub fn is_empty(&self) -> bool {
         self.updates.is_empty()
     }
 
-    /// How many there are.
+    /// Returns the number of updates.
     pub fn len(&self) -> usize {
         self.updates.len()
     }
 
-    /// One more. A session whose beginning is still here, and was never sent, gets one update that says both.
+    /// Adds an update. If the session's first update is still here and was never sent, both are
+    /// merged into one.
     pub fn push(&mut self, update: SessionUpdate) {
         if self.updates.iter().any(|waiting| waiting.update.sid == update.sid && waiting.update.seq >= update.seq) {
             return;
@@ -264,28 +270,29 @@ impl PendingSessions {
         self.updates.push(Waiting { update: SessionUpdate { init, ..update }, attempted: false });
     }
 
-    /// The update of that session that was never sent, taken out.
+    /// Removes and returns the session's update, if it was never sent.
     pub fn take(&mut self, sid: &str) -> Option<SessionUpdate> {
         let place = self.updates.iter().position(|waiting| waiting.update.sid == sid && !waiting.attempted)?;
         Some(self.updates.remove(place).update)
     }
 
-    /// Takes the oldest away until `most` are left; says how many went.
+    /// Removes the oldest updates until at most `most` are left; returns how many were removed.
     pub fn limit(&mut self, most: usize) -> usize {
         let excess = self.updates.len().saturating_sub(most);
         self.updates.drain(..excess);
         excess
     }
 
-    /// The updates for the next envelope. They count as attempted from here on, and stay until they are
-    /// [removed](Self::remove) or [put back](Self::put_back). `held` are sessions whose next update waits elsewhere.
+    /// Returns the updates for the next envelope. They are marked as attempted and stay here until
+    /// they are [removed](Self::remove) or [put back](Self::put_back). `held` tells which sessions
+    /// have their next update in an envelope.
     pub fn next_batch(&mut self, mode: SessionMode, held: impl Fn(&str) -> bool) -> Vec<SessionUpdate> {
         let most = match mode {
             SessionMode::Off => 0,
             SessionMode::Individual | SessionMode::CrashesOnly => MAX_IN_ENVELOPE,
             SessionMode::Aggregated => usize::MAX,
         };
-        // In counts, those that go on are sent when they have ended.
+        // In aggregated mode, running sessions are only sent after their end.
         let ready = |waiting: &&mut Waiting| {
             !waiting.attempted
                 && !held(&waiting.update.sid)
@@ -299,21 +306,24 @@ impl PendingSessions {
         batch
     }
 
-    /// Takes out what was sent.
+    /// Removes updates that were sent.
     pub fn remove(&mut self, sent: &[SessionUpdate]) {
         self.updates.retain(|waiting| !is_in(sent, &waiting.update));
     }
 
-    /// These have surely not arrived: they may go again.
+    /// Marks updates that certainly did not arrive as not attempted, so that they are sent again.
     pub fn put_back(&mut self, batch: &[SessionUpdate]) {
         for waiting in self.updates.iter_mut().filter(|waiting| is_in(batch, &waiting.update)) {
             waiting.attempted = false;
         }
     }
 
-    /// After a process was killed while it sent, or the network failed: takes out what has been attempted, if it `left`, or else gives
-    /// it free. A server's counters take an update as often as it comes, so it may come once at most, unless it counts nothing
-    /// ([`SessionUpdate::may_repeat`]). Says how many are lost.
+    /// Resolves attempted updates after the process was killed during sending or the network
+    /// failed; returns how many are lost.
+    ///
+    /// If the updates have `left` this machine they are removed, otherwise they are sent again. A
+    /// server's counters count an update each time it is received, so an update must arrive at most
+    /// once, unless it changes no counter ([`SessionUpdate::may_repeat`]).
     pub fn settle(&mut self, left: bool, mode: SessionMode) -> usize {
         let before = self.updates.len();
         let may_repeat = |update: &SessionUpdate| mode != SessionMode::Aggregated && update.may_repeat();

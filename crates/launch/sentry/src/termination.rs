@@ -1,15 +1,16 @@
-//! Runs that the system ended without a word.
+//! Detects runs that the system killed without notice.
 //!
-//! Nothing shows them but what is missing: there is no report, no exit was noted. Each other explanation is ruled out first, as
-//! sentry-cocoa does (`SentryWatchdogTerminationLogic`).
+//! Such runs leave neither a report nor a recorded exit. All other explanations are ruled out
+//! first, as in sentry-cocoa (`SentryWatchdogTerminationLogic`).
 
 use coroner_report::model::{Id, RunFacts, TerminationCertainty, TerminationReason, Timestamp};
 use coroner_report::run_state::{ExitKind, Foreground};
 
-/// A device was started at the same time if that is known to differ by less: it is worked out of a clock, which is set now and then.
+/// Maximum difference between two boot times of the same boot, in nanoseconds. Boot times are
+/// computed from the wall clock, which is adjusted now and then.
 const SAME_BOOT_NS: u64 = 60_000_000_000;
 
-/// Under what a run was, as far as a change of it explains its end.
+/// The conditions of a run whose change explains its termination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conditions {
     release: Option<String>,
@@ -30,7 +31,7 @@ impl Conditions {
         }
     }
 
-    /// Whether nothing of it is another.
+    /// Returns `true` if none of the conditions changed.
     fn hold(&self, now: &Self) -> bool {
         let same_boot = match (self.boot, now.boot) {
             (Some(then), Some(now)) => then.0.abs_diff(now.0) < SAME_BOOT_NS,
@@ -43,28 +44,29 @@ impl Conditions {
     }
 }
 
-/// Whether the run of `ended`, which left no report, was ended by the system for using too much memory or for not answering, as far
-/// as it can be known. `now` is this run's.
+/// Whether the system probably killed the run `ended`, which left no report, for using too much
+/// memory or for not responding. `now` has the conditions of the current run.
 pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
     let lifecycle = &ended.lifecycle;
     let may_be = match &ended.termination {
         Some(found) if found.reason == TerminationReason::OutOfMemory => {
             found.certainty > TerminationCertainty::Possible
         }
-        // What was looked for and not found leaves somebody's SIGKILL, or `_exit`.
+        // If evidence was searched for and not found, somebody's SIGKILL or `_exit` remains.
         Some(found) => found.reason == TerminationReason::Unknown && found.evidence.is_empty(),
         None => true,
     };
     may_be && lifecycle.exit == ExitKind::RUNNING
         && lifecycle.crashed_by.is_none()
         && !lifecycle.debugged
-        // In the background apps are ended as a matter of course.
+        // The system routinely kills apps in the background.
         && lifecycle.foreground != Foreground::BACKGROUND
         && ended.app.installed.is_some()
         && Conditions::of(ended).hold(now)
 }
 
-/// The id of its event: the run's own, changed so that it is no other thing's, and the same however often it is reported.
+/// Returns the id of the run's event: the run's id with its bits inverted, so that it differs from
+/// all other ids but is the same each time the run is reported.
 pub(crate) fn event_id(run: &RunFacts) -> String {
     let mut id = run.run_id.0.map(|byte| !byte);
     // Version 4 and variant 1 of RFC 9562.
@@ -73,7 +75,7 @@ pub(crate) fn event_id(run: &RunFacts) -> String {
     Id(id).to_string()
 }
 
-/// The last time at which it is known to have lived.
+/// Returns the last time at which the run is known to have been alive.
 pub(crate) fn last_sign(run: &RunFacts) -> Timestamp {
     let lifecycle = &run.lifecycle;
     let breadcrumb = run.breadcrumbs.last().map(|breadcrumb| breadcrumb.time);

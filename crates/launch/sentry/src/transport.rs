@@ -1,4 +1,4 @@
-//! One envelope to a server, over HTTPS.
+//! Sends one envelope to a server over HTTPS.
 
 use std::fmt;
 use std::io;
@@ -10,62 +10,67 @@ pub use coroner_outbox::{SendError, TransportError, TransportOptions};
 use crate::dsn::Dsn;
 use crate::event::SDK_NAME;
 
-/// What a server answered.
+/// A server's answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
     /// HTTP status.
     pub status: u16,
-    /// `X-Sentry-Rate-Limits`.
+    /// The header `X-Sentry-Rate-Limits`.
     pub rate_limits: Option<String>,
-    /// `Retry-After`.
+    /// The header `Retry-After`.
     pub retry_after: Option<String>,
-    /// The beginning of the body, in which servers say what was wrong.
+    /// The start of the body, in which servers explain errors.
     pub body: String,
 }
 
 impl Answer {
-    /// Whether the server has the envelope.
+    /// Whether the server accepted the envelope.
     pub fn is_success(&self) -> bool {
         (200..300).contains(&self.status) && !self.is_portal()
     }
 
-    /// Whether something else answers in the server's place, as the page of a network in which one has to log in: no server of this protocol
-    /// redirects, or says `OK` by a page of HTML.
+    /// Whether something else answers in the server's place, such as a network's login page: no
+    /// server of this protocol redirects or answers `OK` with an HTML page.
     pub fn is_portal(&self) -> bool {
         coroner_outbox::is_portal(self.status, &self.body)
     }
 
-    /// Whether the server can't take anything now, or can't be reached by what stands before it: another time the same may be taken.
+    /// Whether the server is temporarily unavailable, or unreachable from a proxy in front of it:
+    /// the same envelope may be accepted later.
     pub fn is_not_now(&self) -> bool {
         matches!(self.status, 408 | 425 | 502..=504 | 511 | 520..=527 | 530)
     }
 
-    /// Whether what is refused is who asks, and not what was sent: a key that is disabled, a project that is not there, a proxy that does not know the
-    /// server yet. That may be set right.
+    /// Whether the sender was refused rather than the envelope: a disabled key, a missing project,
+    /// a proxy that doesn't know the server yet. That may be corrected later.
     pub fn refuses_access(&self) -> bool {
         matches!(self.status, 401 | 403 | 404)
     }
 
-    /// Whether of such an answer the server itself may have taken what it was sent: what stands before it lost its answer.
+    /// Whether the server may have accepted the envelope in spite of this answer, because a proxy
+    /// in front of it lost the real answer.
     pub fn may_have_arrived(&self) -> bool {
         matches!(self.status, 502 | 504 | 520..=527 | 530)
     }
 }
 
-/// Takes envelopes to one server.
+/// Sends envelopes to one server.
 pub trait Transport: Send + Sync {
-    /// Sends the bytes of one envelope, and waits for the answer.
+    /// Sends an envelope's bytes and waits for the answer.
     ///
     /// # Errors
-    /// [`SendError`] where there is none; any answer, also one that refuses, is no error.
+    /// [`SendError`] if no answer is received. Any answer, including a refusal, is `Ok`.
     fn send(&self, envelope: &[u8]) -> Result<Answer, SendError>;
 
-    /// The same, and calls `leaves` before the first byte of the envelope leaves this machine, and perhaps before later ones: from there on
-    /// it may arrive though no answer comes. Not called where there is no connection. After an error of `leaves` (the user has refused
-    /// meanwhile) nothing more is to leave.
+    /// Like [`send`](Self::send), but calls `leaves` before the envelope's first byte leaves this
+    /// machine, and perhaps before later bytes: from then on the envelope may arrive even if no
+    /// answer is received.
+    ///
+    /// `leaves` isn't called if there is no connection. If `leaves` fails (the user has refused in
+    /// the meantime), nothing more may be sent.
     ///
     /// # Errors
-    /// Those of [`send`](Self::send).
+    /// [`SendError`], as for [`send`](Self::send).
     fn send_noting(&self, envelope: &[u8], leaves: &mut dyn FnMut() -> io::Result<()>) -> Result<Answer, SendError> {
         leaves().map_err(|error| SendError::Offline(error.to_string()))?;
         self.send(envelope)
@@ -82,17 +87,17 @@ impl<T: Transport + ?Sized> Transport for std::sync::Arc<T> {
     }
 }
 
-/// HTTP(S), with `rustls`. Certificates are verified.
+/// A transport over HTTP or HTTPS, with `rustls`. Certificates are verified.
 pub struct HttpTransport {
     client: HttpClient,
 }
 
-/// The identity of a server's project, for messages and to tell one from another: never with the secret.
+/// Returns a project's identity without keys, for messages and for comparison.
 pub(crate) fn project(dsn: &Dsn) -> String {
     format!("{}{}{}", dsn.host(), dsn.path(), dsn.project_id())
 }
 
-/// `X-Sentry-Auth`.
+/// Returns the value of `X-Sentry-Auth`.
 fn auth(dsn: &Dsn, client: &str) -> String {
     let mut auth = format!("Sentry sentry_version=7, sentry_client={client}, sentry_key={}", dsn.public_key());
     if let Some(secret) = dsn.secret_key() {
@@ -103,10 +108,10 @@ fn auth(dsn: &Dsn, client: &str) -> String {
 }
 
 impl HttpTransport {
-    /// A transport to the project of `dsn`.
+    /// Creates a transport to the project of `dsn`.
     ///
     /// # Errors
-    /// [`TransportError`] where the options can't be used.
+    /// [`TransportError`] if the options can't be used.
     pub fn new(dsn: &Dsn, options: &TransportOptions) -> Result<Self, TransportError> {
         let user_agent = format!("{SDK_NAME}/{}", env!("CARGO_PKG_VERSION"));
         let headers = vec![
@@ -137,7 +142,7 @@ impl Transport for HttpTransport {
 
 impl fmt::Debug for HttpTransport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the headers, which hold the keys.
+        // Omit the headers, which contain the keys.
         out.debug_struct("HttpTransport").field("client", &self.client).finish()
     }
 }

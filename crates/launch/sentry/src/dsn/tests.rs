@@ -71,7 +71,7 @@ fn what_is_none_says_why() {
         ("https://:secret@host/42", ParseDsnError::Key),
         ("https://a key@host/42", ParseDsnError::Key),
         ("https://key\n@host/42", ParseDsnError::Key),
-        // Sentry's own SDK takes these two (with `%40`), and port 0: nobody meant such an address.
+        // Sentry's own SDK accepts these two (with `%40`) and port 0; they are always mistakes.
         ("https://key@project@host/42", ParseDsnError::Key),
         ("https://key:secret@@host/42", ParseDsnError::Key),
         ("https://key@/42", ParseDsnError::Host),

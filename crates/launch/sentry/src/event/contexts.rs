@@ -1,4 +1,4 @@
-//! Contexts: app, system, device, and what the app set.
+//! Contexts: app, system, device, and those set by the app.
 
 use coroner_report::model::{Address, Explanation, Report, RunFacts};
 use coroner_report::run_state::{Foreground, ThermalState};
@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 
 use super::time_text;
 
-/// The contexts that Coroner fills.
+/// The contexts that Coroner fills in.
 pub const OWN_CONTEXTS: [&str; 7] = ["app", "device", "os", "runtime", "culture", "coroner", "fault"];
 
-/// A context being filled: only what is known is in it.
+/// A context under construction; contains only known values.
 struct Context(Map<String, Value>);
 
 impl Context {
@@ -25,7 +25,7 @@ impl Context {
         self
     }
 
-    /// Puts it into the contexts unless it says nothing. What it knows itself stands before what the app set.
+    /// Adds the context unless it is empty. Its values override those set by the app.
     fn add(self, contexts: &mut Map<String, Value>, name: &str) {
         match contexts.get_mut(name) {
             Some(Value::Object(set)) => set.extend(self.0),
@@ -35,12 +35,13 @@ impl Context {
     }
 }
 
-/// The contexts of a report. `unidentified` are images that could not be listed, `left_out` frames that are not there.
+/// Returns a report's contexts. `unidentified` are images without an id, `left_out` the numbers of
+/// omitted frames.
 pub(super) fn of(report: &Report, unidentified: Vec<String>, left_out: Map<String, Value>) -> Map<String, Value> {
     let mut contexts = Map::new();
     let empty = RunFacts::default();
     let run = report.run.as_ref().unwrap_or(&empty);
-    // What the app set, first: what Coroner knows comes over it.
+    // Add the app's contexts first: Coroner's values override them.
     for (name, value) in &run.contexts {
         let value = match value.to_json() {
             Value::Object(map) => map,
@@ -138,7 +139,7 @@ fn device(report: &Report, run: &RunFacts) -> Context {
     context
 }
 
-/// What is to be known of the report itself: how long it took, what is missing.
+/// Describes the report itself: how long writing it took, what is missing.
 fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Value>) -> Context {
     let mut context = Context::new("coroner");
     let problems: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
@@ -173,7 +174,7 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
     context
 }
 
-/// Why it crashed: numbers and texts, which a server shows as they are.
+/// The explanation of the crash: numbers and texts that a server shows unchanged.
 fn fault(explanation: &Explanation) -> Context {
     let mut context = Context::new("fault");
     let hexadecimal = |address: Address| address.to_string();

@@ -1,4 +1,4 @@
-//! What happened, in the protocol's words: exceptions and the mechanisms that caught them.
+//! Exceptions and the mechanisms that caught them, in the protocol's form.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,19 +10,19 @@ use serde::{Deserialize, Serialize};
 
 use super::stacktrace::{Stacks, Stacktrace};
 
-/// An exception: what happened, where, and what noticed it.
+/// An exception: what happened, where, and which mechanism detected it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Exception {
-    /// Its type: a signal's or a Mach exception's name, or the type that a language's runtime threw.
+    /// Type: a signal's or a Mach exception's name, or the type that a language's runtime threw.
     #[serde(rename = "type")]
     pub kind: String,
     /// The message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
-    /// The thread on which it happened.
+    /// The thread that raised it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<u64>,
-    /// What noticed it.
+    /// The mechanism that detected it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mechanism: Option<Mechanism>,
     /// The stack.
@@ -30,37 +30,40 @@ pub struct Exception {
     pub stacktrace: Option<Stacktrace>,
 }
 
-/// What noticed an exception.
+/// The mechanism that detected an exception.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mechanism {
-    /// `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`, [`WATCHDOG_TERMINATION`], `generic` for what the
-    /// app reported, `NSError` if that was one; `chained` for what caused another.
+    /// One of `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`,
+    /// [`WATCHDOG_TERMINATION`], `generic` for errors that the app reported, `NSError` for reported
+    /// `NSError`s; `chained` for the cause of another exception.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Whether the app went on.
+    /// Whether the app continued.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handled: Option<bool>,
-    /// Whether type and message are made up from a signal, so that a server should group by the functions.
+    /// Whether type and message are derived from a signal, so that a server should group by
+    /// functions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub synthetic: Option<bool>,
-    /// In a chain, which one it is.
+    /// In a chain, the exception's index.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exception_id: Option<u64>,
-    /// In a chain, the one that this one caused.
+    /// In a chain, the index of the exception that this one caused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent_id: Option<u64>,
-    /// Where in that one it was.
+    /// In a chain, the attribute of the parent exception that holds this one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Signal, Mach exception and error number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub meta: Option<MechanismMeta>,
-    /// Anything else: `relevant_address`, `access`, `location`, and of a fault that is explained `fault`, `certainty`, `register`.
+    /// Other data: `relevant_address`, `access`, `location`; for an explained fault also `fault`,
+    /// `certainty`, `register`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub data: BTreeMap<String, serde_json::Value>,
 }
 
-/// What the operating system said.
+/// Error details from the operating system.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MechanismMeta {
     /// The signal.
@@ -72,7 +75,7 @@ pub struct MechanismMeta {
     /// The error number that came with the signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errno: Option<Errno>,
-    /// An error of Cocoa's or Swift's that the app handled.
+    /// A Cocoa or Swift error that the app handled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ns_error: Option<NsError>,
 }
@@ -80,14 +83,14 @@ pub struct MechanismMeta {
 /// An `NSError`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NsError {
-    /// Its domain.
+    /// The error's domain.
     pub domain: String,
-    /// Its code in that domain.
+    /// The error's code in its domain.
     pub code: i64,
 }
 
 impl NsError {
-    /// The error that an exception of a report is, which the app reported as one with a domain and a code.
+    /// Returns the error for an exception that the app reported with a domain and a code.
     fn of(crash: &Crash, thrown: &Thrown) -> Option<Self> {
         if crash.monitor != Monitor::USER || ![Language::OBJC, Language::SWIFT].contains(&thrown.language) {
             return None;
@@ -101,14 +104,14 @@ impl NsError {
 /// A POSIX signal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignalMeta {
-    /// Its number on that system.
+    /// The signal's number on the event's system.
     pub number: i64,
     /// `si_code`.
     pub code: i64,
-    /// Its name.
+    /// The signal's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The code's name.
+    /// The name of `code`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_name: Option<String>,
 }
@@ -116,13 +119,13 @@ pub struct SignalMeta {
 /// A Mach exception.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MachExceptionMeta {
-    /// Its number.
+    /// The exception's number.
     pub exception: i64,
-    /// The code. Servers take no negative ones, so this is its bits.
+    /// The code's bits as an unsigned number, because servers accept no negative codes.
     pub code: u64,
-    /// The subcode, in the same way.
+    /// The subcode's bits as an unsigned number.
     pub subcode: u64,
-    /// Its name.
+    /// The exception's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -130,17 +133,18 @@ pub struct MachExceptionMeta {
 /// An error number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Errno {
-    /// Its value on that system.
+    /// Its value on the event's system.
     pub number: i64,
 }
 
-/// The mechanism of an end that the system brought about without a word.
+/// The mechanism of a termination by the system without notice.
 pub const WATCHDOG_TERMINATION: &str = "watchdog_termination";
 
-/// The exceptions of a report: what caused it first, what ended the process last.
+/// Returns a report's exceptions: the root cause first, the one that terminated the process last.
 pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
     let Some(crash) = &report.crash else {
-        // Cut before it says what happened: the event still says that something did.
+        // The report was truncated before the crash record: the event still shows that there was a
+        // crash.
         return report.crashed_thread().map(|thread| torn(thread.tid, stacks)).into_iter().collect();
     };
     if report.exceptions.is_empty() {
@@ -153,7 +157,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
             mechanism.exception_id = Some(place as u64);
         }
         if let Some(error) = NsError::of(crash, thrown) {
-            // As sentry-cocoa calls it.
+            // The name that sentry-cocoa uses.
             if place == 0 {
                 mechanism.kind = "NSError".to_owned();
             }
@@ -172,7 +176,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
     let mut chain: Vec<Exception> = chain.collect();
     if let Some(uncaught) = chain.first_mut() {
         uncaught.thread_id = Some(crash.tid);
-        // Where the runtime kept no stack of the throw, that of the thread is the best there is.
+        // If the runtime kept no stack of the throw, the thread's stack is the best available.
         uncaught.stacktrace = uncaught.stacktrace.take().or_else(|| stacks.of_thread_with_id(crash.tid));
     }
     chain.reverse();
@@ -194,12 +198,13 @@ fn torn(tid: u64, stacks: &Stacks<'_>) -> Exception {
     }
 }
 
-/// The exception of a report without one of a language: a signal, a Mach exception, a hang.
+/// Creates the exception for a report without a language exception: a signal, a Mach exception, a
+/// hang.
 fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception {
     let mut mechanism = mechanism(report, crash);
     let named = matches!(crash.monitor, Monitor::PANIC | Monitor::USER | Monitor::HANG);
-    // A type that a program gave is one to group by; a signal says as good as nothing. A hang is not to be put together with a
-    // crash at the same place.
+    // A type that the program set is useful for grouping; a signal is not. A hang must not be
+    // grouped with a crash at the same place.
     mechanism.synthetic = (crash.exception_type.is_none() && !named).then_some(true);
     Exception {
         kind: crash.kind(),
@@ -207,7 +212,7 @@ fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception 
         thread_id: Some(crash.tid),
         mechanism: Some(mechanism),
         stacktrace: stacks.of_profile().or_else(|| stacks.of_thread_with_id(crash.tid)).map(|stack| Stacktrace {
-            // Where a thread is that hangs was looked at from outside.
+            // A hanging thread's stack was captured from outside.
             snapshot: (crash.monitor == Monitor::HANG).then_some(true),
             ..stack
         }),
@@ -234,7 +239,7 @@ fn chained(report: &Report, place: usize) -> Mechanism {
     }
 }
 
-/// What noticed the crash, with all that the system said of it.
+/// Returns the mechanism that detected the crash, with all details from the system.
 fn mechanism(report: &Report, crash: &Crash) -> Mechanism {
     let kind = match crash.monitor {
         Monitor::MACH => "mach",
@@ -294,7 +299,7 @@ fn mechanism(report: &Report, crash: &Crash) -> Mechanism {
     }
 }
 
-/// The exception of a run that the system ended without a word.
+/// Creates the exception for a run that the system killed without notice.
 pub(super) fn watchdog_termination(run: &RunFacts) -> Exception {
     let place = match run.lifecycle.foreground {
         Foreground::BACKGROUND => " in the background",

@@ -1,10 +1,10 @@
-//! Loaded images in the protocol's words.
+//! Loaded images in the protocol's form.
 
 use coroner_report::model::{Image, Report};
 use coroner_report::wire::{ImageKind, Os};
 use serde::{Deserialize, Serialize};
 
-/// No debug id.
+/// The debug id of an image without one.
 const NIL: &str = "00000000-0000-0000-0000-000000000000";
 
 /// A loaded image.
@@ -13,25 +13,26 @@ pub struct DebugImage {
     /// `elf`, `macho` or `pe`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where it was loaded from.
+    /// The path from which it was loaded.
     pub code_file: String,
-    /// Identity of its debug information.
+    /// The id of its debug information.
     pub debug_id: String,
-    /// Its own identity: the whole GNU build id, or the `LC_UUID`.
+    /// The image's own id: the whole GNU build id, or the `LC_UUID`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_id: Option<String>,
-    /// Where it was loaded.
+    /// Load address.
     pub image_addr: String,
-    /// Where its file says that it should be.
+    /// The address for which the file was linked.
     pub image_vmaddr: String,
-    /// Bytes of memory from its start to its end.
+    /// Size of the mapped range, in bytes.
     pub image_size: u64,
-    /// Its architecture.
+    /// Architecture.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
 }
 
-/// The images of a report, and the paths of those that have no identity, by which nothing could be found.
+/// Returns a report's images, and the paths of images without an id, for which a server could find
+/// no debug file.
 pub(super) fn of(report: &Report) -> (Vec<DebugImage>, Vec<String>) {
     let mut images = Vec::new();
     let mut unidentified = Vec::new();
@@ -60,22 +61,24 @@ fn kind(image: &Image, os: Os) -> &'static str {
         ImageKind::ELF => "elf",
         ImageKind::MACHO => "macho",
         ImageKind::PE => "pe",
-        // A kind of a later version: what its system loads.
+        // An image kind from a later version: assume the system's own format.
         _ if matches!(os, Os::LINUX | Os::ANDROID) => "elf",
         _ => "macho",
     }
 }
 
-/// Its path; an image without one (the kernel's vdso, code that was unpacked into memory) still has a name to be shown by.
+/// Returns the image's path, or a placeholder name for an image without one (the kernel's vdso,
+/// code unpacked into memory).
 fn code_file(image: &Image) -> String {
     if image.path.is_empty() { format!("[image at {}]", image.load_address) } else { image.path.clone() }
 }
 
-/// By Mach-O CPU type and subtype, as `mach/machine.h` has them, where they are known; else the report's.
+/// Returns the architecture for the Mach-O CPU type and subtype (`mach/machine.h`), if known;
+/// otherwise the report's.
 fn arch(report: &Report, image: &Image) -> Option<String> {
     const X86_64: i32 = 0x0100_0007;
     const ARM64: i32 = 0x0100_000c;
-    // The subtype's high byte is for flags: of arm64e, the version of its pointer authentication.
+    // The subtype's high byte contains flags: for arm64e, the pointer authentication version.
     let name = match image.cpu.map(|(cpu, subtype)| (cpu, subtype & 0x00ff_ffff)) {
         Some((X86_64, 8)) => "x86_64h",
         Some((X86_64, _)) => "x86_64",

@@ -1,35 +1,37 @@
-//! What servers take: lengths of texts, and the size of an event. What is cut says so.
+//! Servers' limits: lengths of strings and the size of an event. Cuts are marked.
 
 use serde_json::{Value, json};
 
 use super::Event;
 
-/// Largest event that servers take is 1 MiB (develop.sentry.dev, *Envelopes*, "Size Limits"); a little is kept for what a
-/// server's own way of writing JSON adds.
+/// Maximum size of an event, in bytes. Servers accept 1 MiB (develop.sentry.dev, *Envelopes*, "Size
+/// Limits"); the difference allows for a server's own JSON encoding.
 pub(crate) const LARGEST_EVENT: usize = 1_000_000;
 
-// Lengths in characters that Relay's normaliser cuts at (`max_chars` of its schema).
+// Lengths in characters at which Relay's normaliser cuts (`max_chars` of its schema).
 const MESSAGE: usize = 8192;
 const SYMBOL: usize = 512;
 const PATH: usize = 256;
 const NAME: usize = 128;
 const EXTRA_TEXT: usize = 8192;
-/// Bytes of one context, and of all extra data together (`bag_size` of its schema), with a little kept for its way of counting.
+/// Bytes of one context, and of all extra data together (`bag_size` of Relay's schema), minus an
+/// allowance for its way of counting.
 const CONTEXT: usize = 7_600;
 const EXTRA: usize = 240_000;
-/// Characters of a field of a user.
+/// Maximum length of a user field, in characters.
 const USER: usize = 128;
-// Levels of maps and lists in one context, one extra value, and one value of data of a breadcrumb or mechanism.
+// Maximum nesting of maps and lists in one context, in one extra value, and in one data value of a
+// breadcrumb or mechanism.
 const CONTEXT_LEVELS: usize = 6;
 const EXTRA_LEVELS: usize = 5;
 const DATA_LEVELS: usize = 3;
 const RELEASE: usize = 200;
 const ENVIRONMENT: usize = 64;
 
-/// Frames that a stack keeps when there is too much of everything, half from either end.
+/// Number of frames that a stack keeps in a much too large event, half from either end.
 const FEW_FRAMES: usize = 32;
 
-/// An event's JSON that is small enough for servers: what is worth least is dropped until it is.
+/// Shrinks an event's JSON to servers' size limit by dropping the least important parts.
 pub(super) fn fitted(json: Vec<u8>) -> Vec<u8> {
     if json.len() <= LARGEST_EVENT {
         return json;
@@ -37,12 +39,12 @@ pub(super) fn fitted(json: Vec<u8>) -> Vec<u8> {
     without_least(&json, LARGEST_EVENT).unwrap_or(json)
 }
 
-/// The event of this JSON without what is worth least, for a server that found it too large; `None` if nothing is left to drop.
+/// Shrinks an event for a server that rejected it as too large; `None` if nothing is left to drop.
 pub(crate) fn shrink(json: &[u8]) -> Option<Vec<u8>> {
     without_least(json, json.len() / 2).filter(|shrunk| shrunk.len() < json.len())
 }
 
-/// As JSON throughout, as it waits to be sent: there is no reading back of events.
+/// Works on JSON throughout, because queued events are stored as JSON.
 fn without_least(json: &[u8], most: usize) -> Option<Vec<u8>> {
     let mut event: Value = serde_json::from_slice(json).ok()?;
     let mut dropped = Vec::new();
@@ -58,12 +60,12 @@ fn without_least(json: &[u8], most: usize) -> Option<Vec<u8>> {
     Some(event.to_string().into_bytes())
 }
 
-/// Bytes of a value's JSON.
+/// Returns the length of a value's JSON, in bytes.
 fn size(value: &Value) -> usize {
     value.to_string().len()
 }
 
-/// Says in the event what is not there.
+/// Records in the event what was dropped.
 fn note(event: &mut Value, dropped: &[&str]) {
     let Some(event) = event.as_object_mut().filter(|_| !dropped.is_empty()) else { return };
     let contexts = event.entry("contexts").or_insert_with(|| json!({}));
@@ -81,7 +83,8 @@ fn note(event: &mut Value, dropped: &[&str]) {
     }
 }
 
-/// What can be dropped, the least worth first. Each says whether there was any.
+/// Parts that can be dropped, the least important first. Each step returns whether it dropped
+/// anything.
 type Step = fn(&mut Value) -> bool;
 const STEPS: &[(&str, Step)] = &[
     ("registers of other threads", |event| {
@@ -123,30 +126,30 @@ const STEPS: &[(&str, Step)] = &[
     }),
 ];
 
-/// The list that is reached by these keys.
+/// Returns the list at this path of keys.
 fn list<'v>(value: &'v mut Value, keys: &[&str]) -> Option<&'v mut Vec<Value>> {
     keys.iter().try_fold(value, |value, key| value.get_mut(key))?.as_array_mut()
 }
 
-/// Whether the event is about that thread.
+/// Whether the event is about the thread.
 fn is_about(thread: &Value) -> bool {
     thread["crashed"] == true || thread["current"] == true
 }
 
-/// The threads that the event is not about.
+/// Returns the threads that the event is not about.
 fn other_threads(event: &mut Value) -> impl DoubleEndedIterator<Item = &mut Value> {
     list(event, &["threads", "values"]).into_iter().flatten().filter(|thread| !is_about(thread))
 }
 
-/// Their stacks.
+/// Returns the stacks of the threads that the event is not about.
 fn stacks(event: &mut Value) -> impl Iterator<Item = &mut Value> {
     other_threads(event).filter_map(|thread| thread.get_mut("stacktrace"))
 }
 
-/// Drops stacks of other threads, the last first, until the rest fits, or is half of what it was.
+/// Drops other threads' stacks, the last first, until the rest fits or has half its size.
 fn drop_stacks(event: &mut Value) -> bool {
     let total = size(event);
-    // What servers take is known; of one that takes less, only that it does.
+    // The usual limit is known; if a server has a smaller one, only that the event exceeds it.
     let mut excess = if total > LARGEST_EVENT { total - LARGEST_EVENT } else { total / 2 };
     let mut any = false;
     for thread in other_threads(event).rev() {
@@ -171,7 +174,7 @@ fn drop_unused_images(event: &mut Value) -> bool {
     images.len() < before
 }
 
-/// Cuts what is too long.
+/// Cuts strings that are too long.
 pub(super) fn cut_texts(event: &mut Event) {
     for exception in &mut event.exception.values {
         cut(&mut exception.kind, NAME);
@@ -223,13 +226,13 @@ pub(super) fn cut_texts(event: &mut Event) {
     event.dist = event.dist.take().map(|dist| named(&dist, ENVIRONMENT)).filter(|dist| !dist.is_empty());
 }
 
-/// A release as servers take it: not too long, without the characters of paths, and none of the names that have a meaning.
+/// Converts a release to what servers accept: limited length, no path characters, no reserved name.
 pub(crate) fn release(release: String) -> Option<String> {
     let release = named(&release, RELEASE);
     (!["", ".", "..", "latest"].contains(&release.as_str())).then_some(release)
 }
 
-/// An environment as servers take it.
+/// Converts an environment to what servers accept.
 pub(crate) fn environment(environment: String) -> Option<String> {
     let environment = named(&environment, ENVIRONMENT);
     (!["", "none"].contains(&environment.to_ascii_lowercase().as_str())).then_some(environment)
@@ -238,11 +241,12 @@ pub(crate) fn environment(environment: String) -> Option<String> {
 fn named(name: &str, longest: usize) -> String {
     let odd = |character: char| character == '/' || character == '\\' || character.is_control();
     let name: String = name.trim().chars().map(|character| if odd(character) { '-' } else { character }).collect();
-    // Not by an ellipsis: a name is compared, and not read.
+    // Cut without an ellipsis: names are compared, not read.
     name.chars().take(longest).collect()
 }
 
-/// Writes what is nested deeper than so many levels of maps and lists as its JSON text, as Relay would (`max_depth`).
+/// Replaces values nested deeper than `levels` maps and lists with their JSON text, as Relay does
+/// (`max_depth`).
 fn flatten(value: &mut Value, levels: usize) {
     match value {
         Value::Object(_) | Value::Array(_) if levels == 0 => *value = Value::String(value.to_string()),
@@ -252,7 +256,8 @@ fn flatten(value: &mut Value, levels: usize) {
     }
 }
 
-/// Makes a value so small that its JSON has `most` bytes: cuts its texts shorter and shorter, then leaves out what is largest.
+/// Reduces a value until its JSON has at most `most` bytes: cuts strings shorter and shorter, then
+/// removes the largest entries.
 fn fit(value: &mut Value, most: usize) {
     for longest in [4096, 1024, 256, 64] {
         if size(value) <= most {
@@ -280,7 +285,7 @@ fn cut_value(value: &mut Value, longest: usize) {
     }
 }
 
-/// Cuts a text at so many characters, the last being an ellipsis.
+/// Cuts a string to at most `longest` characters, including an ellipsis.
 fn cut(text: &mut String, longest: usize) {
     if let Some((at, _)) = text.char_indices().nth(longest)
         && let Some((last, _)) = text[..at].char_indices().next_back()
@@ -290,7 +295,7 @@ fn cut(text: &mut String, longest: usize) {
     }
 }
 
-/// Cuts a path at its start: its end is what counts.
+/// Cuts the start of a path, because its end is more informative.
 fn cut_start(path: &mut String, longest: usize) {
     let length = path.chars().count();
     if length > longest {

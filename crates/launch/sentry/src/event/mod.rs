@@ -1,9 +1,10 @@
-//! A report as the event that Sentry's ingestion takes.
+//! Converts a report to a Sentry event.
 //!
-//! The types here say what a native crash event can hold, by the names of the protocol (develop.sentry.dev, *Event Payloads*),
-//! each in a form that Relay's normaliser keeps as it is: `cargo xtask sentry-check` sends every kind of crash through it and compares.
-//! They are Coroner's own because `sentry-types` can't say what matters here: images of type `elf` and `macho`, `trust`,
-//! `instruction_addr_adjustment`, the state of a thread.
+//! The types here cover what a native crash event can contain, with the protocol's names
+//! (develop.sentry.dev, *Event Payloads*), each in a form that Relay's normaliser leaves unchanged:
+//! `cargo xtask sentry-check` sends every kind of crash through it and compares. Coroner defines
+//! its own types because `sentry-types` can't represent what matters here: images of type `elf` and
+//! `macho`, `trust`, `instruction_addr_adjustment`, a thread's state.
 
 mod contexts;
 mod exceptions;
@@ -31,10 +32,10 @@ pub(crate) use limits::{environment, release, shrink};
 pub use stacktrace::{Frame, MAX_FRAMES, Stacktrace};
 pub use threads::{HeldLock, Thread};
 
-/// Name under which events say who made them.
+/// The SDK name in events.
 pub const SDK_NAME: &str = "coroner.rust";
 
-/// A list as the protocol writes it: `{"values": […]}`.
+/// A list in the protocol's form: `{"values": […]}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Values<T> {
     /// The elements.
@@ -42,7 +43,7 @@ pub struct Values<T> {
 }
 
 impl<T> Values<T> {
-    /// Whether there is none.
+    /// Returns `true` if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
@@ -60,77 +61,79 @@ impl<T> From<Vec<T>> for Values<T> {
     }
 }
 
-/// An event of a native program. Times are RFC 3339 in UTC, addresses `0x` and hexadecimal digits.
+/// An event from a native program. Times are RFC 3339 in UTC; addresses are `0x` and hexadecimal
+/// digits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// 32 hexadecimal digits, made when the crash happened: a server that has it already drops a second one.
+    /// 32 hexadecimal digits, generated at the time of the crash; servers drop a second event with
+    /// the same id.
     pub event_id: String,
     /// When the crash happened.
     pub timestamp: String,
     /// Always `native`.
     pub platform: String,
-    /// How grave: `fatal`, `error`, `warning`, `info` or `debug`.
+    /// Severity: `fatal`, `error`, `warning`, `info` or `debug`.
     pub level: String,
     /// The app's release, such as `app@1.2.3+45`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// Its distribution.
+    /// The app's distribution.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dist: Option<String>,
-    /// Where it runs, such as `production`.
+    /// The app's environment, such as `production`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
-    /// What the app was at, such as the name of a screen or a route: the tag `transaction`.
+    /// The app's current activity, such as a screen or a route: the tag `transaction`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transaction: Option<String>,
-    /// By what a server is to group, instead of its own rules.
+    /// Grouping key that replaces the server's own rules.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub fingerprint: Vec<String>,
-    /// Who made the event.
+    /// The SDK that created the event.
     pub sdk: Sdk,
-    /// What happened: what caused it first, what ended the process last.
+    /// The exceptions: the root cause first, the one that terminated the process last.
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub exception: Values<Exception>,
-    /// All threads. The one that an exception names has its stack there.
+    /// All threads. If an exception refers to a thread, its stack is in the exception.
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub threads: Values<Thread>,
-    /// What a server needs to find names.
+    /// The images, which a server needs for symbolication.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debug_meta: Option<DebugMeta>,
-    /// App, system, device, and what the app set.
+    /// App, system, device and contexts set by the app.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub contexts: Map<String, Value>,
-    /// Who used the app.
+    /// The app's user.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub user: Map<String, Value>,
-    /// Short texts to search by.
+    /// Short texts that can be searched for.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
-    /// What the app set to be shown.
+    /// Additional data set by the app.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub extra: Map<String, Value>,
-    /// What led up to it, oldest first.
+    /// Breadcrumbs, oldest first.
     #[serde(default, skip_serializing_if = "Values::is_empty")]
     pub breadcrumbs: Values<Breadcrumb>,
 }
 
-/// Who made an event.
+/// The SDK that created an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sdk {
     /// [`SDK_NAME`].
     pub name: String,
-    /// Its version.
+    /// The SDK's version.
     pub version: String,
-    /// Parts of it that can tell of a crash.
+    /// The parts of the SDK that detected the crash.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub integrations: Vec<String>,
-    /// What it is made of.
+    /// The packages that make up the SDK.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub packages: Vec<Package>,
 }
 
 impl Sdk {
-    /// Coroner of this version.
+    /// Returns the SDK description for this version of Coroner.
     pub fn coroner() -> Self {
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let package = |name: &str| Package { name: name.to_owned(), version: version.clone() };
@@ -148,57 +151,58 @@ impl Sdk {
 pub struct Package {
     /// `cargo:` and the crate's name.
     pub name: String,
-    /// Its version.
+    /// The package's version.
     pub version: String,
 }
 
-/// What a server needs to find names.
+/// The images, which a server needs for symbolication.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DebugMeta {
     /// The loaded images.
     pub images: Vec<DebugImage>,
 }
 
-/// Something that happened before.
+/// A breadcrumb.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Breadcrumb {
-    /// When.
+    /// When it happened.
     pub timestamp: String,
-    /// What kind of thing, such as `navigation`; `default` where that was not said.
+    /// Kind, such as `navigation`; `default` if none was given.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Where it belongs, such as `ui.click`.
+    /// Category, such as `ui.click`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// What happened.
+    /// Description of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// How grave.
+    /// Severity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// More of it.
+    /// Additional data.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub data: Map<String, Value>,
 }
 
-/// What an event is made by, beside the report.
+/// Options for creating an event from a report.
 #[derive(Clone, Debug, Default)]
 pub struct EventOptions {
-    /// Which code is the app's own.
+    /// Rules that decide which code is the app's own.
     pub in_app: InAppRules,
-    /// The release, instead of the one that the report says.
+    /// The release; overrides the report's.
     pub release: Option<String>,
-    /// The distribution, in the same way.
+    /// The distribution; overrides the report's.
     pub dist: Option<String>,
-    /// The environment, in the same way.
+    /// The environment; overrides the report's.
     pub environment: Option<String>,
-    /// Whether a device's name, its users' names and the like may be in the event. Paths below a home directory are written
-    /// with `~` without it.
+    /// Whether an event may contain personal data such as the device's name and user names. If not,
+    /// paths below a home directory start with `~`.
     pub send_default_pii: bool,
 }
 
 impl Event {
-    /// The event of a report. What names the report has are in it; symbolicate it before.
+    /// Creates a report's event. It contains only names already in the report; symbolicate the
+    /// report first.
     pub fn from_report(report: &Report, options: &EventOptions) -> Event {
         let run = report.run.as_ref();
         let app = run.map(|run| &run.app);
@@ -230,8 +234,8 @@ impl Event {
         if event.fingerprint.is_empty()
             && let Some(recursion) = Signature::recursion(report, &options.in_app)
         {
-            // A server skips frames that repeat, but only those of one line: which function took the last page, and in which line, would
-            // decide which issue it is.
+            // A server only collapses repeated frames of the same line. Otherwise the issue would
+            // depend on which function, and which line, touched the last page.
             event.fingerprint = std::iter::once("stack overflow".to_owned()).chain(recursion).collect();
         }
         if !options.send_default_pii {
@@ -241,8 +245,8 @@ impl Event {
         event
     }
 
-    /// The event of a run that the system ended without a word, for using too much memory or for not answering: nothing is
-    /// known of its threads.
+    /// Creates the event for a run that the system killed without notice, for using too much memory
+    /// or for not responding. The state of its threads is unknown.
     pub fn of_watchdog_termination(event_id: &str, time: Timestamp, run: &RunFacts, options: &EventOptions) -> Event {
         let report = Report { run: Some(run.clone()), ..Report::default() };
         let mut event = Event::from_report(&report, options);
@@ -253,10 +257,12 @@ impl Event {
         event
     }
 
-    /// As the protocol wants it, and small enough for servers: where there is too much, what is worth least is left out, and the context `coroner`
-    /// says what (`dropped_for_size`).
+    /// Returns the event as JSON that fits the server's size limit.
+    ///
+    /// If the event is too large, the least important parts are left out and listed in
+    /// `dropped_for_size` in the context `coroner`.
     pub fn to_json(&self) -> Vec<u8> {
-        // It fails for map keys that are no text, of which there are none.
+        // Serialization only fails for map keys that are not strings, and there are none.
         limits::fitted(serde_json::to_vec(self).unwrap_or_default())
     }
 
@@ -266,7 +272,8 @@ impl Event {
         exceptions.chain(threads)
     }
 
-    /// Writes the user's home directory as `~` in the paths of images, which would tell the user's name.
+    /// Replaces the user's home directory with `~` in the paths of images, because it contains the
+    /// user's name.
     fn hide_home_directory(&mut self) {
         let images = self.debug_meta.iter_mut().flat_map(|meta| &mut meta.images);
         for image in images {
@@ -283,25 +290,26 @@ impl Event {
     }
 }
 
-/// A time as the protocol writes it, to the microsecond, which is what servers keep.
+/// Formats a time as the protocol requires, with microseconds, the precision that servers keep.
 pub(crate) fn time_text(time: Timestamp) -> String {
     let micros = Timestamp(time.0 / 1000 * 1000);
     let text = micros.to_string();
-    // Always with a fraction, so that times of one event have one length.
+    // Always include a fraction, so that all times in an event have the same length.
     if text.contains('.') { text } else { text.replace('Z', ".000000Z") }
 }
 
 fn level(report: &Report) -> String {
     let survived =
         report.crash.as_ref().is_some_and(|crash| crash.has(CrashFlag::NotFatal) || crash.monitor == Monitor::USER);
-    // An app's own level is for what it goes on after: the end of the process is fatal.
+    // A level set by the app only applies to events that the process survived; termination is
+    // always fatal.
     let set = report.run.as_ref().and_then(|run| run.level).and_then(Level::name);
     if survived { set.unwrap_or("error") } else { "fatal" }.to_owned()
 }
 
 fn sdk(report: &Report) -> Sdk {
     let mut sdk = Sdk::coroner();
-    // The Coroner that was in the app when it crashed is the one that made the report.
+    // The report was created by the version of Coroner that was in the app when it crashed.
     if !report.header.sdk_version.is_empty() {
         sdk.version.clone_from(&report.header.sdk_version);
         if let Some(package) = sdk.packages.first_mut() {

@@ -1,16 +1,16 @@
-//! What the app said of itself: user, tags, extra, fingerprint, breadcrumbs.
+//! The scope set by the app: user, tags, extra data, fingerprint, breadcrumbs.
 
 use coroner_report::model::{Breadcrumb as Left, RunFacts};
 use serde_json::{Map, Value};
 
 use super::{Breadcrumb, Event, time_text};
 
-/// Longest key of a tag that servers take.
+/// Maximum length of a tag's key that servers accept, in characters.
 const MAX_TAG_KEY: usize = 200;
-/// Longest value of a tag that servers take.
+/// Maximum length of a tag's value that servers accept, in characters.
 const MAX_TAG: usize = 200;
 
-/// Fields of a user that the protocol knows; all are texts.
+/// User fields defined by the protocol; all are strings.
 const USER: [&str; 6] = ["id", "username", "email", "name", "ip_address", "segment"];
 
 pub(super) fn add(event: &mut Event, run: &RunFacts) {
@@ -26,7 +26,8 @@ pub(super) fn add(event: &mut Event, run: &RunFacts) {
     event.breadcrumbs = run.breadcrumbs.iter().map(breadcrumb).collect::<Vec<_>>().into();
 }
 
-/// A tag as servers take it: keys of letters, digits, `_`, `.`, `:` and `-`, values of one line.
+/// Converts a tag to what servers accept: keys of letters, digits, `_`, `.`, `:` and `-`,
+/// single-line values.
 fn tag(key: &str, value: &str) -> Option<(String, String)> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "_.:-".contains(character);
     let key: String = key.chars().map(|character| if allowed(character) { character } else { '_' }).collect();
@@ -36,7 +37,7 @@ fn tag(key: &str, value: &str) -> Option<(String, String)> {
     (!key.is_empty() && !value.is_empty()).then_some((key, value))
 }
 
-/// A user as servers take them: known fields as text, all others below `data`.
+/// Converts a user to what servers accept: known fields as strings, all others below `data`.
 fn user(value: Value) -> Map<String, Value> {
     let Value::Object(fields) = value else { return Map::new() };
     let mut user = Map::new();

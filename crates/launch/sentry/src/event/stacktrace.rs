@@ -1,4 +1,4 @@
-//! Stacks in the protocol's words: frames oldest first, registers by name.
+//! Stack traces in the protocol's form: frames oldest first, registers by name.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,21 +10,23 @@ use coroner_report::wire::FoundBy;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// Most frames of a stack in an event: what Relay keeps (`max_frames` of its schema). Of more, the first and the last half.
+/// Maximum number of a stack's frames in an event, the same as Relay's (`max_frames` of its
+/// schema). Larger stacks keep the first and the last half of this number.
 pub const MAX_FRAMES: usize = 250;
 
-/// A stack.
+/// A stack trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stacktrace {
-    /// The frames, outermost first: where it happened comes last.
+    /// The frames, outermost first.
     pub frames: Vec<Frame>,
     /// The registers of the innermost frame, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub registers: BTreeMap<String, String>,
-    /// `none`: each `instruction_addr` is inside of its instruction already. A return address has been made the address
-    /// before it, and one behind a signal frame has not, which a server could not know.
+    /// `none`: each `instruction_addr` is already inside its instruction. Return addresses have
+    /// been decremented, except in frames called from a signal frame, which a server couldn't
+    /// detect.
     pub instruction_addr_adjustment: String,
-    /// Whether the thread was looked at while it ran, and no exception was raised there.
+    /// Whether the stack was captured while the thread ran, without an exception raised there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<bool>,
 }
@@ -35,16 +37,16 @@ pub struct Frame {
     /// The function, demangled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// Its symbol, as the symbol table has it.
+    /// The symbol's name as in the symbol table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
-    /// Path of the image.
+    /// The image's path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package: Option<String>,
-    /// Source file: its path as far as it is relative, else its last component.
+    /// The source file: a relative path, or the last component of an absolute one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filename: Option<String>,
-    /// Source file, where its path is absolute.
+    /// The source file's absolute path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub abs_path: Option<String>,
     /// Line, from 1.
@@ -53,28 +55,30 @@ pub struct Frame {
     /// Column, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub colno: Option<u32>,
-    /// The class of a method of Java.
+    /// The class of a Java method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// The language of a frame that its runtime has said, such as `java` or `javascript`, in an event of native code.
+    /// The language of a frame reported by a managed runtime, such as `java` or `javascript`, in an
+    /// event of native code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
-    /// The address whose instruction this frame was at; empty for a frame of a managed runtime, and where functions were inlined at it.
+    /// The address inside the frame's instruction; empty for frames of a managed runtime and where
+    /// functions are inlined.
     ///
-    /// A server with debug files puts all functions of an address in place of each frame that has one, and leaves the others as they
-    /// are (`get_frames_for_symbolication` of Sentry). Functions that share an address, each with it, would be multiplied: four
-    /// would be sixteen.
+    /// A server with debug files replaces each frame that has an address with all functions at that
+    /// address, and leaves the others unchanged (`get_frames_for_symbolication` of Sentry). If all
+    /// inlined functions had their address, they would be multiplied: four would become sixteen.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instruction_addr: String,
-    /// Where the function starts.
+    /// The function's start address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol_addr: Option<String>,
-    /// Where the image was loaded.
+    /// The image's load address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_addr: Option<String>,
-    /// Whether it is the app's own code.
+    /// Whether the frame is the app's own code.
     pub in_app: bool,
-    /// How it was found: `context`, `cfi`, `fp`, `prewalked`, `scan`.
+    /// The unwinding method: `context`, `cfi`, `fp`, `prewalked`, `scan`.
     pub trust: String,
 }
 
@@ -82,7 +86,7 @@ pub(super) struct Stacks<'r> {
     report: &'r Report,
     index: ImageIndex,
     in_app: InApp<'r>,
-    /// By a stack's name, how many of its frames are not in the event.
+    /// The number of omitted frames by stack name.
     left_out: RefCell<Map<String, Value>>,
 }
 
@@ -96,12 +100,12 @@ impl<'r> Stacks<'r> {
         }
     }
 
-    /// How many frames of which stacks are not in the event, once all stacks are made.
+    /// Returns the number of omitted frames by stack name. Call it after all stacks were created.
     pub(super) fn left_out(&self) -> Map<String, Value> {
         self.left_out.borrow().clone()
     }
 
-    /// The stack of the thread `tid`, as far as it was captured.
+    /// Returns the stack of the thread `tid`, as far as it was captured.
     pub(super) fn of_thread_with_id(&self, tid: u64) -> Option<Stacktrace> {
         self.of_thread(self.report.threads.iter().find(|thread| thread.tid == tid)?)
     }
@@ -114,14 +118,14 @@ impl<'r> Stacks<'r> {
         Some(stack)
     }
 
-    /// Of a hang whose thread was sampled: the stack in which it spent the most time.
+    /// Returns the stack in which a sampled hanging thread spent the most time.
     pub(super) fn of_profile(&self) -> Option<Stacktrace> {
         let profile = self.report.profile.as_ref()?;
         let (frames, _) = profile.heaviest_stack()?;
         self.of_frames(&frames, &[], || format!("profile of thread {}", profile.tid))
     }
 
-    /// The stack of a throw, where the runtime kept it.
+    /// Returns the stack of a throw, if the runtime kept it.
     pub(super) fn of_exception(&self, thrown: &Exception) -> Option<Stacktrace> {
         let name = || format!("exception {}", thrown.type_name.as_deref().unwrap_or_default());
         self.of_frames(&thrown.frames, &thrown.skipped, name)
@@ -147,7 +151,8 @@ impl<'r> Stacks<'r> {
         })
     }
 
-    /// A frame of machine code as the functions that it is in: those inlined, innermost first, then its own.
+    /// Expands a machine-code frame to its functions: inlined ones first, from the innermost, then
+    /// the frame's own.
     fn expand(&self, found: &Found) -> impl Iterator<Item = Frame> {
         let is_managed = found.found_by == FoundBy::MANAGED;
         let address = found.lookup_address();
@@ -159,7 +164,7 @@ impl<'r> Stacks<'r> {
             filename: found.file.clone(),
             lineno: found.line.filter(|line| *line > 0),
             colno: found.column.filter(|column| *column > 0),
-            // What knows the inlined functions knows all that a server's debug file says.
+            // If inlined functions are known, a server's debug file can't add anything.
             instruction_addr: if found.inlined.is_empty() { address.to_string() } else { String::new() },
             symbol_addr: found.symbol_address.map(|address| address.to_string()),
             image_addr: image.map(|image| image.load_address.to_string()),
@@ -176,7 +181,8 @@ impl<'r> Stacks<'r> {
                 filename: inlined.file.clone(),
                 lineno: inlined.line.filter(|line| *line > 0),
                 colno: inlined.column.filter(|column| *column > 0),
-                // The function's start is that of the one it was inlined into; this one has none.
+                // The symbol address belongs to the enclosing function; an inlined function has
+                // none.
                 symbol_addr: None,
                 ..whole.clone()
             })
@@ -186,7 +192,7 @@ impl<'r> Stacks<'r> {
             frame.in_app = found.in_app.unwrap_or_else(|| self.in_app.is(package, function, frame.filename.as_deref()));
             if is_managed {
                 frame.instruction_addr = String::new();
-                // Java's have no module; those of other runtimes have its language there.
+                // Java frames have no module; frames of other runtimes have the language there.
                 let language = frame.package.take();
                 if language.is_none() {
                     let method = frame.function.take().unwrap_or_default();
@@ -196,7 +202,7 @@ impl<'r> Stacks<'r> {
                 }
                 frame.platform = Some(language.unwrap_or_else(|| "java".to_owned()));
             }
-            // With a drive and backslashes, too.
+            // Includes Windows paths with a drive and backslashes.
             let is_absolute = |path: &String| path.starts_with('/') || path.get(1..3) == Some(":\\");
             if let Some(path) = frame.filename.clone().filter(is_absolute) {
                 frame.filename = path.rsplit(['/', '\\']).next().map(ToOwned::to_owned);

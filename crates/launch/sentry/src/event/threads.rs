@@ -1,4 +1,4 @@
-//! Threads in the protocol's words.
+//! Threads in the protocol's form.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -10,46 +10,46 @@ use super::stacktrace::{Stacks, Stacktrace};
 /// A thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
-    /// The system's number of it.
+    /// The system's thread id.
     pub id: u64,
-    /// Its name.
+    /// The thread's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Whether it crashed.
+    /// Whether the thread crashed.
     #[serde(default)]
     pub crashed: bool,
-    /// Whether the event is about it.
+    /// Whether the event is about this thread.
     #[serde(default)]
     pub current: bool,
-    /// Whether it is the process's first.
+    /// Whether this is the process's main thread.
     #[serde(default)]
     pub main: bool,
-    /// What it was doing: `running`, `blocked`, …
+    /// Thread state: `running`, `blocked`, …
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// The locks that it has and those that it waits for, by their addresses.
+    /// Locks that the thread holds or waits for, by address.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub held_locks: BTreeMap<String, HeldLock>,
-    /// Its stack. The thread that an exception names has it there.
+    /// The thread's stack. If an exception refers to the thread, the stack is in the exception.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacktrace: Option<Stacktrace>,
 }
 
-/// A lock that a thread has or waits for (the protocol's `LockReason`).
+/// A lock that a thread holds or waits for (the protocol's `LockReason`).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldLock {
-    /// 1: it has it; 2: it waits for something that no thread has; 8: it waits until another thread lets it go.
+    /// 1: held; 2: waiting, no thread holds it; 8: waiting until another thread releases it.
     #[serde(rename = "type")]
     pub reason: u8,
-    /// Its address.
+    /// The lock's address.
     pub address: String,
-    /// Whose lock it is, such as `glibc`.
+    /// The library that provides the lock, such as `glibc`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub package_name: Option<String>,
-    /// What it is, such as `mutex`.
+    /// Lock type, such as `mutex`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_name: Option<String>,
-    /// Of one that a thread waits for: the thread that has it.
+    /// For a lock that a thread waits for: the thread that holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread_id: Option<u64>,
 }
@@ -59,7 +59,7 @@ const LOCKED: u8 = 1;
 const WAITING: u8 = 2;
 const BLOCKED: u8 = 8;
 
-/// The locks of each thread. One can wait for another that it has.
+/// Returns each thread's locks. A thread can wait for a lock that it holds itself.
 fn held_locks(report: &Report) -> HashMap<u64, BTreeMap<String, HeldLock>> {
     let mut locks: HashMap<u64, BTreeMap<String, HeldLock>> = HashMap::new();
     let waits = report.explanation.iter().flat_map(|explanation| &explanation.waits);
@@ -82,7 +82,8 @@ fn held_locks(report: &Report) -> HashMap<u64, BTreeMap<String, HeldLock>> {
 }
 
 pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
-    // An uncaught exception's stack is that of its throw; then the thread's own says where the process ended.
+    // An uncaught exception has the stack of its throw; the thread's own stack then shows where the
+    // process terminated.
     let thrown = report.exceptions.first().is_some_and(|exception| !exception.frames.is_empty());
     let differs = |thread: &ReportThread| !report.exceptions.iter().take(1).any(|first| thread.has_frames_of(first));
     let reported = report.crashed_thread().map(|thread| thread.tid);

@@ -1,4 +1,4 @@
-//! Updates of sessions as items of an envelope.
+//! Session updates as envelope items.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{SessionAttributes, SessionMode, SessionUpdate};
 use crate::envelope::{Item, item_type};
 
-/// The items of a batch.
+/// Returns the envelope items for a batch of updates.
 pub fn items(batch: &[SessionUpdate], mode: SessionMode) -> Vec<Item> {
     match mode {
         SessionMode::Aggregated => aggregate(batch),
@@ -15,33 +15,33 @@ pub fn items(batch: &[SessionUpdate], mode: SessionMode) -> Vec<Item> {
     }
 }
 
-/// Counts of sessions that began in one minute.
+/// Counts of sessions that started in the same minute.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Aggregate {
-    /// The minute.
+    /// The minute in which the sessions started.
     pub started: String,
-    /// Who.
+    /// The sessions' user or installation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub did: Option<String>,
-    /// Those that ended well.
+    /// Sessions that exited normally without errors.
     #[serde(default)]
     pub exited: u64,
-    /// Those that ended well and had errors.
+    /// Sessions that exited normally with errors.
     #[serde(default)]
     pub errored: u64,
-    /// Those that crashed.
+    /// Sessions that crashed.
     #[serde(default)]
     pub crashed: u64,
-    /// Those that ended otherwise.
+    /// Sessions that terminated abnormally.
     #[serde(default)]
     pub abnormal: u64,
 }
 
-/// One `sessions` item for each release and environment.
+/// Returns one `sessions` item for each release and environment.
 fn aggregate(updates: &[SessionUpdate]) -> Vec<Item> {
     let mut counts: BTreeMap<&SessionAttributes, BTreeMap<(String, Option<String>), Aggregate>> = BTreeMap::new();
     for update in updates {
-        // `2026-11-21T01:02:03.4Z` to the minute.
+        // Truncates `2026-11-21T01:02:03.4Z` to the minute.
         let minute = update.started.get(..16).unwrap_or(&update.started);
         let started = format!("{minute}:00Z");
         let key = (started.clone(), update.did.clone());

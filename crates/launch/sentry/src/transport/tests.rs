@@ -18,7 +18,7 @@ fn secrets_are_not_shown() {
 #[test]
 fn without_a_connection_nothing_was_sent() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    // RFC 6761 keeps this name from ever being one.
+    // RFC 6761 guarantees that this name never exists.
     for host in ["no-such-host.invalid".to_owned(), nobody.to_string()] {
         let dsn: Dsn = format!("http://public@{host}/42").parse().unwrap();
         let transport = HttpTransport::new(&dsn, &TransportOptions::default()).unwrap();
