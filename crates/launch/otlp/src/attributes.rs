@@ -1,15 +1,15 @@
-//! Attributes: named values in the protocol's words.
+//! Attributes: named values in the protocol's form.
 
 use coroner_report::model::Value;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Any;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, ArrayValue, KeyValue, KeyValueList};
 
-/// Named values being collected: only what is known is among them, and of one name the first.
+/// A list of attributes under construction: only known values, and only the first of each name.
 #[derive(Debug, Default)]
 pub(crate) struct Attributes(Vec<KeyValue>);
 
 impl Attributes {
-    /// Adds a value, unless it is not known or there is one of that name.
+    /// Adds a value, unless it is unknown or the name is already used.
     pub(crate) fn set<T: Into<Field>>(&mut self, key: &str, value: Option<T>) -> &mut Self {
         if let Some(Field(value)) = value.map(Into::into)
             && !key.is_empty()
@@ -21,7 +21,7 @@ impl Attributes {
         self
     }
 
-    /// Adds a text, unless it is empty.
+    /// Adds a string, unless it is empty.
     pub(crate) fn text(&mut self, key: &str, value: Option<impl Into<String>>) -> &mut Self {
         self.set(key, value.map(Into::into).filter(|text| !text.is_empty()))
     }
@@ -37,7 +37,7 @@ impl Attributes {
     }
 }
 
-/// A value.
+/// An attribute's value.
 pub(crate) struct Field(Any);
 
 impl From<String> for Field {
@@ -83,25 +83,25 @@ impl From<f64> for Field {
     }
 }
 
-/// A map.
+/// Converts attributes to a map.
 impl From<Attributes> for Field {
     fn from(value: Attributes) -> Self {
         Self(Any::KvlistValue(KeyValueList { values: value.into_list() }))
     }
 }
 
-/// What the app set.
+/// Converts a value set by the app.
 impl From<&Value> for Field {
     fn from(value: &Value) -> Self {
         of_json(value.to_json())
     }
 }
 
-/// A value of JSON, which all that an app can set has.
+/// Converts a JSON value; all values that an app can set have a JSON form.
 fn of_json(value: serde_json::Value) -> Field {
     use serde_json::Value as Json;
     match value {
-        // An attribute without a value is not one.
+        // The protocol does not allow an attribute without a value.
         Json::Null => "".into(),
         Json::Bool(value) => value.into(),
         Json::Number(number) => match (number.as_i64(), number.as_u64(), number.as_f64()) {

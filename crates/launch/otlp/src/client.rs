@@ -1,4 +1,4 @@
-//! From reports to what is sent: records are made and kept, and a thread sends them.
+//! The client: turns reports into queued log records; a background thread sends them.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,55 +16,57 @@ use crate::options::Options;
 use crate::record::request;
 use crate::sender::{Sender, State};
 
-/// Delivers to one server: keeps what it is given in an outbox on the disk, and sends it from a thread of its own.
+/// Delivers reports to one server: stores records in an on-disk outbox and sends them from a
+/// background thread.
 ///
-/// It may be cloned; all clones are one.
+/// Clones share the same state.
 #[derive(Clone)]
 pub struct Client {
     sender: Arc<Sender>,
     thread: Arc<SendingThread>,
 }
 
-/// A client can't be made.
+/// An error from opening a client.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The outbox can't be opened.
     #[error("the outbox can't be opened: {0}")]
     Outbox(io::Error),
-    /// The server can't be reached as the options want it.
+    /// The transport's options can't be used.
     #[error("{0}")]
     Transport(TransportError),
 }
 
-/// What became of a report.
+/// The outcome of capturing a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Captured {
-    /// Its record is kept and will be sent.
+    /// Queued for sending.
     Kept,
-    /// It has come before.
+    /// Already queued or sent.
     Known,
-    /// The user does not agree.
+    /// Dropped because the user has refused consent.
     Refused,
 }
 
 impl Client {
-    /// A client with its outbox in `directory`.
+    /// Opens a client with its outbox in `directory`.
     ///
     /// # Errors
-    /// See [`OpenError`].
+    /// [`OpenError`] if the outbox can't be opened or the transport's options can't be used.
     pub fn open(options: Options, directory: &Path) -> Result<Self, OpenError> {
         let client = exporter::client(&options).map_err(OpenError::Transport)?;
         let outbox = Outbox::open(directory, "otlp").map_err(OpenError::Outbox)?;
         let server = identity(&options);
         let is_other = |state: &State| !state.server.is_empty() && state.server != server;
         if is_other(&outbox.read_state()) {
-            // Before the note: a process that is killed between the two does it again.
+            // Revive the entries before storing the new identity: if the process is killed in
+            // between, the next run repeats both steps.
             outbox.revive().map_err(OpenError::Outbox)?;
         }
         let note = |state: &mut State| {
             if is_other(state) {
-                // What another server wanted is not this one's.
+                // A wait for another server doesn't apply to this one.
                 state.not_before = 0;
             }
             state.server.clone_from(&server);
@@ -76,15 +78,16 @@ impl Client {
         Ok(Self { sender, thread })
     }
 
-    /// Its outbox.
+    /// Returns the client's outbox.
     pub fn outbox(&self) -> &Outbox {
         &self.sender.outbox
     }
 
-    /// Takes a report: makes its record and keeps it to be sent.
+    /// Captures a report: creates its log record and queues it.
     ///
     /// # Errors
-    /// It can't be kept (the disk is full). It may come again: a record that is kept or was sent already is known by its id.
+    /// An I/O error if the record can't be stored, for example because the disk is full. The report
+    /// may be captured again: a record that is queued or already sent is recognised by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
         if self.outbox().is_refused()? {
             return Ok(Captured::Refused);
@@ -104,10 +107,11 @@ impl Client {
         })
     }
 
-    /// What the user said: from `true` on what waits is sent, with `false` all that waits is removed and nothing more is kept.
+    /// Stores the user's decision. With `true`, queued records are sent; with `false`, all queued
+    /// records are removed and nothing more is stored.
     ///
     /// # Errors
-    /// It can't be noted.
+    /// An I/O error if the decision can't be written.
     pub fn set_consent(&self, given: bool) -> io::Result<()> {
         self.outbox().set_consent(given)?;
         if given {
@@ -117,18 +121,19 @@ impl Client {
         self.outbox().clear()
     }
 
-    /// Starts sending in the background, if it isn't going on.
+    /// Starts sending in the background, if it isn't already running.
     pub fn wake(&self) {
         self.thread.wake();
     }
 
-    /// Sends what may be sent now, and waits for it, at most `timeout`. Says whether nothing is left.
+    /// Sends what may be sent now and waits for at most `timeout`. Returns `true` if nothing is
+    /// left.
     pub fn flush(&self, timeout: Duration) -> bool {
         self.thread.flush(timeout)
     }
 }
 
-/// What distinguishes one server from another without saying its keys.
+/// Returns an identity for the server that doesn't contain its keys.
 fn identity(options: &Options) -> String {
     let mut hasher = DefaultHasher::new();
     (&options.logs_url, &options.headers).hash(&mut hasher);

@@ -1,48 +1,54 @@
-//! Options from the environment, by the names that OpenTelemetry's SDKs go by (*OpenTelemetry Protocol Exporter* and *Environment
-//! Variable Specification*).
+//! Options from the environment variables of OpenTelemetry SDKs (*OpenTelemetry Protocol Exporter*
+//! and *Environment Variable Specification*).
 
 use std::time::Duration;
 
 use crate::options::Options;
 
-/// The environment asks for what Coroner can't do.
+/// An unsupported or invalid environment variable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// A protocol other than `http/protobuf`.
     #[error("{variable}: the protocol `{value}` is not spoken, only `http/protobuf`")]
     Protocol {
-        /// Which variable says so.
+        /// The variable's name.
         variable: &'static str,
-        /// What it says.
+        /// The variable's value.
         value: String,
     },
-    /// A value that can't be read. It is not said, since it may be a secret.
+    /// A value that can't be parsed. Contains only the variable's name, because the value may be a
+    /// secret.
     #[error("{0} can't be read")]
     Value(&'static str),
 }
 
 impl Options {
-    /// The options that the environment's variables say: `OTEL_EXPORTER_OTLP_LOGS_ENDPOINT`, which is used as it is, or
-    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, to which `v1/logs` is added; with either name, `…_HEADERS`, `…_TIMEOUT`, `…_COMPRESSION`,
-    /// `…_CERTIFICATE` and `…_PROTOCOL`; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`. `None` where no endpoint is named, or
-    /// `OTEL_SDK_DISABLED` is `true`: crash data goes nowhere unasked.
+    /// Returns the options from the environment; `None` if no endpoint is set, or
+    /// `OTEL_SDK_DISABLED` is `true`.
+    ///
+    /// The endpoint is `OTEL_EXPORTER_OTLP_LOGS_ENDPOINT`, used as it is, or
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`, to which `v1/logs` is appended. With either prefix,
+    /// `…_HEADERS`, `…_TIMEOUT`, `…_COMPRESSION`, `…_CERTIFICATE` and `…_PROTOCOL` are used; also
+    /// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`. Without an endpoint, crash data is not
+    /// sent anywhere.
     ///
     /// # Errors
-    /// [`EnvironmentError`] where a variable asks for what can't be.
+    /// [`EnvironmentError`] if a variable is invalid or requests something unsupported.
     pub fn from_env() -> Result<Option<Self>, EnvironmentError> {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The options for the server at `endpoint` (`v1/logs` is added), with what the environment's other variables say. `headers` are in
-    /// the form of `OTEL_EXPORTER_OTLP_HEADERS` (`name=value,name=value`, percent-encoded) and go in its place.
+    /// Returns the options for the server at `endpoint` (`v1/logs` is appended); the rest is from
+    /// the environment. `headers` have the form of `OTEL_EXPORTER_OTLP_HEADERS`
+    /// (`name=value,name=value`, percent-encoded) and replace that variable.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// [`EnvironmentError`], as for [`from_env`](Self::from_env).
     pub fn for_endpoint(endpoint: &str, headers: Option<&str>) -> Result<Self, EnvironmentError> {
         let options = Self::from_variables(|name| match name {
             "OTEL_EXPORTER_OTLP_ENDPOINT" => Some(endpoint.to_owned()),
-            // Whoever names a server means that one.
+            // An explicit server overrides these variables.
             "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" | "OTEL_SDK_DISABLED" => None,
             "OTEL_EXPORTER_OTLP_LOGS_HEADERS" if headers.is_some() => None,
             "OTEL_EXPORTER_OTLP_HEADERS" if headers.is_some() => headers.map(ToOwned::to_owned),
@@ -51,14 +57,14 @@ impl Options {
         options.ok_or(EnvironmentError::Value("the endpoint"))
     }
 
-    /// The same as [`from_env`](Self::from_env), from variables that `variable` gives.
+    /// Like [`from_env`](Self::from_env), with variables from the function `variable`.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// [`EnvironmentError`], as for [`from_env`](Self::from_env).
     pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, EnvironmentError> {
         // An empty value means that the variable is not set.
         let get = |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        // Of logs alone, else of all signals.
+        // The variable for logs, else the one for all signals.
         let either = |of_logs: &'static str, of_all: &'static str| {
             get(of_logs).map(|value| (of_logs, value)).or_else(|| get(of_all).map(|value| (of_all, value)))
         };
@@ -99,7 +105,7 @@ impl Options {
     }
 }
 
-/// `key1=value1,key2=value2`, values percent-encoded (W3C Baggage).
+/// Parses `key1=value1,key2=value2` with percent-encoded values (W3C Baggage).
 fn pairs(text: &str) -> Option<Vec<(String, String)>> {
     let members = text.split(',').map(str::trim).filter(|member| !member.is_empty());
     members

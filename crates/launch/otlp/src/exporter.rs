@@ -1,4 +1,4 @@
-//! One report at a time, without an outbox: what a command does that a person waits for.
+//! Sends one report at a time without an outbox, for interactive commands.
 
 use coroner_outbox::{HttpClient, SendError, TransportError};
 use coroner_report::model::Report;
@@ -8,39 +8,41 @@ use prost::Message;
 use crate::options::Options;
 use crate::record::request;
 
-/// Sends log records at once and says what the server answered.
+/// Sends log records immediately and returns the server's answer.
 pub struct Exporter {
     client: HttpClient,
     options: Options,
 }
 
-/// What a server said of a record.
+/// A server's answer to a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
-    /// The header `Retry-After`, where there is one.
+    /// The header `Retry-After`, if any.
     pub retry_after: Option<String>,
-    /// Whether the server took it: a status of 200 to 299, and no record rejected.
+    /// Whether the server accepted the record: a status of 200 to 299, and no record rejected.
     pub is_taken: bool,
-    /// What the server said of it; empty if nothing.
+    /// The server's message; empty if none.
     pub message: String,
 }
 
 impl Exporter {
-    /// An exporter to the server that `options` name. Of those, consent, limits and tries are not used.
+    /// Creates an exporter to the server in `options`. Consent, limits and retry options are
+    /// ignored.
     ///
     /// # Errors
-    /// [`TransportError`] if the server can't be reached as the options want it.
+    /// [`TransportError`] if the options can't be used.
     pub fn new(options: Options) -> Result<Self, TransportError> {
         Ok(Self { client: client(&options)?, options })
     }
 
-    /// Sends a report's log record, and waits for the answer. What names the report has are in it; symbolicate it before.
+    /// Sends a report's log record and waits for the answer. The record contains only names already
+    /// in the report; symbolicate the report first.
     ///
     /// # Errors
-    /// [`SendError`] if there is no answer.
+    /// [`SendError`] if no answer is received.
     pub fn send(&self, report: &Report) -> Result<Answer, SendError> {
         let message = request(report, &self.options.labels).encode_to_vec();
         let response = self.client.post(&message, &mut || Ok(()))?;
@@ -51,7 +53,8 @@ impl Exporter {
             is_taken = partial.rejected_log_records <= 0;
             message = partial.error_message;
         } else if !response.header("Content-Type").is_some_and(|kind| kind.contains("protobuf")) {
-            // An error's message is a `google.rpc.Status`, which a person can't read; a proxy's is text.
+            // A server's error is a binary `google.rpc.Status`, which isn't readable; a proxy's is
+            // text.
             message = response.text();
         }
         message.retain(|character| !character.is_control());
@@ -66,7 +69,7 @@ impl std::fmt::Debug for Exporter {
     }
 }
 
-/// The HTTP client of `options`.
+/// Creates the HTTP client for `options`.
 pub(crate) fn client(options: &Options) -> Result<HttpClient, TransportError> {
     let user_agent = concat!("coroner-otlp/", env!("CARGO_PKG_VERSION"));
     let mut headers = vec![("Content-Type".to_owned(), "application/x-protobuf".to_owned())];

@@ -1,10 +1,13 @@
-//! Delivery of Coroner's crash reports by OTLP, the OpenTelemetry protocol: to an OpenTelemetry Collector, or to whoever takes log records.
+//! Delivers Coroner's crash reports over OTLP, the OpenTelemetry protocol, to an OpenTelemetry
+//! Collector or any other server that accepts log records.
 //!
-//! * [`request`]: a [`Report`](coroner_report::Report) as a log record, by the semantic conventions of OpenTelemetry;
-//! * [`Options`]: where they go, from the app or from the environment's `OTEL_…` variables;
-//! * [`Client`]: keeps them in an outbox and sends them, `POST /v1/logs` with protobuf. `coroner::OtlpSink` is a client in the place of a
-//!   sink;
-//! * [`Exporter`]: sends one at once, and says what the server answered.
+//! * [`request`]: converts a [`Report`](coroner_report::Report) to a log record, by OpenTelemetry's
+//!   semantic conventions;
+//! * [`Options`]: the server and its settings, from the app or from the environment's `OTEL_…`
+//!   variables;
+//! * [`Client`]: stores records in an outbox and sends them, `POST /v1/logs` with protobuf.
+//!   `coroner::OtlpSink` wraps a client as a report sink;
+//! * [`Exporter`]: sends one record immediately and returns the server's answer.
 //!
 //! ```
 //! use coroner_otlp::{Labels, request};
@@ -15,10 +18,11 @@
 //! assert_eq!((record.event_name.as_str(), record.severity_text.as_str()), ("app.crash", "FATAL"));
 //! ```
 //!
-//! # What is kept and what is sent twice
+//! # Delivery guarantees
 //!
-//! A record is on the disk before its report is taken for delivered, and is removed when the server has answered. If an answer is lost it is
-//! sent again, and comes twice: `log.record.uid`, which is the report's event id, says that it is the same.
+//! A record is written to disk before its report counts as delivered, and is removed when the
+//! server has answered. If an answer is lost, the record is sent again and arrives twice; both have
+//! the same `log.record.uid`, the report's event id.
 #![deny(missing_docs)]
 
 mod attributes;
@@ -34,7 +38,7 @@ pub use client::{Captured, Client, OpenError};
 pub use coroner_outbox::{Outbox, OutboxLimits, SendError, TransportError, TransportOptions};
 pub use environment::EnvironmentError;
 pub use exporter::{Answer, Exporter};
-/// The messages of the protocol.
+/// The protocol's messages.
 pub use opentelemetry_proto::tonic as proto;
 pub use options::{Labels, Options};
 pub use record::{MAX_OTHER_STACKS, request};

@@ -1,55 +1,62 @@
-//! What an app decides about delivery by OTLP.
+//! Options for delivery over OTLP.
 
 use std::fmt;
 use std::time::Duration;
 
 use coroner_outbox::{OutboxLimits, TransportOptions};
 
-/// What records say of the app beside what their reports say.
+/// Information about the app that is added to log records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels {
-    /// `service.name`, instead of the app's identifier.
+    /// `service.name`; overrides the app's identifier.
     pub service_name: Option<String>,
-    /// `deployment.environment.name`, instead of the environment that the report says.
+    /// `deployment.environment.name`; overrides the report's environment.
     pub environment: Option<String>,
-    /// More attributes of the resource. They stand before what the report says, but for `service.version`, `service.instance.id` and
-    /// `process.pid`, which are those of the run that crashed where the report has them.
+    /// Additional resource attributes. They override the report's, except for `service.version`,
+    /// `service.instance.id` and `process.pid`, which describe the crashed run if the report
+    /// contains them.
     pub resource: Vec<(String, String)>,
-    /// Whether the stacks of threads that the report is not about are left out. Default: no.
+    /// Whether to leave out the stacks of all threads except the one that the report is about.
+    /// Default: no.
     pub only_reported_thread: bool,
 }
 
-/// What an app decides. Only the address has no default.
+/// Delivery options. Only the URL has no default.
 #[derive(Clone)]
 pub struct Options {
-    /// The address that takes log records, such as `http://localhost:4318/v1/logs`.
+    /// The URL that accepts log records, such as `http://localhost:4318/v1/logs`.
     pub logs_url: String,
-    /// Headers that go with each request, such as a key of an API.
+    /// Headers sent with each request, such as an API key.
     pub headers: Vec<(String, String)>,
-    /// What records say of the app.
+    /// Information about the app that is added to log records.
     pub labels: Labels,
-    /// Whether requests are compressed. Default: yes; each server of the protocol takes them.
+    /// Whether to compress requests. Default: yes; each server of the protocol accepts compressed
+    /// requests.
     pub gzip: bool,
-    /// Whether nothing is sent before the user has agreed. Default: no.
+    /// Whether nothing is sent until the user has agreed. Default: no.
     pub require_consent: bool,
-    /// How the server is reached.
+    /// Connection settings.
     pub transport: TransportOptions,
-    /// How much may wait.
+    /// Limits on what is queued.
     pub limits: OutboxLimits,
-    /// How many tries that fail have a growing wait behind them. Default: 6, so that no wait is longer than eight hours.
+    /// Number of failed attempts over which the wait doubles. Default: 6, so that no wait is longer
+    /// than eight hours.
     pub tries: u32,
-    /// How long until the first try after one that failed, where the server does not say; it doubles with each. What waits is tried at once
-    /// when the server has taken something else. Default: 15 minutes.
+    /// Wait after the first failed attempt, unless the server specifies one; it doubles with each
+    /// further failure. Default: 15 minutes.
+    ///
+    /// Queued records are retried at once after the server has accepted another one.
     pub retry_after: Duration,
 }
 
 impl Options {
-    /// The defaults, for the server at `endpoint`, such as `http://localhost:4318`: log records go to `v1/logs` below it.
+    /// Returns the default options for the server at `endpoint`, such as `http://localhost:4318`;
+    /// `/v1/logs` is appended for log records.
     pub fn new(endpoint: &str) -> Self {
         Self::with_logs_url(format!("{}/v1/logs", endpoint.trim_end_matches('/')))
     }
 
-    /// The defaults, for an address that is used as it is.
+    /// Returns the default options for a URL that is used as it is.
     pub fn with_logs_url(logs_url: impl Into<String>) -> Self {
         Self {
             logs_url: logs_url.into(),
@@ -64,7 +71,7 @@ impl Options {
         }
     }
 
-    /// One more header that goes with each request.
+    /// Adds a header to each request.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
@@ -74,7 +81,7 @@ impl Options {
 
 impl fmt::Debug for Options {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Neither address nor headers' values: they may hold keys.
+        // Omit the URL and the headers' values: they may contain keys.
         let headers: Vec<&str> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
         out.debug_struct("Options")
             .field("headers", &headers)

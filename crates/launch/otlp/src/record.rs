@@ -1,4 +1,4 @@
-//! A report as a log record.
+//! Converts a report to a log record.
 
 use std::time::SystemTime;
 
@@ -21,15 +21,16 @@ use crate::resource;
 /// The version of the semantic conventions whose names are used here.
 const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.44.0";
 
-/// Most bytes of the stacks of threads that a report is not about; the first threads are there.
+/// Maximum size of the other threads' stacks, in bytes. The first threads that fit are included.
 pub const MAX_OTHER_STACKS: usize = 256 << 10;
 
-// Names of events. Of hangs the conventions have none.
+// Event names. The conventions have none for hangs.
 const CRASH: &str = "app.crash";
 const EXCEPTION: &str = "exception";
 const HANG: &str = "coroner.hang";
 
-/// The request that brings a report's log record. What names the report has are in it; symbolicate it before.
+/// Creates the request for a report's log record. It contains only names already in the report;
+/// symbolicate the report first.
 pub fn request(report: &Report, labels: &Labels) -> ExportLogsServiceRequest {
     let scope = InstrumentationScope {
         name: "coroner".to_owned(),
@@ -43,7 +44,7 @@ pub fn request(report: &Report, labels: &Labels) -> ExportLogsServiceRequest {
     ExportLogsServiceRequest { resource_logs: vec![logs] }
 }
 
-/// Whether the process ended by it.
+/// Whether the event terminated the process.
 fn is_fatal(report: &Report) -> bool {
     report.crash.as_ref().is_none_or(|crash| !crash.has(CrashFlag::NotFatal) && crash.monitor != Monitor::USER)
 }
@@ -60,7 +61,7 @@ fn severity(report: &Report) -> SeverityNumber {
     if is_fatal(report) {
         return SeverityNumber::Fatal;
     }
-    // An app's own level is for what it goes on after.
+    // A level set by the app only applies to events that the process survived.
     match report.run.as_ref().and_then(|run| run.level) {
         Some(Level::DEBUG) => SeverityNumber::Debug,
         Some(Level::INFO) => SeverityNumber::Info,
@@ -110,7 +111,7 @@ fn record(report: &Report, labels: &Labels) -> LogRecord {
     }
 }
 
-/// Type and message: of the uncaught exception of a language, else of the signal.
+/// Returns type and message: from the uncaught language exception, else from the signal.
 fn what_happened(report: &Report) -> (String, Option<String>) {
     match (&report.crash, report.exceptions.first()) {
         (_, Some(exception)) => {
@@ -122,14 +123,14 @@ fn what_happened(report: &Report) -> (String, Option<String>) {
     }
 }
 
-/// The stack of the report: of its exception if the runtime kept it, else of its thread.
+/// Returns the report's stack: its exception's if the runtime kept it, else its thread's.
 fn stack(report: &Report) -> Option<&[Frame]> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames[..]);
     let thread = report.crashed_thread().or_else(|| of_crash(report)).map(|thread| &thread.frames[..]);
     thrown.filter(|frames| !frames.is_empty()).or(thread)
 }
 
-/// The thread that a report is of, also where it did not crash.
+/// Returns the thread that the report is about, even if it did not crash.
 fn of_crash(report: &Report) -> Option<&Thread> {
     let tid = report.crash.as_ref()?.tid;
     report.threads.iter().find(|thread| thread.tid == tid)
@@ -139,7 +140,8 @@ fn reported_thread(report: &Report) -> Option<&Thread> {
     report.crashed_thread().or_else(|| of_crash(report))
 }
 
-/// What was uncaught, then what caused it, then the thread, each with its frames, the innermost first.
+/// Formats the uncaught exception, its causes and the thread, each with its frames, innermost
+/// first.
 fn stacktrace(report: &Report) -> Option<String> {
     let mut text = String::new();
     for (place, exception) in report.exceptions.iter().enumerate() {
@@ -170,18 +172,18 @@ fn heading(report: &Report, exception: &Exception) -> String {
     format!("{}{message}\n", exception.kind())
 }
 
-/// Frames as reports show them, without the user's name in their paths.
+/// Writes frames as reports show them, without the user's name in paths.
 fn write(text: &mut String, frames: &[Frame], skipped: &[coroner_report::model::Skipped]) {
     let mut frames = frames.to_vec();
     for frame in &mut frames {
         let inlined = frame.inlined.iter_mut().map(|inlined| &mut inlined.file);
         inlined.chain([&mut frame.file, &mut frame.module]).flatten().for_each(hide_home);
     }
-    // A string takes every piece.
+    // Writing to a string can't fail.
     let _ = write_stack(text, &frames, skipped);
 }
 
-/// Where it happened: the innermost function of the app's own, else the innermost that has a name.
+/// Adds the location: the app's own innermost function, else the innermost named one.
 fn place(report: &Report, attributes: &mut Attributes) {
     let rules = InAppRules::default();
     let in_app = InApp::new(&rules, report);
@@ -209,7 +211,7 @@ fn thread(report: &Report, attributes: &mut Attributes) {
         .text("thread.name", reported_thread(report).and_then(|thread| thread.name.as_ref()));
 }
 
-/// What the conventions have no names for.
+/// Adds details for which the conventions have no names.
 fn cause(report: &Report, attributes: &mut Attributes) {
     let Some(crash) = &report.crash else { return };
     let signal = crash.signal.as_ref();
@@ -245,7 +247,8 @@ fn cause(report: &Report, attributes: &mut Attributes) {
     }
 }
 
-/// Why it crashed. What the system said of address and access is there already.
+/// Adds the explanation of the crash. Address and access as reported by the system have already
+/// been set.
 fn fault(explanation: &Explanation, attributes: &mut Attributes) {
     let access = explanation.access.unwrap_or_default();
     let operand = explanation.operand.as_ref();
@@ -269,7 +272,7 @@ fn fault(explanation: &Explanation, attributes: &mut Attributes) {
         .list("coroner.fault.facts", explanation.facts.iter().map(|fact| fact.as_str().into()));
 }
 
-/// The stacks of the other threads, as far as there is room for them.
+/// Formats the other threads' stacks, as far as they fit.
 fn other_stacks(report: &Report) -> Option<String> {
     let reported = reported_thread(report).map(|thread| thread.tid);
     let mut text = String::new();
@@ -288,7 +291,8 @@ fn other_stacks(report: &Report) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// The images of the report's stack, by which others can find names: each with the identity of its debug file.
+/// Returns the images of the report's stack with the ids of their debug files, for symbolication
+/// elsewhere.
 fn images(report: &Report) -> Vec<Field> {
     let index = ImageIndex::new(&report.images);
     let frames = stack(report).unwrap_or_default();
@@ -312,7 +316,7 @@ fn images(report: &Report) -> Vec<Field> {
         .collect()
 }
 
-/// The ids of trace and span that the app was at work on, as bytes; empty where it said none.
+/// Returns the ids of the app's current trace and span as bytes; empty if the app set none.
 fn trace(run: &RunFacts) -> (Vec<u8>, Vec<u8>) {
     let Some(trace) = run.contexts.get("trace").map(coroner_report::model::Value::to_json) else {
         return <_>::default();
@@ -322,13 +326,13 @@ fn trace(run: &RunFacts) -> (Vec<u8>, Vec<u8>) {
         bytes.map(|bytes| bytes.0).filter(|bytes| bytes.len() == length && bytes.iter().any(|byte| *byte != 0))
     };
     match id("trace_id", 16) {
-        // A span is one of a trace.
+        // A span is only valid within a trace.
         Some(trace) => (trace, id("span_id", 8).unwrap_or_default()),
         None => <_>::default(),
     }
 }
 
-/// What the app said of itself. Its tags have their own names, unless one is taken.
+/// Adds the scope set by the app. Its tags keep their own names, unless a name is already used.
 fn scope(run: &RunFacts, attributes: &mut Attributes) {
     let session = run.session.as_ref().map_or(run.run_id, |session| session.id);
     attributes.text("session.id", (!session.is_nil()).then(|| session.hyphenated()));

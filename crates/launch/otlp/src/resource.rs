@@ -1,4 +1,4 @@
-//! Who the record is of: the run that crashed, which is not the one that sends it.
+//! The resource of a log record: the run that crashed, not the one that sends the record.
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{Report, RunFacts};
@@ -8,14 +8,14 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use crate::attributes::Attributes;
 use crate::options::Labels;
 
-/// The resource of a report.
+/// Returns a report's resource.
 pub(crate) fn of(report: &Report, labels: &Labels) -> Resource {
     let mut attributes = Attributes::default();
     let empty = RunFacts::default();
     let run = report.run.as_ref().unwrap_or(&empty);
     attributes.text("service.name", labels.service_name.clone());
     let instance = [report.header.run_id, run.run_id].into_iter().find(|id| !id.is_nil());
-    // The environment of the launch that sends says what that launch is, which may be of another version by now.
+    // The sending run's environment describes that run, whose version may differ by now.
     attributes
         .text("service.version", version(run))
         .text("service.instance.id", instance.map(|id| id.hyphenated()))
@@ -48,7 +48,8 @@ pub(crate) fn of(report: &Report, labels: &Labels) -> Resource {
     Resource { attributes: attributes.into_list(), ..Resource::default() }
 }
 
-/// What of it must stand in a record, too, because who reports a crash is another run than the one that crashed.
+/// Repeats resource attributes in a record, because the run that reports a crash is not the one
+/// that crashed.
 pub(crate) fn repeat(report: &Report, attributes: &mut Attributes) {
     let Some(run) = &report.run else { return };
     attributes
@@ -58,7 +59,7 @@ pub(crate) fn repeat(report: &Report, attributes: &mut Attributes) {
         .text("os.version", run.os.version.as_ref());
 }
 
-/// Version of the Coroner that was in the app when it crashed.
+/// Returns the version of Coroner in the crashed app.
 pub(crate) fn sdk_version(report: &Report) -> &str {
     let of_report = report.header.sdk_version.as_str();
     if of_report.is_empty() { env!("CARGO_PKG_VERSION") } else { of_report }
@@ -93,7 +94,7 @@ fn os_type(os: Os) -> Option<&'static str> {
     }
 }
 
-/// `debian 12, kernel 6.1.0`.
+/// Formats the system, such as `debian 12, kernel 6.1.0`.
 fn description(run: &RunFacts) -> Option<String> {
     let distribution = [run.os.distribution.as_deref(), run.os.distribution_version.as_deref()];
     let distribution = distribution.into_iter().flatten().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,5 @@
-//! What is sent when, and what follows from the answer (*OTLP/HTTP Response* of the protocol's specification).
+//! Decides what is sent when, and handles the server's answers (*OTLP/HTTP Response* of the
+//! protocol's specification).
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,20 +14,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::Options;
 
-/// What is kept beside the records.
+/// The state stored beside the records.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct State {
-    /// A hash of the server's address and of the headers: waits and refusals are of one server.
+    /// A hash of the server's URL and headers: waits and refusals apply to one server.
     pub(crate) server: String,
-    /// Until when the server wants nothing: seconds since the Unix epoch.
+    /// Time until which the server accepts nothing, in seconds since the Unix epoch.
     pub(crate) not_before: u64,
     /// Ids of reports whose records were sent.
     pub(crate) done: SentIds,
 }
 
 impl State {
-    /// How long the server wants nothing. A time that is days away was written under another clock.
+    /// Returns how long the server still accepts nothing. A time more than [`MAX_WAIT`] ahead was
+    /// written with a different clock and is ignored.
     fn wait(&self, now: SystemTime) -> Option<Duration> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let wait = Duration::from_secs(self.not_before).checked_sub(now)?;
@@ -40,16 +42,16 @@ pub(crate) struct Sender {
     pub(crate) options: Options,
 }
 
-/// What an answer, or none, means for a record.
+/// The meaning of an answer, or of its absence, for a record.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Sent,
-    /// Not now. `wait` is what the server wants of everybody.
+    /// Retry later. `wait` is the server's wait for all requests.
     Later {
         wait: Option<Duration>,
         counts: bool,
     },
-    /// Never.
+    /// Don't retry.
     Refused,
 }
 
@@ -67,10 +69,10 @@ impl Sender {
     }
 
     fn try_round(&self) -> io::Result<Round> {
-        // What is too old is tried once more: it may be the clock that is wrong.
+        // Entries that are too old are tried once more, because the clock may be wrong.
         self.enforce(&OutboxLimits { age: Duration::MAX, ..self.options.limits })?;
         let may_send = self.outbox.consent()?.unwrap_or(!self.options.require_consent);
-        // Another process of the app is at it: it sends this one's, too.
+        // If another process of the app is sending, it sends this process's entries too.
         let sending = if may_send { self.outbox.try_send() } else { None };
         if sending.is_some() && self.state().wait(SystemTime::now()).is_none() {
             let now = SystemTime::now();
@@ -82,7 +84,8 @@ impl Sender {
                 match self.send(&entry)? {
                     Outcome::Later { .. } => break,
                     Outcome::Sent => {
-                        // The server is there: what waits because it was not need not wait longer.
+                        // The server is reachable: entries that were delayed because it wasn't need
+                        // not wait any longer.
                         entries.extend(waiting.take().into_iter().flatten());
                     }
                     Outcome::Refused => {}
@@ -97,7 +100,7 @@ impl Sender {
         let queue = self.outbox.queue()?;
         let limited = self.state().wait(now).unwrap_or_default();
         let due = queue.iter().map(|entry| entry.wait(now).unwrap_or_default().max(limited)).min();
-        // At least a second, so that a clock that goes backwards makes no loop.
+        // At least a second, so that a clock set back can't cause a busy loop.
         let again = due.filter(|_| may_send).map(|wait| wait.max(Duration::from_secs(1)));
         Ok(Round { left: queue.len(), again })
     }
@@ -113,7 +116,8 @@ impl Sender {
     /// Sends one record.
     fn send(&self, entry: &Entry) -> io::Result<Outcome> {
         if self.state().done.contains(&entry.event_id) {
-            // A process was killed between the note that it is sent and the removal. The server would not recognise it.
+            // A process was killed after storing that the record was sent, before removing it. The
+            // server would not detect a duplicate.
             self.outbox.remove(entry)?;
             return Ok(Outcome::Refused);
         }
@@ -126,20 +130,21 @@ impl Sender {
                 return Ok(Outcome::Refused);
             }
         };
-        // The user may refuse while it is being sent.
+        // The user may refuse during sending.
         let mut leaves = || self.outbox.check_consent(self.options.require_consent);
         let outcome = match self.client.post(&message, &mut leaves) {
             Ok(response) => judge(&entry.event_id, &response, SystemTime::now()),
             Err(error) => {
                 log::warn!("coroner: the log record of report {} could not be sent: {error}", entry.event_id);
-                // One that did not leave this machine was not tried.
+                // If the record did not leave this machine, this doesn't count as an attempt.
                 Outcome::Later { wait: None, counts: !matches!(error, SendError::Offline(_)) }
             }
         };
         match &outcome {
             Outcome::Sent => {
                 let noted = self.outbox.update(|state: &mut State| state.done.note(&entry.event_id));
-                // Where there is no room for the note, too: it would be sent again and again. Then there is the room that it had.
+                // Remove the record even if its id can't be stored; otherwise it would be sent
+                // again and again. Removing it frees disk space for the id.
                 self.outbox.remove(entry)?;
                 let again = || self.outbox.update(|state: &mut State| state.done.note(&entry.event_id));
                 if let Err(error) = noted.or_else(|_| again()) {
@@ -150,13 +155,13 @@ impl Sender {
                 let delay = backoff(self.options.retry_after, self.options.tries, entry.tries);
                 let until = SystemTime::now() + wait.unwrap_or(delay);
                 if wait.is_some() {
-                    // Of one second more, so that no rounding makes it less than the server said.
+                    // One second more, so that rounding doesn't shorten the server's wait.
                     let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() + 1;
                     if let Err(error) = self.outbox.update(|state: &mut State| state.not_before = until) {
                         log::warn!("coroner: it can't be noted how long the server wants nothing: {error}");
                     }
                 }
-                // Asked again and again, it is asked more and more seldom, whatever it says.
+                // After repeated failures the wait grows, whatever the server says.
                 let more = if entry.tries == 0 {
                     Duration::ZERO
                 } else {
@@ -171,9 +176,9 @@ impl Sender {
     }
 }
 
-/// What an answer means.
+/// Interprets an answer.
 fn judge(event_id: &str, response: &Response, now: SystemTime) -> Outcome {
-    // 511 is the answer of a network in which one has to log in (RFC 6585).
+    // 511 comes from a network that requires a login (RFC 6585).
     if response.is_portal() || response.status == 511 {
         log::warn!("coroner: something between here and the server answers in its place ({})", response.status);
         return Outcome::Later { wait: None, counts: false };
@@ -183,7 +188,7 @@ fn judge(event_id: &str, response: &Response, now: SystemTime) -> Outcome {
             let answer = ExportLogsServiceResponse::decode(&response.body[..]).unwrap_or_default();
             let partial = answer.partial_success.unwrap_or_default();
             if partial.rejected_log_records > 0 {
-                // It must not be sent again.
+                // The specification forbids sending it again.
                 log::warn!(
                     "coroner: the server rejected the log record of report {event_id}: {}",
                     partial.error_message
