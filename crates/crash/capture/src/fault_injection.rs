@@ -1,4 +1,4 @@
-//! Making the crash path itself fail, for tests.
+//! Makes the crash path itself fail, for tests.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,18 +9,18 @@ use coroner_report::wire::SectionKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Failure {
-    /// It writes to address 0x18.
+    /// Writes to address 0x18.
     Fault = 1,
-    /// It never ends.
+    /// Never ends.
     Hang = 2,
-    /// It faults with a stack pointer that is no address.
+    /// Faults with an invalid stack pointer.
     LostStack = 3,
 }
 
 static WHERE: AtomicU32 = AtomicU32::new(0);
 static HOW: AtomicU32 = AtomicU32::new(0);
 
-/// From now on, every section of that kind fails so.
+/// Makes every section of that kind fail from now on, in the given way.
 pub fn set(section: SectionKind, failure: Failure) {
     HOW.store(failure as u32, Ordering::SeqCst);
     WHERE.store(section.0.into(), Ordering::SeqCst);
@@ -28,18 +28,18 @@ pub fn set(section: SectionKind, failure: Failure) {
 
 static INSTALL: AtomicU32 = AtomicU32::new(0);
 
-/// From now on, an install fails for want of memory at that place: 1 for the table of images, 2 for what all else is in, 0 for
-/// none.
+/// Makes an install fail at that place, out of memory, from now on: 1 for the table of images, 2
+/// for the memory of everything else, 0 for none.
 pub fn fail_install(place: u32) {
     INSTALL.store(place, Ordering::SeqCst);
 }
 
-/// The memory for a place of an install.
+/// Maps the memory at one place of an install.
 pub(crate) fn map<T>(place: u32, map: impl FnOnce() -> Result<T>) -> Result<T> {
     if INSTALL.load(Ordering::SeqCst) == place { Err(Errno(libc::ENOMEM)) } else { map() }
 }
 
-/// Fails, if this section is to.
+/// Fails if this section was selected to fail.
 pub(crate) fn here(section: SectionKind) {
     if WHERE.load(Ordering::SeqCst) != u32::from(section.0) {
         return;
@@ -54,7 +54,7 @@ pub(crate) fn here(section: SectionKind) {
             coroner_test_fault(0x18);
         }
         #[cfg(not(miri))]
-        // SAFETY: none; the fault is what is wanted, and what `guarded` is for.
+        // SAFETY: none; the fault is intended, and `guarded` is for it.
         unsafe {
             (0x18 as *mut u32).write_volatile(1)
         };

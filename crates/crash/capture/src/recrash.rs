@@ -1,10 +1,11 @@
-//! A fault of the crash path itself, its deadline, and what a signal handler or the second exception thread shares with the
-//! session that it interrupts.
+//! Recrash: a fault of the crash path itself, its deadline, and the state that a signal handler or
+//! the second exception thread shares with the session that it interrupts.
 //!
-//! Each section of a report runs inside [`coroner_process::guarded_run::run`] (see [`crate::session::guarded`]). A fault in it comes
-//! to a handler on the same thread (Linux), or to the secondary thread (Darwin), which notes it here and lets the section's
-//! thread go on behind the section. So does the deadline. All of it is atomics: the session holds its workspace by `&mut`
-//! meanwhile, and nothing of that is touched from here.
+//! Each section of a report runs inside [`coroner_process::guarded_run::run`] (see
+//! [`crate::session::guarded`]). A fault in it is delivered to a handler on the same thread
+//! (Linux), or to the secondary thread (Darwin), which notes it here and lets the section's thread
+//! continue after the section. So is the deadline. All of it is atomics: the session holds its
+//! workspace by `&mut` in the meantime, and nothing of that is accessed from here.
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -12,10 +13,10 @@ use coroner_process::context::Context;
 use coroner_process::guarded_run::Point;
 use coroner_report::wire::{Fault, SectionKind};
 
-/// What a section's run returns when it was left by a fault or the deadline.
+/// Return value of a section's run that was left because of a fault or the deadline.
 pub(crate) const FAULTED: u64 = 1;
 
-/// See the module. There is one report at a time in a process, so there is one of these.
+/// The only instance, since a process writes one report at a time. See the module.
 pub(crate) static RECRASH: Recrash = Recrash {
     point: Point::new(),
     expired: AtomicBool::new(false),
@@ -27,14 +28,14 @@ pub(crate) static RECRASH: Recrash = Recrash {
     pc: AtomicU64::new(0),
 };
 
-/// See the module.
+/// State of the recrash handling. See the module.
 #[derive(Debug)]
 pub(crate) struct Recrash {
-    /// Where the section that is being written can be left.
+    /// Point at which the section that is being written can be left.
     pub point: Point,
-    /// The deadline has passed.
+    /// Whether the deadline has passed.
     expired: AtomicBool,
-    /// A fault that is in no section yet; the fields behind describe it.
+    /// Whether there is a fault that isn't in a section yet; the following fields describe it.
     noted: AtomicBool,
     signal: AtomicI32,
     code: AtomicI32,
@@ -44,38 +45,40 @@ pub(crate) struct Recrash {
 }
 
 impl Recrash {
-    /// A session begins.
+    /// Resets the state at the start of a session.
     pub(crate) fn reset(&self) {
         self.point.clear();
         self.expired.store(false, Ordering::Relaxed);
         self.noted.store(false, Ordering::Relaxed);
     }
 
-    /// Whether the deadline has passed.
+    /// Returns `true` if the deadline has passed.
     pub(crate) fn is_expired(&self) -> bool {
         self.expired.load(Ordering::Acquire)
     }
 
-    /// The deadline has passed: the thread of this context leaves its section. False if it is in none.
+    /// Notes that the deadline has passed, and makes the thread of `context` leave its section.
+    /// Returns `false` if it is in none.
     ///
     /// # Safety
-    /// The thread of `context` is the one that writes the report, and stands still.
+    /// The thread of `context` must be the one that writes the report, and must stand still.
     pub(crate) unsafe fn expire(&self, context: &mut Context) -> bool {
         self.expired.store(true, Ordering::Release);
         // SAFETY: by the contract.
         unsafe { self.point.recover(context, FAULTED) }
     }
 
-    /// The deadline has passed, where the thread can't leave its section now.
+    /// Notes that the deadline has passed when the thread can't leave its section now.
     #[cfg(target_vendor = "apple")]
     pub(crate) fn note_expired(&self) {
         self.expired.store(true, Ordering::Release);
     }
 
-    /// A fault of the thread of this context: it is noted, and the thread leaves its section. False if it is in none.
+    /// Notes a fault of the thread of `context`, and makes the thread leave its section. Returns
+    /// `false` if it is in none.
     ///
     /// # Safety
-    /// As for [`Recrash::expire`].
+    /// See [`Recrash::expire`].
     pub(crate) unsafe fn leave_section(
         &self,
         signal: i32,
@@ -93,7 +96,8 @@ impl Recrash {
         unsafe { self.point.recover(context, FAULTED) }
     }
 
-    /// The fault that was noted, once, as the report has it: of a section, and of the thread that was being written.
+    /// Returns the noted fault, once, in the report's form: with its section, and the thread that
+    /// was being written.
     pub(crate) fn take_fault(&self, section: SectionKind, tid: Option<u64>) -> Option<Fault> {
         if !self.noted.swap(false, Ordering::AcqRel) {
             return None;

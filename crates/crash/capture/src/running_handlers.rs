@@ -1,4 +1,4 @@
-//! Earlier handlers that are running, and what they were called for.
+//! Earlier handlers that are running, and the crashes that they were called for.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,26 +7,27 @@ use coroner_process::threads::Tid;
 
 use crate::previous_handler::MARKER;
 
-/// Earlier handlers that are running: of a crash whose report is written, where what they raise (one may call abort) is the same
-/// death, and of one that they are asked about first, whose report is written if they end the process.
+/// Table of running earlier handlers. If a handler was called after the crash's report, whatever it
+/// raises (it may call abort) is the same death. If a handler is called before the report, the
+/// report is written if the handler ends the process.
 ///
-/// Such a handler may leave by `siglongjmp` and never return here. A thread is inside it if it is the one that called it, runs
-/// below the frame of Coroner's handler, at most [`RunningHandlers::REACH`] bytes, and blocks [`MARKER`]: a jump restores the mask
-/// from before.
+/// Such a handler may leave by `siglongjmp` and never return here. A thread is inside a handler if
+/// it is the thread that called it, runs below the frame of Coroner's handler, by at most
+/// [`RunningHandlers::REACH`] bytes, and blocks [`MARKER`]: a jump restores the mask from before.
 #[derive(Debug)]
 pub(crate) struct RunningHandlers {
     handlers: [RunningHandler; HANDLERS],
     next: AtomicU64,
 }
 
-/// Threads whose handlers may run at once and be known.
+/// Maximum number of threads whose running handlers are tracked.
 const HANDLERS: usize = 32;
 
 #[derive(Debug)]
 struct RunningHandler {
-    /// The thread, 0 for none.
+    /// Thread ID; 0 for none.
     tid: AtomicU64,
-    /// See [`HandledCrash`].
+    /// The following fields are those of [`HandledCrash`].
     frame: AtomicU64,
     stack: AtomicU64,
     context: AtomicU64,
@@ -36,13 +37,14 @@ struct RunningHandler {
 /// The crash that an earlier handler is called for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct HandledCrash {
-    /// The address of the signal's siginfo, above all that the handler uses.
+    /// Address of the signal's siginfo, above everything that the handler uses.
     pub frame: u64,
-    /// An address in the frame of Coroner's handler: what the handler that it calls uses lies below. 0 if the signal is none of its.
+    /// An address in the frame of Coroner's handler: the handlers that it calls use the stack below
+    /// it. 0 if Coroner's handler did not receive the signal.
     pub stack: u64,
-    /// The address of its context as long as there is no report of it, else 0.
+    /// Address of the signal's context while there is no report of the crash, otherwise 0.
     pub context: u64,
-    /// The number of its crash record, 0 for none.
+    /// Number of the crash record, 0 for none.
     pub number: u64,
 }
 
@@ -70,7 +72,8 @@ impl RunningHandler {
 }
 
 impl RunningHandlers {
-    /// More than any handler uses of its stack, less than lies between two threads' stacks.
+    /// More stack than any handler uses, less than the distance between two threads' stacks, in
+    /// bytes.
     const REACH: u64 = 256 << 10;
 
     pub(crate) const fn new() -> Self {
@@ -89,12 +92,13 @@ impl RunningHandlers {
         self.handlers.iter().find(|handler| handler.tid.load(Ordering::Acquire) == tid as u64)
     }
 
-    /// Whether a handler of any thread may be running.
+    /// Returns `true` if a handler of any thread may be running.
     pub(crate) fn is_any(&self) -> bool {
         self.handlers.iter().any(|handler| handler.tid.load(Ordering::Acquire) != 0)
     }
 
-    /// A handler begins on thread `tid` for that crash; returns the one that it interrupts, for [`RunningHandlers::end`].
+    /// Notes that a handler starts on thread `tid` for `crash`. Returns the crash of the handler
+    /// that it interrupts, for [`RunningHandlers::end`].
     pub(crate) fn begin(&self, tid: Tid, crash: &HandledCrash) -> HandledCrash {
         if let Some(handler) = self.of_thread(tid) {
             let before = handler.crash();
@@ -105,7 +109,7 @@ impl RunningHandlers {
             .handlers
             .iter()
             .find(|handler| handler.tid.compare_exchange(0, tid as u64, Ordering::AcqRel, Ordering::Relaxed).is_ok());
-        // All taken: by handlers that were left, most likely. The oldest goes.
+        // All are taken: most likely by handlers that were left. The oldest is replaced.
         let oldest = || self.handlers.get(self.next.fetch_add(1, Ordering::Relaxed) as usize % HANDLERS);
         if let Some(handler) = free.or_else(oldest) {
             handler.tid.store(tid as u64, Ordering::Release);
@@ -114,7 +118,8 @@ impl RunningHandlers {
         HandledCrash::default()
     }
 
-    /// It has returned. What it was called for, as it is now.
+    /// Notes that the handler has returned. Returns the crash that it was called for, in its
+    /// current state.
     pub(crate) fn end(&self, tid: Tid, before: &HandledCrash) -> HandledCrash {
         let Some(handler) = self.of_thread(tid) else { return HandledCrash::default() };
         let ended = handler.crash();
@@ -125,29 +130,34 @@ impl RunningHandlers {
         ended
     }
 
-    /// What the handler was called for that the thread, interrupted at stack pointer `sp` with `mask` blocked, was inside of.
+    /// Returns the crash whose handler the thread was inside when it was interrupted at stack
+    /// pointer `sp` with `mask` blocked.
     pub(crate) fn is_by(&self, tid: Tid, sp: u64, mask: u64) -> Option<HandledCrash> {
         self.of_thread(tid).filter(|handler| handler.holds(sp, mask)).map(RunningHandler::crash)
     }
 
-    /// Whether the thread's running handler passes the signal that it was called for, whose siginfo is at `frame`, on to Coroner's handler, of
-    /// whose frame `stack` is an address: the context is then of where the crash was, and says nothing of the handler.
+    /// Returns `true` if the thread's running handler passes the signal that it was called for,
+    /// whose siginfo is at `frame`, on to Coroner's handler, in whose frame `stack` is an address.
+    /// The context then shows where the crash was, and nothing about the handler.
     ///
-    /// A new signal, after the handler left by a jump, may have its siginfo at the same place, and block [`MARKER`] (bionic's `abort`
-    /// blocks all), but it does not run below the frame from which the handler was called.
+    /// A new signal, after the handler left by a jump, may have its siginfo at the same place, and
+    /// block [`MARKER`] (bionic's `abort` blocks all), but it does not run below the frame from
+    /// which the handler was called.
     pub(crate) fn is_passed_on(&self, tid: Tid, frame: u64, stack: u64) -> bool {
         self.of_thread(tid).map(RunningHandler::crash).is_some_and(|crash| crash.frame == frame && stack < crash.stack)
             && u64::from(blocked()) & u64::from(bit(MARKER)) != 0
     }
 
-    /// There is a report now of the crash that the thread's handler was asked about first.
+    /// Notes that there is now a report of the crash that the thread's handler was called for
+    /// first.
     pub(crate) fn note_reported(&self, tid: Tid) {
         if let Some(handler) = self.of_thread(tid) {
             handler.context.store(0, Ordering::Relaxed);
         }
     }
 
-    /// The number of the record of a crash whose handler the thread has left by a jump; 0 for none. It is forgotten.
+    /// Removes the crash whose handler the thread has left by a jump, and returns its record's
+    /// number; 0 for none.
     pub(crate) fn take_left(&self, tid: Tid, sp: u64, mask: u64) -> u64 {
         let Some(handler) = self.of_thread(tid).filter(|handler| !handler.holds(sp, mask)) else { return 0 };
         let number = handler.number.swap(0, Ordering::Relaxed);

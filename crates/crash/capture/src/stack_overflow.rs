@@ -1,4 +1,4 @@
-//! Whether a memory fault is a stack that is full.
+//! Detects memory faults that are stack overflows.
 
 use coroner_process::images::{Mapping, Mappings};
 use coroner_process::memory::Memory as _;
@@ -7,23 +7,26 @@ use coroner_report::wire::{Access, Signal};
 use crate::crash_context::CrashContext;
 use crate::session::memory;
 
-/// The most that one function's frame reaches below what was touched before. (Larger frames are probed page by page, by
-/// compilers that know of stack overflows at all.)
+/// Maximum distance, in bytes, that one function's frame reaches below what was touched before.
+/// (Larger frames are probed page by page by compilers that handle stack overflows at all.)
 const FRAME: u64 = 1 << 20;
 
-/// How far above the stack pointer a frame that does not fit is used first.
+/// How far above the stack pointer a frame that does not fit is first used, in bytes.
 const ABOVE: u64 = 64 << 10;
 
-/// How far below the stack pointer a function uses its stack: by a call or a push, in the red zone (x86_64: 128 bytes), by a pair of arm64's
-/// registers with the move of the stack pointer (1,024 bytes at most). What lies further below is another's memory: a buffer that is overrun
-/// or used too late, next to a small stack.
+/// How far below the stack pointer a function uses its stack, in bytes: by a call or a push, in the
+/// red zone (x86_64: 128 bytes), by a pair of arm64's registers with the move of the stack pointer
+/// (1,024 bytes at most). Memory further below belongs to something else: a buffer next to a small
+/// stack that is overrun or used too late.
 const BELOW: u64 = if cfg!(target_arch = "x86_64") { 128 } else { 1024 };
 
-/// The kernel keeps this much free below a stack that grows, `stack_guard_gap`, 256 pages by default.
+/// Bytes that the kernel keeps free below a stack that grows: `stack_guard_gap`, 256 pages by
+/// default.
 const GAP: u64 = 256 * 4096;
 
-/// Whether a guard was made within a mapping that can be read and written (`MADV_GUARD_INSTALL`, Linux 6.13; threads' stacks have it since glibc
-/// 2.42): the kernel says of it that nothing is mapped there.
+/// Whether the fault may be in a guard inside a readable and writable mapping
+/// (`MADV_GUARD_INSTALL`, Linux 6.13; threads' stacks have it since glibc 2.42): the kernel reports
+/// that nothing is mapped there.
 fn is_guard_within(context: &CrashContext) -> bool {
     /// `SEGV_MAPERR` of asm-generic/siginfo.h.
     const NOT_MAPPED: i32 = 1;
@@ -31,18 +34,23 @@ fn is_guard_within(context: &CrashContext) -> bool {
     cfg!(not(target_vendor = "apple")) && context.signal.is_some_and(is_so)
 }
 
-/// Whether the instruction that accessed memory is one of arm64 whose address is not the stack pointer's: below that, functions use their stack by it alone.
+/// Whether the instruction that accessed memory is an arm64 instruction whose base isn't the stack
+/// pointer: below the stack pointer, functions use their stack only through it.
 ///
-/// All loads and stores have their base register in bits 5 to 9, 31 of which is the stack pointer (Arm's reference manual, C4.1, Loads and Stores).
+/// All loads and stores have their base register in bits 5 to 9, where 31 is the stack pointer
+/// (Arm's reference manual, C4.1, Loads and Stores).
 fn is_by_another_register(pc: u64) -> bool {
     let mut bytes = [0; 4];
     cfg!(target_arch = "aarch64") && memory().read(pc, &mut bytes).is_ok() && u32::from_le_bytes(bytes) >> 5 & 31 != 31
 }
 
-/// Whether the instruction asks whether the stack has room for a frame, before the stack pointer is moved there: far below it, by another register.
+/// Whether the instruction probes whether the stack has room for a frame, before the stack pointer
+/// is moved there: far below it, by another register.
 ///
-/// Apple's compilers call `___chkstk_darwin` for each frame of a page or more and wherever Swift's values of generic types need room. It reads the guard
-/// page itself if there is none (libpthread, src/pthread_asm.s). GCC's `-fstack-check` (Ada has it always) writes zeros by a register made of the stack pointer.
+/// Apple's compilers call `___chkstk_darwin` for each frame of a page or more and wherever Swift's
+/// values of generic types need room. If there is none, it reads the guard page itself (libpthread,
+/// src/pthread_asm.s). GCC's `-fstack-check` (Ada always has it) writes zeros through a register
+/// computed from the stack pointer.
 #[cfg(target_arch = "aarch64")]
 fn is_probe(pc: u64) -> bool {
     let mut code = [[0; 4]; 4];
@@ -67,20 +75,24 @@ fn is_probe(pc: u64) -> bool {
     base != 31 && writes_zero(last) && earlier.find(|word| !writes_zero(word) && !moves(word)).is_some_and(begins)
 }
 
-/// As for arm64. (GCC moves the stack pointer first here.)
+/// Same as for arm64. (On x86_64, GCC moves the stack pointer first.)
 #[cfg(target_arch = "x86_64")]
 fn is_probe(pc: u64) -> bool {
     let mut code = [0; 4];
-    // testq %rcx, -8(%rcx); testq %rcx, (%rcx): no compiler asks what a pointer has in common with what it leads to.
+    // testq %rcx, -8(%rcx); testq %rcx, (%rcx): no compiler tests a pointer against the value that
+    // it points to.
     memory().read(pc, &mut code).is_ok() && matches!(code, [0x48, 0x85, 0x49, 0xf8] | [0x48, 0x85, 0x09, _])
 }
 
-/// Whether the stack had no room for the frame of a signal that was to be handled there. The kernel then raises `SIGSEGV`, without an address.
+/// Whether the stack had no room for the frame of a signal that was to be handled there. The kernel
+/// then raises `SIGSEGV`, without an address.
 fn has_no_room_for_signal(context: &CrashContext, mappings: &Mappings) -> bool {
-    /// asm-generic/siginfo.h, and `X86_TRAP_GP` of asm/trapnr.h: an address that can't be one has the same code.
+    /// From asm-generic/siginfo.h, and `X86_TRAP_GP` from asm/trapnr.h: a non-canonical address has
+    /// the same code.
     const SI_KERNEL: i32 = 0x80;
     const GENERAL_PROTECTION: u64 = 13;
-    /// The smallest `struct rt_sigframe`: with its 4 KiB for further registers on arm64; with 512 bytes of them below the red zone on x86_64.
+    /// Size in bytes of the smallest `struct rt_sigframe`: on arm64 with its 4 KiB for further
+    /// registers; on x86_64 with 512 bytes for them below the red zone.
     const SMALLEST: u64 = if cfg!(target_arch = "x86_64") { 128 + 512 + 440 } else { 4688 };
     let is_forced = |signal: Signal| {
         (signal.number, signal.code) == (libc::SIGSEGV, SI_KERNEL) && signal.trap_number != Some(GENERAL_PROTECTION)
@@ -95,9 +107,10 @@ fn has_no_room_for_signal(context: &CrashContext, mappings: &Mappings) -> bool {
     stack.permissions.read && stack.permissions.write && sp.saturating_sub(stack.start) < SMALLEST && is_end
 }
 
-/// Whether the thread ran out of stack: it read or wrote at its stack pointer, in a guard page or below all memory that its stack has.
+/// Returns `true` if the thread ran out of stack: it read or wrote at its stack pointer, in a guard
+/// page or below all memory that its stack has.
 ///
-/// No thread library is asked (its tables are behind locks): the kernel's list of mappings says.
+/// Uses the kernel's list of mappings, not a thread library, whose tables are behind locks.
 pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
     if has_no_room_for_signal(context, mappings) {
         return true;
@@ -112,14 +125,15 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
     if !is_probe && (!is_of_frame || address < sp && is_by_another_register(context.registers.pc)) {
         return false;
     }
-    // A buffer on the stack that is overrun up to a guard page above it: the stack pointer is well. (A guard may be within a mapping.)
+    // A buffer on the stack that is overrun up to a guard page above it: the stack pointer is
+    // valid. (A guard may be within a mapping.)
     let is_well = |own: Mapping| own.permissions.write && memory().read_u64(sp).is_ok();
     if sp < address && matches!(mappings.at(sp), Ok(Some(own)) if is_well(own)) {
         return false;
     }
     let Ok(Some(at)) = mappings.at_or_after(address) else { return false };
     let stack = if at.permissions.is_guard() {
-        // A frame may reach over it, to where nothing is mapped.
+        // A frame may reach across it, to where nothing is mapped.
         match mappings.at_or_after(at.end) {
             Ok(Some(above)) if above.start == at.end => above,
             _ => return false,
@@ -129,7 +143,7 @@ pub(crate) fn is_overflow(context: &CrashContext, mappings: &Mappings) -> bool {
     } else {
         return false;
     };
-    // A probe knows of no other stack than the one that it is on.
+    // A probe is only for the stack that it runs on.
     (!is_probe || stack.contains(sp))
         && stack.permissions.read
         && stack.permissions.write

@@ -1,28 +1,31 @@
-//! Objective-C objects that were deallocated: a table of addresses and classes, which the app's threads fill while it is well and the crash
-//! path reads, so that a report says of what class the object was that a register leads to. Apple calls such objects zombies.
+//! Deallocated Objective-C objects: a table of addresses and classes that the app's threads fill
+//! during normal operation and the crash path reads, so that a report shows the class of the object
+//! that a register points to. Apple calls such objects zombies.
 //!
-//! No object is kept: an address is remembered until another one takes its place in the table ([`OBJECTS`] places, by a hash). Since the
-//! memory may have become another object, what is there now is looked at when it is asked for.
+//! No object is kept: an address is remembered until another one takes its place in the table
+//! ([`OBJECTS`] places, by a hash). Since the memory may have become another object, its current
+//! content is checked when a lookup is made.
 //!
-//! Static tables of atomics without locks. They are zero, and cost no memory, until the first object is noted. A place that is being
-//! written says so, and a second writer leaves its object out: an address never stands beside the class of another.
+//! Static tables of atomics without locks. They are zero, and use no memory, until the first object
+//! is noted. A place that is being written is marked, and a second writer drops its object: an
+//! address never stands beside the class of another.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use coroner_process::memory::Memory;
 
-/// So many deallocated objects are remembered; 16 bytes each.
+/// Maximum number of deallocated objects that are remembered; 16 bytes each.
 pub const OBJECTS: usize = 1 << BITS;
 const BITS: u32 = 15;
-/// So many classes have names.
+/// Maximum number of classes with names.
 const CLASSES: usize = 1 << CLASS_BITS;
 const CLASS_BITS: u32 = 12;
-/// Places that a class is looked for in.
+/// Number of places searched for a class.
 const PROBES: usize = 16;
-/// Bytes of a class's name, of a selector, and of an exception's name and reason.
+/// Maximum length in bytes of a class's name, a selector, or an exception's name and reason.
 pub const MAX_TEXT: usize = 512;
 
-/// Of a place: it is being written. No address of an object.
+/// Marks a place that is being written. Not a valid object address.
 const BUSY: u64 = 1;
 
 struct Place {
@@ -32,16 +35,16 @@ struct Place {
 
 struct Class {
     class: AtomicU64,
-    /// The address of its name, which ends in NUL and stays.
+    /// Address of the class's NUL-terminated name, which stays valid.
     name: AtomicU64,
 }
 
 static TABLE: [Place; OBJECTS] = [const { Place { address: AtomicU64::new(0), class: AtomicU64::new(0) } }; OBJECTS];
 static KNOWN: [Class; CLASSES] = [const { Class { class: AtomicU64::new(0), name: AtomicU64::new(0) } }; CLASSES];
 
-/// What of an object's first word is its class; 0: no object is looked for.
+/// Mask that extracts the class from an object's first word; 0 while reports look for no objects.
 static ISA_MASK: AtomicU64 = AtomicU64::new(0);
-/// Where functions that send messages begin and end.
+/// Start and end addresses of the functions that send messages.
 static SENDERS: [[AtomicU64; 2]; 2] = [const { [const { AtomicU64::new(0) }; 2] }; 2];
 
 fn place_of(address: u64, bits: u32) -> usize {
@@ -50,18 +53,18 @@ fn place_of(address: u64, bits: u32) -> usize {
     ((address >> 3).wrapping_mul(SPREAD) >> (u64::BITS - bits)) as usize
 }
 
-/// What the runtime says of itself.
+/// Properties of the Objective-C runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Runtime {
-    /// What of an object's first word is its class (`objc_debug_isa_class_mask`).
+    /// Mask that extracts the class from an object's first word (`objc_debug_isa_class_mask`).
     pub isa_mask: u64,
-    /// The first byte of `objc_msgSend` and the first behind it; 0 where it is not known.
+    /// Address of the first byte of `objc_msgSend`, and of the first byte after it; 0 if unknown.
     pub message_send: (u64, u64),
-    /// The same of `objc_msgSend_stret`, which has the receiver as its second argument (x86_64).
+    /// The same for `objc_msgSend_stret`, which has the receiver as its second argument (x86_64).
     pub message_send_stret: (u64, u64),
 }
 
-/// Reports look for deallocated objects from now on (not async-signal-safe).
+/// Makes reports look for deallocated objects from now on (not async-signal-safe).
 pub fn enable(runtime: &Runtime) {
     for (place, (start, end)) in SENDERS.iter().zip([runtime.message_send, runtime.message_send_stret]) {
         place[0].store(start, Ordering::Relaxed);
@@ -70,13 +73,14 @@ pub fn enable(runtime: &Runtime) {
     ISA_MASK.store(runtime.isa_mask, Ordering::Release);
 }
 
-/// Reports look for none any more (not async-signal-safe).
+/// Stops reports from looking for deallocated objects (not async-signal-safe).
 pub fn disable() {
     ISA_MASK.store(0, Ordering::Release);
 }
 
-/// Notes that an object of a class is being deallocated. The address of the class's name is asked for when the class is met for the first time. May be
-/// called on any thread; takes no lock.
+/// Notes that an object of a class is being deallocated. `name` returns the address of the class's
+/// name; it is called when the class is seen for the first time. May be called on any thread; takes
+/// no lock.
 pub fn note(object: u64, class: u64, name: impl FnOnce() -> u64) {
     if object <= BUSY || class == 0 || !is_known(class, name) {
         return;
@@ -90,7 +94,7 @@ pub fn note(object: u64, class: u64, name: impl FnOnce() -> u64) {
     place.address.store(object, Ordering::Release);
 }
 
-/// Whether the class has a name in the table, by now.
+/// Returns `true` if the class now has a name in the table.
 fn is_known(class: u64, name: impl FnOnce() -> u64) -> bool {
     for place in probes(class) {
         match place.class.load(Ordering::Acquire) {
@@ -115,16 +119,16 @@ fn probes(class: u64) -> impl Iterator<Item = &'static Class> {
     (0..PROBES).filter_map(move |step| KNOWN.get(first.wrapping_add(step) % CLASSES))
 }
 
-/// The class of the object that was deallocated last at that address, if it is remembered.
+/// Returns the class of the object that was last deallocated at that address, if it is remembered.
 pub(crate) fn class_at(address: u64) -> Option<u64> {
     let place = TABLE.get(place_of(address, BITS)).filter(|_| address > BUSY)?;
     let is_there = || place.address.load(Ordering::Acquire) == address;
     let class = is_there().then(|| place.class.load(Ordering::Acquire))?;
-    // Nobody has written meanwhile.
+    // Nobody has written in the meantime.
     is_there().then_some(class)
 }
 
-/// The name of a class that was noted, copied; empty where it is not known.
+/// Copies the name of a class that was noted; empty if it is not known.
 pub(crate) fn class_name<'b>(memory: &mut impl Memory, class: u64, into: &'b mut [u8]) -> &'b [u8] {
     let known = probes(class).find(|place| place.class.load(Ordering::Acquire) == class);
     match known.map_or(0, |place| place.name.load(Ordering::Acquire)) {
@@ -133,9 +137,10 @@ pub(crate) fn class_name<'b>(memory: &mut impl Memory, class: u64, into: &'b mut
     }
 }
 
-/// The class of the object at an address: `None` if what is there is no object.
+/// Returns the class of the object at an address, or `None` if there is no object.
 ///
-/// A class is one by its chain of metaclasses: the class of its class's class is a root metaclass, which is its own.
+/// A class is identified by its chain of metaclasses: the class of its class's class is a root
+/// metaclass, which is its own.
 pub(crate) fn class_now(memory: &mut impl Memory, address: u64) -> Option<u64> {
     let mask = ISA_MASK.load(Ordering::Acquire);
     let mut isa = |of: u64| memory.read_u64(of).ok().map(|word| word & mask).filter(|class| *class != 0);
@@ -145,13 +150,14 @@ pub(crate) fn class_now(memory: &mut impl Memory, address: u64) -> Option<u64> {
     (isa(root)? == root).then_some(class)
 }
 
-/// Whether reports look for deallocated objects.
+/// Returns `true` if reports look for deallocated objects.
 #[cfg(target_vendor = "apple")]
 pub(crate) fn is_on() -> bool {
     ISA_MASK.load(Ordering::Acquire) != 0
 }
 
-/// A function that sends a message: the number of its argument that is the receiver. The selector is the next.
+/// Returns the index of the receiver argument if `pc` is in a function that sends a message. The
+/// selector is the next argument.
 pub(crate) fn receiver_argument(pc: u64) -> Option<usize> {
     SENDERS.iter().position(|[start, end]| {
         let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
@@ -159,7 +165,8 @@ pub(crate) fn receiver_argument(pc: u64) -> Option<usize> {
     })
 }
 
-/// A text that ends in NUL; empty where it does not, is too long or can't be read, or is not printable ASCII.
+/// Copies a NUL-terminated text; empty if it isn't terminated, is too long, can't be read, or isn't
+/// printable ASCII.
 pub(crate) fn copy_text<'b>(memory: &mut impl Memory, address: u64, into: &'b mut [u8]) -> &'b [u8] {
     let mut length = 0_usize;
     for place in into.iter_mut() {
@@ -225,7 +232,8 @@ static LAST: LastException = LastException {
     reason: Text::empty(),
 };
 
-/// Notes what an `NSException` that is being deallocated said; where another thread does that at the same moment, its is kept.
+/// Notes the name and reason of an `NSException` that is being deallocated. If another thread does
+/// so at the same moment, the other thread's exception is kept.
 pub fn note_exception(object: u64, class: u64, name: &[u8], reason: &[u8]) {
     let version = LAST.version.load(Ordering::Relaxed);
     let next = version.wrapping_add(1);
@@ -240,7 +248,8 @@ pub fn note_exception(object: u64, class: u64, name: &[u8], reason: &[u8]) {
     LAST.version.store(next.wrapping_add(1), Ordering::Release);
 }
 
-/// Gives the exception that was deallocated last to `then`: its address, class, name and reason. `None` if there is none, or if it is being written.
+/// Passes the exception that was deallocated last to `then`: its address, class, name and reason.
+/// Returns `None` if there is none, or if it is being written.
 pub(crate) fn with_last_exception<R>(then: impl FnOnce(u64, u64, &[u8], &[u8]) -> R) -> Option<R> {
     let version = LAST.version.load(Ordering::Acquire);
     if version == 0 || !version.is_multiple_of(2) {

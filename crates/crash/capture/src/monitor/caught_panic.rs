@@ -1,8 +1,10 @@
-//! A thread's last panic that was caught. If the thread aborts at once, whoever caught it gave up because of it, as rayon does with a panic
-//! of `spawn`: the report of the SIGABRT has the panic as its exception.
+//! A thread's last caught panic. If the thread aborts soon after, whoever caught the panic gave up
+//! because of it, as rayon does with a panic of `spawn`: the report of the SIGABRT then contains
+//! the panic as its exception.
 //!
 //! # Limits
-//! That the one is because of the other is known by the time between them (`RECENT_NS`) and by the thread.
+//! That the panic caused the abort is inferred from the time between them (`RECENT_NS`) and from
+//! the thread.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,17 +14,18 @@ use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Language};
 
 use crate::report_lock::thread_word;
 
-/// How long after a panic an abort of its thread is because of it, in nanoseconds. Between them destructors run.
+/// How long after a panic an abort of its thread is attributed to it, in nanoseconds. Destructors
+/// run between them.
 const RECENT_NS: u64 = 1_000_000_000;
 
-/// Threads whose last panic is kept: those that panicked last.
+/// Number of threads whose last panic is kept: those that panicked last.
 const THREADS: usize = 4;
 
-/// What is kept of a panic's stack, and of its texts in bytes.
+/// Maximum number of frames kept of a panic's stack, and bytes kept of each of its texts.
 const FRAMES: usize = 128;
 const TEXT: usize = 1024;
 
-/// The owner of a slot that is being written.
+/// Owner of a slot that is being written.
 const BUSY: u64 = u64::MAX;
 
 struct Text {
@@ -54,14 +57,14 @@ struct Kept {
 }
 
 struct Slot {
-    /// The thread whose panic it is, as [`thread_word`] says; 0 for none.
+    /// [`thread_word`] of the thread that panicked; 0 for none.
     owner: AtomicU64,
-    /// When it panicked, by the monotonic clock.
+    /// When the thread panicked, in nanoseconds of the monotonic clock.
     time: AtomicU64,
     kept: UnsafeCell<Kept>,
 }
 
-// SAFETY: the cell is that of who has made the owner BUSY.
+// SAFETY: the cell belongs to whoever has made the owner BUSY.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -73,7 +76,7 @@ impl Slot {
         }
     }
 
-    /// What is kept in it, if `owner` still is its owner, until another one is stored.
+    /// Takes the slot's content if `owner` still is its owner, until another owner is stored.
     #[expect(clippy::mut_from_ref, reason = "one has it at a time")]
     fn take(&self, owner: u64) -> Option<&mut Kept> {
         let is_free =
@@ -85,12 +88,12 @@ impl Slot {
 
 const NO_FRAME: Frame = Frame { pc: 0, found_by: FoundBy(0), address_kind: AddressKind(0), sp: None, cfa: None };
 const NOTHING: Kept = Kept { message: Text::EMPTY, location: Text::EMPTY, frames: [NO_FRAME; FRAMES], count: 0 };
-/// Zeros, of which no page is touched before a panic.
+/// All zeros; no page is touched before a panic.
 static SLOTS: [Slot; THREADS] =
     [const { Slot { owner: AtomicU64::new(0), time: AtomicU64::new(0), kept: UnsafeCell::new(NOTHING) } }; THREADS];
 
-/// Keeps a panic of the calling thread that is going to be caught. Not kept while as many threads as there are places have panicked within
-/// a second.
+/// Keeps a panic of the calling thread that is going to be caught. It is not kept if [`THREADS`]
+/// threads have panicked within the last second.
 pub fn keep(panic: &Exception<'_>) {
     let me = thread_word(process_id(), this_thread());
     let now = monotonic_now();
@@ -108,7 +111,8 @@ pub fn keep(panic: &Exception<'_>) {
     slot.owner.store(me, Ordering::Release);
 }
 
-/// The hooks of the calling thread's panic have run, which may have taken seconds: it unwinds from now on.
+/// Notes that the hooks of the calling thread's panic have run, which may have taken seconds, and
+/// that the thread unwinds from now on.
 pub fn unwinds() {
     let me = thread_word(process_id(), this_thread());
     for slot in SLOTS.iter().filter(|slot| slot.owner.load(Ordering::Acquire) == me) {
@@ -116,7 +120,8 @@ pub fn unwinds() {
     }
 }
 
-/// Gives `each` the panic because of which a thread aborts, if it is the calling one's. It is no other abort's. Async-signal-safe.
+/// Passes the panic that caused a thread's abort to `each`, if the thread has one. The panic is
+/// then used up. Async-signal-safe.
 pub(crate) fn with_that_of_aborting<T>(pid: i32, tid: Tid, each: impl FnOnce(&Exception<'_>) -> T) -> Option<T> {
     let me = thread_word(pid, tid);
     let slot = SLOTS.iter().find(|slot| slot.owner.load(Ordering::Acquire) == me)?;

@@ -1,9 +1,10 @@
-//! What the monitors of language exceptions have in common: an exception on its way into a report.
+//! Common part of the monitors of language exceptions: writes a report about an exception.
 //!
-//! Such a death is noticed outside a signal handler: the runtime of the language calls its last resort (a terminate handler, a panic
-//! hook). What the exception says of itself is read then, before any thread is stopped. The report is written at once, and not
-//! when a signal follows, since none may: a terminate handler that was there before may end the process as it likes. If it
-//! aborts, that SIGABRT is the same death and passed on without a second report.
+//! Such a death is detected outside a signal handler: the language's runtime calls its last resort
+//! (a terminate handler, a panic hook). The exception's description of itself is read then, before
+//! any thread is stopped. The report is written at once, and not when a signal follows, since none
+//! may: an earlier terminate handler may end the process as it likes. If it aborts, that SIGABRT is
+//! the same death and passed on without a second report.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -22,32 +23,33 @@ use crate::running_handlers::HandledCrash;
 use crate::{installed, taken_signals};
 use coroner_process::signals::{bit, block_too};
 
-/// The process and thread that dies of an exception which is reported already, as one word; 0 for none.
+/// [`thread_word`] of the thread that dies of an exception which is already reported; 0 for none.
 static DYING: AtomicU64 = AtomicU64::new(0);
 
-/// The process whose end by an exception is reported; 0 for none.
+/// ID of the process whose end by an exception is reported; 0 for none.
 static REPORTED: AtomicI32 = AtomicI32::new(0);
 
-/// Whether a report says that this process dies of an exception: that it then ends by `exit`, as after a panic of `main`, is
-/// no clean exit.
+/// Returns `true` if a report states that this process dies of an exception. If the process then
+/// ends by `exit`, as after a panic of `main`, that isn't a clean exit.
 pub fn is_reported_as_fatal() -> bool {
     REPORTED.load(Ordering::Acquire) == process_id()
 }
 
-/// Whether the thread is dying of an exception that is reported: a crash signal of it is the same death.
+/// Returns `true` if the thread is dying of a reported exception: a crash signal of the thread is
+/// the same death.
 pub(crate) fn is_dying(pid: i32, tid: Tid) -> bool {
     DYING.load(Ordering::Acquire) == thread_word(pid, tid)
 }
 
-/// Reports of exceptions which the process went on after that may wait in its run for their delivery: they must not take the place
-/// of a crash's.
+/// Maximum number of reports of survived exceptions that may wait in the run for delivery: they
+/// must not take a crash report's place.
 const MAX_WAITING: u32 = 16;
 
 static WAITING: AtomicU32 = AtomicU32::new(0);
 
 static BUDGET: Budget = Budget::new();
 
-/// A run begins (not async-signal-safe).
+/// Resets the state at the start of a run (not async-signal-safe).
 pub(crate) fn begin_run() {
     DYING.store(0, Ordering::Release);
     WAITING.store(0, Ordering::Release);
@@ -55,22 +57,24 @@ pub(crate) fn begin_run() {
     REPORTED.store(0, Ordering::Release);
 }
 
-/// Writes a report of the calling thread's exception: `registers` are those of the place from which its stack is to be
-/// walked, such as [`coroner_walk::current_registers`] gives; the stacks of the throws are in the exceptions. The first of these is the one
-/// that the report is about, the others are what caused it.
+/// Writes a report of the calling thread's exception. Its stack is walked from `registers`, such as
+/// [`coroner_walk::current_registers`] returns; the stacks of the throws are in `exceptions`. The
+/// first exception is the one that the report is about, the others are its causes.
 ///
-/// Not async-signal-safe: it may be called anywhere but in a signal handler. Other threads are stopped while it writes.
+/// Not async-signal-safe: may be called anywhere except in a signal handler. Other threads are
+/// stopped while it writes.
 ///
-/// False where there is no report of it: Coroner is not installed, the process is a child made by fork that is to stay silent,
-/// the report can't be written, or it would be one more non-fatal than [`InstallOptions::non_fatal_per_hour`] allows or than
-/// sixteen that wait for their delivery. One beyond these limits is counted in the run state.
+/// Returns `false` if there is no report: Coroner is not installed, the process is a child made by
+/// fork that must stay silent, the report can't be written, or it would exceed the limits for
+/// non-fatal reports ([`InstallOptions::non_fatal_per_hour`], and sixteen waiting for delivery). A
+/// report beyond these limits is counted in the run state.
 ///
 /// [`InstallOptions::non_fatal_per_hour`]: crate::InstallOptions::non_fatal_per_hour
 pub fn report(registers: &Registers, monitor: Monitor, exceptions: &[Exception<'_>], ending: Ending) -> bool {
     report_with(Threads::AsInstalled, registers, monitor, exceptions, ending)
 }
 
-/// The same, with the stacks of `threads`.
+/// Same as [`report`], with the stacks of `threads`.
 #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub fn report_with(
     threads: Threads,
@@ -107,14 +111,15 @@ pub fn report_with(
     reported
 }
 
-/// A non-fatal report of an exception does not wait in this process's run any more: another may.
+/// Notes that a non-fatal report of an exception no longer waits in this process's run, so that
+/// another one may.
 #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub fn delivered() {
     let _ = WAITING.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| waiting.checked_sub(1));
 }
 
-/// An earlier handler of the runtime is called next, by a function of the calling thread whose stack pointer is `sp`: what it raises is
-/// the death that was reported last.
+/// Notes that an earlier handler of the runtime is called next, by a function of the calling thread
+/// whose stack pointer is `sp`: whatever the handler raises is the death that was last reported.
 pub fn calls_earlier_handler(sp: u64) {
     if let Some(installed) = installed::get() {
         // From below that function's frame.
@@ -126,7 +131,8 @@ pub fn calls_earlier_handler(sp: u64) {
     }
 }
 
-/// From now on crash signals of the calling thread are the death that was reported last: it is certain to end the process.
+/// Makes crash signals of the calling thread count as the death that was last reported, from now
+/// on: that death is certain to end the process.
 pub fn dies() {
     DYING.store(thread_word(process_id(), this_thread()), Ordering::Release);
 }

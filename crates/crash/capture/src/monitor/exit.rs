@@ -1,4 +1,4 @@
-//! Ends of the process by `exit`.
+//! Process exits through `exit`.
 
 use coroner_process::signals::blocked;
 use coroner_process::threads::{process_id, this_thread};
@@ -7,10 +7,12 @@ use super::{exception, signal};
 use crate::installed;
 use crate::report_lock::REPORT_LOCK;
 
-/// The process that calls it ends by `exit`: whether that is a clean end of the run. It is none of a child made by fork, nor after a report
-/// of which the process dies, nor in a crash: while a report is being written, or a handler of the app is asked about a crash on this
-/// thread. If there is no report of that one yet, it is written. `finish` is called first, unless it is a child. (Not generic: what a
-/// generic function uses is exported, and the signal handler would find the lock by a table that a dying program may have overwritten.)
+/// Returns `true` if the calling process's `exit` is a clean end of the run. It isn't in a child
+/// made by fork, after a report of which the process dies, or in a crash: while a report is being
+/// written, or while the app's handler is called about a crash on this thread. If there is no
+/// report of that crash yet, it is written. `finish` is called first, except in a child. (Not
+/// generic: what a generic function uses is exported, and the signal handler would find the lock
+/// through a table that a dying program may have overwritten.)
 pub fn ends_clean(finish: fn()) -> bool {
     let Some(installed) = installed::get() else { return false };
     let pid = process_id();

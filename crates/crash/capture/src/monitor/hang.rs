@@ -1,8 +1,8 @@
-//! Threads that do not answer. Who watches them is not crash time's (the crate `coroner`); here is the report of one: where it stands,
-//! while the process goes on.
+//! Reports of threads that don't respond, written while the process continues. The watchdog that
+//! detects them is in the crate `coroner`.
 //!
-//! It is the session's, but that the thread that it is about is none that came here by itself: it is stopped as the others are,
-//! before it is walked, and the thread that watches writes.
+//! The report is written by a session, except that the thread it is about did not enter the session
+//! by itself: it is stopped like the others before it is walked, and the watchdog's thread writes.
 
 use coroner_process::threads::{Tid, monotonic_now, process_id, this_thread};
 use coroner_report::run_state::Scalar;
@@ -15,12 +15,13 @@ use crate::{installed, taken_signals};
 
 static BUDGET: crate::run::Budget = crate::run::Budget::new();
 
-/// A run begins (not async-signal-safe).
+/// Resets the budget at the start of a run (not async-signal-safe).
 pub(crate) fn begin_run() {
     BUDGET.begin();
 }
 
-/// Whether one more hang may be reported now. One that may not is counted in the run state.
+/// Returns `true` if one more hang may be reported now. Otherwise the hang is counted in the run
+/// state.
 pub fn is_within_budget() -> bool {
     let Some(installed) = installed::get() else { return false };
     let taken = BUDGET.take(installed.options.non_fatal_per_hour, monotonic_now());
@@ -37,17 +38,17 @@ pub fn left_out() {
     }
 }
 
-/// What the session is given of every hang.
+/// The exception part of every hang's session.
 static NON_FATAL: Uncaught<'static> =
     Uncaught { monitor: Monitor::HANG, exceptions: &[], ending: Ending::NonFatal, threads: Threads::AsInstalled };
 
-/// Writes a report of another thread of this process, which does not answer. All threads but the calling one stand still while
-/// it is written.
+/// Writes a report of another thread of this process that doesn't respond. All threads except the
+/// calling one are stopped while it is written.
 ///
-/// Not async-signal-safe: it may be called anywhere but in a signal handler.
+/// Not async-signal-safe: may be called anywhere except in a signal handler.
 ///
-/// False where there is no report of it: Coroner is not installed, the process is a child made by fork or is dying, the thread is
-/// the calling one, or the report can't be written.
+/// Returns `false` if there is no report: Coroner is not installed, the process is a child made by
+/// fork or is dying, the thread is the calling one, or the report can't be written.
 pub fn report(thread: Tid, hang: Hang) -> bool {
     let Some(installed) = installed::get() else { return false };
     let (pid, tid) = (process_id(), this_thread());

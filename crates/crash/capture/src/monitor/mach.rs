@@ -1,20 +1,24 @@
 //! The Mach exception monitor: Coroner's two threads.
 //!
-//! # What the primary thread does with an exception, in this order
-//! 1. One of another task (a child inherits the ports) is refused.
-//! 2. A fault of a guarded load outside a signal handler is recovered: the thread goes on behind it.
-//!    So is a fault of an exception's `what()`, which is left.
-//! 3. Handlers that are to come first (managed runtimes) are asked.
-//! 4. The report is written ([`crate::darwin::crash_entry`]); crashes of other threads that came meanwhile are part of it.
-//! 5. The exception goes to whoever held the port before, in that one's own form. If it takes it, the thread goes on.
-//! 6. Else the kernel makes a signal of it. If a handler of the app waits for that, Coroner stays; if nobody does, Coroner gives
-//!    everything back first, and the process dies as it would have. No thread's signal mask changes, but where the thread comes back
-//!    with the same exception again and again, since it blocks the signal.
+//! # Order of the primary thread's steps for an exception
+//! 1. An exception of another task (a child inherits the ports) is refused.
+//! 2. A fault of a guarded load outside a signal handler is recovered: the thread continues after
+//!    it. So is a fault of an exception's `what()`, which is left.
+//! 3. Handlers that must come first (managed runtimes) are called.
+//! 4. The report is written ([`crate::darwin::crash_entry`]); crashes of other threads that came in
+//!    the meantime are part of it.
+//! 5. The exception goes to the port's earlier holder, in that holder's own form. If the holder
+//!    takes it, the thread continues.
+//! 6. Otherwise the kernel turns it into a signal. If the app has a handler for it, Coroner stays;
+//!    if nobody does, Coroner gives everything back first, and the process dies as it would have.
+//!    No thread's signal mask changes, except if the thread returns with the same exception again
+//!    and again, since it blocks the signal.
 //!
-//! The other threads go on before an earlier holder of the port is asked (5). They stay stopped where the signal's default action
-//! ends the process for certain, and for a moment where a handler of the app is asked (6).
+//! The other threads continue before an earlier holder of the port is called (5). They stay stopped
+//! if the signal's default action is certain to end the process, and for a moment if the app's
+//! handler is called (6).
 //!
-//! The secondary thread sees to the primary's own faults and to the deadline.
+//! The secondary thread handles the primary's own faults and the deadline.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -47,23 +51,25 @@ fn name(name: &core::ffi::CStr) {
     unsafe { libc::pthread_setname_np(name.as_ptr()) };
 }
 
-/// Touches so much of the calling thread's stack, so that no page has to be found for it when memory is short.
+/// Touches `BYTES` bytes of the calling thread's stack, so that no page has to be found for it when
+/// memory is short.
 #[inline(never)]
 fn touch_stack<const BYTES: usize>() {
     let mut room = [0_u8; BYTES];
     core::hint::black_box(&mut room);
 }
 
-/// The primary thread. Its argument is the [`Installed`].
+/// Entry point of the primary thread. Its argument is the [`Installed`].
 pub(crate) extern "C" fn primary(installed: *mut c_void) -> *mut c_void {
     name(c"coroner.exceptions");
-    // A signal to the process is to find a thread of the app's: a crash could not be handed over to the thread that takes it.
+    // A signal to the process must reach one of the app's threads: a crash could not be handed over
+    // to the thread that takes it.
     block_exactly(u32::MAX);
     touch_stack::<{ 64 << 10 }>();
-    // SAFETY: `install` gave it what lives as long as the process.
+    // SAFETY: `install` passed a value that lives as long as the process.
     let installed: &'static Installed = unsafe { &*installed.cast() };
     let platform = &installed.platform;
-    // The other threads, while a handler of the app is asked.
+    // The other threads, while the app's handler is called.
     let mut held: Option<OtherThreads> = None;
     loop {
         let again = platform.take_again.load(Ordering::Acquire);
@@ -86,12 +92,13 @@ pub(crate) extern "C" fn primary(installed: *mut c_void) -> *mut c_void {
     }
 }
 
-/// How long the other threads stay stopped while a handler of the app is asked about a crash that is reported: most often the process
-/// dies of it, and none of them is to crash in between; but the handler may need them. So long, too, the kernel has to ask
-/// an earlier holder of the exception ports before Coroner takes them again.
+/// How long, in milliseconds, the other threads stay stopped while the app's handler is called
+/// about a crash that is already reported. The process usually dies of it, and none of them must
+/// crash in between; but the handler may need them. This is also how long the kernel has to call an
+/// earlier holder of the exception ports before Coroner takes them again.
 const FORWARDING_MS: u32 = 300;
 
-/// Returns the other threads if a handler of the app is asked next.
+/// Handles an exception. Returns the other threads if the app's handler is called next.
 fn on_exception(installed: &'static Installed, request: &Request) -> Option<OtherThreads> {
     if !mach_exception::is_ours(request) {
         request.answer(KERN_FAILURE);
@@ -114,15 +121,15 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
     let is_covered = platform.ports.covered(request.exception);
     let (pc, sp, address) = (context.registers.pc, context.registers.sp(), context.address.unwrap_or(0));
     let fault = runtime_faults::Fault { signal: number, code: 0, is_raised_by_instruction: true, address, pc, sp };
-    // Of the holder of a port nothing is known.
+    // Nothing is known about the holder of a port.
     let by_port = is_covered && installed.asks_first(&fault, (0, HandlerKind::Unknown));
-    // The signal's handler is asked by the signal monitor, which comes to the same answer.
+    // The signal's handler is called by the signal monitor, which comes to the same decision.
     let by_signal = !is_covered
         && taken_signals::has_handler(number)
         && installed.asks_first(&fault, previous_handler::known(number));
     let asks_first = by_port || by_signal;
     if by_port {
-        // Recorded meanwhile: that handler may end the process.
+        // Recorded in the meantime: that handler may end the process.
         let record = installed.run.state.set_crash(&context.record());
         if platform.ports.ask_before(request) == KERN_SUCCESS {
             installed.run.state.set_crash_not_fatal(record);
@@ -130,7 +137,7 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
             return None;
         }
     } else if by_signal {
-        // The signal monitor asks it, and reports what it does not repair.
+        // The signal monitor calls it, and reports what it does not repair.
         request.answer(KERN_FAILURE);
         return None;
     }
@@ -142,7 +149,7 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
         pass_on(installed, request, reported, asks_first);
         return None;
     }
-    // SAFETY: the secondary thread reads it only while this one can't go on.
+    // SAFETY: the secondary thread reads it only while this one can't continue.
     unsafe { *platform.request.get() = Some(*request) };
     let next = if is_covered { Next::RunsOn } else { next_of(number) };
     let (reported, held) = crash_entry::write(installed, &context, request.thread, next);
@@ -153,7 +160,7 @@ fn on_exception(installed: &'static Installed, request: &Request) -> Option<Othe
     held
 }
 
-/// What follows the report of a crash that is, or becomes, that signal; 0 for none.
+/// Returns what follows the report of a crash that is, or becomes, `signal`; 0 for none.
 fn next_of(signal: i32) -> Next {
     if taken_signals::kills(signal) {
         Next::Dies
@@ -164,7 +171,7 @@ fn next_of(signal: i32) -> Next {
     }
 }
 
-/// As [`on_exception`].
+/// Handles a crash that a signal handler has handed over. Returns the same as [`on_exception`].
 fn on_handed_over(installed: &'static Installed, place: u32, reply: Reply) -> Option<OtherThreads> {
     let handed_over = &installed.platform.handed_over;
     let mut held = None;
@@ -184,7 +191,7 @@ fn on_handed_over(installed: &'static Installed, place: u32, reply: Reply) -> Op
     held
 }
 
-/// Answers those whose crashes came while another's report was written.
+/// Answers the threads whose crashes came while another report was being written.
 fn answer_waiting(installed: &Installed) {
     // SAFETY: the primary thread's own field.
     let waiting = unsafe { &mut *installed.platform.waiting.get() };
@@ -201,28 +208,31 @@ fn answer_waiting(installed: &Installed) {
     }
 }
 
-/// How often a thread comes back with an exception that was passed on as a signal before the signal is opened. Where the signal is
-/// another handler's it never is: that one may have had it each time.
+/// How many times a thread returns with an exception that was passed on as a signal before the
+/// signal is unblocked. If another handler has the signal, it is never unblocked: that handler may
+/// have received it each time.
 const RETURNS: u32 = 8;
 
-/// What tells an exception from another one of its thread.
+/// Returns the values that distinguish an exception from another one of its thread.
 fn fault_of(request: &Request, registers: Option<&Registers>) -> Fault {
     let (pc, sp) = registers.map_or((0, 0), |registers| (registers.pc, registers.sp()));
     [pc, sp, request.codes[0] as u64, request.codes[1] as u64]
 }
 
-/// Lets an exception go where it would have gone without Coroner. `asked`: the earlier holder of the port has refused it already.
+/// Passes an exception on as it would have gone without Coroner. `asked` means that the port's
+/// earlier holder has already refused it.
 fn pass_on(installed: &Installed, request: &Request, reported: Reported, asked: bool) {
     let platform = &installed.platform;
     let registers = Context::of_thread(request.thread).ok().map(|context| context.registers());
     let fault = fault_of(request, registers.as_ref());
     let by_the_kernel = platform.ports.only_the_kernel_can_ask(request);
     if platform.ports.covered(request.exception) && (by_the_kernel || !asked) {
-        // What goes wrong in that handler is not Coroner's: this thread waits for it.
+        // Faults in that handler are not Coroner's: this thread waits for it.
         platform.ports.give_back(platform.primary_port);
         if by_the_kernel {
-            // The thread runs into it once more, and the kernel asks the earlier holder. What it makes of it if that one
-            // refuses is the same death; if the thread goes on, Coroner is back a moment later.
+            // The thread runs into the fault once more, and the kernel calls the earlier holder. If
+            // the holder refuses, the result is the same death; if the thread continues, Coroner is
+            // back a moment later.
             platform.pass_on(request.tid, &fault, reported);
             platform.take_again.store(true, Ordering::Release);
             return request.answer(KERN_SUCCESS);
@@ -236,39 +246,42 @@ fn pass_on(installed: &Installed, request: &Request, reported: Reported, asked: 
     }
     let number = mach_exception::signal_of(request.exception, request.codes);
     if taken_signals::has_handler(number) {
-        // The signal that the kernel makes of it now is the same death. Most often it is open, or the app would not live by it: masks
-        // stay as they are, and if the thread blocks it, it is back at once.
+        // The signal that the kernel now makes of it is the same death. It is usually not blocked,
+        // or the app would not rely on it: masks stay as they are, and if the thread blocks it, the
+        // exception is back at once.
         platform.pass_on(request.tid, &fault, reported);
     } else {
-        // The process dies of it, and its masks with it.
+        // The process dies of it, along with its masks.
         give_back();
         unblock(installed, number);
     }
     request.answer(KERN_FAILURE);
 }
 
-/// Opens the signal that the kernel is to make of an exception, on the threads of the app: one that is blocked stays pending, and
-/// the thread would fault for ever (XNU bsd/kern/kern_sig.c, `threadsignal`). An `abort()` in flight on another thread blocks
-/// all signals of all threads (Libc stdlib/FreeBSD/abort.c). No thread can open a signal of another one alone, so that this is only
-/// done where the process could not go on otherwise.
+/// Unblocks the signal that the kernel is to make of an exception, on the app's threads: a blocked
+/// one stays pending, and the thread would fault forever (XNU bsd/kern/kern_sig.c, `threadsignal`).
+/// An `abort()` in progress on another thread blocks all signals of all threads (Libc
+/// stdlib/FreeBSD/abort.c). No thread can unblock a signal of one other thread alone, so this is
+/// only done if the process could not continue otherwise.
 fn unblock(installed: &Installed, number: i32) {
     if number == 0 {
         return;
     }
-    // The kernel makes a SIGSEGV of the main thread's overflow, which is a SIGBUS here.
+    // For the main thread's overflow, which is a SIGBUS here, the kernel raises SIGSEGV.
     let set = bit(number) | if number == libc::SIGBUS { bit(libc::SIGSEGV) } else { 0 };
-    // SAFETY: reads one set. Async-signal-safe (POSIX). Of all threads of the process: on Darwin that is what tells it from
-    // pthread_sigmask (bsd/kern/kern_sig.c, `unblock_procsigmask`).
+    // SAFETY: reads one set. Async-signal-safe (POSIX). Applies to all threads of the process: on
+    // Darwin that distinguishes it from pthread_sigmask (bsd/kern/kern_sig.c,
+    // `unblock_procsigmask`).
     unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &raw const set, core::ptr::null_mut()) };
-    // No signal is to find Coroner's threads. The other one blocks all whenever it wakes.
+    // No signal may reach Coroner's threads. The other one blocks all whenever it wakes.
     block_exactly(u32::MAX);
     exception_messages::tell(installed.platform.secondary_port, Own::Watch);
 }
 
-/// How often a section is ended once the deadline has passed.
+/// Interval between attempts to end a section once the deadline has passed, in nanoseconds.
 const AGAIN_NS: u64 = 1_000_000_000;
 
-/// The secondary thread. Its argument is the [`Installed`].
+/// Entry point of the secondary thread. Its argument is the [`Installed`].
 pub(crate) extern "C" fn secondary(installed: *mut c_void) -> *mut c_void {
     name(c"coroner.guard");
     touch_stack::<{ 16 << 10 }>();
@@ -276,7 +289,7 @@ pub(crate) extern "C" fn secondary(installed: *mut c_void) -> *mut c_void {
     let installed: &'static Installed = unsafe { &*installed.cast() };
     let platform = &installed.platform;
     loop {
-        // Each time: the primary thread may have opened a signal on all threads, see `unblock`.
+        // Each time: the primary thread may have unblocked a signal on all threads, see `unblock`.
         block_exactly(u32::MAX);
         let deadline = platform.deadline.load(Ordering::Acquire);
         let left = deadline.saturating_sub(monotonic_now());
@@ -291,7 +304,7 @@ pub(crate) extern "C" fn secondary(installed: *mut c_void) -> *mut c_void {
     }
 }
 
-/// A fault of the primary thread.
+/// Handles a fault of the primary thread.
 fn on_recrash(installed: &Installed, request: &Request) {
     if !mach_exception::is_ours(request) {
         return request.answer(KERN_FAILURE);
@@ -303,12 +316,12 @@ fn on_recrash(installed: &Installed, request: &Request) {
     let is_load = is_access && recover_guarded_load(&mut context);
     // SAFETY: the primary thread writes the reports, and stands still.
     let is_left = is_load || unsafe { RECRASH.leave_section(signal, request.codes[0] as i32, address, &mut context) };
-    // SAFETY: a guarded load, or a section, that goes on with its error.
+    // SAFETY: a guarded load, or a section, that continues with its error.
     if is_left && unsafe { context.set_to(request.thread) }.is_ok() {
         return request.answer(KERN_SUCCESS);
     }
-    // There is nothing to go on with. The report stands as far as it was written, and the process dies of what it was about;
-    // the primary thread is left where it is.
+    // There is nothing to continue with. The report stays as far as it was written, and the process
+    // dies of what the report was about; the primary thread is left where it is.
     give_back();
     // SAFETY: the primary thread stands still for good.
     match unsafe { (*installed.platform.request.get()).take() } {
@@ -329,7 +342,8 @@ fn on_deadline(installed: &Installed) {
     // Once more, now that it stands still: the report may have ended in between.
     if is_over() {
         deadline.store(now.saturating_add(AGAIN_NS), Ordering::Release);
-        // In a call to the kernel its state is not its own: then it reads the flag, or leaves its section the next time.
+        // In a call to the kernel its state is not its own: then it reads the flag, or leaves its
+        // section the next time.
         RECRASH.note_expired();
         if threads::leave_kernel(primary)
             && let Ok(mut context) = Context::of_thread(primary)

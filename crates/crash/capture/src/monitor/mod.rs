@@ -1,5 +1,6 @@
-//! What notices that the process is dying. A monitor is one file (one for each system, where systems differ): it takes what
-//! it needs in `install`, hands each death to [`crate::session`], and gives everything back in `uninstall`.
+//! Monitors: they detect that the process is dying. A monitor is one file (or one per system, where
+//! systems differ): it takes what it needs in `install`, passes each death to [`crate::session`],
+//! and gives everything back in `uninstall`.
 
 pub mod caught_panic;
 pub mod exception;

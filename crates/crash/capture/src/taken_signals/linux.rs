@@ -1,4 +1,5 @@
-//! Linux's part: what the kernel holds with Coroner's handler, and handlers of interposed `sigaction`s.
+//! Linux-specific part: the kernel's record of Coroner's handler, and handlers of interposed
+//! `sigaction`s.
 
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -11,9 +12,10 @@ use coroner_walk::loaded_image::{self, Holder};
 use super::{OURS, TAKEN};
 use crate::previous_handler::{self, MARKER};
 
-/// What the kernel holds with Coroner's handler, of any taken signal: flags and restorer are the same for all.
-/// Kept for the crash path, which puts it back where an app's handler came later and chained to Coroner's. The kernel is asked for them
-/// only where `sigaction` may be interposed, which the handler's way back may be, too; else the flags are 0.
+/// Disposition with which the kernel has Coroner's handler, for any taken signal: flags and
+/// restorer are the same for all. Kept for the crash path, which restores it if an app's handler
+/// was installed later and chained to Coroner's. It is read from the kernel only if `sigaction` may
+/// be interposed, since then the handler's return path may be, too; otherwise the flags are 0.
 static DISPOSITION: Disposition =
     Disposition { flags: AtomicU64::new(0), restorer: AtomicUsize::new(0), held: AtomicU64::new(0) };
 
@@ -24,7 +26,7 @@ struct Disposition {
     held: AtomicU64,
 }
 
-/// The signals that the crash path itself may raise or be interrupted by: never blocked while it runs.
+/// Signals that the crash path itself may raise or be interrupted by: never blocked while it runs.
 pub(crate) const CRASH_PATH_SIGNALS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGBUS)
     | bit(libc::SIGILL)
@@ -32,21 +34,22 @@ pub(crate) const CRASH_PATH_SIGNALS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGTRAP)
     | bit(deadline::SIGNAL);
 
-/// The highest number of a signal.
+/// Highest signal number.
 pub(super) const LAST_SIGNAL: i32 = 64;
 
-/// Says what is blocked while the handlers run: the signal that stops threads, so that a thread that crashes on its own is not stopped
-/// on its way. Before an install.
+/// Sets the signal that is blocked while the handlers run: the one that stops threads, so that a
+/// thread that crashes on its own isn't stopped on the way. Must be called before an install.
 pub(crate) fn hold(signal: i32) {
     DISPOSITION.held.store(bit(signal), Ordering::Release);
 }
 
 pub(super) fn take(signal: i32, handler: usize) -> Result<(), Errno> {
-    // glibc says all that the kernel does; an interposer, and musl of the restorer, may not.
+    // glibc returns everything that the kernel has; an interposer, and musl for the restorer, may
+    // not.
     let asks_kernel = !cfg!(target_env = "gnu") || may_be_interposed();
     let before = if asks_kernel { Some(SignalAction::of(signal)?) } else { None };
-    // The C library's sigaction, so that what interposes it (ART's libsigchain, sanitizers) knows of the handler and the
-    // library's own signal return is used.
+    // The C library's sigaction, so that an interposer (ART's libsigchain, sanitizers) sees the
+    // handler and the library's own signal return is used.
     let mut action = action_blocking(handler, DISPOSITION.held.load(Ordering::Acquire));
     // SAFETY: all-zero is valid; both pointers are valid; `handler` is async-signal-safe.
     let (failed, replaced) = unsafe {
@@ -58,7 +61,7 @@ pub(super) fn take(signal: i32, handler: usize) -> Result<(), Errno> {
     }
     let before = before.unwrap_or_else(|| of_library(&replaced));
     let mut earlier = before;
-    // Most often nobody had it.
+    // Usually nobody had it.
     if !asks_kernel {
         OURS.store(handler, Ordering::Release);
     } else if before.is_function() || OURS.load(Ordering::Acquire) != handler {
@@ -71,29 +74,32 @@ pub(super) fn take(signal: i32, handler: usize) -> Result<(), Errno> {
             earlier = take_from_interposer(signal, handler, &action, &replaced, &now)?;
         }
     }
-    // After an uninstall that had to leave the handler in place, what was before is remembered already.
+    // After an uninstall that had to leave the handler in place, the earlier disposition is already
+    // stored.
     if before.handler != handler {
         previous_handler::remember(signal, &earlier);
     }
     let mask = mask_of_handler(signal);
     if mask != DISPOSITION.held.load(Ordering::Acquire) {
         action = action_blocking(handler, mask);
-        // SAFETY: as above; nobody asks for what was before.
+        // SAFETY: as above; the earlier disposition is not requested.
         unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) };
     }
     Ok(())
 }
 
-/// What is blocked while Coroner's handler of that signal runs: the crash path sets its own mask, once for all monitors, so that is
-/// little, and what the handler from before it blocks. That one counts on it from the fault to its return: a garbage collector's write
-/// barrier (Boehm's) blocks the signal that stops threads, which would find the thread on its alternate stack and scan from there.
+/// Returns the signals blocked while Coroner's handler of `signal` runs. That is little, since the
+/// crash path sets its own mask, once for all monitors; plus what the earlier handler blocks. The
+/// earlier handler relies on its mask from the fault to its return: a garbage collector's write
+/// barrier (Boehm's) blocks the signal that stops threads, which would find the thread on its
+/// alternate stack and scan from there.
 fn mask_of_handler(signal: i32) -> u64 {
     let before = previous_handler::of(signal);
     let of_before = if before.is_function() { before.mask & !CRASH_PATH_SIGNALS & !bit(MARKER) } else { 0 };
     DISPOSITION.held.load(Ordering::Acquire) | of_before
 }
 
-/// Coroner's handler, for the C library, with signals that are blocked while it runs.
+/// Returns Coroner's handler for the C library, with the signals that are blocked while it runs.
 fn action_blocking(handler: usize, mask: u64) -> libc::sigaction {
     // SAFETY: an all-zero sigaction is valid.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -106,13 +112,14 @@ fn action_blocking(handler: usize, mask: u64) -> libc::sigaction {
     action
 }
 
-/// Whether `sigaction` may be another one than the C library's: it is not if it lies in one image with a function of that library.
+/// Whether `sigaction` may not be the C library's: it is the library's if it lies in the same image
+/// as one of that library's functions.
 fn may_be_interposed() -> bool {
     let library = loaded_image::holder_of(libc::getpid as *const () as u64);
     !matches!(library, Holder::Image(_)) || loaded_image::holder_of(libc::sigaction as *const () as u64) != library
 }
 
-/// What the kernel said, as glibc hands it on.
+/// Converts the kernel's disposition, as glibc returned it.
 fn of_library(action: &libc::sigaction) -> SignalAction {
     let restorer = action.sa_restorer.map_or(0, |restorer| restorer as usize);
     // SAFETY: the kernel's set of signals is the first word of the library's, which is larger.
@@ -120,8 +127,9 @@ fn of_library(action: &libc::sigaction) -> SignalAction {
     SignalAction { handler: action.sa_sigaction, flags: u64::from(action.sa_flags as u32), restorer, mask }
 }
 
-/// Who interposes sigaction has kept the signal: `now` is what the kernel has, `replaced` what the caller was given in its place. Returns
-/// who is to have the signal after Coroner.
+/// Takes a signal that an interposer of `sigaction` has kept: `now` is the kernel's disposition,
+/// `replaced` what the caller received in its place. Returns the disposition that must receive the
+/// signal after Coroner.
 fn take_from_interposer(
     signal: i32,
     handler: usize,
@@ -136,12 +144,15 @@ fn take_from_interposer(
         seen.sa_sigaction
     };
     if seen == handler {
-        // It calls Coroner's handler itself for what is not its own (ART's libsigchain).
+        // The interposer itself calls Coroner's handler for faults that aren't its own (ART's
+        // libsigchain).
         return Ok(SignalAction { handler: replaced.sa_sigaction, flags: replaced.sa_flags as u64, ..*now });
     }
-    // It refuses in silence (AddressSanitizer with handle_segv=2), and is asked after the report like any other handler.
+    // The interposer refuses silently (AddressSanitizer with handle_segv=2), and is called after
+    // the report like any other handler.
     let ours = SignalAction { handler, flags: action.sa_flags as u64 | now.flags & RESTORER, ..*now };
-    // SAFETY: `handler` is async-signal-safe, and returns where the other one's handler does, by the C library's function.
+    // SAFETY: `handler` is async-signal-safe, and returns where the other handler does, by the C
+    // library's function.
     unsafe { ours.set(signal)? };
     Ok(*now)
 }
@@ -149,11 +160,11 @@ fn take_from_interposer(
 /// `SA_RESTORER` of asm/signal.h.
 const RESTORER: u64 = 0x0400_0000;
 
-/// Coroner's disposition of that signal.
+/// Returns Coroner's disposition for that signal.
 pub(crate) fn ours(signal: i32) -> SignalAction {
     let (handler, mask) = (OURS.load(Ordering::Acquire), mask_of_handler(signal));
     match DISPOSITION.flags.load(Ordering::Relaxed) {
-        // It returns as the C library's handlers do, by code of Coroner's own.
+        // It returns as the C library's handlers do, through Coroner's own code.
         0 => {
             let plain = action(handler);
             SignalAction { flags: plain.flags | EXPOSE_TAGS as u64, mask, ..plain }
@@ -162,22 +173,23 @@ pub(crate) fn ours(signal: i32) -> SignalAction {
     }
 }
 
-/// The handler that recovers guarded loads, if it has SIGSEGV and SIGBUS.
+/// Returns the handler that recovers guarded loads, if it handles SIGSEGV and SIGBUS.
 pub(crate) fn recovers_loads() -> Option<usize> {
     let faults = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
     (TAKEN.load(Ordering::Acquire) & faults == faults).then(|| OURS.load(Ordering::Acquire))
 }
 
-/// What [`displace`] took out, for [`replace`].
+/// The dispositions that [`displace`] replaced, for [`replace`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Displaced([Option<SignalAction>; 7]);
 
-/// The signals that [`displace`] sees to.
+/// The signals that [`displace`] takes.
 const HELD: [i32; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT, deadline::SIGNAL];
 
-/// Makes Coroner's handler the first one of every signal that the crash path relies on, for the time of the report: an
-/// app's handler that was installed later and chained here must not see the crash path's own faults.
+/// Makes Coroner's handler the first one for every signal that the crash path relies on, while the
+/// report is written: an app's handler that was installed later and chained here must not receive
+/// the crash path's own faults.
 pub(crate) fn displace() -> Displaced {
     let mut displaced = Displaced::default();
     for (place, signal) in displaced.0.iter_mut().zip(HELD) {
@@ -193,7 +205,7 @@ pub(crate) fn displace() -> Displaced {
     displaced
 }
 
-/// Puts back what [`displace`] took out.
+/// Restores the dispositions that [`displace`] replaced.
 pub(crate) fn replace(displaced: &Displaced) {
     for (place, signal) in displaced.0.iter().zip(HELD) {
         if let Some(action) = place {

@@ -1,5 +1,5 @@
-//! Linux's part of the signal monitor: recovery, and how a crash becomes a report. The crashed thread writes it itself
-//! ([`crate::linux::crash_entry`]), on Coroner's own stack.
+//! Linux's part of the signal monitor: recovery, and turning a crash into a report. The crashed
+//! thread writes the report itself ([`crate::linux::crash_entry`]), on Coroner's own stack.
 
 use coroner_process::context::{self, Context, SignalInfo};
 use coroner_process::deadline;
@@ -19,8 +19,9 @@ use crate::linux::{other_threads, signal_death};
 use crate::report_lock::REPORT_LOCK;
 use crate::session;
 
-// The interrupted thread may have EFLAGS.AC set (bit 18, Intel SDM volume 3, 2.3), which the kernel leaves as it is: the handler's
-// own unaligned accesses would fault, without end. The interrupted flags are in the context.
+// The interrupted thread may have EFLAGS.AC set (bit 18, Intel SDM volume 3, 2.3), which the kernel
+// leaves as it is: the handler's own unaligned accesses would fault, without end. The interrupted
+// flags are in the context.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.coroner_signal_entry,\"ax\",@progbits",
@@ -47,22 +48,23 @@ unsafe extern "C" {
     fn coroner_signal_entry();
 }
 
-/// The handler's address, as the kernel is to call it.
+/// Returns the handler's address for the kernel.
 pub(super) fn handler() -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     return coroner_signal_entry as *const () as usize;
     #[cfg(any(target_arch = "aarch64", miri))]
     {
-        // Two casts of a function need not give the same address, and under Miri do not.
+        // Two casts of a function need not return the same address, and under Miri do not.
         static ENTRY: unsafe extern "C" fn(i32, *mut SignalInfo, *mut libc::c_void) = entry;
         ENTRY as *const () as usize
     }
 }
 
-/// The handler.
+/// The signal handler.
 ///
 /// # Safety
-/// Called by the kernel, or by a handler that chains to this one, with what the kernel gave it or with the number alone.
+/// Must be called by the kernel, or by a handler that chains to this one, with the kernel's
+/// arguments or with the number alone.
 pub(crate) unsafe extern "C" fn entry(signal: i32, info: *mut SignalInfo, context: *mut libc::c_void) {
     let here = 0_u8;
     let given = signal_frame::arguments(signal, info as u64, context as u64, &raw const here as u64);
@@ -87,14 +89,14 @@ pub(crate) unsafe extern "C" fn entry(signal: i32, info: *mut SignalInfo, contex
     if REPORT_LOCK.is_mine(pid, tid) {
         return crash_entry::handle_recrash(info, context);
     }
-    // A deadline that came just as its report ended is nobody's.
+    // A deadline that came just as its report ended is ignored.
     if !deadline::is_deadline(info) {
         super::handle(info, context, &ids);
     }
 }
 
-/// A handler called this one with a signal's number alone, and the kernel's frame is not on the stack: what can be noted is noted, and the
-/// process dies as by the default action.
+/// Handles a call from another handler with only a signal's number, when the kernel's frame is not
+/// on the stack: the signal is recorded, and the process dies as by the default action.
 #[cold]
 fn die_unseen(signal: i32) {
     let current = installed::get().filter(|installed| installed.run.pid == process_id());
@@ -105,7 +107,7 @@ fn die_unseen(signal: i32) {
     signal_death::by_default(signal);
 }
 
-/// What the rest of an exception became: there are none here.
+/// Returns the outcome of the exception that became the signal: there are none on Linux.
 pub(super) fn became(_installed: &Installed, _tid: Tid) -> Option<Reported> {
     None
 }
@@ -126,7 +128,8 @@ pub(super) fn report(
     crash_entry::report(installed, Source::Signal(info), context, ids, next)
 }
 
-/// The earlier handler has returned: if the process goes on, so do the other threads that a report left stopped.
+/// Releases the lock after the earlier handler has returned: if the process continues, so do the
+/// other threads that a report left stopped.
 pub(super) fn handler_returned(installed: &Installed, (pid, tid): (i32, Tid), outcome: Outcome) {
     if outcome != Outcome::Dies
         && let Some(owner) = REPORT_LOCK.end_forwarding(pid, tid)
@@ -136,8 +139,10 @@ pub(super) fn handler_returned(installed: &Installed, (pid, tid): (i32, Tid), ou
     }
 }
 
-/// Whether a handler that was asked first, and left the thread where it was, has dealt with the signal. A runtime is believed, and so is
-/// one that dealt with crashes of this run before; one that the app says is to come first may not know of them.
+/// Returns `true` if a handler that ran first, and left the thread where it was, has dealt with the
+/// signal. This is assumed of a runtime, and of a handler that dealt with crashes of this run
+/// before; but not of a handler that comes first because the app chose so, since it may not
+/// recognize the fault.
 pub(super) fn is_dealt_with(installed: &Installed, info: &SignalInfo, context: &Context, tid: Tid) -> bool {
     !signal_death::occurs_again(info)
         || !installed.options.chain_first
@@ -145,13 +150,15 @@ pub(super) fn is_dealt_with(installed: &Installed, info: &SignalInfo, context: &
         || is_repaired(info, context)
 }
 
-/// Whether the memory whose access faulted can be accessed so now: a write barrier repairs the same fault again and again.
+/// Returns `true` if the memory whose access faulted can now be accessed in that way: a write
+/// barrier repairs the same fault again and again.
 fn is_repaired(info: &SignalInfo, context: &Context) -> bool {
-    /// `SEGV_MAPERR`, `SEGV_ACCERR` and `BUS_ADRERR`, asm-generic/siginfo.h: there is an address.
+    /// `SEGV_MAPERR`, `SEGV_ACCERR` and `BUS_ADRERR`, asm-generic/siginfo.h: these have an address.
     const WITH_ADDRESS: [(i32, i32); 3] = [(libc::SIGSEGV, 1), (libc::SIGSEGV, 2), (libc::SIGBUS, 2)];
     let write = match context.access() {
         Some(context::Access::Read) => false,
-        // An emulator may not say (qemu-user on arm64 gives no ESR): what can be written can be read.
+        // An emulator may not report it (qemu-user on arm64 provides no ESR): writable memory is
+        // also readable.
         Some(context::Access::Write) | None => true,
         Some(context::Access::Execute) => return false,
     };

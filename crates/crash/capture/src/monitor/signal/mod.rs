@@ -1,12 +1,15 @@
-//! The signal monitor: handlers of the crash signals, and of those that end a process by default.
+//! Signal monitor: handlers of the crash signals, and of those that end a process by default.
 //!
-//! # What the handler does, in this order
-//! 1. Faults that are no crash are recovered: those of a guarded load, of the crash path itself, of a lost page of the run state.
-//! 2. [`Caught::classify`] decides what becomes of the signal ([`Disposition`]), and notes one that ends the process without a crash.
-//! 3. A handler that is to come first ([`crate::runtime_faults`]) is asked; if it moves the thread or repairs the fault, nothing
-//!    else happens.
-//! 4. The report is written: on Linux by the handler itself, on Darwin by the primary thread, which has it handed over.
-//! 5. The signal goes to whoever had it before ([`forward`]).
+//! # Order of the handler's steps
+//! 1. Faults that aren't crashes are recovered: those of a guarded load, of the crash path itself,
+//!    of a lost page of the run state.
+//! 2. [`Caught::classify`] decides what happens with the signal ([`Disposition`]), and notes one
+//!    that ends the process without a crash.
+//! 3. A handler that must come first ([`crate::runtime_faults`]) is called; if it moves the thread
+//!    or repairs the fault, nothing else happens.
+//! 4. The report is written: on Linux by the handler itself, on Darwin by the primary thread, to
+//!    which the crash is handed over.
+//! 5. The signal goes to the handler from before ([`forward`]).
 
 #[cfg(target_vendor = "apple")]
 mod darwin;
@@ -45,41 +48,48 @@ pub(crate) fn install(signals: SignalSet, endings: SignalSet) -> Result<(), (i32
     taken_signals::take(signals, endings, system::handler())
 }
 
-/// What becomes of a signal.
+/// What happens with a signal.
 enum Disposition {
-    /// Nothing is left to do: it is ignored, or the handler that has it now deals with it.
+    /// Nothing remains to be done: the signal is ignored, or the handler that has it now deals with
+    /// it.
     Ignore,
-    /// It goes to a handler that was there before: it is no crash, or part of a crash that is reported.
+    /// The signal goes to an earlier handler: it is not a crash, or is part of a crash that is
+    /// reported.
     Forward(Asked),
-    /// That handler is asked before a report is written. The number is that of the crash record, 0 for none.
+    /// The earlier handler is called before a report is written. The number is that of the crash
+    /// record, 0 for none.
     AskFirst(&'static Installed, u64),
-    /// It is, or ends, a crash that is to be reported.
+    /// The signal is, or ends, a crash to be reported.
     Report(&'static Installed, Subject),
 }
 
-/// What a report is about.
+/// Subject of a report.
 enum Subject {
     /// This signal. The number is that of the crash record from before the report, 0 for none.
     Signal(u64, Next),
-    /// The exception that became this signal: it has its report (Darwin).
+    /// The exception that became this signal, which has its report (Darwin).
     Exception(Reported),
-    /// The crash that a handler of this thread was asked about first: that handler ends the process, or crashes itself.
+    /// The crash that a handler of this thread was called for first: that handler ends the process,
+    /// or crashes itself.
     Unfinished(HandledCrash),
 }
 
-/// What a handler that was asked first made of a crash.
+/// What a handler that was called first did with a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
-    /// It dealt with the signal: it moved the thread, or returned as from a signal that does not come again by itself, or from a fault
-    /// that it has repaired, whose instruction is to be tried again.
+    /// The handler dealt with the signal: it moved the thread, or returned as from a signal that
+    /// does not recur by itself, or from a fault that it has repaired, whose instruction must be
+    /// retried.
     Handled,
-    /// It did not.
+    /// The handler did not deal with the signal.
     Refused,
-    /// It did not, and had a crash itself, by which there is a report of this one.
+    /// The handler did not deal with the signal, and crashed itself, so that there is a report of
+    /// this crash.
     Reported,
 }
 
-/// Handles a signal, other than one that the system's part has recovered. `ids` lie in the frame of Coroner's handler.
+/// Handles a signal, other than one that the system's part has recovered. `ids` must be in the
+/// frame of Coroner's handler.
 fn handle(info: &mut SignalInfo, context: &mut SignalContext, ids: &(i32, Tid)) {
     let mut caught = Caught { info, context, ids };
     match caught.classify() {
@@ -94,12 +104,13 @@ fn handle(info: &mut SignalInfo, context: &mut SignalContext, ids: &(i32, Tid)) 
 struct Caught<'a> {
     info: &'a mut SignalInfo,
     context: &'a mut SignalContext,
-    /// The process and the thread, in the frame of Coroner's handler: what the handlers that it calls use lies below.
+    /// The process and the thread, in the frame of Coroner's handler: the handlers that it calls
+    /// use the stack below.
     ids: &'a (i32, Tid),
 }
 
 impl Caught<'_> {
-    /// Decides what becomes of the signal.
+    /// Decides what happens with the signal.
     fn classify(&mut self) -> Disposition {
         let (pid, tid) = *self.ids;
         if ignores(self.info) {
@@ -137,8 +148,9 @@ impl Caught<'_> {
         if !has_handler {
             return Disposition::Report(installed, Subject::Signal(0, Next::Dies));
         }
-        // Before anything is asked or looked up: in a program whose image is overwritten that may be as far as it comes. A crash that is
-        // being reported is the one of which the process dies: its record stays.
+        // Before any handler is called or looked up: in a program whose image is overwritten, the
+        // record may be all that succeeds. The process dies of the crash that is already being
+        // reported: that crash's record stays.
         let records = !REPORT_LOCK.is_busy(pid);
         let number = if records { system::record(installed, self.info, self.context, *self.ids) } else { 0 };
         if self.is_asked_first(installed) {
@@ -148,10 +160,11 @@ impl Caught<'_> {
         }
     }
 
-    /// Returns what the handler that this thread is inside of was called for.
+    /// Returns the crash that the handler which this thread is inside was called for.
     ///
-    /// A handler of this thread that never returned has left by a jump: that crash was none. Usually there is none, and nothing is
-    /// called before the crash record whose address is in a table, see `crash_entry::record`.
+    /// If a handler of this thread never returned, it has left by a jump, and its crash is not
+    /// fatal. Usually there is none, and before the crash record nothing is called whose address is
+    /// in a table, see `crash_entry::record`.
     fn running_handler(&self, installed: &Installed) -> Option<HandledCrash> {
         let (tid, handlers) = (self.ids.1, &installed.platform.running_handlers);
         let (sp, mask) = if handlers.is_passed_on(tid, self.frame(), self.stack()) {
@@ -166,12 +179,12 @@ impl Caught<'_> {
         handlers.is_by(tid, sp, mask)
     }
 
-    /// The address of the signal's siginfo, as in [`HandledCrash`].
+    /// Returns the address of the signal's siginfo, for [`HandledCrash`].
     fn frame(&self) -> u64 {
         core::ptr::from_ref::<SignalInfo>(self.info) as u64
     }
 
-    /// An address in the frame of Coroner's handler, as in [`HandledCrash`].
+    /// Returns an address in the frame of Coroner's handler, for [`HandledCrash`].
     fn stack(&self) -> u64 {
         core::ptr::from_ref(self.ids) as u64
     }
@@ -186,13 +199,14 @@ impl Caught<'_> {
         first
     }
 
-    /// Gives the signal to whoever had it before. `called`: that handler was asked already.
+    /// Passes the signal to the handler from before. `called` means that this handler has already
+    /// run.
     fn forward(&mut self, called: bool, asked: Asked) -> Outcome {
         // SAFETY: this thread is handling that signal.
         unsafe { forward(self.info, self.context, called, asked) }
     }
 
-    /// Asks the handler that was there before, and reports the crash unless that handler deals with it.
+    /// Calls the earlier handler, and reports the crash unless that handler deals with it.
     fn ask_first(mut self, installed: &'static Installed, number: u64) {
         let reported = match self.ask(installed, number) {
             Answer::Handled => return,
@@ -202,7 +216,8 @@ impl Caught<'_> {
         self.pass_on(installed, reported, number, true);
     }
 
-    /// Calls the handler that was there before. The crash has a record, of that number, meanwhile: the handler may end the process.
+    /// Calls the earlier handler. In the meantime the crash has record `number`: the handler may
+    /// end the process.
     fn ask(&mut self, installed: &'static Installed, number: u64) -> Answer {
         let tid = self.ids.1;
         let (pc, sp) = (self.context.machine().pc(), self.context.machine().sp());
@@ -232,7 +247,7 @@ impl Caught<'_> {
         }
     }
 
-    /// Writes the report, unless there is one, then gives the signal to whoever had it before.
+    /// Writes the report, unless there is one, then passes the signal to the handler from before.
     fn report(mut self, installed: &'static Installed, subject: Subject) {
         match subject {
             Subject::Signal(number, next) => {
@@ -247,10 +262,12 @@ impl Caught<'_> {
         }
     }
 
-    /// Gives the signal to whoever had it before: what that one raises on this thread is the same death. `number` is that of the crash
-    /// record from before the report, 0 for none. `called` as in [`Caught::forward`].
+    /// Passes the signal to the handler from before: whatever that handler raises on this thread is
+    /// the same death. `number` is that of the crash record from before the report, 0 for none. For
+    /// `called`, see [`Caught::forward`].
     fn pass_on(mut self, installed: &'static Installed, reported: Reported, number: u64, called: bool) {
-        // Where another thread's report has this crash, the record from before is all there is of its own.
+        // If another thread's report has this crash, the record from before is this crash's only
+        // own one.
         let number = if let Reported::Here(later) = reported { later } else { number };
         let (tid, handlers) = (self.ids.1, &installed.platform.running_handlers);
         let crash = HandledCrash { frame: self.frame(), stack: self.stack(), context: 0, number };
@@ -264,19 +281,21 @@ impl Caught<'_> {
     }
 }
 
-/// Writes the report of a crash that a handler of this thread was asked about first: it ends the process, or has a crash itself.
+/// Writes the report of a crash that a handler of this thread was called for first: that handler
+/// ends the process, or crashes itself.
 fn report_unfinished(installed: &'static Installed, crash: &HandledCrash, ids: (i32, Tid)) {
     if crash.context == 0 {
         return;
     }
     installed.platform.running_handlers.note_reported(ids.1);
-    // SAFETY: that handler is running, so what Coroner's own was given for the first signal lies above it, on the same stack.
+    // SAFETY: that handler is running, so what Coroner's own handler received for the first signal
+    // lies above it, on the same stack.
     let (info, context) = unsafe { (&*(crash.frame as *const SignalInfo), &*(crash.context as *const SignalContext)) };
     system::report(installed, info, context, ids, Next::AsksHandler);
 }
 
-/// The calling thread ends the process by `exit`: if it is in a handler that was asked first about a crash, the report of that crash is
-/// written.
+/// Writes the report of a crash whose first-called handler the calling thread is inside, when the
+/// thread ends the process by `exit`.
 pub(crate) fn report_before_exit(installed: &'static Installed, ids: (i32, Tid)) {
     let here = 0_u8;
     let handlers = &installed.platform.running_handlers;
@@ -285,7 +304,8 @@ pub(crate) fn report_before_exit(installed: &'static Installed, ids: (i32, Tid))
     }
 }
 
-/// Settles the calling thread's crash, outside of any handler: a handler that it left by a jump was right to, and that crash was none.
+/// Settles the calling thread's crash, outside of any handler: if the thread left the handler by a
+/// jump, the handler has dealt with the crash, which was not fatal.
 pub(crate) fn settle(installed: &Installed, tid: Tid) {
     let here = 0_u8;
     let handlers = &installed.platform.running_handlers;

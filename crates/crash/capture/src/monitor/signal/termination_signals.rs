@@ -1,8 +1,10 @@
-//! Signals that end a process by default and are no crashes: noted in the run state, so that the next launch knows of which the run
-//! ended. The process dies as it would have.
+//! Signals that end a process by default and aren't crashes: noted in the run state, so that the
+//! next launch can report which signal ended the run. The process dies as it would have.
 //!
-//! A handler of the app's that is there before the install keeps its signal; one that comes later has it, and may call Coroner's, which it
-//! found, where it would have found the default: runtimes (tokio, by signal-hook-registry) do so for a signal that they deal with.
+//! If the app has a handler before the install, that handler keeps its signal. A handler that is
+//! installed later has the signal, and may call Coroner's, which it found where it would have found
+//! the default: runtimes (tokio, through signal-hook-registry) do so for a signal that they deal
+//! with.
 
 use coroner_process::context::SignalInfo;
 use coroner_process::process::process_name;
@@ -14,16 +16,18 @@ use crate::previous_handler;
 use crate::report_lock::REPORT_LOCK;
 use crate::taken_signals::{is_ours, is_taken};
 
-/// `SI_USER`, `SI_QUEUE` and `SI_TKILL` (asm-generic/siginfo.h): a process sent it, and the siginfo says which.
+/// `SI_USER`, `SI_QUEUE` and `SI_TKILL` (asm-generic/siginfo.h): a process sent the signal, and the
+/// siginfo identifies it.
 const SENT: [i32; 3] = [0, -1, -6];
 
-/// Notes a signal that is no crash. Returns whether it goes to whoever had it before: not if who has it now deals with it, or if the kernel
-/// would not have delivered it.
+/// Notes a signal that is not a crash. Returns `true` if the signal goes to the disposition from
+/// before: not if the current handler deals with it, or if the kernel would not have delivered it.
 pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> bool {
     let signal = info.signo;
     let has_default = !previous_handler::of(signal).is_function();
     let others = has_default && is_taken(signal) && !is_ours(signal);
-    // While a crash is being reported it is that of which the process dies. SIGTERM asks for an end, whoever deals with it.
+    // While a crash is being reported, the process dies of that crash. SIGTERM requests an end,
+    // whoever deals with it.
     if pid == installed.run.pid && !REPORT_LOCK.is_busy(pid) && (signal == libc::SIGTERM || (has_default && !others)) {
         let kind = if signal == libc::SIGTERM { ExitKind::SIGTERM } else { ExitKind::SIGNAL };
         let is_sent = cfg!(target_vendor = "apple") || SENT.contains(&info.code);
