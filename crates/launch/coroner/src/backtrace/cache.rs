@@ -1,24 +1,24 @@
-//! Named stacks by hash: a bounded table that nobody waits for.
+//! The names of stacks by hash, in a bounded table that never blocks.
 
 use std::sync::{Arc, RwLock};
 
 use super::Backtrace;
 use super::names::Names;
 
-/// Stacks that are kept.
+/// Number of sets of the cache.
 const SETS: usize = 256;
 const WAYS: usize = 4;
 
 struct Set {
     ways: [Option<Arc<Names>>; WAYS],
-    /// The way that is replaced next.
+    /// Index of the way to replace next.
     next: usize,
 }
 
 static SETS_OF_NAMES: [RwLock<Set>; SETS] =
     [const { RwLock::new(Set { ways: [const { None }; WAYS], next: 0 }) }; SETS];
 
-/// The names of a backtrace. Two threads that miss the same stack at once may both name it.
+/// Returns a backtrace's names. Two threads that miss the same stack at once may both name it.
 pub(super) fn names_of(backtrace: &Backtrace) -> Arc<Names> {
     let set = &SETS_OF_NAMES[backtrace.hash() as usize % SETS];
     if let Ok(held) = set.try_read()
@@ -27,7 +27,8 @@ pub(super) fn names_of(backtrace: &Backtrace) -> Arc<Names> {
         return Arc::clone(names);
     }
     let names = Arc::new(Names::find(backtrace));
-    // Where others read or write, it is not kept: nobody waits here, not even a child of fork for threads that it has not.
+    // If other threads read or write the set, the names are not kept: nothing waits here, not even
+    // a child of fork for threads that it doesn't have.
     if let Ok(mut held) = set.try_write() {
         let way = held.next;
         held.next = (way + 1) % WAYS;

@@ -1,4 +1,4 @@
-//! Apple's systems: images are Mach-O, and keep their symbols in memory.
+//! Apple's systems: images are Mach-O, and have their symbols in memory.
 
 use std::path::PathBuf;
 
@@ -12,8 +12,8 @@ use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 use super::loaded_image::LoadedImage;
 use super::{NotCaptured, ThreadId};
 
-/// Calls `with` with a thread's registers, and what is done at marks of Swift's async frames, while it stands still. The kernel stops it,
-/// and ends no call of it.
+/// Calls `with` with a stopped thread's registers and how to handle marks of Swift async frames.
+/// The kernel stops the thread and interrupts none of its calls.
 pub(super) fn with_stopped(
     thread: ThreadId,
     _by_ptrace: bool,
@@ -31,29 +31,30 @@ pub(super) fn path(table: &Images, image: &Image, memory: &mut LiveReader) -> Pa
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image, memory, &mut [0; MAX_PATH])))
 }
 
-/// Where an image's file may be: it is not asked for.
+/// Returns the path of an image's file, which is not read.
 pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
     vec![image.path.clone()]
 }
 
-/// Whether a file that was mapped by now is the one that the image was loaded from: its symbols are read in memory.
+/// Returns `false`: the symbols are read from memory, not from a mapped file.
 pub(super) fn is_file_of(_image: &LoadedImage, _map: &[u8]) -> bool {
     false
 }
 
-/// Each keeps its symbols in `__LINKEDIT`; those of the shared cache are in no file of their own.
+/// Returns `true`: each image has its symbols in `__LINKEDIT`; those in the shared cache have no
+/// file of their own.
 pub(super) fn is_named_in_memory(_image: &Image) -> bool {
     true
 }
 
-/// What is loaded where an image was, if that is the image still.
+/// Reads the image at an image's address, if it is still the same.
 fn loaded<M: Memory>(memory: &mut M, image: &LoadedImage) -> Result<MachO, ScanError> {
     let there = MachO::read(memory, image.range.start, Placement::Loaded)?;
     let is_it = there.uuid.as_ref().map_or(&[][..], |uuid| uuid) == image.build_id;
     is_it.then_some(there).ok_or(ScanError { offset: 0, problem: Problem::OtherId })
 }
 
-/// Looks for names in the symbols that an image has in memory.
+/// Searches the symbols that an image has in memory for names.
 pub(super) fn scan_memory<M: Memory, const N: usize>(
     scan: &mut NameScan<N>,
     memory: &mut M,
@@ -64,7 +65,7 @@ pub(super) fn scan_memory<M: Memory, const N: usize>(
     scan.macho(memory, &image, limit)
 }
 
-/// Whether an image is still where it was.
+/// Whether an image is still loaded at its address.
 pub(super) fn is_loaded<M: Memory>(memory: &mut M, image: &LoadedImage) -> bool {
     loaded(memory, image).is_ok()
 }

@@ -1,4 +1,5 @@
-//! A backtrace as text, as `coroner show` shows the stack of a report: with inlined calls, files and lines.
+//! Formats a backtrace as `coroner show` formats a report's stack: with inlined calls, files and
+//! lines.
 
 use std::fmt;
 
@@ -11,9 +12,12 @@ use super::loaded_image::LoadedImage;
 use crate::naming;
 
 impl fmt::Display for Backtrace {
-    /// One line for each frame, and for each call that is inlined into it: image, address, function, file and line, where there is debug
-    /// information on this machine: in the image, beside it, or in `/usr/lib/debug`. That is read each time, which takes up to a second for a
-    /// large program; [`Backtrace::names`] is quick.
+    /// Writes one line per frame and per call inlined into it: image, address, function, file and
+    /// line.
+    ///
+    /// Files and lines need debug information on this machine: in the image, beside it, or in
+    /// `/usr/lib/debug`. It is read each time, which takes up to a second for a large program;
+    /// [`Backtrace::names`] is fast.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_frames(&mut Plain(out), &self.with_lines())
     }
@@ -28,7 +32,8 @@ impl coroner_report::text::Sink for Plain<'_, '_> {
 }
 
 impl Backtrace {
-    /// The frames with all that is known of them: by the debug information of their images' files, else what the process itself knows.
+    /// Returns the frames with all available names: from the debug information of the images'
+    /// files, otherwise from the process itself.
     fn with_lines(&self) -> Vec<Frame> {
         let names = self.names();
         let mut report = Report::default();

@@ -1,4 +1,4 @@
-//! The loaded images as names and options see them: what is known of each, beside the walker's list.
+//! The loaded images for names and options: the data about each, in addition to the walker's list.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -16,22 +16,23 @@ use crate::fork_locks;
 
 #[derive(Debug, Default)]
 pub(super) struct LoadedImages {
-    /// The walker's list; `None` if there is none, and no walk.
+    /// The walker's list; without it (`None`) there are no walks.
     #[cfg(supported)]
     pub list: Option<LiveImages>,
-    /// What is known of each, in ascending order of their addresses.
+    /// The data about each image, in ascending order of address.
     images: Vec<Arc<LoadedImage>>,
 }
 
-/// The prefixes of [`set_in_app`].
+/// The prefixes set by [`set_in_app`].
 pub(crate) static IN_APP: Mutex<Vec<String>> = Mutex::new(Vec::new());
 #[cfg(supported)]
 static CURRENT: SharedArc<LoadedImages> = SharedArc::new();
 
-/// Says which images are the app's own, beside the program itself: those whose path begins with one of these prefixes.
+/// Sets which images are the app's own, besides the program itself: those whose path begins with
+/// one of these prefixes.
 ///
-/// Captures with [`CaptureOptions::in_app_only`](super::CaptureOptions::in_app_only) look at the ranges of their code, which
-/// are found once and not for each frame.
+/// Captures with [`CaptureOptions::in_app_only`](super::CaptureOptions::in_app_only) use the ranges
+/// of these images' code, which are determined once and not for each frame.
 pub fn set_in_app<P: Into<String>>(prefixes: impl IntoIterator<Item = P>) {
     *fork_locks::lock(&IN_APP) = prefixes.into_iter().map(Into::into).collect();
     #[cfg(supported)]
@@ -40,8 +41,8 @@ pub fn set_in_app<P: Into<String>>(prefixes: impl IntoIterator<Item = P>) {
     }
 }
 
-/// The images now, the dynamic linker's list seen through `memory`; none without it. No lock and no allocation while that list is
-/// what it was the last time.
+/// Returns the images now, from the dynamic linker's list read through `memory`; none without it.
+/// Takes no lock and doesn't allocate while that list is unchanged.
 #[cfg(supported)]
 pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
     let Some(memory) = memory else { return Arc::default() };
@@ -49,18 +50,20 @@ pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
     held.filter(|held| held.list.as_ref().is_some_and(|list| list.is_current(memory))).unwrap_or_else(|| make(memory))
 }
 
-/// Whether an image is loaded now. Where it was, if it is not, something else may be mapped: the very file that is compared with it.
+/// Whether an image is still loaded. If it isn't, something else may be mapped in its place, even
+/// the file that it is compared with.
 #[cfg(supported)]
 pub(super) fn is_listed(image: &LoadedImage) -> bool {
     let now = current(LiveReader::new());
     now.image_at(image.range.start).is_some_and(|there| {
-        // The path of an image with an id does not count: that of a program whose file was replaced changes.
+        // The path of an image with an id is ignored: it changes for a program whose file was
+        // replaced.
         let same_id = there.build_id == image.build_id && (!image.build_id.is_empty() || there.path == image.path);
         there.range == image.range && same_id
     })
 }
 
-/// Finds what is known of the images now, and keeps it.
+/// Collects the data about the images now, and keeps it.
 #[cfg(supported)]
 fn make(mut memory: LiveReader) -> Arc<LoadedImages> {
     let in_app = fork_locks::lock(&IN_APP);
@@ -68,7 +71,7 @@ fn make(mut memory: LiveReader) -> Arc<LoadedImages> {
     let table = list.table();
     let images = table.iter().map(|image| Arc::new(LoadedImage::new(table, image, &mut memory, &in_app))).collect();
     let fresh = Arc::new(LoadedImages { images, list: Some(list) });
-    // Under the lock: what was made with other prefixes must not come later.
+    // Stored under the lock: a list created with other prefixes must not be stored later.
     CURRENT.store(&fresh);
     fresh
 }
@@ -104,7 +107,8 @@ impl LoadedImages {
         self.image_at(address).is_some_and(|image| image.in_app)
     }
 
-    /// What identifies this state of the images: the names that were found hold as long as this is the same.
+    /// Returns a number that identifies this state of the images: names are valid while it stays
+    /// the same.
     pub(super) fn identity(&self) -> u64 {
         #[cfg(supported)]
         let identity = self.list.as_ref().map_or(0, LiveImages::identity);

@@ -1,4 +1,4 @@
-//! Linux: images are ELF, in files but for the vdso.
+//! Linux: images are ELF files, except for the vdso.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,14 @@ use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 use super::loaded_image::LoadedImage;
 use super::{NotCaptured, ThreadId};
 
-/// Calls `with` with a thread's registers, and what is done at marks of Swift's async frames, while it stands still.
+/// Calls `with` with a stopped thread's registers and how to handle marks of Swift async frames.
 pub(super) fn with_stopped(
     thread: ThreadId,
     by_ptrace: bool,
     _memory: LiveReader,
     with: &mut impl FnMut(&Registers, SwiftAsync),
 ) -> Result<(), NotCaptured> {
-    // To the kernel it is the calling thread, and a negative number a mistake.
+    // The kernel takes 0 for the calling thread, and a negative number is invalid.
     if thread <= 0 {
         return Err(NotCaptured::ThreadGone);
     }
@@ -35,8 +35,8 @@ pub(super) fn with_stopped(
     Ok(())
 }
 
-/// Whether a filter of system calls is in force on this thread, or that can't be read: it may kill the process for a call of
-/// ptrace(2), and for asking it by `PR_GET_SECCOMP`.
+/// Whether this thread has a seccomp filter, or that can't be read: a filter may kill the process
+/// for a call of ptrace(2), and for checking by `PR_GET_SECCOMP`.
 fn has_seccomp_filter() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status");
     status.map_or(true, |status| status.lines().any(|line| line.starts_with("Seccomp:") && !line.ends_with('0')))
@@ -47,8 +47,9 @@ pub(super) fn path(table: &Images, image: &Image, _memory: &mut LiveReader) -> P
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image)))
 }
 
-/// Where an image's file may be: at its path, or, if it was replaced while the process ran, where the kernel has what was executed and what
-/// is mapped (which it allows to those with `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`).
+/// Returns the possible paths of an image's file: its path or, if it was replaced while the process
+/// ran, the kernel's links to what was executed and what is mapped (allowed with
+/// `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`).
 pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
     let mut places = vec![image.path.clone(), PathBuf::from("/proc/self/exe")];
     if let Some(mapping) = mapping_at(image.range.start) {
@@ -57,7 +58,7 @@ pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
     places
 }
 
-/// Whether a file that was mapped by now is the one that the image was loaded from.
+/// Whether a file that has been mapped is the one that the image was loaded from.
 pub(super) fn is_file_of(image: &LoadedImage, map: &[u8]) -> bool {
     let file = |address| mapping_at(address).map(|mapping| mapping.file).filter(|file| file.is_file());
     file(image.range.start).is_some_and(|loaded| file(map.as_ptr() as u64) == Some(loaded))
@@ -70,12 +71,12 @@ fn mapping_at(address: u64) -> Option<Mapping> {
     mapping
 }
 
-/// The vdso is no file.
+/// Whether the image is the vdso, which is not a file.
 pub(super) fn is_named_in_memory(image: &Image) -> bool {
     image.kind == ImageKind::Vdso
 }
 
-/// Looks for names in the symbols that an image has in memory.
+/// Searches the symbols that an image has in memory for names.
 pub(super) fn scan_memory<M: Memory, const N: usize>(
     scan: &mut NameScan<N>,
     memory: &mut M,
@@ -86,7 +87,7 @@ pub(super) fn scan_memory<M: Memory, const N: usize>(
     scan.elf_loaded(memory, loaded, limit)
 }
 
-/// Whether an image that is named in memory is still where it was: the vdso always is.
+/// Whether an image that is named in memory is still loaded: the vdso always is.
 pub(super) fn is_loaded<M: Memory>(_memory: &mut M, _image: &LoadedImage) -> bool {
     true
 }

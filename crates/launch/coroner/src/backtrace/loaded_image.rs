@@ -1,4 +1,4 @@
-//! A loaded image as names and options see it.
+//! The data about a loaded image for names and options.
 
 #[cfg(supported)]
 use std::fs::File;
@@ -15,17 +15,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 pub(super) struct LoadedImage {
     pub path: PathBuf,
     pub build_id: Vec<u8>,
-    /// All mapped addresses.
+    /// All mapped addresses of the image.
     pub range: AddressRange,
     pub slide: u64,
     pub in_app: bool,
-    /// Whether its symbols are read where it is loaded and not in its file.
+    /// Whether its symbols are read from memory instead of from its file.
     pub named_in_memory: bool,
-    /// Its symbols, opened when something is named.
+    /// The image's symbols, opened when something is named.
     pub symbols: OnceLock<Option<SymbolTable>>,
 }
 
-/// A file, mapped to be read.
+/// A file that is mapped for reading.
 #[derive(Debug)]
 pub(super) struct MappedFile(&'static [u8]);
 
@@ -34,11 +34,13 @@ impl MappedFile {
     pub(super) fn open(path: &Path) -> Option<MappedFile> {
         let file = File::open(path).ok()?;
         let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
-        // SAFETY: at an address of the kernel's choice: nothing that exists is touched. It refuses an empty file.
+        // SAFETY: the kernel chooses the address, so no existing mapping is touched. It refuses an
+        // empty file.
         let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.ok()?;
-        // SAFETY: mapped for that length until the drop, which ends the last use. The file is one that runs in this process; it is replaced by
-        // renaming, not written over, by every tool that installs programs (the kernel refuses writing to it while it is mapped as code,
-        // ETXTBSY, for programs).
+        // SAFETY: mapped with that length until the drop, which ends the last use. The file is one
+        // that runs in this process; every tool that installs programs replaces such a file by
+        // renaming and doesn't overwrite it (the kernel refuses writing to a program while it is
+        // mapped as code, ETXTBSY).
         Some(MappedFile(unsafe { std::slice::from_raw_parts(at.cast(), length) }))
     }
 }
@@ -54,16 +56,16 @@ impl std::ops::Deref for MappedFile {
 #[cfg(supported)]
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: `open` mapped it, and the borrows that `deref` gave are over.
+        // SAFETY: `open` mapped it, and the borrows from `deref` have ended.
         let _ = unsafe { munmap(self.0.as_ptr().cast_mut().cast(), self.0.len()) };
     }
 }
 
-/// Where an image's symbols are.
+/// The place of an image's symbols.
 #[derive(Debug)]
 pub(super) enum SymbolTable {
-    /// Its file, mapped.
+    /// The image's file, mapped.
     File(MappedFile),
-    /// The symbols in memory: of the vdso, which is no file, and of Mach-O images, which keep theirs there.
+    /// The symbols in memory: for the vdso, which is not a file, and for Mach-O images.
     Memory,
 }

@@ -1,4 +1,4 @@
-//! Live backtraces: where a thread is now, fast enough to leave on.
+//! Live backtraces: captures a thread's stack, fast enough to leave on in production.
 //!
 //! ```
 //! let backtrace = coroner::Backtrace::current();
@@ -8,19 +8,22 @@
 //! println!("with lines:\n{backtrace}");
 //! ```
 //!
-//! *Capturing* walks the stack with the unwinder that also walks crashes, and takes addresses only: no allocation, no lock, a
-//! handful of nanoseconds a frame. (A thread's first capture asks the system where its stack is, for which glibc allocates; a
-//! process' first one, and the first after a library was loaded, makes the list of images.) *Naming* happens when
-//! [`Backtrace::names`] is called: identical stacks are recognised by a 64-bit hash and share one [`Names`] in a bounded cache,
-//! which nobody waits for.
+//! *Capturing* walks the stack with the unwinder that also walks crashes, and takes addresses only:
+//! no allocation, no lock, a handful of nanoseconds per frame. (A thread's first capture asks the
+//! system where its stack is, for which glibc allocates; a process's first capture, and the first
+//! after a library was loaded, creates the list of images.) *Naming* happens when
+//! [`Backtrace::names`] is called: identical stacks are recognized by a 64-bit hash and share one
+//! [`Names`] in a bounded cache that never blocks.
 //!
-//! A backtrace keeps the list of images as it was when it was captured: its names are right even if a library was unloaded, and
-//! another one loaded in its place, before they were asked for.
+//! A backtrace keeps the list of images at the time of the capture: its names are correct even if a
+//! library was unloaded, and another one loaded in its place, before they were requested.
 //!
 //! # Limits
-//! 128 frames ([`Backtrace::MAX_FRAMES`]); the kernel's and other processes' threads are out of reach; threads that block the
-//! stopper's signal do not answer ([`NotCaptured`]). Other threads can be captured only while Coroner is
-//! [installed](crate::install). Where no fault is caught ([`InstallLimits::no_faults`](crate::InstallLimits::no_faults)), backtraces are empty.
+//! A backtrace has at most 128 frames ([`Backtrace::MAX_FRAMES`]). Threads of the kernel and of
+//! other processes can't be captured; threads that block the stopper's signal don't answer
+//! ([`NotCaptured`]). Other threads can be captured only while Coroner is
+//! [installed](crate::install). Where faults are not caught
+//! ([`InstallLimits::no_faults`](crate::InstallLimits::no_faults)), backtraces are empty.
 
 mod cache;
 #[cfg(all(supported, target_vendor = "apple"))]
@@ -67,7 +70,7 @@ use unsupported::{for_each_thread, store_current_registers};
 
 use crate::system::process::threads::{self, Tid};
 
-/// The number that the system gives a thread: `gettid` on Linux, `pthread_threadid_np` on Apple's systems.
+/// The system's id of a thread: `gettid` on Linux, `pthread_threadid_np` on Apple's systems.
 pub type ThreadId = Tid;
 
 #[cfg(supported)]
@@ -75,36 +78,45 @@ thread_local! {
     static STACK: ThreadStack = const { ThreadStack::new() };
 }
 
-/// What to capture.
+/// Options for capturing a backtrace.
 #[derive(Clone, Copy, Debug)]
 pub struct CaptureOptions {
-    /// The greatest number of frames, at most [`Backtrace::MAX_FRAMES`].
+    /// Maximum number of frames, at most [`Backtrace::MAX_FRAMES`].
     pub depth: usize,
-    /// Frames left out at the innermost end.
+    /// Number of innermost frames to leave out.
     pub skip: usize,
-    /// Only frames of the app's own images (see [`set_in_app`]), those of runtimes that are linked into them included: their functions are
-    /// known with the names ([`NamedFrame::in_app`]).
+    /// Whether to capture only frames of the app's own images (see [`set_in_app`]).
+    ///
+    /// Runtimes that are linked into these images are included: their functions are known only with
+    /// the names ([`NamedFrame::in_app`]).
     pub in_app_only: bool,
-    /// Whether the walk goes from an async function of Swift's to those that wait for it (its marks in frame records are
-    /// followed, on Apple's systems where the thread runs a task, as `backtrace_async` does), instead of to the executor that
-    /// runs it. Default: yes on Apple's systems, no elsewhere.
+    /// Whether the walk continues from a Swift async function to those that wait for it. Default:
+    /// yes on Apple's systems, no elsewhere.
+    ///
+    /// The walk then follows Swift's marks in frame records (on Apple's systems if the thread runs
+    /// a task, as `backtrace_async` does) instead of continuing to the executor that runs the
+    /// function.
     pub swift_async: bool,
-    /// Whether another thread is stopped by ptrace, from a helper process, so that its system calls go on; by the signal, which is
-    /// quicker, `epoll_wait`, `poll`, `nanosleep` and some others end with `EINTR`. Where ptrace is not allowed, it is the signal all
-    /// the same (`docs/limits.md` says where). Linux only: elsewhere no call ends. Default: no.
+    /// Whether to stop another thread by ptrace from a helper process, which doesn't interrupt its
+    /// system calls. Default: no.
+    ///
+    /// Stopping by the signal is faster, but ends `epoll_wait`, `poll`, `nanosleep` and some others
+    /// with `EINTR`. Where ptrace is not allowed (see `docs/limits.md`), the signal is used anyway.
+    /// Linux only: elsewhere no call is interrupted.
     pub by_ptrace: bool,
 }
 
-/// The most frames that are walked for one backtrace.
+/// Maximum number of frames that are walked for one backtrace.
 #[cfg(supported)]
 const MAX_WALKED: usize = 4096;
 
 #[cfg(supported)]
 impl CaptureOptions {
-    /// `marks` is what is done at marks of Swift's async frames if they are wanted.
+    /// Returns the options of a walk. `marks` is how to handle marks of Swift async frames if they
+    /// are followed.
     fn of_walk(&self, marks: SwiftAsync) -> WalkOptions {
         let swift_async = if self.swift_async { marks } else { swift_tasks::NOT_FOLLOWED };
-        // One more than are kept tells that there are more.
+        // One more than is kept shows that there are more.
         let wanted = self.skip.saturating_add(self.depth.min(Backtrace::MAX_FRAMES)).saturating_add(1);
         let frames = if self.in_app_only { MAX_WALKED } else { wanted.min(MAX_WALKED) };
         WalkOptions { frames: frames as u32, reads: 1 << 16, swift_async, ..WalkOptions::default() }
@@ -128,22 +140,22 @@ pub use images::set_in_app;
 /// The addresses of a thread's stack, innermost first.
 #[derive(Clone)]
 pub struct Backtrace {
-    /// Return addresses, or for bits set in `instructions` addresses of instructions.
+    /// Return addresses, or addresses of instructions where the bit in `instructions` is set.
     addresses: [MaybeUninit<u64>; Backtrace::MAX_FRAMES],
-    /// The low half first. Words, so that the alignment is that of a word: C callers give the memory.
+    /// The low half first. Words, so that the alignment is a word's: C callers provide the memory.
     instructions: [u64; 2],
     length: usize,
-    /// There were more frames than were wanted.
+    /// Whether there were more frames than requested.
     truncated: bool,
     hash: u64,
     images: Arc<LoadedImages>,
 }
 
 impl Backtrace {
-    /// The most frames of one backtrace.
+    /// Maximum number of frames in a backtrace.
     pub const MAX_FRAMES: usize = 128;
 
-    /// The calling thread's stack, beginning with the caller of this function.
+    /// Captures the calling thread's stack, beginning with the caller of this function.
     #[inline(never)]
     #[must_use]
     pub fn current() -> Backtrace {
@@ -152,7 +164,8 @@ impl Backtrace {
         Self::walk(&registers, &CaptureOptions { skip: 1, ..CaptureOptions::default() })
     }
 
-    /// The calling thread's stack; with `skip` 0 it begins with the caller of this function.
+    /// Captures the calling thread's stack; with `skip` 0 it begins with the caller of this
+    /// function.
     #[inline(never)]
     #[must_use]
     pub fn current_with(options: &CaptureOptions) -> Backtrace {
@@ -161,12 +174,14 @@ impl Backtrace {
         Self::above_with(&registers, options)
     }
 
-    /// The stack of the caller of a function that is running on this thread: `registers` are that function's.
+    /// Captures the stack of the caller of a function that is running on this thread, whose
+    /// registers are `registers`.
     pub(crate) fn above(registers: &Registers) -> Backtrace {
         Self::above_with(registers, &CaptureOptions::default())
     }
 
-    /// For bindings, whose own frames are not to be in the stack: that of the caller of the function that `registers` are of
+    /// Captures the stack for bindings, whose own frames should not be in it: it begins with the
+    /// caller of the function whose registers are `registers`
     /// ([`current_registers`](crate::current_registers)).
     #[doc(hidden)]
     #[inline]
@@ -174,14 +189,15 @@ impl Backtrace {
         Self::walk(registers, &CaptureOptions { skip: options.skip.saturating_add(1), ..*options })
     }
 
-    /// The stack of another thread of this process, by the number that the system gives it ([`thread_id`] of that thread). The
-    /// thread is stopped (on Linux by a signal, or [by ptrace](CaptureOptions::by_ptrace)), stands still for the microseconds that the
-    /// walk takes, and goes on.
+    /// Captures the stack of the thread of this process with the id `thread` ([`thread_id`] called
+    /// on that thread).
     ///
-    /// That of the calling thread begins with the caller of this function, if `skip` is 0.
+    /// The thread is stopped (on Linux by a signal, or [by ptrace](CaptureOptions::by_ptrace)) for
+    /// the microseconds that the walk takes, and then continues. The calling thread's stack begins
+    /// with the caller of this function, if `skip` is 0.
     ///
     /// # Errors
-    /// Why the thread did not answer.
+    /// The reason why the thread could not be captured.
     #[inline(never)]
     pub fn of_thread(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
         let mut registers = Registers::default();
@@ -189,10 +205,11 @@ impl Backtrace {
         if thread == thread_id() { Ok(Self::above_with(&registers, options)) } else { Self::of_other(thread, options) }
     }
 
-    /// As [`Self::of_thread`], for a thread that is not the calling one.
+    /// Like [`Self::of_thread`], for a thread other than the calling one.
     #[cfg(supported)]
     fn of_other(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
-        // The list of images is brought up to date before: the thread that is going to stand still may hold any lock.
+        // The list of images is updated before: the thread that is about to be stopped may hold any
+        // lock.
         let Some(memory) = LiveReader::new() else { return Err(NotCaptured::RegistersUnreadable) };
         let mut backtrace = Self::empty(images::current(Some(memory)));
         let mut rules = claim_rules();
@@ -202,16 +219,19 @@ impl Backtrace {
         Ok(backtrace)
     }
 
-    /// The stacks of all threads of this process, the calling one included, each with its number. Threads are captured one
-    /// after another, not at one moment. That of the calling thread begins with the caller of this function, if `skip` is 0. Empty while
-    /// Coroner is not installed.
+    /// Captures the stacks of all threads of this process, including the calling one, with their
+    /// ids.
+    ///
+    /// Threads are captured one after another, not at one moment. The calling thread's stack begins
+    /// with the caller of this function, if `skip` is 0. Empty while Coroner is not installed.
     #[inline(never)]
     #[must_use]
     pub fn of_all_threads(options: &CaptureOptions) -> Vec<(ThreadId, Result<Backtrace, NotCaptured>)> {
         let mut registers = Registers::default();
         store_current_registers(&mut registers);
         let mut threads = Vec::with_capacity(64);
-        // A listing may miss a thread while another one ends: once more, until nothing is new.
+        // A listing may miss a thread while another one ends, so it is repeated until nothing is
+        // new.
         for _ in 0..4 {
             let known = threads.len();
             for_each_thread(&mut |thread| {
@@ -242,18 +262,18 @@ impl Backtrace {
         }
     }
 
-    /// The stack of a place on the calling thread.
+    /// Walks the calling thread's stack from `registers`.
     #[cfg(supported)]
     #[inline]
     fn walk(registers: &Registers, options: &CaptureOptions) -> Backtrace {
         let mut made = MaybeUninit::uninit();
         Self::walk_into(registers, options, &mut made);
-        // SAFETY: it was made.
+        // SAFETY: `walk_into` has initialized it.
         unsafe { made.assume_init() }
     }
 
-    /// Makes a backtrace of the calling thread. A function of its own, so that its kilobyte is made where its caller's caller wants it,
-    /// and not copied there.
+    /// Captures the calling thread's stack into `made`. A separate function, so that the kilobyte
+    /// of the backtrace is created where the caller's caller wants it, and not copied there.
     #[cfg(supported)]
     #[inline(never)]
     fn walk_into(registers: &Registers, options: &CaptureOptions, made: &mut MaybeUninit<Backtrace>) {
@@ -268,7 +288,7 @@ impl Backtrace {
         }
     }
 
-    /// Walks through whatever reader it is.
+    /// Walks the stack through either kind of reader.
     #[cfg(supported)]
     #[inline]
     fn fill(
@@ -280,7 +300,8 @@ impl Backtrace {
         rules: &mut RuleCache,
     ) {
         match memory {
-            // As the other walks have it: the unwinder is compiled once for all.
+            // Through the same type as the other walks, so that the unwinder is compiled once for
+            // all.
             LiveReader::Loads(_) => {
                 self.fill_through(registers, &mut StackReader::of_elsewhere(memory), options, walk, rules);
             }
@@ -305,7 +326,8 @@ impl Backtrace {
         let Some(list) = &images.list else { return };
         let mut walker = coroner_walk::walker(registers, memory, WalkImages::Live(list), rules, walk);
         let mut skip = options.skip;
-        // In registers, not in `self`: each frame would wait for the one before it to be stored.
+        // In registers, not in `self`, where each frame would wait for the previous one to be
+        // stored.
         let (mut length, mut instructions, mut truncated) = (0, 0_u128, false);
         let addresses = &mut self.addresses;
         walker.for_each(|frame| {
@@ -332,34 +354,39 @@ impl Backtrace {
         self.hash = hash(self.addresses(), instructions, images.identity());
     }
 
-    /// The addresses (avma), innermost first: of instructions after calls, but for the innermost of another thread, those
-    /// that a signal interrupted, and those of signal trampolines.
+    /// Returns the addresses (avma), innermost first.
+    ///
+    /// These are addresses of the instruction after a call, except for another thread's innermost
+    /// frame, frames that a signal interrupted, and signal trampolines.
     pub fn addresses(&self) -> &[u64] {
         let addresses = &raw const self.addresses[..self.length];
-        // SAFETY: the first `length` ones were written, and each is laid out as its word is.
+        // SAFETY: the first `length` elements are initialized, and each has the layout of its word.
         unsafe { &*(addresses as *const [u64]) }
     }
 
-    /// The address to look frame `index` up with: inside the call, where the frame's address is that after a call.
+    /// Returns the address for looking up frame `index`: inside the call, if the frame's address is
+    /// the one after a call.
     pub fn lookup_address(&self, index: usize) -> Option<u64> {
         let address = self.addresses().get(index)?;
         let is_instruction = self.instructions[index / 64] >> (index % 64) & 1 == 1;
         Some(if is_instruction { *address } else { address.wrapping_sub(1) })
     }
 
-    /// Whether there were more frames than were wanted.
+    /// Whether there were more frames than requested.
     pub fn is_truncated(&self) -> bool {
         self.truncated
     }
 
-    /// A number that identical stacks (of the same loaded images) share and others, for all practical purposes, do not. Not
-    /// the same in another run of the app.
+    /// Returns a number that identical stacks (of the same loaded images) share and, for all
+    /// practical purposes, no others.
+    ///
+    /// The number differs in another run of the app.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The names of the frames: from the cache where this stack was named before, else by one pass over each image's symbol
-    /// table.
+    /// Returns the frames' names: from the cache if this stack was named before, otherwise by one
+    /// pass over each image's symbol table.
     pub fn names(&self) -> Arc<Names> {
         cache::names_of(self)
     }
@@ -371,13 +398,13 @@ impl std::fmt::Debug for Backtrace {
     }
 }
 
-/// The calling thread's number, as [`Backtrace::of_thread`] takes it.
+/// Returns the calling thread's id, for [`Backtrace::of_thread`].
 #[must_use]
 pub fn thread_id() -> ThreadId {
     threads::this_thread()
 }
 
-/// A cache of rules; waits as long as sixteen walks are under way, each of which takes microseconds.
+/// Claims a rule cache; waits while sixteen walks are under way, each of which takes microseconds.
 #[cfg(supported)]
 #[inline]
 fn claim_rules() -> rule_caches::Claimed {
@@ -388,14 +415,17 @@ fn claim_rules() -> rule_caches::Claimed {
     }
 }
 
-/// Words that are hashed side by side, so that no multiplication waits for the one before it.
+/// Number of words that are hashed side by side, so that no multiplication waits for the previous
+/// one.
 const LANES: usize = 4;
 
-/// A hash of addresses in their order. Each is mixed into one of four by a multiplication that carries every bit upwards and a
-/// rotation that brings the upper ones down again, so that neither permutations nor repetitions (recursion) cancel out, as they
-/// do in an XOR of addresses; the end is the finaliser of MurmurHash3, by which every bit depends on every other.
+/// Hashes addresses in their order. Each is mixed into one of four lanes by a multiplication that
+/// carries every bit upwards and a rotation that brings the upper ones down again, so that neither
+/// permutations nor repetitions (recursion) cancel out, as they do in an XOR of addresses. The end
+/// is MurmurHash3's finalizer, which makes every bit depend on every other.
 fn hash(addresses: &[u64], instructions: u128, images: u64) -> u64 {
-    // Digits of pi: no lane begins as another does, and so none takes another's words.
+    // Digits of pi: no two lanes begin alike, so that the words of one lane can't be exchanged with
+    // those of another.
     let mut lanes: [u64; LANES] =
         [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
     let (rows, rest) = addresses.as_chunks::<LANES>();

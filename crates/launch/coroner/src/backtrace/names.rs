@@ -1,4 +1,4 @@
-//! From the addresses of a backtrace to names.
+//! Finds names for the addresses of a backtrace.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,15 +18,15 @@ use super::loaded_image::{LoadedImage, SymbolTable};
 use super::os;
 use crate::naming::demangle;
 
-/// Symbols that one table is searched for at most: more than any image has.
+/// Maximum number of symbols that one table is searched for: more than any image has.
 const LIMIT: u32 = 50_000_000;
 
-/// One frame with its names.
+/// A frame with its names.
 #[derive(Clone, Debug)]
 pub struct NamedFrame {
     /// The frame's address (avma).
     pub address: u64,
-    /// The image that it is in.
+    /// The frame's image.
     pub image: Option<Arc<str>>,
     /// The address relative to the image's first byte.
     pub image_offset: u64,
@@ -34,12 +34,13 @@ pub struct NamedFrame {
     pub function: Option<Arc<str>>,
     /// The address relative to the function's first byte.
     pub function_offset: u64,
-    /// Whether it is the app's own code: its image is, and the function is no runtime's.
+    /// Whether the frame is the app's own code: its image is, and its function does not belong to a
+    /// runtime.
     pub in_app: bool,
 }
 
 impl fmt::Display for NamedFrame {
-    /// `image function + offset`, or `image + offset`, or the address.
+    /// Writes `image function + offset`, `image + offset`, or the address.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.image, &self.function) {
             (Some(image), Some(function)) => write!(f, "{image} {function} + {}", self.function_offset),
@@ -64,12 +65,12 @@ impl Names {
         &self.frames
     }
 
-    /// Whether these are the names of that very stack, and not of one with the same hash.
+    /// Whether these names belong to that very stack, and not to one with the same hash.
     pub(super) fn is_of(&self, backtrace: &Backtrace) -> bool {
         self.addresses == backtrace.addresses() && self.identity == backtrace.images.identity()
     }
 
-    /// Names a backtrace: one pass over the symbol table of each of its images.
+    /// Names a backtrace by one pass over each image's symbol table.
     pub(super) fn find(backtrace: &Backtrace) -> Names {
         let mut frames: Vec<NamedFrame> = Vec::with_capacity(backtrace.addresses().len());
         let mut by_image: BTreeMap<u64, (Arc<LoadedImage>, Vec<usize>)> = BTreeMap::new();
@@ -112,7 +113,7 @@ impl Names {
             if symbols.names(&mut scan, image, |index, name, start| tell(index as usize, name, start)) {
                 continue;
             }
-            // It was unloaded since.
+            // The image has been unloaded since.
             #[cfg(feature = "symbolicate")]
             if let Some(file) = file_of(image) {
                 for index in indexes {
@@ -141,13 +142,15 @@ impl SymbolTable {
         }
         let loaded = os::places_of_file(image).into_iter().filter_map(|path| MappedFile::open(&path));
         let mut loaded = loaded.filter(|map| os::is_file_of(image, map) && is_listed(image));
-        // Another file may have the same id: the same version was installed again. It is compared when it is read.
+        // Another file may have the same id: the same version was installed again. The id is
+        // compared when the file is read.
         let same_id = || MappedFile::open(&image.path).filter(|_| !image.build_id.is_empty());
         loaded.next().or_else(same_id).map(SymbolTable::File)
     }
 
-    /// Gives index, name and start (svma) of every address of `scan` that has a name. False, and nothing is given, if the symbols
-    /// were in memory and the image is there no more.
+    /// Passes index, name and start (svma) of every address in `scan` that has a name to `each`.
+    /// Returns `false`, without calling `each`, if the symbols were in memory and the image is no
+    /// longer loaded.
     fn names(
         &self,
         scan: &mut NameScan<{ Backtrace::MAX_FRAMES }>,
@@ -157,7 +160,8 @@ impl SymbolTable {
         let mut buffer = [0; 1024];
         match self {
             SymbolTable::File(map) => {
-                // The map as memory of its own, from address 4096 on: 0 is no address.
+                // The map is read as memory of its own, from address 4096 on, because 0 is not an
+                // address.
                 const BASE: u64 = 4096;
                 let ranges = [SnapshotRange { address: BASE, bytes: map }];
                 let mut memory = Snapshot { ranges: &ranges };
@@ -178,8 +182,9 @@ impl SymbolTable {
                     let mut keep = |index, name: &[u8], start| found.push((index, name.to_vec(), start));
                     tell(scan, &mut memory, &mut buffer, &mut keep);
                 }
-                // Another thread may have unloaded it meanwhile, and loaded another into its place. Only if it is there when
-                // all was read are these its names.
+                // Another thread may have unloaded the image in the meantime, and loaded another in
+                // its place. The names are valid only if the image is still there after all was
+                // read.
                 let is_there = os::is_loaded(&mut memory, image);
                 if is_there {
                     for (index, name, start) in &found {
@@ -192,7 +197,7 @@ impl SymbolTable {
     }
 }
 
-/// The file of an image, or the slice of it, that has the image's id.
+/// Returns the image's file, or the slice of it, that has the image's id.
 #[cfg(feature = "symbolicate")]
 fn file_of(image: &LoadedImage) -> Option<coroner_symbols::SymbolFile> {
     let id = coroner_symbols::DebugId::new(&image.build_id)?;

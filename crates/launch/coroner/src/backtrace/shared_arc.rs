@@ -1,4 +1,5 @@
-//! An [`Arc`] that one thread replaces while others clone it: those take no lock and never wait.
+//! An [`Arc`] that one thread replaces while others clone it, without a lock or a wait for the
+//! latter.
 
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};
@@ -7,11 +8,12 @@ use std::sync::{Arc, Mutex};
 use crate::locked::locked;
 
 pub(super) struct SharedArc<T> {
-    /// By [`Arc::into_raw`], or null.
+    /// From [`Arc::into_raw`], or null.
     current: AtomicPtr<T>,
-    /// How many are between reading `current` and having a share of what it points to.
+    /// Number of threads between reading `current` and owning a share of its target.
     readers: AtomicUsize,
-    /// What was replaced and may still be between the two. A child of fork, where such a thread is not, keeps it for ever.
+    /// Replaced values that a thread counted in `readers` may still be about to share. A child of
+    /// fork, where such a thread doesn't exist, keeps them forever.
     replaced: Mutex<Vec<Arc<T>>>,
 }
 
@@ -24,13 +26,14 @@ impl<T> SharedArc<T> {
         }
     }
 
-    /// What was stored last, if anything was.
+    /// Returns the value that was stored last, if any.
     #[inline]
     pub(super) fn load(&self) -> Option<Arc<T>> {
         self.readers.fetch_add(1, SeqCst);
         let current = self.current.load(SeqCst);
         let held = (!current.is_null()).then(|| {
-            // SAFETY: it came from `Arc::into_raw`, and `store` keeps the share that it stands for as long as this thread is counted.
+            // SAFETY: the pointer came from `Arc::into_raw`, and `store` keeps the share that it
+            // stands for while this thread is counted.
             unsafe {
                 Arc::increment_strong_count(current);
                 Arc::from_raw(current)
@@ -44,11 +47,11 @@ impl<T> SharedArc<T> {
         let before = self.current.swap(Arc::into_raw(Arc::clone(fresh)).cast_mut(), SeqCst);
         let mut replaced = locked(&self.replaced);
         if !before.is_null() {
-            // SAFETY: it came from `Arc::into_raw`, and only this call took it out.
+            // SAFETY: the pointer came from `Arc::into_raw`, and only this call took it out.
             replaced.push(unsafe { Arc::from_raw(before) });
         }
-        // Of one order that all threads see: who is counted later than this reads `fresh`, or what came after it; and of those before,
-        // nobody is left.
+        // All threads see these operations in one order: a thread counted after this load reads
+        // `fresh` or a later value, and of those counted before, none is left.
         let nobody = self.readers.load(SeqCst) == 0;
         let freed = if nobody { std::mem::take(&mut *replaced) } else { Vec::new() };
         drop(replaced);
@@ -90,7 +93,7 @@ mod tests {
             }
             (1..=20_000).for_each(&store);
         });
-        // Nobody reads any more.
+        // No thread reads any more.
         store(20_001);
         assert_eq!(alive.load(SeqCst), 1);
     }

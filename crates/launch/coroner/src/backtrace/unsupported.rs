@@ -1,4 +1,4 @@
-//! A system on which no stack is walked.
+//! Backtraces on a system where stacks are not walked.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use coroner_process::registers::Registers;
 
 use super::{Backtrace, CaptureOptions, ThreadId};
 
-/// Why another thread was not captured.
+/// The reason why another thread was not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotCaptured {
     /// Stacks are not walked on this system.
     Unsupported,
-    /// The thread has ended, which nobody asks here.
+    /// The thread has ended; never returned on this system.
     ThreadGone,
 }
 
