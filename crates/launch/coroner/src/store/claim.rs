@@ -1,17 +1,20 @@
-//! Taking a run that has ended, so that no other process or thread processes it at the same time.
+//! Claims a run that has ended, so that no other process or thread processes it at the same time.
 //!
-//! Each run's directory has a file `lock`, on which the run holds a POSIX record lock (`fcntl`, `F_SETLK`) as long as its
-//! process lives: the kernel lets it go at the process's end, however it ends, and a child made by `fork` does not
-//! inherit it (`flock` and open-file-description locks it would inherit, and the report of a crashed app would then wait
-//! for the end of its last child). Whoever gets that lock has the run.
+//! Each run's directory has a file `lock`, on which the run holds a POSIX record lock (`fcntl`,
+//! `F_SETLK`) while its process lives. The kernel releases it when the process ends, however it
+//! ends, and a child created by `fork` doesn't inherit it (it would inherit `flock` and
+//! open-file-description locks, and the report of a crashed app would then wait for the end of its
+//! last child). The process that gets the lock has the run.
 //!
-//! Two properties of POSIX locks need care. They belong to the process, so a second thread of the same process would get
-//! the lock too: [`CLAIMED`] keeps those that this process has claimed. And they are lost when the process closes *any*
-//! descriptor of the file: so the lock of a run of this process is never opened, and a run whose lock is free may live on
+//! Two properties of POSIX locks need care. They belong to the process, so a second thread of the
+//! same process would get the lock too: [`CLAIMED`] records those that this process has claimed.
+//! And they are lost when the process closes *any* descriptor of the file: so the lock of a run of
+//! this process is never opened, and a run whose lock is free may still live
 //! ([`liveness`](super::liveness)).
 //!
-//! In the folder of an app group of iOS no file may be locked: there a named pipe takes the lock's place ([`coroner_process::directory_owner`]), of the run
-//! and of who claims it.
+//! In an iOS app-group folder no file may be locked: there a named pipe replaces the lock
+//! ([`coroner_process::directory_owner`]), both the run's and that of the process that claims the
+//! run.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -33,14 +36,15 @@ use crate::bundle::is_written;
 use crate::locked::locked;
 use crate::termination;
 
-/// A run directory without a state file (made last, when the lock is held already) is one being made, unless it is older
-/// than this. So a lock is never tried between its making and its taking, where trying would make the app's install fail.
+/// A run directory without a state file (which is created last, when the lock is already held) is
+/// one being created, unless it is older than this. So a lock is never tried between its creation
+/// and its acquisition, where trying would make the app's install fail.
 const MAX_INSTALL: Duration = Duration::from_mins(1);
 
 /// The runs that this process has claimed, by device and inode of their directories.
 static CLAIMED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// This process's claim on a run's directory, given back when dropped.
+/// This process's claim on a run's directory, released when dropped.
 #[derive(Debug)]
 struct Held((u64, u64));
 
@@ -61,49 +65,51 @@ impl Drop for Held {
     }
 }
 
-/// A run that has ended and is this process's to work on until dropped.
+/// A run that has ended, claimed by this process until dropped.
 #[derive(Debug)]
 pub(crate) struct EndedRun {
-    // These are dropped in this order: the lock is given back (by closing) before another thread may claim, and that may claim before the
-    // directory is closed, which keeps its inode from becoming another run's.
+    // Dropped in this order: the lock is released (by closing) before another thread may claim the
+    // run, and that thread may claim it before the directory is closed, which keeps its inode from
+    // becoming another run's.
     _lock: Lock,
     _held: Held,
     pub(crate) directory: Directory,
     pub(crate) id: Id,
     pub(crate) progress: Progress,
-    /// When its directory's lock was made, which is when the run began.
+    /// When the lock in the run's directory was created, which is when the run began.
     pub(crate) began: SystemTime,
 }
 
-/// What keeps other processes from a run.
+/// Keeps other processes from a run.
 #[derive(Debug)]
 #[expect(dead_code, reason = "it does so by being there")]
 enum Lock {
-    /// The lock of its file.
+    /// The lock of the run's lock file.
     File(File),
-    /// That of its directory, which is [`EndedRun::directory`].
+    /// The lock of the run's directory, which is [`EndedRun::directory`].
     Directory,
     #[cfg(supported)]
     Pipe(directory_owner::Hold),
 }
 
 impl EndedRun {
-    /// Whether its install came to its end, at which the state file is made, or there is a report though that is lost.
+    /// Whether the run's install finished, at which time the state file is created, or the state
+    /// file is lost but there is a report.
     pub(crate) fn was_made(&self) -> bool {
         self.directory.status_of(OsStr::new(STATE)).is_ok()
             || self.raw().map_or(true, |raw| raw.reports.iter().any(|report| is_written(report)))
     }
 
-    /// Gives the file system back what was reserved for reports and run state and not written.
+    /// Returns the reserved but unwritten parts of reports and run state to the file system.
     pub(crate) fn release_reserved(&self) {
         let names = self.directory.names().unwrap_or_default();
         for name in names.iter().filter(|name| is_report(name) || *name == STATE) {
-            // Where the file system can't take it, it stays until the run is removed.
+            // If the file system can't release them, they stay until the run is removed.
             let _ = self.directory.release_zeros(name);
         }
     }
 
-    /// Reads its files. Why it ended without a word is found out at the first time.
+    /// Reads the run's files. The first time, it determines the cause of an unexplained end.
     pub(crate) fn raw(&self) -> io::Result<RawRun> {
         let mut raw = RawRun::read_in(&self.directory, Some(self.id))?;
         if raw.termination.is_none() && raw.system.is_empty() {
@@ -113,22 +119,24 @@ impl EndedRun {
     }
 }
 
-/// What came of trying to take a run.
+/// Result of an attempt to claim a run.
 #[derive(Debug)]
 pub(crate) enum Claim {
     Taken(Box<EndedRun>),
-    /// Its process lives, is just being started, or somebody else is working on it.
+    /// The run's process lives or is just being started, or another process or thread is working on
+    /// the run.
     Busy,
-    /// It is gone: another process was done with it between our listing and now.
+    /// The run is gone: another process has finished and removed it since it was listed.
     Gone,
 }
 
-/// Takes the run `id` in the directory `runs` if it has ended. `own` is the calling process.
+/// Claims the run `id` in the directory `runs` if it has ended. `own` is the calling process.
 ///
-/// The caller makes sure that it is not the calling process's own living run.
+/// The caller makes sure that the run is not the calling process's own living run.
 ///
 /// # Errors
-/// What is under that name is not a run: not a directory, or another user's.
+/// `InvalidData` if the entry is not a run: not a directory, or another user's. Otherwise an I/O
+/// error.
 pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Result<Claim> {
     let name = name_of(id);
     let status = match runs.status_of(&name) {
@@ -150,10 +158,10 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
         directory => directory?,
     };
     if directory.status()?.identity != status.identity {
-        // Removed and made again under the same name in between: next time.
+        // Removed and created again under the same name in the meantime: next time.
         return Ok(Claim::Busy);
     }
-    // Not the directory's time, which changes with each of our own notes in it.
+    // Not the directory's own time, which changes with each file that Coroner writes in it.
     let began = directory.status_of(OsStr::new(LOCK)).map_or(status.modified, |lock| lock.modified);
     let age = SystemTime::now().duration_since(began).unwrap_or(Duration::ZERO);
     if age < MAX_INSTALL && directory.status_of(OsStr::new(STATE)).is_err() {
@@ -161,14 +169,15 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     }
     let owner = Owner::of(id, &directory);
     let lives = || owner.as_ref().is_some_and(|owner| owner.lives(&directory, own));
-    // A run of this very process: before its lock is opened, since closing it would drop it.
+    // A run of this process is detected before its lock is opened, because closing the lock file
+    // would drop the lock.
     if owner.as_ref().is_some_and(|owner| owner.is(own)) && lives() {
         return Ok(Claim::Busy);
     }
     #[cfg(supported)]
     if let Some(path) = without_locks(&directory)? {
         let taken = directory_owner::Hold::try_take(&path);
-        // The pipe is where the path leads: another process may have been done with the run and removed it since.
+        // The pipe was opened by path: another process may have finished and removed the run since.
         if !runs.status_of(&name).is_ok_and(|now| now.identity == status.identity) {
             return Ok(Claim::Gone);
         }
@@ -186,12 +195,13 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     }
     let lock = match directory.file(OsStr::new(LOCK), true) {
         Ok(file) => file,
-        // Left over from a start that failed half-way; or a directory or a named pipe, which nobody can hold locked.
+        // Left by a start that failed half-way; or a directory or a named pipe, which can't be
+        // locked.
         Err(error) if error.kind() == io::ErrorKind::NotFound || directory.is_other_than_file(OsStr::new(LOCK)) => {
             if lives() {
                 return Ok(Claim::Busy);
             }
-            // Of several that come by, one has the directory.
+            // If several processes try, one of them gets the directory.
             if !directory.try_lock()? {
                 return Ok(Claim::Busy);
             }
@@ -208,7 +218,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     if lives() {
         return Ok(Claim::Busy);
     }
-    // Somebody who had it before us may have removed it since: then what we hold is the lock of a file without a name.
+    // The previous owner may have removed the file: then this is the lock of a file without a name.
     let ours = Status::of_file(&lock)?;
     match directory.status_of(OsStr::new(LOCK)) {
         Ok(now) if now.identity == ours.identity => {
@@ -221,7 +231,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     }
 }
 
-/// The path of a run's directory where no file may be locked.
+/// Returns the path of a run's directory if files can't be locked there.
 #[cfg(supported)]
 fn without_locks(directory: &Directory) -> io::Result<Option<std::ffi::CString>> {
     use std::os::unix::ffi::OsStrExt;

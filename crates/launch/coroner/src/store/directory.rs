@@ -1,8 +1,9 @@
-//! A directory held open, and everything done in it by name relative to it.
+//! An open directory, and all operations in it by names relative to it.
 //!
-//! Nothing here follows a symbolic link: a store may lie where others can write, and "read `report`" must never mean
-//! "read whatever somebody linked there". Opening is by `openat` with `O_NOFOLLOW`, so that exchanging a directory for a
-//! link between two steps changes nothing either. Files are made with mode 0600 and directories with 0700.
+//! Nothing here follows a symbolic link: a store may be where others can write, and "read `report`"
+//! must never mean "read whatever another user linked there". Files are opened by `openat` with
+//! `O_NOFOLLOW`, so that replacing a directory by a link between two steps has no effect either.
+//! Files are created with mode 0600 and directories with 0700.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -21,14 +22,15 @@ use by_path as os;
 use os::private_directories;
 pub(crate) use os::{Directory, FileType, Status, try_lock, user};
 
-/// How deep [`Directory::remove_tree`] goes: a run holds files and, at most, one folder of attachments.
+/// Maximum depth of [`Directory::remove_tree`]: a run contains files and, at most, one folder of
+/// attachments.
 const MAX_TREE_DEPTH: usize = 8;
 
-/// How the names of files end that are not yet whole.
+/// Suffix of the names of incomplete files.
 const TEMPORARY: &str = ".new";
 
 impl Directory {
-    /// Opens the directory at `path`, which is made, with those above it, where it does not exist.
+    /// Opens the directory at `path`, which is created, with its parents, if it doesn't exist.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -39,12 +41,12 @@ impl Directory {
         }
     }
 
-    /// Whether something stands under `name` that is not a regular file.
+    /// Whether `name` exists and is not a regular file.
     pub(crate) fn is_other_than_file(&self, name: &OsStr) -> bool {
         self.status_of(name).is_ok_and(|status| status.kind != FileType::RegularFile)
     }
 
-    /// The bytes of the regular file `name`, which may be at most `limit` bytes long.
+    /// Reads the regular file `name`, which may be at most `limit` bytes long.
     pub(crate) fn read(&self, name: &OsStr, limit: u64) -> io::Result<Vec<u8>> {
         let file = self.file(name, false)?;
         let length = file.metadata()?.len();
@@ -53,27 +55,27 @@ impl Directory {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         let mut bytes = Vec::with_capacity(length as usize);
-        // It may grow while it is read; `take` keeps the bound.
+        // The file may grow while it is read; `take` enforces the limit.
         file.take(limit).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// The first bytes of the regular file `name`, at most `length`.
+    /// Reads the start of the regular file `name`, at most `length` bytes.
     pub(crate) fn read_start(&self, name: &OsStr, length: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         self.file(name, false)?.take(length).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Puts `bytes` under `name`, durably and at once: a reader, and the next launch after a power failure, sees the old
-    /// file or the whole new one.
+    /// Writes `bytes` to `name`, durably and atomically: a reader, and the next launch after a
+    /// power failure, sees the old file or the complete new one.
     pub(crate) fn write_atomically(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
         self.replace(name, bytes, true)?;
         self.sync()
     }
 
-    /// Puts `bytes` under `name` at once, as [`write_atomically`](Self::write_atomically), but does not wait for the disk: after a
-    /// power failure the file may be empty.
+    /// Writes `bytes` to `name` atomically, like [`write_atomically`](Self::write_atomically), but
+    /// doesn't wait for the disk: after a power failure the file may be empty.
     pub(crate) fn write_quickly(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
         self.replace(name, bytes, false)
     }
@@ -90,7 +92,8 @@ impl Directory {
         written
     }
 
-    /// Removes the files that a process killed in [`write_atomically`](Self::write_atomically) left, an hour ago or more.
+    /// Removes files that a process killed in [`write_atomically`](Self::write_atomically) left
+    /// more than an hour ago.
     pub(crate) fn clear_temporaries(&self) -> io::Result<()> {
         const MIN_AGE: Duration = Duration::from_hours(1);
         for name in self.names()? {
@@ -106,7 +109,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Writes the file `name`, replacing one that is left over from an earlier try, and waits until it is on the disk, if so asked.
+    /// Writes the file `name`, replacing one left by an earlier attempt, and if `sync` is set waits
+    /// until it is on disk.
     fn write_new(&self, name: &OsStr, bytes: &[u8], sync: bool) -> io::Result<()> {
         match self.remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -117,7 +121,8 @@ impl Directory {
         if sync { file.sync_all() } else { Ok(()) }
     }
 
-    /// Removes `name` and, where it is a directory, all that is in it. Symbolic links are removed and not followed.
+    /// Removes `name` and, if it is a directory, its contents. Symbolic links are removed and not
+    /// followed.
     pub(crate) fn remove_tree(&self, name: &OsStr) -> io::Result<()> {
         self.remove_tree_to(name, MAX_TREE_DEPTH)
     }
@@ -136,7 +141,7 @@ impl Directory {
         self.remove_directory(name)
     }
 
-    /// Bytes on the disk of all files below `name`.
+    /// Returns the bytes on disk of all files below `name`.
     pub(crate) fn tree_bytes(&self, name: &OsStr) -> io::Result<u64> {
         self.tree_bytes_to(name, MAX_TREE_DEPTH)
     }
@@ -154,7 +159,7 @@ impl Directory {
     }
 }
 
-/// A kind of file in words, with its article.
+/// Returns a kind of file in words, with its article.
 pub(crate) fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a file",

@@ -1,12 +1,12 @@
-//! Why something in the store could not be done.
+//! The error of a store operation.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// Something in the store could not be done.
+/// An operation on the store failed.
 #[derive(Debug)]
 pub struct StoreError {
-    /// What was being done, as in "can't … `path`".
+    /// The operation, as in "can't … `path`".
     doing: &'static str,
     path: PathBuf,
     source: io::Error,
@@ -17,7 +17,7 @@ impl StoreError {
         move |source| Self { doing, path: path.to_owned(), source }
     }
 
-    /// The file or directory that it is about.
+    /// Returns the file or directory of the failed operation.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,18 +1,19 @@
-//! The names of directories and files in a store.
+//! Names of a store's directories and files.
 
 use std::ffi::{OsStr, OsString};
 
 use coroner_report::model::Id;
 
-/// The directory of runs.
+/// The directory of the runs.
 pub(crate) const RUNS: &str = "runs";
-/// What becomes of the directory of a run that ended by itself.
+/// The name to which the directory of a run that ended cleanly is changed.
 pub(crate) const CLEAN: &str = "clean";
 /// In a run's directory: the minidump of its crash (Windows).
 pub(crate) const MINIDUMP: &str = "minidump.dmp";
-/// Behind a minidump that is whole. Readers go by the offsets of its streams, and not by the file's length.
+/// Stored after a complete minidump. Readers use the offsets of its streams, and not the file's
+/// length.
 pub(crate) const MINIDUMP_END: [u8; 8] = *b"\0whole\0\n";
-/// Where the default folder sink writes.
+/// The folder of the default folder sink.
 pub(crate) const REPORTS: &str = "reports";
 /// Name of the file that the run holds locked.
 pub(crate) const LOCK: &str = "lock";
@@ -21,12 +22,13 @@ pub(crate) const REPORT: &str = "report";
 /// Name of the file with the run state.
 pub(crate) const STATE: &str = "state";
 
-/// The name of a run's directory.
+/// Returns the name of a run's directory.
 pub(crate) fn name_of(run: Id) -> OsString {
     run.to_string().into()
 }
 
-/// The run whose directory has this name. Of the ways to write an id only one is a name, so that no run has two.
+/// Returns the run whose directory has this name. Only one form of an id is a name, so that no run
+/// has two.
 pub(crate) fn run_of(name: &OsStr) -> Option<Id> {
     let id: Id = name.to_str()?.parse().ok()?;
     (name_of(id) == name).then_some(id)

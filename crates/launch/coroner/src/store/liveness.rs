@@ -1,20 +1,23 @@
-//! Whether a run lives whose lock is free.
+//! Whether a run lives although its lock is free.
 //!
-//! An app that closes descriptors which are not its own (`closefrom(3)`, `dup2` over them) drops the lock of its run and goes
-//! on. Its run state says which process it is, and so another can ask for that one:
+//! An app that closes descriptors that are not its own (`closefrom(3)`, `dup2` over them) drops its
+//! run's lock and continues. Its run state identifies the process, so that another process can
+//! check:
 //!
-//! * **No such process**: it has ended. The process id alone is not believed: the process must have started before the run began, to
-//!   the kernel's clock tick.
-//! * **The process lives**: so does the run, unless it was uninstalled, or its state is mapped no longer (the process has
-//!   executed another program, or is one of another boot). Where the mappings can't be read, a lease of the state file says it, as
-//!   below, and where that is refused, it lives.
-//! * **Another pid namespace** (containers that share a store): process ids say nothing. Instead the kernel is asked for a read
-//!   lease of the state file (`F_SETLEASE` in fcntl(2)), which it refuses while any process, of whichever namespace, has the
-//!   file open or mapped for writing. This needs no sign of life from the app, which may sleep for days. A child that the app
-//!   made by `fork` and that goes on keeps the run alive by it; on overlayfs, where a mapping counts for the layer below, and
-//!   where leases are refused, the lock alone decides.
-//! * **The run state does not say** (a system without `/proc`), or is a copy that a fork child made of its
-//!   parent's: the lock alone decides.
+//! * **No such process**: it has ended. The process id alone is not sufficient: the process must
+//!   have started before the run began, to the kernel's clock tick.
+//! * **The process lives**: so does the run, unless Coroner was uninstalled, or the run's state is
+//!   no longer mapped (the process has executed another program, or is one of another boot). If the
+//!   mappings can't be read, a lease of the state file decides, as below; if the lease is refused,
+//!   the run lives.
+//! * **Another pid namespace** (containers that share a store): process ids mean nothing. Instead
+//!   the kernel is asked for a read lease of the state file (`F_SETLEASE` in fcntl(2)), which it
+//!   refuses while any process, of any namespace, has the file open or mapped for writing. This
+//!   needs no sign of life from the app, which may sleep for days. A child that the app created by
+//!   `fork` and that continues keeps the run alive by this; on overlayfs, where a mapping counts
+//!   for the lower layer, and where leases are refused, the lock alone decides.
+//! * **The run state doesn't identify a process** (a system without `/proc`), or is a fork child's
+//!   copy of its parent's: the lock alone decides.
 
 use coroner_report::model::{Id, RunFacts};
 use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
@@ -22,7 +25,7 @@ use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity};
 use super::directory::Directory;
 use super::layout::STATE;
 
-/// What the run state says of the process whose run it is.
+/// The process that a run belongs to, from its run state.
 #[derive(Debug)]
 pub(super) struct Owner {
     run: Id,
@@ -30,7 +33,8 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// The owner of the run `run` in `directory`; `None` if its state does not say, or it was uninstalled.
+    /// Returns the owner of the run `run` in `directory`; `None` if its state doesn't identify one,
+    /// or Coroner was uninstalled.
     pub(super) fn of(run: Id, directory: &Directory) -> Option<Self> {
         let state = directory.read_start(STATE.as_ref(), FIXED_BYTES).ok()?;
         let facts = RunFacts::read(&state).ok()?;
@@ -38,15 +42,16 @@ impl Owner {
         facts.process.filter(|_| is_own).map(|process| Self { run, process: process.into() })
     }
 
-    /// Whether it has the id of the process `own`.
+    /// Whether the owner has the id of the process `own`.
     pub(super) fn is(&self, own: &ProcessIdentity) -> bool {
         (self.process.pid, self.process.pid_namespace) == (own.pid, own.pid_namespace)
     }
 
-    /// Whether its run lives, though the lock is free. `own` is the calling process.
+    /// Whether the owner's run lives although the lock is free. `own` is the calling process.
     pub(super) fn lives(&self, directory: &Directory, own: &ProcessIdentity) -> bool {
         match self.process.lives(own) {
-            // A run state says nothing of the boot (`ProcessIdentity::in_this_boot`): its number may be another one's in this one.
+            // A run state doesn't identify the boot (`ProcessIdentity::in_this_boot`): the process
+            // id may belong to another process in this one.
             Some(true) => self.has_mapped_its_state().or_else(|| is_open_for_writing(directory)) != Some(false),
             Some(false) => false,
             None => is_open_for_writing(directory) == Some(true),
@@ -61,12 +66,13 @@ impl Owner {
     }
 }
 
-/// Whether any process of this machine has the run state open or mapped for writing; `None` if the kernel does not say.
+/// Whether any process of this machine has the run state open or mapped for writing; `None` if the
+/// kernel doesn't tell.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn is_open_for_writing(directory: &Directory) -> Option<bool> {
     use std::os::fd::AsRawFd;
 
-    /// `asm-generic/fcntl.h`.
+    /// From `asm-generic/fcntl.h`.
     const F_SETSIG: i32 = 10;
     let state = directory.file(STATE.as_ref(), false).ok()?;
     let descriptor = state.as_raw_fd();
@@ -78,8 +84,8 @@ fn is_open_for_writing(directory: &Directory) -> Option<bool> {
             Err(std::io::Error::last_os_error().raw_os_error())
         }
     };
-    // Somebody who opens the file for writing while the lease is held has the kernel send a signal to us: SIGIO, which ends a
-    // process, unless another is asked for. SIGURG is ignored by default.
+    // If another process opens the file for writing while the lease is held, the kernel sends a
+    // signal to this process: by default SIGIO, which ends a process. SIGURG is ignored by default.
     set(F_SETSIG, libc::SIGURG).ok()?;
     match set(libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => {
@@ -91,7 +97,7 @@ fn is_open_for_writing(directory: &Directory) -> Option<bool> {
     }
 }
 
-/// Whether any process has the run state open for writing: other systems do not say.
+/// Whether any process has the run state open for writing, which other systems don't tell.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn is_open_for_writing(_directory: &Directory) -> Option<bool> {
     None

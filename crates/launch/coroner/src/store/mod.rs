@@ -1,4 +1,4 @@
-//! Where runs leave what they know: a directory per run, and what has become of those that could not be read.
+//! The store on disk: a directory per run, and the runs that could not be processed.
 //!
 //! ```text
 //! <store>/
@@ -21,8 +21,9 @@
 //!   reports/                     where the default folder sink writes
 //! ```
 //!
-//! A run belongs to its process while that lives ([`claim`]); afterwards to whoever takes its lock first. So two processes
-//! of one app may use a store at once, and one that crashes while it processes a report leaves it to the next.
+//! A run belongs to its process while that process lives ([`claim`]), and then to the first process
+//! that takes its lock. So two processes of one app may use a store at once, and a process that
+//! crashes while it processes a report leaves the report to the next one.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -56,82 +57,89 @@ pub use retention::Retention;
 pub(crate) use retention::{Kept, Worth};
 
 const BROKEN: &str = "broken";
-/// How many reports were removed since a report said so.
+/// Number of reports that were removed since a report last recorded it.
 const EVICTED: &str = "evicted";
-/// Says in words why a run stands in `broken`.
+/// Contains the reason why a run is in `broken`, in words.
 const WHY: &str = "why.txt";
-/// A run on its way out: renamed first, so that one that is half removed is never taken for a run.
+/// Prefix of a run that is being removed. It is renamed first, so that a half-removed run is never
+/// taken for a run.
 const REMOVED: &str = ".removed-";
 
-/// A store of crash reports. No descriptor is kept: an app may close what it does not know, and put files of its own there.
+/// A store of crash reports. It holds no descriptor open, because an app may close descriptors that
+/// it doesn't know and reuse their numbers.
 #[derive(Debug, Clone)]
 pub struct Store {
     path: PathBuf,
 }
 
-/// What stands in a store under one run's id, as [`Store::list`] finds it.
+/// A run in a store, as returned by [`Store::list`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoredRun {
-    /// The run.
+    /// The run's id.
     pub id: Id,
     /// When the run began.
     pub began: SystemTime,
-    /// Why it could not be processed, for one that has been set aside; `None` for one that lives or is still to be
-    /// processed.
+    /// The reason why a run that was set aside could not be processed; `None` for a run that lives
+    /// or is still to be processed.
     pub broken: Option<String>,
     /// The run's directory.
     pub path: PathBuf,
 }
 
-/// What [`Store::unprocessed`] found.
+/// Result of [`Store::unprocessed`].
 #[derive(Debug, Default)]
 pub(crate) struct Unprocessed {
     /// Runs that may have ended, oldest first.
     pub(crate) runs: Vec<ListedRun>,
-    /// What stands in `runs` and is not a run, with the reason. It is left where it is.
+    /// Entries of `runs` that are not runs, with the reason. They are left where they are.
     pub(crate) foreign: Vec<(PathBuf, String)>,
 }
 
-/// A run in the store. No descriptor is held for it: there may be more of them than a process may have.
+/// A run in the store. No descriptor is held for it: there may be more runs than a process may have
+/// descriptors.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedRun {
     pub(crate) id: Id,
-    /// When its directory's lock was made, which is when the run began.
+    /// When the lock in the run's directory was created, which is when the run began.
     pub(crate) began: SystemTime,
-    /// Nobody has released what was reserved for its report and not used.
+    /// Whether the reserved and unused part of the run's report file has not been released yet.
     pub(crate) has_reserved: bool,
-    /// What it was processing when its state was last written.
+    /// The report that the run was processing when its state was last written.
     pub(crate) processing: Option<Processing>,
-    /// How far its processing has come, by a look without a claim.
+    /// How far processing the run has come, read without a claim.
     pub(crate) progress: Progress,
-    /// By a look at its names and at how its first report begins, there is a report. In a run without, one may still stand in the
-    /// spare place.
+    /// Whether there is a report, judging by the file names and the start of the first report. A
+    /// run without one may still have a report in the spare place.
     pub(crate) has_report: bool,
-    /// What it takes on the disk.
+    /// Bytes that the run's report and state take on the disk.
     pub(crate) bytes: u64,
 }
 
 impl Store {
-    /// Opens the store at `path`, which is made where it does not exist, for its owner only (mode 0700). Where its group or
-    /// others may write in one that exists, that is taken from them.
+    /// Opens the store at `path`, which is created if it doesn't exist, for its owner only (mode
+    /// 0700).
+    ///
+    /// If its group or others may write to an existing store, that permission is removed.
     ///
     /// # Errors
-    /// It can't be made or opened; it, or a directory in it, is a symbolic link or belongs to another user, who could read
-    /// reports or replace them.
+    /// An error if the store can't be created or opened; if the store or a directory in it is a
+    /// symbolic link; or if one belongs to another user, who could read or replace reports.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let store = Self::open_with_runs(path)?.0;
         store.make_private()?;
         Ok(store)
     }
 
-    /// As [`open`](Self::open), without a look at other directories than that of the runs: a launch with nothing to deliver has no use
-    /// for them. And how many runs there are, if the file system says so in a look at the directory (most count two names of it, and one
-    /// for each directory in it): it must have counted the store's well.
+    /// Like [`open`](Self::open), but checks no directory except that of the runs: a launch with
+    /// nothing to deliver doesn't need the others. Also returns the number of runs, if the file
+    /// system provides it in the directory's link count (most count two links, and one for each
+    /// subdirectory) and its count of the store is plausible.
     pub(crate) fn open_with_runs(path: &Path) -> Result<(Self, Option<u64>), StoreError> {
         let store = Self { path: path.to_owned() };
         let user = user();
-        // In most launches there is nothing to make. Who could exchange the store afterwards could do so before it is opened, too.
+        // In most launches there is nothing to create. An attacker who could replace the store
+        // afterwards could also do so before it is opened.
         let as_wanted = |path: &Path| Status::at(path).ok().filter(|status| status.is_private_directory_of(user));
         let runs = path.join(RUNS);
         if let Some(root) = as_wanted(path)
@@ -148,7 +156,8 @@ impl Store {
         Ok((store, None))
     }
 
-    /// Makes sure that only this user can write in the directories of what is delivered or set aside.
+    /// Makes sure that only this user can write to the directories of delivered and set-aside
+    /// reports.
     fn make_private(&self) -> Result<(), StoreError> {
         for name in [BROKEN, REPORTS] {
             match self.root().and_then(|root| root.subdirectory(name.as_ref())?.make_private()) {
@@ -161,31 +170,32 @@ impl Store {
         Ok(())
     }
 
-    /// Opens the store at `path` without making anything.
+    /// Opens the store at `path` without creating anything.
     ///
     /// # Errors
-    /// There is no store: no directory, or none with a directory `runs` in it.
+    /// An error if `path` is not a directory, or contains no directory `runs`.
     pub fn open_existing(path: &Path) -> Result<Self, StoreError> {
         let root = Directory::open(path).map_err(StoreError::at("open the store", path))?;
         root.subdirectory(RUNS.as_ref()).map_err(StoreError::at("open", &path.join(RUNS)))?;
         Ok(Self { path: path.to_owned() })
     }
 
-    /// The store's directory.
+    /// Returns the store's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All runs in the store, living, ended and broken, oldest first. Nothing is taken or changed.
+    /// Returns all runs in the store, living, ended and broken, oldest first. Nothing is claimed or
+    /// changed.
     ///
     /// # Errors
-    /// A directory of the store can't be read.
+    /// An error if a directory of the store can't be read.
     pub fn list(&self) -> Result<Vec<StoredRun>, StoreError> {
         let mut list = Vec::new();
         let mut collect = |directory: &Directory, broken: bool| -> io::Result<()> {
             for name in directory.names()? {
                 let Some(id) = run_of(&name) else { continue };
-                // It may be removed by its owner while we look.
+                // The run's owner may remove it in the meantime.
                 let Ok(run) = directory.subdirectory(&name) else { continue };
                 let lock = run.status_of(LOCK.as_ref()).or_else(|_| run.status());
                 let began = lock.map_or(SystemTime::UNIX_EPOCH, |status| status.modified);
@@ -208,8 +218,11 @@ impl Store {
         Ok(list)
     }
 
-    /// Who took which crash signal from Coroner in the run that began last, in words, if it was seen: what
-    /// [`LastRun::signals_taken`] says at the next launch. Nothing is taken or changed.
+    /// Describes which code took which crash signal from Coroner in the run that began last, if
+    /// detected.
+    ///
+    /// This is what [`LastRun::signals_taken`] contains at the next launch. Nothing is claimed or
+    /// changed.
     pub fn signals_taken(&self) -> Option<String> {
         let runs = self.list().unwrap_or_default();
         match runs.iter().rfind(|run| run.broken.is_none()) {
@@ -221,14 +234,15 @@ impl Store {
         }
     }
 
-    /// Whether there is a run other than `own` at all, so that an app without anything pending starts no thread.
+    /// Whether there is any run other than `own`, so that an app with nothing pending starts no
+    /// thread.
     pub(crate) fn has_other_runs(&self, own: Id) -> bool {
         let own = name_of(own);
         self.runs().and_then(|runs| runs.names()).is_ok_and(|names| names.iter().any(|name| *name != own))
     }
 
-    /// Whether a run other than `own` crashed so soon after its beginning, and no launch has looked at it yet. A few system calls
-    /// for each run, since install waits for the answer.
+    /// Whether a run other than `own` crashed within `time` of its beginning, and no launch has
+    /// processed it yet. Takes a few system calls per run, because install waits for the answer.
     pub(crate) fn crashed_within(&self, time: Duration, own: Id) -> bool {
         let own = name_of(own);
         let runs = self.runs().and_then(|directory| directory.names()).unwrap_or_default();
@@ -237,7 +251,7 @@ impl Store {
             if run.status_of(progress::FILE.as_ref()).is_ok() {
                 return false;
             }
-            // What is not read counts as zeros.
+            // Bytes that were not read count as zeros.
             let start = run.read_start(STATE.as_ref(), FIXED_BYTES).unwrap_or_default();
             let lifecycle = RunFacts::read(&start).ok().map(|facts| facts.lifecycle);
             let crashed = lifecycle.filter(|lifecycle| lifecycle.exit == ExitKind::CRASHED);
@@ -250,7 +264,8 @@ impl Store {
         })
     }
 
-    /// The runs in the store but `own`, the calling process's living one, and clears away what earlier removals left half-done.
+    /// Lists the runs in the store except `own`, the calling process's living one, and removes what
+    /// earlier removals left half-done.
     pub(crate) fn unprocessed(&self, own: Option<Id>) -> io::Result<Unprocessed> {
         let mut found = Unprocessed::default();
         self.make_private().map_err(io::Error::other)?;
@@ -260,7 +275,7 @@ impl Store {
                 let _ = runs.remove_tree(&name);
                 continue;
             }
-            // It may be removed by its owner while we look.
+            // The run's owner may remove it in the meantime.
             let Ok(status) = runs.status_of(&name) else { continue };
             match run_of(&name).filter(|_| status.kind == FileType::Directory) {
                 Some(id) if own == Some(id) => {}
@@ -271,12 +286,13 @@ impl Store {
                 }
             }
         }
-        // File systems count in ticks of some milliseconds: of runs that began in one, the order is at least always the same.
+        // File systems count in ticks of some milliseconds: runs that began in one tick at least
+        // always have the same order.
         found.runs.sort_unstable_by_key(|run| (run.began, run.id));
         Ok(found)
     }
 
-    /// What a look at a run says, a few system calls however large its files are.
+    /// Describes a run, with a few system calls however large its files are.
     fn listed(runs: &Directory, id: Id, name: &OsStr) -> Option<ListedRun> {
         let run = match runs.subdirectory(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -303,34 +319,36 @@ impl Store {
         })
     }
 
-    /// Takes a run if it has ended. `process` is the calling process.
+    /// Claims a run if it has ended. `process` is the calling process.
     ///
     /// # Errors
-    /// `InvalidData`: what stands there is not a run. Anything else: it can't be taken now, for want of descriptors or memory.
+    /// `InvalidData` if the entry is not a run. Any other error if it can't be claimed now, for
+    /// example without descriptors or memory.
     pub(crate) fn claim(&self, id: Id, process: &ProcessIdentity) -> io::Result<Claim> {
         claim::claim(&self.runs()?, id, process)
     }
 
-    /// The directory of this process's own run, and the reports in it by their numbers.
+    /// Returns the directory of this process's own run, and the reports in it with their numbers.
     pub(crate) fn reports_of(&self, own: Id) -> io::Result<(Directory, Vec<(u32, OsString)>)> {
         let directory = self.runs()?.subdirectory(&name_of(own))?;
         let reports = raw_run::numbered(&directory)?;
         Ok((directory, reports))
     }
 
-    /// Removes a run that is done with.
+    /// Removes a run that has been processed.
     pub(crate) fn remove(&self, run: EndedRun) -> io::Result<()> {
         let name = name_of(run.id);
-        // What says that it is done goes after what it is done with.
+        // The files that record that the run is done are removed after the others.
         let last = [STATE, REPORT, progress::FILE, LOCK];
         self.runs()?.remove_held(&name, &last, || drop(run))
     }
 
-    /// Moves a run that can't be processed to `broken`, all its files as they are, and notes why. Returns where it is.
+    /// Moves a run that can't be processed to `broken`, with its files unchanged, and records the
+    /// reason. Returns its new path.
     pub(crate) fn set_aside(&self, run: &EndedRun, why: &str) -> io::Result<PathBuf> {
         let root = self.root()?;
         let broken = match root.create_subdirectory(BROKEN.as_ref()) {
-            // Somebody has put something else there: it is kept, beside.
+            // The entry is something else: it is kept under another name.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 root.rename(BROKEN.as_ref(), &root, format!("{BROKEN}-{}", run.id).as_ref())?;
                 root.create_subdirectory(BROKEN.as_ref())?
@@ -338,7 +356,7 @@ impl Store {
             made => made?,
         };
         let name = name_of(run.id);
-        // The note is worth less than the run: on a full disk it is left out.
+        // The reason is less valuable than the run: on a full disk it is left out.
         let noted = run.directory.write_atomically(WHY.as_ref(), format!("{why}\n").as_bytes());
         self.runs()?.move_held(&name, &broken, LOCK.as_ref())?;
         if let Err(error) = noted {
@@ -349,8 +367,8 @@ impl Store {
         Ok(broken.path().join(name))
     }
 
-    /// Removes ended runs (never `own`, nor others that live) and broken ones until what is left is within `retention`. Returns how
-    /// many reports went, and how many runs without one.
+    /// Removes ended runs (never `own`, nor others that live) and broken ones until the rest is
+    /// within `retention`. Returns how many reports were removed, and how many runs without one.
     pub(crate) fn enforce(&self, retention: &Retention, own: Id, now: SystemTime) -> io::Result<Evicted> {
         enum Item {
             Ended(Id),
@@ -372,7 +390,8 @@ impl Store {
             let bytes = broken.as_ref().and_then(|broken| broken.tree_bytes(&name).ok()).unwrap_or(0);
             items.push(Kept { since: status.modified, worth: Worth::Partial, bytes, item: Item::Broken(name) });
         }
-        // Which runs have ended and what they are worth takes reading them: only if there is too much, whatever they are.
+        // Finding out which runs have ended and what they are worth takes reading them: only done
+        // if there are too many, whatever they are.
         let smallest = Retention {
             number: retention.number.min(retention.runs),
             runs: retention.number.min(retention.runs),
@@ -409,13 +428,14 @@ impl Store {
         Ok(evicted)
     }
 
-    /// How many reports went since a report said so.
+    /// Returns the number of reports that were removed since a report last recorded it.
     pub(crate) fn evicted(&self) -> u64 {
         let text = self.root().and_then(|directory| directory.read(EVICTED.as_ref(), 32)).unwrap_or_default();
         String::from_utf8_lossy(&text).trim().parse().unwrap_or(0)
     }
 
-    /// Records how many reports went since a report said so. Where that can't be written, the number is lost.
+    /// Stores the number of reports that were removed since a report last recorded it. If it can't
+    /// be written, the number is lost.
     pub(crate) fn set_evicted(&self, count: u64) {
         let _ = match count {
             0 => self.root().and_then(|directory| directory.remove_file(EVICTED.as_ref())),
@@ -425,7 +445,7 @@ impl Store {
         };
     }
 
-    /// Makes the directory of a run that ended at `time`.
+    /// Creates the directory of a run that ended at `time`.
     pub(crate) fn make_ended(&self, id: Id, time: SystemTime) -> io::Result<Directory> {
         let runs = self.runs()?;
         let run = runs.subdirectory(&name_of(id)).or_else(|_| runs.create_subdirectory(&name_of(id)))?;
@@ -434,7 +454,7 @@ impl Store {
         Ok(run)
     }
 
-    /// The store's directory.
+    /// Opens the store's directory.
     pub(crate) fn root(&self) -> io::Result<Directory> {
         Directory::open(&self.path)
     }
@@ -444,16 +464,16 @@ impl Store {
     }
 }
 
-/// What went to keep the store within its limits.
+/// Numbers of what was removed to keep the store within its limits.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Evicted {
-    /// Runs with a report, and broken ones.
+    /// Runs with a report, and broken runs.
     pub(crate) reports: usize,
-    /// Runs without.
+    /// Runs without a report.
     pub(crate) runs: usize,
 }
 
-/// What would be lost with a run.
+/// Returns what would be lost with a run.
 fn worth(run: &EndedRun) -> Worth {
     let Ok(raw) = run.raw() else { return Worth::Partial };
     let written: Vec<_> = raw.reports.iter().filter(|report| is_written(report)).collect();
@@ -465,7 +485,8 @@ fn worth(run: &EndedRun) -> Worth {
     }
 }
 
-/// Whether there is no such directory; what else stands there is not looked at, and not followed.
+/// Whether the error means that there is no such directory. Another kind of entry is not examined,
+/// and a link is not followed.
 fn is_no_directory(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

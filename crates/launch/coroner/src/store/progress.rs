@@ -1,8 +1,9 @@
-//! How far the processing of one run has come, kept in its directory so that a crash loses neither the report nor the
-//! knowledge of who has it already.
+//! Progress of processing one run.
 //!
-//! The file is `progress.json`, replaced as a whole at each step. Of a step that was not written, the worst that follows
-//! is that a sink gets a report a second time, which sinks take by event id as the same.
+//! It is kept in the run's directory so that a crash loses neither the report nor the record of
+//! which sinks have it. The file `progress.json` is replaced as a whole at each step. If a step is
+//! not written, the worst consequence is that a sink gets a report a second time; sinks recognize
+//! it by its event id.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -15,53 +16,56 @@ use super::directory::Directory;
 use super::raw_run;
 
 pub(super) const FILE: &str = "progress.json";
-/// What sinks said of reports while the run's process went on, by the reports' numbers.
+/// Sinks' answers about reports while the run's process continued, by the reports' numbers.
 pub(crate) const LIVE: &str = "live.json";
 
-/// What each sink said of one report, by the sink's name.
+/// The sinks' answers about one report, by sink name.
 pub(crate) type Answers = BTreeMap<String, SinkState>;
 
-/// Many sinks with long reasons for rejecting stay far below it.
+/// Many sinks with long reasons for rejections stay far below this limit.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// The contents of `progress.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Progress {
-    /// How many times processing ended by a fault or a panic of its own. That it was killed is no evidence against the report.
+    /// Number of times that processing ended in a fault or panic of its own. A kill is no evidence
+    /// against the report and doesn't count.
     pub(crate) attempts: u32,
-    /// The app has been notified of the run's outcome.
+    /// Whether the app has been notified of the run's outcome.
     pub(crate) notified: bool,
-    /// Its reports were offered to the sinks as the crash left them.
+    /// Whether the run's reports were offered to the sinks as the crash left them.
     pub(crate) stored_early: bool,
-    /// All sinks have stored all of them then.
+    /// Whether all sinks stored all of the reports then.
     pub(crate) stored: bool,
-    /// One of them was whole then.
+    /// Whether one of the reports was complete then.
     pub(crate) whole: bool,
-    /// How many launches have begun to name its reports, and ended before that was done.
+    /// Number of launches that began to name the run's reports and ended before that was done.
     pub(crate) unnamed: u32,
-    /// How many launches have found it stored early and not done: each ended before its delivery thread came to it.
+    /// Number of launches that found the run stored early and not done: each ended before its
+    /// delivery thread got to it.
     pub(crate) cut_short: u32,
-    /// That this run crashed while it processed another has been counted against that one.
+    /// Whether this run's crash while it processed another run has been counted against that other
+    /// run.
     pub(crate) counted: bool,
-    /// For each of the run's reports (0 is the first), what each sink said of it, by the sink's name. A sink that is not
-    /// here was not asked yet.
+    /// For each of the run's reports (0 is the first), the sinks' answers by sink name. A sink that
+    /// is missing here has not been asked yet.
     pub(crate) reports: BTreeMap<u32, Answers>,
 }
 
-/// What one sink said of one report.
+/// A sink's answer about one report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SinkState {
-    /// It has it.
+    /// The sink has accepted the report.
     Delivered,
-    /// It will never take it.
+    /// The sink will never accept the report.
     Rejected { reason: String },
-    /// It wants to be asked again.
+    /// The sink wants the report again later.
     Retry {
-        /// Not before this time, in seconds since 1970 (UTC).
+        /// Earliest time of the next attempt, in seconds since 1970 (UTC).
         not_before: u64,
-        /// How many times it has been asked.
+        /// Number of attempts so far.
         tries: u32,
         reason: String,
     },
@@ -73,8 +77,8 @@ impl SinkState {
         matches!(self, Self::Delivered | Self::Rejected { .. })
     }
 
-    /// Whether the sink may be asked at `now`. A `not_before` more than a day ahead is a clock that was wrong when it was
-    /// written, or is now, and does not hold anything back for years.
+    /// Whether the sink may be asked at `now`. A `not_before` more than a day ahead means that the
+    /// clock was wrong when it was written, or is wrong now, and doesn't delay the report.
     pub(crate) fn may_be_asked(&self, now: SystemTime) -> bool {
         const MAX_WAIT: u64 = 24 * 60 * 60;
         match self {
@@ -88,9 +92,9 @@ impl SinkState {
 }
 
 impl Progress {
-    /// Reads it from a run's directory. A run without the file was never processed; a file that can't be understood is
-    /// one that a damaged disk or another program wrote, and counts as one attempt. What is no file (a directory, a named pipe)
-    /// is removed.
+    /// Reads the progress from a run's directory. A run without the file was never processed. An
+    /// invalid file was written by a damaged disk or another program, and counts as one attempt. An
+    /// entry that is not a file (a directory, a named pipe) is removed.
     pub(crate) fn read(run: &Directory) -> io::Result<Self> {
         match run.read(OsStr::new(FILE), MAX_BYTES) {
             Ok(bytes) => Ok(Self::of_bytes(&bytes)),
@@ -104,12 +108,12 @@ impl Progress {
         }
     }
 
-    /// What stands there, for a run that nobody has claimed: a cheap look that changes nothing.
+    /// Reads the progress of a run that is not claimed: cheap, and changes nothing.
     pub(super) fn peek(run: &Directory) -> Self {
         run.read(OsStr::new(FILE), MAX_BYTES).map_or_else(|_| Self::default(), |bytes| Self::of_bytes(&bytes))
     }
 
-    /// What the run's own process has done.
+    /// Returns the progress that the run's own process has made.
     fn of_living(run: &Directory) -> Self {
         let bytes = run.read(OsStr::new(LIVE), MAX_BYTES).unwrap_or_default();
         let mut said: BTreeMap<u32, Answers> = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -127,7 +131,8 @@ impl Progress {
         Self { attempts: 1, ..Self::default() }
     }
 
-    /// An empty file is what a power failure leaves, and no attempt.
+    /// Parses the file. An empty file results from a power failure, and doesn't count as an
+    /// attempt.
     fn of_bytes(bytes: &[u8]) -> Self {
         if bytes.is_empty() {
             return Self::default();
@@ -135,14 +140,15 @@ impl Progress {
         serde_json::from_slice(bytes).unwrap_or_else(|_| Self::damaged())
     }
 
-    /// Writes it, and does not wait for the disk: what a power failure takes from it is that a sink was asked, and sinks know a report
-    /// that they have by its id.
+    /// Writes the progress without waiting for the disk: a power failure can only lose that a sink
+    /// was asked, and sinks recognize a report that they have by its id.
     pub(crate) fn write(&self, run: &Directory) -> io::Result<()> {
         run.write_quickly(OsStr::new(FILE), &serde_json::to_vec(self)?)
     }
 }
 
-/// What a `progress.json` of these bytes is written as again, and how many sinks may be asked at `now`: for the fuzz target.
+/// For the fuzz target: parses `bytes` as `progress.json`, and returns it written again and how
+/// many sinks may be asked at `now`.
 #[doc(hidden)]
 pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
     let progress = Progress::of_bytes(bytes);

@@ -12,22 +12,24 @@ use super::layout::{MINIDUMP, MINIDUMP_END, REPORT, STATE};
 use crate::system_report;
 use crate::termination;
 
-/// What the names of reports after the first begin with.
+/// Prefix of the names of reports after the first.
 const LATER_REPORT: &str = "report-";
-/// Bytes at the end of the first report's file that are a report by themselves: of a crash that could open no file, as in a process
-/// without descriptors, or a child that may not write to the store.
+/// Length in bytes of the spare report at the end of the first report's file: the report of a crash
+/// that could open no file, as in a process without descriptors, or a child that may not write to
+/// the store.
 const SPARE_REPORT: usize = 128 << 10;
-/// Most reports of one run that are processed: eight crashes, sixteen handled exceptions and sixteen hangs.
+/// Maximum number of reports of one run that are processed: eight crashes, sixteen handled
+/// exceptions and sixteen hangs.
 const MAX_REPORTS: usize = 40;
-/// Longest report read, in bytes: many times what capture can reserve.
+/// Maximum length in bytes of a report that is read: many times what capture can reserve.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
-/// Longest run state read, in bytes.
+/// Maximum length in bytes of a run state that is read.
 const MAX_STATE_BYTES: u64 = 64 << 20;
 
-/// Longest account of an end without a word, bytes.
+/// Maximum length in bytes of the file with the cause of an unexplained end.
 const MAX_TERMINATION: u64 = 64 << 10;
 
-/// Whether the system came to the end of the run's minidump before the process ended.
+/// Whether the system finished writing the run's minidump before the process ended.
 fn has_whole_minidump(run: &Directory) -> bool {
     let Ok(mut file) = run.file(MINIDUMP.as_ref(), false) else { return false };
     let mut end = MINIDUMP_END.map(|byte| !byte);
@@ -35,7 +37,7 @@ fn has_whole_minidump(run: &Directory) -> bool {
     at_end.and_then(|_| file.read_exact(&mut end)).is_ok() && end == MINIDUMP_END
 }
 
-/// The place of a report among those of its run, by its file's name; `None` for other files.
+/// Returns the number of a report in its run, by its file name; `None` for other files.
 fn number_of(name: &OsStr) -> Option<u32> {
     match name.to_str()? {
         REPORT => Some(1),
@@ -43,7 +45,7 @@ fn number_of(name: &OsStr) -> Option<u32> {
     }
 }
 
-/// The reports in a run's directory, by their numbers.
+/// Returns the reports in a run's directory with their numbers, sorted.
 pub(super) fn numbered(run: &Directory) -> io::Result<Vec<(u32, OsString)>> {
     let names = run.names()?.into_iter();
     let mut numbered: Vec<_> = names.filter_map(|name| Some((number_of(&name)?, name))).collect();
@@ -58,29 +60,32 @@ pub(super) fn is_report(name: &OsStr) -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// How many runs this thread has read.
+    /// Number of runs that this thread has read.
     pub(crate) static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// The files of one run, as they are on the disk.
+/// One run's files as they are on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawRun {
-    /// The run, which the name of its directory says; `None` if that is no run's.
+    /// The run's id from the name of its directory; `None` if that is not a run's name.
     pub run: Option<Id>,
-    /// The report files, first crash first. There is more than one where a process went on after a crash and had another.
-    /// A file is all zeros where the run did not crash, and has zeros after the report where it was reserved larger than
-    /// what was written. A crash that left no report and is known from the run state has a report that was made from it: a
-    /// header, to which the run state adds the rest.
+    /// The report files, first crash first. There are several if the process continued after a
+    /// crash and had another.
+    ///
+    /// A file is all zeros if the run did not crash, and has zeros after the report if more was
+    /// reserved than written. For a crash that left no report and is known from the run state, a
+    /// report is created from it: a header, to which the run state adds the rest.
     pub reports: Vec<Vec<u8>>,
-    /// The run state file; empty where there is none.
+    /// The run state file; empty if there is none.
     pub state: Vec<u8>,
-    /// What the system said of the run's end, at a later launch; empty where it said nothing.
+    /// The system's record of the run's end, from a later launch; empty if there is none.
     pub system: Vec<u8>,
-    /// Why it ended without a word, as the first launch that looked at it found out.
+    /// The cause of an unexplained end, as determined by the first launch that processed the run.
     pub termination: Option<Termination>,
-    /// Which of the reports was made of what the system said, and has nothing but a header.
+    /// Index of the report that was created from the system's record, and contains nothing but a
+    /// header.
     pub(crate) made_of_system: Option<usize>,
-    /// Where the minidump of its crash is, if the system made one.
+    /// Path of the minidump of the run's crash, if the system wrote one.
     pub(crate) minidump: Option<PathBuf>,
 }
 
@@ -90,7 +95,7 @@ impl RawRun {
         run.read(name, MAX_REPORT_BYTES)
     }
 
-    /// Reads the files in a run's directory as they are; `id` is the run's, where that is known.
+    /// Reads the files in a run's directory as they are; `id` is the run's, if known.
     pub(crate) fn read_files(run: &Directory, id: Option<Id>) -> io::Result<Self> {
         #[cfg(test)]
         READ.with(|read| read.set(read.get() + 1));
@@ -106,7 +111,7 @@ impl RawRun {
             && let Some(at) = first.len().checked_sub(SPARE_REPORT)
         {
             let spare = &first[at..];
-            // Whoever took it may have ended before it wrote anything.
+            // The process that took the spare report may have ended before it wrote anything.
             let is_taken_only = spare.iter().take(SPARE_REPORT - 4).all(|byte| *byte == 0);
             let spare = spare.starts_with(&FILE_PREFIX).then(|| spare.to_vec());
             if is_taken_only || spare.is_some() {

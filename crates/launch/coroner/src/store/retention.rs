@@ -1,9 +1,11 @@
-//! How much a store or a folder of reports may hold, and what has to go first.
+//! Limits of a store or a folder of reports, and the order in which items are removed.
 
 use std::time::{Duration, SystemTime};
 
-/// What may be kept: numbers, an age and a size. Runs without a report go first, then reports that are not whole, then whole
-/// ones; and of each kind the oldest first, whichever limit is passed.
+/// Limits on stored reports and runs: number, age and size.
+///
+/// If any limit is exceeded, runs without a report are removed first, then incomplete reports, then
+/// complete ones; of each kind the oldest first.
 ///
 /// ```
 /// use std::time::Duration;
@@ -13,36 +15,37 @@ use std::time::{Duration, SystemTime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Retention {
-    /// Most reports kept. Default: 100.
+    /// Maximum number of reports. Default: 100.
     pub number: usize,
-    /// Most ended runs kept that left no report: they wait where reports are not delivered. Default: 100.
+    /// Maximum number of ended runs without a report, which wait if reports are not delivered.
+    /// Default: 100.
     pub runs: usize,
-    /// Oldest report kept, by the start of the run that it is of. Default: 90 days.
+    /// Maximum age of a report, counted from the start of its run. Default: 90 days.
     pub age: Duration,
-    /// Most bytes on the disk, all reports together. Default: 64 MiB.
+    /// Maximum bytes on disk of all reports together. Default: 64 MiB.
     pub bytes: u64,
 }
 
 impl Retention {
-    /// Most reports kept.
+    /// Sets the maximum number of reports.
     #[must_use]
     pub fn number(self, number: usize) -> Self {
         Self { number, ..self }
     }
 
-    /// Most ended runs kept that left no report.
+    /// Sets the maximum number of ended runs without a report.
     #[must_use]
     pub fn runs(self, runs: usize) -> Self {
         Self { runs, ..self }
     }
 
-    /// Oldest report kept, by the start of the run that it is of.
+    /// Sets the maximum age of a report, counted from the start of its run.
     #[must_use]
     pub fn age(self, age: Duration) -> Self {
         Self { age, ..self }
     }
 
-    /// Most bytes on the disk, all reports together.
+    /// Sets the maximum bytes on disk of all reports together.
     #[must_use]
     pub fn bytes(self, bytes: u64) -> Self {
         Self { bytes, ..self }
@@ -55,20 +58,20 @@ impl Default for Retention {
     }
 }
 
-/// What would be lost with an item, from the least on.
+/// The value of an item that would be lost with it, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Worth {
     /// How a run ended, but no report.
     Run,
     /// A run whose reports all sinks have stored as the crash left them.
     Stored,
-    /// A report that is not whole, or can't be read.
+    /// An incomplete or unreadable report.
     Partial,
-    /// A whole report.
+    /// A complete report.
     Report,
 }
 
-/// One thing that a limit counts.
+/// An item that counts towards a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kept<T> {
     pub(crate) item: T,
@@ -78,10 +81,11 @@ pub(crate) struct Kept<T> {
 }
 
 impl Retention {
-    /// What has to go of what is there, in the order in which it goes.
+    /// Returns the items that exceed the limits, in the order in which they are to be removed.
     ///
-    /// A time in the future (a clock set back) counts as now: such an item is neither too old nor immortal, since it is
-    /// the newest and goes by number and size as the others do.
+    /// A time in the future (a clock that was set back) counts as now: such an item is neither too
+    /// old nor immortal, because it is the newest and is removed by number and size as the others
+    /// are.
     pub(crate) fn beyond<T>(&self, items: Vec<Kept<T>>, now: SystemTime) -> Vec<Kept<T>> {
         let places = items.iter().enumerate();
         let places = places.map(|(item, kept)| Kept { item, worth: kept.worth, since: kept.since, bytes: kept.bytes });
@@ -90,7 +94,7 @@ impl Retention {
         goes.into_iter().filter_map(|place| items[place].take()).collect()
     }
 
-    /// The places of what has to go in a list of all.
+    /// Returns the indexes of the items that exceed the limits.
     pub(crate) fn places_beyond(&self, mut items: Vec<Kept<usize>>, now: SystemTime) -> Vec<usize> {
         items.sort_unstable_by_key(|kept| (kept.worth, kept.since, kept.item));
         let mut bytes: u64 = items.iter().fold(0, |sum, kept| sum.saturating_add(kept.bytes));

@@ -1,4 +1,4 @@
-//! By descriptors: unix.
+//! Directories by descriptor (Unix).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
@@ -15,30 +15,31 @@ use rustix::io::Errno;
 
 use super::kind_name;
 
-/// An open directory. Names given to its functions are single components: a name with a `/` in it, `.` and `..` are
-/// refused.
+/// An open directory. Names passed to its methods are single components: a name that contains `/`
+/// or is `.` or `..` is rejected.
 #[derive(Debug)]
 pub(crate) struct Directory {
     descriptor: OwnedFd,
     path: PathBuf,
 }
 
-/// What stands under a name in a directory.
+/// Metadata of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) kind: FileType,
     /// Length in bytes.
     pub(crate) length: u64,
-    /// Bytes that it takes on the disk, which for a file reserved ahead of time or with holes is not its length.
+    /// Bytes on disk, which differ from the length of a file that is reserved ahead of time or has
+    /// holes.
     pub(crate) disk_bytes: u64,
     pub(crate) modified: SystemTime,
-    /// Device and inode: which file it is, whatever its name.
+    /// Device and inode, which identify the file whatever its name.
     pub(crate) identity: (u64, u64),
-    /// Owner's user id.
+    /// User id of the owner.
     pub(crate) owner: u32,
     /// Permission bits.
     pub(crate) mode: u32,
-    /// Names of it; on most file systems a directory has two, and one for each directory in it.
+    /// Number of links; on most file systems a directory has two, and one for each subdirectory.
     pub(crate) links: u64,
 }
 
@@ -63,23 +64,23 @@ impl Status {
 }
 
 impl Status {
-    /// What stands at `path`, a symbolic link being itself and not what it points to.
+    /// Returns the status of `path`; of a symbolic link, not of its target.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         Ok(Self::of(&rustix::fs::lstat(path)?))
     }
 
-    /// What an open file is.
+    /// Returns the status of an open file.
     pub(crate) fn of_file(file: &File) -> io::Result<Self> {
         Ok(Self::of(&rustix::fs::fstat(file)?))
     }
 
-    /// Whether it is a directory of that user, in which nobody else can write.
+    /// Whether it is a directory of that user in which only the user can write.
     pub(crate) fn is_private_directory_of(&self, user: u32) -> bool {
         let others_write = (Mode::WGRP | Mode::WOTH).bits();
         self.kind == FileType::Directory && self.owner == user && self.mode & u32::from(others_write) == 0
     }
 
-    /// Whether there are parts of the file that take no room.
+    /// Whether parts of the file take no space on disk.
     pub(crate) fn has_holes(&self) -> bool {
         self.disk_bytes < self.length
     }
@@ -93,7 +94,8 @@ impl Directory {
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Where it was when it was opened: for messages, and for those who can't take a descriptor.
+    /// Returns the directory's path when it was opened: for messages, and for callers that can't
+    /// take a descriptor.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -102,13 +104,14 @@ impl Directory {
         Ok(Status::of(&rustix::fs::fstat(&self.descriptor)?))
     }
 
-    /// Makes sure that only this user can write in it: it must be this user's, and is taken from the group and others where they
-    /// may write. Root, too, uses no directory of another user, who could exchange what is in it.
+    /// Makes sure that only this user can write in the directory: it must belong to the user, and
+    /// write permission of the group and others is removed. Root doesn't use directories of other
+    /// users either, who could replace their contents.
     pub(crate) fn make_private(&self) -> io::Result<()> {
         self.make_private_of(user())
     }
 
-    /// As [`make_private`](Self::make_private), by that user.
+    /// Like [`make_private`](Self::make_private), for that user.
     pub(crate) fn make_private_of(&self, user: u32) -> io::Result<()> {
         let status = self.status()?;
         if status.owner != user {
@@ -123,7 +126,7 @@ impl Directory {
         Ok(())
     }
 
-    /// The names in it, sorted, without `.` and `..`.
+    /// Returns the names in the directory, sorted, without `.` and `..`.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.descriptor)? {
@@ -137,7 +140,7 @@ impl Directory {
         Ok(names)
     }
 
-    /// What stands under `name`, a symbolic link being itself and not what it points to.
+    /// Returns the status of `name`; of a symbolic link, not of its target.
     pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
         let name = component(name)?;
         Ok(Status::of(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
@@ -150,7 +153,7 @@ impl Directory {
         Ok(Self { descriptor, path: self.path.join(name) })
     }
 
-    /// Opens the directory `name` in this one, and makes it where it does not exist.
+    /// Opens the directory `name` in this one, and creates it if it doesn't exist.
     pub(crate) fn create_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
         match rustix::fs::mkdirat(&self.descriptor, component(name)?, Mode::RWXU) {
             Ok(()) | Err(rustix::io::Errno::EXIST) => self.subdirectory(name),
@@ -158,9 +161,9 @@ impl Directory {
         }
     }
 
-    /// Opens the regular file `name` to read (and write, if so asked).
+    /// Opens the regular file `name` for reading, and also for writing if `write` is set.
     ///
-    /// A named pipe or a device under that name is an error and never waited for.
+    /// A named pipe or a device of that name is an error, and never blocks.
     pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -172,22 +175,22 @@ impl Directory {
         Ok(File::from(descriptor))
     }
 
-    /// Makes the file `name` to write to it.
+    /// Creates the file `name` for writing.
     pub(crate) fn new_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?))
     }
 
-    /// Makes a hole of the zeros at the end of the file `name`, unless it has holes already. The file's length stays,
-    /// so that nobody who has it mapped faults.
+    /// Punches a hole where the file `name` has zeros at its end, unless it has holes already. The
+    /// file's length stays, so that a process that has it mapped doesn't fault.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn release_zeros(&self, name: &OsStr) -> io::Result<()> {
         use rustix::fs::FallocateFlags;
 
-        /// Pages and blocks are not larger.
+        /// Pages and blocks are at most this large.
         const ALIGNMENT: u64 = 1 << 16;
-        /// Nothing that is reserved is larger.
+        /// Reserved files are at most this large.
         const LARGEST: u64 = 64 << 20;
         let status = self.status_of(name)?;
         if status.has_holes() {
@@ -203,23 +206,23 @@ impl Directory {
         Ok(rustix::fs::fallocate(self.file(name, true)?, flags, used, status.length - used)?)
     }
 
-    /// Other systems take no part of a file back: nothing is done.
+    /// Does nothing: other systems can't release a part of a file.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
     pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
         Ok(())
     }
 
-    /// Waits until the names in it are on the disk.
+    /// Waits until the directory's entries are on disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match rustix::fs::fsync(&self.descriptor) {
-            // Some file systems (FUSE, 9p) have no fsync of a directory.
+            // Some file systems (FUSE, 9p) can't fsync a directory.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(()),
             done => Ok(done?),
         }
     }
 
-    /// Gives `name` the name `new_name` in `target`, replacing a file that has it.
+    /// Renames `name` to `new_name` in `target`, replacing a file with that name.
     pub(crate) fn rename(&self, name: &OsStr, target: &Directory, new_name: &OsStr) -> io::Result<()> {
         Ok(rustix::fs::renameat(&self.descriptor, component(name)?, &target.descriptor, component(new_name)?)?)
     }
@@ -232,8 +235,8 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes the directory `name`, of which something is held open until `release` is called: renamed first, so that one that is half removed
-    /// is never taken for a whole one.
+    /// Removes the directory `name`, in which a file is held open until `release` is called. It is
+    /// renamed first, so that a half-removed directory is never taken for a whole one.
     pub(crate) fn remove_held(&self, name: &OsStr, _last: &[&str], release: impl FnOnce()) -> io::Result<()> {
         let mut removed = OsString::from(super::super::REMOVED);
         removed.push(name);
@@ -243,12 +246,13 @@ impl Directory {
         done
     }
 
-    /// Moves the directory `name` to `target`, with the file `held`, which is open.
+    /// Moves the directory `name` to `target`, including the open file `held`.
     pub(crate) fn move_held(&self, name: &OsStr, target: &Directory, _held: &OsStr) -> io::Result<()> {
         self.rename(name, target, name)
     }
 
-    /// Takes the lock of the directory itself (flock(2)), which ends with this; false if somebody else has it.
+    /// Locks the directory itself (flock(2)) until it is dropped; returns `false` if another
+    /// process has the lock.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         match rustix::fs::flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => Ok(false),
@@ -257,7 +261,8 @@ impl Directory {
     }
 }
 
-/// Takes the lock of a file for this process (`F_SETLK` of fcntl(2)); false if another one has it.
+/// Locks a file for this process (`F_SETLK` of fcntl(2)); returns `false` if another process has
+/// the lock.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
@@ -265,19 +270,19 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Who this process's files belong to.
+/// Returns the effective user id, which owns the files of this process.
 pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Makes directories, for their owner only.
+/// Returns a builder for directories that only their owner can access.
 pub(super) fn private_directories() -> DirBuilder {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700);
     builder
 }
 
-/// `name` if it is a name and not a path that leads elsewhere.
+/// Returns `name` if it is a name and not a path that leads elsewhere.
 fn component(name: &OsStr) -> io::Result<&OsStr> {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {

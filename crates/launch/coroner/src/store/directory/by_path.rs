@@ -1,4 +1,5 @@
-//! By paths, with what the standard library has everywhere (Windows). What a user's folders hold is the user's own there, by what they inherit.
+//! Directories by path, with the standard library only (Windows). There, a user's folders are
+//! private by inherited permissions.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata};
@@ -8,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::kind_name;
 
-/// What something is.
+/// The kind of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileType {
     RegularFile,
@@ -21,26 +22,26 @@ pub(crate) enum FileType {
     Unknown,
 }
 
-/// A directory. Names given to its functions are single components.
+/// A directory. Names passed to its methods are single components.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
 }
 
-/// What stands under a name in a directory.
+/// Metadata of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Status {
     pub(crate) kind: FileType,
     /// Length in bytes.
     pub(crate) length: u64,
-    /// As its length.
+    /// The same as the length.
     pub(crate) disk_bytes: u64,
     pub(crate) modified: SystemTime,
-    /// Volume and number of the file, by which two names of one are known.
+    /// Volume and number of the file, which identify it whatever its name.
     pub(crate) identity: (u64, u64),
-    /// Not known.
+    /// Unknown here.
     pub(crate) owner: u32,
-    /// Not known.
+    /// Unknown here.
     pub(crate) links: u64,
 }
 
@@ -56,17 +57,17 @@ impl Status {
         Self { kind, length: about.len(), disk_bytes: about.len(), modified, identity, owner: user(), links: 0 }
     }
 
-    /// What stands at `path`, a symbolic link being itself and not what it points to.
+    /// Returns the status of `path`; of a symbolic link, not of its target.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         Ok(Self::of(&fs::symlink_metadata(path)?, identity_at(path)))
     }
 
-    /// What an open file is.
+    /// Returns the status of an open file.
     pub(crate) fn of_file(file: &File) -> io::Result<Self> {
         Ok(Self::of(&file.metadata()?, identity_of(file)))
     }
 
-    /// Not known.
+    /// Unknown here.
     pub(crate) fn has_holes(&self) -> bool {
         false
     }
@@ -88,7 +89,7 @@ impl Directory {
         }
     }
 
-    /// Where it is.
+    /// Returns the directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -101,12 +102,12 @@ impl Directory {
         self.make_private_of(user())
     }
 
-    /// What a user's folders hold is the user's own, by what they inherit.
+    /// Does nothing: a user's folders are private by inherited permissions.
     pub(crate) fn make_private_of(&self, _user: u32) -> io::Result<()> {
         Ok(())
     }
 
-    /// The names in it, sorted.
+    /// Returns the names in the directory, sorted.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let names: io::Result<Vec<_>> = fs::read_dir(&self.path)?.map(|entry| Ok(entry?.file_name())).collect();
         let mut names = names?;
@@ -114,7 +115,7 @@ impl Directory {
         Ok(names)
     }
 
-    /// What stands under `name`, a symbolic link being itself and not what it points to.
+    /// Returns the status of `name`; of a symbolic link, not of its target.
     pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
         Status::at(&self.place(name)?)
     }
@@ -124,7 +125,7 @@ impl Directory {
         Self::open(&self.place(name)?)
     }
 
-    /// Opens the directory `name` in this one, and makes it where it does not exist.
+    /// Opens the directory `name` in this one, and creates it if it doesn't exist.
     pub(crate) fn create_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
         match fs::create_dir(self.place(name)?) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -132,7 +133,7 @@ impl Directory {
         }
     }
 
-    /// Opens the regular file `name` to read (and write, if so asked).
+    /// Opens the regular file `name` for reading, and also for writing if `write` is set.
     pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
         let place = self.place(name)?;
         match Status::at(&place)?.kind {
@@ -141,22 +142,22 @@ impl Directory {
         }
     }
 
-    /// Makes the file `name` to write to it.
+    /// Creates the file `name` for writing.
     pub(crate) fn new_file(&self, name: &OsStr) -> io::Result<File> {
         File::create_new(self.place(name)?)
     }
 
-    /// Nothing is taken back of a file.
+    /// Does nothing: no part of a file is released here.
     pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
         Ok(())
     }
 
-    /// A directory is nothing that can be waited for.
+    /// Does nothing: a directory can't be synced here.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Gives `name` the name `new_name` in `target`, replacing a file that has it.
+    /// Renames `name` to `new_name` in `target`, replacing a file with that name.
     pub(crate) fn rename(&self, name: &OsStr, target: &Directory, new_name: &OsStr) -> io::Result<()> {
         fs::rename(self.place(name)?, target.place(new_name)?)
     }
@@ -169,14 +170,15 @@ impl Directory {
         fs::remove_dir(self.place(name)?)
     }
 
-    /// A directory can't be locked: of several processes each has it. Only one whose lock's file is gone is asked for so.
-    #[allow(clippy::unused_self)] // As where it can.
+    /// Returns `true`: a directory can't be locked here, so each of several processes gets it. Only
+    /// called for a run without a lock file.
+    #[allow(clippy::unused_self)] // For the same signature as on other systems.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// Removes the directory `name`, of which something is held open until `release` is called: while that is so, its names can't go. What says that
-    /// it is done goes last.
+    /// Removes the directory `name`, in which a file is held open until `release` is called and
+    /// can't be removed before. The files named in `last` are removed last, in that order.
     pub(crate) fn remove_held(&self, name: &OsStr, last: &[&str], release: impl FnOnce()) -> io::Result<()> {
         let inner = self.subdirectory(name)?;
         let mut names = inner.names()?;
@@ -189,13 +191,13 @@ impl Directory {
         self.remove_tree(name)
     }
 
-    /// Moves the directory `name` to `target`, all but the file `held`, which is open: it is left.
+    /// Moves the directory `name` to `target`, except the file `held`, which is open and stays.
     pub(crate) fn move_held(&self, name: &OsStr, target: &Directory, held: &OsStr) -> io::Result<()> {
         let (from, to) = (self.subdirectory(name)?, target.create_subdirectory(name)?);
         from.names()?.iter().filter(|name| *name != held).try_for_each(|name| from.rename(name, &to, name))
     }
 
-    /// Where `name` is, if that is a name and not a path that leads elsewhere.
+    /// Returns the path of `name` if it is a name and not a path that leads elsewhere.
     fn place(&self, name: &OsStr) -> io::Result<PathBuf> {
         let mut components = Path::new(name).components();
         match (components.next(), components.next()) {
@@ -205,7 +207,7 @@ impl Directory {
     }
 }
 
-/// Takes the lock of a file, which ends when it is closed; false if somebody else has it.
+/// Locks a file until it is closed; returns `false` if another handle has the lock.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -214,30 +216,31 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Volume and number of a file; zeros where they are not known.
+/// Returns volume and number of a file; zeros if they are unknown.
 #[cfg(windows)]
 fn identity_of(file: &File) -> (u64, u64) {
     use std::os::windows::io::AsRawHandle;
 
-    /// `BY_HANDLE_FILE_INFORMATION` of fileapi.h, in words.
+    /// Size of fileapi.h's `BY_HANDLE_FILE_INFORMATION` in 32-bit words.
     const WORDS: usize = 13;
     #[link(name = "kernel32")]
     unsafe extern "system" {
         fn GetFileInformationByHandle(file: *mut std::ffi::c_void, information: *mut [u32; WORDS]) -> i32;
     }
     let mut information = [0; WORDS];
-    // SAFETY: the handle is open, and as many words are written.
+    // SAFETY: the handle is open, and the system writes as many words as the buffer has.
     unsafe { GetFileInformationByHandle(file.as_raw_handle(), &raw mut information) };
     let [_, _, _, _, _, _, _, volume, _, _, _, high, low] = information;
     (volume.into(), u64::from(high) << 32 | u64::from(low))
 }
 
-/// As [`identity_of`], of what stands at a path, a directory, too.
+/// Like [`identity_of`], for the entry at a path, which may be a directory.
 #[cfg(windows)]
 fn identity_at(path: &Path) -> (u64, u64) {
     use std::os::windows::fs::OpenOptionsExt;
 
-    /// `FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT` of winbase.h: directories and links are opened, too.
+    /// `FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT` of winbase.h: opens directories
+    /// and links, too.
     const FLAGS: u32 = 0x0200_0000 | 0x0020_0000;
     let opened = File::options().access_mode(0).custom_flags(FLAGS).open(path);
     opened.map_or((0, 0), |file| identity_of(&file))
@@ -253,12 +256,12 @@ fn identity_at(_path: &Path) -> (u64, u64) {
     (0, 0)
 }
 
-/// Users have no numbers here.
+/// Returns 0: users have no numbers here.
 pub(crate) fn user() -> u32 {
     0
 }
 
-/// Makes directories.
+/// Returns a builder for directories.
 pub(super) fn private_directories() -> DirBuilder {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
