@@ -11,34 +11,40 @@ use super::{Sink, SinkAnswer, Submission};
 use crate::store::directory::Directory;
 use crate::store::{Kept, Retention, Worth};
 
-/// The report as JSON, for people and scripts.
+/// Extension of the report as JSON, for people and scripts.
 const JSON: &str = "json";
-/// The report as the crash left it, with the run state: `coroner show` and later versions of Coroner read it.
+/// Extension of the report as the crash left it, with the run state. `coroner show` and later
+/// versions of Coroner read it.
 const RAW: &str = "coroner";
-/// What is written last: where it is, all is.
+/// Extension of the file that is written last: if it exists, all files of the report do.
 const LAST: &str = if cfg!(feature = "json") { JSON } else { RAW };
 
-/// Attachments of the report: their names follow.
+/// Prefix of the extension of attachments, followed by their names.
 const ATTACHMENT: &str = "attachment-";
-/// Most bytes of attachments that are stored with a report, as of those that are sent to Sentry; what is beyond is left out.
+/// Maximum total bytes of the attachments stored with a report, as for those sent to Sentry; the
+/// rest is left out.
 const MAX_ATTACHMENTS: u64 = 20 << 20;
-/// Most bytes of them that install itself stores.
+/// Maximum total bytes of the attachments that install itself stores.
 const MAX_EARLY: u64 = 256 << 10;
 
-/// Writes each report to a folder: `<time>-<event id>.json`, and `<time>-<event id>.coroner`, which is the report as the
-/// crash left it with the run state as one more section. Files that the app declared
-/// ([`Scope::add_attachment`](crate::Scope::add_attachment), [`Coroner::keep_attachment`](crate::Coroner::keep_attachment)) stand beside them,
-/// `<time>-<event id>.attachment-<name>`, up to 20 MiB for a report.
+/// Writes each report to a folder: `<time>-<event id>.json` and `<time>-<event id>.coroner`.
 ///
-/// Files appear under their names whole or not at all, and are on the disk when a report counts as delivered. The JSON is
-/// written last: where it is, all are. They are there as soon as the next launch has installed Coroner; the JSON is replaced
-/// when names of functions and lines are found. If the folder can't be written (the disk
-/// is full, a permission is missing), the report stays in the store and is tried again.
+/// The `.coroner` file is the report as the crash left it, with the run state as an additional
+/// section. Files that the app declared ([`Scope::add_attachment`](crate::Scope::add_attachment),
+/// [`Coroner::keep_attachment`](crate::Coroner::keep_attachment)) are copied beside them as
+/// `<time>-<event id>.attachment-<name>`, up to 20 MiB per report.
 ///
-/// Without the feature `json` there is no JSON file, and the other is the last.
+/// A file appears under its name complete or not at all, and is on disk when the report counts as
+/// delivered. The JSON file is written last: if it exists, all of them do. The files exist as soon
+/// as the next launch has installed Coroner; the JSON file is replaced when function and line names
+/// are found. If the folder can't be written (the disk is full, a permission is missing), the
+/// report stays in the store and is tried again.
 ///
-/// The folder keeps 100 reports, for 90 days, of 64 MiB together, whichever is passed first ([`retention`](Self::retention)): of reports with many
-/// threads, which have about 2 MiB each, that is about 30. The oldest goes first.
+/// Without the feature `json`, there is no JSON file, and the `.coroner` file is written last.
+///
+/// The folder keeps up to 100 reports, 90 days and 64 MiB, whichever limit is reached first
+/// ([`retention`](Self::retention)): of reports with many threads, about 2 MiB each, this is about
+/// 30. The oldest is removed first.
 #[derive(Debug, Clone)]
 pub struct FolderSink {
     path: PathBuf,
@@ -46,13 +52,15 @@ pub struct FolderSink {
 }
 
 impl FolderSink {
-    /// Writes to the folder at `path`, which is made when the first report comes, for its owner only.
+    /// Creates a sink that writes to the folder at `path`, which is created for the first report,
+    /// for its owner only.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), retention: Retention::default() }
     }
 
-    /// How many reports are kept, how old, and how large together. Only files that this sink wrote are counted and
-    /// removed.
+    /// Sets the maximum number, age and total size of the reports that are kept.
+    ///
+    /// Only files that this sink wrote are counted and removed.
     #[must_use]
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
@@ -72,7 +80,8 @@ impl FolderSink {
         self.enforce_limits(&folder, &stem)
     }
 
-    /// Writes the files unless they are there, without waiting for the disk. False if an attachment is left for another time.
+    /// Writes the files unless they exist, without waiting for the disk. Returns `false` if an
+    /// attachment is left for later.
     fn write_early(&self, submission: &Submission<'_>) -> io::Result<bool> {
         let folder = Directory::create(&self.path)?;
         let stem = stem(submission.report);
@@ -86,16 +95,16 @@ impl FolderSink {
         for (extension, bytes) in forms(submission) {
             folder.write_quickly(&file_name(&stem, extension), &bytes)?;
         }
-        // An app that crashes at each start comes to nothing else.
+        // An app that crashes at each start gets no further than this.
         self.enforce_limits(&folder, &stem)?;
         Ok(are_all)
     }
 
-    /// Removes the oldest reports until the rest is within the limits. The one just written stays: it counts as
-    /// delivered.
+    /// Removes the oldest reports until the rest is within the limits. The report just written
+    /// stays, because it counts as delivered.
     fn enforce_limits(&self, folder: &Directory, newest: &str) -> io::Result<()> {
         let mut reports: Vec<Kept<(String, Vec<OsString>)>> = Vec::new();
-        // In their order, in which the files of one report follow each other.
+        // Names are sorted, so the files of one report follow each other.
         for name in folder.names()? {
             let Some(stem) = stem_of(&name) else { continue };
             let status = folder.status_of(&name)?;
@@ -114,7 +123,8 @@ impl FolderSink {
         }
         let goes = self.retention.beyond(reports, SystemTime::now());
         for Kept { item: (stem, mut names), .. } in goes.into_iter().filter(|report| report.item.0 != newest) {
-            // What was written last goes first: a report without it is one that is still being written.
+            // The file that was written last is removed first: a report without it is one that is
+            // still being written.
             if let Some(last) = names.iter().position(|name| *name == file_name(&stem, LAST)) {
                 names.swap(0, last);
             }
@@ -141,7 +151,8 @@ impl Sink for FolderSink {
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         match self.write(submission) {
             Ok(()) => SinkAnswer::Delivered,
-            // Room or a permission may come back; a folder that can't be written today is no reason to lose a report.
+            // Room or a permission may come back: a folder that can't be written today must not
+            // lose a report.
             Err(error) => SinkAnswer::Retry {
                 after: Duration::ZERO,
                 reason: format!("can't write to `{}`: {error}", self.path.display()),
@@ -150,7 +161,8 @@ impl Sink for FolderSink {
     }
 }
 
-/// The forms in which a report is written, one made at a time, with the extensions of their files. [`LAST`] is the last one.
+/// Yields the forms in which a report is written, created one at a time, with their files'
+/// extensions. [`LAST`] is the last one.
 fn forms(submission: &Submission<'_>) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let as_left = std::iter::once_with(move || (RAW, submission.file()));
     #[cfg(feature = "json")]
@@ -158,13 +170,14 @@ fn forms(submission: &Submission<'_>) -> impl Iterator<Item = (&'static str, Vec
     as_left
 }
 
-/// The name of a report's files without extension: its time in UTC, by which a listing is in order, and its event id.
+/// Returns the name of a report's files without extension: its time in UTC, so that a listing is
+/// sorted, and its event id.
 fn stem(report: &Report) -> String {
     let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
     format!("{}-{}", compact(time), report.header.event_id)
 }
 
-/// `2026-11-21T01:02:03.4Z` as `20261121T010203Z`.
+/// Formats `2026-11-21T01:02:03.4Z` as `20261121T010203Z`.
 fn compact(time: Timestamp) -> String {
     let text = time.to_string();
     let digits = text.chars().take("2026-11-21T01:02:03".len()).filter(|character| !"-:".contains(*character));
@@ -178,13 +191,14 @@ fn file_name(stem: &str, extension: &str) -> OsString {
 fn attachment_name(stem: &str, name: &str) -> OsString {
     let plain = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     let name = name.chars().map(|character| if plain(character) { character } else { '_' });
-    // A file's name has 255 bytes.
+    // A file name is limited to 255 bytes.
     let name: String = name.take(128).collect();
     file_name(stem, &format!("{ATTACHMENT}{name}"))
 }
 
-/// The memory that the app registered for a crash and the files that it declared for a report, under the names of their own in the folder, so many bytes together; and whether these are
-/// all that can be read.
+/// Returns the contents of the memory that the app registered for a crash and of the files that it
+/// declared, with their names in the folder, up to `most` bytes in total; and whether these are all
+/// that can be read.
 fn attachments(report: &Report, stem: &str, mut most: u64) -> (Vec<(OsString, Vec<u8>)>, bool) {
     let mut are_all = true;
     let mut files = Vec::new();
@@ -210,7 +224,7 @@ fn attachments(report: &Report, stem: &str, mut most: u64) -> (Vec<(OsString, Ve
     (files, are_all)
 }
 
-/// The bytes of a file; `None` if there are more than `most`.
+/// Reads a file; `None` if it is larger than `most` bytes.
 fn read_attachment(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
@@ -220,7 +234,7 @@ fn read_attachment(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 
-/// The stem of a file that this sink wrote; `None` for any other.
+/// Returns the stem of a file that this sink wrote; `None` for any other.
 fn stem_of(name: &OsStr) -> Option<&str> {
     let (stem, what) = name.to_str()?.split_once('.')?;
     if what != JSON && what != RAW && !what.starts_with(ATTACHMENT) {

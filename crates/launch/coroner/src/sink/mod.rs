@@ -1,6 +1,7 @@
-//! Where reports go: the [`Sink`] trait and the sinks that come with it.
+//! The [`Sink`] trait, which receives reports, and the sinks that come with Coroner.
 //!
-//! A new sink is one file here (or a type in the app) that implements [`Sink`], and one [`Config::sink`](crate::Config::sink).
+//! A new sink is one file here (or a type in the app) that implements [`Sink`], and one call of
+//! [`Config::sink`](crate::Config::sink).
 
 use std::fmt;
 use std::path::Path;
@@ -31,18 +32,21 @@ pub use sentry_client::{SentryClientSink, SentryIntegration, mirror_scope};
 #[cfg(feature = "sentry-client")]
 pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_client};
 
-/// Takes reports, one at a time, on Coroner's delivery thread: of crashes at the launch after, of what a process survives (handled
-/// exceptions, panics that end a thread, hangs) some seconds later in that process itself.
+/// Receives reports, one at a time, on Coroner's delivery thread.
 ///
-/// Each sink is asked for each report on its own: that one took it or can't take it now changes nothing for the others.
-/// A report is kept in the store until every sink has delivered or rejected it.
+/// Reports of crashes arrive at the next launch. Non-fatal reports (handled exceptions, panics that
+/// end a thread, hangs) arrive some seconds later in the process itself.
 ///
-/// **The same report may come twice**: a process can be killed after a sink has taken a report and before that was noted.
-/// A sink knows by [`Report::header`]'s event id, which stays the same, that it has it already, and says
-/// [`SinkAnswer::Delivered`] again.
+/// Each sink gets each report independently of the other sinks and their answers. A report is kept
+/// in the store until every sink has delivered or rejected it.
 ///
-/// A sink that panics, crashes or hangs the app is asked again at the next launch, a few times
-/// ([`Delivery::attempts`](crate::Delivery::attempts)); then the run is set aside in the store.
+/// **The same report may arrive twice**: a process can be killed after a sink has accepted a report
+/// and before that was recorded. A sink recognizes a report that it already has by the event id in
+/// [`Report::header`], which stays the same, and returns [`SinkAnswer::Delivered`] again.
+///
+/// A sink that panics, or crashes or hangs the app, gets the report again at the next launch, a few
+/// times ([`Delivery::attempts`](crate::Delivery::attempts)); then the run is set aside in the
+/// store.
 ///
 /// ```
 /// use coroner::{SinkAnswer, Sink, Submission};
@@ -62,65 +66,80 @@ pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_
 /// # let _config = coroner::Config::new("app").sink(Printer);
 /// ```
 pub trait Sink: Send + Sync {
-    /// Its name, by which the store remembers what it has taken: the same at every launch, and no other sink's.
+    /// Returns the sink's name, by which the store records what the sink has accepted. It must be
+    /// unique, and the same at every launch.
     fn name(&self) -> &str;
 
-    /// Takes one report. It may take its time: it runs on a thread of its own, and an app that ends in between delivers the
-    /// report at its next launch.
+    /// Delivers one report.
+    ///
+    /// It may take its time: it runs on a thread of its own, and if the app ends in the meantime,
+    /// the next launch delivers the report.
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer;
 
-    /// Is shown a report as the crash left it, in [`install`](crate::install) on the thread that calls it, so that a launch of a few
-    /// milliseconds is enough; names of functions are those that the crash itself found. What it stores is replaced by what
-    /// [`deliver`](Self::deliver) brings for the same event id, in this launch or a later one. It should take a
-    /// millisecond or two and wait for nothing, not even for the disk: the report stays in the store until `deliver` has
-    /// answered. Returns whether the report is stored; a sink that has no use for it does nothing.
+    /// Stores a report as the crash left it, before [`deliver`](Self::deliver). Returns whether the
+    /// report is stored.
+    ///
+    /// It is called in [`install`](crate::install) on the calling thread, so that a launch of a few
+    /// milliseconds is enough. Function names are those that the crash itself found. What it stores
+    /// is replaced by what `deliver` gets for the same event id, in this launch or a later one. It
+    /// should take a millisecond or two and wait for nothing, not even for the disk: the report
+    /// stays in the store until `deliver` has answered. The default implementation does nothing.
     fn store_early(&self, submission: &Submission<'_>) -> bool {
         let _ = submission;
         false
     }
 
-    /// Whether it wants to be notified of runs, [`run_began`](Self::run_began) and [`run_ended`](Self::run_ended): for figures of how
-    /// many runs of an app crash. Install then starts the delivery thread also where nothing is to be delivered.
+    /// Whether the sink is notified of runs by [`run_began`](Self::run_began) and
+    /// [`run_ended`](Self::run_ended), for crash statistics.
+    ///
+    /// If so, install starts the delivery thread even if there is nothing to deliver.
     fn follows_runs(&self) -> bool {
         false
     }
 
-    /// Is notified of the store's directory, in which it may have one of its own with its name, in [`install`](crate::install) on the thread
-    /// that calls it: for what must not wait for the delivery thread, such as what the user said of sending.
+    /// Notifies the sink of the store's directory, in which it may have a subdirectory with its
+    /// name.
+    ///
+    /// It is called in [`install`](crate::install) on the calling thread, for what must not wait
+    /// for the delivery thread, such as the user's consent.
     fn opened(&self, store: &Path) {
         let _ = store;
     }
 
-    /// Is notified of the run that this process is, once, before any report comes.
+    /// Notifies the sink of this process's run, once, before the first report.
     fn run_began(&self, run: &BegunRun<'_>) {
         let _ = run;
     }
 
-    /// Is notified of each launch of the app that has ended, however it did, after its reports have come. It may be notified twice of one.
+    /// Notifies the sink of a run that has ended in any way, after its reports. It may be called
+    /// twice for one run.
     fn run_ended(&self, run: &FinishedRun<'_>) {
         let _ = run;
     }
 
-    /// Is notified that so many reports that waited were removed unasked, to keep the store within its
+    /// Notifies the sink that `reports` waiting reports were removed to keep the store within its
     /// [`limits`](crate::Limits::retention).
     fn reports_evicted(&self, reports: usize) {
         let _ = reports;
     }
 
-    /// Is notified that so many reports of what a run survived were never written, since there were more of them than
-    /// [`reports_per_hour`](crate::Limits::reports_per_hour) allows.
+    /// Notifies the sink that `reports` non-fatal reports were never written.
+    ///
+    /// They exceeded the limit [`reports_per_hour`](crate::Limits::reports_per_hour).
     fn reports_left_out(&self, reports: u64) {
         let _ = reports;
     }
 
-    /// Takes what a user says of a crash; says whether it has it.
+    /// Accepts a user's feedback about a crash. Returns whether the sink accepted it.
     fn feedback(&self, feedback: &Feedback) -> bool {
         let _ = feedback;
         false
     }
 
-    /// Waits until what was taken is where it should be, at most `timeout`; says whether it is. Sinks that keep nothing back
-    /// have nothing to do.
+    /// Waits, at most for `timeout`, until all accepted reports have arrived. Returns whether they
+    /// have.
+    ///
+    /// The default implementation, for sinks that hold nothing back, returns `true`.
     fn flush(&self, timeout: Duration) -> bool {
         let _ = timeout;
         true
@@ -177,37 +196,41 @@ impl<S: Sink + ?Sized> Sink for Arc<S> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Submission<'a> {
-    /// The run that it is of.
+    /// The report's run.
     pub run: Id,
-    /// The report, with the run state stitched in and symbol names found, as the hooks left it.
+    /// The report with the run state merged in and symbol names found, after the hooks.
     pub report: &'a Report,
-    /// The place in [`RawRun::reports`]: a process can survive a crash and have another. A report that comes again may have another place;
-    /// its event id stays.
+    /// The report's index in [`RawRun::reports`]: a process can survive a crash and have another.
+    ///
+    /// A report that arrives again may have another index; its event id stays the same.
     pub index: usize,
-    /// The run's files as the crash left them. [`file`](Self::file) is the report as one file.
+    /// The run's files as the crash left them. [`file`](Self::file) returns the report as one file.
     pub raw: &'a RawRun,
-    /// How many times this sink has been asked for this report before.
+    /// The number of earlier attempts to deliver this report to this sink.
     pub tries: u32,
 }
 
 impl Submission<'_> {
-    /// The report as one file, as [`FolderSink`] writes it (`.coroner`): what the crash left, with the run state (tags, user, breadcrumbs, facts of the
-    /// app) and without the zeros that were reserved behind it. [`Report::read`] and `coroner show` read it. Secrets in its texts are not hidden.
+    /// Returns the report as one file, as [`FolderSink`] writes it (`.coroner`).
+    ///
+    /// It contains what the crash left and the run state (tags, user, breadcrumbs, facts about the
+    /// app), without the zeros reserved at its end. [`Report::read`] and `coroner show` read it.
+    /// Secrets in its texts are not hidden.
     pub fn file(&self) -> Vec<u8> {
         let report = self.raw.reports.get(self.index).map_or(&[][..], Vec::as_slice);
         bundle::pack(report, &self.raw.state, self.raw.system_file(self.index))
     }
 }
 
-/// The run that this process is.
+/// The run of this process.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct BegunRun<'a> {
-    /// The run.
+    /// The run's id.
     pub run: Id,
-    /// The store's directory, in which a sink may have a directory of its own with its name.
+    /// The store's directory, in which a sink may have a subdirectory with its name.
     pub store: &'a Path,
-    /// What is known of app and system.
+    /// The facts about app and system.
     pub facts: &'a RunFacts,
 }
 
@@ -215,45 +238,46 @@ pub struct BegunRun<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct FinishedRun<'a> {
-    /// The run.
+    /// The run's id.
     pub run: Id,
-    /// What is known of it, how it ended included.
+    /// The facts about the run, including how it ended.
     pub facts: &'a RunFacts,
-    /// How many reports it left, of any kind.
+    /// The number of reports that the run left, of any kind.
     pub reports: usize,
-    /// How many of them are of crashes: not of exceptions that the app handled, nor of hangs.
+    /// The number of those reports that are of crashes: not of handled exceptions, nor of hangs.
     pub crashes: usize,
 }
 
-/// What a sink made of a report.
+/// A sink's answer to a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SinkAnswer {
-    /// It has it, for good.
+    /// The sink has accepted the report for good.
     Delivered,
-    /// It will never take it, and must not be asked again.
+    /// The sink will never accept the report, and must not get it again.
     Rejected {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
-    /// It could not take it now: no network, no room.
+    /// The sink could not accept the report now: no network, no room.
     Retry {
-        /// How long to wait at least before it is asked again. A launch of the app, or
-        /// [`Coroner::flush`](crate::Coroner::flush), after that time asks; waits of more than a day count as a day.
+        /// Minimum time before the next attempt. The attempt is made by the first launch of the
+        /// app, or [`Coroner::flush`](crate::Coroner::flush), after that time; more than a day
+        /// counts as a day.
         after: Duration,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
 }
 
-/// What a sink has made, with the process that made it: in a child made by fork its threads are not there, and its locks may be
-/// taken.
+/// A value of a sink with the process that created it. In a child created by fork, the value's
+/// threads don't exist and its locks may be taken.
 #[cfg(any(feature = "otlp", feature = "sentry"))]
 struct OfProcess<T>(Option<(u32, T)>);
 
 #[cfg(any(feature = "otlp", feature = "sentry"))]
 impl<T: Clone> OfProcess<T> {
-    /// What this process has made.
+    /// Returns the value if this process created it.
     fn get(&self) -> Option<T> {
         let own = self.0.as_ref().filter(|(process, _)| *process == std::process::id());
         own.map(|(_, made)| made.clone())

@@ -1,4 +1,5 @@
-//! The sink that delivers by OTLP, to an OpenTelemetry Collector or whoever takes log records.
+//! The sink that delivers by OTLP to an OpenTelemetry Collector or another server that accepts log
+//! records.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -11,8 +12,9 @@ use crate::locked::locked;
 
 /// Delivers crashes, hangs and handled exceptions as OpenTelemetry log records.
 ///
-/// Each report becomes a record, which is kept in an outbox (the directory `otlp` in the store) until the server has it; a
-/// thread of its own sends. So a report counts as delivered when its record is in the outbox.
+/// Each report becomes a record, which is kept in an outbox (the directory `otlp` in the store)
+/// until the server has accepted it; a separate thread sends it. A report therefore counts as
+/// delivered once its record is in the outbox.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,50 +34,58 @@ struct Inner {
     options: Options,
     outbox: Option<PathBuf>,
     client: OfProcess<Client>,
-    /// What the user said before there was a client.
+    /// The user's consent that was set before there was a client.
     consent: Option<bool>,
 }
 
 impl OtlpSink {
-    /// Delivers to the server at `endpoint`, such as `http://localhost:4318`: records go to `v1/logs` below it.
+    /// Creates a sink that delivers to the server at `endpoint`, such as `http://localhost:4318`,
+    /// below which records go to `v1/logs`.
     pub fn new(endpoint: &str) -> Self {
         Self::with_options(Options::new(endpoint))
     }
 
-    /// Delivers to the server that the environment's variables name (`OTEL_EXPORTER_OTLP_ENDPOINT` and the like, as
-    /// [`Options::from_env`] has them), as OpenTelemetry's SDKs do; `None` if they name none.
+    /// Creates a sink that delivers to the server in OpenTelemetry's environment variables; `None`
+    /// if they name no server.
+    ///
+    /// These are `OTEL_EXPORTER_OTLP_ENDPOINT` and the others of [`Options::from_env`], as in
+    /// OpenTelemetry's SDKs.
     ///
     /// # Errors
-    /// A variable asks for what can't be, such as another protocol than `http/protobuf`.
+    /// [`EnvironmentError`] if a variable asks for something unsupported, such as a protocol other
+    /// than `http/protobuf`.
     pub fn from_env() -> Result<Option<Self>, EnvironmentError> {
         Ok(Options::from_env()?.map(Self::with_options))
     }
 
-    /// Delivers as `options` say.
+    /// Creates a sink with these options.
     pub fn with_options(options: Options) -> Self {
         let inner = Inner { options, outbox: None, client: OfProcess::default(), consent: None };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Changes the options, before the sink is given to [`Config::sink`](crate::Config::sink).
+    /// Changes the options. Call it before passing the sink to
+    /// [`Config::sink`](crate::Config::sink).
     #[must_use]
     pub fn options(self, change: impl FnOnce(&mut Options)) -> Self {
         change(&mut locked(&self.inner).options);
         self
     }
 
-    /// The directory of the outbox, instead of `otlp` in the store.
+    /// Sets the directory of the outbox. Default: `otlp` in the store.
     #[must_use]
     pub fn outbox(self, directory: impl Into<PathBuf>) -> Self {
         locked(&self.inner).outbox = Some(directory.into());
         self
     }
 
-    /// What the user said. With [`Options::require_consent`] nothing leaves before a `true`; with a `false`, here and at later
-    /// launches, nothing is kept either, and what waits is removed. It is remembered.
+    /// Records the user's consent, for this launch and later ones.
+    ///
+    /// With [`Options::require_consent`], nothing is sent before a `true`. After a `false`, nothing
+    /// is kept either, and waiting events are removed.
     ///
     /// # Errors
-    /// It could not be noted.
+    /// An I/O error if the consent can't be recorded.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
         let (client, is_open) = {
             let mut inner = locked(&self.inner);
@@ -84,14 +94,16 @@ impl OtlpSink {
         };
         match client {
             Some(client) => client.set_consent(given),
-            // The process may end before the delivery thread makes one, which notes it.
+            // The process may end before the delivery thread creates a client, which records the
+            // consent.
             None if is_open => self.client().map(drop).map_err(std::io::Error::other),
-            // `install` will.
+            // `install` will record the consent.
             None => Ok(()),
         }
     }
 
-    /// The client, once the outbox's place is known. It is opened without the lock: a child of `fork` would wait for that for ever.
+    /// Returns the client, which can be opened once the outbox's directory is known. It is opened
+    /// without the lock: a child of `fork` would wait for the lock forever.
     fn client(&self) -> Result<Client, String> {
         let inner = locked(&self.inner);
         if let Some(client) = inner.client.get() {
@@ -119,7 +131,8 @@ impl Sink for OtlpSink {
         "otlp"
     }
 
-    // For the outbox: what an earlier run left in it is sent though this one has nothing to deliver.
+    // For the outbox: its contents from an earlier run are sent even if this run has nothing to
+    // deliver.
     fn follows_runs(&self) -> bool {
         true
     }

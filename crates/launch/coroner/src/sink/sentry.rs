@@ -1,4 +1,4 @@
-//! The sink that delivers to Sentry, and to servers that speak its protocol.
+//! The sink that delivers to Sentry and to servers with the same protocol.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -15,8 +15,9 @@ use crate::locked::locked;
 
 /// Delivers events and sessions to a Sentry project.
 ///
-/// Each report becomes an event, which is kept in an outbox (the directory `sentry` in the store) until the server has it; a
-/// thread of its own sends. So a report counts as delivered when its event is in the outbox.
+/// Each report becomes an event, which is kept in an outbox (the directory `sentry` in the store)
+/// until the server has accepted it; a separate thread sends it. A report therefore counts as
+/// delivered once its event is in the outbox.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,8 +29,8 @@ use crate::locked::locked;
 /// # }
 /// ```
 ///
-/// [`options`](Self::options) takes everything else: sampling, `before_send`, attachments, what is the app's own code, consent,
-/// proxies, limits.
+/// [`options`](Self::options) sets everything else: sampling, `before_send`, attachments, in-app
+/// code, consent, proxies, limits.
 #[derive(Clone)]
 pub struct SentrySink {
     inner: Arc<Mutex<Inner>>,
@@ -38,64 +39,70 @@ pub struct SentrySink {
 struct Inner {
     options: Options,
     outbox: Option<PathBuf>,
-    /// In the place of HTTP.
+    /// Replaces HTTP.
     transport: Option<Arc<dyn Transport>>,
     client: OfProcess<Client>,
-    /// What the user said before there was a client.
+    /// The user's consent that was set before there was a client.
     consent: Option<bool>,
 }
 
 impl SentrySink {
-    /// Delivers to the project of `dsn`: `https://KEY@HOST/PROJECT`.
+    /// Creates a sink that delivers to the project of `dsn`: `https://KEY@HOST/PROJECT`.
     ///
     /// # Errors
-    /// It is no DSN.
+    /// [`ParseDsnError`] if `dsn` is not a valid DSN.
     pub fn new(dsn: &str) -> Result<Self, ParseDsnError> {
         Ok(Self::with_options(Options::new(dsn.parse()?)))
     }
 
-    /// Delivers to the project that the environment variable `SENTRY_DSN` names, as Sentry's SDKs do; `None` if it is not set.
+    /// Creates a sink with the DSN in the environment variable `SENTRY_DSN`, as Sentry's SDKs do;
+    /// `None` if it is not set.
     ///
     /// # Errors
-    /// It is no DSN.
+    /// [`ParseDsnError`] if the variable is not a valid DSN.
     pub fn from_env() -> Result<Option<Self>, ParseDsnError> {
         let dsn = std::env::var("SENTRY_DSN").ok().filter(|dsn| !dsn.is_empty());
         dsn.map(|dsn| Self::new(&dsn)).transpose()
     }
 
-    /// Delivers as `options` say.
+    /// Creates a sink with these options.
     pub fn with_options(options: Options) -> Self {
         let inner = Inner { options, outbox: None, transport: None, client: OfProcess::default(), consent: None };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Changes the options, before the sink is given to [`Config::sink`](crate::Config::sink).
+    /// Changes the options. Call it before passing the sink to
+    /// [`Config::sink`](crate::Config::sink).
     #[must_use]
     pub fn options(self, change: impl FnOnce(&mut Options)) -> Self {
         change(&mut locked(&self.inner).options);
         self
     }
 
-    /// The directory of the outbox, instead of `sentry` in the store.
+    /// Sets the directory of the outbox. Default: `sentry` in the store.
     #[must_use]
     pub fn outbox(self, directory: impl Into<PathBuf>) -> Self {
         locked(&self.inner).outbox = Some(directory.into());
         self
     }
 
-    /// Sends by a transport of the app's, and not by HTTP: through a queue of its own, by its own network library. The outbox, its tries
-    /// and limits stay.
+    /// Sets a transport of the app's that replaces HTTP, such as a queue or network library of its
+    /// own.
+    ///
+    /// The outbox, its retries and its limits stay.
     #[must_use]
     pub fn transport(self, transport: impl Transport + 'static) -> Self {
         locked(&self.inner).transport = Some(Arc::new(transport));
         self
     }
 
-    /// What the user said. With [`Options::require_consent`] nothing leaves before a `true`; with a `false`, here and at later
-    /// launches, nothing is kept either, and what waits is removed. It is remembered.
+    /// Records the user's consent, for this launch and later ones.
+    ///
+    /// With [`Options::require_consent`], nothing is sent before a `true`. After a `false`, nothing
+    /// is kept either, and waiting events are removed.
     ///
     /// # Errors
-    /// It could not be noted.
+    /// An I/O error if the consent can't be recorded.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
         let (client, is_open) = {
             let mut inner = locked(&self.inner);
@@ -104,14 +111,16 @@ impl SentrySink {
         };
         match client {
             Some(client) => client.set_consent(given),
-            // The process may end before the delivery thread makes one, which notes it.
+            // The process may end before the delivery thread creates a client, which records the
+            // consent.
             None if is_open => self.client().map(drop).map_err(std::io::Error::other),
-            // `install` will.
+            // `install` will record the consent.
             None => Ok(()),
         }
     }
 
-    /// The client, once the outbox's place is known. It is opened without the lock: a child of `fork` would wait for that for ever.
+    /// Returns the client, which can be opened once the outbox's directory is known. It is opened
+    /// without the lock: a child of `fork` would wait for the lock forever.
     fn client(&self) -> Result<Client, String> {
         #[cfg_attr(not(feature = "sentry-client"), allow(unused_mut))]
         let mut inner = locked(&self.inner);
@@ -168,7 +177,7 @@ impl Sink for SentrySink {
         locked(&self.inner).outbox.get_or_insert_with(|| run.store.join("sentry"));
         let noted = self.client().and_then(|client| {
             client.run_began(run.facts).map_err(|error| error.to_string())?;
-            // What an earlier run left in the outbox.
+            // Sends what an earlier run left in the outbox.
             client.wake();
             Ok(())
         });

@@ -1,4 +1,5 @@
-//! For apps that use the `sentry` crate already: its client delivers what Coroner records, and its scope is in the reports.
+//! For apps that use the `sentry` crate: its client delivers Coroner's reports, which contain its
+//! scope.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,39 +18,45 @@ use super::{FinishedRun, Sink, SinkAnswer, Submission};
 use crate::locked::locked;
 use crate::scope::{self, Scope};
 
-/// How long the client may take to send one event.
+/// Maximum time for the client to send one event.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Most bytes of the attachments of one event, as `SentrySink` has it by default.
+/// Maximum total bytes of one event's attachments, the default of `SentrySink`.
 const MAX_ATTACHMENTS: usize = 20 << 20;
 
-/// Delivers by the client that the app made with `sentry::init`, to the project of its DSN and by its transport.
+/// Delivers with the client that the app created with `sentry::init`, to its DSN's project and by
+/// its transport.
 ///
-/// Make the client before [`install`](crate::install), and give its options a [`SentryIntegration`], which keeps the client's scope
-/// for reports:
+/// Create the client before [`install`](crate::install), and add a [`SentryIntegration`] to its
+/// options, which keeps the client's scope for reports:
 ///
 /// ```ignore
 /// let _guard = sentry::init(sentry::ClientOptions::new().dsn(DSN).add_integration(coroner::SentryIntegration::new()));
 /// coroner::install(coroner::Config::new("com.example.paint").sink(coroner::SentryClientSink::new()))?;
 /// ```
 ///
-/// What that client can't do is not done: it has no outbox, so an event that its transport loses in an outage is lost. Where it
-/// tracks sessions (`auto_session_tracking`), which know of no crash, this sink adds those of runs that crashed or ended without a
-/// trace: each run is one session. What the run declared as attachments goes with its event, 20 MiB of it at most. Its `before_send` and its sampling are for events of its own types
-/// and do not see these; [`Delivery::before_deliver`](crate::Delivery::before_deliver) does. Where that is not good enough, give
-/// [`SentrySink`](super::SentrySink) the same DSN: [`SentryIntegration`] works with it as well.
+/// The sink is limited to what that client can do. The client has no outbox, so an event that its
+/// transport loses in an outage is lost. If the client tracks sessions (`auto_session_tracking`),
+/// which don't include crashes, this sink adds those of runs that crashed or ended without a trace:
+/// each run is one session. The run's declared attachments are sent with its event, 20 MiB at most.
+/// The client's `before_send` and sampling handle events of its own types, and don't see Coroner's;
+/// [`Delivery::before_deliver`](crate::Delivery::before_deliver) does. If that is not sufficient,
+/// use [`SentrySink`](super::SentrySink) with the same DSN: [`SentryIntegration`] works with it as
+/// well.
 #[derive(Debug, Clone, Default)]
 pub struct SentryClientSink {
     options: EventOptions,
 }
 
 impl SentryClientSink {
-    /// Delivers by the main hub's client.
+    /// Creates a sink that delivers with the main hub's client.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Makes events as `options` say. Where they set no release or environment, those are the ones of the run that crashed, which are the
-    /// client's of that time: an app that was updated since has another release now.
+    /// Sets the options for the events.
+    ///
+    /// If they set no release or environment, those of the crashed run are used, which are the
+    /// client's at that time: an app that has been updated since has another release now.
     #[must_use]
     pub fn event_options(mut self, options: EventOptions) -> Self {
         self.options = options;
@@ -58,7 +65,8 @@ impl SentryClientSink {
 }
 
 impl SentryClientSink {
-    /// As the client's own events are made. What this run's client is of serves only where the run that ended has recorded nothing.
+    /// Returns the options that match the client's own events. This run's release and environment
+    /// apply only if the run that ended has recorded none.
     fn options_beside(&self, client: &ClientOptions, run: Option<&RunFacts>) -> EventOptions {
         let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
         let mut options = self.options.clone();
@@ -119,17 +127,18 @@ impl Sink for SentryClientSink {
     }
 }
 
-/// Hands an envelope to the client. As bytes: its own types have no images of ELF and Mach-O.
+/// Passes an envelope to the client, as bytes: the client's own types have no ELF and Mach-O
+/// images.
 fn send(client: &Client, envelope: &Envelope) -> Result<(), EnvelopeError> {
     let bytes = envelope.to_bytes_sent_at(SystemTime::now());
     client.send_envelope(sentry_core::Envelope::from_bytes_raw(bytes)?);
     Ok(())
 }
 
-/// Whether panics that have a report are Coroner's to tell the server: it has a sink that goes there.
+/// Whether Coroner sends the panics that have a report to the server: it has a sink for it.
 static HAS_PANICS: AtomicBool = AtomicBool::new(false);
 
-/// What the last event that was mirrored had, so that what is gone since can be removed.
+/// What the last mirrored event had, so that what is gone since then can be removed.
 static MIRRORED: Mutex<Mirrored> = Mutex::new(Mirrored::NONE);
 
 #[derive(Debug)]
@@ -151,8 +160,8 @@ impl Mirrored {
     };
 }
 
-/// Is notified at install whether there is a sink for Sentry that gets panics. Where the client reports them, too, each would be two
-/// events: [`SentryIntegration`] drops the client's.
+/// Records at install whether there is a sink for Sentry that gets panics. If the client reports
+/// them too, each would be two events: [`SentryIntegration`] drops the client's.
 pub(crate) fn beside_sentry_client(has_panics: bool) {
     HAS_PANICS.store(has_panics, Ordering::Release);
     let Some(client) = Hub::main().client().filter(|client| has_panics && client.is_enabled()) else { return };
@@ -162,7 +171,7 @@ pub(crate) fn beside_sentry_client(has_panics: bool) {
     }
 }
 
-/// Whether the client that the app made tells of runs that end by themselves.
+/// Whether the app's client reports sessions of runs that end cleanly.
 pub(super) fn client_has_sessions() -> bool {
     Hub::main().client().is_some_and(|client| {
         let options = client.options();
@@ -170,7 +179,8 @@ pub(super) fn client_has_sessions() -> bool {
     })
 }
 
-/// What the app's client takes its events to be of, with Coroner's integration or without: crashes belong with its errors.
+/// Returns the release and environment of the app's client, with Coroner's integration or without,
+/// so that crashes are grouped with its errors.
 pub(crate) fn release_and_environment_of_client() -> (Option<String>, Option<String>) {
     let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else { return (None, None) };
     let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
@@ -180,14 +190,16 @@ pub(crate) fn release_and_environment_of_client() -> (Option<String>, Option<Str
 /// Name of the integration.
 const NAME: &str = "coroner";
 
-/// Keeps the scope of the `sentry` crate for reports: breadcrumbs as they come, everything else whenever an event is captured and
-/// whenever [`mirror_scope`] is called. And it drops the client's event of a panic of which Coroner has a report, which says more:
-/// one panic is one event.
+/// Keeps the `sentry` crate's scope for reports.
+///
+/// Breadcrumbs are mirrored as they arrive, everything else whenever an event is captured and
+/// whenever [`mirror_scope`] is called. The integration also drops the client's event for a panic
+/// that Coroner has a report of, which contains more: one panic is one event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SentryIntegration;
 
 impl SentryIntegration {
-    /// To be given to the client's options.
+    /// Creates the integration, to be added to the client's options.
     pub fn new() -> Self {
         Self
     }
@@ -201,7 +213,7 @@ impl Integration for SentryIntegration {
     fn setup(&self, options: &mut ClientOptions) {
         let own = options.before_breadcrumb.take();
         options.before_breadcrumb = Some(Arc::new(move |breadcrumb| {
-            // What the app's own hook drops is for nobody.
+            // What the app's own hook drops is not mirrored either.
             let breadcrumb = match &own {
                 Some(hook) => hook(breadcrumb)?,
                 None => breadcrumb,
@@ -226,7 +238,8 @@ impl Integration for SentryIntegration {
         if is_panic && HAS_PANICS.load(Ordering::Acquire) && crate::panic::is_reported() {
             return None;
         }
-        // As the client itself counts errors of a session; a client with logs tries its integrations with an event of nothing.
+        // This is how the client itself counts errors of a session; a client with logs calls its
+        // integrations with an empty event.
         let says = !event.exception.is_empty() || event.message.is_some() || event.logentry.is_some();
         if says && matches!(event.level, protocol::Level::Error | protocol::Level::Fatal) {
             scope::count_error();
@@ -235,15 +248,17 @@ impl Integration for SentryIntegration {
     }
 }
 
-/// Copies the scope of the current hub of the `sentry` crate to Coroner's: user, tags, contexts, extra, fingerprint, transaction and
-/// level. What is no longer in it is removed there. To be called after it was changed.
+/// Copies the scope of the `sentry` crate's current hub to Coroner's scope. Call it after a change.
+///
+/// It copies user, tags, contexts, extra, fingerprint, transaction and level, and removes what is
+/// no longer set.
 ///
 /// ```ignore
 /// sentry::configure_scope(|scope| scope.set_user(None));
 /// coroner::mirror_scope();
 /// ```
 pub fn mirror_scope() {
-    // A scope says only by changing an event what its level is.
+    // A scope shows its level only by changing an event.
     let with = |level| {
         let empty = protocol::Event { level, ..protocol::Event::default() };
         Hub::current().configure_scope(|scope: &mut SentryScope| scope.apply_to_event(empty))
@@ -255,11 +270,13 @@ pub fn mirror_scope() {
     mirror(&event);
 }
 
-/// Puts what an event has of a scope into Coroner's, and removes what the last one had and this one has not. What has no room there is
-/// left out. A crash in the middle has the scope as it was.
+/// Copies an event's scope to Coroner's, and removes what the last event had and this one doesn't.
+///
+/// Values without room in Coroner's scope are left out. A crash in the middle has the scope as it
+/// was before.
 fn mirror(event: &protocol::Event<'static>) {
-    // The change's lock before the other: an app may capture an event within a change of its own. Without an installed run there is
-    // nothing to change.
+    // The change's lock is taken before the other: an app may capture an event within a change of
+    // its own. Without an installed run there is nothing to change.
     let _ = scope::configure_scope(|scope| mirror_into(scope, event));
 }
 
@@ -279,7 +296,7 @@ fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
         let _ = scope.set_extra(key, value);
         now.extra.insert(key.clone());
     }
-    // The client fills those of the system as Coroner does.
+    // The client fills the system's contexts as Coroner does.
     for (name, context) in event.contexts.iter().filter(|(name, _)| !OWN_CONTEXTS.contains(&name.as_str())) {
         if let Ok(value) = serde_json::to_value(context) {
             let _ = scope.set_context(name, &value);
@@ -294,7 +311,7 @@ fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
         ));
         now.user = true;
     }
-    // `{{ default }}` is what an event has whose scope sets none.
+    // `{{ default }}` means that the scope sets no fingerprint.
     if !event.fingerprint.is_empty() && *event.fingerprint != ["{{ default }}"] {
         let parts: Vec<&str> = event.fingerprint.iter().map(AsRef::as_ref).collect();
         let _ = scope.set_fingerprint(&parts);
