@@ -1,4 +1,4 @@
-//! What a crash does.
+//! Options for what happens at a crash.
 
 use crate::SignalSet;
 use crate::system::capture::{AlternateStacks, ForkPolicy, InstallOptions};
@@ -6,13 +6,17 @@ use crate::system::capture::{AlternateStacks, ForkPolicy, InstallOptions};
 use super::group::group;
 
 group! {
-    /// What happens when the process crashes: which signals are crashes, who is asked first, and what is in a report. The defaults are good for nearly every app.
-    /// You need this
-    /// * beside another crash handler or a language runtime ([`chain_first`](Self::chain_first), [`reinstall_handlers`](Self::reinstall_handlers),
-    ///   [`signals`](Self::signals)),
-    /// * where a report may hold less of what users typed ([`stack_memory(0)`](Self::stack_memory)), or should hold more for a debugger
+    /// What happens when the process crashes: which signals are crashes, which handlers run first,
+    /// and what a report contains.
+    ///
+    /// The defaults suit nearly every app. You need this
+    /// * beside another crash handler or a language runtime ([`chain_first`](Self::chain_first),
+    ///   [`reinstall_handlers`](Self::reinstall_handlers), [`signals`](Self::signals)),
+    /// * where a report should contain less of what users typed
+    ///   ([`stack_memory(0)`](Self::stack_memory)), or more for a debugger
     ///   ([`stack_memory_all`](Self::stack_memory_all)),
-    /// * where threads manage signal stacks themselves ([`alternate_stacks`](Self::alternate_stacks)).
+    /// * where threads manage signal stacks themselves
+    ///   ([`alternate_stacks`](Self::alternate_stacks)).
     ///
     /// ```
     /// use coroner::{Config, Crashes};
@@ -22,41 +26,67 @@ group! {
     Crashes
     fields {}
     options {
-        /// The signals that are crashes. Default: [`SignalSet::CRASHES`] (SEGV, BUS, ILL, FPE, ABRT, TRAP, SYS).
+        /// Sets the signals that are crashes.
+        ///
+        /// Default: [`SignalSet::CRASHES`] (SEGV, BUS, ILL, FPE, ABRT, TRAP, SYS).
         signals: SignalSet = InstallOptions::DEFAULT.signals,
-        /// The signals that are noted when they end the process, so that the run's outcome is
-        /// [`Outcome::Terminated`](crate::Outcome::Terminated) (SIGTERM) or [`Outcome::EndedBySignal`](crate::Outcome::EndedBySignal), and not an
-        /// unexplained end. They are no crashes, and end the process as they would have; a signal that is ignored, or has a handler, at install is
-        /// left alone. Default: [`SignalSet::ENDINGS`] (TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU, XFSZ, USR1, USR2), without INT where Python is in the process and
-        /// not initialised: it takes Ctrl-C only where nobody else has.
+        /// Sets the signals that are recorded when they end the process.
+        ///
+        /// The run's outcome is then [`Outcome::Terminated`](crate::Outcome::Terminated) (SIGTERM)
+        /// or [`Outcome::EndedBySignal`](crate::Outcome::EndedBySignal) instead of unknown. These
+        /// signals are not crashes, and end the process as they would have without Coroner. A
+        /// signal that is ignored or has a handler at install is left alone.
+        ///
+        /// Default: [`SignalSet::ENDINGS`] (TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU, XFSZ, USR1,
+        /// USR2), without INT if Python is in the process and not initialized: Python takes over
+        /// Ctrl-C only if the signal still has its default action.
         endings: SignalSet = InstallOptions::DEFAULT.endings,
-        /// Whether the handlers that were installed before are asked first about every fault, and a crash is reported only if they don't
-        /// take it. Default: no. Faults of code that a runtime compiled while the app runs (JVM, .NET, Node, wasmtime), of Go code, and
-        /// system calls that a seccomp filter traps are left to their handlers without this: it is for code that a runtime compiled ahead of
-        /// time. `docs/neighbours.md` says what order is best for which app.
-        chain_first: bool = InstallOptions::DEFAULT.chain_first,
-        /// Whether a crash signal that another handler has taken after the install, without calling Coroner's, is taken back; that handler
-        /// is called after the report. Coroner looks when it delivers and when a breadcrumb is left, at most once a second, and logs in
-        /// any case who has the signal. Default: no.
-        reinstall_handlers: bool = InstallOptions::DEFAULT.reinstall_handlers,
-        /// What a crash of a child made by `fork` does. Default: it is reported, under a run of its own.
-        fork: ForkPolicy = InstallOptions::DEFAULT.fork,
-        /// Which threads get an alternate signal stack, without which a stack overflow can't be reported. Default: all.
-        alternate_stacks: AlternateStacks = InstallOptions::DEFAULT.alternate_stacks,
-        /// Whether all threads are in a report, or only the crashed one. Default: all.
-        all_threads: bool = InstallOptions::DEFAULT.all_threads,
-        /// How many bytes of the crashed thread's stack, from its stack pointer up, are in a report. With them come 256 to 512 bytes around each
-        /// address that is in one of its registers. They may hold what users typed. Default: 2048; 0 for neither.
-        stack_memory: u32 = InstallOptions::DEFAULT.stack_memory,
-        /// Whether the used parts of all threads' stacks are in a report, so that a debugger or `minidump-stackwalk` can walk a minidump
-        /// made of it as far as the report's own frames go: 64 KiB of the crashed thread, 16 KiB of each other, 448 KiB of the others together.
-        /// They may hold what users typed. The reserved file is larger by 576 KiB. In the place of [`stack_memory`](Self::stack_memory).
+        /// Sets whether the handlers that were installed before Coroner get every fault first.
         /// Default: no.
+        ///
+        /// A crash is then reported only if they don't handle it. Code that a runtime compiles
+        /// while the app runs (JVM, .NET, Node, wasmtime), Go code, and system calls trapped by a
+        /// seccomp filter don't need this: their faults are left to their handlers anyway. It is
+        /// for code that a runtime compiled ahead of time. `docs/neighbours.md` lists the best
+        /// order for each kind of app.
+        chain_first: bool = InstallOptions::DEFAULT.chain_first,
+        /// Sets whether to take back a crash signal that another handler took after install without
+        /// calling Coroner's. Default: no.
+        ///
+        /// That handler is then called after the report. Coroner checks when it delivers and when a
+        /// breadcrumb is left, at most once a second, and in any case logs which handler has the
+        /// signal.
+        reinstall_handlers: bool = InstallOptions::DEFAULT.reinstall_handlers,
+        /// Sets what a crash does in a child created by `fork`. Default: it is reported, as a run
+        /// of its own.
+        fork: ForkPolicy = InstallOptions::DEFAULT.fork,
+        /// Sets which threads get an alternate signal stack. Default: all.
+        ///
+        /// Without one, a stack overflow can't be reported.
+        alternate_stacks: AlternateStacks = InstallOptions::DEFAULT.alternate_stacks,
+        /// Sets whether a report contains all threads or only the crashed one. Default: all.
+        all_threads: bool = InstallOptions::DEFAULT.all_threads,
+        /// Sets how many bytes of the crashed thread's stack, from its stack pointer up, a report
+        /// contains.
+        ///
+        /// With them come 256 to 512 bytes around each address that is in one of the thread's
+        /// registers. This memory may contain what users typed. Default: 2048; 0 for neither.
+        stack_memory: u32 = InstallOptions::DEFAULT.stack_memory,
+        /// Sets whether a report contains the used parts of all threads' stacks. Default: no.
+        ///
+        /// A debugger or `minidump-stackwalk` can then walk a minidump made from the report as far
+        /// as the report's own frames go. The limits are 64 KiB for the crashed thread, 16 KiB for
+        /// each other thread, and 448 KiB for the others together. This memory may contain what
+        /// users typed. The reserved file becomes larger by 576 KiB. Replaces
+        /// [`stack_memory`](Self::stack_memory).
         stack_memory_all: bool = InstallOptions::DEFAULT.stack_memory_all,
-        /// Whether the dying process looks up names for the report's addresses in its own images, when everything else is on disk.
-        /// They are used where no symbol file is found at the next launch or at a server: for the system's libraries, above all.
-        /// It takes milliseconds, and longer in a large program. Default: only on Apple's systems, whose libraries have their
-        /// symbols nowhere but in memory.
+        /// Sets whether the dying process looks up names for the report's addresses in its own
+        /// images.
+        ///
+        /// This happens after everything else is on disk. The names are used where neither the next
+        /// launch nor a server finds a symbol file, above all for the system's libraries. It takes
+        /// milliseconds, longer in a large program. Default: only on Apple's systems, whose
+        /// libraries have their symbols only in memory.
         symbol_names: bool = cfg!(target_vendor = "apple"),
     }
 }

@@ -1,4 +1,4 @@
-//! What a launch does with the reports of earlier ones.
+//! Options for what a launch does with the reports of earlier ones.
 
 use std::sync::Arc;
 
@@ -10,20 +10,22 @@ use crate::naming::NamingBudget;
 use super::group::group;
 use super::hook::Hook;
 
-/// Sees each report before the sinks do: changes it, or drops it with `None`.
+/// Callback that gets each report before the sinks, and changes it or drops it by returning `None`.
 pub(crate) type BeforeDeliver = Hook<dyn Fn(Report) -> Option<Report> + Send + Sync>;
-/// Gives the text to stand in the place of one, which stands under a key.
+/// Callback that gets a key and its text, and returns a replacement for the text.
 pub(crate) type Scrub = Hook<dyn Fn(&str, &str) -> Option<String> + Send + Sync>;
-/// Is called if the last run crashed.
+/// Callback for a last run that crashed.
 pub(crate) type OnCrashedLastRun = Hook<dyn Fn(&LastRun) + Send + Sync>;
 
 group! {
-    /// What a launch does with the reports of earlier ones before the sinks get them. By default it names their frames, hides what is surely a
-    /// secret, and delivers in the background from install on. You need this
-    /// * to see or change each report ([`before_deliver`](Self::before_deliver)), or to hide what only the app knows to be private
-    ///   ([`scrub`](Self::scrub)),
-    /// * to tell the user of a crash ([`on_crashed_last_run`](Self::on_crashed_last_run)),
-    /// * to deliver at a time of your own ([`at_install(false)`](Self::at_install)),
+    /// What a launch does with the reports of earlier ones before the sinks get them.
+    ///
+    /// By default it names their frames, hides text that is certainly a secret, and delivers in the
+    /// background from install on. You need this
+    /// * to see or change each report ([`before_deliver`](Self::before_deliver)), or to hide what
+    ///   only the app knows to be private ([`scrub`](Self::scrub)),
+    /// * to tell the user about a crash ([`on_crashed_last_run`](Self::on_crashed_last_run)),
+    /// * to choose when to deliver ([`at_install(false)`](Self::at_install)),
     /// * where a server has the symbols ([`symbolicate(false)`](Self::symbolicate)).
     ///
     /// ```
@@ -42,47 +44,67 @@ group! {
         on_crashed_last_run: Option<OnCrashedLastRun> = None,
     }
     options {
-        /// Whether reports of earlier runs are delivered right from install on, in the background, and what this one survives within
-        /// seconds. Default: yes; if not, nothing
-        /// leaves the store before [`Coroner::flush`](crate::Coroner::flush).
+        /// Sets whether to deliver in the background, starting at install. Default: yes.
+        ///
+        /// Reports of earlier runs are then delivered right away, and this run's non-fatal reports
+        /// within seconds. If not set, nothing leaves the store before
+        /// [`Coroner::flush`](crate::Coroner::flush).
         at_install: bool = true,
-        /// Whether function names, files and lines are looked up on this machine, at the next launch. It needs the feature `symbolicate`. Default: yes. A server that
-        /// has the app's debug files can do it as well, and reports are then a little smaller.
+        /// Sets whether the next launch looks up function names, files and lines on this machine.
+        /// Default: yes.
+        ///
+        /// It needs the feature `symbolicate`. A server that has the app's debug files can do this
+        /// instead, and reports are then a little smaller.
         symbolicate: bool = true,
-        /// What naming one report may cost this app in memory and processor time. Default: 32 MiB and one second. What is left out, the
-        /// report says, and `coroner show` adds.
+        /// Sets how much memory and processor time naming one report may take. Default: 32 MiB and
+        /// one second.
+        ///
+        /// The report records which names were left out, and `coroner show` adds them.
         naming_budget: NamingBudget = NamingBudget::default(),
-        /// Whether what is surely a secret by its form is hidden in texts of the app before the sinks get a report: see
-        /// [`hide_secrets`](crate::hide_secrets). Default: yes.
+        /// Sets whether text whose form is certainly that of a secret is hidden before the sinks
+        /// get a report. Default: yes.
+        ///
+        /// This covers text that the app wrote: see [`hide_secrets`](crate::hide_secrets).
         scrub_secrets: bool = true,
     }
 }
 
 impl Delivery {
-    /// How many times the processing of one run may end in a crash or a panic (of a sink, of a hook, of Coroner) before the run is
-    /// set aside in `broken` in the store. A kill, or a crash of another thread meanwhile, does not count. At least 1. Default: 3.
+    /// Sets how often processing one run may end in a crash or a panic before the run is set aside.
+    /// Default: 3, at least 1.
+    ///
+    /// This counts a crash or panic of a sink, a hook or Coroner; a kill, or a crash of another
+    /// thread in the meantime, doesn't count. The run is then moved to `broken` in the store.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
         self
     }
 
-    /// A function that gives the text to stand in the place of one that the app or a library wrote (tags, user, contexts, extra,
-    /// breadcrumbs, messages), and `None` for those that may stay. Its first argument is the key under which the text stands, such as
-    /// the tag's, or empty. It comes after [`scrub_secrets`](Self::scrub_secrets), at the next launch, before [`before_deliver`](Self::before_deliver).
+    /// Sets a function that replaces text written by the app or a library: tags, user, contexts,
+    /// extra, breadcrumbs and messages.
+    ///
+    /// Its first argument is the key of the text, such as the tag's, or empty; the second is the
+    /// text. It returns the replacement, or `None` to keep the text. It runs at the next launch,
+    /// after [`scrub_secrets`](Self::scrub_secrets) and before
+    /// [`before_deliver`](Self::before_deliver).
     pub fn scrub(mut self, scrub: impl Fn(&str, &str) -> Option<String> + Send + Sync + 'static) -> Self {
         self.scrub = Some(Hook(Arc::new(scrub)));
         self
     }
 
-    /// A function that sees each report before the sinks: it may change it, or drop it with `None`. It runs at the next
-    /// launch, in a healthy process: in install with what a sink stores early ([`Sink::store_early`](crate::Sink::store_early)), and
-    /// on the delivery thread with names.
+    /// Sets a function that gets each report before the sinks, and may change it or drop it by
+    /// returning `None`.
+    ///
+    /// It runs at the next launch, in a healthy process: inside install for what a sink stores
+    /// early ([`Sink::store_early`](crate::Sink::store_early)), and otherwise on the delivery
+    /// thread, with names.
     pub fn before_deliver(mut self, hook: impl Fn(Report) -> Option<Report> + Send + Sync + 'static) -> Self {
         self.before_deliver = Some(Hook(Arc::new(hook)));
         self
     }
 
-    /// A function that is called once, on the delivery thread, when the last run crashed and the app has not been notified yet.
+    /// Sets a function that is called once, on the delivery thread, if the last run crashed and the
+    /// app has not been notified yet.
     pub fn on_crashed_last_run(mut self, hook: impl Fn(&LastRun) + Send + Sync + 'static) -> Self {
         self.on_crashed_last_run = Some(Hook(Arc::new(hook)));
         self

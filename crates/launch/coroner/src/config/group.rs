@@ -1,6 +1,9 @@
-//! How a group of options is declared.
+//! The macro that declares a group of options.
 
-/// Declares a group of options. One that a value sets stands once, with what it is, its type and its default; the fields have methods of their own.
+/// Declares a group of options.
+///
+/// Each simple option is listed once, with its documentation, type and default, and gets a setter.
+/// Fields have handwritten methods.
 macro_rules! group {
     (
         $(#[$doc:meta])*

@@ -1,10 +1,10 @@
-//! Functions of the app's in a configuration.
+//! The app's callbacks in a configuration.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A function of the app's: clones share it.
+/// A callback of the app's, which clones share.
 pub(crate) struct Hook<F: ?Sized>(pub(crate) Arc<F>);
 
 impl<F: ?Sized> Clone for Hook<F> {

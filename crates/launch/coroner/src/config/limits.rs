@@ -1,4 +1,4 @@
-//! How much reports may take.
+//! Limits on reports.
 
 use std::time::Duration;
 
@@ -7,8 +7,10 @@ use crate::store::Retention;
 use super::group::group;
 
 group! {
-    /// How much reports may take: of the disk, in number and in time. You need this where the store has to stay small or large, where a server
-    /// has many errors an hour that it handles, and where the process has to end sooner than after five seconds.
+    /// Limits on reports: disk space, number and time.
+    ///
+    /// Change them if the store has to stay small or become large, if a server handles many errors
+    /// per hour, or if a crashing process has to end in less than five seconds.
     ///
     /// ```
     /// use std::time::Duration;
@@ -22,12 +24,17 @@ group! {
     Limits
     fields {}
     options {
-        /// How many reports, and runs without one, the store keeps of those that can't be delivered, how old, and how large together.
+        /// Sets the maximum number, age and total size of undeliverable reports, and of runs
+        /// without one, that the store keeps.
         retention: Retention = Retention::default(),
-        /// How many reports of handled exceptions and of panics that the process survives it writes in an hour, as many of them at once;
-        /// and as many of hangs. What is beyond is counted, and the next report says how many. Default: 16.
+        /// Sets the maximum number of reports per hour for handled exceptions and non-fatal panics
+        /// (also the burst size).
+        ///
+        /// Hangs have a separate budget of the same size. Events beyond the budget are counted, and
+        /// the next report contains their number. Default: 16.
         reports_per_hour: u32 = 16,
-        /// How long writing a report may take before the process is ended with what there is. Default: 5 s.
+        /// Sets how long writing a report may take. After that, the process ends with what was
+        /// written. Default: 5 s.
         deadline: Duration = Duration::from_secs(5),
     }
 }
