@@ -1,4 +1,5 @@
-//! Exceptions and errors that the app has handled and wants to know of: a report of them, while the app goes on.
+//! Reports of exceptions and errors that the app has handled, and of uncaught ones of managed
+//! runtimes.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -16,35 +17,38 @@ use crate::system::capture::exception::{self, Ending};
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct HandledException<'a> {
-    /// The language whose exception it is.
+    /// The exception's language.
     pub language: Language,
-    /// Its type, such as `std::runtime_error`.
+    /// The exception's type, such as `std::runtime_error`.
     pub kind: &'a str,
-    /// What it says of itself; may be empty.
+    /// The exception's message; may be empty.
     pub message: &'a str,
-    /// Where it is from, as `file:line:column`, if that is known.
+    /// The exception's origin as `file:line:column`, if known.
     pub location: Option<&'a str>,
 }
 
 impl<'a> HandledException<'a> {
-    /// An exception of that language, type and message.
+    /// Creates an exception with this language, type and message.
     pub fn new(language: Language, kind: &'a str, message: &'a str) -> Self {
         Self { language, kind, message, location: None }
     }
 
-    /// Where it is from, as `file:line:column`.
+    /// Sets the exception's origin as `file:line:column`.
     #[must_use]
     pub fn location(self, location: &'a str) -> Self {
         Self { location: Some(location), ..self }
     }
 }
 
-/// Reports an exception that was handled: a report of all threads, as of a crash, with the calling thread's stack as the
-/// exception's. The app goes on; all threads stand still for some milliseconds. The report is delivered within seconds by this process, or by the next launch.
+/// Reports a handled exception. The report contains all threads, as for a crash, and the calling
+/// thread's stack as the exception's.
 ///
-/// `false` if there is no report: Coroner is not installed, there are more than
-/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) allows, or 16 wait for their delivery. Those that are left out are
-/// counted, and the next report says how many.
+/// The app continues; all threads stop for some milliseconds. The report is delivered within
+/// seconds by this process, or by the next launch.
+///
+/// Returns `false` if no report was written: Coroner is not installed, there are more than
+/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) allows, or 16 are waiting for
+/// delivery. Those left out are counted, and the next report contains their number.
 ///
 /// ```no_run
 /// use coroner::{HandledException, Language};
@@ -57,15 +61,16 @@ pub fn report_exception(handled: &HandledException<'_>) -> bool {
     report_exception_above(handled, &current_registers())
 }
 
-/// For bindings, whose own frames are not to be in the stack either: reports with the stack of the caller of the function that
-/// `registers` are of ([`current_registers`]).
+/// Reports a handled exception for bindings, whose own frames should not be in the stack either:
+/// the stack begins at the caller of the function that `registers` were captured in
+/// ([`current_registers`]).
 #[doc(hidden)]
 pub fn report_exception_above(handled: &HandledException<'_>, registers: &Registers) -> bool {
     let stack = Stack::above(registers);
     survive(registers, &[wire(handled, Some(&stack))])
 }
 
-/// Writes the report of what was handled, and has it delivered.
+/// Writes a non-fatal report and starts its delivery.
 fn survive(registers: &Registers, exceptions: &[Exception<'_>]) -> bool {
     let reported = exception::report(registers, Monitor::USER, exceptions, Ending::NonFatal);
     if reported {
@@ -77,10 +82,12 @@ fn survive(registers: &Registers, exceptions: &[Exception<'_>]) -> bool {
 #[doc(hidden)]
 pub use crate::system::walk::current_registers;
 
-/// Reports an error that was handled, with its [sources](Error::source) as its causes, up to eight. Like [`report_exception`].
+/// Reports a handled error with its [sources](Error::source) as its causes, up to eight errors.
+/// Like [`report_exception`].
 ///
-/// The type is that of the reference. Of a `&dyn Error`, and of the causes, it is the one whose name the error's [`Debug`](std::fmt::Debug)
-/// text begins with (`Os` of an `std::io::Error`), if it does so, else `Error`.
+/// The type is that of the reference. For a `&dyn Error` and for causes, it is the type name at the
+/// beginning of the error's [`Debug`](std::fmt::Debug) text (`Os` for an `std::io::Error`), or
+/// `Error` if the text doesn't begin with one.
 #[inline(never)]
 pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     let kind = std::any::type_name::<E>();
@@ -104,25 +111,27 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     survive(&registers, &all)
 }
 
-/// An error of a system that has domains and codes, for [`report_coded_error`]: `NSError`, or what Swift makes one of.
+/// An error with a domain and a code, for [`report_coded_error`]: `NSError`, or a Swift error
+/// converted to one.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CodedError<'a> {
-    /// Its domain, such as `NSCocoaErrorDomain`, or a type of Swift's: the exception's type.
+    /// The error's domain, such as `NSCocoaErrorDomain`, or a Swift type. It becomes the
+    /// exception's type.
     pub domain: &'a str,
-    /// Its code in that domain.
+    /// The error's code in that domain.
     pub code: i64,
-    /// What it says of itself; may be empty.
+    /// The error's description; may be empty.
     pub description: &'a str,
 }
 
 impl<'a> CodedError<'a> {
-    /// An error of that domain and code; what it says of itself may be empty.
+    /// Creates an error with this domain, code and description, which may be empty.
     pub fn new(domain: &'a str, code: i64, description: &'a str) -> Self {
         Self { domain, code, description }
     }
 
-    /// As sentry-cocoa writes it.
+    /// Formats the message as sentry-cocoa does.
     fn message(&self) -> String {
         match self.description {
             "" => format!("Code: {}", self.code),
@@ -131,8 +140,11 @@ impl<'a> CodedError<'a> {
     }
 }
 
-/// Reports an error that was handled, with the errors below it as its causes, each that of the one before, up to eight. `language` is Objective-C or
-/// Swift. Like [`report_exception`]; nothing is reported of no error.
+/// Reports a handled error of Objective-C or Swift with its underlying errors as its causes, up to
+/// eight errors.
+///
+/// Each element of `errors` is the cause of the one before it. Returns `false` if `errors` is
+/// empty. Otherwise like [`report_exception`].
 ///
 /// ```no_run
 /// let file = coroner::CodedError::new("NSCocoaErrorDomain", 257, "The file couldn’t be opened.");
@@ -144,7 +156,7 @@ pub fn report_coded_error(language: Language, errors: &[CodedError<'_>]) -> bool
     report_coded_error_above(language, errors, &current_registers())
 }
 
-/// For bindings, as [`report_exception_above`].
+/// Reports an error for bindings, like [`report_exception_above`].
 #[doc(hidden)]
 pub fn report_coded_error_above(language: Language, errors: &[CodedError<'_>], registers: &Registers) -> bool {
     let messages: Vec<String> = errors.iter().take(8).map(CodedError::message).collect();
@@ -157,13 +169,14 @@ pub fn report_coded_error_above(language: Language, errors: &[CodedError<'_>], r
     !chain.is_empty() && survive(registers, &chain)
 }
 
-/// The name with which a derived `Debug` begins: a word in camel case, and then nothing or its fields. No more than that is written.
+/// Returns the type name at the beginning of a derived `Debug` text: a word in camel case, followed
+/// by nothing or its fields. Writes no more of the text than that.
 fn name_in_debug(value: &dyn std::fmt::Debug) -> String {
     struct Beginning(String);
     impl Write for Beginning {
         fn write_str(&mut self, text: &str) -> std::fmt::Result {
             self.0.push_str(text);
-            // An error ends the writing: what follows may be long.
+            // An error ends the formatting: the rest may be long.
             if self.0.len() > 100 { Err(std::fmt::Error) } else { Ok(()) }
         }
     }
@@ -177,38 +190,45 @@ fn name_in_debug(value: &dyn std::fmt::Debug) -> String {
     if is_name && is_end { name.to_owned() } else { "Error".to_owned() }
 }
 
-/// An exception of a managed runtime, such as Java's, for [`report_uncaught_exception`] and [`report_managed_exception`].
+/// An exception of a managed runtime, such as Java's.
+///
+/// For [`report_uncaught_exception`] and [`report_managed_exception`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ManagedException<'a> {
-    /// Its type, such as `java.lang.IllegalStateException`.
+    /// The exception's type, such as `java.lang.IllegalStateException`.
     pub kind: &'a str,
-    /// What it says of itself; may be empty.
+    /// The exception's message; may be empty.
     pub message: &'a str,
-    /// Its stack trace with its causes, as `Throwable.printStackTrace` writes it.
+    /// The exception's stack trace with its causes, as written by `Throwable.printStackTrace`.
     pub stack_trace: &'a str,
 }
 
 impl<'a> ManagedException<'a> {
-    /// An exception of that type and message, with its stack trace.
+    /// Creates an exception with this type, message and stack trace.
     pub fn new(kind: &'a str, message: &'a str, stack_trace: &'a str) -> Self {
         Self { kind, message, stack_trace }
     }
 }
 
-/// The longest stack trace that fits into a report, in bytes.
+/// Maximum length of a stack trace in a report, in bytes.
 const MAX_STACK_TRACE: usize = 24 << 10;
 
-/// Reports an exception of Java that nobody caught, on the thread that threw it, just before its runtime ends the process: a report of all
-/// threads with their native stacks, as of a crash, and the exception with the frames of its stack trace.
+/// Reports an uncaught Java exception on the thread that threw it, just before its runtime ends the
+/// process.
 ///
-/// `false` if there is no report: Coroner is not installed, or this thread is dying already.
+/// The report contains all threads with their native stacks, as for a crash, and the exception with
+/// the frames of its stack trace.
+///
+/// Returns `false` if no report was written: Coroner is not installed, or this thread is already
+/// dying.
 #[inline(never)]
 pub fn report_uncaught_exception(exception: &ManagedException<'_>) -> bool {
     exception::report(&current_registers(), Monitor::USER, &[managed(exception)], Ending::Fatal)
 }
 
-/// Reports an exception of Java that the app has handled, with the frames of its stack trace. Otherwise like [`report_exception`].
+/// Reports a handled Java exception with the frames of its stack trace. Otherwise like
+/// [`report_exception`].
 #[inline(never)]
 pub fn report_managed_exception(exception: &ManagedException<'_>) -> bool {
     survive(&current_registers(), &[managed(exception)])

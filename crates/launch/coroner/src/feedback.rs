@@ -1,40 +1,41 @@
-//! What a user says of a crash.
+//! User feedback about a crash.
 
 use coroner_report::model::Id;
 
-/// What a user says, for [`feedback`](crate::feedback()).
+/// A user's feedback, for [`feedback`](crate::feedback()).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Feedback {
-    /// Of which event: that of the last crash is [`LastRun::event_id`](crate::LastRun::event_id).
+    /// The event that the feedback is about; for the last crash it is
+    /// [`LastRun::event_id`](crate::LastRun::event_id).
     pub event_id: Option<Id>,
-    /// What they say.
+    /// The user's message.
     pub message: String,
-    /// Their name.
+    /// The user's name.
     pub name: Option<String>,
-    /// The address by which they can be asked.
+    /// The user's email address.
     pub email: Option<String>,
 }
 
 impl Feedback {
-    /// What they say, of no event.
+    /// Creates feedback with a message, about no event.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }
 
-    /// Of which event it is, if of one.
+    /// Sets the event that the feedback is about, if any.
     #[must_use]
     pub fn event_id(self, event_id: Option<Id>) -> Self {
         Self { event_id, ..self }
     }
 
-    /// Their name.
+    /// Sets the user's name.
     #[must_use]
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: Some(name.into()), ..self }
     }
 
-    /// The address by which they can be asked.
+    /// Sets the user's email address.
     #[must_use]
     pub fn email(self, email: impl Into<String>) -> Self {
         Self { email: Some(email.into()), ..self }

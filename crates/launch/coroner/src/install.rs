@@ -1,4 +1,4 @@
-//! Installing Coroner into the running process, step by step.
+//! Installs Coroner into the running process, step by step.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -30,25 +30,31 @@ use crate::system_report::SystemReport;
 use crate::system_report::hand_over::hand_over;
 use crate::{device_state, exit_handler, facts, system, vitals};
 
-/// A crash this soon after install may come again at each launch, before a thread in the background gets its report out: it is
-/// delivered before install returns, for [`MAX_START`] at most (develop.sentry.dev, *Start-up crash detection*).
+/// A crash this soon after install may come again at each launch, before a background thread has
+/// sent its report. The report is therefore delivered before install returns, for [`MAX_START`] at
+/// most (develop.sentry.dev, *Start-up crash detection*).
 const STARTUP: Duration = Duration::from_secs(2);
-/// How long install waits at most for the report of a crash at the start.
+/// Maximum time that install waits for the report of a crash at the start.
 const MAX_START: Duration = Duration::from_secs(5);
-/// How long install stores reports at most that wait in the store; the one that it is at by then is the last.
+/// Maximum time for which install stores reports that wait in the store; the one in progress at
+/// that time is the last.
 const MAX_INTAKE: Duration = Duration::from_millis(4);
 
-/// Installs Coroner: from here on a crash of this process leaves a report in the store. Call it once, as early in `main` as
-/// can be.
+/// Installs Coroner: from here on, a crash of this process leaves a report in the store.
 ///
-/// It takes well under a millisecond, and starts a thread only if there is something of an earlier run to deliver, or a sink
-/// follows runs; that thread ends when that is done. What waits is stored by sinks that can ([`Sink::store_early`]) before install returns,
-/// in some milliseconds, however short the launch is; where ten launches were too short to be done with a report, one waits for that for a
-/// tenth of a second at most. With [`Config::hang_threshold`] there is one that watches for hangs. Only where the last run crashed within two seconds of its own start does it
-/// wait for that report to be delivered, for five seconds at most.
+/// Call it once, as early in `main` as possible. It takes well under a millisecond, and starts a
+/// thread only if something of an earlier run is waiting for delivery or a sink follows runs; that
+/// thread ends when its work is done. With [`Config::hang_threshold`] there is also a thread that
+/// watches for hangs.
+///
+/// Sinks that can store reports early ([`Sink::store_early`]) get the waiting ones before install
+/// returns, which takes some milliseconds, so that even a short launch stores them. If ten launches
+/// were too short to finish a report, one waits for it, for a tenth of a second at most. If the
+/// last run crashed within two seconds of its own start, install waits until that report is
+/// delivered, for five seconds at most.
 ///
 /// # Errors
-/// See [`InstallError`]. Nothing is changed in the process then.
+/// See [`InstallError`]. Nothing has changed in the process in that case.
 pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     let mut installed = lock_installed();
     if installed.is_some() {
@@ -70,7 +76,8 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     #[cfg(all(supported, target_vendor = "apple"))]
     let run_id_thread = config.run_id_thread.then(|| RunIdThread::start(id)).flatten();
 
-    // The store has `runs` and, where files are used again, had `clean`: who counted them counts well.
+    // The store has the directory `runs` and, where files are reused, had `clean`, so the count is
+    // reliable.
     let is_alone = count == Some(0) && run.previous.is_some() && config.system_reports.is_empty();
     put_system_reports(&store, id, std::mem::take(&mut config.system_reports));
     let pending = !is_alone && store.has_other_runs(id);
@@ -108,18 +115,18 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     Ok(coroner)
 }
 
-/// Opens the store. With it comes how many runs are in it, if that is known.
+/// Opens the store. Also returns the number of runs in it, if known.
 fn open_store(config: &Config) -> Result<(Store, Option<u64>), InstallError> {
     let directory = match &config.store_dir {
         Some(directory) => directory.clone(),
         None => default_store_dir(&config.app).ok_or(InstallError::NoStoreDirectory)?,
     };
-    // A crash opens further reports by it, wherever the app's working directory is by then.
+    // A crash opens further reports by this path, whatever the app's working directory is by then.
     let directory = std::path::absolute(&directory).unwrap_or(directory);
     Store::open_with_runs(&directory).map_err(InstallError::Store)
 }
 
-/// Begins the run: from here on a crash is reported.
+/// Begins the run: from here on, a crash is reported.
 fn begin_run(store: &Store, config: &Config) -> Result<capture::Run, InstallError> {
     let options = install_options(config);
     let run = system::begin_run(store.path(), &options)?;
@@ -134,9 +141,9 @@ fn begin_run(store: &Store, config: &Config) -> Result<capture::Run, InstallErro
     Ok(run)
 }
 
-/// What the crash path does.
+/// Returns the options for the crash path.
 fn install_options(config: &Config) -> InstallOptions {
-    // Whole, so that no option is left out.
+    // Destructured without `..`, so that no option is left out.
     let Crashes {
         signals,
         endings,
@@ -166,12 +173,15 @@ fn install_options(config: &Config) -> InstallOptions {
     }
 }
 
-/// The signals to note, without SIGINT where a Python that has not begun is in the process: it takes the signal only where it finds the default,
-/// and without it Ctrl-C ends the process and raises no `KeyboardInterrupt`.
+/// Returns the signals to record, without SIGINT if the process contains a Python that is not
+/// initialized.
+///
+/// Python handles SIGINT only if it has its default action; otherwise Ctrl-C ends the process and
+/// raises no `KeyboardInterrupt`.
 #[cfg(unix)]
 fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
-    // SAFETY: the name ends with a NUL; nothing is called but what Python's C API has: `int Py_IsInitialized(void)`, which may be called at
-    // any time.
+    // SAFETY: the name ends with a NUL. The only function that is called has the signature of
+    // Python's C API, `int Py_IsInitialized(void)`, which may be called at any time.
     let is_waiting = unsafe {
         let found = libc::dlsym(libc::RTLD_DEFAULT, c"Py_IsInitialized".as_ptr());
         !found.is_null() && std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> libc::c_int>(found)() == 0
@@ -179,13 +189,14 @@ fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     if is_waiting { endings.without(libc::SIGINT) } else { endings }
 }
 
-/// No signal is noted.
+/// Returns the signals unchanged: none is recorded on this system.
 #[cfg(not(unix))]
 fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     endings
 }
 
-/// Has uncaught exceptions of C++ and Objective-C reported, and the stacks of their throws taken.
+/// Installs the handlers for uncaught C++ and Objective-C exceptions, and for the stacks of their
+/// throws.
 #[cfg(all(feature = "exceptions", supported))]
 fn report_exceptions(exceptions: &Exceptions, deadline_ms: u32) {
     let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
@@ -204,7 +215,7 @@ fn report_exceptions(exceptions: &Exceptions, deadline_ms: u32) {
     }
 }
 
-/// Writes down what can't be asked for when the process dies.
+/// Records the facts that can't be queried when the process dies.
 fn write_facts(run: &capture::Run, store: &Store, config: &Config) {
     let (release_of_client, environment_of_client) = of_sentry_client();
     let release = config.release.clone().or_else(|| of_environment("SENTRY_RELEASE")).or(release_of_client);
@@ -225,13 +236,14 @@ fn write_facts(run: &capture::Run, store: &Store, config: &Config) {
     vitals::begin();
 }
 
-/// What the process's environment says for Sentry's SDKs, where the app says nothing.
+/// Returns the environment variable `name` of Sentry's SDKs, which applies where the app sets
+/// nothing.
 fn of_environment(name: &str) -> Option<String> {
     let value = if cfg!(feature = "sentry") { std::env::var(name).ok() } else { None };
     value.filter(|value| !value.is_empty())
 }
 
-/// Release and environment of the `sentry` crate's client.
+/// Returns the release and the environment of the `sentry` crate's client.
 fn of_sentry_client() -> (Option<String>, Option<String>) {
     #[cfg(feature = "sentry-client")]
     return crate::sink::release_and_environment_of_client();
@@ -248,7 +260,7 @@ fn begin_scope(run: &capture::Run, config: &Config) -> Scope {
     scope
 }
 
-/// Opens the sinks: those of the app, or the default one.
+/// Opens the app's sinks, or the default one.
 fn open_sinks(store: &Store, config: &Config) -> Vec<Arc<dyn Sink>> {
     let sinks: Vec<Arc<dyn Sink>> = match &config.sinks {
         Some(sinks) => sinks.clone(),
@@ -262,7 +274,7 @@ fn open_sinks(store: &Store, config: &Config) -> Vec<Arc<dyn Sink>> {
     sinks
 }
 
-/// Puts what the system says of earlier runs to them.
+/// Adds the system's records to the earlier runs that they belong to.
 fn put_system_reports(store: &Store, own: Id, reports: Vec<SystemReport>) {
     if !reports.is_empty()
         && let Err(error) = hand_over(store, own, reports)
@@ -271,22 +283,22 @@ fn put_system_reports(store: &Store, own: Id, reports: Vec<SystemReport>) {
     }
 }
 
-/// What is known of the run whose files this one uses.
+/// The previous run whose files this one reuses.
 #[derive(Default)]
 struct Previous {
-    /// It, if it was one of this app.
+    /// That run, if it was one of this app.
     last_run: Option<LastRun>,
-    /// Nothing is to be noted any more when this run ends by itself, too.
+    /// Whether a clean end of this run does not have to be recorded again.
     is_noted: bool,
 }
 
-/// Notes how the run ended whose files this one uses: by itself.
+/// Records the clean end of the run whose files this one reuses.
 fn note_previous(run: &capture::Run, store: &Store, app: u64, pending: bool) -> Previous {
     let Some(clean) = &run.previous else { return Previous::default() };
     let began = (clean.began > 0).then(|| UNIX_EPOCH + Duration::from_nanos(clean.began));
     let last = LastRun { outcome: Outcome::CleanExit, run: Some(Id(clean.id)), began, ..LastRun::FIRST_LAUNCH };
     if clean.app != app {
-        // The files were those of another app that has this store: it is that one's last run.
+        // The files were those of another app that shares this store: the last run is that app's.
         if !clean.is_noted
             && let Err(error) = last.write_in_place(store.path(), clean.app)
         {
@@ -294,14 +306,15 @@ fn note_previous(run: &capture::Run, store: &Store, app: u64, pending: bool) -> 
         }
         return Previous::default();
     }
-    // For another process of the app that starts while this one runs, and finds neither that run nor its files. If there was
-    // none since the last note that a run ended by itself, that one says the same.
+    // For another process of the app that starts while this one runs, and finds neither the
+    // previous run nor its files. If no run has ended otherwise since the last record of a clean
+    // end, that record is still valid.
     let is_noted = clean.is_noted && !pending;
     let is_noted = is_noted || last.write_in_place(store.path(), app).is_ok() && !pending;
     Previous { last_run: Some(last), is_noted }
 }
 
-/// Has the locks of this crate held over forks.
+/// Makes this crate's locks be held across forks.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 fn hold_locks_over_forks() {
     use crate::fork_locks::{MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks};
@@ -315,8 +328,9 @@ fn hold_locks_over_forks() {
     ]);
 }
 
-/// Stores what waits, and starts the delivery thread if something is left for it. After a crash at the start of the last run (`hurry`) it
-/// waits until that is delivered.
+/// Stores what waits, and starts the delivery thread if something is left for it.
+///
+/// After a crash at the start of the last run (`hurry`), it waits until that report is delivered.
 fn deliver(coroner: &Coroner, pending: bool, hurry: bool) {
     let Inner { deliverer, thread, .. } = &*coroner.inner;
     let (mut unstored, mut waits) = (false, None);
@@ -340,17 +354,20 @@ fn deliver(coroner: &Coroner, pending: bool, hurry: bool) {
                 "coroner: the report of a crash at the start is not delivered yet, after {waited:.1?}; it is kept"
             );
         }
-        // The wait is none of the app's time: a crash right after it is one at the start, too.
+        // The wait doesn't count as the app's running time: a crash right after it is one at the
+        // start, too.
         capture::begin_anew();
     }
 }
 
-/// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported. Only for threads that did
-/// not get one by themselves: with [`AlternateStacks::Everywhere`](crate::AlternateStacks::Everywhere) all threads made by
-/// Rust or by `pthread_create` have one.
+/// Gives the calling thread an alternate signal stack, so that its stack overflow can be reported.
+///
+/// Only needed for threads that did not get one automatically: with
+/// [`AlternateStacks::Everywhere`](crate::AlternateStacks::Everywhere), all threads created by Rust
+/// or by `pthread_create` have one.
 ///
 /// # Errors
-/// The system's: no memory, or the thread is running on its alternate stack right now.
+/// The system's error if there is no memory, or if the thread is running on its alternate stack.
 pub fn attach_current_thread() -> std::io::Result<()> {
     #[cfg(supported)]
     return coroner_capture::attach_current_thread().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
@@ -358,9 +375,11 @@ pub fn attach_current_thread() -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Leaves the next signal with number `signal` of the calling thread to the handlers that were there before Coroner: for a
-/// managed runtime that is about to raise it on purpose. `false` if Coroner is not installed, or 64 threads have asked for
-/// it at once.
+/// Leaves the calling thread's next signal with number `signal` to the handlers that were installed
+/// before Coroner.
+///
+/// For a managed runtime that is about to raise the signal on purpose. Returns `false` if Coroner
+/// is not installed, or if 64 threads have already asked for this.
 pub fn ignore_next_signal(signal: i32) -> bool {
     crate::system::capture::ignore_next_signal(signal)
 }

@@ -1,17 +1,19 @@
-//! Why an install failed.
+//! The errors of an install.
 
 use std::fmt;
 
 use crate::store::StoreError;
 use crate::system::Reason;
 
-/// Why Coroner could not be installed. The app runs on as if nothing had been asked.
+/// The reason why Coroner could not be installed. The app continues as if `install` had not been
+/// called.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// It is installed already, in this process. One process has one crash reporter; [`installed`](crate::installed) gives it.
+    /// Coroner is already installed in this process. [`installed`](crate::installed) returns it.
     AlreadyInstalled,
-    /// No store was named, and there is no default: no home directory and no `$STATE_DIRECTORY`, or the system is Android.
+    /// No store directory was set and there is no default: no home directory and no
+    /// `$STATE_DIRECTORY`, or the system is Android.
     NoStoreDirectory,
     /// The store can't be used.
     Store(StoreError),
@@ -19,12 +21,12 @@ pub enum InstallError {
     CrashPath(CrashPathError),
 }
 
-/// What of the crash path could not be prepared, and what the system said: its text says both.
+/// The part of the crash path that could not be prepared. Its text includes the system's error.
 #[derive(Debug)]
 pub struct CrashPathError(Reason);
 
 impl CrashPathError {
-    /// The system's error number (errno(3)), if the system refused something that has one.
+    /// Returns the system's error number (errno(3)), if the failed call has one.
     pub fn raw_os_error(&self) -> Option<i32> {
         self.errno()
     }

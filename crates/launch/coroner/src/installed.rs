@@ -1,4 +1,4 @@
-//! The installed Coroner, and what an app can do with it.
+//! [`Coroner`], the handle of the installed crash reporter.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,10 +29,11 @@ use crate::system_report::SystemReport;
 use crate::system_report::hand_over::hand_over;
 use crate::{fork_locks, own_run};
 
-/// The largest attachment that is kept in a run's directory.
+/// Maximum size in bytes of an attachment that is kept in a run's directory.
 const MAX_KEPT: usize = 20 << 20;
 
-/// The installed Coroner of this process. It can be cloned and dropped freely: dropping it uninstalls nothing.
+/// Handle of the Coroner that is installed in this process. Cloning and dropping it is cheap;
+/// dropping it uninstalls nothing.
 #[derive(Clone)]
 pub struct Coroner {
     pub(crate) inner: Arc<Inner>,
@@ -45,27 +46,29 @@ pub(crate) struct Inner {
     pub(crate) scope: Scope,
     pub(crate) deliverer: Arc<Deliverer>,
     pub(crate) thread: Arc<DeliveryThread>,
-    /// Files were kept in the run's directory.
+    /// Whether files were kept in the run's directory.
     pub(crate) keeps: AtomicBool,
-    /// A clean end of this run is to be noted at once: nothing says so yet, and nothing else waits in the store. With a time before the run
-    /// began, so that if it crashes in a destructor after all, that is the later word.
+    /// Set if a clean end of this run has to be recorded at once: the store has no such record yet,
+    /// and nothing else waits in it. Contains a time before the run began, so that the report of a
+    /// later crash in a destructor takes precedence.
     pub(crate) notes_end: Option<SystemTime>,
     /// Taken out by `uninstall`.
     pub(crate) watchdog: Mutex<Option<Watchdog>>,
-    /// And this.
+    /// Taken out by `uninstall`.
     #[cfg(all(supported, target_vendor = "apple"))]
     pub(crate) run_id_thread: Mutex<Option<RunIdThread>>,
 }
 
-/// Only ever set as a whole.
+/// The installed Coroner, only ever set as a whole.
 pub(crate) static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
 
-/// Returns the place of the installed Coroner, locked.
+/// Locks and returns [`INSTALLED`].
 pub(crate) fn lock_installed() -> MutexGuard<'static, Option<Coroner>> {
     fork_locks::lock(&INSTALLED)
 }
 
-/// Has `run`, whose reports `deliverer` delivers, take what this process survives from now on. Returns the thread that delivers.
+/// Makes `run` receive this process's non-fatal reports. Returns the thread that delivers them by
+/// `deliverer`.
 pub(crate) fn activate_delivery(
     deliverer: &Arc<Deliverer>,
     run: &capture::Run,
@@ -83,13 +86,15 @@ pub(crate) fn activate_delivery(
     thread
 }
 
-/// The Coroner that is installed in this process, for code that did not install it.
+/// Returns the Coroner that is installed in this process, for code that did not install it.
 pub fn installed() -> Option<Coroner> {
     lock_installed().clone()
 }
 
-/// Delivers what a user says, most often of the last crash, by the sinks that can ([`Sink::feedback`](crate::Sink::feedback)). `false` if
-/// none took it, or Coroner is not installed.
+/// Delivers user feedback, usually about the last crash, by the sinks that support it
+/// ([`Sink::feedback`](crate::Sink::feedback)).
+///
+/// Returns `false` if no sink accepted the feedback, or if Coroner is not installed.
 ///
 /// ```no_run
 /// # let coroner = coroner::installed().unwrap();
@@ -100,24 +105,32 @@ pub fn feedback(feedback: &Feedback) -> bool {
     installed().is_some_and(|coroner| coroner.inner.deliverer.take_feedback(feedback))
 }
 
-/// Gives this process, a child made by `fork` that goes on as a process of its own (a daemon, a worker of a pre-forking server), a run
-/// of its own: with a session, an outcome and a lock like that of any other process of the app. The scope stays as it was at
-/// the fork. Returns whether there is a new run: not in a process that installed Coroner itself, nor where that is not installed.
+/// Gives this process, a child created by `fork` that continues as a process of its own, its own
+/// run.
 ///
-/// It is called by itself when such a child uses this crate's functions of the scope ([`set_tag`](crate::set_tag) and the like) for the first time, unless
-/// children are to stay silent ([`ForkPolicy::Silent`](crate::ForkPolicy::Silent)). A child that never does calls it after `fork` or `daemon`, before it starts threads. Where the
-/// parent is gone by then, as after `daemon`, its run counts as one that ended by itself.
+/// Such a child is a daemon or a worker of a pre-forking server. Its run has a session, an outcome
+/// and a lock like that of any other process of the app. The scope stays as it was at the fork.
+/// Returns `true` if there is a new run, and `false` in a process that installed Coroner itself or
+/// where Coroner is not installed.
 ///
-/// Without a run a child that crashes is reported all the same, under one that it makes then; but how it ends otherwise is not known.
-/// On macOS a child has no crash reporter, and this does nothing; neither does it where no fault is caught ([`InstallLimits::no_faults`]).
+/// Coroner calls this function when such a child first uses this crate's scope functions
+/// ([`set_tag`](crate::set_tag) and the like), unless children are to stay silent
+/// ([`ForkPolicy::Silent`](crate::ForkPolicy::Silent)). A child that never uses them should call it
+/// after `fork` or `daemon`, before it starts threads. If the parent is gone by then, as after
+/// `daemon`, its run counts as a clean exit.
+///
+/// A crash of a child without a run is still reported, in a run that is created at the crash; but
+/// other ends of the child are not known. On macOS a child has no crash reporter, and this function
+/// does nothing, nor does it where faults are not caught ([`InstallLimits::no_faults`]).
 ///
 /// # Errors
-/// [`InstallError::CrashPath`]: the run can't be made. The child stays without one.
+/// [`InstallError::CrashPath`] if the run can't be created. The child then has no run.
 pub fn after_fork() -> Result<bool, InstallError> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fork_locks::release_own();
     #[cfg(all(supported, not(target_vendor = "apple")))]
-    // A thread of the parent may have held it at the fork, and is not here to let it go.
+    // A thread of the parent may have held the lock at the fork, and does not exist here to release
+    // it.
     if let Ok(mut installed) = INSTALLED.try_lock()
         && let Some(parent) = installed.clone()
     {
@@ -146,26 +159,29 @@ pub fn after_fork() -> Result<bool, InstallError> {
 }
 
 impl Coroner {
-    /// This process's run.
+    /// Returns the id of this process's run.
     pub fn run_id(&self) -> Id {
         self.inner.run
     }
 
-    /// What was missing at install: reports say less for it. It is logged as well.
+    /// Returns what was missing at install, for which reports contain less. It is logged as well.
     pub fn limits(&self) -> InstallLimits {
         self.inner.limits
     }
 
-    /// The store's directory.
+    /// Returns the store's directory.
     pub fn store_dir(&self) -> &Path {
         self.inner.deliverer.store().path()
     }
 
-    /// Takes what the system says of deaths of the app that it tells only by and by, as
-    /// [`Config::system_report`] does at install, and starts delivery. How the last run ended may be known by then, and stays so.
+    /// Adds the system's records of the app's deaths that become available only after install, and
+    /// starts delivery.
+    ///
+    /// At install, use [`Config::system_report`]. The last run's outcome may already have been
+    /// determined by then, and does not change.
     ///
     /// # Errors
-    /// The store can't be read or written.
+    /// An I/O error if the store can't be read or written.
     pub fn add_system_reports(&self, reports: Vec<SystemReport>) -> io::Result<()> {
         let Inner { run, deliverer, thread, .. } = &*self.inner;
         hand_over(deliverer.store(), *run, reports)?;
@@ -173,36 +189,43 @@ impl Coroner {
         Ok(())
     }
 
-    /// How the last run ended. Waits for nothing: not for names of a report, nor for a server.
+    /// Returns how the last run ended. It does not wait, neither for a report's names nor for a
+    /// server.
     pub fn last_run(&self) -> LastRun {
         self.inner.deliverer.last_run()
     }
 
-    /// Delivers what is in the store, and waits for it, at most `timeout`. Says whether nothing is left to deliver.
+    /// Delivers what is in the store and waits for that, at most for `timeout`. Returns `true` if
+    /// nothing is left to deliver.
     ///
-    /// For apps that end soon, and for those that deliver at a time of their own choice
+    /// For apps that end soon, and for those that choose when to deliver
     /// ([`Delivery::at_install`](crate::Delivery::at_install)).
     pub fn flush(&self, timeout: Duration) -> bool {
         self.inner.thread.flush(timeout)
     }
 
-    /// Notes that the app has ended well, for apps that then leave otherwise than by `exit` or the end of `main`: by `_exit`
-    /// or by being killed by their system, as mobile apps are.
+    /// Records a clean end of the app.
+    ///
+    /// For apps that end without `exit` or a return from `main`: by `_exit`, or killed by their
+    /// system, as mobile apps are.
     pub fn mark_clean_exit(&self) {
         self.inner.scope.note_exit(ExitKind::CLEAN);
     }
 
-    /// Leaves the files of this run, which ends by itself, to the next one, if nothing is in them. The lock stays with this process
-    /// until its end, and a crash in a destructor that is still to come goes into these files.
+    /// Leaves the files of this run, which ends cleanly, to the next one if they contain nothing.
+    ///
+    /// The lock stays with this process until it ends, and a later crash in a destructor is written
+    /// to these files.
     pub(crate) fn leave_clean(&self) {
         let Inner { run, is_on_disk, deliverer, keeps, notes_end, scope, .. } = &*self.inner;
         let store = deliverer.store().path();
-        // Where no file may be locked none is used again.
+        // Where files can't be locked, they are never reused.
         let may = *is_on_disk && !coroner_process::directory_owner::forbids_locks(store.as_os_str().as_encoded_bytes());
         if may && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && capture::is_unused() {
-            // Another one is there already if two end at once: this one's is removed by the next launch.
+            // If two processes end at once, the directory may already exist; the next launch then
+            // removes this run's.
             let renamed = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));
-            // Or the next launch notes it, and all after that have less to do.
+            // Otherwise the next launch records it, and all launches after that have less to do.
             if notes_end.is_some() && renamed.is_ok() {
                 let (outcome, began) = (Outcome::CleanExit, *notes_end);
                 let last = LastRun { outcome, run: Some(*run), began, ..LastRun::FIRST_LAUNCH };
@@ -211,12 +234,14 @@ impl Coroner {
         }
     }
 
-    /// Keeps a file in this run's directory, to go with its reports: a screenshot or a view tree of the app's last moment. It replaces one
-    /// with the same name, and is removed with the run.
+    /// Keeps a file in this run's directory as an attachment of its reports.
+    ///
+    /// Suited to a screenshot or a view tree of the app's last moment. It replaces one with the
+    /// same name, and is removed with the run.
     ///
     /// # Errors
-    /// [`ScopeError::InvalidName`], [`ScopeError::TooLarge`] beyond 20 MiB, [`ScopeError::NotWritten`], and those of
-    /// [`Scope::add_attachment`].
+    /// [`ScopeError::InvalidName`], [`ScopeError::TooLarge`] above 20 MiB,
+    /// [`ScopeError::NotWritten`], and those of [`Scope::add_attachment`].
     pub fn keep_attachment(&self, name: &str, bytes: &[u8], content_type: Option<&str>) -> Result<(), ScopeError> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         if !name.bytes().all(is_plain) || !name.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) {
@@ -225,12 +250,12 @@ impl Coroner {
         if bytes.len() > MAX_KEPT {
             return Err(ScopeError::TooLarge);
         }
-        // From here on the directory is no other run's to use.
+        // From here on, no other run may reuse the directory.
         self.inner.keeps.store(true, Ordering::Release);
         let Inner { run, deliverer, scope, .. } = &*self.inner;
         let directory = deliverer.store().path().join(RUNS).join(run.to_string());
         let file = format!("attachment-{name}");
-        // Who crashes meanwhile has the one before.
+        // A crash in the meantime finds the previous file.
         let written = Directory::open(&directory).and_then(|run| run.write_quickly(file.as_ref(), bytes));
         written.map_err(|error| {
             log::warn!("coroner: the attachment `{name}` can't be kept: {error}");
@@ -239,14 +264,16 @@ impl Coroner {
         scope.add_attachment(name, &directory.join(file), content_type)
     }
 
-    /// Takes the scope of this run: tags, user, contexts, breadcrumbs.
+    /// Returns this run's scope: tags, user, contexts, breadcrumbs.
     pub fn scope(&self) -> &Scope {
         &self.inner.scope
     }
 
-    /// Gives the signals back to who had them before, and ends this run. Coroner can be installed again afterwards.
+    /// Restores the previous signal handlers and ends this run. Coroner can be installed again
+    /// afterwards.
     ///
-    /// Waits for a report that is being written. A thread that delivers reports goes on to its end.
+    /// Waits for a report that is being written. A thread that is delivering reports finishes its
+    /// work.
     pub fn uninstall(self) {
         let mut installed = lock_installed();
         let ours = installed.as_ref().is_some_and(|other| Arc::ptr_eq(&other.inner, &self.inner));

@@ -1,4 +1,5 @@
-//! The last run and its outcome, as the app is notified of it and as the store remembers it. `run_end.rs` decides the outcome.
+//! The last run and its outcome, as the app gets it and as the store records it. `run_end.rs`
+//! determines the outcome.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -13,66 +14,77 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 
-/// How the last run of the app ended, by its identifier ([`Config::new`](crate::Config::new)): of the runs that have ended and that no launch has looked at before, the one that began last. If
-/// there is none (two processes of one app were started at once), what an earlier launch found.
+/// How the last run of the app ended.
+///
+/// Of this app's runs ([`Config::new`](crate::Config::new)) that have ended and that no launch has
+/// processed before, this is the one that began last. If there is none (two processes of one app
+/// were started at once), this is the result of an earlier launch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// How it ended.
+    /// How the run ended.
     pub outcome: Outcome,
-    /// Which run it was; `None` for [`Outcome::FirstLaunch`].
+    /// The run's id; `None` for [`Outcome::FirstLaunch`].
     #[serde(default)]
     pub run: Option<Id>,
-    /// The event id of its report, if it crashed or hung: under which a server shows it.
+    /// The event id of the run's report, if the run crashed or hung. A server lists the event under
+    /// it.
     #[serde(default)]
     pub event_id: Option<Id>,
-    /// When it began.
+    /// When the run began.
     pub began: Option<SystemTime>,
-    /// How long it ran from install to the crash or to the report of the hang, if it ended so. A crash soon after the start may come again each time before
-    /// a report gets out.
+    /// The time from install to the crash or to the hang's report, if the run ended so.
+    ///
+    /// A crash soon after the start may come again each time before a report is sent.
     pub ran_for: Option<Duration>,
-    /// The signal that ended it, or asked it to end: of [`Outcome::EndedBySignal`] and [`Outcome::Terminated`].
+    /// The signal that ended the run, for [`Outcome::EndedBySignal`] and [`Outcome::Terminated`].
     #[serde(default)]
     pub signal: Option<i32>,
-    /// Why it ended, if it did not crash and the system or the signal says more than the outcome: with how certain that is, and the evidence.
+    /// The cause of the end with its certainty and evidence, if the run did not crash and the
+    /// system or the signal provides more than the outcome.
     #[serde(default)]
     pub termination: Option<Termination>,
-    /// Who took which crash signal from Coroner in that run, in words, if it was seen: its crash then has no report.
+    /// A description of which code took which crash signal from Coroner in that run, if detected: a
+    /// crash by that signal has no report.
     #[serde(default)]
     pub signals_taken: Option<String>,
-    /// This run's crash and those of the runs directly before it that crashed, too, the last one first; none if it did not crash.
+    /// This run's crash and those of the runs directly before it that crashed too, the last one
+    /// first; empty if this run did not crash.
     #[serde(default)]
     pub(crate) crashes: Vec<PastCrash>,
 }
 
-/// What is remembered of a crash.
+/// The record of a past crash.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PastCrash {
-    /// How long the run was, milliseconds from install to the crash, as far as that is known.
+    /// Time from install to the crash in milliseconds, if known.
     #[serde(rename = "ms")]
     pub(crate) ran_for_ms: Option<u64>,
-    /// The id of its [`Signature`](coroner_report::signature::Signature), by what the crash itself found.
+    /// The id of the crash's [`Signature`](coroner_report::signature::Signature), computed from
+    /// what the crash itself found.
     #[serde(rename = "of")]
     pub(crate) signature: Option<String>,
 }
 
-/// So many crashes are remembered.
+/// Maximum number of crashes that are recorded.
 pub(crate) const MAX_CRASHES: usize = 8;
 
-/// The tag of a run that says who has taken a crash signal from Coroner.
+/// The run's tag that describes which code has taken a crash signal from Coroner.
 pub(crate) const SIGNALS_TAKEN: &str = "coroner.signals_taken";
 
-/// In the store, how the last run that was looked at ended, of the app with that number ([`app_number`]).
+/// Returns the name of the store's file about the last run of the app with this number
+/// ([`app_number`]).
 fn file_of(app: u64) -> OsString {
     format!("last_run-{app:016x}.json").into()
 }
 
-/// Whether that is the name of such a file.
+/// Whether `name` is the name of such a file.
 fn is_note(name: &str) -> bool {
     name.strip_prefix("last_run-").and_then(|rest| rest.strip_suffix(".json")).is_some_and(|number| number.len() == 16)
 }
 
-/// Another number for each app by its identifier: those that have one store (an app and its extensions) have a last run each. Not 0.
+/// Returns a number for each app identifier, never 0: the apps that share a store (an app and its
+/// extensions) have a last run each.
 pub(crate) fn app_number(app: &str) -> u64 {
     app.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -92,18 +104,22 @@ impl LastRun {
         crashes: Vec::new(),
     };
 
-    /// Whether it crashed.
+    /// Whether the run crashed.
     pub fn crashed(&self) -> bool {
         self.outcome == Outcome::Crashed
     }
 
-    /// How many runs crashed, one directly after the other, up to the last one; 0 if that did not crash. At most 8 are counted.
+    /// Returns how many runs in a row crashed, up to the last one; 0 if that one did not crash. At
+    /// most 8 are counted.
     pub fn consecutive_crashes(&self) -> u32 {
         self.crashes.len() as u32
     }
 
-    /// How many of the [`consecutive_crashes`](Self::consecutive_crashes), from the last one on, were the same death: of one signature
-    /// ([`coroner_report::signature`]), by the names and addresses that the crashes themselves found, which are those of one build.
+    /// Returns how many of the [`consecutive_crashes`](Self::consecutive_crashes), counted from the
+    /// last one, have the same signature.
+    ///
+    /// The signature ([`coroner_report::signature`]) is computed from the names and addresses that
+    /// the crashes themselves found, which are those of one build.
     pub fn same_crashes(&self) -> u32 {
         let first = self.crashes.first().and_then(|crash| crash.signature.as_ref());
         let same =
@@ -111,7 +127,7 @@ impl LastRun {
         same.count() as u32
     }
 
-    /// The same, after what was `noted` of the run before (or of this one).
+    /// Adds the crashes that were `noted` of the run before this one (or of this one).
     #[must_use]
     pub(crate) fn following(mut self, noted: &LastRun) -> LastRun {
         if !self.crashed() {
@@ -127,13 +143,15 @@ impl LastRun {
         self
     }
 
-    /// Reads what an earlier launch noted. Without it, or with one that can't be understood, this is the first launch.
+    /// Reads the record of an earlier launch. If it is missing or invalid, this is the first
+    /// launch.
     pub(crate) fn read(store: &Directory, app: u64) -> LastRun {
         let noted = store.read(&file_of(app), 1 << 16).ok();
         noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Self::FIRST_LAUNCH)
     }
 
-    /// What was noted of the apps that have the store: of the run that began last.
+    /// Reads the records of all apps that share the store, and returns that of the run that began
+    /// last.
     pub(crate) fn read_latest(store: &Directory) -> LastRun {
         let is_note = |name: &OsString| is_note(&name.to_string_lossy());
         let names = store.names().unwrap_or_default().into_iter().filter(is_note);
@@ -141,15 +159,16 @@ impl LastRun {
         names.filter_map(read).max_by_key(|noted| noted.began).unwrap_or(Self::FIRST_LAUNCH)
     }
 
-    /// Writes it, and does not wait for the disk: after a power failure this is the first launch.
+    /// Writes the record without waiting for the disk: after a power failure this may be the first
+    /// launch.
     pub(crate) fn write(&self, store: &Directory, app: u64) -> io::Result<()> {
         store.write_quickly(&file_of(app), &serde_json::to_vec(self)?)
     }
 
-    /// As [`write`](Self::write), in the file that is there, with a few system calls: for every launch. Who reads it in
-    /// the same instant, or after a power failure, may find nothing.
+    /// Like [`write`](Self::write), but overwrites the existing file with a few system calls, for
+    /// every launch. A reader at the same instant, or after a power failure, may find nothing.
     pub(crate) fn write_in_place(&self, store: &Path, app: u64) -> io::Result<()> {
-        /// No note is longer, so that what is behind this one is blank.
+        /// No record is longer, so that the rest of the file is blank.
         const LENGTH: usize = 1024;
         let mut bytes = serde_json::to_vec(self)?;
         bytes.resize(LENGTH.max(bytes.len()), b' ');
@@ -164,12 +183,12 @@ impl LastRun {
     }
 }
 
-/// In words that complete "the last run …": with the evidence of why it ended, if there is some.
+/// Completes "the last run …", with the evidence for the cause of its end, if there is some.
 impl fmt::Display for LastRun {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.termination {
             None => self.outcome.fmt(out),
-            // What the run said of itself goes before what is not known of its end.
+            // Evidence from the run itself takes precedence over an unknown cause.
             Some(found)
                 if found.reason == TerminationReason::Unknown
                     && self.outcome == Outcome::Unknown

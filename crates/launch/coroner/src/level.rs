@@ -1,20 +1,20 @@
-//! How grave something is.
+//! Severity levels.
 
 use coroner_report::run_state;
 
-/// How grave an event or a breadcrumb is. The names are Sentry's.
+/// The severity of an event or a breadcrumb, with Sentry's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Level {
-    /// For those who look for a bug.
+    /// Of interest only for debugging.
     Debug,
-    /// Usual.
+    /// Informational.
     Info,
-    /// Not as it should be.
+    /// Unexpected, but not a failure.
     Warning,
-    /// Something failed.
+    /// A failure.
     Error,
-    /// The process ended with it.
+    /// A failure that ended the process.
     Fatal,
 }
 

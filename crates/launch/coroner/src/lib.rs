@@ -1,4 +1,5 @@
-//! Coroner: records how an app died, for every thread, and delivers the report at the next launch.
+//! Coroner records a crash with the stacks of all threads and delivers the report at the next
+//! launch.
 //!
 //! ```no_run
 //! let config = coroner::Config::new("com.example.paint").version(env!("CARGO_PKG_VERSION"));
@@ -8,20 +9,25 @@
 //! }
 //! ```
 //!
-//! From [`install`] on, a crash of the process (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS) leaves a report in
-//! the [`Store`]: all threads with their frames and registers, the loaded images, and what the app said of itself by
-//! [`set_tag`], [`set_user`], [`set_context`] and [`add_breadcrumb`]. The process then dies as it would have.
+//! After [`install`], a crash of the process (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP,
+//! SIGSYS) leaves a report in the [`Store`]: all threads with their frames and registers, the
+//! loaded images, and what the app recorded with [`set_tag`], [`set_user`], [`set_context`] and
+//! [`add_breadcrumb`]. The process then dies as it would have without Coroner.
 //!
-//! At the next launch `install` starts a thread that takes every run that has ended, makes a [`Report`] of it, finds the names
-//! of functions and lines, and gives it to the [`Sink`]s: by default a folder with JSON files. How the last run ended, crash or
-//! not, is what [`Coroner::last_run`] says.
+//! At the next launch, `install` starts a thread that takes every run that has ended, turns it into
+//! a [`Report`], looks up function and line names, and passes the report to the [`Sink`]s: by
+//! default a folder with JSON files. [`Coroner::last_run`] returns how the last run ended, whether
+//! or not it crashed.
 //!
-//! What happens at crash time is the crate `coroner-capture`; nothing of *this* crate runs then.
+//! The crate `coroner-capture` contains all code that runs at crash time; none of *this* crate's
+//! code runs then.
 //!
 //! # Systems
-//! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere (Windows, FreeBSD, 32-bit Linux and others) no fault is caught: panics and errors that
-//! the app handles are reported, with the stack of their thread, and how runs ended is known as far as the app says it
-//! ([`InstallLimits::no_faults`]). On Windows on x86_64 the feature `windows-crashes` adds native crashes, with the system's minidump (`docs/windows.md`).
+//! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere (Windows, FreeBSD, 32-bit Linux and
+//! others) faults are not caught: Coroner reports panics and handled errors with the stack of their
+//! thread, and knows how a run ended only as far as the app reports it
+//! ([`InstallLimits::no_faults`]). On Windows on x86_64, the feature `windows-crashes` adds native
+//! crashes, with the system's minidump (`docs/windows.md`).
 #![deny(missing_docs)]
 #![cfg_attr(
     not(supported),

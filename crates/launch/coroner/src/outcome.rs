@@ -1,4 +1,4 @@
-//! The outcome of a run. `run_end.rs` decides it.
+//! [`Outcome`], how a run ended. `run_end.rs` determines it.
 
 use std::fmt;
 
@@ -9,43 +9,56 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Outcome {
-    /// There was no run before this one, in this store.
+    /// This is the first run in this store.
     FirstLaunch,
-    /// The app ended by itself: `exit`, a return from `main`, or [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit). Or its process went
-    /// on as another program (execve(2)) and lived when the next launch looked; [`LastRun::termination`] says so.
+    /// The app ended by itself: `exit`, a return from `main`, or
+    /// [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit).
+    ///
+    /// Also if its process continued as another program (execve(2)) and was alive when the next
+    /// launch checked; [`LastRun::termination`] then records that.
     CleanExit,
-    /// It was asked to end by SIGTERM.
+    /// SIGTERM ended the app.
     Terminated,
-    /// It crashed, and there is a report.
+    /// The app crashed, and there is a report.
     Crashed,
-    /// It did not answer when it was ended, by the user or the system; known where it was watched for that
+    /// The app was hung when the user or the system killed it.
+    ///
+    /// Known only if the hung thread was watched
     /// ([`Config::hang_threshold`](crate::Config::hang_threshold)).
     Hung,
-    /// Coroner was uninstalled while it ran; what came after is not known.
+    /// Coroner was uninstalled while the app ran; what happened afterwards is unknown.
     Uninstalled,
-    /// The system ended it to have its memory: Android says so ([`ExitInfo`](crate::ExitInfo)), on Linux the kernel's log or the counters of its
-    /// cgroup; [`LastRun::termination`] has the evidence.
+    /// The system killed the app to free memory.
+    ///
+    /// The evidence is in [`LastRun::termination`]: on Android an [`ExitInfo`](crate::ExitInfo), on
+    /// Linux the kernel's log or the counters of the app's cgroup.
     OutOfMemory,
-    /// Its user ended it, as the system says.
+    /// The user killed the app, as reported by the system.
     EndedByUser,
-    /// The system ended it for another reason, as it says: an update of the app, a permission that was taken back, too much load.
+    /// The system killed the app for another reason that it reported: an app update, a revoked
+    /// permission, too much load.
     EndedBySystem,
-    /// It ended by a signal that ends a process by default and is no crash: Ctrl-C (SIGINT), the end of its terminal (SIGHUP), an alarm, a limit of
-    /// processor time; [`LastRun::signal`] says which.
+    /// A signal ended the app that ends a process by default and is not a crash; see
+    /// [`LastRun::signal`].
+    ///
+    /// Examples are Ctrl-C (SIGINT), the end of the app's terminal (SIGHUP), an alarm, and a limit
+    /// of processor time.
     EndedBySignal,
-    /// The machine was started again: a reboot, a power failure, a crash of the system.
+    /// The machine was restarted: a reboot, a power failure, a crash of the system.
     SystemRestart,
-    /// The kernel killed it at the limit of its processor time (`RLIMIT_CPU`).
+    /// The kernel killed the app at its limit of processor time (`RLIMIT_CPU`).
     CpuLimit,
-    /// It was ended while a debugger was attached.
+    /// The app was killed while a debugger was attached.
     Debugged,
-    /// It ended without a trace: SIGKILL, `_exit`; or for want of memory, where the system does not say enough of it. [`LastRun::termination`] may
-    /// have what speaks for one of them.
+    /// The app ended without a trace: SIGKILL, `_exit`, or out of memory where the system does not
+    /// record enough about it.
+    ///
+    /// [`LastRun::termination`] may contain evidence for one of these.
     Unknown,
 }
 
 impl Outcome {
-    /// The outcome in words that complete "the last run …".
+    /// Returns the outcome in words that complete "the last run …".
     pub fn describe(self) -> &'static str {
         match self {
             Self::FirstLaunch => "does not exist: this is the first launch",

@@ -1,11 +1,12 @@
-//! What the app says of itself while it is well: tags, user, contexts, breadcrumbs.
+//! What the app records about itself while it runs: tags, user, contexts, breadcrumbs.
 //!
-//! All of it goes to the run state, a mapped file that outlives every kind of death (SIGKILL too), so that nothing has to be
-//! gathered when the process dies. Setting a tag or leaving a breadcrumb allocates nothing and never waits, from any number
-//! of threads. Of an update that a death cuts short, the value before it is there.
+//! Everything is stored in the run state, a mapped file that survives any end of the process
+//! (SIGKILL too), so that nothing has to be collected when the process dies. Setting a tag or
+//! leaving a breadcrumb doesn't allocate and never waits, from any number of threads. If the
+//! process dies during an update, the previous value remains.
 //!
-//! There is room for 64 tags of 416 bytes each (key and value), 32 contexts, extras, user and fingerprint of 4 KiB each, and
-//! the last 100 breadcrumbs of 512 bytes.
+//! There is room for 64 tags of 416 bytes each (key and value), 32 contexts, extras, user and
+//! fingerprint of 4 KiB each, and the last 100 breadcrumbs of 512 bytes.
 
 mod known;
 
@@ -31,17 +32,18 @@ use crate::signal_owners;
 use crate::system::capture::is_unsettled_child;
 use crate::vitals;
 
-/// The scope of the installed run. It is never freed: another thread may be using it while Coroner is uninstalled.
+/// The installed run's scope. It is never freed, because another thread may be using it while
+/// Coroner is uninstalled.
 static ACTIVE: AtomicPtr<Active> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Active {
     state: RunState<'static>,
-    /// Gives a child made by fork a run of its own; returns whether it has one now.
+    /// Gives a child created by fork its own run; returns whether the child has one now.
     #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "a child has no crash reporter there"))]
     settle_child: fn() -> bool,
 }
 
-/// Why something was not taken into the scope. What was there before stands.
+/// The reason why the scope rejected a change. The previous value remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScopeError {
@@ -49,22 +51,26 @@ pub enum ScopeError {
     NotInstalled,
     /// The key is longer than 200 bytes.
     KeyTooLong,
-    /// The value is larger than there is room for, and is not text that could be cut.
+    /// The value is larger than the room for it, and is not text that can be cut.
     TooLarge,
-    /// All places for values of its kind are taken by other keys.
+    /// All slots for values of this kind are taken by other keys.
     Full,
-    /// The tag's key is empty, or has spaces or control characters in it: a server would drop the tag.
+    /// The tag's key is empty, or contains spaces or control characters: a server would drop the
+    /// tag.
     InvalidKey,
-    /// The tag's key is a field of an event, which has a setting of its own: a server would drop the tag.
+    /// The tag's key is an event field that has a setter of its own: a server would drop the tag.
     Reserved(&'static str),
-    /// A context with a name that servers know must be a map in which the named field is of the type that they know: text, number,
-    /// boolean. A server would drop it.
+    /// A context with a well-known name is not a map, or its named field has the wrong type (text,
+    /// number, boolean).
+    ///
+    /// A server would drop such a context.
     WrongType(&'static str),
-    /// A trace id is not 32 hexadecimal digits, or a span id not 16, or all of them are 0.
+    /// A trace id is not 32 hexadecimal digits, a span id is not 16 of them, or one of them is 0.
     InvalidTrace,
-    /// The name of a file is empty, has other characters than letters, digits, `.`, `-` and `_`, or begins with one of the last three.
+    /// A file name is empty, doesn't begin with a letter or digit, or contains others than letters,
+    /// digits, `.`, `-` and `_`.
     InvalidName,
-    /// A file could not be written to the run's directory.
+    /// The file could not be written to the run's directory.
     NotWritten,
 }
 
@@ -98,8 +104,8 @@ impl fmt::Display for ScopeError {
     }
 }
 
-/// What the run state said to an update. A thread that set the same key at the same time and won is as good as one that came
-/// just after.
+/// Converts the run state's answer to an update. If a thread set the same key at the same time and
+/// won, this counts as success, as if that thread had come just after.
 fn answer<T>(result: Result<T, Refused>) -> Result<(), ScopeError> {
     match result.err() {
         None | Some(Refused::Overtaken | Refused::AlreadySet) => Ok(()),
@@ -121,34 +127,34 @@ pub struct User {
 }
 
 impl User {
-    /// A user by the id that the app has for them.
+    /// Creates a user with the app's id for them.
     pub fn new(id: impl Into<String>) -> Self {
         Self { fields: serde_json::Map::new() }.field("id", id.into())
     }
 
-    /// The name by which they know themselves.
+    /// Sets the user name.
     pub fn name(self, name: impl Into<String>) -> Self {
         self.field("username", name.into())
     }
 
-    /// The address by which they can be asked.
+    /// Sets the email address.
     pub fn email(self, email: impl Into<String>) -> Self {
         self.field("email", email.into())
     }
 
-    /// The address of their network connection (IP).
+    /// Sets the IP address.
     pub fn ip_address(self, address: impl Into<String>) -> Self {
         self.field("ip_address", address.into())
     }
 
-    /// Something else that the app knows of them.
+    /// Sets another field, with a name that the app chooses.
     pub fn field(mut self, name: impl Into<String>, value: impl Into<serde_json::Value>) -> Self {
         self.fields.insert(name.into(), value.into());
         self
     }
 }
 
-/// Something that happened, left for who reads a report: what led up to the crash.
+/// A recorded event that shows what led up to a crash.
 ///
 /// ```
 /// use coroner::{Breadcrumb, Level};
@@ -166,59 +172,64 @@ pub struct Breadcrumb<'a> {
 }
 
 impl<'a> Breadcrumb<'a> {
-    /// What happened, of level [`Level::Info`]. It is cut where it is longer than about 480 bytes.
+    /// Creates a breadcrumb of level [`Level::Info`]. A message longer than about 480 bytes is cut.
     pub fn new(message: &'a str) -> Self {
         Self { message, category: "", kind: "", level: Level::Info, data: None }
     }
 
-    /// Where it belongs, such as `ui.click`.
+    /// Sets the category, such as `ui.click`.
     pub fn category(self, category: &'a str) -> Self {
         Self { category, ..self }
     }
 
-    /// What kind of thing it is for who shows it, such as `navigation` or `http`.
+    /// Sets the kind, by which viewers choose how to show the breadcrumb, such as `navigation` or
+    /// `http`.
     pub fn kind(self, kind: &'a str) -> Self {
         Self { kind, ..self }
     }
 
-    /// How grave it is.
+    /// Sets the severity.
     pub fn level(self, level: Level) -> Self {
         Self { level, ..self }
     }
 
-    /// More of it, such as the status of an HTTP request: a map. It is left out where message and data together are longer than about
-    /// 480 bytes. Leaving a breadcrumb with data allocates.
+    /// Sets further data, such as the status of an HTTP request: a map.
+    ///
+    /// The data is left out if message and data together are longer than about 480 bytes. Leaving a
+    /// breadcrumb with data allocates.
     pub fn data(self, data: &'a serde_json::Value) -> Self {
         Self { data: Some(data), ..self }
     }
 
-    /// What happened.
+    /// Returns the message.
     pub fn get_message(&self) -> &'a str {
         self.message
     }
 
-    /// Where it belongs; may be empty.
+    /// Returns the category, which may be empty.
     pub fn get_category(&self) -> &'a str {
         self.category
     }
 }
 
-/// Sees each breadcrumb before it is kept: changes it, or drops it with `None`.
+/// Callback that gets each breadcrumb before it is kept, and changes it or drops it by returning
+/// `None`.
 pub(crate) type BeforeBreadcrumb = dyn for<'a> Fn(Breadcrumb<'a>) -> Option<Breadcrumb<'a>> + Send + Sync;
 
 static BEFORE_BREADCRUMB: AtomicPtr<Arc<BeforeBreadcrumb>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Feature flags, in the order in which they were evaluated last, with what came of it.
+/// Feature flags and their results, in the order of their last evaluation.
 pub(crate) static FLAGS: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
 
 /// Held by the thread that changes several things at once.
 pub(crate) static CHANGE: Mutex<()> = Mutex::new(());
 
-/// Which thread is in [`Scope::configure`], as pthread_self(3) says; 0 if none is. (A thread-local variable may allocate at a thread's
-/// first look at it, and an app's signal handler may set a tag.)
+/// The pthread_self(3) of the thread that is in [`Scope::configure`]; 0 if there is none. (A
+/// thread-local variable may allocate at a thread's first access, and an app's signal handler may
+/// set a tag.)
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
-/// The place of a variable of its own.
+/// Returns the address of a thread-local variable, which identifies the thread.
 #[cfg(not(unix))]
 fn this_thread() -> usize {
     thread_local!(static OWN: u8 = const { 0 });
@@ -227,7 +238,7 @@ fn this_thread() -> usize {
 
 #[cfg(unix)]
 fn this_thread() -> usize {
-    // SAFETY: it has no requirements.
+    // SAFETY: pthread_self has no requirements.
     unsafe { libc::pthread_self() as usize }
 }
 
@@ -237,17 +248,20 @@ fn is_changing() -> bool {
     thread != 0 && thread == this_thread()
 }
 
-/// Most flags that are kept.
+/// Maximum number of flags that are kept.
 const MAX_FLAGS: usize = 100;
 
-/// From here on that hook, if there is one, sees each breadcrumb. The one before is never freed: another thread may be using it.
+/// Sets the hook for breadcrumbs. The previous hook is never freed, because another thread may be
+/// using it.
 pub(crate) fn set_before_breadcrumb(hook: Option<Arc<BeforeBreadcrumb>>) {
     let hook = hook.map_or(std::ptr::null_mut(), |hook| Box::into_raw(Box::new(hook)));
     BEFORE_BREADCRUMB.store(hook, Ordering::Release);
 }
 
-/// What the app says of itself in one run. Most apps use the functions of this crate with the same names, which do nothing
-/// but find the scope of the installed run.
+/// The scope of one run: what the app records about itself.
+///
+/// Most apps use this crate's functions with the same names, which find the installed run's scope
+/// and call its methods.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
     state: RunState<'static>,
@@ -258,24 +272,28 @@ impl Scope {
         Self { state }
     }
 
-    /// Makes it the one that this crate's functions find. In a child made by fork they call `settle_child` first.
+    /// Makes this scope the one that this crate's functions use. In a child created by fork they
+    /// call `settle_child` first.
     pub(crate) fn activate(self, settle_child: fn() -> bool) {
         // Never freed, see `ACTIVE`: some 100 bytes for each install.
         ACTIVE.store(Box::into_raw(Box::new(Active { state: self.state, settle_child })), Ordering::Release);
     }
 
-    /// From here on this crate's functions find none.
+    /// Makes this crate's functions find no scope.
     pub(crate) fn deactivate() {
         ACTIVE.store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    /// Changes several things at once: until `change` has returned, a crash has none of them in its report, and afterwards all. What is set
-    /// by this crate's functions meanwhile on this thread belongs to it, too; breadcrumbs, the level and counts are left at once. If `change`
-    /// panics, what it has set counts.
+    /// Changes several things at once: a crash report contains all of them or none.
     ///
-    /// It waits for another thread that is just doing the same. Within another change it is a part of that one.
+    /// They take effect when `change` returns. Changes by this crate's functions on this thread in
+    /// the meantime are part of it too; breadcrumbs, the level and counts take effect at once. If
+    /// `change` panics, what it has set takes effect.
+    ///
+    /// It waits for another thread that is doing the same. Inside another change, it is part of
+    /// that one.
     pub fn configure<R>(&self, change: impl FnOnce(&Scope) -> R) -> R {
-        /// Ends the change, however that comes.
+        /// Commits the change on return and on panic.
         struct Commit(RunState<'static>);
         impl Drop for Commit {
             fn drop(&mut self) {
@@ -295,57 +313,61 @@ impl Scope {
     fn active() -> Result<Self, ScopeError> {
         // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
         let active = unsafe { ACTIVE.load(Ordering::Acquire).as_ref() }.ok_or(ScopeError::NotInstalled)?;
-        // A child made by fork that says something of itself goes on as an app does.
+        // A child created by fork that records something about itself continues as an app does.
         #[cfg(not(target_vendor = "apple"))]
         if is_unsettled_child() && !(active.settle_child)() && !cfg!(supported) {
-            // It has none, and its parent's is not its own.
+            // The child has no run, and its parent's is not its own.
             return Err(ScopeError::NotInstalled);
         }
         let state = active.state;
         Ok(Self { state: if is_changing() { state.together() } else { state } })
     }
 
-    /// Begins the run's session, by which servers count how many runs crash: its id is the run's.
+    /// Begins the run's session, by which servers count crashing runs. The session's id is the
+    /// run's.
     pub(crate) fn begin_session(&self, run: Id) {
         let id = u128::from_be_bytes(run.0);
         self.state.set_scalar(Scalar::SESSION_ID_HIGH, (id >> 64) as u64);
         self.state.set_scalar(Scalar::SESSION_ID_LOW, id as u64);
-        // Last: a session without a beginning is none.
+        // Stored last: a session without a start time is not a session.
         self.state.set_scalar(Scalar::SESSION_STARTED, now_ns());
     }
 
-    /// Counts an error that the app got over, for release health: the run is then one with errors, if it doesn't crash.
+    /// Counts an error that the app recovered from, for release health: a run that does not crash
+    /// then counts as errored.
     pub fn count_error(&self) {
         self.state.add_scalar(Scalar::SESSION_ERRORS, 1);
     }
 
-    /// Notes how the run ends, and when.
+    /// Records how the run ends, and when.
     pub(crate) fn note_exit(&self, exit: ExitKind) {
         self.state.set_scalar(Scalar::EXIT_TIME, now_ns());
         self.state.set_scalar(Scalar::EXIT, exit.0.into());
     }
 
-    /// Says whether the store's note of the last run is of one that ended by itself.
+    /// Records whether the store's record of the last run is of a clean end.
     pub(crate) fn set_clean_exit_noted(&self, is_noted: bool) {
         self.state.set_scalar(Scalar::CLEAN_EXIT_NOTED, is_noted.into());
     }
 
     /// Sets a tag: a short text by which reports can be searched.
     ///
+    /// A value that is too long is cut.
+    ///
     /// # Errors
-    /// [`ScopeError::Full`] when 64 other tags are set, [`ScopeError::KeyTooLong`], [`ScopeError::InvalidKey`], [`ScopeError::Reserved`]. A value that is too
-    /// long is cut.
+    /// [`ScopeError::Full`] if 64 other tags are set, [`ScopeError::KeyTooLong`],
+    /// [`ScopeError::InvalidKey`], [`ScopeError::Reserved`].
     pub fn set_tag(&self, key: &str, value: &str) -> Result<(), ScopeError> {
         known::check_tag(key)?;
         answer(self.state.set_text(Kind::TAG, key, value))
     }
 
-    /// Removes a tag. It is no error if there is none.
+    /// Removes a tag, if there is one.
     pub fn remove_tag(&self, key: &str) {
         self.remove(Kind::TAG, key);
     }
 
-    /// Sets who is using the app; `None` for nobody.
+    /// Sets the app's user; `None` means nobody.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`].
@@ -356,8 +378,11 @@ impl Scope {
         }
     }
 
-    /// Sets a context: something that belongs together, such as `document` with its size and kind. Values may be nested. Of one
-    /// that Coroner fills itself (`app`, `device`, `os`, `runtime`, `culture`) the fields that it does not know are added.
+    /// Sets a context: values that belong together, such as `document` with its size and kind.
+    /// Values may be nested.
+    ///
+    /// A context that Coroner fills itself (`app`, `device`, `os`, `runtime`, `culture`) gets the
+    /// fields that Coroner doesn't set.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`], [`ScopeError::WrongType`].
@@ -366,12 +391,12 @@ impl Scope {
         answer(self.state.set_cbor(Kind::CONTEXT, name, &to_cbor(value)))
     }
 
-    /// Removes a context. It is no error if there is none.
+    /// Removes a context, if there is one.
     pub fn remove_context(&self, name: &str) {
         self.remove(Kind::CONTEXT, name);
     }
 
-    /// Sets a value that is only shown.
+    /// Sets an extra value, which is shown but not searched.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`].
@@ -379,12 +404,13 @@ impl Scope {
         answer(self.state.set_cbor(Kind::EXTRA, key, &to_cbor(value)))
     }
 
-    /// Removes a value that is only shown. It is no error if there is none.
+    /// Removes an extra value, if there is one.
     pub fn remove_extra(&self, key: &str) {
         self.remove(Kind::EXTRA, key);
     }
 
-    /// Sets the fingerprint by which a server puts reports together, instead of its own rules. An empty one removes it.
+    /// Sets the fingerprint by which a server groups reports instead of by its own rules. An empty
+    /// one removes it.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`].
@@ -396,13 +422,16 @@ impl Scope {
         answer(self.state.set_cbor(Kind::FINGERPRINT, "", &parts.to_cbor()))
     }
 
-    /// Sets how grave the app takes its events to be, `None` for their own level. The end of the process is fatal in any case.
+    /// Sets the severity of the app's events, or `None` for their own level. The end of the process
+    /// is always fatal.
     pub fn set_level(&self, level: impl Into<Option<Level>>) {
         self.state.set_scalar(Scalar::LEVEL, level.into().map_or(0, |level| run_state::Level::from(level).0.into()));
     }
 
-    /// Says whether the app is in front, where it is of a kind that ever is: a report says so, and whether a hang was one that the user
-    /// saw. It also has storage, battery and the like read again, in the background.
+    /// Records whether the app is in the foreground, for apps that ever are.
+    ///
+    /// Reports contain this, and whether a hang was visible to the user. It also refreshes storage,
+    /// battery and the like in the background.
     pub fn set_foreground(&self, is_foreground: bool) {
         let foreground = if is_foreground { Foreground::FOREGROUND } else { Foreground::BACKGROUND };
         self.state.set_scalar(Scalar::FOREGROUND, foreground.0.into());
@@ -410,8 +439,9 @@ impl Scope {
         own_run::wake();
     }
 
-    /// Sets which trace the app is at work on, so that a report is linked to it: ids of W3C Trace Context and OpenTelemetry, in hexadecimal
-    /// digits.
+    /// Sets the trace that the app is working on, so that reports are linked to it.
+    ///
+    /// The ids are those of W3C Trace Context and OpenTelemetry, in hexadecimal digits.
     ///
     /// # Errors
     /// [`ScopeError::InvalidTrace`], [`ScopeError::Full`].
@@ -427,18 +457,21 @@ impl Scope {
         answer(self.state.set_cbor(Kind::CONTEXT, "trace", &to_cbor(&trace)))
     }
 
-    /// The app is at work on no trace any more.
+    /// Removes the trace, if there is one.
     pub fn remove_trace(&self) {
         self.remove(Kind::CONTEXT, "trace");
     }
 
     fn remove(&self, kind: Kind, key: &str) {
-        // Refused only if another thread is just setting or removing the same, whose change then counts.
+        // This fails only if another thread is setting or removing the same key, whose change then
+        // counts.
         let _ = self.state.remove(kind, key);
     }
 
-    /// Notes what a feature flag was evaluated to. The last 100 flags are kept, in the order of their last evaluation; fewer if their names
-    /// need more than 4 KiB. It waits for another thread that is just doing the same.
+    /// Records a feature flag's evaluation.
+    ///
+    /// The last 100 flags are kept, in the order of their last evaluation; fewer if their names
+    /// need more than 4 KiB. It waits for another thread that is doing the same.
     ///
     /// # Errors
     /// [`ScopeError::Full`].
@@ -460,7 +493,7 @@ impl Scope {
         }
     }
 
-    /// Changes the release of this run, where the app learns it only after install.
+    /// Changes this run's release, for an app that learns it only after install.
     ///
     /// # Errors
     /// [`ScopeError::Full`].
@@ -468,7 +501,7 @@ impl Scope {
         answer(self.state.set_text(Kind::CHANGED_FACT, "release", release))
     }
 
-    /// Changes the environment of this run, such as `production`.
+    /// Changes this run's environment, such as `production`.
     ///
     /// # Errors
     /// [`ScopeError::Full`].
@@ -476,13 +509,15 @@ impl Scope {
         answer(self.state.set_text(Kind::CHANGED_FACT, "environment", environment))
     }
 
-    /// Declares a file that goes with this run's reports. It is read when a report is sent, as it is then: at the next launch, after a crash.
-    /// It replaces one with the same name.
+    /// Declares a file as an attachment of this run's reports. It replaces one with the same name.
+    ///
+    /// The file is read when a report is sent, with its contents at that time: after a crash, at
+    /// the next launch.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`].
     pub fn add_attachment(&self, name: &str, path: &Path, content_type: Option<&str>) -> Result<(), ScopeError> {
-        // The app's working directory may be another by then.
+        // The app's working directory may have changed by then.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut declared = serde_json::json!({ "path": path.to_string_lossy() });
         if let Some(content_type) = content_type {
@@ -491,12 +526,12 @@ impl Scope {
         answer(self.state.set_cbor(Kind::ATTACHMENT, name, &to_cbor(&declared)))
     }
 
-    /// A file does not go with this run's reports any more. It is no error if there is none.
+    /// Removes a file from the attachments of this run's reports, if it is one.
     pub fn remove_attachment(&self, name: &str) {
         self.remove(Kind::ATTACHMENT, name);
     }
 
-    /// Leaves a breadcrumb, in the place of the oldest if there are 100.
+    /// Leaves a breadcrumb. If there are 100 already, it replaces the oldest.
     pub fn add_breadcrumb(&self, breadcrumb: &Breadcrumb<'_>) {
         // SAFETY: null, or from `Box::into_raw` in `set_before_breadcrumb`, and never freed or changed.
         let hook = unsafe { BEFORE_BREADCRUMB.load(Ordering::Acquire).as_ref() };
@@ -517,7 +552,8 @@ impl Scope {
         vitals::note_at(&self.state, time_ns);
     }
 
-    /// Notes who has taken a crash signal from Coroner, if that is new: in the log and a tag.
+    /// Records in the log and in a tag which handler has taken a crash signal from Coroner, if that
+    /// is new.
     #[cfg(supported)]
     pub(crate) fn note_signal_owners(&self, now_ns: u64) {
         if let Some(taken) = signal_owners::look(now_ns) {
@@ -526,13 +562,13 @@ impl Scope {
         }
     }
 
-    /// Forgets all breadcrumbs.
+    /// Removes all breadcrumbs.
     pub fn clear_breadcrumbs(&self) {
         self.state.clear_breadcrumbs();
     }
 }
 
-/// A JSON value as one CBOR item.
+/// Converts a JSON value to one CBOR item.
 fn to_cbor(value: &serde_json::Value) -> Vec<u8> {
     convert(value).to_cbor()
 }
@@ -543,7 +579,7 @@ fn convert(value: &serde_json::Value) -> Value {
         serde_json::Value::Bool(value) => Value::Bool(*value),
         serde_json::Value::Number(number) => match (number.as_u64(), number.as_i64()) {
             (Some(value), _) => Value::Unsigned(value),
-            // CBOR holds -1 - value (RFC 8949, 3.1), which is the complement.
+            // CBOR stores -1 - value (RFC 8949, 3.1), which is the complement.
             (None, Some(value)) => Value::Negative(!value as u64),
             (None, None) => number.as_f64().map_or(Value::Null, Value::Float),
         },
@@ -572,23 +608,24 @@ macro_rules! of_the_installed_run {
 of_the_installed_run! {
     /// Sets a tag of the installed run: a short text by which reports can be searched.
     set_tag(key: &str, value: &str);
-    /// Sets which trace the installed run is at work on: ids in hexadecimal digits.
+    /// Sets the trace that the installed run is working on: ids in hexadecimal digits.
     set_trace(trace_id: &str, span_id: &str);
-    /// Notes what a feature flag was evaluated to in the installed run.
+    /// Records a feature flag's evaluation in the installed run.
     set_flag(flag: &str, result: bool);
     /// Changes the release of the installed run.
     set_release(release: &str);
     /// Changes the environment of the installed run.
     set_environment(environment: &str);
-    /// Declares a file that goes with the reports of the installed run, read when a report is sent.
+    /// Declares a file as an attachment of the installed run's reports, read when a report is sent.
     add_attachment(name: &str, path: &Path, content_type: Option<&str>);
-    /// Sets who is using the app; `None` for nobody.
+    /// Sets the app's user; `None` means nobody.
     set_user(user: Option<&User>);
-    /// Sets a context of the installed run: something that belongs together. Values may be nested.
+    /// Sets a context of the installed run: values that belong together. Values may be nested.
     set_context(name: &str, value: &serde_json::Value);
-    /// Sets a value of the installed run that is only shown.
+    /// Sets an extra value of the installed run, which is shown but not searched.
     set_extra(key: &str, value: &serde_json::Value);
-    /// Sets the fingerprint by which a server puts reports of the installed run together. An empty one removes it.
+    /// Sets the fingerprint by which a server groups the installed run's reports. An empty one
+    /// removes it.
     set_fingerprint(parts: &[&str]);
 }
 
@@ -609,15 +646,15 @@ removed_from_the_installed_run! {
     remove_tag(key: &str);
     /// Removes a context of the installed run.
     remove_context(name: &str);
-    /// Removes a value of the installed run that is only shown.
+    /// Removes an extra value of the installed run.
     remove_extra(key: &str);
-    /// A file does not go with the reports of the installed run any more.
+    /// Removes a file from the attachments of the installed run's reports.
     remove_attachment(name: &str);
-    /// The installed run is at work on no trace any more.
+    /// Removes the trace of the installed run.
     remove_trace();
 }
 
-/// The scope of the installed run, for what is called often: finding it never waits.
+/// Returns the installed run's scope, for code that uses it often: this never waits.
 ///
 /// # Errors
 /// [`ScopeError::NotInstalled`].
@@ -641,22 +678,26 @@ pub fn configure_scope<R>(change: impl FnOnce(&Scope) -> R) -> Result<R, ScopeEr
     Ok(Scope::active()?.configure(change))
 }
 
-/// Sets how grave the app takes its events to be, `None` for their own level. The end of the process is fatal in any case. Does
-/// nothing if Coroner is not installed.
+/// Sets the severity of the app's events, or `None` for their own level. The end of the process is
+/// always fatal.
+///
+/// Does nothing if Coroner is not installed.
 pub fn set_level(level: impl Into<Option<Level>>) {
     if let Ok(scope) = Scope::active() {
         scope.set_level(level);
     }
 }
 
-/// Says whether the app is in front ([`Scope::set_foreground`]). Does nothing if Coroner is not installed.
+/// Records whether the app is in the foreground ([`Scope::set_foreground`]). Does nothing if
+/// Coroner is not installed.
 pub fn set_foreground(is_foreground: bool) {
     if let Ok(scope) = Scope::active() {
         scope.set_foreground(is_foreground);
     }
 }
 
-/// Counts an error that the app got over, for release health. Does nothing if Coroner is not installed.
+/// Counts an error that the app recovered from, for release health. Does nothing if Coroner is not
+/// installed.
 pub fn count_error() {
     if let Ok(scope) = Scope::active() {
         scope.count_error();

@@ -1,7 +1,8 @@
-//! Keys that servers know, and what they take under them: what they would drop later is refused where it is set.
+//! Well-known keys of servers and their types, to reject at once what a server would drop later.
 //!
-//! Fields and types are those of Relay's event schema (`relay-event-schema`, `protocol::contexts`); tags are those that it removes
-//! from an event (`normalize_event_tags`), because a field of the event says the same.
+//! Fields and types are those of Relay's event schema (`relay-event-schema`, `protocol::contexts`).
+//! The reserved tags are those that Relay removes from an event (`normalize_event_tags`), because
+//! an event field has the same meaning.
 
 use serde_json::Value;
 
@@ -12,7 +13,7 @@ enum Type {
     Text,
     Number,
     Boolean,
-    /// So many hexadecimal digits.
+    /// This number of hexadecimal digits.
     Hex(usize),
     List,
 }
@@ -37,7 +38,7 @@ impl Type {
 
 type Fields = [(Type, &'static [&'static str])];
 
-/// Contexts by name, with the fields of each that have one type.
+/// Contexts by name, with their fields by type.
 const CONTEXTS: [(&str, &Fields); 10] = [
     (
         "app",
@@ -96,7 +97,7 @@ const CONTEXTS: [(&str, &Fields); 10] = [
     ),
 ];
 
-/// Tags that are fields of an event.
+/// Tags that are event fields.
 const RESERVED_TAGS: [&str; 6] = ["release", "dist", "user", "environment", "filename", "function"];
 
 pub(super) fn check_tag(key: &str) -> Result<(), ScopeError> {
