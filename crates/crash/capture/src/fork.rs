@@ -4,7 +4,7 @@
 //! address, before the app continues in it. (A child made by vfork or a bare clone never runs this
 //! code; it shares its parent's memory, or calls exec.) The report's mapping stays shared; a child
 //! writes only to the spare report, and only if it can't create its own run.
-//! On Linux all else is found out when it matters: a child has another process id, and makes a run of its own when it crashes, or when it
+//!
 //! On Linux, everything else is determined when it matters: a child has a different process ID, and
 //! creates its own run when it crashes, or when it continues as an app ([`crate::after_fork`]). On
 //! macOS the child has neither Coroner's threads nor its ports (the kernel copies the *task's

@@ -1,4 +1,5 @@
-//! The primary thread writes a report, of an exception or of a crash that a signal handler handed over.
+//! Report entry on Darwin, where the primary thread writes a report of an exception or of a crash
+//! that a signal handler handed over.
 
 use core::sync::atomic::Ordering;
 
@@ -14,8 +15,9 @@ use crate::report_steps::write_report;
 use crate::session::{self, CrashSession};
 use coroner_process::exception_messages::{self, Own};
 
-/// Writes a report, on the primary thread. With it come the other threads where a handler is asked next: they stay stopped until the
-/// result is dropped. `crashed` is the port of the thread that it is about, 0 where that is not known.
+/// Writes a report, on the primary thread. Also returns the other threads if a handler is called
+/// next: they stay stopped until the result is dropped. `crashed` is the port of the thread that
+/// the report is about, 0 if unknown.
 pub(crate) fn write(
     installed: &'static Installed,
     context: &CrashContext,
@@ -24,11 +26,13 @@ pub(crate) fn write(
 ) -> (Reported, Option<OtherThreads>) {
     let started = monotonic_now();
     let platform = &installed.platform;
-    // First of all: what the next launch makes a report of, whatever happens to this one.
+    // First, the record, so that the next launch can make a report of it, whatever happens to this
+    // report.
     let is_crash = context.ending() != Ending::NonFatal;
     let number = if is_crash { installed.run.state.set_crash(&context.record()) } else { 0 };
     let me = platform.primary_tid.load(Ordering::Acquire);
-    // Nobody but an install that has come meanwhile has the lock, or this thread itself: the process is dying.
+    // Only an install that has come in the meantime can own the lock, or this thread itself: the
+    // process is dying.
     let Claim::Mine(owner) = REPORT_LOCK.claim(context.pid, me, !is_crash) else {
         return (Reported::Not, None);
     };
@@ -61,15 +65,17 @@ pub(crate) fn write(
     (Reported::Here(number), held)
 }
 
-/// Hands a crash of the calling thread over to the primary thread, which writes its report, and waits for the end of it.
+/// Hands a crash of the calling thread over to the primary thread, which writes its report, and
+/// waits for the report's end.
 pub(crate) fn hand_over(installed: &Installed, context: &CrashContext) -> Reported {
-    // The report's own limit, and twice as long for one that is being written now, and an earlier holder of the ports.
+    // The report's own limit, and twice as long for one that is being written now, and an earlier
+    // holder of the ports.
     let limit = installed.options.deadline_ms.saturating_mul(3).saturating_add(5000);
     installed.platform.handed_over.hand_over(installed.platform.primary_port, context, limit)
 }
 
-/// Takes what was noticed outside a signal handler by the calling thread into a report: the primary thread writes it. False if
-/// there is none.
+/// Lets the primary thread write a report of what the calling thread detected outside a signal
+/// handler. Returns `false` if there is no report.
 pub(crate) fn report_context(
     installed: &'static Installed,
     _registers: &Registers,

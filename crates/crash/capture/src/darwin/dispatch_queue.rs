@@ -1,11 +1,11 @@
-//! The label of the dispatch queue that a thread works for.
+//! Label of the dispatch queue that a thread works for.
 
 use coroner_process::memory::{Memory, read_text};
 
-/// The most bytes of a queue's label that are kept.
+/// Maximum number of bytes kept of a queue's label.
 const LABEL: usize = 128;
 
-/// The label of a dispatch queue.
+/// Label of a dispatch queue.
 pub(crate) struct QueueName {
     bytes: [u8; LABEL],
     length: usize,
@@ -16,8 +16,9 @@ impl QueueName {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// What the thread's place for its queue leads to (`dispatch_qaddr` of <mach/thread_info.h>, `dispatch_queue_offsets` of
-    /// libdispatch's queue_private.h).
+    /// Reads the label of the queue that the thread's slot at `queue_at` points to
+    /// (`dispatch_qaddr` of <mach/thread_info.h>, `dispatch_queue_offsets` of libdispatch's
+    /// queue_private.h).
     pub(crate) fn read(queue_at: u64, label_offset: u32, memory: &mut impl Memory) -> Option<QueueName> {
         if queue_at == 0 || label_offset == 0 {
             return None;

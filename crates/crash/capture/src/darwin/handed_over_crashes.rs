@@ -1,7 +1,7 @@
 //! Crashes that a signal handler hands over to the primary thread, which writes all reports.
 //!
-//! Places in a table and not addresses: a handler that has waited long enough goes on, and what it left behind must not be
-//! read from its stack then.
+//! Places in a table, not addresses: a handler that has waited long enough continues, and the crash
+//! that it handed over must not be read from its stack then.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -17,24 +17,25 @@ const FREE: u32 = 0;
 const FILLING: u32 = 1;
 const WAITING: u32 = 2;
 const TAKEN: u32 = 3;
-/// The primary thread is done with it; its handler frees it.
+/// The primary thread has finished with the place; the handler frees it.
 const DONE: u32 = 4;
-/// Its handler has gone on; the primary thread frees it.
+/// The handler has continued; the primary thread frees the place.
 const LEFT: u32 = 5;
 
 struct Place {
     state: AtomicU32,
     context: UnsafeCell<Option<CrashContext>>,
-    /// What became of it, see [`Reported::as_word`].
+    /// What was reported of the crash, see [`Reported::as_word`].
     reported: AtomicU64,
 }
 
-/// The table.
+/// Table of crashes that were handed over.
 pub(crate) struct HandedOver {
     places: [Place; CAPACITY],
 }
 
-// SAFETY: a place is written by the thread that took it from `FREE`, and read by the primary thread alone once it is `TAKEN`.
+// SAFETY: a place is written by the thread that took it from `FREE`, and read only by the primary
+// thread once it is `TAKEN`.
 unsafe impl Sync for HandedOver {}
 
 impl HandedOver {
@@ -46,7 +47,8 @@ impl HandedOver {
         }
     }
 
-    /// The handler: hands its crash over and waits until the report that it is part of is written, at most so long.
+    /// Hands a crash over, in the handler, and waits until the report that includes it is written,
+    /// at most for `milliseconds`.
     pub(crate) fn hand_over(&self, primary_port: mach_port_t, context: &CrashContext, milliseconds: u32) -> Reported {
         let found = self.places.iter().enumerate().find(|(_, place)| {
             place.state.compare_exchange(FREE, FILLING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -56,7 +58,7 @@ impl HandedOver {
         unsafe { *place.context.get() = Some(*context) };
         place.state.store(WAITING, Ordering::Release);
         exception_messages::ask(primary_port, Own::HandedOver(index as u32), milliseconds);
-        // The place says more than the answer does, which may be late.
+        // The place is more accurate than the answer, which may be late.
         let left = |state, next| place.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if left(WAITING, FREE) || left(TAKEN, LEFT) {
             return Reported::Not;
@@ -66,7 +68,8 @@ impl HandedOver {
         reported
     }
 
-    /// The primary thread: the crash in the place of that number, unless its thread has gone on.
+    /// Takes the crash in place `index`, in the primary thread. Returns `None` if the crash's
+    /// thread has continued.
     pub(crate) fn take(&self, index: u32) -> Option<CrashContext> {
         let place = self.places.get(index as usize)?;
         place.state.compare_exchange(WAITING, TAKEN, Ordering::AcqRel, Ordering::Relaxed).ok()?;
@@ -74,16 +77,17 @@ impl HandedOver {
         unsafe { *place.context.get() }
     }
 
-    /// The primary thread: what a thread that waits has handed over, by the thread's id.
+    /// Returns the crash that the waiting thread `tid` has handed over. Called by the primary
+    /// thread.
     pub(crate) fn of_thread(&self, tid: Tid) -> Option<CrashContext> {
         let taken = self.places.iter().filter(|place| place.state.load(Ordering::Acquire) == TAKEN);
         // SAFETY: as in `take`.
         let mut contexts = taken.filter_map(|place| unsafe { *place.context.get() });
-        // A hang's thread waits nowhere: another one has handed it over.
+        // A hung thread doesn't wait in a handler: another one has handed the hang over.
         contexts.find(|context| context.tid == tid && context.hung.is_none())
     }
 
-    /// The primary thread, before it answers: it is done with the place.
+    /// Marks a place as finished. Called by the primary thread before it answers.
     pub(crate) fn give_back(&self, index: u32, reported: Reported) {
         let Some(place) = self.places.get(index as usize) else { return };
         place.reported.store(reported.as_word(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! An image in the report, and what images say of the death.
+//! Encoding of an image in the report, and of the images' messages about the death.
 
 use coroner_process::images::{self, ImageKind, MAX_PATH};
 use coroner_process::memory::{LoadGuarded, Memory, read_text};
@@ -9,15 +9,16 @@ use coroner_walk::ImageList;
 use crate::image_encoding::{segments, unwind_sections};
 use crate::installed::Installed;
 
-/// The most bytes that are kept of an image's message.
+/// Maximum number of bytes kept of an image's message.
 const MAX_MESSAGE: usize = 4096;
 
-/// Encodes what images say of the death: the messages in their `__crash_info` sections, which libSystem's `abort`,
-/// Swift's runtime, libdispatch and others fill in (`crashreporter_annotations_t` of CrashReporterClient.h).
+/// Encodes the images' messages about the death: those in their `__crash_info` sections, which
+/// libSystem's `abort`, Swift's runtime, libdispatch and others fill in
+/// (`crashreporter_annotations_t` of CrashReporterClient.h).
 pub(crate) fn encode_annotations(_: &Installed, images: &ImageList, encoder: &mut Encoder<'_>) {
-    /// The fields that are read have been where they are since this version, up to 7.
+    /// The fields that are read have kept their offsets since this version, up to 7.
     const VERSION: u64 = 4;
-    /// Where `message` and `message2` stand.
+    /// Offsets of `message` and `message2`.
     const MESSAGES: [u64; 2] = [8, 32];
     // SAFETY: Coroner's secondary thread recovers guarded loads while a report is written.
     let mut memory = unsafe { LoadGuarded::new() };
@@ -38,14 +39,14 @@ pub(crate) fn encode_annotations(_: &Installed, images: &ImageList, encoder: &mu
     }
 }
 
-/// Encodes one image. False if it does not fit.
+/// Encodes one image. Returns `false` if it does not fit.
 pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
     let mut into_segments = [Segment::default(); images::MAX_SEGMENTS];
     let mut into_unwind = [UnwindSection::default(); 2];
     let text = image.text().next().unwrap_or_default();
     let mut path = [0; MAX_PATH];
-    // SAFETY: Coroner's secondary thread recovers guarded loads while a report is written, and at install dyld's strings are
-    // good memory.
+    // SAFETY: Coroner's secondary thread recovers guarded loads while a report is written, and at
+    // install dyld's strings are good memory.
     let path = images.table.path(image, &mut unsafe { LoadGuarded::new() }, &mut path);
     let version = version_text(image.version);
     Image {
@@ -65,13 +66,13 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
     .encode(encoder)
 }
 
-/// A library's version as people write it: `1319.100.3`.
+/// Returns a library's version in its usual form: `1319.100.3`.
 fn version_text(version: u32) -> Path {
     let [major, minor, patch] = [version >> 16, version >> 8 & 0xff, version & 0xff];
     Path::new().push_decimal(major).push(b".").push_decimal(minor).push(b".").push_decimal(patch)
 }
 
-/// An image's unwind data; empty where it has none.
+/// Returns an image's unwind data; ranges that it doesn't have are empty.
 fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 2] {
     [(UnwindKind::UNWIND_INFO, image.unwind_info), (UnwindKind::EH_FRAME, image.eh_frame)]
 }

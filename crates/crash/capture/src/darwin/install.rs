@@ -1,4 +1,4 @@
-//! What install and uninstall do on Darwin besides what they do everywhere. Not async-signal-safe.
+//! Darwin-specific parts of install and uninstall. Not async-signal-safe.
 
 use core::ffi::c_void;
 use core::sync::atomic::Ordering;
@@ -24,11 +24,13 @@ use crate::{AlternateStacks, InstallOptions};
 use coroner_process::exception_set::ExceptionSet;
 use coroner_process::signals::{bit, block_exactly};
 
-/// The stack of each of Coroner's threads: the unwinder and the sections need a few KiB, the largest locals are messages.
+/// Stack size in bytes of each of Coroner's threads: the unwinder and the sections need a few KiB,
+/// the largest locals are messages.
 const STACK: usize = 256 << 10;
 
-/// Where libdispatch keeps the label in a queue: `dqo_label` of `dispatch_queue_offsets` (libdispatch, queue_private.h), which
-/// it exports for debuggers. 0 where there is no such symbol.
+/// Returns the offset of a queue's label in libdispatch: `dqo_label` of `dispatch_queue_offsets`
+/// (libdispatch, queue_private.h), which libdispatch exports for debuggers. Returns 0 if there is
+/// no such symbol.
 fn label_offset() -> u32 {
     #[repr(C)]
     struct Offsets {
@@ -38,7 +40,7 @@ fn label_offset() -> u32 {
     }
     // SAFETY: a NUL-terminated name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"dispatch_queue_offsets".as_ptr()) };
-    // SAFETY: libdispatch's constant has these fields first, of all versions.
+    // SAFETY: libdispatch's constant has these fields first, in all versions.
     let offsets = unsafe { found.cast::<Offsets>().as_ref() };
     offsets
         .filter(|offsets| usize::from(offsets.label_size) == size_of::<usize>())
@@ -46,7 +48,7 @@ fn label_offset() -> u32 {
 }
 
 impl PlatformState {
-    /// Makes everything that a crash needs.
+    /// Creates everything that a crash needs.
     pub(crate) fn new(options: &InstallOptions, _page: usize, _tasks: TaskList) -> Result<PlatformState, InstallError> {
         let threads = SuspendedThreads::map().map_err(InstallError::Memory)?;
         let ports = make_port().and_then(|primary| {
@@ -56,12 +58,13 @@ impl PlatformState {
         let ports = ports.inspect_err(|_| unsafe { SuspendedThreads::unmap(threads) }).map_err(InstallError::Mach)?;
         // The kernel lists the oldest thread first, which is the one that `main` runs on.
         let main = ThreadList::take().ok().and_then(|list| facts(*list.ports().first()?)).map_or(0, |facts| facts.tid);
-        // A debugger takes the exceptions first, and would be asked about each guarded load that fails.
+        // A debugger takes the exceptions first, and would be called for each guarded load that
+        // fails.
         let exceptions = if is_traced() { ExceptionSet::EMPTY } else { options.exceptions };
         Ok(PlatformState::with(ports, exceptions, main, label_offset(), threads))
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub(crate) fn close(self) {
         self.ports.forget();
         destroy_port(self.primary_port);
@@ -71,17 +74,17 @@ impl PlatformState {
     }
 }
 
-/// The path of the program's file.
+/// Returns the path of the executable.
 pub(crate) fn program_path<'p>(_owner: &mut ReportOwner, into: &'p mut [u8]) -> &'p [u8] {
     coroner_process::identity::program_path(into)
 }
 
-/// What was missing: nothing here can be.
+/// Returns what was missing at install: nothing can be missing on Darwin.
 pub(crate) fn limits(_platform: &PlatformState) -> InstallLimits {
     InstallLimits::default()
 }
 
-/// What is done once in a process, whatever the setup.
+/// Performs the steps that are done once per process, whatever the options.
 pub(crate) fn prepare() {
     coroner_process::pointers::prepare();
     alternate_stack::prepare();
@@ -89,7 +92,8 @@ pub(crate) fn prepare() {
     crate::fork::prepare();
 }
 
-/// Runs what may write beyond a limit of the process's file sizes, without the signal that the kernel sends then.
+/// Runs `run`, which may write beyond a limit of the process's file sizes, without the signal that
+/// the kernel sends then.
 pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
     let size = bit(libc::SIGXFSZ);
     let before = block_exactly(u32::MAX);
@@ -107,17 +111,19 @@ pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
     result
 }
 
-/// Starts one of Coroner's threads; its port.
+/// Starts one of Coroner's threads; returns its port.
 fn start(installed: &'static Installed, which: usize) -> Result<mach_port_t, Errno> {
     let run = if which == 0 { monitor::mach::primary } else { monitor::mach::secondary };
-    // SAFETY: all zero is fit to be initialised; the attributes are local; the thread gets what lives as long as the process.
+    // SAFETY: all zero is fit to be initialised; the attributes are local; the thread gets a value
+    // that lives as long as the process.
     unsafe {
         let mut attributes: libc::pthread_attr_t = core::mem::zeroed();
         libc::pthread_attr_init(&raw mut attributes);
         libc::pthread_attr_setstacksize(&raw mut attributes, STACK);
         let mut thread: libc::pthread_t = 0;
         let argument = core::ptr::from_ref(installed).cast_mut().cast::<c_void>();
-        // The new thread inherits the mask: no signal comes to it, not even before its first instruction.
+        // The new thread inherits the mask: no signal is delivered to it, not even before its first
+        // instruction.
         let before = block_exactly(u32::MAX);
         let answer = libc::pthread_create(&raw mut thread, &raw const attributes, run, argument);
         block_exactly(before);
@@ -136,10 +142,10 @@ fn thread_id(thread: mach_port_t) -> Tid {
     facts(thread).map_or(0, |facts| facts.tid)
 }
 
-/// Begins to watch: Coroner's threads, the exception ports, then the signals.
+/// Starts capture: Coroner's threads, the exception ports, then the signals.
 ///
 /// # Errors
-/// What the system did not give; nothing is watched then.
+/// The resource that the system did not provide; nothing is captured then.
 pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> Result<(), InstallError> {
     let platform = &installed.platform;
     let secondary = start(installed, 1).map_err(InstallError::Thread)?;
@@ -151,7 +157,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     platform.primary_thread.store(primary, Ordering::Release);
     platform.primary_tid.store(thread_id(primary), Ordering::Release);
     set_exception_receivers([thread_id(primary), thread_id(secondary)]);
-    // Under a debugger, too: what goes wrong on the primary thread is Coroner's own affair.
+    // Under a debugger, too: Coroner itself handles faults on the primary thread.
     match set_of_thread(primary, ExceptionSet::CRASHES.bits(), platform.secondary_port) {
         KERN_SUCCESS => {}
         answer => return Err(failed(InstallError::Mach(answer))),
@@ -163,14 +169,14 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
         // A thread that can't get one (it runs on one) keeps what it has.
         let _ = alternate_stack::attach();
     }
-    // Whether who had an exception before is asked first is found out while the thread waits.
+    // Whether an exception's earlier holder is called first is decided while the thread waits.
     coroner_walk::loaded_image::prepare();
     monitor::signal::install(options.signals, options.endings)
         .map_err(|(signal, errno)| failed(InstallError::Signal { signal, errno }))?;
     Ok(())
 }
 
-/// Ends the watch and waits for a report that is being written.
+/// Ends capture and waits for a report that is being written.
 pub(crate) fn end(installed: &Installed) {
     let platform = &installed.platform;
     taken_signals::uninstall();

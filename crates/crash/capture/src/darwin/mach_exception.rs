@@ -1,4 +1,5 @@
-//! A Mach exception: whether it is this process's and no crash, the signal that it becomes, and what a report has of it.
+//! A Mach exception: whether it is this process's and not a crash, the signal that it becomes, and
+//! its description in the report.
 
 use coroner_process::context::Context;
 use coroner_process::exception_messages::Request;
@@ -11,7 +12,7 @@ use crate::crash_context::{CrashContext, EXTRA, access, extra};
 use crate::guarded_call;
 use crate::installed::Installed;
 
-/// <mach/exception_types.h>.
+/// From <mach/exception_types.h>.
 pub(crate) const EXC_BAD_ACCESS: i32 = 1;
 /// `EXC_I386_GPFLT`.
 const GENERAL_PROTECTION: i64 = 13;
@@ -21,14 +22,15 @@ const EXC_EMULATION: i32 = 4;
 const EXC_SOFTWARE: i32 = 5;
 const EXC_BREAKPOINT: i32 = 6;
 
-/// Whether an exception is this process's. A child inherits its parent's exception ports, and its exceptions come here.
+/// Returns `true` if an exception is this process's. A child inherits its parent's exception ports,
+/// and its exceptions come here.
 pub(crate) fn is_ours(request: &Request) -> bool {
     request.thread != 0
 }
 
-/// The signal that an exception becomes if nobody takes it; 0 where there is none (XNU bsd/uxkern/ux_exception.c,
-/// `ux_exception` and `machine_exception`). The overflow of the main thread's stack, which the kernel makes a SIGSEGV of, is
-/// a SIGBUS here.
+/// Returns the signal that an exception becomes if nobody takes it; 0 if there is none (XNU
+/// bsd/uxkern/ux_exception.c, `ux_exception` and `machine_exception`). The overflow of the main
+/// thread's stack, for which the kernel raises SIGSEGV, is a SIGBUS here.
 pub(crate) fn signal_of(exception: i32, codes: [i64; 2]) -> i32 {
     const KERN_INVALID_ADDRESS: i64 = 1;
     const UNIX_BAD_SYSCALL: i64 = 0x10000;
@@ -50,11 +52,12 @@ pub(crate) fn signal_of(exception: i32, codes: [i64; 2]) -> i32 {
     }
 }
 
-/// What happened, from an exception's message.
+/// Creates the crash context from an exception's message.
 pub(crate) fn crash_context(request: &Request, context: &Context) -> CrashContext {
     let is_memory_fault = request.exception == EXC_BAD_ACCESS;
     let registers = context.registers();
-    // Of a general protection fault the subcode is no address (0), and the processor gives none.
+    // The subcode of a general protection fault isn't an address (0), and the processor provides
+    // none.
     let is_known = !(cfg!(target_arch = "x86_64") && is_memory_fault && request.codes[0] == GENERAL_PROTECTION);
     let address = is_known.then_some(if is_memory_fault { request.codes[1] as u64 } else { registers.pc });
     let number = signal_of(request.exception, request.codes);
@@ -85,8 +88,9 @@ pub(crate) fn crash_context(request: &Request, context: &Context) -> CrashContex
     }
 }
 
-/// Lets the thread of an exception go on that is no crash: a fault of a guarded load, of code that is called under guard, or at a page
-/// of the run state that is lost (somebody cut the file). True if it is answered.
+/// Lets an exception's thread continue if the exception is not a crash: a fault of a guarded load,
+/// of code that is called under guard, or at a lost page of the run state (its file was truncated).
+/// Returns `true` if the exception is answered.
 pub(crate) fn is_recovered(installed: &Installed, request: &Request) -> bool {
     let Ok(mut context) = Context::of_thread(request.thread) else { return false };
     let is_access = request.exception == EXC_BAD_ACCESS;
@@ -99,7 +103,7 @@ pub(crate) fn is_recovered(installed: &Installed, request: &Request) -> bool {
     if !recovered {
         return false;
     }
-    // SAFETY: a guarded load goes on with its error, code under guard where it was called.
+    // SAFETY: a guarded load continues with its error, code under guard where it was called.
     let set = unsafe { context.set_to(request.thread) };
     request.answer(if set.is_ok() { KERN_SUCCESS } else { KERN_FAILURE });
     true

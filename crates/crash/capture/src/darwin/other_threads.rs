@@ -1,7 +1,8 @@
-//! The threads besides the crashed one: suspended one after another by the kernel, described for the report, resumed.
+//! The threads besides the crashed one: suspended one after another by the kernel, described for
+//! the report, resumed.
 //!
-//! Between the first suspension and the last resumption nothing is called that could lock in user space: only messages to the
-//! kernel and guarded loads.
+//! Between the first suspension and the last resumption, nothing is called that could lock in user
+//! space: only messages to the kernel and guarded loads.
 
 use coroner_process::context::Context;
 use coroner_process::futex_wait::darwin::wait_of;
@@ -23,24 +24,28 @@ use crate::report_lock::REPORT_LOCK;
 use crate::thread_description::{Description, main_flag};
 use coroner_process::exception_messages::{self, Received, Request};
 
-/// Messages that are taken in at most while the others stand still: the port's queue holds no more.
+/// Maximum number of messages that are received while the other threads are suspended: the port's
+/// queue holds no more.
 const MESSAGES: usize = 1024;
 
-/// The lists that are asked for until one has no new thread: each is asked for when all of those before stand still.
+/// Maximum number of thread lists that are requested until one has no new thread: each is requested
+/// when all threads of the previous ones are suspended.
 const ROUNDS: usize = 4;
 
-/// The other threads while they stand still. Dropping it lets them go on.
+/// The other threads while they are suspended. Dropping it lets them continue.
 pub(crate) struct OtherThreads {
-    /// Kept until they go on: nothing is given back while they stand.
+    /// Kept until the threads continue: nothing is freed while they are suspended.
     _lists: [Option<ThreadList>; ROUNDS],
     table: &'static mut SuspendedThreads,
     overflow: usize,
-    /// The process goes on after what is reported: a crash of another thread has a report of its own, afterwards.
+    /// Whether the process continues after the report: a crash of another thread gets its own
+    /// report afterwards.
     is_non_fatal: bool,
 }
 
 impl OtherThreads {
-    /// Suspends all threads but the crashed one and Coroner's own. `None` if the kernel gives no list.
+    /// Suspends all threads except the crashed one and Coroner's own. Returns `None` if the kernel
+    /// provides no list.
     pub(crate) fn begin(installed: &'static Installed, context: &CrashContext) -> Option<OtherThreads> {
         let platform = &installed.platform;
         // SAFETY: the caller's session owns the report lock, and has at most one value of this type.
@@ -61,7 +66,8 @@ impl OtherThreads {
                 if threads::is_left_out(facts.tid) {
                     continue;
                 }
-                // Of a hang, its thread is one of them, and that which noticed it waits here.
+                // The hung thread is one of the others, and the one that detected the hang waits
+                // here.
                 if facts.tid == context.hung.map_or(context.tid, |hung| hung.watcher) {
                     continue;
                 }
@@ -78,7 +84,7 @@ impl OtherThreads {
                 }
             }
             *place = Some(list);
-            // A thread that was made meanwhile may have made others.
+            // A thread that was created in the meantime may have created others.
             if table.count == before {
                 break;
             }
@@ -87,7 +93,8 @@ impl OtherThreads {
         lists.iter().any(Option::is_some).then_some(OtherThreads { _lists: lists, table, overflow, is_non_fatal })
     }
 
-    /// Takes in the crashes of other threads that came before they were suspended: no more can come now.
+    /// Adds the crashes of other threads that came before they were suspended: no more can come
+    /// now.
     pub(crate) fn stop(&mut self, installed: &'static Installed) {
         if self.is_non_fatal {
             return;
@@ -115,23 +122,23 @@ impl OtherThreads {
         }
     }
 
-    /// Each of them.
+    /// Iterates over the other threads.
     pub(crate) fn threads(&self) -> impl Iterator<Item = OtherThread<'_>> {
         let entries = self.table.entries.iter().take(self.table.count);
         entries.map(|entry| OtherThread { entry, context: Context::of_thread(entry.port).ok() })
     }
 
-    /// Those that found no room.
+    /// Returns the number of threads that did not fit in the table.
     pub(crate) fn overflow(&self) -> usize {
         self.overflow
     }
 
-    /// They go on.
+    /// Lets the other threads continue.
     pub(crate) fn release(self) {
         drop(self);
     }
 
-    /// They stay stopped until the process has died of its crash.
+    /// Leaves the other threads suspended until the process has died of its crash.
     pub(crate) fn leave_stopped(self) {
         core::mem::forget(self);
     }
@@ -143,12 +150,13 @@ impl Drop for OtherThreads {
             threads::resume(entry.port);
         }
         self.table.count = 0;
-        // Their ports and the lists' memory are given back last, with the fields.
+        // Their ports and the lists' memory are released last, with the fields.
     }
 }
 
-/// An exception of another thread, which came before that one was suspended. `None` if it is answered: it is not this process's,
-/// or the thread goes on behind it, see [`mach_exception::is_recovered`].
+/// Takes an exception of another thread, which came before that thread was suspended. Returns
+/// `None` if it is answered: it is not this process's, or the thread continues after it, see
+/// [`mach_exception::is_recovered`].
 fn take_in(installed: &Installed, request: Request) -> Option<Waiting> {
     if !mach_exception::is_ours(&request) {
         request.answer(mach2::kern_return::KERN_FAILURE);
@@ -173,7 +181,7 @@ fn add(tid: Tid, (signal, code): (i32, i32), address: Option<u64>) {
     CONCURRENT.add(&crash, REPORT_LOCK.releases());
 }
 
-/// A scheduler's state as the report has it.
+/// Converts a scheduler state to the report's form.
 fn thread_state(state: RunState) -> ThreadState {
     match state {
         RunState::Running => ThreadState::RUNNING,
@@ -184,14 +192,15 @@ fn thread_state(state: RunState) -> ThreadState {
     }
 }
 
-/// The crashed thread, but for its registers.
+/// Describes the crashed thread without its registers.
 pub(crate) fn crashed(installed: &Installed, context: &CrashContext, memory: &mut impl Memory) -> Description {
     let port = installed.platform.crashed.load(core::sync::atomic::Ordering::Acquire);
     let places = threads::facts(port).map_or((0, 0), |facts| (facts.queue_at, facts.specific));
     describe(installed, port, context.tid, places, memory)
 }
 
-/// What is known of a thread besides its registers. Its places are those that lead to its dispatch queue and to its own data.
+/// Describes a thread without its registers. `queue_at` and `specific` are the addresses that lead
+/// to its dispatch queue and to its own data.
 fn describe(
     installed: &Installed,
     port: mach_port_t,
@@ -221,18 +230,18 @@ impl OtherThread<'_> {
         self.entry.tid
     }
 
-    /// Whether there are registers of it.
+    /// Returns `true` if the thread's registers were captured.
     pub(crate) fn is_captured(&self) -> bool {
         self.context.is_some()
     }
 
-    /// Its stack pointer, if it stands.
+    /// Returns the thread's stack pointer, if it is suspended.
     pub(crate) fn stack_pointer(&self, installed: &Installed) -> Option<u64> {
         let handed = installed.platform.handed_over.of_thread(self.entry.tid).map(|context| context.registers);
         handed.or_else(|| self.context.map(|context| context.registers())).map(|registers| registers.sp())
     }
 
-    /// What there is to say of it. `given_up` says why its registers are not to be used.
+    /// Describes the thread. `given_up` is the reason why its registers must not be used.
     pub(crate) fn describe(
         &self,
         installed: &Installed,
@@ -241,7 +250,8 @@ impl OtherThread<'_> {
         memory: &mut impl Memory,
     ) -> Description {
         let SuspendedThread { port, state, tid, queue_at, specific } = *self.entry;
-        // A thread that hands its crash over waits in Coroner's handler: its registers are those of the crash.
+        // A thread that hands its crash over waits in Coroner's handler: its registers are those of
+        // the crash.
         let handed = installed.platform.handed_over.of_thread(tid).map(|context| context.registers);
         let captured_by = if handed.is_some() { CaptureMethod::CRASH_CONTEXT } else { CaptureMethod::MACH };
         let registers = handed.or_else(|| self.context.map(|context| context.registers()));

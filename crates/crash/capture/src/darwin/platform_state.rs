@@ -1,4 +1,4 @@
-//! What crash time needs on Darwin besides what all systems have: two ports, two threads, and what they share.
+//! Darwin-specific state for crash time: two ports, two threads, and what they share.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -15,39 +15,40 @@ use coroner_process::exception_messages::{Reply, Request};
 use coroner_process::exception_ports::Ports;
 use coroner_process::exception_set::ExceptionSet;
 
-/// An exception or a handed crash that waits for its answer while a report is written.
+/// An exception or a handed over crash that waits for its answer while a report is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiting {
-    /// The report has it.
+    /// An exception that is in the report.
     Exception(Request),
-    /// Its thread wants it to be left to others.
+    /// An exception that its thread wants to be left to other handlers.
     Ignored(Request),
-    /// The report has it.
+    /// A handed over crash that is in the report.
     HandedOver { place: u32, reply: Reply },
 }
 
-/// How long after a crash was passed on a signal of its thread is still the same death: a handler that Coroner does not see
-/// may run in between and abort.
+/// How long after a crash was passed on, in nanoseconds, a signal of its thread is still the same
+/// death: a handler that Coroner does not see may run in between and abort.
 const SAME_DEATH_NS: u64 = 5_000_000_000;
 
-/// As many as one report can be about, and some.
+/// Maximum number of exceptions passed on: as many as one report can be about, and some more.
 const PASSED_ON: usize = 32;
 
-/// What an exception is known by, should its thread come back with the same one: its program counter, stack pointer and codes.
+/// Values that identify an exception if its thread returns with the same one: its program counter,
+/// stack pointer and codes.
 pub(crate) type Fault = [u64; 4];
 
-/// An exception that goes on as a signal.
+/// An exception that was passed on as a signal.
 struct PassedOn {
-    /// Its thread, 0 for none.
+    /// ID of the exception's thread, 0 for none.
     tid: AtomicU64,
-    /// When, by the monotonic clock.
+    /// When it was passed on, in nanoseconds of the monotonic clock.
     at: AtomicU64,
     /// [`Reported::as_word`].
     reported: AtomicU64,
     fault: [AtomicU64; 4],
-    /// How often it came back.
+    /// Number of times that the exception returned.
     returns: AtomicU32,
-    /// Coroner's handler has had its signal.
+    /// Whether Coroner's handler has received the exception's signal.
     is_taken: AtomicBool,
 }
 
@@ -75,42 +76,45 @@ impl PassedOn {
     }
 }
 
-/// See the module.
+/// Darwin-specific state of an install. See the module.
 pub(crate) struct PlatformState {
     pub primary_port: mach_port_t,
     pub secondary_port: mach_port_t,
-    /// Coroner's own threads' ports, 0 before they run. They are in no report.
+    /// Port of the primary thread, 0 before it runs. Coroner's threads are in no report.
     pub primary_thread: AtomicU32,
-    /// The primary thread's id, 0 before it runs.
+    /// ID of the primary thread, 0 before it runs.
     pub primary_tid: AtomicU64,
-    /// As `pthread_t`s, for the end.
+    /// Coroner's threads as `pthread_t`s, for joining them.
     pub pthreads: [AtomicUsize; 2],
-    /// The process's first thread.
+    /// ID of the process's first thread.
     pub main_thread: Tid,
     /// The exceptions that are taken.
     pub exceptions: ExceptionSet,
-    /// Who held the exception ports before.
+    /// Earlier holders of the exception ports.
     pub ports: Ports,
-    /// The exception ports were given back for the kernel to ask an earlier holder, and are to be taken again.
+    /// Whether the exception ports were given back so that the kernel can call an earlier holder,
+    /// and must be taken again.
     pub take_again: AtomicBool,
     pub handed_over: HandedOver,
     pub running_handlers: RunningHandlers,
-    /// The primary thread is to end: it was asked to while it was busy.
+    /// Whether the primary thread must end: it was asked to while it was busy.
     pub stopping: AtomicBool,
-    /// When the section that it writes is to be ended, by the monotonic clock; 0 while no report is written.
+    /// When the section that the primary thread writes must end, in nanoseconds of the monotonic
+    /// clock; 0 while no report is written.
     pub deadline: AtomicU64,
-    /// The port of the thread that the report is about.
+    /// Port of the thread that the report is about.
     pub crashed: AtomicU32,
-    /// Other crashes that came while the report is written. The primary thread alone touches it.
+    /// Other crashes that came while the report is written. Only the primary thread accesses this.
     pub waiting: UnsafeCell<[Option<Waiting>; CAPACITY]>,
-    /// The exception that the report is about, for the secondary thread, should the primary not come to its end.
+    /// The exception that the report is about, for the secondary thread if the primary can't
+    /// finish.
     pub request: UnsafeCell<Option<Request>>,
     /// Threads whose exceptions were left to their signals.
     passed_on: [PassedOn; PASSED_ON],
     passed_on_next: AtomicUsize,
-    /// The other threads while they are suspended. The report lock's owner alone touches it.
+    /// The other threads while they are suspended. Only the report lock's owner accesses this.
     pub threads: *mut SuspendedThreads,
-    /// Where libdispatch keeps a queue's label: offset, 0 where that is not known.
+    /// Offset of a queue's label in libdispatch; 0 if unknown.
     pub label_offset: u32,
 }
 
@@ -146,7 +150,8 @@ impl PlatformState {
         }
     }
 
-    /// An exception of that thread goes on as a signal: that is the same death, of which this became.
+    /// Notes that an exception of thread `tid` is passed on as a signal: that signal is the same
+    /// death, for which `reported` is the outcome.
     pub(crate) fn pass_on(&self, tid: Tid, fault: &Fault, reported: Reported) {
         let next = self.passed_on_next.fetch_add(1, Ordering::Relaxed) % PASSED_ON;
         let place = self.passed_on.iter().find(|held| held.is_of(tid));
@@ -164,8 +169,9 @@ impl PlatformState {
         }
     }
 
-    /// What became of an exception that was passed on as a signal, and with which its thread is back, and the how manieth time
-    /// that is: no handler has had the signal, or one that Coroner does not see has left the thread where it was.
+    /// Returns the outcome of an exception that was passed on as a signal and with which its thread
+    /// is back, and how many times it has returned: no handler has received the signal, or one that
+    /// Coroner does not see has left the thread where it was.
     pub(crate) fn is_back(&self, tid: Tid, fault: &Fault) -> Option<(Reported, u32)> {
         let place = self.passed_on.iter().find(|held| held.is_of(tid) && held.has(fault) && held.is_recent())?;
         if place.is_taken.load(Ordering::Acquire) {
@@ -175,15 +181,15 @@ impl PlatformState {
         Some((Reported::of_word(place.reported.load(Ordering::Relaxed)), returns))
     }
 
-    /// A signal of that thread has come to Coroner's handler: what became of the exception that it is the rest of; `None` if it is of
-    /// its own.
+    /// Notes that a signal of thread `tid` has reached Coroner's handler. Returns the outcome of
+    /// the exception that became the signal; `None` if the signal did not come from an exception.
     pub(crate) fn passed_on(&self, tid: Tid) -> Option<Reported> {
         let place = self.passed_on.iter().find(|held| held.is_of(tid))?;
         place.is_taken.store(true, Ordering::Release);
         place.is_recent().then(|| Reported::of_word(place.reported.load(Ordering::Relaxed)))
     }
 
-    /// The death of that thread was not one.
+    /// Notes that thread `tid` did not die.
     pub(crate) fn goes_on(&self, tid: Tid) {
         for held in &self.passed_on {
             let _ = held.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Letting the process die of a signal that nobody else wants.
+//! Lets the process die of a signal that no other handler takes.
 
 use coroner_process::context::{SignalContext, SignalInfo};
 use coroner_process::signals::{SignalAction, bit, block_exactly};
@@ -6,9 +6,10 @@ use coroner_process::signals::{SignalAction, bit, block_exactly};
 use crate::installed;
 use crate::taken_signals;
 
-/// Lets the process die of this signal when the handler returns, with the thread where the signal found it: a fault occurs
-/// again when the thread goes on, now with neither Coroner's port nor its handler; a signal that was sent, and an `int3`,
-/// whose program counter is behind it, are sent to the thread once more, which blocks them until the handler returns.
+/// Lets the process die of this signal when the handler returns, with the thread where the signal
+/// found it. A fault occurs again when the thread continues, now with neither Coroner's port nor
+/// its handler. A signal that was sent, and an `int3`, whose program counter is after it, are sent
+/// once more to the thread, which blocks them until the handler returns.
 pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     let signal = info.signo;
     give_back();
@@ -21,15 +22,16 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
         _ => false,
     };
     if !occurs_again {
-        // Coroner's handler was installed without SA_NODEFER, but may have been called by one that was: blocked for certain.
+        // Coroner's handler was installed without SA_NODEFER, but may have been called by one that
+        // was: blocked for certain.
         block_exactly(block_exactly(u32::MAX) | bit(signal));
         // SAFETY: a signal to the calling thread. Async-signal-safe (POSIX).
         unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
     }
 }
 
-/// Gives signals and exception ports back to who had them before (crash path, on any thread): after a report the process dies
-/// by rules that were there before.
+/// Gives signals and exception ports back to their earlier holders (crash path, on any thread), so
+/// that after a report the process dies by the rules from before Coroner.
 pub(crate) fn give_back() {
     taken_signals::give_back();
     if let Some(installed) = installed::get() {

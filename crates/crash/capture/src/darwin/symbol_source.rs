@@ -1,4 +1,5 @@
-//! Where an image's symbols are at crash time: in memory, where dyld has mapped `__LINKEDIT` of every image.
+//! Source of an image's symbols at crash time: memory, where dyld has mapped `__LINKEDIT` of every
+//! image.
 
 use coroner_process::images::Image;
 use coroner_process::memory::Memory;
@@ -6,22 +7,23 @@ use coroner_process::symtab::{MachO, NameScan, Placement, ScanError};
 
 use crate::limits::{ADDRESSES_PER_SCAN, MAX_SYMBOLS};
 
-/// What is open for the time of one image's scan: nothing.
+/// Resources that are open during one image's scan: none.
 #[derive(Debug)]
 pub(crate) struct Source;
 
-/// Room for paths: none is needed.
+/// Buffers for paths: none are needed.
 pub(crate) type Paths = ();
 
 impl Source {
-    /// Nothing.
+    /// The empty source.
     pub(crate) const NONE: Source = Source;
 
-    /// Gives back what is open.
+    /// Releases what is open.
     #[expect(clippy::unused_self, reason = "the other systems have something to give back")]
     pub(crate) fn close(&mut self) {}
 
-    /// Whether the file at an image's path is no longer the one that is mapped. Not asked: every image's names are in memory.
+    /// Returns `false`: whether an image's file was replaced isn't checked, since every image's
+    /// names are in memory.
     #[expect(clippy::unused_self, reason = "as above")]
     pub(crate) fn is_replaced(
         &mut self,

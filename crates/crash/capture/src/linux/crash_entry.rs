@@ -1,5 +1,6 @@
-//! The crashed thread writes its report itself: the report lock, Coroner's own stack, every signal blocked but those that the
-//! crash path itself may raise, and what becomes of the crash path's own faults.
+//! Report entry on Linux, where the crashed thread writes its report itself: takes the report lock,
+//! switches to Coroner's own stack, blocks every signal except those that the crash path itself may
+//! raise, and handles the crash path's own faults.
 
 use core::ffi::c_void;
 
@@ -23,12 +24,12 @@ use crate::report_steps;
 use crate::session::{self, CrashSession};
 use crate::taken_signals::{self, CRASH_PATH_SIGNALS};
 
-/// Where a crash is known from.
+/// Source of a crash.
 #[derive(Clone, Copy)]
 pub(crate) enum Source<'a> {
     /// A signal that this thread is handling.
     Signal(&'a SignalInfo),
-    /// It was noticed outside a signal handler.
+    /// A crash that was detected outside a signal handler.
     Noticed(&'a CrashContext),
 }
 
@@ -37,7 +38,7 @@ impl Source<'_> {
         matches!(self, Source::Noticed(context) if context.ending() == Ending::NonFatal)
     }
 
-    /// As another thread's report has it.
+    /// Converts the crash to the form in which another thread's report includes it.
     fn concurrent(self, tid: i32, now: u64) -> ConcurrentCrash {
         let (signal, code, address) = match self {
             Source::Signal(info) => (info.signo, info.code, address_of(info)),
@@ -47,10 +48,11 @@ impl Source<'_> {
     }
 }
 
-/// How long the wait for another thread's report takes at most, beyond that one's deadline.
+/// Maximum time, in milliseconds, that the wait for another thread's report takes beyond that
+/// thread's deadline.
 const BEYOND_DEADLINE_MS: u32 = 2000;
 
-/// One crash on its way to the report stack.
+/// A crash that is about to be reported on the report stack.
 struct Entering<'a> {
     installed: &'static Installed,
     source: Source<'a>,
@@ -58,23 +60,23 @@ struct Entering<'a> {
     ids: (i32, i32),
     started: u64,
     next: Next,
-    /// Of the crash record, 0 for none.
+    /// Number of the crash record, 0 for none.
     number: u64,
-    /// The wall clock at that record.
+    /// Wall clock time of that record, in nanoseconds since the Unix epoch.
     time_ns: u64,
-    /// Given back with the report written, unless the process dies of the crash.
+    /// Lock token; set again once the report is written, unless the process dies of the crash.
     owner: Option<ReportOwner>,
-    /// A handler of the app is asked while the lock is owned.
+    /// Whether the app's handler is called while the lock is owned.
     is_forwarding: bool,
-    /// The number, once there is a report.
+    /// Number of the crash record, once there is a report.
     reported: Option<u64>,
 }
 
-/// Takes one crash of the calling thread, which was interrupted with that context, into a report, or into the report that another
-/// thread is writing.
+/// Writes a report of the calling thread's crash, which interrupted the thread with that context,
+/// or adds the crash to the report that another thread is writing.
 ///
-/// The alternate stacks of threads are small (Rust's have 8 KiB, of which the kernel's frame takes up to 3.4 KiB): nothing
-/// before the report stack uses more than a few hundred bytes.
+/// The threads' alternate stacks are small (Rust's have 8 KiB, of which the kernel's frame takes up
+/// to 3.4 KiB): nothing before the report stack uses more than a few hundred bytes.
 pub(crate) fn report(
     installed: &'static Installed,
     source: Source<'_>,
@@ -83,7 +85,8 @@ pub(crate) fn report(
     next: Next,
 ) -> Reported {
     let started = monotonic_now();
-    // Most often nobody has it. This much without a table of places to jump to, which is a constant, see `record`.
+    // Usually nobody owns the lock. This much without a jump table, which is a constant, see
+    // `record`.
     let owner = if let Claim::Mine(owner) = REPORT_LOCK.claim(ids.0, ids.1, source.is_non_fatal()) {
         owner
     } else {
@@ -107,8 +110,8 @@ pub(crate) fn report(
         is_forwarding: false,
         reported: None,
     };
-    // Nothing comes between leaving this stack and naming another one for signals: a signal in between would be handled from the
-    // top of the alternate stack, over the context of the crash.
+    // Nothing comes between leaving this stack and naming another one for signals: a signal in
+    // between would be handled from the top of the alternate stack, over the context of the crash.
     let mask = block_exactly(u64::MAX);
     // SAFETY: the lock makes this thread the stack's only user; `on_report_stack` takes an `Entering` and does not unwind.
     unsafe { installed.platform.stack.call(on_report_stack, (&raw mut entering).cast()) };
@@ -122,11 +125,12 @@ pub(crate) fn report(
     entering.reported.map_or(Reported::Not, Reported::Here)
 }
 
-/// Records the crash, first of all: what the next launch makes a report of, whatever happens to this one. Returns the record's number,
-/// 0 for none.
+/// Records the crash before anything else, so that the next launch can make a report of it,
+/// whatever happens to this report. Returns the record's number, 0 for none.
 ///
-/// Up to here the handler calls functions of this crate and inlined ones alone, and has no constants: in a program whose table of
-/// functions' addresses or whose constants are overwritten this is what still runs.
+/// Up to here the handler calls only functions of this crate and inlined ones, and uses no
+/// constants: in a program whose table of functions' addresses or whose constants are overwritten,
+/// this is what still runs.
 pub(crate) fn record(
     installed: &Installed,
     source: Source<'_>,
@@ -144,10 +148,10 @@ pub(crate) fn record(
     installed.run.state.set_crash(&record)
 }
 
-/// Wins the lock, or becomes part of the report of who has it. All waits together have one limit, however many reports others write
-/// meanwhile.
+/// Acquires the lock, or adds the crash to the report of the thread that owns it. All waits
+/// together have one limit, however many reports other threads write in the meantime.
 ///
-/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+/// Not inlined, so that `xtask signal-safety` can identify its loop by name.
 #[inline(never)]
 fn own_lock(
     installed: &'static Installed,
@@ -162,10 +166,12 @@ fn own_lock(
         let releases = REPORT_LOCK.releases();
         match REPORT_LOCK.claim(pid, tid, source.is_non_fatal()) {
             Claim::Mine(owner) => return Ok(owner),
-            // Its handler was entered a second time, by a signal that no session of it expects.
+            // The owner's handler was entered a second time, by a signal that none of its sessions
+            // expects.
             Claim::Nested => return Err(Reported::Not),
             Claim::Taken if CONCURRENT.add(&source.concurrent(tid, started), releases) => {
-                // Parked with all signals blocked: the report has this thread by the context of its crash.
+                // Parked with all signals blocked: the report describes this thread by the context
+                // of its crash.
                 let mask = block_exactly(!CRASH_PATH_SIGNALS);
                 let parked = installed.platform.stopper.park_crashing_thread(interrupted);
                 let end = REPORT_LOCK.wait(releases, until);
@@ -186,8 +192,9 @@ fn own_lock(
     }
 }
 
-/// Waits for the end of the report that is being written, open to the signal that stops threads, and to no other that the handler
-/// blocks: the app's handlers are not to find the thread on this stack.
+/// Waits for the end of the report that is being written. The signal that stops threads is not
+/// blocked, every other one that the handler blocks is: the app's handlers must not find the thread
+/// on this stack.
 fn wait(installed: &Installed, interrupted: &Context, releases: u32, until: u64) -> WaitEnd {
     let open = bit(installed.platform.stopper.signal()) & !interrupted.signal_mask();
     let mask = block_exactly(blocked() & !open);
@@ -196,7 +203,8 @@ fn wait(installed: &Installed, interrupted: &Context, releases: u32, until: u64)
     end
 }
 
-/// Takes what was noticed outside a signal handler by the calling thread, which has these ids and registers, into a report.
+/// Writes a report of what the calling thread, which has these IDs and registers, detected outside
+/// a signal handler.
 pub(crate) fn report_context(
     installed: &'static Installed,
     registers: &Registers,
@@ -211,18 +219,18 @@ pub(crate) fn report_context(
     report(installed, Source::Noticed(context), &interrupted, (pid, tid), Next::RunsOn) != Reported::Not
 }
 
-/// On Coroner's own stack.
+/// Writes the report on Coroner's own stack.
 ///
 /// # Safety
-/// `entering` points to an [`Entering`] that nobody else uses.
+/// `entering` must point to an [`Entering`] that nobody else uses.
 unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
     // SAFETY: by the contract.
     let entering = unsafe { &mut *entering.cast::<Entering<'_>>() };
     let Entering { installed, source, interrupted, ids, started, next, number, time_ns, .. } = *entering;
     let Some(owner) = entering.owner.take() else { return };
-    // What has tags is read by addresses without them.
+    // Tagged memory is read through untagged addresses.
     let _unchecked = installed.platform.memory_tags.unchecked();
-    // Faults of the crash path are handled on a stack of their own.
+    // Faults of the crash path are handled on a separate stack.
     // SAFETY: that stack is mapped for good, and the lock makes this thread its only user.
     let before = unsafe { set_alternate_stack(&installed.platform.fault_stack.as_signal_stack()) }.ok();
     // The crash path's own faults and its deadline, and nothing else.
@@ -243,7 +251,7 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
                 state.set_crash(&context.record());
             }
             write_report(&mut session, next != Next::RunsOn);
-            // Of a child made by vfork that dies, the lock is its parent's, which lives.
+            // In a child made by vfork that dies, the lock belongs to its parent, which lives.
             match next {
                 Next::Dies if is_own_run => session.end_dying(),
                 Next::AsksHandler if is_own_run => {
@@ -264,7 +272,8 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
     }
 }
 
-/// Writes the report, with Coroner's handler the first one of what the crash path may raise.
+/// Writes the report, with Coroner's handler as the first one for signals that the crash path may
+/// raise.
 fn write_report(session: &mut CrashSession<'_>, dies: bool) {
     let mut displaced = taken_signals::Displaced::default();
     let mut timers = [None, None];
@@ -273,7 +282,7 @@ fn write_report(session: &mut CrashSession<'_>, dies: bool) {
         if !process::has_seccomp_filter() {
             let limit = session.installed.options.deadline_ms;
             let is_end = dies && session.context.ending() != Ending::NonFatal;
-            // This thread, and not the context's: of a hang it is another.
+            // This thread, not the context's: for a hang that is another one.
             let timer = Deadline::start(this_thread(), limit).ok();
             timers = [timer, if is_end { Deadline::last_resort(limit).ok() } else { None }];
         }
@@ -282,7 +291,8 @@ fn write_report(session: &mut CrashSession<'_>, dies: bool) {
     taken_signals::replace(&displaced);
 }
 
-/// A signal on the thread that owns the report lock: a fault of the crash path, the deadline, or something sent.
+/// Handles a signal on the thread that owns the report lock: a fault of the crash path, the
+/// deadline, or a sent signal.
 pub(crate) fn handle_recrash(info: &mut SignalInfo, context: &mut Context) {
     if deadline::is_deadline(info) {
         // SAFETY: this thread owns the lock, and this is its own context.
@@ -290,18 +300,20 @@ pub(crate) fn handle_recrash(info: &mut SignalInfo, context: &mut Context) {
         return;
     }
     if info.signo == libc::SIGSYS && info.is_fault() {
-        // A seccomp filter trapped a system call of the crash path: it is an error like another.
+        // A seccomp filter trapped a system call of the crash path: it is treated like any other
+        // error.
         context.set_result((-libc::ENOSYS) as i64 as u64);
         return;
     }
     if !info.is_fault() {
-        // Somebody sends a crash signal to a process that is dying already.
+        // Another process sends a crash signal to a process that is already dying.
         return;
     }
     // SAFETY: as above.
     let left = unsafe { RECRASH.leave_section(info.signo, info.code, address_of(info), context) };
     if !left {
-        // Between sections: there is nothing to go on with. The report stands as far as it was written.
+        // Between sections: there is nothing to continue with. The report stays as far as it was
+        // written.
         die(info, context);
     }
 }

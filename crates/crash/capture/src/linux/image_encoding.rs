@@ -1,4 +1,4 @@
-//! An image in the report.
+//! Encoding of an image in the report.
 
 use coroner_process::abort_message::MAX_MESSAGE;
 use coroner_process::images::{self, ImageKind};
@@ -9,7 +9,7 @@ use coroner_walk::ImageList;
 use crate::image_encoding::{segments, unwind_sections};
 use crate::installed::Installed;
 
-/// Encodes what images say of the death: the C library's abort message.
+/// Encodes the images' messages about the death: the C library's abort message.
 pub(crate) fn encode_annotations(installed: &Installed, images: &ImageList, encoder: &mut Encoder<'_>) {
     let mut text = [0; MAX_MESSAGE];
     // SAFETY: Coroner's handler recovers guarded loads while a report is written.
@@ -20,11 +20,12 @@ pub(crate) fn encode_annotations(installed: &Installed, images: &ImageList, enco
     }
 }
 
-/// Encodes one image. False if it does not fit.
+/// Encodes one image. Returns `false` if it does not fit.
 pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &mut Encoder<'_>) -> bool {
     let mut into_segments = [Segment::default(); images::MAX_SEGMENTS];
     let mut into_unwind = [UnwindSection::default(); 3];
-    // From the first executable segment to the end of the last: what a symbol table is about.
+    // From the first executable segment to the end of the last: the range that a symbol table
+    // covers.
     let (mut start, mut end) = (u64::MAX, 0);
     for text in image.text() {
         start = start.min(text.start);
@@ -46,7 +47,7 @@ pub(crate) fn encode_image(images: &ImageList, image: &images::Image, encoder: &
     .encode(encoder)
 }
 
-/// An image's unwind data; empty where it has none.
+/// Returns an image's unwind data; ranges that it doesn't have are empty.
 fn unwind_data(image: &images::Image) -> [(UnwindKind, images::AddressRange); 3] {
     let sframe = (UnwindKind::SFRAME, image.sframe);
     [(UnwindKind::EH_FRAME_HDR, image.eh_frame_hdr), (UnwindKind::EH_FRAME, image.eh_frame), sframe]

@@ -1,4 +1,4 @@
-//! What install and uninstall do on Linux besides what they do everywhere. Not async-signal-safe.
+//! Linux-specific parts of install and uninstall. Not async-signal-safe.
 
 use coroner_process::abort_message::AbortMessage;
 use coroner_process::memory_tags::MemoryTags;
@@ -21,20 +21,21 @@ use crate::taken_signals;
 use crate::workspace::Workspace;
 use crate::{AlternateStacks, InstallOptions};
 
-/// Where a report is written: the unwinder and the sections need a few KiB; the rest is for handlers of the app that are
-/// called on it.
+/// Size in bytes of the stack on which a report is written: the unwinder and the sections need a
+/// few KiB; the rest is for the app's handlers that are called on it.
 const STACK: usize = 128 << 10;
-/// As much of it as a report uses: one of a build without optimisation used 24 KiB.
+/// Number of bytes of it that a report uses: an unoptimized build used 24 KiB.
 const STACK_TOUCHED: usize = 32 << 10;
-/// Where the crash path's own faults are handled.
+/// Size in bytes of the stack on which the crash path's own faults are handled.
 const FAULT_STACK: usize = 32 << 10;
-/// Bytes of all mappings that an install makes, but that of images: one system call for all.
+/// Bytes of all mappings that an install makes, except that of images: one system call for all.
 const MAPPED_AHEAD: usize = 1536 << 10;
-/// Threads besides the crashed one that a report has at most, each of which may have to be traced.
+/// Maximum number of threads in a report besides the crashed one, each of which may have to be
+/// traced.
 const THREADS: usize = 4096;
 
 impl PlatformState {
-    /// Makes everything that a crash needs.
+    /// Creates everything that a crash needs.
     pub(crate) fn new(options: &InstallOptions, page: usize, tasks: TaskList) -> Result<PlatformState, InstallError> {
         // Miri's mappings can't be unmapped in parts.
         if cfg!(not(miri)) {
@@ -42,7 +43,7 @@ impl PlatformState {
         }
         let stack = Stack::map(STACK, page, STACK_TOUCHED).map_err(InstallError::Memory)?;
         let mut limits = InstallLimits { no_thread_list: !tasks.is_kept(), ..InstallLimits::default() };
-        // Nobody is held for longer than a report and the handlers after it may take.
+        // No thread is held for longer than a report and the handlers after it may take.
         let hold = u64::from(options.deadline_ms).saturating_add(10_000).saturating_mul(1_000_000);
         let config = Config { signal: options.stop_signal, hold, threads: THREADS };
         let stopper = ThreadStopper::prepare(config).or_else(|error| match error {
@@ -66,7 +67,7 @@ impl PlatformState {
         })
     }
 
-    /// Gives everything back.
+    /// Releases everything.
     pub(crate) fn close(self) {
         self.stopper.withdraw();
         self.tasks.close();
@@ -76,7 +77,7 @@ impl PlatformState {
     }
 }
 
-/// The path of the program's file, as the list of images has it.
+/// Returns the path of the executable from the image list.
 pub(crate) fn program_path<'p>(owner: &mut ReportOwner, into: &'p mut [u8]) -> &'p [u8] {
     let images = Workspace::of(owner).and_then(|workspace| workspace.images.as_ref());
     let path = images.map_or(&[][..], |images| images.table.program_path());
@@ -85,20 +86,21 @@ pub(crate) fn program_path<'p>(owner: &mut ReportOwner, into: &'p mut [u8]) -> &
     &into[..length]
 }
 
-/// What was missing.
+/// Returns what was missing at install.
 pub(crate) fn limits(platform: &PlatformState) -> InstallLimits {
     platform.limits
 }
 
-/// What is done once in a process, whatever the setup.
+/// Performs the steps that are done once per process, whatever the options.
 pub(crate) fn prepare() {
     alternate_stack::prepare();
     crate::fork::prepare();
 }
 
-/// Runs an install with all signals blocked but those of faults: what is sent meanwhile would come to a thread that owns the
-/// report lock, and waits. A limit of the process's file sizes raises SIGXFSZ, of which the app would die: it is to go on without
-/// Coroner. That can only come where files were made, which `run` says.
+/// Runs an install with all signals blocked except faults: a signal sent in the meantime would be
+/// handled by a thread that owns the report lock, and wait. A limit of the process's file sizes
+/// raises SIGXFSZ, which would kill the app: it must continue without Coroner. That can only happen
+/// if files were created, which `run` returns.
 pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
     let faults = bit(libc::SIGSEGV) | bit(libc::SIGBUS) | bit(libc::SIGILL) | bit(libc::SIGFPE) | bit(libc::SIGTRAP);
     let before = block_exactly(!faults);
@@ -110,10 +112,10 @@ pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
     result
 }
 
-/// Begins to watch: stacks for signals, then the signals.
+/// Starts capture: first stacks for signals, then the signals.
 ///
 /// # Errors
-/// The signal that the system did not give.
+/// The signal that the system did not let Coroner take.
 pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> Result<(), InstallError> {
     let platform = &installed.platform;
     if options.alternate_stacks != AlternateStacks::Leave {
@@ -124,7 +126,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
         thread_stacks::attach_new_threads(true);
         thread_stacks::attach_threads(&platform.stopper, &platform.tasks);
     }
-    // Whether a handler is asked first is found out in the handler.
+    // Whether another handler is called first is decided in the handler.
     coroner_walk::loaded_image::prepare();
     taken_signals::hold(platform.stopper.signal());
     monitor::signal::install(options.signals, options.endings)
@@ -135,7 +137,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     Ok(())
 }
 
-/// Ends the watch.
+/// Ends capture.
 pub(crate) fn end(_installed: &Installed) {
     coroner_walk::stop_thread::set_stopper(None);
     coroner_walk::fault_handler::set_owner(None);

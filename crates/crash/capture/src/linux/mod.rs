@@ -1,4 +1,5 @@
-//! Linux and Android: what of crash time only they know. The other systems' folders have the same interface, see `lib.rs`.
+//! Linux and Android: the system-specific parts of crash time. The other systems' folders have the
+//! same interface, see `lib.rs`.
 
 pub(crate) mod crash_entry;
 pub(crate) mod image_encoding;

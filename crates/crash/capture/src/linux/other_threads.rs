@@ -1,4 +1,5 @@
-//! The threads besides the crashed one: asked to stop, waited for, traced where they are silent, described for the report.
+//! The threads besides the crashed one: asked to stop, waited for, traced if they don't respond,
+//! described for the report.
 
 use coroner_process::futex_wait::FutexWait;
 use coroner_process::memory::Memory;
@@ -12,22 +13,24 @@ use crate::crash_context::{CrashContext, Ending};
 use crate::installed::Installed;
 use crate::thread_description::{Description, main_flag};
 
-/// How long other threads may be silent before they are traced: longer than a busy machine takes to run a thread once.
+/// How long other threads may not respond before they are traced, in nanoseconds: longer than a
+/// busy machine takes to run a thread once.
 const GRACE_NS: u64 = 30_000_000;
-/// How long they are waited for at most.
+/// Maximum time to wait for the other threads, in nanoseconds.
 const STOP_NS: u64 = 500_000_000;
-/// How long tracing may take on top of that.
+/// Additional time for tracing, in nanoseconds.
 const TRACE_NS: u64 = 500_000_000;
 
-/// The other threads, from the request to stop on. Dropping it lets them go.
+/// The other threads, from the request to stop on. Dropping it lets them continue.
 pub(crate) struct OtherThreads {
     threads: StoppedThreads<'static>,
-    /// They go on afterwards, and are not to notice: they are traced, and sent a signal only where that is not allowed.
+    /// Whether the threads continue afterwards, and must not notice: they are traced, and a signal
+    /// is sent only if that is not allowed.
     traced: bool,
 }
 
 impl OtherThreads {
-    /// Asks all other threads to stop; waits for none. `None` if that can't be done.
+    /// Asks all other threads to stop, without waiting. Returns `None` if that isn't possible.
     pub(crate) fn begin(installed: &'static Installed, context: &CrashContext) -> Option<OtherThreads> {
         let PlatformState { stopper, tasks, .. } = &installed.platform;
         if process::has_seccomp_filter() {
@@ -42,9 +45,10 @@ impl OtherThreads {
         Some(OtherThreads { threads: threads?, traced })
     }
 
-    /// Waits for them, and has the silent ones traced.
+    /// Waits for the other threads, and traces those that don't respond.
     ///
-    /// Not inlined, so that the numbers of its system calls stand beside them (`xtask signal-safety` reads them there).
+    /// Not inlined, so that the numbers of its system calls are next to them (`xtask signal-safety`
+    /// reads them there).
     #[inline(never)]
     pub(crate) fn stop(&mut self, installed: &'static Installed) {
         let tracer = &installed.platform.tracer;
@@ -57,41 +61,41 @@ impl OtherThreads {
         }
     }
 
-    /// Each of them.
+    /// Iterates over the other threads.
     pub(crate) fn threads(&self) -> impl Iterator<Item = OtherThread<'_>> {
         self.threads.threads().map(OtherThread)
     }
 
-    /// Those that found no room.
+    /// Returns the number of threads that did not fit in the table.
     pub(crate) fn overflow(&self) -> usize {
         self.threads.overflow()
     }
 
-    /// They go on.
+    /// Lets the other threads continue.
     pub(crate) fn release(self) {
         self.threads.release();
     }
 
-    /// They stay stopped for that time, or until [`resume`].
+    /// Leaves the other threads stopped for that time, or until [`resume`].
     pub(crate) fn leave_stopped_for(self, nanoseconds: u64) {
         self.threads.leave_stopped_for(nanoseconds);
     }
 
-    /// They stay stopped until the process has died of its crash.
+    /// Leaves the other threads stopped until the process has died of its crash.
     pub(crate) fn leave_stopped(self) {
         self.threads.leave_stopped();
     }
 }
 
-/// The threads that were left stopped go on.
+/// Lets the threads that were left stopped continue.
 pub(crate) fn resume(installed: &Installed) {
     installed.platform.stopper.resume_all();
 }
 
-/// The crashed thread, which is the calling one, but for its registers.
+/// Describes the crashed thread, which is the calling one, without its registers.
 pub(crate) fn crashed(_installed: &Installed, context: &CrashContext, memory: &mut impl Memory) -> Description {
     let flags = main_flag(context.tid == context.pid);
-    // A signal that somebody sent may have found it in a system call.
+    // A signal sent by another process may have interrupted it in a system call.
     let is_elsewhere = context.is_memory_fault || context.uncaught.is_some();
     let activity = if is_elsewhere { Activity::Running } else { Activity::of(&context.registers, memory) };
     let (state, syscall) = doing(activity);
@@ -99,7 +103,7 @@ pub(crate) fn crashed(_installed: &Installed, context: &CrashContext, memory: &m
     Description { name: Some(this_thread_name()), flags, state, syscall, futex, ..Description::default() }
 }
 
-/// What a thread was doing, and in which system call.
+/// Returns what a thread was doing, and in which system call.
 fn doing(activity: Activity) -> (Option<ThreadState>, Option<i64>) {
     match activity {
         Activity::InSystemCall { number } => (Some(ThreadState::BLOCKED), number.map(i64::from)),
@@ -114,17 +118,17 @@ impl OtherThread<'_> {
         self.0.tid as u64
     }
 
-    /// Whether there are registers of it.
+    /// Returns `true` if the thread's registers were captured.
     pub(crate) fn is_captured(&self) -> bool {
         self.0.capture.registers().is_some()
     }
 
-    /// Its stack pointer, if it stands.
+    /// Returns the thread's stack pointer, if it is stopped.
     pub(crate) fn stack_pointer(&self, _installed: &Installed) -> Option<u64> {
         self.0.capture.registers().map(|registers| registers.sp())
     }
 
-    /// What there is to say of it. `given_up` says why its registers are not to be used.
+    /// Describes the thread. `given_up` is the reason why its registers must not be used.
     pub(crate) fn describe(
         &self,
         installed: &Installed,
@@ -156,7 +160,7 @@ impl OtherThread<'_> {
             Capture::Traced(_) => Some(CaptureMethod::PTRACE),
             Capture::Not(_) => None,
         };
-        // Swift marks no frames here, and there are no dispatch queues.
+        // On Linux, Swift marks no frames, and there are no dispatch queues.
         Description {
             name,
             flags,
@@ -171,7 +175,7 @@ impl OtherThread<'_> {
     }
 }
 
-/// A kernel state as the report has it.
+/// Converts a kernel state to the report's form.
 fn thread_state(state: KernelState) -> Option<ThreadState> {
     Some(match state {
         KernelState::Running => ThreadState::RUNNING,
@@ -184,7 +188,7 @@ fn thread_state(state: KernelState) -> Option<ThreadState> {
     })
 }
 
-/// Why a thread has no registers, as the report has it.
+/// Converts the reason why a thread has no registers to the report's form.
 fn reason(reason: NotCaptured) -> wire::NotCaptured {
     match reason {
         NotCaptured::SignalDenied | NotCaptured::HelperDenied | NotCaptured::TraceDenied => wire::NotCaptured::DENIED,
@@ -193,7 +197,7 @@ fn reason(reason: NotCaptured) -> wire::NotCaptured {
         NotCaptured::Uninterruptible => wire::NotCaptured::UNINTERRUPTIBLE,
         NotCaptured::RegistersUnreadable => wire::NotCaptured::FAULT,
         NotCaptured::TableFull => wire::NotCaptured::LIMIT,
-        // `NoAnswer`, and a helper or a signal that could not be had.
+        // `NoAnswer`, and a helper or a signal that was not available.
         _ => wire::NotCaptured::NO_ANSWER,
     }
 }

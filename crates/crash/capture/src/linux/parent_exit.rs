@@ -1,5 +1,6 @@
-//! The end of a parent: daemon(3) forks and ends the parent by `_exit`, which runs nothing that could note a clean end. Its child, which
-//! goes on with a run of its own, notes it: if the parent forked this once, and is gone when the child says something of itself.
+//! Exit of a parent: daemon(3) forks and ends the parent by `_exit`, which runs nothing that could
+//! note a clean end. Its child, which continues with its own run, notes it: if the parent forked
+//! only once, and is gone when the child makes a call to Coroner.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -9,30 +10,33 @@ use coroner_report::run_state::ProcessIdentity;
 use crate::ForkPolicy;
 use crate::installed::Installed;
 
-/// How often this process has forked.
+/// Number of times that this process has forked.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-/// Whether this process and those between it and the one that installed are the only children of theirs.
+/// Whether this process and its ancestors up to the one that installed are the only children of
+/// their parents.
 static IS_ONLY_CHILD: AtomicBool = AtomicBool::new(true);
-/// When this process was forked, by the monotonic clock: until it has a run, and it is known whether its parent goes on. 0 if it was not.
+/// When this process was forked, in nanoseconds of the monotonic clock: until it has a run, and it
+/// is known whether its parent continues. 0 if it was not forked.
 static FORKED: AtomicU64 = AtomicU64::new(0);
-/// The install of the process whose run this one had until it got its own.
+/// Install of the process whose run this process used until it got its own.
 static PARENT: AtomicPtr<Installed> = AtomicPtr::new(core::ptr::null_mut());
 
-/// A parent that lives for so long after the fork goes on.
+/// A parent that lives for longer than this after the fork continues, in nanoseconds.
 const MAX_PARENT_NS: u64 = 1_000_000_000;
 
-/// Whether this process is a child made by fork of which [`crate::after_fork`] has something to do, or [`settle_parent`].
+/// Returns `true` if this process is a child made by fork that still needs [`crate::after_fork`] or
+/// [`settle_parent`].
 pub fn is_unsettled_child() -> bool {
     FORKED.load(Ordering::Relaxed) != 0
 }
 
-/// A child has a run of its own now, and that of `parent` is its no longer.
+/// Notes that a child now has its own run, and no longer uses that of `parent`.
 pub(crate) fn begin_own(parent: &'static Installed) {
     PARENT.store(core::ptr::from_ref(parent).cast_mut(), Ordering::Release);
 }
 
-/// Notes a clean end for the parent of this process, which has a run of its own, if that is gone as daemon(3) leaves it. Not
-/// async-signal-safe.
+/// Notes a clean end for the parent of this process, which has its own run, if the parent is gone
+/// as daemon(3) leaves it. Not async-signal-safe.
 pub fn settle_parent() {
     // SAFETY: null, or an install, which is never unmapped.
     let Some(parent) = (unsafe { PARENT.load(Ordering::Acquire).as_ref() }) else {
@@ -52,12 +56,12 @@ pub fn settle_parent() {
     }
 }
 
-/// Runs in the parent.
+/// Counts a fork; runs in the parent.
 pub(crate) unsafe extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Runs in the child, right after fork.
+/// Notes the fork in the child; runs right after it.
 pub(crate) fn note_fork(installed: &Installed) {
     note_process_id();
     if FORKS.swap(0, Ordering::Relaxed) != 1 {

@@ -1,4 +1,4 @@
-//! What crash time needs on Linux besides what all systems have: stopping threads, listing and tracing them, stacks.
+//! Linux-specific state for crash time: stopping, listing and tracing threads, stacks.
 
 use coroner_process::abort_message::AbortMessage;
 use coroner_process::memory_tags::MemoryTags;
@@ -10,18 +10,18 @@ use coroner_process::tracer::Tracer;
 use crate::InstallLimits;
 use crate::running_handlers::RunningHandlers;
 
-/// See the module.
+/// Linux-specific state of an install. See the module.
 pub(crate) struct PlatformState {
     pub running_handlers: RunningHandlers,
-    /// What was missing at install.
+    /// Limitations found at install.
     pub limits: InstallLimits,
     pub abort_message: AbortMessage,
     pub stopper: ThreadStopper,
     pub tasks: TaskDirectory,
     pub tracer: Tracer,
     pub memory_tags: MemoryTags,
-    /// Where the report is written; its owner alone uses it.
+    /// Stack on which the report is written; only the report lock's owner uses it.
     pub stack: Stack,
-    /// Where faults of the crash path itself are handled.
+    /// Stack on which faults of the crash path itself are handled.
     pub fault_stack: Stack,
 }

@@ -1,4 +1,4 @@
-//! Letting the process die of a signal that nobody else wants.
+//! Lets the process die of a signal that no other handler takes.
 
 use coroner_process::context::{SignalContext, SignalInfo};
 #[cfg(target_arch = "x86_64")]
@@ -12,14 +12,16 @@ use coroner_process::threads::{process_id, this_thread};
 use crate::installed;
 use crate::taken_signals;
 
-/// Lets the process die of this signal when the handler returns, with the thread where the signal found it (that is what
-/// a core dump shows):
-/// * a fault occurs again when the thread goes on, now with the default action, which kills even the first process of a
-///   pid namespace; the other threads stand still, so nobody can have mended it meanwhile;
-/// * a signal that was sent or [forced](is_forced), an `int3` and a seccomp trap do not occur again: the signal is queued once more, blocked until
-///   the handler returns, with its siginfo. The first process of a pid namespace is not killed so (pid_namespaces(7)):
-///   there `int3` is executed again, and for the rest the exit status gives the signal as a shell would. So it does where
-///   no signal can be sent.
+/// Lets the process die of this signal when the handler returns, with the thread where the signal
+/// found it (as a core dump shows it):
+/// * A fault occurs again when the thread continues, now with the default action, which kills even
+///   the first process of a pid namespace; the other threads are stopped, so nobody can have
+///   repaired it in the meantime.
+/// * A signal that was sent or [forced](is_forced), an `int3` and a seccomp trap do not occur
+///   again: the signal is queued once more, blocked until the handler returns, with its siginfo.
+///   This doesn't kill the first process of a pid namespace (pid_namespaces(7)): there `int3` is
+///   executed again, and for the others the exit status gives the signal as a shell would. The same
+///   exit status is used if no signal can be sent.
 pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     let (signal, pid) = (info.signo, process_id());
     if installed::get().is_some_and(|of| of.run.pid != pid && shared_handlers::are_shared_with(of.run.pid)) {
@@ -31,8 +33,8 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     // SAFETY: the default action runs no code.
     let is_reset = unsafe { SignalAction::DEFAULT.set(signal) }.is_ok();
     let mask = context.signal_mask();
-    // Where a filter of system calls refuses it: the kernel kills for a fault whose signal is blocked (`force_sig_info_to_task` of
-    // kernel/signal.c).
+    // If a system call filter refuses it: the kernel kills for a fault whose signal is blocked
+    // (`force_sig_info_to_task` of kernel/signal.c).
     context.set_signal_mask(if is_reset { mask & !bit(signal) } else { mask | bit(signal) });
     if (occurs_again(info) && !is_forced(info, context)) || (pid == 1 && step_back(info, context)) {
         return;
@@ -52,8 +54,8 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
     }
 }
 
-/// Lets the process die of a signal of which the number alone is known: by the default action, of the fault that occurs again or of the
-/// signal that is sent once more.
+/// Lets the process die of a signal of which only the number is known, by the default action: of
+/// the fault that occurs again, or of the signal that is sent once more.
 pub(crate) fn by_default(signal: i32) {
     taken_signals::give_back();
     // SAFETY: the default action runs no code.
@@ -64,38 +66,43 @@ pub(crate) fn by_default(signal: i32) {
     }
 }
 
-/// Whether the signal is raised again when the thread goes on: a fault of the instruction at its program counter.
+/// Returns `true` if the signal is raised again when the thread continues: a fault of the
+/// instruction at its program counter.
 pub(crate) fn occurs_again(info: &SignalInfo) -> bool {
-    /// Memory that failed, `BUS_MCEERR_AR` and `BUS_MCEERR_AO`: the kernel takes the page away at the first access.
+    /// Failed memory, `BUS_MCEERR_AR` and `BUS_MCEERR_AO`: the kernel takes the page away at the
+    /// first access.
     const MEMORY_FAILURE: core::ops::RangeInclusive<i32> = 4..=5;
     match info.signo {
         libc::SIGBUS => info.is_fault() && !MEMORY_FAILURE.contains(&info.code),
         libc::SIGSEGV | libc::SIGILL | libc::SIGFPE => info.is_fault(),
-        // arm64 reports `brk` at its own address, x86_64 `int3` behind it.
+        // arm64 reports `brk` at its own address, x86_64 reports `int3` after it.
         libc::SIGTRAP => info.is_fault() && cfg!(target_arch = "aarch64"),
         _ => false,
     }
 }
 
-/// Whether no instruction raised the `SIGSEGV`: the kernel could not write another signal's frame to the thread's stack, or not read it when the handler
-/// returned (`force_sigsegv` of kernel/signal.c). The thread would go on as if nothing had been.
+/// Whether no instruction raised the `SIGSEGV`: the kernel could not write another signal's frame
+/// to the thread's stack, or could not read it when the handler returned (`force_sigsegv` of
+/// kernel/signal.c). The thread would continue as if nothing had happened.
 fn is_forced(info: &SignalInfo, context: &SignalContext) -> bool {
-    /// asm-generic/siginfo.h.
+    /// From asm-generic/siginfo.h.
     const SI_KERNEL: i32 = 0x80;
-    /// x86_64's exception of an address that can't be one (`X86_TRAP_GP` of asm/trapnr.h), which has the same code.
+    /// x86_64's exception for a non-canonical address (`X86_TRAP_GP` of asm/trapnr.h), which has
+    /// the same code.
     const GENERAL_PROTECTION: u64 = 13;
     let is_of_instruction = cfg!(target_arch = "x86_64") && context.fault().trap == GENERAL_PROTECTION;
     info.signo == libc::SIGSEGV && info.code == SI_KERNEL && !is_of_instruction
 }
 
-/// Sets the thread back before an `int3` that it has just executed. False where there is none.
+/// Moves the thread back to an `int3` that it has just executed. Returns `false` if there is none.
 #[cfg(target_arch = "x86_64")]
 fn step_back(info: &SignalInfo, context: &mut SignalContext) -> bool {
     /// The one-byte breakpoint instruction.
     const INT3: u8 = 0xcc;
     let before = context.pc().wrapping_sub(1);
     let mut byte = [0];
-    // Coroner's handlers of SIGSEGV and SIGBUS may have been given back by now, so the kernel reads.
+    // Coroner's handlers of SIGSEGV and SIGBUS may have been given back by now, so the kernel
+    // reads.
     let read = KernelCopy::new().is_some_and(|mut memory| memory.read(before, &mut byte).is_ok());
     if info.signo != libc::SIGTRAP || !info.is_fault() || !read || byte != [INT3] {
         return false;
@@ -104,7 +111,7 @@ fn step_back(info: &SignalInfo, context: &mut SignalContext) -> bool {
     true
 }
 
-/// arm64 has nothing to set back.
+/// Does nothing: `brk` on arm64 doesn't advance the program counter.
 #[cfg(target_arch = "aarch64")]
 fn step_back(_info: &SignalInfo, _context: &mut SignalContext) -> bool {
     false

@@ -1,5 +1,5 @@
-//! Where an image's symbols are at crash time: in its file, which has all of them, else in memory, which has those that are
-//! exported.
+//! Source of an image's symbols at crash time: its file, which contains all of them, or else
+//! memory, which contains the exported ones.
 
 use core::ffi::CStr;
 
@@ -12,26 +12,27 @@ use coroner_process::syscall::{Errno, Result, syscall};
 
 use crate::limits::{ADDRESSES_PER_SCAN, MAX_SYMBOLS};
 
-/// The longest path that is opened (`PATH_MAX`), with its NUL.
+/// Maximum length of a path that is opened (`PATH_MAX`), with its NUL, in bytes.
 const PATH: usize = 4096;
 
-/// `e_shoff` and the fields behind it: what the linker writes of sections says which build a file is, where it has no id.
+/// `e_shoff` and the fields after it: what the linker writes about sections identifies the build of
+/// a file without a build ID.
 const SECTIONS: core::ops::Range<usize> = 40..64;
 
-/// A file that is open for the time of one image's scan.
+/// A file that is open during one image's scan.
 #[derive(Debug)]
 pub(crate) struct Source {
     file: Option<i32>,
     mapped: Extent,
 }
 
-/// Room for two paths, which would be much of a small alternate stack.
+/// Buffers for two paths, which would take much of a small alternate stack.
 pub(crate) type Paths = [[u8; PATH]; 2];
 
 impl Source {
     pub(crate) const NONE: Source = Source { file: None, mapped: Extent { address: 0, size: 0 } };
 
-    /// Gives back what is open.
+    /// Releases what is open.
     pub(crate) fn close(&mut self) {
         if let Some(file) = self.file.take() {
             close(file);
@@ -43,21 +44,24 @@ impl Source {
         }
     }
 
-    /// Whether the file at an image's path is no longer the one that is mapped: another one was put in its place, or it was deleted
-    /// or moved. False where that is not known, and for a file of a server, which may not answer.
+    /// Returns `true` if the file at an image's path is no longer the mapped one: it was replaced,
+    /// deleted or moved. Returns `false` if that is not known, and for a file on a server, which
+    /// may not respond.
     ///
-    /// What the kernel lists of the mapping is compared with stat(2). Where these differ, it is compared with what the kernel lists of a
-    /// mapping of the file at the path: on overlayfs and btrfs stat(2) has numbers of its own.
+    /// The kernel's entry for the mapping is compared with stat(2). If these differ, it is compared
+    /// with the kernel's entry for a mapping of the file at the path: on overlayfs and btrfs
+    /// stat(2) returns different numbers.
     pub(crate) fn is_replaced(&mut self, images: &coroner_walk::ImageList, image: &Image, paths: &mut Paths) -> bool {
         let [bytes, moved] = paths;
         let path = images.path(image);
         let Some(loaded) = file_of_mapping(images, image.range.start) else { return false };
         if mounts::needs_server(loaded.device) {
-            // A file of memfd_create(2) is of no file system that is mounted, needs no server, and is found by nobody later.
+            // A file of memfd_create(2) isn't on a mounted file system, needs no server, and can't
+            // be found later.
             let path = images.mappings.path_at(image.range.start, moved).unwrap_or_default();
             return path.starts_with(b"/memfd:") && path.ends_with(DELETED_MARK);
         }
-        // Not opened: that could wait, or not be allowed.
+        // Not opened: that could block, or not be allowed.
         let mut status_of = |path: &[u8]| files::status_of_target(c_path(path, bytes)?);
         let status = status_of(path).or_else(|error| status_of(archive_of(path).ok_or(error)?).map_err(|_| error));
         match status {
@@ -70,7 +74,8 @@ impl Source {
             }
             Err(Errno(libc::ENOENT | libc::ENOTDIR)) => {
                 let path = images.mappings.path_at(image.range.start, moved).unwrap_or_default();
-                // One that was moved has another name by now; one that can't be reached any more (chroot) has the same.
+                // A moved file has another name by now; one that can't be reached any more (chroot)
+                // has the same.
                 path.ends_with(DELETED_MARK)
                     || (path != images.path(image) && self.is_moved(images, path, loaded, bytes))
             }
@@ -79,7 +84,7 @@ impl Source {
         }
     }
 
-    /// Whether the path leads to the file of a mapping.
+    /// Returns `true` if `path` leads to the mapping's file.
     fn is_moved(
         &mut self,
         images: &coroner_walk::ImageList,
@@ -93,7 +98,8 @@ impl Source {
         there == Some(loaded)
     }
 
-    /// Scans an image's symbols. The names are read from the same place, so this must live until they were.
+    /// Scans an image's symbols. The names are read from the same place, so `self` must live until
+    /// then.
     pub(crate) fn scan<M: Memory>(
         &mut self,
         images: &coroner_walk::ImageList,
@@ -113,7 +119,7 @@ impl Source {
         {
             let build_id = Some(image.build_id()).filter(|id| !id.is_empty());
             match scan.elf_file(memory, file, build_id, MAX_SYMBOLS) {
-                // What was found until then is right.
+                // What was found until then is correct.
                 Ok(()) | Err(ScanError { problem: Problem::Limit, .. }) => return Ok(()),
                 Err(_) => {}
             }
@@ -137,9 +143,10 @@ impl Source {
         self.image_in_file(images, image, memory)
     }
 
-    /// Maps the file that an image was loaded from, though it is no longer at its path: by the name that it was given since, by what the
-    /// process was executed from, or by the mapping itself, which the kernel allows to those with `CAP_CHECKPOINT_RESTORE` or
-    /// `CAP_SYS_ADMIN` (proc_pid_map_files(5)).
+    /// Maps the file that an image was loaded from, though it is no longer at its path: by the name
+    /// that it was given since, by what the process was executed from, or by the mapping itself,
+    /// which the kernel allows to those with `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`
+    /// (proc_pid_map_files(5)).
     fn open_replaced<M: Memory>(
         &mut self,
         images: &coroner_walk::ImageList,
@@ -170,8 +177,9 @@ impl Source {
         None
     }
 
-    /// Where the image is in the file that is mapped. Its bytes may be a part of it: Android's linker loads libraries out of an APK, and
-    /// calls them `base.apk!/lib/arm64-v8a/libapp.so`, or `base.apk` if an app opened the file for it
+    /// Returns where the image is in the mapped file. The image may be only a part of the file:
+    /// Android's linker loads libraries out of an APK, and names them
+    /// `base.apk!/lib/arm64-v8a/libapp.so`, or `base.apk` if an app opened the file for it
     /// (`ANDROID_DLEXT_USE_LIBRARY_FD_OFFSET`).
     fn image_in_file<M: Memory>(
         &self,
@@ -184,7 +192,8 @@ impl Source {
         if memory.read(self.mapped.address, &mut magic).is_err() || magic != ARCHIVE {
             return Some(self.mapped);
         }
-        // Where the kernel says that the image's first page is in the file, less where it is in the library.
+        // The file offset of the image's first page according to the kernel, minus its offset in
+        // the library.
         let mapping = images.mappings.at(image.range.start).ok()??;
         let first = image.segments().iter().min_by_key(|segment| segment.address)?;
         let before = first.address.wrapping_add(image.slide).wrapping_sub(image.range.start);
@@ -194,7 +203,7 @@ impl Source {
         Some(Extent { address: self.mapped.address.wrapping_add(start), size })
     }
 
-    /// Maps the file that a path of an image leads to, which may be in an archive.
+    /// Maps the file that an image's path leads to, which may be in an archive.
     fn open_path(&mut self, path: &[u8], bytes: &mut [u8; PATH]) -> Result<()> {
         self.open(path, bytes).or_else(|error| self.open(archive_of(path).ok_or(error)?, bytes))
     }
@@ -202,18 +211,21 @@ impl Source {
     /// Maps a file.
     fn open(&mut self, path: &[u8], bytes: &mut [u8; PATH]) -> Result<()> {
         let path = c_path(path, bytes)?;
-        // Whatever the path leads to by now: opening it neither waits nor becomes this process's terminal.
+        // Whatever the path leads to by now: opening it neither blocks nor becomes this process's
+        // terminal.
         let flags = libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
         let file = files::open(libc::AT_FDCWD, path, flags, 0)?;
         self.file = Some(file);
         // SAFETY: no memory is touched. Async-signal-safe: one system call.
         let size = unsafe { syscall!(libc::SYS_lseek, file, 0, libc::SEEK_END) };
         let (protection, kind) = (libc::PROT_READ, libc::MAP_PRIVATE);
-        // SAFETY: a new mapping at an address of the kernel's choice. It is read through guarded loads only: the file may be
-        // cut meanwhile. Async-signal-safe: one system call.
+        // SAFETY: a new mapping at an address of the kernel's choice. It is read through guarded
+        // loads only: the file may be truncated in the meantime. Async-signal-safe: one system
+        // call.
         let mapped =
             size.and_then(|size| Ok((unsafe { syscall!(libc::SYS_mmap, 0, size, protection, kind, file, 0) }?, size)));
-        // Forgotten first: the deadline may interrupt this here, and a number that is closed twice may be another file's by then.
+        // Cleared first: the deadline may interrupt this here, and a descriptor that is closed
+        // twice may be another file's by then.
         self.file = None;
         close(file);
         let (address, size) = mapped?;
@@ -222,11 +234,11 @@ impl Source {
     }
 }
 
-/// Bytes of a path in `/proc/self/map_files`: two addresses in hexadecimal digits.
+/// Length in bytes of a path in `/proc/self/map_files`: two addresses in hexadecimal digits.
 const MAP_FILE: usize = MAP_FILES.len() + 16 + 1 + 16;
 const MAP_FILES: &[u8] = b"/proc/self/map_files/";
 
-/// The name of a mapping's file there; returns its length.
+/// Writes the path of a mapping's file in `/proc/self/map_files`; returns its length.
 fn name_map_file(mapping: &Mapping, into: &mut [u8; MAP_FILE]) -> usize {
     let mut length = 0_usize;
     let mut push = |byte: u8| {
@@ -251,7 +263,7 @@ fn name_map_file(mapping: &Mapping, into: &mut [u8; MAP_FILE]) -> usize {
     length
 }
 
-/// The path with a NUL, in `bytes`. One that is not absolute is none (`[vdso]`).
+/// Copies the path with a NUL to `bytes`. A path that is not absolute isn't a file (`[vdso]`).
 fn c_path<'b>(path: &[u8], bytes: &'b mut [u8; PATH]) -> Result<&'b CStr> {
     if path.first() != Some(&b'/') {
         return Err(Errno(libc::EINVAL));
@@ -265,12 +277,12 @@ fn c_path<'b>(path: &[u8], bytes: &'b mut [u8; PATH]) -> Result<&'b CStr> {
     CStr::from_bytes_until_nul(bytes).map_err(|_| Errno(libc::ENAMETOOLONG))
 }
 
-/// The archive of a path into one: `base.apk` of `base.apk!/lib/arm64-v8a/libapp.so`.
+/// Returns the archive of a path into one: `base.apk` of `base.apk!/lib/arm64-v8a/libapp.so`.
 fn archive_of(path: &[u8]) -> Option<&[u8]> {
     path.get(..path.windows(2).position(|two| two == b"!/")?)
 }
 
-/// Whether the numbers of a file are those that the kernel lists of a mapping.
+/// Returns `true` if a file's numbers are those in the kernel's entry for a mapping.
 fn is_file_of(status: &libc::stat, mapped: FileId) -> bool {
     // `major` and `minor` of sys/sysmacros.h.
     let device = status.st_dev;
@@ -279,13 +291,13 @@ fn is_file_of(status: &libc::stat, mapped: FileId) -> bool {
     mapped == FileId { device: major << 24 | minor, inode: status.st_ino }
 }
 
-/// Which file is mapped at an address.
+/// Returns the file that is mapped at an address.
 fn file_of_mapping(images: &coroner_walk::ImageList, address: u64) -> Option<FileId> {
     Some(images.mappings.at(address).ok()??.file).filter(|file| file.is_file())
 }
 
-/// Whether a file is that of an image without a build id, as far as it can be known: the same file header. (One with an id is known
-/// by that.)
+/// Returns `true` if a file is that of an image without a build ID, as far as can be determined: it
+/// has the same file header. (An image with a build ID is identified by the ID.)
 fn is_same<M: Memory>(image: &Image, file: Extent, memory: &mut M) -> bool {
     if !image.build_id().is_empty() {
         return true;

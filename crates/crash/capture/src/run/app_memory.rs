@@ -1,8 +1,9 @@
-//! What an app wants to be kept of its own when it crashes: memory that it registered (a ring of log lines, a game's state), and what a function
-//! of its own writes then.
+//! App memory for crash reports: memory that the app registered (a ring of log lines, a game's
+//! state), and the output of its crash callback.
 //!
-//! A static table, which the app fills while it is well and the crash path reads: no locks, a word for each entry says whether it is whole. The
-//! memory is read guarded, since by then it may be gone.
+//! A static table, which the app fills during normal operation and the crash path reads: no locks;
+//! each entry has a word that marks it as complete. The memory is read guarded, since it may be
+//! gone by then.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,20 +13,22 @@ use coroner_report::wire::{AppMemory, Encoder};
 
 use super::output_tail;
 
-/// So many pieces of memory can be registered.
+/// Maximum number of registered memory regions.
 pub const MAX_REGIONS: usize = 16;
-/// Sections that [`encode`] has numbers for: of each of these, and of stderr and stdout ([`keep_output`](super::keep_output)).
+/// Number of sections that [`encode`] numbers: one for each region, and for stderr and stdout
+/// ([`keep_output`](super::keep_output)).
 pub const SECTIONS: usize = MAX_REGIONS + output_tail::COUNT;
-/// The longest name, bytes.
+/// Maximum length of a name in bytes.
 pub const MAX_NAME: usize = 64;
-/// The most bytes of each, and of the output, that are kept, and that the callback can write.
+/// Maximum number of bytes kept of each region and output, and written by the callback.
 pub const MAX_BYTES: usize = 60 << 10;
 
-/// Bytes that are read at once: the memory may end behind any of them.
+/// Bytes that are read at once: the memory may end after any of them.
 const STEP: usize = 256;
 
-/// A function that is called when the process crashes, when all else is in the report. It is to be async-signal-safe: it may not allocate, lock,
-/// wait or throw. It writes at most `room` bytes to `into` and returns how many. A fault in it ends it, as does the report's deadline.
+/// Function that is called when the process crashes, after everything else is in the report. It
+/// must be async-signal-safe: it must not allocate, lock, wait or throw. It writes at most `room`
+/// bytes to `into` and returns their number. A fault in it ends it, as does the report's deadline.
 pub type CrashCallback = unsafe extern "C" fn(context: *mut c_void, into: *mut u8, room: usize) -> usize;
 
 const FREE: u32 = 0;
@@ -50,11 +53,12 @@ static REGIONS: [Region; MAX_REGIONS] = [const {
     }
 }; MAX_REGIONS];
 
-/// The callback, as an address, and what it is called with.
+/// The callback's address, and its argument.
 static CALLBACK: AtomicUsize = AtomicUsize::new(0);
 static CONTEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// Registers memory under a name, which is cut where it is too long. Returns its number; `None` if there are [`MAX_REGIONS`] already.
+/// Registers memory under a name, which is truncated if it is too long. Returns the region's
+/// number, or `None` if [`MAX_REGIONS`] are already registered.
 pub fn register(name: &str, address: u64, size: usize) -> Option<usize> {
     let take =
         |region: &Region| region.state.compare_exchange(FREE, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -78,23 +82,24 @@ pub fn register(name: &str, address: u64, size: usize) -> Option<usize> {
     Some(number)
 }
 
-/// The memory of that number is not kept any more. Memory may be freed when this has returned: what a crash on another thread reads
-/// of it meanwhile is read guarded.
+/// Unregisters the region with that number. Its memory may be freed once this has returned: a crash
+/// on another thread reads the memory guarded.
 pub fn unregister(number: usize) {
     if let Some(region) = REGIONS.get(number) {
         region.state.store(FREE, Ordering::Release);
     }
 }
 
-/// The function that is called when the process crashes; `None` for none.
+/// Sets the function that is called when the process crashes; `None` for none.
 pub fn set_callback(callback: Option<CrashCallback>, context: *mut c_void) {
-    // Never the new one with what belongs to the old.
+    // Never combines the new callback with the old one's context.
     CALLBACK.store(0, Ordering::Release);
     CONTEXT.store(context as usize, Ordering::Release);
     CALLBACK.store(callback.map_or(0, |callback| callback as usize), Ordering::Release);
 }
 
-/// Encodes the section of the memory with that number into a report's buffer; returns its length, 0 for nothing.
+/// Encodes the section with that number into a report's buffer; returns its length in bytes, 0 for
+/// nothing.
 pub fn encode<M: Memory>(number: usize, payload: &mut [u8], memory: &mut M) -> usize {
     if let Some(number) = number.checked_sub(MAX_REGIONS) {
         let Some((front, into)) = split(payload) else { return 0 };
@@ -124,14 +129,15 @@ pub fn encode<M: Memory>(number: usize, payload: &mut [u8], memory: &mut M) -> u
 
 /// Calls the app's function, and encodes what it writes as [`encode`] does.
 ///
-/// Not inlined, so that `xtask signal-safety` knows the call by name.
+/// Not inlined, so that `xtask signal-safety` can identify the call by name.
 #[inline(never)]
 pub fn call_back(payload: &mut [u8]) -> usize {
     let callback = CALLBACK.load(Ordering::Acquire);
     let Some((front, into)) = split(payload).filter(|_| callback != 0) else { return 0 };
     let context = CONTEXT.load(Ordering::Acquire) as *mut c_void;
     let room = into.len().min(MAX_BYTES);
-    // SAFETY: a function of this type, by `set_callback`; async-signal-safe by its contract; there is room for as many bytes.
+    // SAFETY: a function of this type, by `set_callback`; async-signal-safe by its contract; there
+    // is room for that many bytes.
     let written = unsafe {
         let callback = core::mem::transmute::<usize, CrashCallback>(callback);
         callback(context, into.as_mut_ptr(), room)
@@ -144,7 +150,7 @@ pub fn call_back(payload: &mut [u8]) -> usize {
     }
 }
 
-/// The bytes wait at the end of the buffer, and are encoded in front of them.
+/// Splits off the end of the buffer, where the bytes are read to; they are encoded in front of it.
 fn split(payload: &mut [u8]) -> Option<(&mut [u8], &mut [u8])> {
     payload.split_at_mut_checked(payload.len().saturating_sub(MAX_BYTES))
 }

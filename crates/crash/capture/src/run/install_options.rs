@@ -1,4 +1,4 @@
-//! What an app decides about crash time, before anything has happened.
+//! Install options: what an app decides about crash time in advance.
 
 use coroner_process::exception_set::ExceptionSet;
 use coroner_process::signal_set::SignalSet;
@@ -8,10 +8,10 @@ use coroner_report::run_state::Limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForkPolicy {
-    /// The child's crash is reported under a run of its own, made when it crashes.
+    /// The child's crash is reported under its own run, created when it crashes.
     #[default]
     Report,
-    /// The child's crash is left to whoever handled it before.
+    /// The child's crash is left to the earlier handler.
     Silent,
 }
 
@@ -19,54 +19,59 @@ pub enum ForkPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AlternateStacks {
-    /// All: the installing thread, those that exist at install (asked by a signal), and later ones if creation is interposed.
+    /// All: the installing thread, those that exist at install (requested by a signal), and later
+    /// ones if thread creation is interposed.
     #[default]
     Everywhere,
     /// Only the installing thread and those that call `coroner::attach_current_thread`.
     Attached,
-    /// None: the app looks after it.
+    /// None: the app provides them.
     Leave,
 }
 
-/// What an app decides about crash time.
+/// Options that an app chooses for crash time.
 #[derive(Clone, Copy, Debug)]
 pub struct InstallOptions {
-    /// The signals that are crashes.
+    /// Signals that are treated as crashes.
     pub signals: SignalSet,
-    /// The Mach exceptions that are crashes (Darwin; without effect elsewhere). Under a debugger none is taken.
+    /// Mach exceptions that are treated as crashes (Darwin; without effect elsewhere). Under a
+    /// debugger none is taken.
     pub exceptions: ExceptionSet,
-    /// The signals, other than those of crashes, that are noted in the run state before the process ends of them: where nobody else has them at
-    /// install (SIGTERM in any case).
+    /// Signals, other than crash signals, that are noted in the run state before the process ends
+    /// of them: if there is no other handler for them at install (SIGTERM in any case).
     pub endings: SignalSet,
-    /// Whether the handlers that were there before are asked first about every fault, and not only about those that are known to be
-    /// theirs: code that a runtime compiled ahead of time needs it.
+    /// Whether the earlier handlers are called first for every fault, and not only for those that
+    /// are known to be theirs: needed for code that a runtime compiled ahead of time.
     pub chain_first: bool,
-    /// Whether a signal that another handler has taken is taken back when `coroner_capture::look_at_signals` finds it. That
-    /// handler is called after the report, as one from before the install is.
+    /// Whether a signal that another handler has taken is taken back when
+    /// `coroner_capture::look_at_signals` finds it. That handler is called after the report, like
+    /// one from before the install.
     pub reinstall_handlers: bool,
-    /// What becomes of a crash in a child.
+    /// What happens with a crash in a child.
     pub fork: ForkPolicy,
     /// Which threads get an alternate stack.
     pub alternate_stacks: AlternateStacks,
     /// Whether all threads are captured, or only the crashed one.
     pub all_threads: bool,
-    /// Bytes of stack memory kept of the crashed thread, from its stack pointer upwards. Memory may hold what users
-    /// typed; 0 keeps none.
+    /// Bytes of stack memory kept of the crashed thread, from its stack pointer upwards. The memory
+    /// may contain user input; 0 keeps none.
     pub stack_memory: u32,
-    /// Whether the used parts of all stacks are kept: of the crashed thread 64 KiB, of the others 16 KiB each and 448 KiB together. In the
-    /// place of what [`stack_memory`](Self::stack_memory) says; the file that is reserved is larger by 576 KiB.
+    /// Whether the used parts of all stacks are kept: 64 KiB of the crashed thread's, 16 KiB of
+    /// each other thread's, and 448 KiB of the others together. Overrides
+    /// [`stack_memory`](Self::stack_memory); the reserved file is larger by 576 KiB.
     pub stack_memory_all: bool,
     /// Whether names for the report's addresses are looked up in the process's own images, after everything else is written.
     pub symbol_names: bool,
     /// Milliseconds after which a stuck handler is ended with what it has.
     pub deadline_ms: u32,
-    /// Bytes of disk reserved at install for the report.
+    /// Bytes of disk space reserved at install for the report.
     pub reserve: u32,
-    /// Reports of exceptions after which the process goes on that it may write in an hour, as many of them at once; and as many of hangs.
+    /// Maximum number of non-fatal exception reports per hour (also the burst size). Hangs have a
+    /// separate budget of the same size.
     pub non_fatal_per_hour: u32,
-    /// The signal by which other threads are stopped, or none to take a free real-time one.
+    /// Signal for stopping other threads; `None` to choose a free real-time one.
     pub stop_signal: Option<i32>,
-    /// What the run state can hold; its file's size follows.
+    /// Capacity of the run state, which determines its file's size.
     pub state: Limits,
 }
 
@@ -98,25 +103,28 @@ impl Default for InstallOptions {
     }
 }
 
-/// What was missing at install: a report says less for it.
+/// Limitations of an install: what was missing, so that a report contains less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InstallLimits {
-    /// There was no room in the store, or no free descriptor: the run is in memory, and a crash brings it to the disk if there
-    /// is room by then.
+    /// The store had no room, or there was no free descriptor: the run is in memory, and a crash
+    /// writes it to disk if there is room by then.
     pub in_memory: bool,
-    /// Linux: `/proc/self/task` can't be read. A report has the crashed thread alone, unless it can be read by then.
+    /// Linux: `/proc/self/task` can't be read. A report has only the crashed thread, unless it can
+    /// be read by then.
     pub no_thread_list: bool,
-    /// Linux: every real-time signal has a handler (Go's runtime takes all). Threads are stopped by ptrace or not at all, and a live
-    /// backtrace of another thread is an error.
+    /// Linux: every real-time signal has a handler (Go's runtime takes all). Threads are stopped by
+    /// ptrace or not at all, and a live backtrace of another thread returns an error.
     pub no_stop_signal: bool,
-    /// Not Linux, Android, macOS, iOS or visionOS, or another processor than x86_64 and arm64: no fault of the process is noticed, and no hang. (On Windows
-    /// the feature `windows-crashes` of `coroner` notices faults; there are no hangs all the same.) A report, of a panic or of an error that the app has handled, has the stack of the thread that it is of alone.
+    /// The system isn't Linux, Android, macOS, iOS or visionOS, or the processor is neither x86_64
+    /// nor arm64: neither faults nor hangs are detected. (On Windows the feature `windows-crashes`
+    /// of `coroner` detects faults, but not hangs.) A report of a panic, or of an error that the
+    /// app has handled, has only its own thread's stack.
     pub no_faults: bool,
 }
 
 impl InstallLimits {
-    /// Each of them as a sentence.
+    /// Returns each limitation as a sentence.
     pub fn sentences(&self) -> impl Iterator<Item = &'static str> {
         const IN_MEMORY: &str = "there is no room in the store or no free descriptor: a report is kept in memory and saved if there is room when the process crashes";
         const NO_THREAD_LIST: &str =

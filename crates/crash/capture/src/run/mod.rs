@@ -1,4 +1,5 @@
-//! A run: one directory in the store for one process's life, made at install with everything that a crash will need.
+//! Run: a directory in the store for one process's life, created at install with everything that a
+//! crash will need.
 //!
 //! ```text
 //! <store>/                       0700
@@ -11,13 +12,15 @@
 //!   clean/                         the directory of a run that ended by itself and left no report, for the next one to use
 //! ```
 //!
-//! After install one descriptor is open, the lock's. It is a POSIX lock since that belongs to the process: a child made by fork
-//! does not keep its dead parent's run locked (as it would with flock or an open-file-description lock). It is dropped when the
-//! process closes any descriptor of that file; an app that closes all descriptors does. So who claims a run also looks whether
-//! the process that the state names lives (`coroner::store`).
+//! After install one descriptor is open, the lock's. It is a POSIX lock because such a lock belongs
+//! to the process: a child made by fork does not keep its dead parent's run locked (as it would
+//! with flock or an open-file-description lock). The lock is dropped when the process closes any
+//! descriptor of that file; an app that closes all descriptors does so. Therefore, code that claims
+//! a run also checks whether the process named in the state is alive (`coroner::store`).
 //!
-//! All of it is system calls without allocation, since a child made by fork or vfork makes its run when it crashes. Where no fault is
-//! caught (`build.rs`), only what has none is there: the files are made by `coroner` itself then.
+//! Everything here consists of system calls without allocation, since a child made by fork or vfork
+//! creates its run when it crashes. On targets where no faults are caught (`build.rs`), only the
+//! parts that need none are compiled; the files are then created by `coroner` itself.
 
 #[cfg(supported)]
 pub mod app_memory;

@@ -1,5 +1,5 @@
-//! The file that a session writes its report to: the reserved one, another one of the same run, the spare one, or that of a run which a
-//! child makes for its crash.
+//! The file that a session writes its report to: the reserved one, a further one of the same run,
+//! the spare one, or that of a run which a child creates for its crash.
 
 use core::ffi::CStr;
 
@@ -12,27 +12,27 @@ use coroner_report::run_state::{Limits, RunState};
 use super::report_file::{ReportFile, ReportWriter, write_all};
 use super::run_files::{RunError, RunFiles, RunSizes, RunStep, at, copy_state, open, open_run, state_of};
 
-/// The run of a process, and where and how further files are made.
+/// A process's run, with the parameters for creating further files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a> {
     /// The run.
     pub(crate) run: &'a RunFiles,
-    /// Its store's path.
+    /// Path of the run's store.
     pub(crate) store: &'a CStr,
-    /// Bytes of disk for each report.
+    /// Bytes of disk space for each report.
     pub(crate) reserve: u32,
-    /// Those of the run state.
+    /// Limits of the run state.
     pub(crate) limits: Limits,
 }
 
-/// The file that a session writes to, and what is to be done with it at the end.
+/// The file that a session writes to, and how to finish it.
 #[derive(Debug)]
 pub(crate) struct OpenedReport {
     /// The file.
     pub(crate) file: ReportFile,
-    /// The run whose report it is.
+    /// ID of the run that the report belongs to.
     pub(crate) run_id: [u8; 16],
-    /// Bytes of an earlier report in it, which are to be zeroed.
+    /// Number of bytes of an earlier report in the file, which must be zeroed.
     pub(crate) stale: usize,
     kind: OpenedKind,
 }
@@ -43,25 +43,25 @@ enum OpenedKind {
     Reserved,
     /// Opened for this session.
     ForSession(OwnedDescriptor),
-    /// A child's own run, which it made for this session.
+    /// A child's own run, created for this session.
     ChildRun(RunFiles),
 }
 
 impl OpenedReport {
-    /// The run's reserved report.
+    /// Returns the run's reserved report.
     pub(crate) fn first(run: &RunFiles) -> Self {
         OpenedReport { file: run.report, run_id: run.id, stale: 0, kind: OpenedKind::Reserved }
     }
 
-    /// The same, in which there is a report already.
+    /// Returns the run's reserved report, which already contains a report.
     pub(crate) fn first_again(run: &RunFiles) -> Self {
         OpenedReport { stale: usize::MAX, ..Self::first(run) }
     }
 
-    /// The run's report of that number, opened by its path; the spare one if that can't be done.
+    /// Opens the run's report with that number by its path; the spare one if that isn't possible.
     ///
     /// # Errors
-    /// Why it can't be opened, where the spare one is taken, too.
+    /// The reason why the file can't be opened, if the spare one is also taken.
     pub(crate) fn further(place: &Place<'_>, number: u32) -> Result<Self> {
         Self::open_further(place, number).or_else(|errno| Self::spare(place.run).ok_or(errno))
     }
@@ -76,7 +76,7 @@ impl OpenedReport {
         }
         let directory = open_run(place.store, &place.run.id).map_err(|error| error.errno)?;
         let path = Path::new().push(b"report-").push_decimal(number);
-        // The last place is used again.
+        // The last file is reused.
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
         let descriptor = open(&directory, path.as_c_str(), flags, 0o600)?;
         let owned = OwnedDescriptor::here(descriptor).inspect_err(|_| close(descriptor))?;
@@ -84,10 +84,11 @@ impl OpenedReport {
         Ok(OpenedReport { file, kind: OpenedKind::ForSession(owned), ..Self::first(place.run) })
     }
 
-    /// A run of this process's own, which is a child of the one that installed; else the spare report of that one's run.
+    /// Creates a run for this process, which is a child of the one that installed; otherwise takes
+    /// the spare report of the parent's run.
     ///
     /// # Errors
-    /// `EACCES` if neither can be had.
+    /// `EACCES` if neither is available.
     pub(crate) fn of_child(parent: &Place<'_>) -> Result<Self> {
         let sizes = RunSizes::of(parent.reserve, parent.run.state_size, false);
         if parent.run.is_on_disk()
@@ -100,12 +101,13 @@ impl OpenedReport {
         Self::spare(parent.run).ok_or(Errno(libc::EACCES))
     }
 
-    /// Whether it is the run's reserved report, whose file is gone. (The spare one of a child's is of a run that lives.)
+    /// Whether this is the run's reserved report, whose file was removed. (A child's spare report
+    /// belongs to a run that is alive.)
     fn is_removed(&self, run: &RunFiles) -> bool {
         self.file == run.report && run.is_removed()
     }
 
-    /// The state of the run that a child made for its crash.
+    /// Returns the state of the run that a child created for its crash.
     #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "forked children have no runs of their own there"))]
     pub(crate) fn child_state(&self, limits: &Limits) -> Option<RunState<'static>> {
         match &self.kind {
@@ -114,12 +116,13 @@ impl OpenedReport {
         }
     }
 
-    /// The report is written: what was opened for it is closed, cut to its length; what is in memory goes to the disk.
+    /// Completes the report: closes what was opened for it, truncated to its length; writes what is
+    /// in memory to disk.
     pub(crate) fn finish(&mut self, report: &ReportWriter, place: &Place<'_>) {
         match &self.kind {
             OpenedKind::Reserved if !self.file.is_file || self.is_removed(place.run) => {
-                // There may be room by now; if not, the report is lost with the process, as install said. Files that somebody removed are
-                // made anew.
+                // There may be room by now; if not, the report is lost with the process, as
+                // reported at install. Removed files are created again.
                 let _ = persist(place, report);
             }
             OpenedKind::Reserved => {}
@@ -135,13 +138,14 @@ impl OpenedReport {
     }
 }
 
-/// Brings a run that is in memory to the disk: report and state.
+/// Writes a run that is in memory to disk: report and state.
 fn persist(place: &Place<'_>, report: &ReportWriter) -> core::result::Result<(), RunError> {
     let run = place.run;
     let directory = open_run(place.store, &run.id)?;
-    // Who removes the files may have come no further than the lock: the others are those that are mapped, and must not be cut.
+    // Whoever is removing the files may only have removed the lock so far: the others are the
+    // mapped ones, and must not be truncated.
     let flags = libc::O_RDWR | libc::O_CREAT;
-    // Each with its own code: a call through a pointer is what the crash path must not make.
+    // Each step has its own code: the crash path must not call through a pointer.
     let lock = open(&directory, c"lock", flags, 0o600).map_err(at(RunStep::Lock))?;
     close(lock);
     let file = open(&directory, c"report", flags, 0o600).map_err(at(RunStep::Report))?;

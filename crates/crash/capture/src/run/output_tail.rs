@@ -1,8 +1,11 @@
-//! The end of what the process wrote to stderr and stdout, where those are regular files: a message that is printed before the end, and kept nowhere else.
+//! The end of the process's output on stderr and stdout, if those are regular files: it may contain
+//! a last message that is stored nowhere else.
 //!
-//! Nothing is put between the app and its output: no pipe, no thread, no other descriptor in the place of its own. A pipe would block the app when
-//! nobody empties it, kill with SIGPIPE the children that have inherited it and outlive the app, and make a terminal none. So a file is read again when the process
-//! crashes, by a descriptor that was opened for it while the process was well; of a terminal, a pipe or a socket, which can't be read again, nothing is kept.
+//! Nothing is placed between the app and its output: no pipe, no thread, no replaced descriptor. A
+//! pipe would block the app if nobody drains it, kill with SIGPIPE the children that have inherited
+//! it and outlive the app, and hide a terminal from the app. Instead, a file is read again when the
+//! process crashes, through a descriptor that was opened for it during normal operation; the output
+//! to a terminal, a pipe or a socket, which can't be read again, is not kept.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -18,17 +21,19 @@ const STDOUT: &core::ffi::CStr = c"/proc/self/fd/1";
 const STDERR: &core::ffi::CStr = c"/dev/fd/2";
 #[cfg(target_vendor = "apple")]
 const STDOUT: &core::ffi::CStr = c"/dev/fd/1";
-/// Each of the two that are kept, by its descriptor.
+/// The two outputs that are kept, each with its descriptor, path and name.
 const OUTPUTS: [(i32, &core::ffi::CStr, &[u8]); COUNT] = [(2, STDERR, b"stderr"), (1, STDOUT, b"stdout")];
-/// How many there are.
+/// Number of outputs.
 pub(crate) const COUNT: usize = 2;
 
-/// Descriptors by which they can be read, -1 for none.
+/// Descriptors for reading the outputs, -1 for none.
 static KEPT: [AtomicI32; COUNT] = [const { AtomicI32::new(-1) }; COUNT];
-/// How long they were at install, where the process appends to them: what stands before that may be an earlier process's.
+/// Lengths of the outputs at install, in bytes, if the process appends to them: what is before that
+/// may be an earlier process's.
 static BEFORE: [AtomicU64; COUNT] = [const { AtomicU64::new(0) }; COUNT];
 
-/// From now on the ends of stderr and stdout go with each report, as far as those are regular files now (not async-signal-safe).
+/// Adds the ends of stderr and stdout to each report from now on, if those are regular files now
+/// (not async-signal-safe).
 pub fn keep_output() {
     for (((number, path, _), kept), before) in OUTPUTS.iter().zip(&KEPT).zip(&BEFORE) {
         if kept.load(Ordering::Relaxed) == -1
@@ -45,8 +50,9 @@ pub fn keep_output() {
     }
 }
 
-/// The end of the output of that number, read into `into`, with the size of all of it. `None` if it is not kept, or is another file by now, as may be what an
-/// app that closes all descriptors has put in the place of ours.
+/// Reads the end of output `number` into `into`, and returns it with the output's total size.
+/// Returns `None` if the output isn't kept, or is a different file by now: an app that closes all
+/// descriptors may have replaced ours.
 pub(crate) fn read(number: usize, into: &mut [u8]) -> Option<AppMemory<'_>> {
     let (output, _, name) = OUTPUTS.get(number)?;
     let kept = KEPT.get(number)?.load(Ordering::Acquire);
@@ -55,7 +61,7 @@ pub(crate) fn read(number: usize, into: &mut [u8]) -> Option<AppMemory<'_>> {
         return None;
     }
     let whole = u64::try_from(file.st_size).ok()?;
-    // One that is shorter by now was emptied, and has nothing of before.
+    // A file that is shorter by now was truncated, and contains nothing from before.
     let before = Some(BEFORE.get(number)?.load(Ordering::Relaxed)).filter(|before| *before <= whole).unwrap_or(0);
     let size = whole - before;
     let from = whole - size.min(into.len() as u64);

@@ -1,27 +1,30 @@
-//! How many reports a process writes that it goes on after.
+//! Rate limit for reports after which the process continues.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// So many reports an hour, as many of them at once: each stops all threads for a moment, and is sent.
+/// Budget of reports per hour (also the burst size): each stops all threads for a moment, and is
+/// sent.
 #[derive(Debug)]
 pub struct Budget {
-    /// The generic cell rate algorithm: when, by the monotonic clock, all that was taken will have been refilled.
+    /// Time at which everything taken will have been refilled, in nanoseconds of the monotonic
+    /// clock (generic cell rate algorithm).
     refilled: AtomicU64,
 }
 
 impl Budget {
-    /// Nothing is taken yet.
+    /// Creates a full budget.
     #[allow(clippy::new_without_default, reason = "it is a static")]
     pub const fn new() -> Self {
         Self { refilled: AtomicU64::new(0) }
     }
 
-    /// Nothing is taken yet, again.
+    /// Resets the budget to full.
     pub fn begin(&self) {
         self.refilled.store(0, Ordering::Release);
     }
 
-    /// Takes one report of `per_hour` at `now`, nanoseconds; false if there is none left.
+    /// Takes one report from a budget of `per_hour` at time `now` in nanoseconds; returns `false`
+    /// if none is left.
     #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
     pub fn take(&self, per_hour: u32, now: u64) -> bool {
         const HOUR: u64 = 3_600_000_000_000;

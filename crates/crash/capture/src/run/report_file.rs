@@ -1,12 +1,14 @@
-//! The report file: a mapping whose blocks are reserved, into which sections are copied, each whole or not at all.
+//! The report file: a mapping with reserved blocks, into which sections are copied, each completely
+//! or not at all.
 //!
-//! There is no descriptor: install maps the file and closes it, so that nothing that an app does with descriptors, with its
-//! working directory, its user or its limits has a part in what a crash writes. A section is encoded in the workspace, copied
-//! behind the last one, and counts once the first byte of its frame is stored, which is last (`coroner_report::wire::seal`).
-//! A process that is killed in between leaves a zero there, which ends the report for a reader.
+//! There is no descriptor: install maps the file and closes it, so that nothing that an app does
+//! with descriptors, its working directory, its user or its limits affects what a crash writes. A
+//! section is encoded in the workspace, copied after the previous one, and counts once the first
+//! byte of its frame is stored, which is last (`coroner_report::wire::seal`). A process that is
+//! killed in between leaves a zero there, which ends the report for a reader.
 //!
-//! Where no disk can be reserved at install, the report is in anonymous memory; [`ReportFile::persist`] makes a file of it at the
-//! end of the session, if by then there is room.
+//! If no disk space can be reserved at install, the report is in anonymous memory;
+//! [`ReportFile::persist`] writes it to a file at the end of the session, if there is room by then.
 
 use core::sync::atomic::AtomicU32;
 
@@ -15,28 +17,29 @@ use coroner_report::wire::{Encoder, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, 
 
 use coroner_process::files;
 
-/// The buffer in which a section is encoded. The largest single element (a thread with its registers and frames, an image)
-/// is far smaller.
+/// Size in bytes of the buffer in which a section is encoded. The largest single element (a thread
+/// with its registers and frames, an image) is far smaller.
 pub(crate) const BUFFER: usize = 128 << 10;
 
-/// As much of it as sections have of most reports: others find the pages of the rest when they need them.
+/// Number of bytes of the buffer that most reports' sections use; pages of the rest are faulted in
+/// when needed.
 pub(crate) const BUFFER_TOUCHED: usize = 32 << 10;
 
-/// A batch of elements ends when less than this is left in the buffer.
+/// A batch of elements ends when fewer bytes than this remain in the buffer.
 pub(crate) const ROOM: usize = 24 << 10;
 
-/// Bytes of a report whose pages are there from install on.
+/// Number of a report's bytes whose pages are resident from install on.
 const TOUCHED: usize = 16 << 10;
 
-/// Where a payload starts in the buffer: behind the file's prefix and the frame's header.
+/// Offset of a payload in the buffer: after the file's prefix and the frame's header.
 const HEAD: usize = FILE_PREFIX.len() + FRAME_HEADER_LEN;
 
-/// A file for a report, mapped.
+/// A mapped report file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportFile {
     address: usize,
     capacity: usize,
-    /// It is a file on the disk, and not anonymous memory.
+    /// Whether it is a file on disk, and not anonymous memory.
     pub(crate) is_file: bool,
 }
 
@@ -44,57 +47,59 @@ impl ReportFile {
     /// Maps the open file `descriptor`, new and empty, with `capacity` bytes of disk, and leaves the descriptor open.
     ///
     /// # Errors
-    /// What the kernel answered: `ENOSPC`, `EDQUOT`, `EFBIG` if the bytes can't be had; `ENODEV` if the file system maps no files.
+    /// The kernel's error: `ENOSPC`, `EDQUOT` or `EFBIG` if the bytes are not available; `ENODEV`
+    /// if the file system can't map files.
     pub(crate) fn map(descriptor: i32, capacity: u32) -> Result<ReportFile> {
         files::reserve(descriptor, capacity)?;
         let address = files::map_file(descriptor, capacity as usize)?;
         Ok(ReportFile { address, capacity: capacity as usize, is_file: true })
     }
 
-    /// Nothing yet.
+    /// No file.
     pub(crate) const NONE: ReportFile = ReportFile { address: 0, capacity: 0, is_file: false };
 
-    /// Whether it is [`NONE`](Self::NONE).
+    /// Returns `true` if this is [`NONE`](Self::NONE).
     pub(crate) fn is_none(&self) -> bool {
         self.capacity == 0
     }
 
-    /// The file of `capacity` bytes that is mapped at `address`.
+    /// Returns the file of `capacity` bytes that is mapped at `address`.
     pub(crate) fn mapped(address: usize, capacity: usize) -> ReportFile {
         ReportFile { address, capacity, is_file: true }
     }
 
-    /// Whether its mapping ends where another one begins.
+    /// Returns `true` if this file's mapping ends at `address`.
     pub(crate) fn ends_at(&self, address: usize) -> bool {
         self.address + self.capacity == address
     }
 
-    /// The file without the last `length` bytes, and those.
+    /// Splits off the last `length` bytes.
     pub(crate) fn split(self, length: u32) -> (ReportFile, ReportFile) {
         let capacity = self.capacity.saturating_sub(length as usize);
         let rest = ReportFile { address: self.address + capacity, capacity: self.capacity - capacity, ..self };
         (ReportFile { capacity, ..self }, rest)
     }
 
-    /// Whether no report was written to it (not for crash time: a load may fault).
+    /// Returns `true` if no report was written to the file (not for crash time: a load may fault).
     pub(crate) fn is_unused(&self) -> bool {
         // SAFETY: mapped for at least a page, and aligned to one.
         self.is_none() || unsafe { (self.address as *const u32).read_volatile() } == 0
     }
 
-    /// Has the pages of what is written first, and of most reports, there before a crash (not async-signal-safe).
+    /// Makes the pages that most reports write first resident before a crash (not
+    /// async-signal-safe).
     pub(crate) fn touch(&self) {
-        // Where the disk or an older kernel refuses, a crash does it.
+        // If the disk or an older kernel refuses, a crash does it.
         let _ = files::populate(self.address, TOUCHED.min(self.capacity));
     }
 
-    /// Anonymous memory in place of a file.
+    /// Creates anonymous memory in place of a file.
     pub(crate) fn in_memory(capacity: u32) -> Result<ReportFile> {
         let address = files::map_untouched(capacity as usize)?;
         Ok(ReportFile { address, capacity: capacity as usize, is_file: false })
     }
 
-    /// The last word of the mapping.
+    /// Returns the last word of the mapping.
     pub(crate) fn last_word(&self) -> Option<&AtomicU32> {
         let at = self.capacity.checked_sub(size_of::<AtomicU32>())?;
         // SAFETY: inside the mapping, aligned (its capacity is a multiple of the page size, or of four), and shared as atomics
@@ -102,30 +107,30 @@ impl ReportFile {
         Some(unsafe { &*((self.address + at) as *const AtomicU32) })
     }
 
-    /// The file without its last word.
+    /// Returns the file without its last word.
     pub(crate) fn without_last_word(self) -> ReportFile {
         ReportFile { capacity: self.capacity.saturating_sub(size_of::<AtomicU32>()), ..self }
     }
 
-    /// Unmaps it. Nobody uses it any more.
+    /// Unmaps the file. Nobody may use it afterwards.
     pub(crate) fn unmap(self) {
         if !self.is_none() {
-            // SAFETY: by the contract of the caller.
+            // SAFETY: by the caller's contract.
             unsafe { files::unmap(self.address, self.capacity) };
         }
     }
 
-    /// Writes its first `length` bytes to a descriptor that the caller has just opened.
+    /// Writes the first `length` bytes to a descriptor that the caller has just opened.
     ///
     /// # Errors
-    /// What the kernel answered; `EIO` for a write of nothing.
+    /// The kernel's error; `EIO` for a write of zero bytes.
     pub(crate) fn persist(&self, descriptor: i32, length: usize) -> Result<()> {
         let bytes = core::ptr::slice_from_raw_parts(self.address as *const u8, length.min(self.capacity));
         write_all(descriptor, bytes)
     }
 }
 
-/// Writes all of `bytes`, which the kernel alone reads, to the start of a file.
+/// Writes all of `bytes`, which only the kernel reads, to the start of a file.
 pub(crate) fn write_all(descriptor: i32, bytes: *const [u8]) -> Result<()> {
     let mut offset = 0_usize;
     while offset < bytes.len() {
@@ -140,37 +145,38 @@ pub(crate) fn write_all(descriptor: i32, bytes: *const [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Sections on their way into a [`ReportFile`].
+/// Writes sections into a [`ReportFile`].
 #[derive(Debug)]
 pub(crate) struct ReportWriter {
     file: ReportFile,
-    /// Bytes of whole sections.
+    /// Number of bytes in complete sections.
     committed: usize,
-    /// The first section that found no room; what was written before it stands.
+    /// Error of the first section that didn't fit; what was written before it remains.
     pub(crate) error: Option<Errno>,
 }
 
 impl ReportWriter {
-    /// Begins a report at the start of a file. What an earlier report left there is removed when the first section is written.
+    /// Begins a report at the start of a file. What an earlier report left there is removed when
+    /// the first section is written.
     ///
     /// # Safety
-    /// The mapping is this writer's alone until it is dropped.
+    /// The mapping must be this writer's alone until the writer is dropped.
     pub(crate) unsafe fn new(file: ReportFile) -> Self {
         ReportWriter { file, committed: 0, error: None }
     }
 
-    /// An encoder of the next section's payload.
+    /// Returns an encoder for the next section's payload.
     pub(crate) fn payload(buffer: &mut [u8; BUFFER]) -> Encoder<'_> {
         Encoder::new(Self::payload_bytes(buffer))
     }
 
-    /// The bytes of the payload, for one that is encoded piece by piece.
+    /// Returns the payload's bytes, for a payload that is encoded in parts.
     pub(crate) fn payload_bytes(buffer: &mut [u8; BUFFER]) -> &mut [u8] {
         buffer.get_mut(HEAD..).unwrap_or_default()
     }
 
-    /// Zeros what an earlier report of `length` bytes left in the file: a section of it behind a cut would be read as one of
-    /// this report.
+    /// Zeros the `length` bytes that an earlier report left in the file: a section of it after a
+    /// cut would be read as one of this report.
     pub(crate) fn clear(&mut self, length: usize) {
         for at in 0..length.min(self.file.capacity) {
             // SAFETY: inside the mapping, which is this writer's. Volatile: the compiler must not make it a call of memset.
@@ -178,15 +184,16 @@ impl ReportWriter {
         }
     }
 
-    /// Writes the section whose payload of `length` bytes was encoded by [`ReportWriter::payload`]'s encoder. False if the file has
-    /// no room for it.
+    /// Writes the section whose payload of `length` bytes was encoded by
+    /// [`ReportWriter::payload`]'s encoder. Returns `false` if the file has no room for it.
     ///
-    /// A store may fault, where the disk fails or the file was truncated: that ends the guarded section.
+    /// A store may fault if the disk fails or the file was truncated: that ends the guarded
+    /// section.
     pub(crate) fn section(&mut self, buffer: &mut [u8; BUFFER], kind: SectionKind, length: usize) -> bool {
         let Some(framed) = buffer.get_mut(FILE_PREFIX.len()..).and_then(|tail| seal(tail, kind, length)) else {
             return false;
         };
-        // The file's prefix stands before the first frame.
+        // The file's prefix comes before the first frame.
         let mut from = FILE_PREFIX.len();
         if self.committed == 0 {
             from = 0;
@@ -206,12 +213,12 @@ impl ReportWriter {
         true
     }
 
-    /// Bytes of whole sections so far.
+    /// Returns the number of bytes in complete sections so far.
     pub(crate) fn committed(&self) -> usize {
         self.committed
     }
 
-    /// The file that is written.
+    /// Returns the file that is being written.
     pub(crate) fn file(&self) -> ReportFile {
         self.file
     }
@@ -220,7 +227,7 @@ impl ReportWriter {
 /// Copies `bytes` to `to`, the first byte last.
 ///
 /// # Safety
-/// As many bytes at `to` are writable, and nobody else's.
+/// That many bytes at `to` must be writable, and nobody else's.
 unsafe fn copy_committing(to: *mut u8, bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
     // SAFETY: by the contract. The two do not overlap: one is a buffer of the workspace, the other the file's mapping.

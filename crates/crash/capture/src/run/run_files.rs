@@ -1,4 +1,4 @@
-//! Making the files of a run, and giving them back.
+//! Creates a run's files, and releases them.
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -14,58 +14,59 @@ use coroner_report::run_state::{ExitKind, Limits, ProcessIdentity, RunState, Sca
 use super::clean_run::{CleanRun, KEPT_VITALS};
 use super::report_file::ReportFile;
 
-/// Bytes of disk of the spare report, which lies at the end of the other one's file.
+/// Bytes of disk space for the spare report, which lies at the end of the main report's file.
 const SPARE: u32 = 128 << 10;
-/// What is asked for if the disk has not as much as the options want.
+/// Bytes requested if the disk has less than the options require.
 const LEAST_RESERVE: u32 = 64 << 10;
 
-/// In the store, the directory of a run that ended by itself.
+/// Name of the store's directory for a run that exited cleanly.
 const CLEAN: &[u8] = b"clean";
 
-/// Bytes of the run state that are touched at install: its fixed part and the facts.
+/// Number of bytes of the run state that are touched at install: its fixed part and the facts.
 pub(crate) const STATE_TOUCHED: usize = 12 << 10;
 
-/// The files of a run, mapped.
+/// A run's files, mapped.
 #[derive(Debug)]
 pub(crate) struct RunFiles {
-    /// The run's id, random.
+    /// The run's ID, random.
     pub(crate) id: [u8; 16],
-    /// The locked file, open for the process's life; `None` where the run is in memory alone.
+    /// The locked file, open for the process's life; `None` if the run is only in memory.
     lock: Option<OwnedDescriptor>,
-    /// What has the run in the lock's place where the store forbids locks: see [`hold`].
+    /// Named pipe that marks the run as owned if the store forbids locks: see [`take`].
     pipe: Option<OwnedDescriptor>,
     /// The reserved report.
     pub(crate) report: ReportFile,
-    /// The reserved report of crashes that can open no file; [`ReportFile::NONE`] for none. Its last word, which no report reaches, says
-    /// who has it: its mapping is shared with children made by fork.
+    /// Reserved report for crashes that can open no file; [`ReportFile::NONE`] for none. Its last
+    /// word, which no report reaches, records who uses it: its mapping is shared with children made
+    /// by fork.
     spare: ReportFile,
-    /// Where the state is mapped.
+    /// Address at which the state is mapped.
     pub(crate) state_address: usize,
-    /// Its bytes.
+    /// Size of the state in bytes.
     pub(crate) state_size: usize,
 }
 
-/// The step of making a run that failed.
+/// The step that failed when creating a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStep {
-    /// Making or opening the store's directory.
+    /// Creating or opening the store's directory.
     Store,
-    /// Making or opening `runs` in it.
+    /// Creating or opening `runs` in the store's directory.
     Runs,
-    /// Making the run's directory.
+    /// Creating the run's directory.
     Directory,
-    /// Making or taking the lock.
+    /// Creating or taking the lock.
     Lock,
-    /// Making the report file and reserving its bytes.
+    /// Creating the report file and reserving its bytes.
     Report,
-    /// Making the state file.
+    /// Creating the state file.
     State,
 }
 
-/// A failed step of making a run, with the kernel's reason.
+/// A failed step of creating a run, with the kernel's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunError {
-    /// The step.
+    /// The step that failed.
     pub step: RunStep,
     /// The kernel's error number.
     pub errno: Errno,
@@ -93,18 +94,19 @@ impl core::fmt::Display for RunError {
 impl core::error::Error for RunError {}
 
 impl RunError {
-    /// Whether the reason may be gone by the time of a crash: no room, no free descriptor, a disk that is read-only for now.
+    /// Returns `true` if the cause may be gone by the time of a crash: no room, no free descriptor,
+    /// a disk that is read-only for now.
     pub(crate) fn may_pass(self) -> bool {
         matches!(self.errno.0, libc::ENOSPC | libc::EDQUOT | libc::EMFILE | libc::ENFILE | libc::EROFS)
     }
 }
 
-/// For `map_err`: the step's error.
+/// Returns a function that adds the step to an error, for `map_err`.
 pub(crate) fn at(step: RunStep) -> impl Fn(Errno) -> RunError {
     move |errno| RunError { step, errno }
 }
 
-/// A directory, or a file, that is open for a moment.
+/// A directory or file that is open for a short time.
 pub(crate) struct Directory(i32);
 
 impl Drop for Directory {
@@ -113,12 +115,12 @@ impl Drop for Directory {
     }
 }
 
-/// Opens a file below a directory, never through a symbolic link.
+/// Opens a file in a directory, never through a symbolic link.
 pub(crate) fn open(directory: &Directory, path: &CStr, flags: i32, mode: u32) -> Result<i32> {
     files::open(directory.0, path, flags | libc::O_NOFOLLOW, mode)
 }
 
-/// Opens a directory below another, which is made if it is not there.
+/// Opens a directory in another one, and creates it if it doesn't exist.
 fn open_directory(within: i32, path: &CStr, flags: i32) -> Result<Directory> {
     let flags = flags | libc::O_RDONLY | libc::O_DIRECTORY;
     match files::open(within, path, flags, 0) {
@@ -131,11 +133,11 @@ fn open_directory(within: i32, path: &CStr, flags: i32) -> Result<Directory> {
     }
 }
 
-/// The store's `runs` directory.
+/// Opens the store's `runs` directory.
 fn open_runs(store: &CStr) -> core::result::Result<Directory, RunError> {
     // The store itself may be reached through a link that the app chose; nothing below it may.
     let opened = open_directory(libc::AT_FDCWD, store, 0).or_else(|errno| {
-        // Somebody removed the app's directory, in which the store was.
+        // The app's directory, which contained the store, was removed.
         let path = store.to_bytes();
         let parent = path.iter().rposition(|byte| *byte == b'/').and_then(|end| path.get(..end));
         if errno != Errno(libc::ENOENT) || parent.is_none_or(<[u8]>::is_empty) {
@@ -153,12 +155,14 @@ pub(crate) fn open_run(store: &CStr, id: &[u8; 16]) -> core::result::Result<Dire
     open_directory(runs.0, Path::new().push_hex(id).as_c_str(), libc::O_NOFOLLOW).map_err(at(RunStep::Directory))
 }
 
-/// 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4), so that an id is also a valid event id.
+/// Returns 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4), so that an ID is also a
+/// valid event ID.
 pub(crate) fn random_id() -> [u8; 16] {
     let mut id = [0_u8; 16];
     if !files::random(&mut id) {
-        // A kernel whose pool is not ready (early boot), or without the call: the address of a local, the clock and the
-        // process id are spread by a multiplicative hash. Uniqueness in one store is what matters.
+        // A kernel whose pool is not ready (early boot), or without the call: the address of a
+        // local, the clock and the thread ID are spread by a multiplicative hash. Uniqueness in one
+        // store is what matters.
         let mut seed = coroner_process::threads::monotonic_now()
             ^ (coroner_process::threads::this_thread() as u64) << 32
             ^ id.as_ptr() as u64;
@@ -172,21 +176,21 @@ pub(crate) fn random_id() -> [u8; 16] {
     id
 }
 
-/// What a run is to have.
+/// Sizes of a run's files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunSizes {
-    /// Bytes of the report.
+    /// Size of the report in bytes.
     reserve: u32,
-    /// Bytes of the state.
+    /// Size of the state in bytes.
     state: usize,
-    /// Bytes of the spare report, 0 for none.
+    /// Size of the spare report in bytes, 0 for none.
     spare: u32,
 }
 
 impl RunSizes {
-    /// Those of a process's run, or of one that a child makes when it crashes.
+    /// Returns the sizes for a process's run, or for one that a child creates when it crashes.
     pub(crate) fn of(reserve: u32, state: usize, spare: bool) -> RunSizes {
-        /// Pages are not larger: the spare report is unmapped by itself.
+        /// Largest page size in bytes: the spare report is unmapped separately.
         const PAGE: u32 = 1 << 16;
         RunSizes { reserve: reserve.next_multiple_of(PAGE), state, spare: if spare { SPARE } else { 0 } }
     }
@@ -195,19 +199,20 @@ impl RunSizes {
 const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
 
 impl RunFiles {
-    /// Makes a run in a store.
+    /// Creates a run in a store.
     ///
     /// # Errors
-    /// The step that failed; nothing is left then, neither open nor on the disk.
+    /// The step that failed; nothing is left then, neither open nor on disk.
     pub(crate) fn create(store: &CStr, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
         Self::create_with(store, sizes, |id, lock| take(id, store, lock))
     }
 
-    /// As [`create`](Self::create), by a process that crashes (async-signal-safe): a child made by fork, which no app of iOS has, and so by the
-    /// lock of its file anywhere.
+    /// Same as [`create`](Self::create), for a process that crashes (async-signal-safe): a child
+    /// made by fork. Apps on iOS have no such children, so the run is always owned by its file's
+    /// lock.
     ///
     /// # Errors
-    /// As of `create`.
+    /// See `create`.
     pub(crate) fn create_of_child(store: &CStr, sizes: RunSizes) -> core::result::Result<RunFiles, RunError> {
         Self::create_with(store, sizes, |_, lock| files::take_lock(lock.opened_at()).map(|()| None))
     }
@@ -222,10 +227,11 @@ impl RunFiles {
         Self::fill(id, &directory, sizes, take).inspect_err(|_| remove(store, &id, &directory))
     }
 
-    /// As [`create`](Self::create); where there is no room or no descriptor, again after `free`.
+    /// Same as [`create`](Self::create); if there is no room or no descriptor, tries again after
+    /// calling `free`.
     ///
     /// # Errors
-    /// As of `create`.
+    /// See `create`.
     pub(crate) fn create_or_free(
         store: &CStr,
         sizes: RunSizes,
@@ -240,8 +246,9 @@ impl RunFiles {
         })
     }
 
-    /// Makes a run of the files of one that ended by itself (not async-signal-safe): they are reserved already. `None` if there is
-    /// none, or its process has not ended yet. One that crashed on its way out is put back among the runs.
+    /// Creates a run from the files of one that exited cleanly (not async-signal-safe): they are
+    /// already reserved. Returns `None` if there is none, or its process has not ended yet. A run
+    /// that crashed while exiting is moved back among the runs.
     pub(crate) fn reuse(store: &CStr, sizes: RunSizes, limits: &Limits) -> Option<(RunFiles, CleanRun)> {
         if directory_owner::forbids_locks(store.to_bytes()) {
             return None;
@@ -265,7 +272,7 @@ impl RunFiles {
         let (state_address, state_file) = map_clean(store, b"/state", sizes.state)?;
         let whole = (sizes.reserve + sizes.spare) as usize;
         let report = map_clean(store, b"/report", whole).map(|(address, _)| address);
-        // The kernel mostly puts one mapping right below the other.
+        // The kernel usually puts one mapping directly below the other.
         if report.is_some_and(|report| report + whole == state_address) {
             files::read_nothing_ahead(state_address - whole, whole + sizes.state);
         } else {
@@ -286,7 +293,7 @@ impl RunFiles {
         };
         let unmap = || {
             run.unmap_reports();
-            // SAFETY: mapped above, and nobody has it.
+            // SAFETY: mapped above, and nobody uses it.
             unsafe { files::unmap(state_address, sizes.state) };
         };
         let before = state_of(&run, limits)?;
@@ -305,14 +312,15 @@ impl RunFiles {
         let clean_path = in_store(store, &[CLEAN]);
         if !before.has_limits(limits) || !before.ended_clean() || !run.is_unused() {
             unmap();
-            // Its thread or a destructor crashed after it was put here, or another version of the app has other sizes.
+            // Its thread or a destructor crashed after it was moved here, or another version of the
+            // app uses other sizes.
             let _ = files::rename(libc::AT_FDCWD, clean_path.as_c_str(), run_path(&clean.id).as_c_str());
             return None;
         }
         if !before.facts_start(&mut clean.facts) {
             clean.machine = 0;
         }
-        // A disk that fails must not end the app by the first store.
+        // A failing disk must not end the app at the first store.
         let is_zero = files::populate(state_address, STATE_TOUCHED.min(sizes.state)) != Err(Errno(libc::EFAULT))
             && (before.wipe() || files::make_zero(state_file.0, sizes.state as u32).is_ok());
         let path = run_path(&run.id);
@@ -320,8 +328,9 @@ impl RunFiles {
             unmap();
             return None;
         }
-        // Somebody may have used the directory since its lock was opened, and put another one in its place: not if its state names this lock,
-        // since nobody takes the directory of a lock that is held.
+        // Another process may have used the directory since its lock was opened, and put another
+        // one in its place: not if its state names this lock, since nobody takes the directory of a
+        // lock that is held.
         let moved = path.push(b"/lock");
         if !names_lock && !files::status_of(libc::AT_FDCWD, moved.as_c_str()).is_ok_and(|status| lock.is(&status)) {
             let _ = files::rename(libc::AT_FDCWD, path.as_c_str(), clean_path.as_c_str());
@@ -332,10 +341,11 @@ impl RunFiles {
         Some((run, clean))
     }
 
-    /// A run in memory, which [`OpenedReport::finish`](super::OpenedReport::finish) brings to the disk if it can by then.
+    /// Creates a run in memory, which [`OpenedReport::finish`](super::OpenedReport::finish) writes
+    /// to disk if it can by then.
     ///
     /// # Errors
-    /// There is no memory.
+    /// The error of mmap, if there is no memory.
     pub(crate) fn in_memory(sizes: RunSizes) -> Result<RunFiles> {
         let report = ReportFile::in_memory(sizes.reserve)?;
         let state_address = files::map(sizes.state)?;
@@ -358,8 +368,8 @@ impl RunFiles {
         take: impl FnOnce(&[u8; 16], OwnedDescriptor) -> Result<Option<OwnedDescriptor>>,
     ) -> core::result::Result<RunFiles, RunError> {
         let lock = open(directory, c"lock", NEW, 0o600).map_err(at(RunStep::Lock))?;
-        // Of two runs that began within one tick of the kernel's clock, whose time a file gets by itself, nobody could say which
-        // was the last.
+        // Sets an exact time: a file gets its time by itself from the kernel's clock tick, so the
+        // order of two runs that began within one tick could not be determined.
         files::set_times(lock, wall_now());
         // Moved first: a POSIX lock is dropped when any descriptor of the file is closed.
         let lock = OwnedDescriptor::adopt(lock).map_err(at(RunStep::Lock))?;
@@ -379,32 +389,34 @@ impl RunFiles {
         made.inspect_err(|_| lock.close())
     }
 
-    /// Changes when the run began (not async-signal-safe).
+    /// Sets the time at which the run began (not async-signal-safe).
     pub(crate) fn set_began(&self, since_epoch_ns: u64) {
         if let Some(lock) = self.lock.as_ref().and_then(OwnedDescriptor::verified) {
             files::set_times(lock, since_epoch_ns);
         }
     }
 
-    /// Has a page that nobody can access below the state, if nothing is there: mostly its own reports are.
+    /// Puts an inaccessible page below the state, unless something is mapped there: usually the
+    /// run's own reports are.
     pub(crate) fn guard_state(&self) {
         if !self.report.ends_at(self.state_address) && !self.spare.ends_at(self.state_address) {
             files::guard_below(self.state_address);
         }
     }
 
-    /// Notes in the run's state which file its lock is.
+    /// Records in the run's state which file is its lock.
     pub(crate) fn name_lock(&self, state: &RunState<'_>) {
         state.set_scalar(Scalar::LOCK_FILE, self.lock.map_or(0, |lock| lock.inode()));
     }
 
-    /// Whether a later launch can find it.
+    /// Returns `true` if a later launch can find the run.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.lock.is_some()
     }
 
-    /// Whether somebody removed its files while the process lives: the lock's has no name any more. Not known where the app has closed
-    /// the lock. (A path would say less: the process may have another root by now.)
+    /// Returns `true` if the run's files were removed while the process lives: the lock file has no
+    /// name any more. Returns `false` if the app has closed the lock. (Checking the path would be
+    /// less reliable: the process may have a different root by now.)
     pub(crate) fn is_removed(&self) -> bool {
         let lock = self.lock.as_ref().and_then(OwnedDescriptor::verified);
         lock.is_some_and(|lock| status(lock).is_ok_and(|status| status.st_nlink == 0))
@@ -418,7 +430,7 @@ impl RunFiles {
         self.unmap_reports();
     }
 
-    /// Takes the spare report. `None` if there is none, or another crash has it.
+    /// Takes the spare report. Returns `None` if there is none, or another crash uses it.
     pub(crate) fn take_spare(&self) -> Option<ReportFile> {
         let taken = self.spare.last_word()?;
         let free = taken.compare_exchange(0, process_id() as u32, Ordering::AcqRel, Ordering::Relaxed);
@@ -430,8 +442,9 @@ impl RunFiles {
         self.spare.unmap();
     }
 
-    /// The state gets the content of its parent's and takes its place in memory, where the app's scopes are; what else the child has of
-    /// its parent's run is given back. False if it can't be mapped there.
+    /// Copies the parent's state into this run's state, and moves it to the parent's address, where
+    /// the app's scopes refer to; releases everything else that the child has of its parent's run.
+    /// Returns `false` if the state can't be mapped there.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn replace_parent(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
         copy_state(parent, self, limits);
@@ -449,13 +462,15 @@ impl RunFiles {
         true
     }
 
-    /// Whether no report was begun in its files: of crashes that need no file to be opened, whoever had them.
+    /// Returns `true` if no report was begun in the run's files by a crash that needs to open no
+    /// file, in any process.
     pub(crate) fn is_unused(&self) -> bool {
         let is_free = |taken: &AtomicU32| taken.load(Ordering::Acquire) == 0;
         self.is_on_disk() && self.report.is_unused() && self.spare.last_word().is_some_and(is_free)
     }
 
-    /// Notes a clean end in the state of the run, which is another process's that has ended, unless that says how it ended.
+    /// Notes a clean end in the state of this run, which belongs to another process that has ended,
+    /// unless the state already records how it ended.
     #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "forked children have no runs of their own there"))]
     pub(crate) fn note_end(&self, store: &CStr, limits: &Limits) {
         let Ok(store) = files::open(libc::AT_FDCWD, store, libc::O_RDONLY | libc::O_DIRECTORY, 0).map(Directory) else {
@@ -478,12 +493,12 @@ impl RunFiles {
                 state.set_scalar(Scalar::EXIT_TIME, wall_now());
                 state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
             }
-            // SAFETY: mapped above, and nobody has it.
+            // SAFETY: mapped above, and nobody uses it.
             unsafe { files::unmap(state_address, self.state_size) };
         }
     }
 
-    /// Closes and removes the run, as if it had never been made: its install failed.
+    /// Closes and removes the run, as if it had never been created, after a failed install.
     pub(crate) fn discard(&self, store: &CStr) {
         if self.is_on_disk()
             && let Ok(directory) = open_run(store, &self.id)
@@ -494,7 +509,8 @@ impl RunFiles {
     }
 }
 
-/// Has a run for this process: by the lock of its file, or, where the store forbids locks, by a pipe, which is returned.
+/// Takes ownership of a run for this process: by its file's lock, or, if the store forbids locks,
+/// by a named pipe, which is returned.
 fn take(id: &[u8; 16], store: &CStr, lock: OwnedDescriptor) -> Result<Option<OwnedDescriptor>> {
     if !directory_owner::forbids_locks(store.to_bytes()) {
         return files::take_lock(lock.opened_at()).map(|()| None);
@@ -503,8 +519,8 @@ fn take(id: &[u8; 16], store: &CStr, lock: OwnedDescriptor) -> Result<Option<Own
     directory_owner::begin(directory.as_c_str()).and_then(OwnedDescriptor::adopt).map(Some)
 }
 
-/// A new report file and its spare report, with their bytes reserved: a little of the first alone where the disk has no more, and none at
-/// all is an error.
+/// Creates a new report file and its spare report, with their bytes reserved: only a small main
+/// report if the disk has no more room. No room at all is an error.
 fn new_report(directory: &Directory, name: &CStr, sizes: RunSizes) -> Result<(ReportFile, ReportFile)> {
     let file = open(directory, name, NEW, 0o600)?;
     let mapped = ReportFile::map(file, sizes.reserve + sizes.spare).map(|whole| whole.split(sizes.spare));
@@ -514,24 +530,25 @@ fn new_report(directory: &Directory, name: &CStr, sizes: RunSizes) -> Result<(Re
     mapped.inspect_err(|_| files::unlink(directory.0, name, 0))
 }
 
-/// A path in the store.
+/// Returns a path in the store.
 fn in_store(store: &CStr, parts: &[&[u8]]) -> LongPath {
     parts.iter().fold(LongPath::new().push(store.to_bytes()).push(b"/"), |path, part| path.push(part))
 }
 
-/// Opens a file of the run that ended by itself.
+/// Opens a file of the run that exited cleanly.
 fn open_clean(store: &CStr, name: &[u8]) -> Result<i32> {
     files::open(libc::AT_FDCWD, in_store(store, &[CLEAN, name]).as_c_str(), libc::O_RDWR | libc::O_NOFOLLOW, 0)
 }
 
-/// Maps a file of the run that ended by itself, if it has that many bytes; it is open for a moment.
+/// Maps a file of the run that exited cleanly, if it has that size in bytes; the file is open for a
+/// short time.
 fn map_clean(store: &CStr, name: &[u8], bytes: usize) -> Option<(usize, Directory)> {
     let file = Directory(open_clean(store, name).ok()?);
     let is_whole = status(file.0).ok()?.st_size as usize == bytes;
     Some((is_whole.then(|| files::map_shared(file.0, bytes).ok())??, file))
 }
 
-/// A new file of so many bytes, all zero, mapped.
+/// Creates a new file of that size in bytes, all zero, and maps it.
 fn map_new(directory: &Directory, name: &CStr, bytes: usize) -> Result<usize> {
     let file = open(directory, name, NEW, 0o600)?;
     let mapped = files::reserve(file, bytes as u32).and_then(|()| files::map_file(file, bytes));
@@ -539,8 +556,9 @@ fn map_new(directory: &Directory, name: &CStr, bytes: usize) -> Result<usize> {
     mapped
 }
 
-/// Removes a run that was made in part. A later launch leaves a run without a state alone for a minute, and then removes it:
-/// so the state goes first, and nobody takes what is left for a run that ended.
+/// Removes a partially created run. A later launch leaves a run without a state alone for a minute,
+/// and then removes it: so the state goes first, and nobody takes what is left for a run that
+/// ended.
 fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
     for name in [c"state", c"report", c"held-0", c"lock"] {
         files::unlink(directory.0, name, 0);
@@ -550,19 +568,20 @@ fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
     }
 }
 
-/// The state of a run, as far as it is mapped.
+/// Returns a run's state if it is mapped.
 pub(crate) fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'static>> {
     // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only the run state's words use it.
     let words = unsafe { words_of_mapping(run.state_address as *mut u8, run.state_size) };
     words.map(|words| RunState::reopen(words, limits))
 }
 
-/// Copies a run's state into another run's, which is of this process.
+/// Copies a run's state into another run of this process.
 pub(super) fn copy_state(from: &RunFiles, to: &RunFiles, limits: &Limits) {
-    // SAFETY: both are mappings of that size, page-aligned, the second of this run alone.
+    // SAFETY: both are mappings of that size, page-aligned, the second used only by this run.
     unsafe { files::copy_words(from.state_address, to.state_address, from.state_size.min(to.state_size)) };
     if let Some(state) = state_of(to, limits) {
-        // The parent lives on; this run must not look as if it did. Its lock says whether the child lives.
+        // The parent lives on; this run must not look as if it did. Its lock shows whether the
+        // child lives.
         state.set_identity(&ProcessIdentity::default());
     }
 }

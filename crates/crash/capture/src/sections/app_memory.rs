@@ -1,4 +1,5 @@
-//! Memory that the app registered, the end of its output, and what its crash callback writes, which runs as the last of all.
+//! App memory sections: memory that the app registered, the end of its output, and its crash
+//! callback's output. The callback runs last.
 
 use crate::run::{ReportWriter, app_memory};
 use coroner_report::wire::SectionKind;

@@ -1,4 +1,5 @@
-//! What happened. Written first, from what the monitor knows alone, and once more when more is known.
+//! Crash section: what happened. Written first, from the monitor's data alone, and once more when
+//! more is known.
 
 use core::sync::atomic::Ordering;
 

@@ -1,5 +1,5 @@
-//! The crashed thread: its registers first, which need no memory of the app, then all of it with its frames, which takes the
-//! place of the first.
+//! Crashed thread section: first only its registers, which need no memory of the app; later the
+//! whole thread with its frames, which replaces the first.
 
 use coroner_process::shadow_stack;
 use coroner_report::wire::{CaptureMethod, Registers, SectionKind, Thread, ThreadFlags, ThreadState, WalkEnd};

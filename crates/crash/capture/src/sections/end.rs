@@ -1,4 +1,4 @@
-//! The end: what is missing, and how long each step took.
+//! End section: what is missing, and the duration of each step.
 
 use coroner_process::threads::monotonic_now;
 use coroner_report::wire::{Dropped, End, SectionKind};

@@ -1,4 +1,4 @@
-//! The exceptions of a language behind the crash.
+//! Exceptions section: the language exceptions that caused the crash.
 
 use coroner_report::wire::{Exception, SectionKind};
 

@@ -1,5 +1,5 @@
-//! What the crashed thread ran, and what is mapped where it could not go: the code around the program counter, the mappings around the
-//! fault's address.
+//! Code and mappings sections: the code around the crashed thread's program counter, and the
+//! mappings around the fault address.
 
 use coroner_report::wire::{Mapping, SectionKind};
 
@@ -9,17 +9,19 @@ use crate::run::{CODE_PIECE, ReportWriter, encode_code, encode_code_around};
 use crate::session::{CrashSession, memory};
 use crate::workspace::Workspace;
 
-/// Return addresses whose code is written.
+/// Number of return addresses whose code is written.
 const CALLERS: usize = 4;
-/// Below it nothing is mapped.
+/// Nothing is mapped below this address.
 const NEAR_NULL: u64 = 0x1_0000;
-/// Addresses for which good ones are looked for.
+/// Maximum number of bad addresses for which similar valid ones are searched.
 const SUSPECTS: usize = 2;
 
-/// Writes the code around the program counter, or what is there if it is none, and around the innermost return addresses.
+/// Writes the code around the program counter, or what is there if it isn't code, and around the
+/// innermost return addresses.
 pub(crate) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
     let (context, pc) = (session.context, session.context.registers.pc);
-    // After a jump to nowhere what it returns to is on top of the stack, or in the link register.
+    // After a jump to a bad address, the return address is on top of the stack, or in the link
+    // register.
     let is_jump = context.is_memory_fault && context.address == Some(pc);
     let Workspace { buffer, names, .. } = &mut *session.workspace;
     let addresses = names.as_deref().map(|names| &names.addresses);
@@ -28,7 +30,8 @@ pub(crate) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
     let mut last = pc;
     if is_jump || !encode_code_around(&mut encoder, memory(), pc) {
         _ = is_jump && encode_code(&mut encoder, memory(), pc, CODE_PIECE);
-        // Here alone: a stack that does not answer costs each reader of it a part of the time after the deadline.
+        // Only here: a stack that does not answer costs each reader of it a part of the time after
+        // the deadline.
         last = return_address(context).unwrap_or(pc);
         encode_code_around(&mut encoder, memory(), last);
     }
@@ -44,8 +47,9 @@ pub(crate) fn write_code(session: &mut CrashSession<'_>) -> SectionResult {
     session.seal(SectionKind::CODE, length)
 }
 
-/// Writes the mapping that the fault's address lies in, or the nearest; of other crashes those at the program counter. And of a stack pointer
-/// that leads to no memory, the one that the stack is in.
+/// Writes the mapping that contains the fault address, or the nearest ones; for other crashes those
+/// at the program counter. For a stack pointer without readable memory, also writes the mapping
+/// that contains the stack.
 pub(crate) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
     let address = context.address.filter(|_| context.is_memory_fault).unwrap_or(context.registers.pc);
@@ -71,11 +75,12 @@ pub(crate) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     };
     let mut name = [0; 512];
     images.mappings.around(address, &mut name, &mut write);
-    // A frame that is larger than what its stack has left may reach beyond other mappings.
+    // A frame that is larger than the rest of its stack may extend across other mappings.
     if session.is_bad_stack_pointer && workspace.ring.first_cfa != 0 {
         images.mappings.around(workspace.ring.first_cfa.wrapping_sub(8), &mut name, &mut write);
     }
-    // What the bad address was, if a bit of it flipped; the processor does not say one that none can be.
+    // The original address, if one bit of it flipped; the processor doesn't report a non-canonical
+    // address.
     let is_open = context.is_memory_fault && address >= NEAR_NULL && images.mappings.at(address) == Ok(None);
     let said = Some(address).filter(|_| is_open);
     let unsaid = context.registers.general().iter().filter(|value| context.address.is_none() && is_no_address(**value));
@@ -87,7 +92,8 @@ pub(crate) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     session.seal(SectionKind::MAPPINGS, length)
 }
 
-/// Whether a value is no address of x86_64, and one bit less or more makes it one of a process.
+/// Whether a value is a non-canonical address on x86_64, and flipping one bit makes it an address
+/// of a process.
 fn is_no_address(value: u64) -> bool {
     cfg!(target_arch = "x86_64") && (value >> 47).is_power_of_two() && value << 17 >> 17 >= NEAR_NULL
 }

@@ -1,4 +1,5 @@
-//! One thread's stack, walked and encoded as it is walked: the first frames, the number of those in the middle, the last.
+//! Walks one thread's stack and encodes it on the way: the first frames, the number of skipped
+//! frames, the last frames.
 
 use core::num::NonZeroUsize;
 use core::ops::ControlFlow;
@@ -14,25 +15,26 @@ use crate::workspace::frame_ring::{FrameRing, LAST_FRAMES};
 use crate::workspace::symbol_names::Addresses;
 use coroner_walk::{ImageList, LiveReader, StackReader, WalkImages};
 
-/// How much of a stack is kept and how far it is walked.
+/// How much of a stack is kept, and how far it is walked.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
-    /// Frames kept from the innermost on.
+    /// Number of innermost frames kept.
     pub first: usize,
-    /// Frames kept at the outermost end, at most [`LAST_FRAMES`].
+    /// Number of outermost frames kept, at most [`LAST_FRAMES`].
     pub last: usize,
-    /// Frames that are walked at most.
+    /// Maximum number of frames walked.
     pub walked: u32,
-    /// Words of stack that are searched where nothing else gives a caller.
+    /// Number of stack words scanned if nothing else finds a caller.
     pub scanned: u32,
 }
 
-/// The crashed thread: a stack overflow's hundred thousand frames are walked to their end.
+/// Depth for the crashed thread: a stack overflow's hundred thousand frames are walked to their
+/// end.
 pub(crate) const CRASHED: Depth = Depth { first: 256, last: LAST_FRAMES, walked: 500_000, scanned: 512 };
-/// Any other thread.
+/// Depth for any other thread.
 pub(crate) const OTHER: Depth = Depth { first: 128, last: 32, walked: 20_000, scanned: 512 };
 
-/// What a walk works with: parts of the workspace.
+/// The parts of the workspace that a walk uses.
 pub(crate) struct Walk<'w> {
     ring: &'w mut FrameRing,
     images: &'w ImageList,
@@ -41,14 +43,16 @@ pub(crate) struct Walk<'w> {
 }
 
 impl<'w> Walk<'w> {
-    /// The parts of a workspace that a walk needs, and the buffer, apart. `None` without images.
+    /// Splits a workspace into the parts that a walk needs and the buffer. Returns `None` without
+    /// images.
     pub(crate) fn of(workspace: &'w mut Workspace) -> Option<(Walk<'w>, &'w mut [u8; BUFFER])> {
         let Workspace { buffer, ring, images, cache, names, .. } = workspace;
         let names = names.as_deref_mut().map(|names| &mut names.addresses);
         Some((Walk { ring, images: images.as_ref()?, cache, names }, buffer))
     }
 
-    /// Encodes a thread with its frames, from `registers` on, and notes what is to be named. False if it does not fit.
+    /// Encodes a thread with its frames, starting at `registers`, and notes the addresses to be
+    /// named. Returns `false` if it does not fit.
     pub(crate) fn encode(
         self,
         encoder: &mut Encoder<'_>,
@@ -65,7 +69,8 @@ impl<'w> Walk<'w> {
         let mut walker = coroner_walk::walker(registers, &mut memory, WalkImages::Listed(images), cache, options);
         (ring.first_cfa, ring.walked) = (0, 0);
         let mut walked = 0_usize;
-        // Of a type that can't be zero: a division by a number that could be would bring a panic onto the crash path.
+        // A type that can't be zero: a division by a number that could be zero would bring a panic
+        // onto the crash path.
         let last = NonZeroUsize::new(depth.last.min(LAST_FRAMES)).unwrap_or(NonZeroUsize::MIN);
         walker.for_each(|frame| {
             let frame = wire(frame);
@@ -101,7 +106,7 @@ impl<'w> Walk<'w> {
     }
 }
 
-/// A frame as the report has it.
+/// Converts a frame to the report's form.
 pub(crate) fn wire(frame: &coroner_unwind::Frame) -> Frame {
     let address_kind = match (frame.kind, frame.found) {
         (_, Found::SwiftAsync) => AddressKind::ASYNC_RESUME,

@@ -1,4 +1,4 @@
-//! What the report is of: format, run, process, system.
+//! Header section: format, run, process, system.
 
 use coroner_report::wire::{FORMAT_VERSION, Header, Os, SectionKind};
 

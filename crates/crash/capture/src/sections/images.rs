@@ -1,4 +1,5 @@
-//! The loaded images: listed before the first walk, written after the crashed thread.
+//! Image sections: loaded images are listed before the first walk and written after the crashed
+//! thread.
 
 use coroner_report::wire::SectionKind;
 
@@ -8,10 +9,10 @@ use crate::run::{ROOM, ReportWriter};
 use crate::session::{CrashSession, memory};
 use coroner_walk::LiveReader;
 
-/// Lists the images as they are now.
+/// Lists the currently loaded images.
 pub(crate) fn list(session: &mut CrashSession<'_>) {
     if let Some(images) = session.images() {
-        // As live backtraces list them.
+        // The same way as live backtraces list them.
         images.refresh(&mut LiveReader::Loads(memory()));
     }
 }
@@ -37,7 +38,7 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
                 if encoder.position() > empty {
                     break;
                 }
-                // One that is larger than the whole buffer.
+                // An image that is larger than the whole buffer.
                 session.counts.dropped_images = session.counts.dropped_images.saturating_add(1);
             }
             done += 1;
@@ -50,7 +51,7 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
     session.counts.dropped_images = session.counts.dropped_images.saturating_add(dropped);
 }
 
-/// What the images themselves say of the death.
+/// Writes the images' own messages about the death.
 pub(crate) fn write_annotations(session: &mut CrashSession<'_>) -> SectionResult {
     let workspace = &mut *session.workspace;
     let Some(images) = &workspace.images else { return SectionResult::Empty };

@@ -1,7 +1,7 @@
-//! The sections of a report, one file each; [`crate::report_steps`] has their order.
+//! Sections of a report, one file each; [`crate::report_steps`] defines their order.
 //!
-//! A section is a function that encodes its payload into the workspace's buffer and writes it. It runs inside
-//! [`guarded`]: a fault in it ends it and not the report.
+//! A section is a function that encodes its payload into the workspace's buffer and writes it. It
+//! runs inside [`guarded`]: a fault in a section ends that section, not the report.
 
 pub(crate) mod app_memory;
 pub(crate) mod crash;
@@ -25,17 +25,17 @@ use crate::crash_context::Ending;
 use crate::run::ReportWriter;
 use crate::session::{CrashSession, guarded};
 
-/// What became of a section.
+/// Result of writing a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SectionResult {
     Written,
-    /// There is nothing to say.
+    /// There is nothing to write.
     Empty,
-    /// The file has no room for it.
+    /// The file has no room for the section.
     NoRoom,
 }
 
-/// Writes a section, and down what faulted in it.
+/// Writes a section, and records a fault in it.
 pub(crate) fn section<R>(
     session: &mut CrashSession<'_>,
     kind: SectionKind,
@@ -46,7 +46,7 @@ pub(crate) fn section<R>(
     write_fault(session);
 }
 
-/// Writes down a fault of the crash path, if there was one.
+/// Writes the fault section if the crash path faulted.
 pub(crate) fn write_fault(session: &mut CrashSession<'_>) {
     let Some(fault) = session.workspace.fault.take() else { return };
     guarded(session, SectionKind::FAULT, None, |session| {
@@ -72,12 +72,12 @@ impl CrashSession<'_> {
         }
     }
 
-    /// Whether the process goes on after the report.
+    /// Returns `true` if the process continues after the report.
     pub(crate) fn is_non_fatal(&self) -> bool {
         self.context.ending() == Ending::NonFatal
     }
 
-    /// Whether that thread is the one that hangs.
+    /// Returns `true` if the thread is the hung one.
     pub(crate) fn is_hung(&self, tid: u64) -> bool {
         self.context.hung.is_some() && self.context.tid as u64 == tid
     }

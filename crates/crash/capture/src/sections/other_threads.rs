@@ -1,4 +1,4 @@
-//! The other threads, in batches; of a hang, its thread first.
+//! Thread sections of the other threads, in batches; for a hang, the hung thread comes first.
 
 use coroner_report::wire::{Encoder, NotCaptured, SectionKind, ThreadFlags, WalkEnd};
 
@@ -11,7 +11,7 @@ use crate::run::{ROOM, ReportWriter};
 use crate::session::{CrashSession, guarded, memory};
 use crate::workspace::Workspace;
 
-/// Writes the thread that hangs, which stands still among the others.
+/// Writes the hung thread, which is stopped like the others.
 pub(crate) fn write_hung(session: &mut CrashSession<'_>) {
     session.counts.captured = 0;
     let Some(threads) = session.threads.take() else { return };
@@ -37,7 +37,7 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
     session.threads = Some(threads);
 }
 
-/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+/// Not inlined, so that `xtask signal-safety` can identify its loop by name.
 #[inline(never)]
 fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
     let hung = session.context.hung.map(|_| session.context.tid as u64);
@@ -65,10 +65,11 @@ fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
     }
 }
 
-/// Starts an array of threads; returns how long it is.
+/// Starts an array of threads; returns its length in bytes.
 fn begin_batch(workspace: &mut Workspace) -> usize {
     let mut encoder = ReportWriter::payload(&mut workspace.buffer);
-    // The array stays open over the threads' own encoders: its first byte now, its last in `write_batch`.
+    // The array stays open across the threads' own encoders: its first byte now, its last in
+    // `write_batch`.
     encoder.raw(&[0x9f]);
     encoder.position()
 }
@@ -83,7 +84,8 @@ fn write_batch(session: &mut CrashSession<'_>, length: usize, tid: Option<u64>) 
     });
 }
 
-/// Adds one thread to the batch that is `length` bytes long so far. False if it does not fit.
+/// Adds one thread to the batch that is `length` bytes long so far. Returns `false` if it does not
+/// fit.
 fn add(session: &mut CrashSession<'_>, thread: &OtherThread<'_>, length: &mut usize) -> bool {
     let tid = thread.tid();
     let start = *length;
@@ -93,7 +95,8 @@ fn add(session: &mut CrashSession<'_>, thread: &OtherThread<'_>, length: &mut us
         encoded = Some(encode(session, thread, start, given_up));
     });
     if !whole {
-        // The walk faulted: the thread is there, without frames. The fault is written after the batch, whose buffer is in use.
+        // The walk faulted: the thread is included without frames. The fault is written after the
+        // batch, whose buffer is in use.
         encoded = Some(encode(session, thread, start, Some(NotCaptured::FAULT)));
     }
     match encoded {
@@ -105,7 +108,7 @@ fn add(session: &mut CrashSession<'_>, thread: &OtherThread<'_>, length: &mut us
     }
 }
 
-/// Encodes one thread at `start` of the payload; returns where it ends, or `None` if it does not fit.
+/// Encodes one thread at `start` in the payload; returns its end, or `None` if it does not fit.
 fn encode(
     session: &mut CrashSession<'_>,
     thread: &OtherThread<'_>,

@@ -1,4 +1,5 @@
-//! What the crashed thread's registers point to, as pieces of its memory beside those of its stack.
+//! Memory that the crashed thread's registers point to, written as further pieces of its stack
+//! memory section.
 
 use coroner_process::memory::{Memory as _, PresentPages};
 use coroner_report::wire::{Encoder, SectionKind, StackMemory};
@@ -8,17 +9,19 @@ use crate::recrash::RECRASH;
 use crate::run::ReportWriter;
 use crate::session::{CrashSession, memory};
 
-/// Bytes of a block: memory is kept by whole ones, at multiples of their size, so that each is in one page and none is kept twice.
+/// Size of a block in bytes: memory is kept in whole blocks, at multiples of their size, so that
+/// each is in one page and none is kept twice.
 const BLOCK: u64 = 256;
-/// Bytes from a register's address on that are kept at least.
+/// Minimum number of bytes kept from a register's address on.
 const LEAST: u64 = 128;
-/// Below it nothing is mapped.
+/// Nothing is mapped below this address.
 const NEAR_NULL: u64 = 0x1_0000;
-/// The bits of an address: with arm64's tags and without the kernel's half.
+/// Mask for the bits of an address: it removes arm64's tag byte, and keeps all bits on x86_64.
 const ADDRESS: u64 = if cfg!(target_arch = "aarch64") { !(0xff << 56) } else { u64::MAX };
 
-/// Writes the blocks that the general registers' values lie in, with the next one where a value is near the end of its own. Not those of pages
-/// that are not in memory: a file or a server of page faults may never answer.
+/// Writes the blocks that contain the general registers' values, plus the next one if a value is
+/// near the end of its block. Skips pages that are not in memory: a file or a server of page faults
+/// may never answer.
 pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let (context, options) = (session.context, &session.installed.options);
     if context.hung.is_some() || (options.stack_memory == 0 && !options.stack_memory_all) {

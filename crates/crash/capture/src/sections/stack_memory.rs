@@ -1,4 +1,5 @@
-//! The stacks' memory, each from a little below its stack pointer upwards: of the crashed thread, and of the others where the app wants it.
+//! Stack memory sections, each from a little below its stack pointer upwards: the crashed thread's,
+//! and the others' if the app requests them.
 
 use core::ops::Range;
 
@@ -12,22 +13,25 @@ use crate::recrash::RECRASH;
 use crate::run::ReportWriter;
 use crate::session::{CrashSession, memory};
 
-/// The most stack memory that one section has; a stack of which more is kept has several, one behind the other.
+/// Maximum stack memory in one section, in bytes; a stack of which more is kept has several
+/// consecutive ones.
 const PIECE: usize = 32 << 10;
 
-/// The most bytes kept of each other thread's stack.
+/// Maximum number of bytes kept of each other thread's stack.
 const OTHER_STACK: usize = 16 << 10;
 
-/// Bytes that are read at once: the stack may end behind any of them.
+/// Bytes that are read at once: the stack may end after any of them.
 const STEP: usize = 256;
 
-/// Bytes below the stack pointer that are kept, too: a leaf's variables (the red zone: System V ABI of x86_64, 3.2.2), what a return popped.
+/// Number of bytes below the stack pointer that are also kept: a leaf's variables (the red zone:
+/// System V ABI of x86_64, 3.2.2), values that a return popped.
 const RED_ZONE: u64 = 128;
 
-/// Of a shadow stack: 256 return addresses, from the step that its pointer is in.
+/// Number of bytes kept of a shadow stack: 256 return addresses, from the step that contains its
+/// pointer.
 const SHADOW_STACK: usize = 8 * 256 + STEP;
 
-/// Writes the crashed thread's.
+/// Writes the crashed thread's stack memory.
 pub(crate) fn write(session: &mut CrashSession<'_>) {
     let options = &session.installed.options;
     let wanted = if options.stack_memory_all { CRASHED_STACK } else { (options.stack_memory as usize).min(PIECE) };
@@ -40,7 +44,7 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
     }
 }
 
-/// Writes those of the other threads, which still stand.
+/// Writes the stack memory of the other threads, which are still stopped.
 pub(crate) fn write_others(session: &mut CrashSession<'_>) {
     if !session.installed.options.stack_memory_all || !session.wants_all_threads() {
         return;
@@ -50,7 +54,7 @@ pub(crate) fn write_others(session: &mut CrashSession<'_>) {
     session.threads = Some(threads);
 }
 
-/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+/// Not inlined, so that `xtask signal-safety` can identify its loop by name.
 #[inline(never)]
 fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
     let captured = threads.threads().filter(crate::os::other_threads::OtherThread::is_captured).count().max(1);
@@ -66,7 +70,8 @@ fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
     }
 }
 
-/// Writes a stack from below its stack pointer on, as far as it can be read, by pieces. Returns what is written.
+/// Writes a stack from below its stack pointer on, as far as it can be read, in pieces. Returns the
+/// range that was written.
 fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize) -> Range<u64> {
     if wanted == 0 || RECRASH.is_expired() {
         return 0..0;
@@ -85,9 +90,10 @@ fn write_stack(session: &mut CrashSession<'_>, tid: u64, sp: u64, wanted: usize)
     start..start.wrapping_add(written as u64)
 }
 
-/// Writes so many bytes of a stack, or as many as can be read; returns how many, 0 where the report has no room.
+/// Writes `wanted` bytes of a stack, or as many as can be read; returns their number, 0 if the
+/// report has no room.
 fn write_piece(session: &mut CrashSession<'_>, tid: u64, address: u64, wanted: usize) -> usize {
-    // The bytes wait at the end of the buffer, and are encoded in front of them.
+    // The bytes are read to the end of the buffer, and encoded in front of it.
     let payload = ReportWriter::payload_bytes(&mut session.workspace.buffer);
     let Some((front, into)) = payload.split_at_mut_checked(payload.len().saturating_sub(PIECE)) else { return 0 };
     let into = into.get_mut(..wanted.min(PIECE)).unwrap_or_default();

@@ -1,8 +1,10 @@
-//! Names for the addresses of the report, from the symbol tables of the process's own images: where no server has the symbols
-//! of the system's libraries, these are the only names that their frames will ever have.
+//! Symbol names for the report's addresses, from the symbol tables of the process's own images: if
+//! no server has the symbols of the system's libraries, these are the only names that their frames
+//! will ever have.
 //!
-//! It is the last thing before the end, when everything else is on disk. Addresses are noted while the stacks are walked,
-//! each once; then each image that has some is scanned in one pass ([`coroner_process::symtab`]), the crashed thread's images first.
+//! They are the last sections before the end, when everything else is on disk. Addresses are noted
+//! while the stacks are walked, each once; then each image that contains some is scanned in one
+//! pass ([`coroner_process::symtab`]), the crashed thread's images first.
 
 use coroner_process::AddressRange;
 use coroner_process::symtab::{Extent, LookupAddress};
@@ -17,19 +19,21 @@ use crate::run::ReportWriter;
 use crate::session::{CrashSession, guarded, memory};
 use crate::workspace::symbol_names::Names;
 
-/// No further image is begun after that time: the app's user waits for the end.
+/// Time in nanoseconds after which no further image is begun: the app's user is waiting for the
+/// end.
 const TIME_LIMIT_NS: u64 = 500_000_000;
 
-/// Writes the names, a section for each image: of all images where the app wants it, else of those whose files were replaced while the
-/// process ran, which nobody can name later by the file at their path.
+/// Writes the names, one section per image: for all images if the app requests them, otherwise for
+/// those whose files were replaced while the process ran, since the file at their path can't name
+/// them later.
 ///
-/// Not inlined, so that `xtask signal-safety` knows its loop by name.
+/// Not inlined, so that `xtask signal-safety` can identify its loop by name.
 #[inline(never)]
 pub(crate) fn write_all(session: &mut CrashSession<'_>) {
     let until = monotonic_now().saturating_add(TIME_LIMIT_NS);
     let mut first = 0_usize;
     while !RECRASH.is_expired() && monotonic_now() < until {
-        // What is open when the section is left by a fault is given back here.
+        // Resources that are open when the section is left because of a fault are released here.
         let mut source = Source::NONE;
         let mut more = true;
         let left = left(session);
@@ -38,7 +42,7 @@ pub(crate) fn write_all(session: &mut CrashSession<'_>) {
         });
         source.close();
         write_fault(session);
-        // A fault before any address was taken would come again, and fill the report with faults.
+        // A fault before any address was taken would recur, and fill the report with faults.
         if !more || (!whole && self::left(session) == left) {
             break;
         }
@@ -54,7 +58,7 @@ pub(crate) fn write_all(session: &mut CrashSession<'_>) {
     counts.dropped_names = counts.dropped_names.saturating_add(addresses.left()).saturating_add(addresses.dropped);
 }
 
-/// Says which images' files were replaced.
+/// Writes which images' files were replaced.
 fn write_replaced(session: &mut CrashSession<'_>) -> SectionResult {
     let workspace = &mut *session.workspace;
     let Some(replaced) = workspace.names.as_ref().map(|names| &names.replaced).filter(|replaced| replaced.count > 0)
@@ -71,19 +75,21 @@ fn write_replaced(session: &mut CrashSession<'_>) -> SectionResult {
     session.seal(SectionKind::REPLACED_IMAGES, length)
 }
 
-/// Addresses that are left to ask for.
+/// Returns the number of addresses that are still to be looked up.
 fn left(session: &CrashSession<'_>) -> u64 {
     session.workspace.names.as_ref().map_or(0, |names| names.addresses.left())
 }
 
-/// Names the addresses of the image that holds the first one which wasn't asked for yet. `Empty` if there is none.
+/// Names the addresses in the image that contains the first one which wasn't looked up yet. Returns
+/// `Empty` if there is none.
 ///
-/// Addresses count as asked for before anything is read for them: if that faults, the next ones are tried.
+/// Addresses count as looked up before anything is read for them: if that faults, the next ones are
+/// tried.
 fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut Source) -> SectionResult {
     let workspace = &mut *session.workspace;
     let Some(images) = &workspace.images else { return SectionResult::Empty };
     let Some(names) = &mut workspace.names else { return SectionResult::Empty };
-    // Code that a compiler made has its symbols in a file that only this process has.
+    // Code that a compiler generated has its symbols in a file that only this process has.
     let (source_of, range, slide) = loop {
         if *first >= names.addresses.used {
             return SectionResult::Empty;
@@ -148,14 +154,15 @@ fn name_an_image(session: &mut CrashSession<'_>, first: &mut usize, source: &mut
     if any { session.seal(SectionKind::SYMBOL_NAMES, length) } else { SectionResult::Written }
 }
 
-/// The image that holds an address. A function of its own: the loop around it would otherwise keep the address of the search in a
-/// register, and a call through a register is what `cargo xtask signal-safety` can't follow.
+/// Returns the image that contains an address. A separate function: the loop around it would
+/// otherwise keep the address of the search in a register, and `cargo xtask signal-safety` can't
+/// follow a call through a register.
 #[inline(never)]
 fn image_at(images: &coroner_walk::ImageList, address: u64) -> Option<&coroner_process::images::Image> {
     images.find(address)
 }
 
-/// As [`image_at`], of code that a compiler registered.
+/// Same as [`image_at`], for code that a compiler registered.
 #[inline(never)]
 fn jit_code_at(images: &coroner_walk::ImageList, address: u64) -> Option<coroner_walk::JitCode> {
     images.jit_code(address)

@@ -1,5 +1,6 @@
-//! The crashed thread's registers that hold the address of an Objective-C object which was deallocated, and the `NSException` that was
-//! deallocated last. Reads memory of the app: names, and what is at those addresses now.
+//! Zombies section: the crashed thread's registers that hold the address of a deallocated
+//! Objective-C object, and the `NSException` that was deallocated last. Reads the app's memory:
+//! names, and the current content of those addresses.
 
 use coroner_process::registers::Registers;
 use coroner_report::wire::{SectionKind, Zombie};
@@ -14,7 +15,7 @@ use coroner_process::registers::AARCH64_NAMES as NAMES;
 #[cfg(target_arch = "x86_64")]
 use coroner_process::registers::X86_64_NAMES as NAMES;
 
-/// The first three arguments' registers, by their numbers.
+/// Indexes of the first three arguments' registers.
 #[cfg(target_arch = "x86_64")]
 const ARGUMENTS: [usize; 3] = [5, 4, 1];
 #[cfg(target_arch = "aarch64")]
@@ -22,7 +23,7 @@ const ARGUMENTS: [usize; 3] = [0, 1, 2];
 
 pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let context = session.context;
-    // Registers of an exception that was reported by a call are those of that call.
+    // The registers of an exception that was reported by a call are those of that call.
     if !zombies::is_on() || context.uncaught.is_some() || context.hung.is_some() {
         return SectionResult::Empty;
     }
