@@ -1,7 +1,8 @@
-//! The JSON Schema of a report's JSON form, of which `docs/report.schema.json` is the output.
+//! The JSON Schema of a report's JSON form; `docs/report.schema.json` is its output.
 //!
-//! It is made of the model itself (the feature `schema`, which no app has), so that it says of each field what the sources say. Later versions
-//! may add fields and names: who reads reports should pass over what the schema does not know, which is why it forbids nothing.
+//! The schema is generated from the model itself (feature `schema`, which no app enables), so its
+//! descriptions are the model's doc comments. Later versions may add fields and names. Consumers
+//! should ignore what they don't know, so the schema forbids nothing.
 
 use std::borrow::Cow;
 
@@ -12,7 +13,7 @@ use serde_json::Value as Json;
 use crate::Report;
 use crate::model::{Address, Bytes, Id, Registers, RelativeAddress, Timestamp, Value};
 
-/// The schema of [`Report::to_json`], by JSON Schema 2020-12.
+/// The schema of [`Report::to_json`], in JSON Schema 2020-12.
 pub fn json_schema_of_reports() -> Json {
     let generator = SchemaSettings::draft2020_12().for_serialize().into_generator();
     let mut schema = generator.into_root_schema_for::<Report>().to_value();
@@ -23,11 +24,11 @@ pub fn json_schema_of_reports() -> Json {
     schema
 }
 
-/// Takes out what is of no use to a reader: the defaults of fields that are always written, and the line breaks of comments.
+/// Removes defaults of fields that are always written, and the line breaks of comments.
 fn tidy(schema: &mut Json) {
     match schema {
         Json::Object(map) => {
-            // A field that is called so has a schema, and a default has none.
+            // A field named `default` has a schema as its value; a default value has none.
             if !map.get("default").is_some_and(|default| default.get("type").is_some() || default.get("$ref").is_some())
             {
                 map.remove("default");
@@ -42,12 +43,12 @@ fn tidy(schema: &mut Json) {
     }
 }
 
-/// One of the names that this version knows, or the number of a later one.
+/// Schema of a name that this version knows, or the number of a later one.
 pub(crate) fn open_number(names: &[&str]) -> Schema {
     json_schema!({ "anyOf": [{ "type": "string", "enum": names }, { "type": "integer", "minimum": 0 }] })
 }
 
-/// Types whose JSON is their text, with its schema.
+/// Implements `JsonSchema` for types whose JSON form is a string.
 macro_rules! written_as {
     ($($name:ident: $schema:tt,)*) => {
         $(

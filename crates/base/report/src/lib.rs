@@ -1,12 +1,16 @@
 //! The report format: the boundary between crash time and the next launch.
 //!
-//! A report file is a CBOR sequence (RFC 8742) of framed, checksummed sections. `docs/report-format.md` says how it is
-//! framed, versioned and read when torn; `docs/report.cddl` specifies every section.
+//! A report file is a CBOR sequence (RFC 8742) of framed, checksummed sections.
+//! `docs/report-format.md` defines the framing, the versioning and how a torn report is read;
+//! `docs/report.cddl` specifies every section.
 //!
-//! * [`wire`] (`no_std`, no allocation, no panic): what the crash path fills in and encodes.
-//! * [`run_state`] (`no_std` writer): the mapped file that the app writes outside a signal handler and that outlives it.
-//! * `reader`, `model`, `signature` and `text` (feature `std`): what everything at the next launch uses.
-//! * `json_schema` (feature `schema`): what the JSON form looks like, for machines.
+//! * [`wire`] (`no_std`, no allocation, no panic): the structures that the crash path fills in and
+//!   encodes.
+//! * [`run_state`] (`no_std` writer): the mapped file that the app writes outside a signal handler
+//!   and that outlives the process.
+//! * `reader`, `model`, `signature` and `text` (feature `std`): the modules used at the next
+//!   launch.
+//! * `json_schema` (feature `schema`): the JSON Schema of the JSON form.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! Numbers of the format that a later version may add to: a reader keeps one that it does not know.
+//! Enumerations that a later format version may extend: a reader keeps numbers it doesn't know.
 
-/// Declares a newtype of an integer with named constants.
+/// Declares an integer newtype with named constants.
 macro_rules! open_numbers {
     ($(#[$doc:meta])* $name:ident($repr:ty) { $($(#[$constant_doc:meta])* $constant:ident = $number:literal $text:literal,)* }) => {
         $(#[$doc])*
@@ -22,7 +22,7 @@ macro_rules! open_numbers {
                 }
             }
 
-            /// The number of that name.
+            /// Returns the number with the given name.
             pub fn from_name(name: &str) -> Option<$name> {
                 $name::ALL.iter().find(|known| known.1 == name).map(|known| known.0)
             }
@@ -38,7 +38,7 @@ macro_rules! open_numbers {
             }
         }
 
-        /// By name, or by number where this version knows none.
+        /// Serializes the name, or the number if this version has no name for it.
         #[cfg(feature = "std")]
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -60,7 +60,7 @@ macro_rules! open_numbers {
             }
         }
 
-        /// As it is written. A name of a later version is 0, "unknown".
+        /// Deserializes a name or a number. Unknown names become 0, "unknown".
         #[cfg(feature = "std")]
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

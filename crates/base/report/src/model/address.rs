@@ -8,11 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::timestamp::Timestamp;
 
-/// An absolute address in the process that died (an "actual virtual memory address", avma). In JSON `"0x1f"`.
+/// An absolute address in the crashed process, in JSON `"0x1f"`.
+///
+/// Also called an "actual virtual memory address" (avma).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Address(pub u64);
 
-/// An address relative to the load address of its image (avma − load address). In JSON `"0x1f"`.
+/// An address relative to its image's load address (avma − load address), in JSON `"0x1f"`.
 ///
 /// For an address in the image's file (a "stated virtual memory address", svma) use
 /// [`Image::to_svma`](super::Image::to_svma).
@@ -30,7 +32,7 @@ macro_rules! hexadecimal {
         impl FromStr for $name {
             type Err = std::num::ParseIntError;
 
-            /// Hexadecimal digits, with or without `0x`.
+            /// Parses hexadecimal digits, with or without `0x`.
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 u64::from_str_radix(text.strip_prefix("0x").unwrap_or(text), 16).map($name)
             }
@@ -59,20 +61,22 @@ macro_rules! hexadecimal {
 hexadecimal!(Address);
 hexadecimal!(RelativeAddress);
 
-/// The identity of a run or an event: 16 bytes, written as 32 lower-case hexadecimal digits (an UUID without hyphens,
-/// as Sentry wants event ids).
+/// The identity of a run or an event: 16 bytes.
+///
+/// Written as 32 lower-case hexadecimal digits: a UUID without hyphens, the form that Sentry
+/// requires for event ids.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub [u8; 16]);
 
 impl Id {
-    /// Whether it is all zero, which stands for "unknown".
+    /// Whether the id is all zero, which means "unknown".
     pub fn is_nil(self) -> bool {
         self.0 == [0; 16]
     }
 }
 
 impl Id {
-    /// As a UUID is written, with hyphens.
+    /// Returns the id in UUID form, with hyphens.
     pub fn hyphenated(self) -> String {
         let digits = self.to_string();
         format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
@@ -91,7 +95,7 @@ impl fmt::Debug for Id {
     }
 }
 
-/// A text is not an [`Id`].
+/// The error for text that is not an [`Id`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdError;
 
@@ -117,11 +121,11 @@ impl FromStr for Id {
     }
 }
 
-/// Bytes; in JSON lower-case hexadecimal digits.
+/// Bytes, in JSON lower-case hexadecimal digits.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Bytes(pub Vec<u8>);
 
-/// A text is no [`Bytes`].
+/// The error for text that is not valid [`Bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BytesError;
 
@@ -172,7 +176,7 @@ impl From<Vec<u8>> for Bytes {
     }
 }
 
-/// Reads a value from its text.
+/// Deserializes a value from its textual form.
 struct OfText<T>(PhantomData<T>);
 
 impl<T: FromStr<Err: fmt::Display>> de::Visitor<'_> for OfText<T> {
@@ -187,7 +191,7 @@ impl<T: FromStr<Err: fmt::Display>> de::Visitor<'_> for OfText<T> {
     }
 }
 
-/// In JSON these are their texts.
+/// Implements `Serialize` and `Deserialize` through the textual form.
 macro_rules! as_text {
     ($($name:ident)*) => {
         $(

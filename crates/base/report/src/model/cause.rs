@@ -1,4 +1,4 @@
-//! What happened, in a type and a sentence, as servers and people are given it.
+//! The cause of a crash as a type and a sentence, for servers and for people.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -6,11 +6,11 @@ use std::fmt::Write;
 use super::{Crash, CrashFlag, Exception, FaultKind, Hang, Report, Signal};
 use crate::wire::{Access, Language, Monitor};
 
-/// The type of a panic that reached the top of its thread (`coroner`'s panic hook gives it).
+/// The exception type of a panic that reached the top of its thread, set by `coroner`'s panic hook.
 const PANIC_THAT_ENDED_ITS_THREAD: &str = "panic that ended its thread";
 
 impl Exception {
-    /// Its type; where the runtime did not say one, what its language calls an exception.
+    /// The exception's type, or its language's word for an exception if the runtime gave no type.
     pub fn kind(&self) -> String {
         let of_language = match self.language {
             Language::CPP => "C++ exception",
@@ -24,7 +24,7 @@ impl Exception {
 }
 
 impl Crash {
-    /// What it is of: the type that a program gave, the name of a Mach exception or a signal.
+    /// The crash type: the type that the program gave, or the name of a Mach exception or signal.
     pub fn kind(&self) -> String {
         if let Some(name) = &self.exception_type {
             return name.clone();
@@ -49,15 +49,17 @@ impl Crash {
     }
 }
 
-/// What is said of a call of a function without a body.
+/// Message for a call of a pure virtual function.
 pub const PURE_VIRTUAL_CALL: &str = "a pure virtual function was called";
 
 impl Report {
-    /// Whether the C++ library, or Microsoft's, ended the program because a function without a body was called, in a constructor or a destructor.
+    /// Whether the C++ runtime (or Microsoft's) ended the program because of a pure virtual call.
+    ///
+    /// This happens when a constructor or destructor calls a function that has no body.
     pub fn is_pure_virtual_call(&self) -> bool {
         const INNERMOST: usize = 16;
         let exception = self.exceptions.first();
-        // It throws nothing.
+        // A pure virtual call throws no exception.
         if exception.is_some_and(|exception| exception.type_name.is_some()) {
             return false;
         }
@@ -68,7 +70,10 @@ impl Report {
         frames.into_iter().any(|frame| is_it(&frame.function) || is_it(&frame.raw_function))
     }
 
-    /// What `exception`, one of this report's, says. Of a pure virtual call it is that: the exception itself says only that there is none.
+    /// Returns the message of `exception`, which must belong to this report.
+    ///
+    /// For a pure virtual call this is [`PURE_VIRTUAL_CALL`]: the exception itself records only
+    /// that there is none.
     pub fn message_of<'a>(&self, exception: &'a Exception) -> Option<&'a str> {
         match exception.type_name.is_none() && exception.language == Language::CPP && self.is_pure_virtual_call() {
             true => Some(PURE_VIRTUAL_CALL),
@@ -76,7 +81,9 @@ impl Report {
         }
     }
 
-    /// What happened, for people: what the program said of its end comes first, then what the system did.
+    /// The cause in one line, for people.
+    ///
+    /// The program's own message comes first, then what the system reported.
     pub fn cause(&self) -> Option<String> {
         let crash = self.crash.as_ref()?;
         let mut parts: Vec<String> = Vec::new();
@@ -109,13 +116,15 @@ impl Report {
         (!parts.is_empty()).then(|| parts.join(": "))
     }
 
-    /// The same with the sentence of [`Self::explanation`], where there is one: behind what the program said of its end, and in the place of what the
-    /// system did. Of ends that say themselves what they are it is [`Self::cause`].
+    /// [`Self::cause`] with the sentence of [`Self::explanation`], if there is one.
+    ///
+    /// The sentence follows the program's own message and replaces what the system reported. Where
+    /// the message already describes the end, this is [`Self::cause`].
     pub fn explained_cause(&self) -> Option<String> {
         let crash = self.crash.as_ref()?;
         let said = self.said(crash);
         let sentence = self.explanation.as_ref().filter(|explanation| match explanation.kind {
-            // The sentence of an abort has what was said.
+            // The sentence of an abort already contains the message.
             FaultKind::Abort => said.is_none() && self.exceptions.is_empty(),
             kind => kind.is_fault(),
         });
@@ -132,13 +141,14 @@ impl Report {
         Some(parts.join(": "))
     }
 
-    /// What the program, or a library of it, said of its end.
+    /// The last message that the program or one of its libraries left.
     fn said<'a>(&'a self, crash: &'a Crash) -> Option<Cow<'a, str>> {
         if crash.monitor == Monitor::CPP_EXCEPTION && self.is_pure_virtual_call() {
             return Some(Cow::Borrowed(PURE_VIRTUAL_CALL));
         }
-        // What the system or a library left for a crash reporter: `assertion failed: …`, an abort message. What the C library has to say of
-        // an abort is no cause of a fault.
+        // A message that the system or a library left for a crash reporter, such as `assertion
+        // failed: …` or an abort message. The C library's abort message is not the cause of a
+        // fault.
         let died_of = |names: &[&str]| {
             crash.signal.as_ref().and_then(|signal| signal.name).is_some_and(|name| names.contains(&name))
         };
@@ -147,27 +157,31 @@ impl Report {
         let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
         let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
         let said = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty()).map(Cow::Borrowed);
-        // Swift traps after what it has to say, and does not abort. Others don't: what looks like a last word of theirs is an older line.
+        // Swift traps after its message and doesn't abort. For other runtimes, a line on stderr
+        // that looks like a last message is an older one.
         let is_trap = died_of(&["SIGILL", "SIGTRAP"]);
         said.or_else(|| if is_trap { self.last_word(is_last_word_of_swift).map(Cow::Owned) } else { None })
     }
 
-    /// What a C library or a runtime wrote to stderr before it aborted, where the app has the end of that kept: musl's assertions, libc++'s, libc++abi's and
-    /// libstdc++'s last words, Swift's failed checks, Go's panics. Of other libraries the message is in memory ([`Self::abort_message`]).
+    /// The message that a C library or a runtime wrote to stderr before it aborted.
+    ///
+    /// Available if the app keeps the end of its stderr. Covers musl's and libc++'s assertions, the
+    /// last messages of libc++abi and libstdc++, Swift's failed checks and Go's panics. Other
+    /// libraries keep the message in memory ([`Self::abort_message`]).
     pub fn said_on_stderr(&self) -> Option<String> {
         self.last_word(is_last_word)
     }
 
-    /// The last line of stderr that `is` one, with what belongs to it.
+    /// The last line of stderr for which `is` returns true, with the line that belongs to it.
     fn last_word(&self, is: impl Fn(&str) -> bool) -> Option<String> {
-        /// Bytes and lines of the end in which it is looked for: other threads may write there, too.
+        /// Bytes and lines searched at the end of stderr: other threads may write there, too.
         const BYTES: usize = 8 << 10;
         const LINES: usize = 12;
         let kept = self.app_memory.iter().find(|memory| memory.name == "stderr" && memory.address.is_none())?;
         let bytes = kept.bytes.0.get(kept.bytes.0.len().saturating_sub(BYTES)..)?;
         let text = String::from_utf8_lossy(bytes);
         let lines: Vec<&str> = text.lines().map(str::trim_end).filter(|line| !line.is_empty()).collect();
-        // A panic of Go's is followed by the stacks of its goroutines.
+        // A Go panic is followed by the goroutines' stacks.
         let is_goroutine = |line: &&str| line.starts_with("goroutine ");
         let end = lines.iter().position(is_goroutine).unwrap_or(lines.len());
         let last = lines.get(end.saturating_sub(LINES)..end)?;
@@ -176,7 +190,7 @@ impl Report {
         Some(what.map_or_else(|| (*last[place]).to_owned(), |what| format!("{}: {what}", last[place])))
     }
 
-    /// Whether the app dealt with it: not what ended the process, nor the panic that ended a thread.
+    /// Whether the app handled the error: it ended neither the process nor, as a panic, a thread.
     pub fn is_handled(&self) -> bool {
         let Some(crash) = &self.crash else { return false };
         let kind = self.exceptions.first().and_then(|exception| exception.type_name.as_deref());
@@ -189,10 +203,10 @@ fn recrash(crash: &Crash) -> Option<String> {
     crash.has(CrashFlag::Recrash).then(|| "the crash reporter itself crashed".to_owned())
 }
 
-/// How long a hang was.
+/// Describes a hang's duration.
 fn hang_value(crash: &Crash, hang: &Hang) -> String {
     let (lasted, whole) = hang.duration();
-    // Without floating point, whose text is 10 KB that little else here needs.
+    // Avoids floating point, whose formatting adds 10 KB that little else here needs.
     let tenths = (lasted.as_millis() + 50) / 100;
     let seconds = format!("{}.{}", tenths / 10, tenths % 10);
     match (crash.has(CrashFlag::NotFatal), whole) {
@@ -202,12 +216,13 @@ fn hang_value(crash: &Crash, hang: &Hang) -> String {
     }
 }
 
-/// Whether a line of stderr is what a library says before it aborts.
+/// Whether a line of stderr is a library's last message before it aborts.
 fn is_last_word(line: &str) -> bool {
     // musl's `__assert_fail`: expression, file, function and line.
     let is_musl =
         line.strip_prefix("Assertion failed: ").is_some_and(|rest| rest.ends_with(')') && rest.contains(" ("));
-    // libc++: `file:line: assertion … failed: …` since LLVM 15, `file:line: _LIBCPP_ASSERT '…' failed. …` before.
+    // libc++: `file:line: assertion … failed: …` since LLVM 15, `file:line: _LIBCPP_ASSERT '…'
+    // failed. …` before.
     let is_libcpp = line.contains(": assertion ") && line.contains(" failed: ")
         || line.contains(": _LIBCPP_ASSERT '") && line.contains("' failed. ");
     let begins = ["libc++abi: ", "terminate called ", "panic: ", "fatal error: ", "*** "];
@@ -215,7 +230,7 @@ fn is_last_word(line: &str) -> bool {
     is_musl || is_libcpp || is_begun || is_last_word_of_swift(line)
 }
 
-/// Whether it is of Swift's `_assertionFailure`: file and line, kind, and the message if there is one.
+/// Whether a line is from Swift's `_assertionFailure`: file and line, kind, optional message.
 fn is_last_word_of_swift(line: &str) -> bool {
     let kinds = [": Fatal error", ": Precondition failed", ": Assertion failed"];
     line.contains(".swift:") && kinds.iter().any(|kind| line.contains(kind))

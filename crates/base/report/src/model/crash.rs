@@ -1,4 +1,4 @@
-//! What happened, and how writing it down went.
+//! The crash itself, and how writing its report went.
 
 use super::address::{Address, Id};
 use super::frame::{Frame, Skipped};
@@ -11,22 +11,22 @@ use coroner_process::registers::Arch;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::time::Duration;
 
-/// Identity of a report.
+/// A report's identity.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Header {
-    /// Version of the format that it was written in.
+    /// Format version of the report.
     pub format_version: u32,
-    /// The run that died.
+    /// The crashed run's id.
     pub run_id: Id,
-    /// Identity of the event, stable over retries of sending.
+    /// The event's id, stable over retries of sending.
     pub event_id: Id,
     /// Process id.
     pub pid: u32,
-    /// Parent's process id.
+    /// The parent's process id.
     pub ppid: u32,
-    /// Name of the process.
+    /// The process's name.
     pub process_name: String,
     /// Architecture; `None` if this version does not know it.
     #[serde(serialize_with = "arch_name", deserialize_with = "arch_of_name")]
@@ -36,11 +36,11 @@ pub struct Header {
     pub os: Os,
     /// Size of a page in bytes.
     pub page_size: u32,
-    /// Bits of a pointer that are a pointer authentication code.
+    /// Mask of the pointer bits that hold a pointer authentication code.
     pub pointer_auth_mask: Address,
-    /// Version of the Coroner that wrote it.
+    /// Version of the Coroner that wrote the report.
     pub sdk_version: String,
-    /// Start of the process.
+    /// Start time of the process.
     pub process_start: Timestamp,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -57,7 +57,7 @@ fn arch_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc
     Ok([Arch::X86_64, Arch::Aarch64].into_iter().find(|arch| Some(arch.name()) == name.as_deref()))
 }
 
-/// A fact of a crash.
+/// A fact about a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -66,24 +66,24 @@ pub enum CrashFlag {
     StackOverflow,
     /// The crash path itself crashed.
     Recrash,
-    /// The process went on.
+    /// The process continued.
     NotFatal,
-    /// The stack pointer was in no readable memory.
+    /// The stack pointer pointed to no readable memory.
     BadStackPointer,
-    /// A child after `fork`.
+    /// The process was a child after `fork`.
     ForkChild,
 }
 
-/// What happened.
+/// The crash: time, monitor, signal or Mach exception, thread and message.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Crash {
-    /// When.
+    /// Time of the crash.
     pub time: Timestamp,
-    /// When: nanoseconds since install, by the monotonic clock.
+    /// Nanoseconds since install, by the monotonic clock.
     pub since_install_ns: u64,
-    /// What noticed it.
+    /// The monitor that noticed the crash.
     pub monitor: Monitor,
     /// The signal, if there was one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,19 +93,19 @@ pub struct Crash {
     pub mach: Option<Mach>,
     /// The thread that crashed.
     pub tid: u64,
-    /// Facts that are true.
+    /// Facts that hold for this crash.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flags: Vec<CrashFlag>,
-    /// What the faulting instruction did to memory.
+    /// The faulting instruction's memory access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<Access>,
-    /// The address that the fault is about.
+    /// The address of the fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// Other threads that crashed while this report was written.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub concurrent_crashes: Vec<ConcurrentCrash>,
-    /// The message of an abort, an assertion, a panic.
+    /// The message of an abort, an assertion or a panic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Type of the uncaught exception.
@@ -114,7 +114,7 @@ pub struct Crash {
     /// Source location of a panic or an assertion: `file:line:column`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
-    /// The hang, if the report is of one: `tid` is then the thread that did not answer.
+    /// The hang, if this is a hang report; `tid` is then the unresponsive thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hang: Option<Hang>,
     /// Keys of a later version.
@@ -122,17 +122,22 @@ pub struct Crash {
     pub extra: Extra,
 }
 
-/// A thread that did not answer. Times are those in which the process ran: neither suspension nor the system's sleep counts.
+/// A thread that did not respond.
+///
+/// Durations count only the time in which the process ran: neither suspension nor system sleep
+/// counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Hang {
-    /// Which hang of the run it is, 0 being the first.
+    /// Index of the hang in its run, from 0.
     pub number: u8,
-    /// How long it had lasted when the report was begun.
+    /// Nanoseconds that the hang had lasted when the report was begun.
     pub lasted_ns: u64,
-    /// How long it lasted in all, once it ended: of the run state, so known where that is. Without it, it was still going on
-    /// when the process ended.
+    /// Total duration in nanoseconds, once the hang ended.
+    ///
+    /// Taken from the run state, so present only if that is available. If absent, the hang was
+    /// still in progress when the process ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ns: Option<u64>,
     /// Keys of a later version.
@@ -141,45 +146,49 @@ pub struct Hang {
 }
 
 impl Hang {
-    /// How long it lasted, as far as that is known, and whether it is known to the end.
+    /// Returns the duration as far as it is known, and whether it is the total.
     pub fn duration(&self) -> (Duration, bool) {
         (Duration::from_nanos(self.duration_ns.unwrap_or(self.lasted_ns)), self.duration_ns.is_some())
     }
 }
 
 impl Crash {
-    /// Whether `flag` is true.
+    /// Whether `flag` is set.
     pub fn has(&self, flag: CrashFlag) -> bool {
         self.flags.contains(&flag)
     }
 
-    /// Whether it is a fault whose address the processor or the kernel does not say: `SI_KERNEL` on Linux (on x86_64 a non-canonical
-    /// address, a privileged instruction, a breakpoint), `EXC_I386_GPFLT` on Darwin, an access violation at no address on Windows.
+    /// Whether this is a fault whose address neither the processor nor the kernel reports.
+    ///
+    /// These are `SI_KERNEL` on Linux (on x86_64 a non-canonical address, a privileged instruction
+    /// or a breakpoint), `EXC_I386_GPFLT` on Darwin, and an access violation without an address on
+    /// Windows.
     pub fn is_address_unknown(&self) -> bool {
         let by_kernel = self
             .signal
             .as_ref()
             .is_some_and(|s| s.code_name == Some("SI_KERNEL") || s.name == Some("EXCEPTION_ACCESS_VIOLATION"));
-        // `EXC_BAD_ACCESS` and `EXC_I386_GPFLT` of <mach/exception_types.h> and <mach/i386/exception.h>.
+        // `EXC_BAD_ACCESS` and `EXC_I386_GPFLT` from <mach/exception_types.h> and
+        // <mach/i386/exception.h>.
         let by_mach = self.mach.as_ref().is_some_and(|mach| (mach.exception, mach.code) == (1, 13));
         self.address.is_none() && (by_kernel || by_mach)
     }
 }
 
-/// A POSIX signal; on Windows an exception, or a signal of the C runtime.
+/// A POSIX signal; on Windows an exception or a signal of the C runtime.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Signal {
-    /// Its number on the system that the report is from; of an exception of Windows its code.
+    /// Signal number on the report's system, or the code of a Windows exception.
     pub number: i32,
-    /// Its name, such as `SIGSEGV` or `EXCEPTION_ACCESS_VIOLATION`.
+    /// Signal name, such as `SIGSEGV` or `EXCEPTION_ACCESS_VIOLATION`.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
     /// `si_code`.
     pub code: i32,
-    /// The code's name, such as `SEGV_MAPERR`.
+    /// Name of the code, such as `SEGV_MAPERR`.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_name: Option<&'static str>,
@@ -188,26 +197,26 @@ pub struct Signal {
     /// `si_addr`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// Who sent it.
+    /// Process id of the sender.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_pid: Option<u32>,
-    /// The sender's user.
+    /// User id of the sender.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sender_uid: Option<u32>,
-    /// x86_64: number of the exception vector.
+    /// Number of the exception vector (x86_64).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trap_number: Option<u64>,
-    /// x86_64: the exception's error code; arm64: the exception syndrome.
+    /// The exception's error code (x86_64) or the exception syndrome (arm64).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_code: Option<u64>,
-    /// SIGSYS: the system call.
+    /// The system call of a SIGSYS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall: Option<i32>,
-    /// The system call's name, such as `openat`.
+    /// Name of the system call, such as `openat`.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_name: Option<&'static str>,
-    /// The system call's architecture (`AUDIT_ARCH_…`), where it is not the process's own.
+    /// The system call's architecture (`AUDIT_ARCH_…`) if it is not the process's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_arch: Option<u32>,
     /// Keys of a later version.
@@ -216,7 +225,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Fills in the names that the numbers have on `os`.
+    /// Fills in the names of the numbers on `os`.
     pub(crate) fn name_for(&mut self, os: Os, arch: Option<Arch>) {
         self.name = names::signal_name(os, self.number);
         self.code_name = names::signal_code_name(os, self.number, self.code);
@@ -231,19 +240,19 @@ impl Signal {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Mach {
-    /// Its number.
+    /// Exception number.
     pub exception: i32,
-    /// Its name, such as `EXC_BAD_ACCESS`.
+    /// Exception name, such as `EXC_BAD_ACCESS`.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
-    /// The code.
+    /// Exception code.
     pub code: i64,
-    /// The code's name, such as `KERN_INVALID_ADDRESS`.
+    /// Name of the code, such as `KERN_INVALID_ADDRESS`.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code_name: Option<&'static str>,
-    /// The subcode.
+    /// Exception subcode.
     pub subcode: i64,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -251,13 +260,13 @@ pub struct Mach {
 }
 
 impl Mach {
-    /// Fills in the names that the numbers have.
+    /// Fills in the names of the numbers.
     pub(super) fn name(&mut self) {
         self.name = names::mach_exception_name(self.exception);
         self.code_name = names::mach_code_name(self.exception, self.code);
     }
 
-    /// An exception by its number and codes, with their names.
+    /// Returns the exception with the given number and codes, with their names.
     pub fn of(exception: i32, code: i64, subcode: i64) -> Mach {
         let mut mach = Mach { exception, code, subcode, ..Mach::default() };
         mach.name();
@@ -265,22 +274,22 @@ impl Mach {
     }
 }
 
-/// Another thread that crashed.
+/// Another thread that crashed while the report was written.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ConcurrentCrash {
-    /// The thread.
+    /// The thread that crashed.
     pub tid: u64,
-    /// Its signal.
+    /// Signal number.
     pub signal: i32,
-    /// The signal's name.
+    /// Signal name.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
-    /// Its `si_code`.
+    /// `si_code` of the signal.
     pub code: i32,
-    /// Its `si_addr`.
+    /// `si_addr` of the signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
     /// Nanoseconds after the first crash.
@@ -291,25 +300,27 @@ pub struct ConcurrentCrash {
     pub extra: Extra,
 }
 
-/// An exception of a language's runtime.
+/// An exception of a language runtime.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Exception {
     /// The language.
     pub language: Language,
-    /// Its type.
+    /// Type of the exception.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub type_name: Option<String>,
-    /// The type as its runtime named it, where [`Self::type_name`] is the source's name by now: C++ mangles them.
+    /// The type as the runtime named it, if [`Self::type_name`] is the source's name.
+    ///
+    /// C++ mangles type names, for example.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw_type_name: Option<String>,
-    /// `what()`, the reason, the panic message.
+    /// `what()`, the reason, or the panic message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// The thread that threw it.
+    /// The thread that threw the exception.
     pub tid: u64,
-    /// `file:line:column`.
+    /// Source location: `file:line:column`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
     /// The `userInfo` of an `NSException`, described.
@@ -317,7 +328,7 @@ pub struct Exception {
     pub user_info: Option<String>,
     /// Stack of the throw, innermost first.
     pub frames: Vec<Frame>,
-    /// Where frames were left out.
+    /// Where frames were left out of `frames`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
     /// Keys of a later version.
@@ -330,7 +341,7 @@ pub struct Exception {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Annotation {
-    /// Where it was found.
+    /// Place where the text was found.
     pub source: String,
     /// The text.
     pub text: String,
@@ -339,28 +350,28 @@ pub struct Annotation {
     pub extra: Extra,
 }
 
-/// A fault of the crash path itself.
+/// A fault in the crash path itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Fault {
     /// The section that was being written.
     pub section: SectionKind,
-    /// The signal of the fault.
+    /// Signal number of the fault.
     pub signal: i32,
-    /// The signal's name.
+    /// Signal name.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'static str>,
-    /// Its `si_code`.
+    /// `si_code` of the signal.
     pub code: i32,
-    /// The address that could not be used.
+    /// The address that could not be accessed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// Where the crash path was.
+    /// Program counter of the crash path.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pc: Option<Address>,
-    /// The thread that was being read.
+    /// The thread whose data was being read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u64>,
     /// Keys of a later version.
@@ -373,21 +384,21 @@ pub struct Fault {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct End {
-    /// Whether everything that was asked for is there.
+    /// Whether the report contains everything that was requested.
     pub complete: bool,
-    /// Whether the deadline ended the report.
+    /// Whether the deadline cut the report short.
     pub deadline: bool,
     /// Nanoseconds from the fault to the last section.
     pub total_ns: u64,
-    /// How long each phase took.
+    /// Duration of each phase.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub phases: Vec<PhaseDuration>,
-    /// What was left out.
+    /// Elements that were left out, by section kind.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<SectionCount>,
-    /// Threads of the process.
+    /// Number of threads in the process.
     pub threads: u64,
-    /// Threads whose registers are in the report.
+    /// Number of threads whose registers are in the report.
     pub threads_captured: u64,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
@@ -401,22 +412,22 @@ impl End {
     }
 }
 
-/// How long a phase took.
+/// Duration of a phase of the crash path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PhaseDuration {
     /// The phase.
     pub phase: Phase,
-    /// Nanoseconds.
+    /// Duration in nanoseconds.
     pub ns: u64,
 }
 
-/// A number of elements of a kind of section.
+/// A number of elements of one section kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SectionCount {
-    /// The kind.
+    /// The section kind.
     pub section: SectionKind,
-    /// How many.
+    /// Number of elements.
     pub count: u64,
 }

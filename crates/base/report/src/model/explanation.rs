@@ -1,5 +1,8 @@
-//! Why a process died, as far as its report says: filled in by the crate `coroner-explain`, as a symbolicator fills in names. No file
-//! of a crash has it, and what was delivered with one is explained anew where it is shown: an old report gains when the analysis does.
+//! Why a process died, as far as its report shows.
+//!
+//! The crate `coroner-explain` fills this in, as a symbolicator fills in names. Crash report files
+//! never contain it, and explanations delivered with a report are recomputed when it is shown, so
+//! old reports benefit from better analysis.
 
 use super::address::{Address, Bytes};
 use super::fault_kind::FaultKind;
@@ -7,75 +10,85 @@ use super::lock_wait::LockWait;
 use crate::wire::Access;
 use serde::{Deserialize, Serialize};
 
-/// Why a process died. Field names of the JSON form are stable; new ones may come. What is not known is left out.
+/// Why a process died.
+///
+/// Field names of the JSON form are stable; fields may be added. Unknown values are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Explanation {
     /// The cause in one sentence: one line, without a full stop.
     pub headline: String,
-    /// What kind of end it was.
+    /// Kind of fault or end.
     pub kind: FaultKind,
     /// How far [`Self::kind`] and [`Self::operand`] can be trusted.
     pub certainty: Certainty,
-    /// What the instruction did to memory.
+    /// The instruction's memory access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<MemoryAccess>,
-    /// The function in which it happened; of a jump to where no code is, the one that jumped.
+    /// The function in which it happened.
+    ///
+    /// For a jump to an address without code, the function that jumped.
     pub function: Option<String>,
     /// The instruction at which the thread stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instruction: Option<Instruction>,
-    /// Of a jump to where no code is: the call that led there.
+    /// The call that led to an address without code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub call: Option<Instruction>,
     /// The operand that was bad.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operand: Option<BadOperand>,
-    /// What set the register of [`Self::operand`], where every way to the instruction comes by there.
+    /// The instruction that set the register of [`Self::operand`].
+    ///
+    /// Present if every path to the fault passes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_set: Option<LastSet>,
-    /// What the bad value is in the source, by debug information.
+    /// The source variable that held the bad value, from debug information.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub variable: Option<SourceValue>,
-    /// Of a stack overflow: what repeats.
+    /// The repeating calls of a stack overflow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recursion: Option<Recursion>,
-    /// A return address that was overwritten, where the thread has a hardware shadow stack that says so.
+    /// An overwritten return address, if the thread's hardware shadow stack reveals one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overwritten_return: Option<OverwrittenReturn>,
-    /// Of a bad address, what one flipped bit might have made it of, the likeliest first.
+    /// Good addresses that differ from the bad one by a single bit, the likeliest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bit_flips: Vec<BitFlip>,
     /// Where the code that ran differs from the image's file.
     pub code_change: Option<CodeChange>,
-    /// What the thread waits for that crashed or does not answer, as a sentence: `thread 3 waits for thread 7, which waits for thread 3`.
+    /// What the crashed or unresponsive thread waits for, as a sentence.
+    ///
+    /// Example: `thread 3 waits for thread 7, which waits for thread 3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Of a hang: where its thread spent the time while it lasted, as a sentence: `93 % in save, blocked in fdatasync`.
+    /// Where the hung thread spent the time of the hang, as a sentence.
+    ///
+    /// Example: `93 % in save, blocked in fdatasync`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<String>,
-    /// What the threads wait for, and who has it.
+    /// What the threads wait for, and which threads hold it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<LockWait>,
-    /// Threads that wait for each other for good: each for the next, the last for the first.
+    /// Threads that wait for each other forever: each for the next, the last for the first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deadlocks: Vec<Vec<u64>>,
-    /// What else is known, each a sentence.
+    /// Other known facts, one sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub facts: Vec<String>,
 }
 
-/// A return address on the stack that is not the one that the call pushed, which the shadow stack still has.
+/// A return address on the stack that differs from the one that the shadow stack still holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct OverwrittenReturn {
-    /// The frame whose return address it is, from 0.
+    /// Index of the frame whose return address it is, from 0.
     pub frame: usize,
-    /// Where it leads now.
+    /// Address that the overwritten return address leads to.
     pub leads_to: Address,
-    /// Where the call was to return to.
+    /// Address that the call was to return to.
     pub was: Address,
 }
 
@@ -85,18 +98,21 @@ pub struct OverwrittenReturn {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Certainty {
-    /// What is recorded says it: the system, or the address by the instruction's operand, which is the one that the processor gave.
+    /// The recorded data proves the statement.
+    ///
+    /// Either the system reports it, or the operand's address equals the one that the processor
+    /// reported.
     Certain,
-    /// What is recorded agrees with it, and might agree with something else.
+    /// The recorded data agrees with the statement, but may also agree with another.
     Possible,
-    /// Nothing was found that says it.
+    /// Nothing was found that supports a statement.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl Certainty {
-    /// As in JSON.
+    /// The name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Certainty::Certain => "certain",
@@ -106,88 +122,93 @@ impl Certainty {
     }
 }
 
-/// What an instruction did to memory.
+/// An instruction's memory access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct MemoryAccess {
-    /// Whether it read, wrote, or fetched an instruction. `None` if it reads and writes and the processor does not say at which it stopped.
+    /// Kind of access: read, write or instruction fetch.
+    ///
+    /// `None` if the instruction reads and writes and the processor doesn't report which of them
+    /// failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<Access>,
-    /// How many bytes. `None` of instructions whose width is not fixed.
+    /// Width in bytes; `None` for instructions without a fixed width.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
-    /// The address.
+    /// The accessed address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
 }
 
-/// An instruction.
+/// A machine instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Instruction {
-    /// Its address.
+    /// Address of the instruction.
     pub address: Address,
-    /// As assembly language: Intel's syntax on x86_64.
+    /// Assembly text, in Intel syntax on x86_64.
     pub text: String,
 }
 
-/// The operand that could not be used: `value + index * scale + displacement` is the address.
+/// The operand that was bad: its address is `value + index * scale + displacement`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BadOperand {
-    /// As the instruction has it, such as `[rax+8]`.
+    /// The operand as the instruction has it, such as `[rax+8]`.
     pub text: String,
-    /// The register that held the bad value; `None` if it may be one or the other.
+    /// The register that held the bad value; `None` if it may be either of two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub register: Option<String>,
     /// The value of that register.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Address>,
-    /// What the instruction adds to the registers: with a structure's address in the register, the offset of a field.
+    /// The constant that the instruction adds to the registers.
+    ///
+    /// If the register holds a structure's address, this is a field's offset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub displacement: Option<i64>,
-    /// The other register, where the operand has two.
+    /// The second register, if the operand has two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<Index>,
-    /// Who fills memory with what the register held.
+    /// The allocator or compiler that fills memory with the register's value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
 }
 
-/// What set a register to the value that was bad.
+/// The instruction that set a register to the bad value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LastSet {
     /// The instruction, in the function that crashed.
     pub instruction: Instruction,
-    /// Whether it is a call, which returned the value.
+    /// Whether the instruction is a call that returned the value.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_returned: bool,
-    /// Of a call: what was called, if it has a name.
+    /// Name of the called function, if the instruction is a call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
     /// Source file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Line in it, from 1.
+    /// Line in the source file, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
 }
 
-/// A value that the source has a name for.
+/// A value that has a name in the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct SourceValue {
-    /// The variable, or the field of one: `row->pixels`.
+    /// The variable or its field, such as `row->pixels`.
     pub name: String,
-    /// What it held.
+    /// The value of the variable.
     pub value: Address,
-    /// What of it was accessed: `row->pixels->width`. `None` if that is not known.
+    /// The accessed part of the variable, such as `row->pixels->width`, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accessed: Option<String>,
 }
@@ -197,66 +218,66 @@ pub struct SourceValue {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Index {
-    /// The register.
+    /// Name of the register.
     pub register: String,
-    /// Its value.
+    /// Value of the register.
     pub value: Address,
-    /// What the value is multiplied by.
+    /// Factor that the value is multiplied by.
     pub scale: u32,
 }
 
-/// An address that differs from a bad one by one bit, and is good.
+/// A good address that differs from a bad one by a single bit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct BitFlip {
     /// The good address.
     pub address: Address,
-    /// Which bit it is, 0 the lowest.
+    /// Index of the flipped bit, 0 being the lowest.
     pub bit: u32,
-    /// What is at the good address: `the stack of thread 7`.
+    /// Memory at the good address, such as `the stack of thread 7`.
     pub place: String,
 }
 
-/// How code that ran differs from the image's file.
+/// A difference between the code that ran and the image's file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CodeChange {
-    /// The first byte that differs.
+    /// Address of the first byte that differs.
     pub address: Address,
-    /// What that may be.
+    /// Probable kind of the change.
     pub kind: CodeChangeKind,
     /// The bytes that ran.
     pub found: Bytes,
-    /// Those of the file.
+    /// The bytes in the file.
     pub expected: Bytes,
 }
 
-/// What a difference of code may be.
+/// Kind of a difference between code in memory and in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CodeChangeKind {
-    /// One bit alone differs: memory that failed, or a stray write.
+    /// A single bit differs: memory failed, or a stray write hit it.
     OneBit,
-    /// A breakpoint instruction, as debuggers and probes write it.
+    /// A breakpoint instruction, as written by debuggers and probes.
     Breakpoint,
-    /// A patch, a hook, another build.
+    /// A patch, a hook or another build.
     #[serde(other)]
     Other,
 }
 
-/// What repeats on a stack that has overflowed.
+/// The calls that repeat on a stack that has overflowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Recursion {
-    /// The functions of one round, the innermost first.
+    /// The functions of one round, innermost first.
     pub functions: Vec<String>,
-    /// How many rounds the report counts.
+    /// Number of rounds that the report counts.
     pub rounds: u64,
-    /// Bytes of stack that one round takes, on average.
+    /// Average bytes of stack per round.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }

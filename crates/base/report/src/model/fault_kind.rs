@@ -1,10 +1,10 @@
-//! Kinds of ends.
+//! Kinds of faults and other ends of a process.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! fault_kinds {
     ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// What kind of end it was. What each rests on is in `docs/explanations.md`.
+        /// The kind of fault or end. See `docs/explanations.md` for the evidence of each.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(rename_all = "snake_case")]
@@ -14,14 +14,14 @@ macro_rules! fault_kinds {
         }
 
         impl FaultKind {
-            /// For people, in a few words.
+            /// The kind in a few words, for people.
             pub fn words(self) -> &'static str {
                 match self {
                     $(FaultKind::$name => $text,)*
                 }
             }
 
-            /// As in JSON: `null_pointer`.
+            /// The name in JSON, such as `null_pointer`.
             pub fn name(self) -> String {
                 let mut name = String::new();
                 for letter in format!("{self:?}").chars() {
@@ -33,7 +33,9 @@ macro_rules! fault_kinds {
                 name
             }
 
-            /// Whether the processor or the kernel stopped a thread for what it did: neither the program nor another process asked for the end.
+            /// Whether the processor or the kernel stopped a thread for what it did.
+            ///
+            /// False if the program itself or another process requested the end.
             pub fn is_fault(self) -> bool {
                 use FaultKind as K;
                 !matches!(
@@ -46,75 +48,81 @@ macro_rules! fault_kinds {
 }
 
 fault_kinds! {
-    /// A null pointer was used, or a field or an element by one.
+    /// A null pointer was used, or a field or element was accessed through one.
     NullPointer = "null pointer",
-    /// An address within the first 64 KiB or the last 4 KiB, by a register that was not 0.
+    /// An address in the first 64 KiB or the last 4 KiB, from a register that was not 0.
     NearNull = "address near null",
-    /// An address that the processor can't have: its upper bits are no sign extension of the others.
+    /// A non-canonical address: its upper bits are not a sign extension of the others.
     NonCanonical = "non-canonical address",
-    /// A register holds what allocators and compilers fill memory with that has no value (any more).
+    /// A register holds a fill pattern of allocators or compilers.
+    ///
+    /// They write such patterns to memory that has no value yet, or no longer has one.
     PoisonedPointer = "fill pattern used as a pointer",
-    /// An address at which nothing is mapped, and of which no more is known.
+    /// An address at which nothing is mapped and about which nothing else is known.
     Unmapped = "address where nothing is mapped",
-    /// Memory that is mapped does not allow the access.
+    /// The memory is mapped but doesn't allow the access.
     AccessDenied = "access that the memory does not allow",
-    /// Memory that is mapped and that nobody may access: a guard page below a stack or beside an allocation, or addresses that were reserved.
+    /// Mapped memory that allows no access.
+    ///
+    /// Such memory is a guard page below a stack or beside an allocation, or reserved addresses.
     GuardPage = "guard page or reserved memory",
-    /// A write to a segment of an image, or another mapping, that may only be read.
+    /// A write to a read-only image segment or another read-only mapping.
     WriteToReadOnly = "write to read-only memory",
-    /// A jump to memory that is mapped and may not be executed.
+    /// A jump to mapped memory that is not executable.
     ExecuteOfData = "jump to memory that is no code",
     /// A jump or call to the null address, or near it.
     JumpToNull = "call of a null pointer",
     /// A jump or call to an address at which nothing is mapped.
     JumpToNowhere = "jump to an address where nothing is mapped",
-    /// A function returned to where no code is: its return address was overwritten, or its stack pointer was wrong.
+    /// A function returned to an address without code.
+    ///
+    /// Its return address was overwritten, or its stack pointer was wrong.
     BadReturn = "return to an address that is no code",
     /// The stack had no room left.
     StackOverflow = "stack overflow",
-    /// A mapped file has no bytes there, being shorter than its mapping, or they can't be read.
+    /// A mapped file is shorter than its mapping, or its bytes can't be read.
     TruncatedMapping = "mapped file without bytes there",
-    /// Memory whose content is lost by a failure of the hardware.
+    /// Memory whose content was lost in a hardware failure.
     MemoryFailure = "memory that failed",
-    /// An address that is not aligned as the instruction needs it.
+    /// An address that is not aligned as the instruction requires.
     Unaligned = "unaligned address",
     /// An integer was divided by zero.
     DivisionByZero = "integer division by zero",
-    /// A quotient that has no room in its register.
+    /// A quotient that doesn't fit in its register.
     DivisionOverflow = "integer division overflow",
-    /// One of these two: the divisor is not in the report.
+    /// Division by zero or division overflow: the divisor is not in the report.
     DivisionError = "integer division by zero, or its overflow",
     /// A floating-point operation whose exception is enabled.
     FloatingPoint = "floating-point exception",
-    /// An instruction that compilers put where a program must not go on.
+    /// A trap instruction that compilers place where a program must not continue.
     Trap = "trap instruction",
     /// A breakpoint instruction, without a debugger.
     Breakpoint = "breakpoint instruction",
-    /// Bytes that are no instruction, or none of this processor.
+    /// Bytes that are not an instruction, or not one of this processor.
     IllegalInstruction = "illegal instruction",
     /// An instruction that only the kernel may use.
     PrivilegedInstruction = "privileged instruction",
-    /// A pointer's authentication, a shadow stack or a landing pad said that control flow was tampered with.
+    /// A failed control-flow check: pointer authentication, shadow stack or landing pad.
     ControlFlow = "control-flow check that failed",
-    /// arm64 MTE: a pointer's tag was not its memory's.
+    /// A pointer's tag didn't match its memory's tag (arm64 MTE).
     TagMismatch = "memory tag mismatch",
     /// The allocator found its own data overwritten.
     HeapCorruption = "heap corruption",
-    /// The program ended itself: `abort`, a failed assertion, a check of the C library.
+    /// The program ended itself: `abort`, a failed assertion or a check of the C library.
     Abort = "abort",
-    /// A panic of Rust.
+    /// A Rust panic.
     Panic = "panic",
-    /// An exception that nobody caught.
+    /// An uncaught exception.
     Exception = "uncaught exception",
-    /// A system call that a filter refused.
+    /// A system call that a filter rejected.
     SystemCall = "system call that is not allowed",
     /// A process, maybe this one, sent the signal.
     SentSignal = "signal that was sent",
-    /// A thread did not answer.
+    /// A thread did not respond.
     Hang = "hang",
-    /// The app asked for the report.
+    /// The app requested the report.
     Requested = "report that the app asked for",
-    /// What the report says is not enough to tell.
+    /// The report doesn't contain enough to determine the kind.
     #[default]
     #[serde(other)]
     Unknown = "unknown",

@@ -1,22 +1,23 @@
-//! A frame of a stack, with the functions that were inlined there.
+//! Stack frames, with the functions that were inlined into them.
 
 use super::address::{Address, RelativeAddress};
 use crate::wire::{AddressKind, FoundBy};
 use serde::{Deserialize, Serialize};
 
-/// A frame of a stack.
+/// A stack frame.
 ///
-/// The first five fields are what the crash path wrote. The others are filled in at the next launch: `module` and
-/// `module_offset` by [`Report::attribute_frames`](super::Report::attribute_frames), the rest by a symbolicator.
+/// The crash path writes the first five fields. The others are filled in at the next launch:
+/// `module` and `module_offset` by [`Report::attribute_frames`](super::Report::attribute_frames),
+/// the rest by a symbolicator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Frame {
-    /// The address. To look a name up use [`lookup_address`](Self::lookup_address).
+    /// The frame's address. To look up a name, use [`lookup_address`](Self::lookup_address).
     pub address: Address,
-    /// How it was found.
+    /// How the frame was found.
     pub found_by: FoundBy,
-    /// What the address is.
+    /// Kind of the address: instruction or return address.
     pub address_kind: AddressKind,
     /// The stack pointer in this frame.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -24,38 +25,41 @@ pub struct Frame {
     /// The canonical frame address: the caller's stack pointer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cfa: Option<Address>,
-    /// Path of the image that holds it.
+    /// Path of the image that contains the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// The address relative to that image's load address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module_offset: Option<RelativeAddress>,
-    /// The function, demangled. With inlined frames this is the outermost one, the function that the code belongs to.
+    /// The function, demangled. With inlined frames this is the outermost one, which the code
+    /// belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// The symbol, as the symbol table has it.
+    /// The symbol as it is in the symbol table.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw_function: Option<String>,
-    /// The name is the one that the process found as it died ([`SymbolName`](super::SymbolName)): the nearest that its own
-    /// images' symbol tables have, without inlined calls. No symbol file had a better one.
+    /// Whether the name is one that the dying process found ([`SymbolName`](super::SymbolName)).
+    ///
+    /// Such a name is the nearest symbol in the process's own images, without inlined calls. It
+    /// remains if no symbol file has a better one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub named_in_process: bool,
-    /// Where the function starts.
+    /// Start address of the function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol_address: Option<Address>,
-    /// Source file. With inlined frames: of the call of the outermost inlined function.
+    /// Source file. With inlined frames, the file that calls the outermost inlined function.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// Line in it, from 1.
+    /// Line in the source file, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<u32>,
     /// Column, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<u32>,
-    /// Functions inlined here, innermost first; the last was inlined into `function`.
+    /// Functions inlined here, innermost first; the last one was inlined into `function`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub inlined: Vec<InlinedFrame>,
-    /// Whether it is the app's own code.
+    /// Whether the frame is the app's own code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_app: Option<bool>,
 }
@@ -65,10 +69,10 @@ pub struct Frame {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct InlinedFrame {
-    /// Its name, demangled.
+    /// Name of the function, demangled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub function: Option<String>,
-    /// Its name, mangled.
+    /// Name of the function, mangled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub raw_function: Option<String>,
     /// Source file.
@@ -83,8 +87,10 @@ pub struct InlinedFrame {
 }
 
 impl Frame {
-    /// The address whose name and line are this frame's: of a return address the byte before it, which belongs to the
-    /// call (the call may be the last instruction of its function).
+    /// The address whose name and line are this frame's.
+    ///
+    /// For a return address this is the byte before it, which belongs to the call: the call may be
+    /// the last instruction of its function.
     pub fn lookup_address(&self) -> Address {
         if self.address_kind == AddressKind::INSTRUCTION {
             self.address
@@ -93,8 +99,9 @@ impl Frame {
         }
     }
 
-    /// How far the frame can be trusted, in the words of Breakpad and Sentry: `context`, `cfi`, `fp`, `prewalked` or
-    /// `scan`.
+    /// How far the frame can be trusted, in the terms of Breakpad and Sentry.
+    ///
+    /// One of `context`, `cfi`, `fp`, `prewalked` and `scan`.
     pub fn trust(&self) -> &'static str {
         match self.found_by {
             FoundBy::CONTEXT => "context",
@@ -111,12 +118,12 @@ impl Frame {
     }
 }
 
-/// Frames that are not in the report.
+/// Frames that were left out of the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Skipped {
-    /// How many of the report's frames come before them.
+    /// Number of the report's frames that come before the omitted ones.
     pub after: usize,
-    /// How many they are.
+    /// Number of omitted frames.
     pub count: u64,
 }

@@ -11,22 +11,26 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Image {
-    /// Format.
+    /// Format of the image.
     pub kind: ImageKind,
-    /// Where it was loaded from.
+    /// Path that the image was loaded from.
     pub path: String,
-    /// Where its first segment starts.
+    /// Address of the first segment.
     pub load_address: Address,
-    /// What was added to the addresses in the file.
+    /// Difference between the addresses in memory and in the file.
     pub slide: Address,
-    /// Bytes from its first segment's start to its last one's end.
+    /// Bytes from the start of the first segment to the end of the last.
     pub size: u64,
-    /// Its code.
+    /// Range of the image's code.
     pub text: TextRange,
-    /// GNU build id or `LC_UUID`, or what stands for one of a PE image (`coroner_report::wire::Image::build_id`); empty where it has none.
+    /// GNU build id or `LC_UUID`, or the equivalent of a PE image; empty if the image has none.
+    ///
+    /// For PE see `coroner_report::wire::Image::build_id`.
     pub build_id: Bytes,
-    /// What stands for the build id of an ELF image that has none, where its file was found: 16 bytes, derived from its code
-    /// (`coroner_symbols::identify_images`). No report file has it.
+    /// Substitute for the build id of an ELF image that has none: 16 bytes derived from its code.
+    ///
+    /// Computed by `coroner_symbols::identify_images` if the image's file is found. No report file
+    /// contains it.
     #[serde(skip_serializing_if = "<[u8]>::is_empty")]
     pub text_id: Bytes,
     /// Loaded segments.
@@ -35,15 +39,17 @@ pub struct Image {
     /// Sources of unwind rules.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unwind: Vec<UnwindSection>,
-    /// Whether it is the program itself.
+    /// Whether the image is the program itself.
     pub is_main: bool,
-    /// Whether its file was replaced or deleted while the process ran: a file at its path is not the one that ran.
+    /// Whether the image's file was replaced or deleted while the process ran.
+    ///
+    /// If so, the file at its path is not the one that ran.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub replaced: bool,
-    /// Its version.
+    /// Version of the image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Mach-O: CPU type and subtype.
+    /// CPU type and subtype (Mach-O).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<(i32, i32)>,
     /// Keys of a later version.
@@ -52,8 +58,9 @@ pub struct Image {
 }
 
 impl Image {
-    /// Whether `address` is in the image's memory: in one of its segments, or, where those are not known, between its
-    /// start and its end.
+    /// Whether `address` is in one of the image's segments.
+    ///
+    /// If the segments are not known, whether it is between the image's start and end.
     pub fn contains(&self, address: Address) -> bool {
         if self.segments.is_empty() {
             return address.0.wrapping_sub(self.load_address.0) < self.size;
@@ -66,25 +73,25 @@ impl Image {
         address.0.wrapping_sub(self.slide.0)
     }
 
-    /// The last component of its path.
+    /// The last component of the image's path.
     pub fn name(&self) -> &str {
         let is_separator = |letter| letter == '/' || (letter == '\\' && self.kind == ImageKind::PE);
         self.path.rsplit(is_separator).next().unwrap_or(&self.path)
     }
 
-    /// What its debug information is found by: the build id, else what stands for one; empty without either.
+    /// Key for finding debug information: the build id, else its substitute, else empty.
     pub fn identity(&self) -> &Bytes {
         if self.build_id.is_empty() { &self.text_id } else { &self.build_id }
     }
 
-    /// The debug id: the identity of the image's debug information as Breakpad and Sentry write it, a UUID with
-    /// hyphens.
+    /// The debug id: a UUID with hyphens that identifies debug information for Breakpad and Sentry.
     ///
-    /// For Mach-O the `LC_UUID`; for ELF the first 16 bytes of the build id (zero-filled if shorter) read as a
-    /// little-endian GUID, as Breakpad's `ConvertIdentifierToUUIDString` does, or of what stands for it. `None` without
-    /// [`identity`](Self::identity).
+    /// For Mach-O this is the `LC_UUID`. For ELF it is the first 16 bytes of the build id or its
+    /// substitute (zero-filled if shorter), read as a little-endian GUID like Breakpad's
+    /// `ConvertIdentifierToUUIDString` does. `None` without [`identity`](Self::identity).
     ///
-    /// For PE the GUID of its CodeView data, and behind it their age in hexadecimal; `None` without such data.
+    /// For PE it is the GUID of the CodeView data followed by their age in hexadecimal; `None`
+    /// without such data.
     pub fn debug_id(&self) -> Option<String> {
         let is_pe = self.kind == ImageKind::PE;
         let code_view = if is_pe { self.code_view() } else { None };
@@ -113,15 +120,16 @@ impl Image {
         ))
     }
 
-    /// Of a PE image: GUID and age of its CodeView data.
+    /// GUID and age of a PE image's CodeView data.
     fn code_view(&self) -> Option<(&[u8], u32)> {
         let (_, rest) = self.build_id.split_first_chunk::<8>()?;
         let (guid, age) = rest.split_first_chunk::<16>()?;
         Some((guid, u32::from_le_bytes(*age.first_chunk()?)))
     }
 
-    /// The code id: the whole build id or UUID as hexadecimal digits; of PE its time stamp and its size, as symbol servers have it. `None` without
-    /// one.
+    /// The code id: the whole build id or UUID as hexadecimal digits, or `None`.
+    ///
+    /// For PE it is the time stamp and the size, as used by symbol servers.
     pub fn code_id(&self) -> Option<String> {
         if self.kind == ImageKind::PE {
             let words = self.build_id.first_chunk::<8>()?;
@@ -133,18 +141,18 @@ impl Image {
     }
 }
 
-/// Finds the image of an address among many, in logarithmic time.
+/// Finds the image that contains an address, in logarithmic time.
 ///
-/// Images can lie inside one another (a prelinked map, a shared cache): an address then belongs to the range that
-/// starts last.
+/// Images can lie inside one another (a prelinked map, a shared cache): an address then belongs to
+/// the range that starts last.
 #[derive(Clone, Debug)]
 pub struct ImageIndex {
-    /// From this address on, up to the next, memory belongs to that image.
+    /// Start addresses, each with the image that owns the memory up to the next start.
     owners: Vec<(u64, Option<usize>)>,
 }
 
 impl ImageIndex {
-    /// The index of `images`.
+    /// Builds the index of `images`.
     pub fn new(images: &[Image]) -> Self {
         let mut ranges: Vec<(u64, u64, usize)> = Vec::new();
         for (image, what) in images.iter().enumerate() {
@@ -157,7 +165,7 @@ impl ImageIndex {
         ranges.retain(|(start, end, _)| start < end);
         heap_sort(&mut ranges, |first, second| first < second);
         let mut index = ImageIndex { owners: Vec::new() };
-        // Ranges that have begun and not been seen to end, the one that began last on top.
+        // Ranges that contain the current address, the one that began last on top.
         let mut open: Vec<(u64, usize)> = Vec::new();
         for (start, end, image) in ranges {
             index.close(&mut open, start);
@@ -168,7 +176,7 @@ impl ImageIndex {
         index
     }
 
-    /// Notes what owns the memory behind each range that ends up to `until`.
+    /// Records the owner of the memory after each range that ends at or before `until`.
     fn close(&mut self, open: &mut Vec<(u64, usize)>, until: u64) {
         while let Some((end, _)) = open.pop_if(|(end, _)| *end <= until) {
             while open.pop_if(|(other, _)| *other <= end).is_some() {}
@@ -176,7 +184,7 @@ impl ImageIndex {
         }
     }
 
-    /// Which of the images holds `address`.
+    /// Returns the index of the image that contains `address`.
     pub fn find(&self, address: Address) -> Option<usize> {
         let after = self.owners.partition_point(|(start, _)| *start <= address.0);
         self.owners.get(after.checked_sub(1)?)?.1
@@ -188,9 +196,9 @@ impl ImageIndex {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct TextRange {
-    /// Where it starts.
+    /// Start address.
     pub address: Address,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
@@ -199,13 +207,13 @@ pub struct TextRange {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Segment {
-    /// Where it starts.
+    /// Start address.
     pub address: Address,
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub size: u64,
-    /// Offset of its first byte in the file.
+    /// File offset of the first byte.
     pub file_offset: u64,
-    /// Access: 1 execute, 2 write, 4 read.
+    /// Access rights: 1 execute, 2 write, 4 read.
     pub protection: u8,
 }
 
@@ -213,15 +221,17 @@ pub struct Segment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UnwindSection {
-    /// Which one.
+    /// Kind of the source.
     pub kind: UnwindKind,
-    /// Where it starts.
+    /// Start address.
     pub address: Address,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// A piece of a thread's memory: of its stack, of its shadow stack, or of what the crashed thread's registers pointed to.
+/// A piece of a thread's memory.
+///
+/// From its stack, its shadow stack, or the memory that the crashed thread's registers point to.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -251,19 +261,19 @@ pub struct Code {
     pub extra: Extra,
 }
 
-/// Memory that the app registered, as it was when it crashed, or what its crash callback wrote.
+/// Memory that the app registered, as it was at the crash, or output of the app's crash callback.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct AppMemory {
-    /// The app's name for it.
+    /// The app's name for the memory.
     pub name: String,
     /// The bytes, as far as they could be read.
     pub bytes: Bytes,
-    /// Address of the first byte; `None` of the crash callback's.
+    /// Address of the first byte; `None` for the crash callback's output.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Address>,
-    /// How many bytes were registered.
+    /// Number of registered bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size: Option<u64>,
     /// Keys of a later version.
@@ -271,29 +281,32 @@ pub struct AppMemory {
     pub extra: Extra,
 }
 
-/// An Objective-C object that was deallocated before the crash, and whose address a register of the crashed thread holds; or the
-/// `NSException` that was deallocated last.
+/// A deallocated Objective-C object whose address a register of the crashed thread holds.
+///
+/// Also the `NSException` that was deallocated last.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Zombie {
-    /// Where it was.
+    /// Address of the object.
     pub address: Address,
-    /// Its class.
+    /// Class of the object.
     pub class: String,
-    /// The register that holds its address.
+    /// The register that holds the object's address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub register: Option<String>,
-    /// The message that was being sent to it.
+    /// The message that was being sent to the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// The class of the object that is there now, empty where its name is not known. `None`: its memory is no object any more.
+    /// The class of the object that is now at this address, empty if its name is not known.
+    ///
+    /// `None` if the memory no longer holds an object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class_now: Option<String>,
-    /// Of an `NSException`: its name.
+    /// Name of the `NSException`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Of an `NSException`: its reason.
+    /// Reason of the `NSException`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// Keys of a later version.
@@ -302,27 +315,27 @@ pub struct Zombie {
 }
 
 impl Zombie {
-    /// Whether another object is at its address since.
+    /// Whether another object now occupies the address.
     pub fn is_replaced(&self) -> bool {
         self.class_now.as_ref().is_some_and(|now| *now != self.class)
     }
 }
 
-/// A mapping of the process.
+/// A memory mapping of the process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Mapping {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub start: Address,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What is allowed: 1 execute, 2 write, 4 read; 8 it is shared with other processes.
+    /// Flags: 1 execute, 2 write, 4 read, 8 shared with other processes.
     pub protection: u8,
-    /// The path of its file, or what the system calls it, such as `[heap]`.
+    /// The path of the mapped file, or the system's name for the mapping, such as `[heap]`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Where in its file it starts, bytes.
+    /// Offset in the mapped file, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file_offset: Option<u64>,
     /// Keys of a later version.
@@ -331,13 +344,13 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Whether an address is in it.
+    /// Whether the mapping contains `address`.
     pub fn contains(&self, address: Address) -> bool {
         address.0.wrapping_sub(self.start.0) < self.size
     }
 }
 
-/// The name of the function that holds an address, as found in the process itself.
+/// The name of the function that contains an address, as found by the process itself.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
@@ -346,7 +359,7 @@ pub struct SymbolName {
     pub address: Address,
     /// The symbol, mangled.
     pub name: String,
-    /// Where the symbol starts.
+    /// Start address of the symbol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbol_address: Option<Address>,
     /// Keys of a later version.

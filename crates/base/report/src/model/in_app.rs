@@ -1,4 +1,4 @@
-//! Which code is the app's own: the one rule of titles, signatures and events.
+//! Decides which code is the app's own, for titles, signatures and events alike.
 
 use super::{Frame, Report, is_runtime_code};
 
@@ -16,31 +16,34 @@ const SYSTEM: [&str; 10] = [
     "/nix/store/",
 ];
 
-/// Which images are the app's own, by the paths and names of images.
+/// Rules for which images are the app's own, by their paths and file names.
 ///
-/// The default: the program itself, and every image beside it or below its directory (for a bundle: anywhere in it; for a program
-/// in a folder `bin`: below what holds that), unless it lies where the system keeps its own. Of a program that lies where the system keeps its
-/// programs (an interpreter, say), every image that does not. Code of Rust's standard library, of crates from a registry, of
-/// a folder `vendor`, of C++'s library and of Coroner is not the app's, though it is in its image ([`is_runtime_code`]).
+/// By default these are the program itself and every image beside it or below its directory: for a
+/// bundle, anywhere in it; for a program in a `bin` directory, below its parent. Images in the
+/// system's directories are excluded. If the program itself is in one of the system's program
+/// directories (an interpreter, say), every image outside the system's directories is the app's
+/// own. Rust's standard library, crates from a registry or a `vendor` directory, the C++ library
+/// and Coroner are never the app's own code, although they may be in its image
+/// ([`is_runtime_code`]).
 ///
 /// A pattern matches an image with that file name, or whose path begins with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InAppRules {
-    /// Images that are the app's own whatever the default says.
+    /// Images that are the app's own, overriding the default.
     pub include: Vec<String>,
-    /// Images that are not, whatever the default or `include` say.
+    /// Images that are not the app's own, overriding the default and `include`.
     pub exclude: Vec<String>,
 }
 
 impl InAppRules {
-    /// One more image that is the app's own, by its file name or the beginning of its path.
+    /// Adds an image that is the app's own, by its file name or the beginning of its path.
     #[must_use]
     pub fn include(mut self, pattern: impl Into<String>) -> Self {
         self.include.push(pattern.into());
         self
     }
 
-    /// One more image that is not the app's own.
+    /// Adds an image that is not the app's own.
     #[must_use]
     pub fn exclude(mut self, pattern: impl Into<String>) -> Self {
         self.exclude.push(pattern.into());
@@ -56,25 +59,27 @@ pub struct InApp<'r> {
     home: Home<'r>,
 }
 
-/// Where lies what came with the program.
+/// Where the files that came with the program are.
 #[derive(Clone, Copy, Debug)]
 enum Home<'r> {
-    /// In this directory, with a `/` at its end.
+    /// Below this directory, which ends with `/`.
     Below(&'r str),
-    /// Nowhere in particular: the program is one of the system's.
+    /// In no particular place: the program is one of the system's.
     Elsewhere,
     /// The program is not known.
     Unknown,
 }
 
 impl<'r> InApp<'r> {
-    /// The `rules` for the images of `report`.
+    /// Applies `rules` to the images of `report`.
     pub fn new(rules: &'r InAppRules, report: &'r Report) -> Self {
         let program = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
         Self { rules, program, home: program.map_or(Home::Unknown, home) }
     }
 
-    /// Whether a function of the image at `package`, from the source `file`, is the app's own. What is not known of it is `None`.
+    /// Whether a function of the image at `package`, from the source `file`, is the app's own.
+    ///
+    /// Pass `None` for what is not known.
     pub fn is(&self, package: Option<&str>, function: Option<&str>, file: Option<&str>) -> bool {
         let Some(package) = package else { return false };
         let named = |patterns: &[String]| patterns.iter().any(|pattern| matches(package, pattern));
@@ -88,20 +93,23 @@ impl<'r> InApp<'r> {
         let is_own = self.program == Some(package)
             || match self.home {
                 Home::Below(home) => package.starts_with(home) && !is_systems(),
-                // What has no path is the kernel's (`[vdso]`) or code without a file.
+                // An image without a path is the kernel's (`[vdso]`) or code without a file.
                 Home::Elsewhere => package.starts_with(['/', '~']) && !is_systems() && !is_shared(directory(package)),
                 Home::Unknown => false,
             };
         is_own && !is_runtime_code(function, file)
     }
 
-    /// Whether the function of `frame` that was not inlined is the app's own. What the frame itself says ([`Frame::in_app`]) comes first.
+    /// Whether the non-inlined function of `frame` is the app's own. [`Frame::in_app`] takes
+    /// precedence.
     pub fn is_frame(&self, frame: &Frame) -> bool {
         let function = frame.function.as_deref().or(frame.raw_function.as_deref());
         frame.in_app.unwrap_or_else(|| self.is(frame.module.as_deref(), function, frame.file.as_deref()))
     }
 
-    /// The functions that a frame stands for, the innermost first: those that were inlined, then its own; each with whether it is the app's.
+    /// Returns the functions that a frame stands for, innermost first, each with its in-app flag.
+    ///
+    /// The inlined functions come first, then the frame's own.
     pub fn functions<'f>(&self, frame: &'f Frame) -> impl Iterator<Item = Function<'f>> {
         let (rules, module) = (*self, frame.module.as_deref());
         let inlined = frame.inlined.iter().map(move |inlined| {
@@ -119,17 +127,17 @@ impl<'r> InApp<'r> {
 /// A function that a frame stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function<'f> {
-    /// Its name.
+    /// Name of the function.
     pub name: Option<&'f str>,
-    /// Its source file.
+    /// Source file of the function.
     pub file: Option<&'f str>,
-    /// The line in it.
+    /// Line in the source file.
     pub line: Option<u32>,
-    /// The column of the line.
+    /// Column in the line.
     pub column: Option<u32>,
-    /// Whether it is the app's own.
+    /// Whether the function is the app's own.
     pub in_app: bool,
-    /// Whether it was inlined into the next one.
+    /// Whether the function was inlined into the next one.
     pub is_inlined: bool,
 }
 
@@ -137,17 +145,17 @@ fn matches(path: &str, pattern: &str) -> bool {
     !pattern.is_empty() && (path.rsplit('/').next() == Some(pattern) || path.starts_with(pattern))
 }
 
-/// The path up to its last `/`, with that.
+/// Returns the path up to and including its last `/`.
 fn directory(path: &str) -> &str {
     &path[..path.rfind('/').map_or(0, |slash| slash + 1)]
 }
 
-/// Whether a directory holds programs that came with the system, or with much else.
+/// Whether a directory holds the system's programs, or much else.
 fn is_shared(directory: &str) -> bool {
     ["/", "/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/local/bin/"].contains(&directory)
 }
 
-/// Where everything lies that came with the program.
+/// Finds the directory with the files that came with the program.
 fn home(program: &str) -> Home<'_> {
     if let Some(end) = program.find(".app/") {
         return Home::Below(&program[..end + ".app/".len()]);

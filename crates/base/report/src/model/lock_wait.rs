@@ -1,45 +1,49 @@
-//! What threads wait for, and who holds it: filled in by the crate `coroner-explain`.
+//! What threads wait for, and which threads hold it: filled in by the crate `coroner-explain`.
 
 use super::address::Address;
 use serde::{Deserialize, Serialize};
 
-/// A thread that waits in the kernel for something that another thread has or does.
+/// A thread that waits in the kernel for something that another thread holds or does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct LockWait {
     /// The thread that waits.
     pub tid: u64,
-    /// What it waits for.
+    /// Kind of the object that the thread waits for.
     pub kind: WaitKind,
-    /// Whose lock it is: `glibc`, `musl`, `bionic`, `std` (Rust's), `parking_lot`, `kernel` (a futex with priority inheritance), `libpthread`
-    /// and `libplatform` (Apple's).
+    /// The library that implements the lock.
+    ///
+    /// One of `glibc`, `musl`, `bionic`, `std` (Rust's), `parking_lot`, `kernel` (a futex with
+    /// priority inheritance), `libpthread` and `libplatform` (Apple's).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
-    /// The address of the lock, or, where its layout is not known, of the word that the kernel was asked to watch.
+    /// Address of the lock or, if its layout is not known, of the word that the kernel watches.
     pub address: Address,
-    /// Whether the wait ends by itself, since it has a time-out.
+    /// Whether the wait has a timeout.
     pub timed: bool,
-    /// The thread that holds it, or that is to end; `None` if the memory does not say it.
+    /// The thread that holds the lock or that is being joined; `None` if memory doesn't show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<u64>,
-    /// What is known of that thread.
+    /// What is known about the owner.
     pub owner_is: OwnerIs,
 }
 
-/// What is known of the thread that holds a lock.
+/// What is known about the thread that holds a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum OwnerIs {
-    /// It is in the report.
+    /// The owner is in the report.
     InReport,
-    /// The process has no such thread any more.
+    /// The process no longer has such a thread.
     Gone,
-    /// The lock is shared with other processes, and this one has no such thread: it is another process's, or gone.
+    /// The lock is shared with other processes, and this process has no such thread.
+    ///
+    /// The owner is in another process, or has ended.
     Elsewhere,
-    /// The report does not have all threads.
+    /// The owner is not in the report, which doesn't include all threads.
     NotInReport,
     /// No owner is known.
     #[default]
@@ -47,7 +51,7 @@ pub enum OwnerIs {
     Unknown,
 }
 
-/// What a thread waits for.
+/// Kind of object that a thread waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -55,34 +59,34 @@ pub enum OwnerIs {
 pub enum WaitKind {
     /// A mutex.
     Mutex,
-    /// A lock for many readers or one writer, to read.
+    /// A reader-writer lock, to read.
     ReadLock,
-    /// The same, to write.
+    /// A reader-writer lock, to write.
     WriteLock,
     /// A condition variable.
     Condition,
     /// A semaphore.
     Semaphore,
-    /// The end of a thread.
+    /// The end of a thread (join).
     ThreadEnd,
     /// A barrier.
     Barrier,
-    /// Another thread's call of what is done once.
+    /// A one-time initialization that another thread is running.
     Once,
-    /// To be woken by another thread (`park` of Rust's threads).
+    /// A wake-up by another thread (Rust's `thread::park`).
     Park,
     /// An `os_unfair_lock`.
     UnfairLock,
-    /// A ulock of Apple's systems of which no more is known.
+    /// An Apple ulock of unknown use.
     Ulock,
-    /// A futex of which no more is known.
+    /// A futex of unknown use.
     #[default]
     #[serde(other)]
     Futex,
 }
 
 impl WaitKind {
-    /// In words, with the article.
+    /// The kind in words, with the article.
     pub fn words(self) -> &'static str {
         match self {
             WaitKind::Mutex => "a mutex",
@@ -100,20 +104,20 @@ impl WaitKind {
         }
     }
 
-    /// Whether some thread has it, and others wait until it is let go.
+    /// Whether a thread holds the object while others wait for its release.
     pub fn is_lock(self) -> bool {
         matches!(self, WaitKind::Mutex | WaitKind::ReadLock | WaitKind::WriteLock | WaitKind::UnfairLock)
     }
 }
 
 impl LockWait {
-    /// The thread of this process whose doing it waits for.
+    /// The owner, if it is a thread in this report.
     pub fn owner_in_report(&self) -> Option<u64> {
         self.owner.filter(|_| self.owner_is == OwnerIs::InReport)
     }
 }
 
-/// `thread 4711 waits for a mutex of glibc at 0x7f0012345678, which thread 4712 has`.
+/// Formats like `thread 4711 waits for a mutex of glibc at 0x7f0012345678, which thread 4712 has`.
 impl core::fmt::Display for LockWait {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "thread {} waits for {}", self.tid, self.kind.words())?;

@@ -1,11 +1,11 @@
-//! The report as the next launch sees it: plain, owned, comfortable data.
+//! The report at the next launch: plain, owned data.
 //!
-//! Everything at the next launch works on [`Report`]: the reader makes it, the symbolicator fills in names, the
-//! store stitches the [`RunFacts`] in, sinks and the command line show it. Its serde form is the JSON form
-//! ([`Report::to_json`]); field names there are stable.
+//! All code that runs at the next launch works on [`Report`]: the reader creates it, the
+//! symbolicator fills in names, the store stitches in the [`RunFacts`], sinks and the command line
+//! show it. Its serde form is the JSON form ([`Report::to_json`]), whose field names are stable.
 //!
-//! Where a later version of the format wrote something that this one does not know, it is kept: unknown keys in each
-//! part's `extra`, unknown sections in [`Report::unknown_sections`], unknown numbers as numbers.
+//! Data that a later format version added is kept: unknown keys in each part's `extra`, unknown
+//! sections in [`Report::unknown_sections`], unknown numbers as numbers.
 
 mod address;
 mod cause;
@@ -62,69 +62,75 @@ pub use value::{Extra, Value};
 use crate::wire::{FoundBy, SectionKind};
 use serde::{Deserialize, Serialize};
 
-/// One report of one death (or of a handled error or a hang).
+/// A report of one crash, handled error or hang.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Report {
-    /// Whether the report says all that it was meant to: it was finished, nothing in it is damaged, and its writer left
-    /// nothing out.
+    /// Whether the report is finished and undamaged, and its writer left nothing out.
     pub complete: bool,
-    /// What is missing or damaged, in the order of the file.
+    /// Missing or damaged parts, in file order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Problem>,
-    /// Identity. All zero where the section is missing, which is a problem.
+    /// The report's identity. All zero if the section is missing, which is also a problem.
     pub header: Header,
-    /// What happened.
+    /// The crash itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crash: Option<Crash>,
-    /// Why, as far as the report says; `None` until it is computed (the crate `coroner-explain`).
+    /// Why the process died; `None` until the crate `coroner-explain` computes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub explanation: Option<Explanation>,
-    /// Language exceptions behind it: the uncaught one first, then what caused it.
+    /// Language exceptions behind the crash: the uncaught one first, then its causes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exceptions: Vec<Exception>,
-    /// The threads, in the order in which they were written: the crashed one first.
+    /// The threads in the order in which they were written, the crashed one first.
     pub threads: Vec<Thread>,
     /// The loaded images.
     pub images: Vec<Image>,
-    /// Pieces of stacks, and of what the crashed thread's registers pointed to.
+    /// Pieces of stacks, and of memory that the crashed thread's registers point to.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stack_memory: Vec<StackMemory>,
-    /// The code that the crashed thread ran, as it was in memory: before and after the program counter or, where that is at no code, before what
-    /// the innermost call returns to.
+    /// The code that the crashed thread ran, as it was in memory.
+    ///
+    /// Covers the bytes before and after the program counter or, if that is not in code, the bytes
+    /// before the return address of the innermost call.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub code: Vec<Code>,
-    /// The mapping that the address of the fault lies in, or the nearest below and above; also these where nobody may access that mapping.
+    /// The mapping that contains the address of the fault, or the nearest ones below and above.
+    ///
+    /// If that mapping allows no access, its neighbours are included, too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<Mapping>,
-    /// Memory that the app registered, and what its crash callback wrote.
+    /// Memory that the app registered, and output of its crash callback.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub app_memory: Vec<AppMemory>,
-    /// Deallocated Objective-C objects that the crashed thread's registers lead to; and the `NSException` that was deallocated last. Only where the
-    /// app asked for them.
+    /// Deallocated Objective-C objects that the crashed thread's registers lead to.
+    ///
+    /// Includes the `NSException` that was deallocated last. Present only if the app enabled it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub zombies: Vec<Zombie>,
-    /// Names found in the process itself.
+    /// Names found by the process itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub symbol_names: Vec<SymbolName>,
     /// Texts that images or the system left for a crash reporter.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub annotations: Vec<Annotation>,
-    /// Faults of the crash path itself.
+    /// Faults in the crash path itself.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub faults: Vec<Fault>,
-    /// Of a hang: what its thread did while it lasted.
+    /// The profile of the hung thread while the hang lasted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// How writing it went; `None` if it was not finished.
+    /// How writing the report went; `None` if the report was not finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
-    /// What the app recorded outside a signal handler, from the run state: there where the report file has it as a section. Otherwise
-    /// who has both files puts them together.
+    /// What the app recorded in the run state, outside a signal handler.
+    ///
+    /// Present if the report file contains it as a section. Otherwise the holder of both files
+    /// stitches them together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunFacts>,
-    /// Sections of a kind that this version does not know.
+    /// Sections of a kind that this version doesn't know.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unknown_sections: Vec<UnknownSection>,
 }
@@ -133,12 +139,12 @@ pub struct Report {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Problem {
-    /// The section that it concerns, where that is known.
+    /// The affected section, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub section: Option<SectionKind>,
-    /// Offset in the file, bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// What is wrong, in a sentence.
+    /// The problem, in a sentence.
     pub what: String,
 }
 
@@ -151,20 +157,20 @@ impl core::fmt::Display for Problem {
     }
 }
 
-/// A section of a later version.
+/// A section of a later format version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UnknownSection {
-    /// Its kind.
+    /// Section kind.
     pub kind: SectionKind,
-    /// Version of its layout.
+    /// Version of the section's layout.
     pub version: u16,
-    /// Its content.
+    /// Content of the section.
     pub value: Value,
 }
 
 impl Report {
-    /// The names that numbers have on the report's system, which its JSON has and texts of this program's are.
+    /// Fills in the names of numbers on the report's system, which JSON and this crate's texts use.
     pub(crate) fn name_numbers(&mut self) {
         let (os, arch) = (self.header.os, self.header.arch);
         for thread in &mut self.threads {
@@ -179,7 +185,7 @@ impl Report {
         self.faults.iter_mut().for_each(|fault| fault.name = signal_name(os, fault.signal));
     }
 
-    /// The thread that crashed; where several did, the one that the report is about.
+    /// The thread that crashed; if several did, the one that the report is about.
     pub fn crashed_thread(&self) -> Option<&Thread> {
         let tid = self.crash.as_ref().map(|crash| crash.tid);
         self.threads
@@ -188,8 +194,10 @@ impl Report {
             .or_else(|| self.threads.iter().find(|thread| thread.crashed))
     }
 
-    /// The frames of the crashed thread that the crash is about: all, but where the program's own handler of a fault's signal sent that signal again
-    /// once it had said what it says. Then it is what the handler interrupted.
+    /// The crashed thread's frames that the crash is about.
+    ///
+    /// These are all of them, except if the program's own handler of a fault signal sent that
+    /// signal again after reporting. Then they are the frames that the handler interrupted.
     pub fn crashed_frames(&self) -> &[Frame] {
         let frames = self.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
         let signal = self.crash.as_ref().and_then(|crash| crash.signal.as_ref());
@@ -202,32 +210,36 @@ impl Report {
         interrupted.filter(|_| sent).and_then(|at| frames.get(at..)).unwrap_or(frames)
     }
 
-    /// The id of its event: of one that does not say, its run's.
+    /// The event's id or, if that is missing, the run's.
     pub fn event_id(&self) -> Id {
         let of_run = self.run.as_ref().map_or(Id::default(), |run| run.run_id);
         let ids = [self.header.event_id, self.header.run_id, of_run];
         ids.into_iter().find(|id| !id.is_nil()).unwrap_or_default()
     }
 
-    /// What the C library or another image said of an abort: a failed assertion, a corrupt heap, a smashed stack. `None` of what is
-    /// no abort (there it is an annotation like others), and of what has a message of its own.
+    /// The reason for an abort, from the C library or another image.
+    ///
+    /// Such as a failed assertion, a corrupt heap or a smashed stack. `None` for other crashes
+    /// (there the text is an ordinary annotation) and for a crash that has its own message.
     pub fn abort_message(&self) -> Option<&str> {
         let crash = self.crash.as_ref().filter(|crash| crash.message.is_none())?;
         let aborts = crash.signal.as_ref().is_some_and(|signal| signal.name == Some("SIGABRT"));
-        // Others have notes of the system's: of a tombstone, of ART.
+        // Other sources are notes of the system, from a tombstone or ART.
         let of_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("lib"));
         let mut said = self.annotations.iter().filter(|annotation| aborts && of_library(&annotation.source));
         let said = said.next().filter(|annotation| self.is_of_this_abort(&annotation.source))?;
         Some(said.text.trim())
     }
 
-    /// A panic that was caught within a second before an abort of which the C library says another reason (a corrupt heap, a failed assertion) did not
-    /// lead to it: it is an annotation then, and no exception.
+    /// Turns an unrelated panic into an annotation.
+    ///
+    /// A panic that was caught within a second before an abort didn't lead to it if the C library
+    /// gives another reason (a corrupt heap, a failed assertion).
     pub(crate) fn put_unrelated_panic_aside(&mut self) {
         let is_before = |thrown: &Exception| thrown.type_name.as_deref() == Some("panic shortly before the abort");
         let Some(place) = self.exceptions.iter().position(is_before) else { return };
         let message = self.exceptions[place].message.as_deref().unwrap_or_default();
-        // On Android the runtime hands the panic's own message over.
+        // On Android the runtime passes on the panic's own message.
         if self.abort_message().is_none_or(|said| said.contains(message)) {
             return;
         }
@@ -236,25 +248,27 @@ impl Report {
         self.annotations.push(Annotation { source: "panic".to_owned(), text, ..Annotation::default() });
     }
 
-    /// Whether glibc itself called `abort`, as it does when it has something to say: what it said before may be of an abort that the program survived.
-    /// True where the stack does not show it, and of other libraries.
+    /// Whether glibc itself called `abort`, as it does when it has a message.
+    ///
+    /// Otherwise its message may belong to an earlier abort that the program survived. True if the
+    /// stack doesn't show the caller, and for other libraries.
     fn is_of_this_abort(&self, source: &str) -> bool {
         const GLIBC: &str = "libc.so.6";
         let is_glibc = |path: &str| path.rsplit('/').next() == Some(GLIBC);
         let frames = self.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
-        // Its debug information has the name that it uses itself.
+        // glibc's debug information has the name that it uses internally.
         let is_abort = |frame: &Frame| matches!(frame.function.as_deref(), Some("abort" | "__GI_abort"));
         let abort = frames.iter().position(is_abort);
         let caller = abort.and_then(|at| frames.get(at + 1)).and_then(|frame| frame.module.as_deref());
         !is_glibc(source) || caller.is_none_or(is_glibc)
     }
 
-    /// The image whose memory holds `address`. For many addresses make an [`ImageIndex`].
+    /// The image whose memory contains `address`. For many addresses, use an [`ImageIndex`].
     pub fn image_at(&self, address: Address) -> Option<&Image> {
         self.images.iter().filter(|image| image.contains(address)).max_by_key(|image| image.load_address)
     }
 
-    /// Every frame of every stack: of the threads and of the exceptions' throws.
+    /// Returns every frame of the threads, of the exceptions' throws and of the profile.
     pub fn frames_mut(&mut self) -> impl Iterator<Item = &mut Frame> {
         let threads = self.threads.iter_mut().flat_map(|thread| thread.frames.iter_mut());
         let exceptions = self.exceptions.iter_mut().flat_map(|exception| exception.frames.iter_mut());
@@ -262,8 +276,10 @@ impl Report {
         threads.chain(exceptions).chain(profile)
     }
 
-    /// Takes the names of functions, files and lines over from `other`, which is the same report as it was named before: for frames that have
-    /// no line here, and one or at least a name there. Returns for how many frames that was so.
+    /// Copies function names, files and lines from `other`, the same report symbolicated earlier.
+    ///
+    /// Applies to frames that have no line here, and a line or at least a name there. Returns the
+    /// number of frames that were changed.
     pub fn take_names(&mut self, other: &Report) -> usize {
         fn take<'f>(
             frames: impl IntoIterator<Item = &'f mut Frame>,
@@ -278,7 +294,8 @@ impl Report {
                     (None, None) => 0,
                 };
                 if frame.address == named.address && worth(frame) < worth(named) {
-                    // What says where the frame is and how it was found is the file's.
+                    // The file's own data take precedence for the frame's location and how it was
+                    // found.
                     *frame = Frame { found_by: frame.found_by, sp: frame.sp, cfa: frame.cfa, ..named.clone() };
                     taken += 1;
                 }
@@ -301,8 +318,9 @@ impl Report {
         taken
     }
 
-    /// Fills in each frame's image and offset, and the function name that was found in the process itself where there
-    /// is no better one. What a symbolicator has filled in is kept.
+    /// Fills in each frame's image and offset, and the function name that the process itself found.
+    ///
+    /// A name or image that a symbolicator has already filled in is kept.
     pub fn attribute_frames(&mut self) {
         let index = ImageIndex::new(&self.images);
         let names: std::collections::HashMap<u64, &SymbolName> =

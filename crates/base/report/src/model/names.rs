@@ -1,7 +1,8 @@
-//! Names of signals, their codes and Mach exceptions, by the numbering of the system that a report is from.
+//! Names of signals, signal codes and Mach exceptions, by the numbering of the report's system.
 //!
-//! Sources: Linux `uapi/asm-generic/signal.h` and `siginfo.h`; Darwin `sys/signal.h`, `mach/exception_types.h`,
-//! `mach/kern_return.h`, `mach/i386/exception.h`, `mach/arm/exception.h`; Windows `ntstatus.h`, `minwinbase.h`, `signal.h`.
+//! Sources: Linux `uapi/asm-generic/signal.h` and `siginfo.h`; Darwin `sys/signal.h`,
+//! `mach/exception_types.h`, `mach/kern_return.h`, `mach/i386/exception.h`, `mach/arm/exception.h`;
+//! Windows `ntstatus.h`, `minwinbase.h`, `signal.h`.
 
 use crate::wire::Os;
 
@@ -9,7 +10,7 @@ pub(super) fn is_linux(os: Os) -> bool {
     matches!(os, Os::LINUX | Os::ANDROID)
 }
 
-/// The name of an exception's code, or of a signal of Microsoft's C runtime.
+/// The name of a Windows exception code, or of a signal of Microsoft's C runtime.
 fn windows_name(number: i32) -> Option<&'static str> {
     Some(match number.cast_unsigned() {
         2 => "SIGINT",
@@ -48,10 +49,10 @@ fn windows_name(number: i32) -> Option<&'static str> {
         0xc000_0409 => "STATUS_STACK_BUFFER_OVERRUN",
         0xc000_0417 => "STATUS_INVALID_CRUNTIME_PARAMETER",
         0xc000_0420 => "STATUS_ASSERTION_FAILURE",
-        // delayimp.h, `VcppException`: of a library that is loaded when it is first used.
+        // `VcppException` in delayimp.h: for a library that is loaded on first use.
         0xc06d_007e => "delay-loaded library that was not found",
         0xc06d_007f => "function that was not found in a delay-loaded library",
-        // What the compilers of Microsoft and GNU raise for a `throw`.
+        // Raised by Microsoft's and GNU compilers for a `throw`.
         0xe06d_7363 => "C++ exception",
         0x2047_4343 => "GNU exception",
         0xe043_4352 => ".NET exception",
@@ -64,7 +65,7 @@ pub fn signal_name(os: Os, number: i32) -> Option<&'static str> {
     if os == Os::WINDOWS {
         return windows_name(number);
     }
-    // The same number on both.
+    // Numbers that are the same on both systems.
     Some(match number {
         1 => "SIGHUP",
         2 => "SIGINT",
@@ -208,7 +209,9 @@ pub fn mach_exception_name(exception: i32) -> Option<&'static str> {
     })
 }
 
-/// The name of a Mach exception's code, such as `KERN_INVALID_ADDRESS`, where it means the same on all architectures.
+/// The name of a Mach exception's code, such as `KERN_INVALID_ADDRESS`.
+///
+/// Only for codes that mean the same on all architectures.
 pub fn mach_code_name(exception: i32, code: i64) -> Option<&'static str> {
     match (exception, code) {
         (1, 1) => Some("KERN_INVALID_ADDRESS"),

@@ -6,80 +6,80 @@ use crate::wire::{Os, ThreadState};
 use coroner_process::registers::Arch;
 use serde::{Deserialize, Serialize};
 
-/// Stacks of a thread that did not answer, sampled while it did not, as a tree.
+/// Stacks of an unresponsive thread, sampled during the hang, as a tree.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Profile {
     /// The thread.
     pub tid: u64,
-    /// How many samples were taken.
+    /// Number of samples taken.
     pub samples: u64,
-    /// From the beginning of sampling to the last sample, nanoseconds. It begins when the hang is noticed.
+    /// Nanoseconds from the start of sampling, when the hang is noticed, to the last sample.
     pub sampled_ns: u64,
-    /// The tree: each node after the one that called it.
+    /// The tree's nodes, each after its caller.
     pub nodes: Vec<ProfileNode>,
-    /// Where samples ended.
+    /// The innermost nodes of the samples, with their weights.
     pub ends: Vec<ProfileEnd>,
-    /// How many samples failed: the thread did not stop in time.
+    /// Number of samples that failed because the thread didn't stop in time.
     #[serde(skip_serializing_if = "is_zero")]
     pub failed: u64,
 }
 
-/// A frame of samples that have the same callers.
+/// A frame shared by samples that have the same callers.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProfileNode {
-    /// The caller's index in [`Profile::nodes`], less than its own.
+    /// The caller's index in [`Profile::nodes`], less than this node's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<usize>,
     /// The frame.
     pub frame: Frame,
 }
 
-/// Samples that ended in the same place with the thread doing the same.
+/// Samples that ended in the same node, in the same thread state and system call.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProfileEnd {
-    /// The innermost node's index; `None` where nothing was walked.
+    /// Index of the innermost node; `None` if nothing was walked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<usize>,
-    /// What the thread was doing.
+    /// State of the thread.
     pub state: Option<ThreadState>,
-    /// The system call that it was in.
+    /// The system call that the thread was in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall: Option<i64>,
-    /// The call's name.
+    /// Name of the system call.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_name: Option<&'static str>,
-    /// How many they are.
+    /// Number of samples.
     pub samples: u64,
-    /// The time that they stand for, nanoseconds: samples are taken more seldom the longer a hang lasts.
+    /// Nanoseconds that the samples stand for: the longer a hang lasts, the rarer the samples.
     pub weight_ns: u64,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // As serde calls it.
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature.
 fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
 impl Profile {
-    /// Gives system calls their names.
+    /// Fills in the names of the system calls.
     pub(crate) fn name_calls(&mut self, os: Os, arch: Option<Arch>) {
         for end in &mut self.ends {
             end.syscall_name = end.syscall.zip(arch).and_then(|(call, arch)| system_call_name(os, arch, call));
         }
     }
 
-    /// The time that the samples stand for.
+    /// The time that all samples stand for, in nanoseconds.
     pub fn weight_ns(&self) -> u64 {
         self.ends.iter().fold(0, |all, end| all.saturating_add(end.weight_ns))
     }
 
-    /// The time of each node with all that it called, in the order of the nodes.
+    /// The time of each node including its callees, in nanoseconds, in the order of the nodes.
     pub fn weights(&self) -> Vec<u64> {
         let mut weights = vec![0_u64; self.nodes.len()];
         for end in &self.ends {
@@ -95,12 +95,12 @@ impl Profile {
         weights
     }
 
-    /// The caller of a node: one that stands before it.
+    /// The index of a node's caller, which is less than the node's.
     pub fn parent(&self, place: usize) -> Option<usize> {
         self.nodes.get(place)?.parent.filter(|parent| *parent < place)
     }
 
-    /// The stack that most time was spent in, innermost frame first, with that time.
+    /// The stack in which most time was spent, innermost frame first, with its nanoseconds.
     pub fn heaviest_stack(&self) -> Option<(Vec<Frame>, u64)> {
         let mut by_node = std::collections::BTreeMap::<usize, u64>::new();
         for end in &self.ends {

@@ -1,4 +1,4 @@
-//! What the app recorded before the crash, in the run state.
+//! Data that the app recorded in the run state before the crash.
 
 use super::Problem;
 use super::address::{Address, Id};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct RunFacts {
-    /// The run.
+    /// The run's id.
     pub run_id: Id,
     /// The app.
     pub app: AppFacts,
@@ -24,102 +24,105 @@ pub struct RunFacts {
     pub os: OsFacts,
     /// The device.
     pub device: DeviceFacts,
-    /// The process that ran; `None` if its run state does not say.
+    /// The process that ran; `None` if its run state doesn't contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessIdentity>,
-    /// What of the device changes; `None` if it was never read.
+    /// Changing properties of the device; `None` if they were never read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_state: Option<DeviceState>,
-    /// How the run went.
+    /// The run's course and end.
     pub lifecycle: Lifecycle,
-    /// What explains an end without a trace; `None` if it was never read.
+    /// Measurements that explain an end without a trace; `None` if they were never read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vitals: Option<Vitals>,
-    /// Why the process ended, as a later launch found out.
+    /// Why the process ended, as determined by a later launch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub termination: Option<Termination>,
-    /// What was recorded at the very start of a crash: of the last that ended the process, or else of the last that did
-    /// not.
+    /// The crash record, written at the very start of a crash.
+    ///
+    /// It describes the last fatal crash, or else the last non-fatal one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crash: Option<CrashRecord>,
-    /// The session, for release health.
+    /// The release-health session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<Session>,
-    /// The release that the app changed to after install. The session keeps the one that it began with.
+    /// The release that the app set after install. The session keeps its original release.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub release: Option<String>,
-    /// The environment that it changed to.
+    /// The environment that the app set after install.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub environment: Option<String>,
-    /// Level that the app set for its events.
+    /// The level that the app set for its events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<Level>,
-    /// Tags.
+    /// Tags set by the app.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tags: BTreeMap<String, String>,
-    /// Contexts.
+    /// Contexts set by the app.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub contexts: BTreeMap<String, Value>,
-    /// Extra data.
+    /// Extra data set by the app.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub extra: BTreeMap<String, Value>,
-    /// The user: a map.
+    /// The user, as a map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<Value>,
-    /// The fingerprint, by which a server groups.
+    /// The fingerprint by which a server groups events.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fingerprint: Vec<String>,
-    /// Files that go with the run's reports, in the order in which they were declared.
+    /// Files attached to the run's reports, in the order of their declaration.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub attachments: Vec<Attachment>,
     /// Breadcrumbs, oldest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub breadcrumbs: Vec<Breadcrumb>,
-    /// Breadcrumbs that were left and overwritten by later ones.
+    /// Number of breadcrumbs overwritten by later ones.
     pub breadcrumbs_overwritten: u64,
     /// Facts of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub unknown_facts: Extra,
-    /// Keys and values of kinds of a later version: a map for each kind.
+    /// Keys and values of kinds from a later version: a map for each kind.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub unknown_values: Extra,
-    /// What is damaged.
+    /// Damaged parts of the run state.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<Problem>,
 }
 
-/// A file that goes with the reports of a run.
+/// A file attached to a run's reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Attachment {
-    /// Under which name.
+    /// Name of the attachment.
     pub name: String,
-    /// Where it lies.
+    /// Path of the file.
     pub path: String,
-    /// Its media type.
+    /// Media type of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
 }
 
 impl Attachment {
-    /// The media type of the minidump that the system made of the crash itself (Windows).
+    /// The media type of a minidump that the system wrote for the crash itself (Windows).
     pub const MINIDUMP: &str = "application/x-dmp";
 }
 
-/// Which process a run was, for as long as the machine is not started again.
+/// Identity of a run's process, valid until the machine restarts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct ProcessIdentity {
-    /// Process id, in its own pid namespace.
+    /// Process id, in the process's own pid namespace.
     pub pid: u32,
-    /// When the process started: Linux, clock ticks after boot (field 22 of `/proc/PID/stat`); Darwin, microseconds
-    /// since the Unix epoch. 0 if it is not known.
+    /// Start time of the process; 0 if unknown.
+    ///
+    /// On Linux in clock ticks after boot (field 22 of `/proc/PID/stat`), on Darwin in microseconds
+    /// since the Unix epoch.
     pub start: u64,
-    /// Linux: `/proc/sys/kernel/random/boot_id`. Nil if it is not known.
+    /// Boot id from `/proc/sys/kernel/random/boot_id` (Linux); nil if unknown.
     pub boot_id: Id,
-    /// Linux: inode of `/proc/self/ns/pid`. 0 if it is not known.
+    /// Inode of `/proc/self/ns/pid` (Linux); 0 if unknown.
     pub pid_namespace: u64,
 }
 
@@ -130,14 +133,14 @@ impl From<ProcessIdentity> for crate::run_state::ProcessIdentity {
     }
 }
 
-/// What is known of a crash before anything of the app is read.
+/// A crash as recorded before any of the app's data is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct CrashRecord {
-    /// What noticed it.
+    /// The monitor that noticed the crash.
     pub monitor: Monitor,
-    /// Signal number, or the exception of [`Monitor::MACH`]; 0 if it came another way.
+    /// Signal number, or the exception of [`Monitor::MACH`]; 0 if there was neither.
     pub signal: i32,
     /// `si_code`, or `code[0]` of a Mach exception.
     pub code: i64,
@@ -148,17 +151,17 @@ pub struct CrashRecord {
     pub address: Option<Address>,
     /// The thread that crashed.
     pub tid: u64,
-    /// When.
+    /// Time of the crash.
     pub time: Timestamp,
     /// Program counter (avma).
     pub pc: Address,
     /// Stack pointer.
     pub sp: Address,
-    /// Whether the process went on after it.
+    /// Whether the process continued after the crash.
     pub not_fatal: bool,
 }
 
-/// Declares what is known of the app, its system or its device: each fact with its type and how it is read.
+/// Declares facts about the app, its system or its device: each with its type and reader.
 macro_rules! facts {
     ($(#[$doc:meta])* $name:ident { $($(#[$fact_doc:meta])* $fact:ident: $type:ty = $read:ident $key:ident,)* }) => {
         $(#[$doc])*
@@ -170,7 +173,7 @@ macro_rules! facts {
         }
 
         impl $name {
-            /// Takes them out of the facts of a run state.
+            /// Takes these facts out of a run state's facts.
             pub(crate) fn take(fields: &mut Fields) -> Self {
                 Self { $($fact: fields.$read(Fact::$key.0.into()),)* }
             }
@@ -179,21 +182,21 @@ macro_rules! facts {
 }
 
 facts! {
-    /// The app, as it was at install.
+    /// The app at install time.
     AppFacts {
-        /// Identifier, such as a bundle id.
+        /// App identifier, such as a bundle id.
         id: String = text APP_ID,
-        /// Name for people.
+        /// Display name of the app.
         name: String = text APP_NAME,
-        /// Version.
+        /// Version of the app.
         version: String = text APP_VERSION,
-        /// Build.
+        /// Build of the app.
         build: String = text APP_BUILD,
         /// Release, such as `app@1.2.3+45`.
         release: String = text APP_RELEASE,
         /// Environment, such as `production`.
         environment: String = text APP_ENVIRONMENT,
-        /// Distribution.
+        /// Distribution of the app.
         dist: String = text APP_DIST,
         /// Name of the process.
         process_name: String = text PROCESS_NAME,
@@ -201,33 +204,33 @@ facts! {
         executable: String = text EXECUTABLE,
         /// Process id.
         pid: u32 = number PID,
-        /// Start of the process.
+        /// Start time of the process.
         process_start: Timestamp = time PROCESS_START,
-        /// When Coroner was installed.
+        /// Time at which Coroner was installed.
         installed: Timestamp = time INSTALLED,
         /// An anonymous identifier of this installation of the app.
         installation_id: String = text INSTALLATION_ID,
-        /// Build id of the program's file, hexadecimal digits.
+        /// Build id of the program's file, in hexadecimal digits.
         build_id: String = text APP_BUILD_ID,
-        /// Microseconds after which the service manager ends the process if it does not answer.
+        /// Microseconds of silence after which the service manager kills the process.
         watchdog_us: u64 = u64 APP_WATCHDOG,
-        /// Version of the Coroner that wrote it.
+        /// Version of the Coroner that wrote the run state.
         sdk_version: String = text SDK_VERSION,
         /// The C library that the app runs on, such as `glibc`.
         runtime_name: String = text RUNTIME_NAME,
-        /// Its version.
+        /// Version of the C library.
         runtime_version: String = text RUNTIME_VERSION,
     }
 }
 
 facts! {
-    /// The operating system, as it was at install.
+    /// The operating system at install time.
     OsFacts {
-        /// Its name, such as `Linux`, `macOS`, `iOS`.
+        /// Name of the system, such as `Linux`, `macOS`, `iOS`.
         name: String = text OS_NAME,
-        /// Its version.
+        /// Version of the system.
         version: String = text OS_VERSION,
-        /// Its build.
+        /// Build of the system.
         build: String = text OS_BUILD,
         /// Version of the kernel.
         kernel_version: String = text OS_KERNEL_VERSION,
@@ -235,31 +238,31 @@ facts! {
         distribution: String = text OS_DISTRIBUTION,
         /// Version of the distribution.
         distribution_version: String = text OS_DISTRIBUTION_VERSION,
-        /// Another one for each time that the machine was started.
+        /// Boot id, which changes each time the machine starts.
         boot_id: String = text OS_BOOT_ID,
-        /// Whether the device is rooted or jailbroken, where that is known.
+        /// Whether the device is rooted or jailbroken, if known.
         rooted: bool = bool OS_ROOTED,
     }
 }
 
 facts! {
-    /// The device, as it was at install.
+    /// The device at install time.
     DeviceFacts {
-        /// Model, such as `iPhone15,2`.
+        /// Device model, such as `iPhone15,2`.
         model: String = text DEVICE_MODEL,
-        /// Family, such as `iPhone`.
+        /// Device family, such as `iPhone`.
         family: String = text DEVICE_FAMILY,
         /// Architecture, such as `arm64e`.
         arch: String = text DEVICE_ARCH,
         /// Description of the processor.
         cpu: String = text DEVICE_CPU,
-        /// Processors.
+        /// Number of processors.
         processor_count: u32 = number DEVICE_PROCESSOR_COUNT,
-        /// Memory, bytes.
+        /// Memory size in bytes.
         memory_size: u64 = u64 DEVICE_MEMORY_SIZE,
-        /// When it was started.
+        /// Time at which the device booted.
         boot_time: Timestamp = time DEVICE_BOOT_TIME,
-        /// Whether it is a simulator.
+        /// Whether the device is a simulator.
         simulator: bool = bool DEVICE_SIMULATOR,
         /// Locale, such as `de_AT`.
         locale: String = text DEVICE_LOCALE,
@@ -268,95 +271,103 @@ facts! {
     }
 }
 
-/// What of the device changes, as it was when it was last read.
+/// Changing properties of the device, as last read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct DeviceState {
-    /// When that was.
+    /// Time of the reading.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read: Option<Timestamp>,
-    /// Memory that is free or can be had without swapping, bytes.
+    /// Bytes of memory that are free or available without swapping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_free: Option<u64>,
-    /// Size of the file system that the store is on, bytes.
+    /// Size of the store's file system in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_size: Option<u64>,
-    /// What of it an app can still have, bytes.
+    /// Bytes of that file system that are available to an app.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_free: Option<u64>,
-    /// The battery's charge, percent.
+    /// Battery charge in percent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub battery_percent: Option<u8>,
-    /// Whether it is being charged, or full and connected.
+    /// Whether the battery is charging, or full and connected.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub charging: Option<bool>,
-    /// How hot it is.
+    /// Thermal state of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thermal: Option<ThermalState>,
 }
 
-/// How a run went.
+/// The course and end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Lifecycle {
-    /// How it ended, as far as the process recorded. [`ExitKind::RUNNING`]: it recorded nothing, so it is still running,
-    /// or was killed, or the machine stopped.
+    /// How the run ended, as far as the process recorded it.
+    ///
+    /// With [`ExitKind::RUNNING`] the process recorded no end: it is still running or was killed,
+    /// or the machine stopped.
     pub exit: ExitKind,
-    /// When it said so.
+    /// Time at which the end was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_time: Option<Timestamp>,
-    /// The signal that ended it, or asked it to end: of [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
+    /// The signal that ended the process or asked it to end.
+    ///
+    /// Only with [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_signal: Option<i32>,
-    /// The process that sent that signal, where the system said so.
+    /// The process that sent that signal, if the system reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_sender: Option<u32>,
-    /// The name of that process.
+    /// Name of the process that sent the signal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_sender_name: Option<String>,
-    /// Whether that signal went to a handler of the app, which was to end it.
+    /// Whether the signal went to a handler of the app, which was to end the process.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exit_handled: bool,
-    /// The monitor that saw a crash, if one did, though the process may have gone on after it.
+    /// The monitor that saw a crash, if one did. The process may have continued after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crashed_by: Option<Monitor>,
-    /// When it crashed.
+    /// Time of that crash.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crash_time: Option<Timestamp>,
-    /// Whether the app was in front.
+    /// Whether the app was in the foreground.
     pub foreground: Foreground,
-    /// When that changed.
+    /// Time of the last change between foreground and background.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub foreground_changed: Option<Timestamp>,
-    /// The last sign of life.
+    /// Time of the last sign of life.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_alive: Option<Timestamp>,
-    /// When the hang began that was still going on.
+    /// Start of the hang that was still in progress.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hang_since: Option<Timestamp>,
-    /// How long the hangs lasted that ended, in nanoseconds, by the number that is in their reports.
+    /// Durations of hangs that ended, in nanoseconds, by the hang number in their reports.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub hang_durations_ns: BTreeMap<u8, u64>,
-    /// Memory that the process used, bytes, at its last report.
+    /// Bytes of memory that the process used, as last recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_used: Option<u64>,
-    /// Memory that it could still have had, bytes: up to its own limit, else the machine's.
+    /// Bytes of memory that were still available.
+    ///
+    /// Up to the process's own limit, or else the machine's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available: Option<u64>,
     /// Whether a debugger was attached.
     pub debugged: bool,
-    /// Address of the last fault that was handed on to another handler, where that is recorded.
+    /// Address of the last fault that was forwarded to another handler, if recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub forwarded_fault: Option<Address>,
-    /// Reports of what the process survived that were not written, since there were too many, and that no sink was notified of yet.
+    /// Number of suppressed reports of survived errors.
+    ///
+    /// They were suppressed because there were too many, and no sink has been notified of them yet.
     #[serde(skip_serializing_if = "is_zero")]
     pub reports_left_out: u64,
-    /// Reports that the process delivered itself while it went on.
+    /// Reports that the process delivered itself while running.
     #[serde(skip_serializing_if = "is_zero")]
     pub reports_delivered: u64,
-    /// What the process was processing, which is the reports of another run.
+    /// Reports of another run that the process was processing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processing: Option<Processing>,
 }
@@ -371,26 +382,26 @@ fn is_zero(number: &u64) -> bool {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Processing {
-    /// The run whose reports they are.
+    /// The run whose reports are processed.
     pub run: Id,
-    /// The thread that processes them.
+    /// The thread that processes the reports.
     pub tid: u64,
 }
 
-/// A session of release health.
+/// A release-health session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Session {
-    /// Its identity.
+    /// Session id.
     pub id: Id,
-    /// When it began.
+    /// Time at which the session began.
     pub started: Timestamp,
-    /// Errors reported in it.
+    /// Number of errors reported in the session.
     pub errors: u64,
-    /// How it stands.
+    /// Status of the session.
     pub status: SessionStatus,
-    /// When it ended, where it did.
+    /// Time at which the session ended, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
 }
@@ -400,14 +411,14 @@ fn is_unset(level: &Level) -> bool {
     level.0 == 0
 }
 
-/// Something that happened before.
+/// An event that preceded the crash.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Breadcrumb {
-    /// When.
+    /// Time of the event.
     pub time: Timestamp,
-    /// How grave; 0 where that was not said.
+    /// Severity; 0 if not set.
     #[serde(skip_serializing_if = "is_unset")]
     pub level: Level,
     /// Type, such as `navigation`, `http`; `default` if empty.
@@ -417,10 +428,10 @@ pub struct Breadcrumb {
     /// Category, such as `ui.click`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// The message.
+    /// Message for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// Data: a map.
+    /// Data of the breadcrumb, as a map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
     /// Keys of a later version.

@@ -1,6 +1,6 @@
-//! Functions that no app wrote, though they are in its image: what a compiler or a library put there.
+//! Functions of compilers, libraries and runtimes, which no app wrote even if its image has them.
 
-/// The standard libraries of Rust and Swift, the runtime of C++ exceptions, and what is Coroner.
+/// The standard libraries of Rust and Swift, the C++ exception runtime, and Coroner itself.
 const CRATES: [&str; 22] = [
     "__cxa_",
     "__cxxabiv1::",
@@ -27,7 +27,9 @@ const CRATES: [&str; 22] = [
     "$s7Coroner",
 ];
 
-/// What starts a program, ends it, and finds its heap damaged: in a static program in the program's own image.
+/// Functions that start and end a program or report its heap as damaged.
+///
+/// A static program's own image contains them.
 const START: [&str; 33] = [
     "_start",
     "__libc_start_main",
@@ -64,15 +66,18 @@ const START: [&str; 33] = [
     "__pthread_kill_implementation",
 ];
 
-/// Whether a function (by its demangled name) is of a language's runtime, of a program's start or of Coroner itself: not the
-/// one to look at first, whatever image it is in. `<paint::Brush as core::fmt::Display>::fmt` is of who wrote `Brush`, which of
-/// `<usize as core::fmt::Display>::fmt` is who wrote the trait.
+/// Whether a function belongs to a language runtime, a program's startup code or Coroner itself.
+///
+/// Such a function is not the one to look at first, whatever image it is in. `function` is a
+/// demangled name. `<paint::Brush as core::fmt::Display>::fmt` belongs to the author of `Brush`,
+/// `<usize as core::fmt::Display>::fmt` to the author of the trait.
 pub fn is_runtime_function(function: &str) -> bool {
     let is_theirs = |path: &str| CRATES.iter().any(|prefix| path.starts_with(prefix));
     let Some(implementation) = function.strip_prefix('<') else {
         // GCC's copies of a function have a suffix: `raise.constprop.0`, `main.cold`.
         let whole = function.split('.').next().unwrap_or_default();
-        // What Swift calls a getter, setter or initial value has its type behind it: `shop.Cart.total.getter : Swift.Int`.
+        // Swift appends the type to getters, setters and initial values: `shop.Cart.total.getter :
+        // Swift.Int`.
         let named = function.split(" : ").next().unwrap_or_default();
         let is_library = is_theirs(without_return_type(named)) && !is_swift_extension(function);
         return is_library || START.contains(&whole);
@@ -83,9 +88,11 @@ pub fn is_runtime_function(function: &str) -> bool {
     is_theirs(implementor) || (!implementor.contains("::") && is_theirs(of))
 }
 
-/// Whether a mangled name is of what another module has added to a type of Swift's standard library: `$ss5ErrorP4shopE6reportyyF` is
-/// `report` of an `extension Error` in the module `shop`. The type is followed by the module, by what the extension demands of generic types (which
-/// ends with `l`), and by `E`.
+/// Whether a mangled name is another module's extension of a Swift standard library type.
+///
+/// `$ss5ErrorP4shopE6reportyyF` is `report` from an `extension Error` in the module `shop`. The
+/// type is followed by the module, by the extension's constraints on generic types (which end with
+/// `l`), and by `E`.
 fn is_swift_extension(mangled: &str) -> bool {
     let of_type = mangled.strip_prefix("$ss").and_then(after_identifier);
     let Some(module) = of_type.and_then(|rest| rest.strip_prefix(['V', 'O', 'C', 'P'])) else { return false };
@@ -101,14 +108,16 @@ fn is_swift_extension(mangled: &str) -> bool {
     false
 }
 
-/// What follows a name that stands behind its length.
+/// Returns the text after an identifier that is preceded by its length.
 fn after_identifier(mangled: &str) -> Option<&str> {
     let digits = mangled.bytes().take_while(u8::is_ascii_digit).count();
     let length: usize = mangled[..digits].parse().ok()?;
     mangled.get(digits..)?.get(length..).filter(|_| length > 0)
 }
 
-/// A template's instance of C++ without the return type that its demangled name begins with: `void std::swap<int>(int&, int&)`.
+/// Strips the return type from a demangled C++ template instance.
+///
+/// Such as `void std::swap<int>(int&, int&)`.
 fn without_return_type(function: &str) -> &str {
     let mut depth = 0_usize;
     let mut start = 0;
@@ -124,12 +133,14 @@ fn without_return_type(function: &str) -> &str {
     &function[start..]
 }
 
-/// Where the sources of others are kept, as parts of a path: Rust's standard library as it is built and as a component of the
-/// toolchain, cargo's registries and checkouts, the headers of a C++ library, glibc, Apple's SDKs; Coroner's own, as a folder beside
-/// the app's.
+/// Parts of paths that contain other authors' sources.
+///
+/// Rust's standard library as built and as a toolchain component, Cargo's registries and checkouts,
+/// C++ library headers, glibc, Apple's SDKs, and Coroner's own crates if they are in a folder
+/// beside the app's.
 const SOURCES: [&str; 15] = [
     "/rustc/",
-    // What the standard library is built of, beside its own.
+    // Dependencies of the standard library.
     "/rust/deps/",
     "/rustlib/src/rust/library/",
     "/registry/src/",
@@ -145,31 +156,34 @@ const SOURCES: [&str; 15] = [
     "/crates/crash/unwind/src/",
     "/crates/crash/walk/src/",
 ];
-/// And as beginnings of one.
+/// Beginnings of paths that contain other authors' sources.
 const SOURCE_ROOTS: [&str; 6] =
     ["/usr/include/", "/usr/lib/gcc/", "/usr/lib/llvm", "library/core/", "library/alloc/", "library/std/"];
 
-/// Whether a source file is none of the app's: of a language's runtime, of a crate from a registry, of a folder `vendor` as `cargo
-/// vendor` makes it.
+/// Whether a source file belongs to a language runtime or another dependency instead of the app.
+///
+/// Covers crates from a registry and from a `vendor` directory made by `cargo vendor`.
 pub fn is_runtime_source(path: &str) -> bool {
     if path.contains('\\') {
         return is_runtime_source(&path.replace('\\', "/"));
     }
     SOURCE_ROOTS.iter().any(|root| path.starts_with(root))
-        // All of them begin with a slash, of which a path has few.
+        // All entries begin with a slash, and a path has few of them.
         || path.match_indices('/').any(|(at, _)| {
             let rest = &path[at..];
             SOURCES.iter().any(|source| rest.starts_with(source)) || is_vendored(rest)
         })
 }
 
-/// Whether what is left of a path begins with `/vendor/CRATE/src`.
+/// Whether the rest of a path begins with `/vendor/CRATE/src`.
 fn is_vendored(rest: &str) -> bool {
     rest.strip_prefix("/vendor/").is_some_and(|below| below.split('/').nth(1) == Some("src"))
 }
 
-/// Whether code is none of the app's, whatever image it is in: by the file that it was compiled from, where that is known, and by
-/// its function's name. The one rule for events, summaries and texts.
+/// Whether code is not the app's own, whatever image it is in.
+///
+/// Decided by the source file, if known, and by the function's name. Events, summaries and texts
+/// all use this rule.
 pub fn is_runtime_code(function: Option<&str>, file: Option<&str>) -> bool {
     file.is_some_and(is_runtime_source) || is_runtime_function(function.unwrap_or_default())
 }

@@ -1,8 +1,9 @@
-//! Takes secrets out of a report's texts before they leave the machine.
+//! Removes secrets from a report's texts before they leave the machine.
 //!
-//! Only what is a secret by its form is hidden ([`hide_secrets`]), so that nothing that a developer needs is lost; what else is
-//! private in an app, only that app knows. Texts are those that apps and their libraries write: tags, user, contexts, extra, breadcrumbs,
-//! messages of crashes and exceptions, annotations. Stack memory is no text, and stays as it is.
+//! [`hide_secrets`] hides only what has the form of a secret, so that nothing is lost that a
+//! developer needs; only the app knows what else is private. Scrubbed texts are those written by
+//! apps and their libraries: tags, user, contexts, extra, breadcrumbs, crash and exception
+//! messages, annotations. Stack memory is not text and is not changed.
 
 use std::ops::Range;
 
@@ -11,8 +12,9 @@ use coroner_process::heap_sort;
 
 const HIDDEN: &str = "[Filtered]";
 
-/// Gives the text that takes the place of another; `None` if that may stay. The first argument is the key under which it stands, such as a
-/// tag's; empty if it has none.
+/// Returns the replacement for a text, or `None` to keep it.
+///
+/// The arguments are the key, such as a tag's (empty if there is none), and the text.
 pub type Scrub<'a> = &'a dyn Fn(&str, &str) -> Option<String>;
 
 /// Keys whose values are secrets, in lower case and without `-` and `_`.
@@ -35,7 +37,9 @@ const KEYS: [&str; 16] = [
     "xapikey",
 ];
 
-/// Parameters of a URL's query whose values are secrets, too, written as [`KEYS`]: signed links among them (AWS, Google, Azure).
+/// URL query parameters whose values are also secrets, written as in [`KEYS`].
+///
+/// Includes those of signed links (AWS, Google, Azure).
 const PARAMETERS: [&str; 11] = [
     "auth",
     "idtoken",
@@ -50,13 +54,15 @@ const PARAMETERS: [&str; 11] = [
     "xgoogsignature",
 ];
 
-/// Keys of tags, contexts and fields in JSON whose values are secrets, too, written as [`KEYS`]. In prose they are words.
+/// Keys of tags, contexts and JSON fields whose values are also secrets, written as in [`KEYS`].
+///
+/// In prose these are ordinary words.
 const FIELDS: [&str; 4] = ["idtoken", "secret", "sessiontoken", "token"];
 
-/// Headers whose values go to the end of the line.
+/// Headers whose values extend to the end of the line.
 const HEADERS: [&str; 5] = ["authorization", "cookie", "proxyauthorization", "setcookie", "xapikey"];
 
-/// How tokens of well-known services begin, and how many characters they have at least.
+/// Prefixes of well-known services' tokens, with their minimum length in characters.
 const TOKENS: [(&str, usize); 16] = [
     ("AIza", 39),
     ("AKIA", 20),
@@ -76,9 +82,12 @@ const TOKENS: [(&str, usize); 16] = [
     ("xox", 24),
 ];
 
-/// Hides what is surely a secret in a text that stands under `key`: the user information of URLs and the tokens and signatures in their
-/// queries (`?token=…`), `Authorization` headers and cookies, passwords and keys by their name (`password=…`), tokens by their form (JSON
-/// Web Tokens, those of GitHub, GitLab, Slack, AWS and others), private keys in PEM. `None` if there is none.
+/// Hides secrets in a text stored under `key`; `None` if there are none.
+///
+/// Hides the user information of URLs and the tokens and signatures in their queries (`?token=…`),
+/// `Authorization` headers and cookies, passwords and keys by their name (`password=…`), tokens by
+/// their form (JSON Web Tokens, those of GitHub, GitLab, Slack, AWS and others), and private keys
+/// in PEM.
 ///
 /// ```
 /// let hidden = coroner_report::model::hide_secrets("", "GET https://ada:lovelace@example.com/?q=1");
@@ -108,13 +117,13 @@ pub fn hide_secrets(key: &str, text: &str) -> Option<String> {
     (!found.is_empty()).then(|| hidden + text.get(end..).unwrap_or_default())
 }
 
-/// Whether a name is one of those, whatever its case and its `-` and `_`.
+/// Whether `names` contains `name`, ignoring case, `-` and `_`.
 fn is_one_of(names: &[&str], name: &[u8]) -> bool {
     let plain = || name.iter().filter(|byte| !b"-_".contains(byte)).map(u8::to_ascii_lowercase);
     names.iter().any(|other| plain().eq(other.bytes()))
 }
 
-/// `scheme://USER:PASSWORD@host` (RFC 3986, section 3.2.1).
+/// Finds `scheme://USER:PASSWORD@host` (RFC 3986, section 3.2.1).
 fn user_info(text: &str, found: &mut Vec<Range<usize>>) {
     for (at, mark) in text.match_indices("://") {
         let start = at + mark.len();
@@ -123,7 +132,7 @@ fn user_info(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// `?token=VALUE` and `&token=VALUE` (RFC 3986, section 3.4).
+/// Finds `?token=VALUE` and `&token=VALUE` (RFC 3986, section 3.4).
 fn parameters(text: &str, found: &mut Vec<Range<usize>>) {
     for (at, _) in text.match_indices(['?', '&']) {
         let rest = &text[at + 1..];
@@ -138,7 +147,7 @@ fn parameters(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// PEM (RFC 7468); one that was cut goes to the end of the text.
+/// Finds PEM private keys (RFC 7468); a truncated one extends to the end of the text.
 fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
     for (at, begin) in text.match_indices("-----BEGIN ") {
         let label = text[at + begin.len()..].split("-----").next().unwrap_or_default();
@@ -150,8 +159,10 @@ fn private_keys(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Values behind their names: `Authorization: …` to the end of the line, `password=…` to the end of the word, `"password": "…"` to
-/// the quote.
+/// Finds values after their names.
+///
+/// `Authorization: …` extends to the end of the line, `password=…` to the end of the word,
+/// `"password": "…"` to the quote.
 fn named(text: &str, found: &mut Vec<Range<usize>>) {
     let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_".contains(byte);
     let bytes = text.as_bytes();
@@ -162,7 +173,7 @@ fn named(text: &str, found: &mut Vec<Range<usize>>) {
         let name = &bytes[at..at + length];
         at += length.max(1);
         let is_field = || {
-            // The quote that ends it, perhaps behind backslashes where JSON is in JSON.
+            // The quote that ends the name, possibly after backslashes for JSON in JSON.
             let quote = at + count(at, &|byte| *byte == b'\\');
             bytes.get(quote) == Some(&b'"')
                 && bytes[quote + 1..].trim_ascii_start().starts_with(b":")
@@ -171,7 +182,7 @@ fn named(text: &str, found: &mut Vec<Range<usize>>) {
         if length == 0 || !(is_one_of(&KEYS, name) || is_field()) {
             continue;
         }
-        // The quote that ends the name, perhaps behind a backslash where JSON is in JSON.
+        // The quote that ends the name, possibly after a backslash for JSON in JSON.
         let mark = at + count(at, &|byte| b"\\\"' ".contains(byte));
         let Some(separator) = bytes.get(mark).filter(|byte| b":=".contains(byte)) else { continue };
         let mut start = mark + 1;
@@ -191,16 +202,16 @@ fn named(text: &str, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// Words that are tokens by their form, and those behind `Bearer`.
+/// Finds words that have the form of tokens, and words after `Bearer`.
 fn tokens(text: &str, found: &mut Vec<Range<usize>>) {
     let is_inside = |character: char| character.is_ascii_alphanumeric() || "_-.".contains(character);
     let mut before = "";
     for word in text.split(|character| !is_inside(character)) {
         let start = word.as_ptr() as usize - text.as_ptr() as usize;
-        // A sentence may end behind it.
+        // The word may be followed by a sentence's full stop.
         let word = word.trim_end_matches('.');
         let known = TOKENS.iter().any(|(begin, least)| word.starts_with(begin) && word.len() >= *least);
-        // RFC 7519: three parts, of which the first begins as `{"` does in base64.
+        // RFC 7519: three parts, the first of which begins like `{"` in base64.
         let is_web_token = word.starts_with("eyJ") && word.len() >= 32 && word.split('.').count() == 3;
         let has_digit = word.bytes().any(|byte| byte.is_ascii_digit());
         let is_bearer = before.eq_ignore_ascii_case("bearer") && word.len() >= 16 && has_digit;
@@ -214,7 +225,7 @@ fn tokens(text: &str, found: &mut Vec<Range<usize>>) {
 }
 
 impl Report {
-    /// Replaces texts as `scrub` says.
+    /// Replaces the report's texts with the results of `scrub`.
     pub fn scrub(&mut self, scrub: Scrub<'_>) {
         let crash = self.crash.iter_mut().flat_map(|crash| &mut crash.message);
         let exceptions = self.exceptions.iter_mut();
@@ -233,7 +244,7 @@ impl Report {
 }
 
 impl RunFacts {
-    /// Replaces texts as `scrub` says.
+    /// Replaces the run state's texts with the results of `scrub`.
     pub fn scrub(&mut self, scrub: Scrub<'_>) {
         self.tags.iter_mut().for_each(|(key, text)| replace(key, text, scrub));
         self.fingerprint.iter_mut().for_each(|text| replace("", text, scrub));
@@ -265,7 +276,10 @@ fn replace_in(key: &str, value: &mut Value, scrub: Scrub<'_>) {
     }
 }
 
-/// `/home/ada/app`, `/Users/ada/app` and `/root/app` as `~/app`, `C:\Users\ada\app.exe` as `~\app.exe`: the home directory would tell the user's name.
+/// Replaces the home directory in a path, which would reveal the user's name, with `~`.
+///
+/// `/home/ada/app`, `/Users/ada/app` and `/root/app` become `~/app`; `C:\Users\ada\app.exe` becomes
+/// `~\app.exe`.
 pub fn hide_home(path: &mut String) {
     if let Some(rest) = path.strip_prefix("/root/") {
         *path = format!("~/{rest}");

@@ -1,4 +1,4 @@
-//! A report and the run state of its run, put together: what the report file does not have is taken from the run state.
+//! Combines a report with its run's state, which supplies what the report file lacks.
 
 use super::{Address, Crash, CrashFlag, CrashRecord, Frame, Header, Mach, Report, RunFacts, Signal, Thread};
 use crate::run_state::ExitKind;
@@ -8,15 +8,17 @@ use crate::wire::{
 };
 use coroner_process::registers::Arch;
 
-/// Room for a header section: its texts are at most names and versions.
+/// Bytes reserved for a header section, whose longest texts are names and versions.
 const HEADER_ROOM: usize = 4096;
-/// Longest name of a process in a report that is made from a run state, in bytes.
+/// Maximum length of the process name and the version in a report made from a run state, in bytes.
 const MAX_NAME: usize = 256;
 
 impl Report {
-    /// Puts the run state of the run that the report is of beside it, and with it what only that knows: how long a hang lasted,
-    /// whether the process was ended while it went on, so that it was fatal; and of a report whose beginning is missing, which
-    /// process it is of and what the crash was.
+    /// Adds the run state of the report's run, and fills in what only the run state contains.
+    ///
+    /// These are a hang's duration and whether the process was killed during the hang, which makes
+    /// it fatal. If the beginning of the report is missing, they are also the identity of the
+    /// process and the crash.
     pub fn stitch(&mut self, run: RunFacts) {
         if let Some(crash) = &mut self.crash
             && let Some(hang) = &mut crash.hang
@@ -33,7 +35,7 @@ impl Report {
         if self.header.event_id.is_nil() {
             self.header.event_id = self.header.run_id;
         }
-        // On Linux the header says when Coroner was installed.
+        // On Linux the header contains the time at which Coroner was installed.
         if let Some(start) = run.app.process_start.filter(|_| self.header.run_id == run.run_id) {
             self.header.process_start = start;
         }
@@ -45,7 +47,7 @@ impl Report {
         self.run = Some(run);
     }
 
-    /// The crash as its record says, and the crashed thread with its first frame, unless the report has it.
+    /// Fills in the crash from its record, and the crashed thread's first frame if it is missing.
     fn take_crash(&mut self, record: &CrashRecord, run: &RunFacts) {
         let is_of_child = self.header.run_id != run.run_id;
         let installed = run.app.installed.map_or(record.time.0, |installed| installed.0);
@@ -88,17 +90,22 @@ impl Report {
 }
 
 impl RunFacts {
-    /// The record of the crash that ended the process; `None` if none is recorded, the process went on after it, or it noted
-    /// another end later.
+    /// The record of the crash that ended the process.
+    ///
+    /// `None` if no crash is recorded, or if the process continued after it or recorded another end
+    /// later.
     pub fn fatal_crash(&self) -> Option<&CrashRecord> {
         self.crash.as_ref().filter(|crash| !crash.not_fatal && self.lifecycle.exit == ExitKind::CRASHED)
     }
 
-    /// The bytes of a report file for a crash that is known from its record in the run state alone: nothing but a header. With
-    /// the run state [stitched](Report::stitch) in, the report says what the record says.
+    /// Returns a report file for a crash that is known only from its record in the run state.
     ///
-    /// `run` is the run whose directory the run state lies in: for a child made by `fork` it is another than the run that the
-    /// state was copied from. The event's id is that of the run, so that it is the same each time.
+    /// The file contains only a header. After [stitching](Report::stitch) the run state in, the
+    /// report contains the record's data.
+    ///
+    /// `run` is the run whose directory contains the run state: for a child created by `fork` it
+    /// differs from the run that the state was copied from. The event's id is that of the run, so
+    /// it is the same each time.
     pub fn report_of_record(&self, run: super::Id) -> Option<Vec<u8>> {
         self.fatal_crash()?;
         let header = Header { run_id: run, event_id: run, ..self.header() };
@@ -124,7 +131,7 @@ impl RunFacts {
         Some([&FILE_PREFIX[..], &seal, payload].concat())
     }
 
-    /// A report's header, as far as the run state knows it.
+    /// The report header, as far as the run state has its data.
     fn header(&self) -> Header {
         let arch = match self.device.arch.as_deref() {
             Some("x86_64") => Some(Arch::X86_64),
@@ -132,7 +139,7 @@ impl RunFacts {
             _ => None,
         };
         let os = match self.os.name.as_deref() {
-            // So the kernel calls itself there, too.
+            // Android's kernel has this name, too.
             Some("Linux") if Os::NATIVE == Os::ANDROID => Os::ANDROID,
             name => name.and_then(|name| Os::from_name(&name.to_ascii_lowercase())).unwrap_or(Os::NATIVE),
         };

@@ -1,6 +1,7 @@
-//! Names of Linux's system calls, by the numbers that they have on a processor.
+//! Names of Linux system calls, by their numbers on each architecture.
 //!
-//! Source: `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (arm64) of Linux 6.1, and for those since then `scripts/syscall.tbl`.
+//! Source: `asm/unistd_64.h` (x86_64) and `asm-generic/unistd.h` (arm64) of Linux 6.1; for later
+//! calls `scripts/syscall.tbl`.
 
 use coroner_process::futex_wait::darwin::{
     CONDITION_WAIT, MUTEX_WAIT, READ_LOCK, ULOCK_WAIT, ULOCK_WAIT_2, WRITE_LOCK,
@@ -10,8 +11,10 @@ use coroner_process::registers::Arch;
 use super::names::is_linux;
 use crate::wire::Os;
 
-/// The name of system call `number` on `os` and `arch`, such as `openat`. Only Linux and Android have stable numbers; of Apple's those have
-/// names that a report says a thread waits in.
+/// The name of system call `number` on `os` and `arch`, such as `openat`.
+///
+/// Only Linux and Android have stable numbers. Of Apple's system calls, only those are named in
+/// which a report records a thread as waiting.
 pub fn system_call_name(os: Os, arch: Arch, number: i64) -> Option<&'static str> {
     if os.is_apple() {
         return Some(match number {
@@ -33,10 +36,10 @@ pub fn system_call_name(os: Os, arch: Arch, number: i64) -> Option<&'static str>
     tables.iter().rev().find_map(name).filter(|name| !matches!(*name, "" | "-"))
 }
 
-/// Names of numbers that follow each other, from the first on, with `-` for one that is none.
+/// The first number and the names of consecutive numbers, with `-` for unused ones.
 type Names = (usize, &'static str);
 
-/// Those since Linux 5.1, which have the same numbers everywhere.
+/// System calls since Linux 5.1, which have the same numbers on all architectures.
 const SINCE_5_1: Names = (
     424,
     "\
@@ -48,7 +51,7 @@ const SINCE_5_1: Names = (
      ",
 );
 
-/// Those of x86_64.
+/// System calls on x86_64.
 const X86_64: &[Names] = &[
     (
         0,
@@ -90,7 +93,7 @@ const X86_64: &[Names] = &[
     SINCE_5_1,
 ];
 
-/// Those of arm64.
+/// System calls on arm64.
 const AARCH64: &[Names] = &[
     (
         0,

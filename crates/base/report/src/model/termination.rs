@@ -1,4 +1,4 @@
-//! Why a process ended that did not crash: the reason, how certain that is, and what speaks for it.
+//! Why a process ended that did not crash: the reason, its certainty and the evidence.
 
 use std::fmt;
 
@@ -6,67 +6,73 @@ use serde::{Deserialize, Serialize};
 
 use super::timestamp::Timestamp;
 
-/// What explains an end without a trace, as it was when it was last read; counters say something by what they are at a later launch.
+/// Measurements that explain an end without a trace, as last read.
+///
+/// Counters are compared with their values at a later launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Vitals {
-    /// When that was. If it is before the install, an earlier run of the same boot has read it.
+    /// Time of the reading. A time before the install is from an earlier run in the same boot.
     pub read: Timestamp,
-    /// `oom_score_adj`: from -1,000, never chosen when memory is short, to 1,000.
+    /// `oom_score_adj`, from −1,000 (never killed when memory is short) to 1,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_score_adj: Option<i16>,
-    /// Hundredths of a percent of ten seconds in which some task of the cgroup, or else of the machine, waited for memory (`avg10` of PSI).
+    /// Memory pressure, in hundredths of a percent (`avg10` of PSI).
+    ///
+    /// The share of ten seconds in which some task of the cgroup, or else of the machine, waited
+    /// for memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_pressure: Option<u16>,
-    /// Processes of the machine that were killed for want of memory.
+    /// Number of processes on the machine that were killed because memory ran out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_oom_kills: Option<u64>,
-    /// The process's memory cgroup, by the inode of its directory.
+    /// The process's memory cgroup, as the inode of its directory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<u64>,
-    /// Processes of it that were killed for want of memory.
+    /// Number of the cgroup's processes that were killed because memory ran out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup_oom_kills: Option<u64>,
-    /// The most memory that it may use, bytes.
+    /// Memory limit of the cgroup in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup_memory_limit: Option<u64>,
-    /// Processes in it.
+    /// Number of processes in the cgroup.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cgroup_processes: Option<u32>,
-    /// Processor time that the process had used, milliseconds.
+    /// Processor time that the process had used, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_used_ms: Option<u64>,
-    /// The hard limit of that, seconds.
+    /// Hard limit of the processor time, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_limit_s: Option<u64>,
 }
 
-/// Why a process ended.
+/// Reason for which a process ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TerminationReason {
-    /// Not known. The evidence says what it was not.
+    /// Unknown; the evidence rules out some reasons.
     #[default]
     Unknown,
-    /// The kernel killed it for want of memory, of its cgroup or of the machine.
+    /// The kernel killed the process because its cgroup or the machine ran out of memory.
     OutOfMemory,
-    /// The machine was started again: a reboot, a power loss, a crash of the system.
+    /// The machine restarted: a reboot, a power loss or a system crash.
     SystemRestart,
-    /// It used up its processor time (`RLIMIT_CPU`).
+    /// The process used up its processor time (`RLIMIT_CPU`).
     CpuLimit,
-    /// It was ended while a debugger was attached.
+    /// The process was killed while a debugger was attached.
     Debugger,
     /// The app was updated.
     AppUpdate,
-    /// A signal that ends a process by default.
+    /// The process received a signal that terminates by default.
     Signal,
-    /// It was asked to end by a signal that it has a handler for, and did not end by itself: what stops services and containers kills it after
-    /// a while.
+    /// The process received a signal to stop, which it handles, but didn't exit by itself.
+    ///
+    /// Service and container managers kill it after a while.
     StopTimeout,
-    /// It executed another program in its place, or its own file again (execve(2)): the process goes on.
+    /// The process executed another program or its own file again (execve(2)), and continues.
     Replaced,
 }
 
@@ -87,36 +93,36 @@ impl TerminationReason {
     }
 }
 
-/// How far a reason can be relied on.
+/// How reliable a reason is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum TerminationCertainty {
-    /// It may be so; what else is as likely can't be distinguished from it.
+    /// Possible, but other reasons are equally likely.
     #[default]
     Possible,
-    /// All that is known speaks for it, and nothing for another.
+    /// All evidence supports this reason, and none supports another.
     Likely,
-    /// The system says so of this very process.
+    /// The system reports this reason for this very process.
     Certain,
 }
 
-/// Why a process ended that did not crash.
+/// Reason, certainty and evidence for an end that was not a crash.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Termination {
     /// The reason.
     pub reason: TerminationReason,
-    /// How certain it is.
+    /// Certainty of the reason.
     pub certainty: TerminationCertainty,
-    /// What speaks for it, a sentence each.
+    /// Evidence for the reason, one sentence each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub evidence: Vec<String>,
 }
 
 impl fmt::Display for Termination {
-    /// `likely was killed for want of memory: …; …`.
+    /// Formats like `most likely was killed for want of memory: …; …`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.reason, self.certainty) {
             (TerminationReason::Unknown, _) | (_, TerminationCertainty::Certain) => {}

@@ -11,59 +11,59 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
-/// A thread of the process that died.
+/// A thread of the crashed process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Thread {
-    /// The system's number of the thread.
+    /// The system's thread id.
     pub tid: u64,
-    /// Its name.
+    /// Thread name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The dispatch queue whose work it ran.
+    /// The dispatch queue whose work the thread ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue: Option<String>,
-    /// The processor time that it has had.
+    /// Processor time that the thread has used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_time: Option<CpuTime>,
-    /// Whether it crashed.
+    /// Whether the thread crashed.
     pub crashed: bool,
-    /// Whether it was running the handler that wrote the report.
+    /// Whether the thread was running the handler that wrote the report.
     pub current: bool,
-    /// Whether it is the process's first thread.
+    /// Whether the thread is the process's first thread.
     pub main: bool,
-    /// What it was doing.
+    /// State of the thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<ThreadState>,
-    /// The system call that it was blocked in.
+    /// The system call that the thread was blocked in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall: Option<i64>,
     /// The system call's name, such as `futex`.
     #[serde(skip_deserializing)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub syscall_name: Option<&'static str>,
-    /// The futex that it waits for; on Apple's systems what a ulock or psynch call waits for.
+    /// The futex that the thread waits for, or the object of an Apple ulock or psynch call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub futex: Option<FutexWait>,
-    /// On Apple's systems the name that its port has in the process: some locks have it in them.
+    /// The name of the thread's port in the process (Apple): some locks contain it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u32>,
-    /// Where its registers came from.
+    /// Source of the registers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub captured_by: Option<CaptureMethod>,
-    /// Why there are none.
+    /// Why there are no registers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_captured: Option<NotCaptured>,
-    /// Its stack: lowest address and the address after the highest.
+    /// Stack range: the lowest address and the address after the highest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<(Address, Address)>,
-    /// Its registers.
+    /// Registers of the thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub registers: Option<Registers>,
-    /// Its frames, innermost first.
+    /// Frames of the thread, innermost first.
     pub frames: Vec<Frame>,
-    /// Where frames were left out.
+    /// Where frames were left out of `frames`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
     /// Why the walk ended.
@@ -75,7 +75,9 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Whether its stack is the exception's, which then needs to be shown once only: it was reported where it was thrown.
+    /// Whether the thread's stack is the exception's, so that it needs to be shown only once.
+    ///
+    /// This is the case for exceptions reported where they were thrown.
     pub fn has_frames_of(&self, exception: &Exception) -> bool {
         // Frames of a managed runtime have no addresses.
         let addresses = |frames: &[Frame]| -> Vec<_> {
@@ -86,35 +88,38 @@ impl Thread {
     }
 }
 
-/// The futex(2) that a thread waits in, or on Apple's systems the `ulock_wait` or `psynch_…` of its number: what the call was given, and
-/// the memory around its word.
+/// The futex(2) call that a thread waits in, with the memory around its word.
+///
+/// On Apple's systems the `ulock_wait` or `psynch_…` call with the thread's system call number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct FutexWait {
-    /// The address of the word; of `psynch_…` that of the mutex, condition variable or lock.
+    /// Address of the word; for `psynch_…` that of the mutex, condition variable or lock.
     pub address: Address,
-    /// The operation, with its flags; of `psynch_…` the flags.
+    /// Operation with its flags; for `psynch_…` the flags.
     pub operation: u32,
-    /// The value that the word was to have; of `psynch_…` the lowest bits of the sequence number.
+    /// Value that the word was expected to have.
+    ///
+    /// For `psynch_…` the lowest bits of the sequence number.
     pub expected: u32,
-    /// Whether the call has a time-out, and so ends by itself.
+    /// Whether the call has a timeout.
     pub timed: bool,
-    /// The address of the first of the bytes.
+    /// Address of the first byte of `bytes`.
     pub start: Address,
     /// Memory around the word.
     pub bytes: Bytes,
 }
 
 impl FutexWait {
-    /// The 32-bit number so many bytes after the futex's word, before it if negative. `None` if it was not kept.
+    /// Returns the 32-bit word at `offset` bytes from the futex's word, `None` if it was not kept.
     pub fn at(&self, offset: i64) -> Option<u32> {
         let place = self.address.0.checked_add_signed(offset)?.checked_sub(self.start.0)?;
         let bytes = self.bytes.0.get(usize::try_from(place).ok()?..)?.first_chunk()?;
         Some(u32::from_le_bytes(*bytes))
     }
 
-    /// The word itself.
+    /// Returns the futex's word itself.
     pub fn word(&self) -> Option<u32> {
         self.at(0)
     }
@@ -137,23 +142,28 @@ impl From<&coroner_process::futex_wait::FutexWait> for FutexWait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CpuTime {
-    /// Nanoseconds in its own code.
+    /// Nanoseconds in user mode.
     pub user_ns: u64,
-    /// Nanoseconds in the kernel for it.
+    /// Nanoseconds in the kernel.
     pub system_ns: u64,
 }
 
 /// The registers of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// Architecture; `None` if this version does not know it, and then the general registers have no names.
+    /// Architecture; `None` if this version doesn't know it.
+    ///
+    /// Without it, the general registers have no names.
     pub arch: Option<Arch>,
-    /// General registers, in the order of [`X86_64Registers`] (16 gpr, pc, flags) or [`Aarch64Registers`] (31 x, sp,
-    /// pc, pstate).
+    /// General registers, in the order of [`X86_64Registers`] or [`Aarch64Registers`].
+    ///
+    /// x86_64: 16 gpr, pc, flags; arm64: 31 x, sp, pc, pstate.
     pub general: Vec<u64>,
-    /// Others.
+    /// Registers other than the general ones.
     pub extra: Vec<(ExtraRegister, u64)>,
-    /// Those that a call does not preserve are not known, and 0: the thread itself called for the report.
+    /// Whether only the registers that a call preserves are known, and all others are 0.
+    ///
+    /// This is the case if the thread itself requested the report.
     pub only_preserved: bool,
 }
 
@@ -167,7 +177,7 @@ impl Registers {
         }
     }
 
-    /// Every general register that is known with its name, in the usual order.
+    /// Returns every known general register with its name, in the usual order.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (names, more) = self.names();
         let is_known = |name: &str| match self.arch {
@@ -178,7 +188,7 @@ impl Registers {
         all.filter(move |(name, _)| !self.only_preserved || is_known(name))
     }
 
-    /// As x86_64 registers, if they are.
+    /// The general registers as x86_64 registers, if they are.
     pub fn x86_64(&self) -> Option<X86_64Registers> {
         let (gpr, rest) = self.general.split_first_chunk::<16>()?;
         match (self.arch, rest) {
@@ -187,7 +197,7 @@ impl Registers {
         }
     }
 
-    /// As arm64 registers, if they are.
+    /// The general registers as arm64 registers, if they are.
     pub fn aarch64(&self) -> Option<Aarch64Registers> {
         let (x, rest) = self.general.split_first_chunk::<31>()?;
         match (self.arch, rest) {
@@ -213,7 +223,7 @@ impl Registers {
     }
 }
 
-/// A map from register name to hexadecimal text; the registers beyond the general ones follow.
+/// Serializes a map from register names to hexadecimal text; extra registers come last.
 impl Serialize for Registers {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
@@ -232,7 +242,7 @@ impl Serialize for Registers {
     }
 }
 
-/// By the names: those of an architecture are no other's.
+/// Deserializes by register names: each architecture's names are unique.
 impl<'de> Deserialize<'de> for Registers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut written = BTreeMap::<String, Address>::deserialize(deserializer)?;

@@ -3,12 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A point in time: nanoseconds since the Unix epoch. In JSON RFC 3339 in UTC, `"2026-11-21T01:02:03.123456789Z"`.
+/// A point in time, in nanoseconds since the Unix epoch.
+///
+/// In JSON RFC 3339 in UTC: `"2026-11-21T01:02:03.123456789Z"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(pub u64);
 
 impl Timestamp {
-    /// Seconds since the Unix epoch, as Sentry takes them (exact to about 0.2 µs).
+    /// Seconds since the Unix epoch, as used by Sentry (exact to about 0.2 µs).
     pub fn seconds(self) -> f64 {
         let nanoseconds = u32::try_from(self.0 % 1_000_000_000).unwrap_or(0);
         #[allow(clippy::cast_precision_loss)] // Stated above.
@@ -18,14 +20,14 @@ impl Timestamp {
 }
 
 impl From<std::time::SystemTime> for Timestamp {
-    /// A time before 1970 becomes 1970.
+    /// Converts a time; times before 1970 become 1970.
     fn from(time: std::time::SystemTime) -> Self {
         let since = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
-/// A text is not a [`Timestamp`].
+/// The error for text that is not a [`Timestamp`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimestampError;
 
@@ -40,7 +42,9 @@ impl fmt::Display for TimestampError {
 impl FromStr for Timestamp {
     type Err = TimestampError;
 
-    /// RFC 3339, where the seconds, and the colon and the minutes of the offset, may be missing. A time before 1970 becomes 1970.
+    /// Parses RFC 3339; times before 1970 become 1970.
+    ///
+    /// The seconds, and the colon and minutes of the offset, are optional.
     fn from_str(text: &str) -> Result<Self, TimestampError> {
         let nanoseconds = Cursor(text.as_bytes()).time().ok_or(TimestampError)?;
         u64::try_from(nanoseconds.max(0)).map(Timestamp).map_err(|_| TimestampError)
@@ -61,11 +65,11 @@ impl fmt::Display for Timestamp {
     }
 }
 
-/// What is left of a text.
+/// The rest of a text that is being parsed.
 struct Cursor<'a>(&'a [u8]);
 
 impl Cursor<'_> {
-    /// Nanoseconds since the epoch; `None` if the text is no time, or goes on after it.
+    /// Nanoseconds since the epoch; `None` if the text is not a time, or continues after it.
     fn time(mut self) -> Option<i128> {
         let year = self.number(4)?;
         let month = self.take(b"-").and_then(|_| self.number(2))?;
@@ -79,12 +83,12 @@ impl Cursor<'_> {
         }
         let nanoseconds = if self.take(b".,").is_some() { self.fraction()? } else { 0 };
         let offset = self.offset()?;
-        // A leap second has no number: it is the one before it.
+        // A leap second has no number of its own, so it is treated as the second before it.
         let seconds = days * 86_400 + hour * 3600 + minute * 60 + second.min(59) - offset;
         self.0.is_empty().then_some(i128::from(seconds) * 1_000_000_000 + i128::from(nanoseconds))
     }
 
-    /// Seconds east of UTC.
+    /// Parses the offset: seconds east of UTC.
     fn offset(&mut self) -> Option<i64> {
         let sign = match self.take(b"Zz+-")? {
             b'+' => 1,
@@ -97,7 +101,7 @@ impl Cursor<'_> {
         (hours <= 23 && minutes <= 59).then_some(sign * (hours * 3600 + minutes * 60))
     }
 
-    /// The digits behind a point, as nanoseconds: nine at most.
+    /// Parses the digits after the point as nanoseconds: at most nine digits.
     fn fraction(&mut self) -> Option<i64> {
         let digits = self.0.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let number = Some(digits).filter(|digits| (1..=9).contains(digits)).and_then(|digits| self.number(digits))?;
@@ -110,7 +114,7 @@ impl Cursor<'_> {
         number.iter().try_fold(0, |sum, byte| byte.is_ascii_digit().then(|| sum * 10 + i64::from(byte - b'0')))
     }
 
-    /// The next byte, if it is one of these.
+    /// Takes the next byte if it is one of `of`.
     fn take(&mut self, of: &[u8]) -> Option<u8> {
         let (first, rest) = self.0.split_first().filter(|(first, _)| of.contains(first))?;
         self.0 = rest;
@@ -118,21 +122,23 @@ impl Cursor<'_> {
     }
 }
 
-/// Days in the 400 years after which the calendar is the same again.
+/// Days in 400 years, after which the Gregorian calendar repeats.
 const ERA: i64 = 146_097;
-/// Days from 1 March of the year 0, from which years are counted here so that the leap day is their last, to 1970.
+/// Days from 1 March of the year 0 to 1 January 1970.
+///
+/// Years are counted from 1 March here, so that the leap day is their last day.
 const TO_EPOCH: i64 = 719_468;
 
 /// Days since 1970 of a date in the Gregorian calendar.
 fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let year = if month < 3 { year - 1 } else { year };
-    // Months from March on: the lengths of five of them are 153 days.
+    // Months are counted from March: any five of them have 153 days.
     let months = (month + 9) % 12;
     let (era, year) = (year.div_euclid(400), year.rem_euclid(400));
     era * ERA + year * 365 + year / 4 - year / 100 + (153 * months + 2) / 5 + day - 1 - TO_EPOCH
 }
 
-/// Year, month and day of a number of days since 1970: the other way round.
+/// Year, month and day of a number of days since 1970, the inverse of [`days_of`].
 fn date_of(days: i64) -> (i64, i64, i64) {
     let days = days + TO_EPOCH;
     let (era, days) = (days.div_euclid(ERA), days.rem_euclid(ERA));
@@ -147,7 +153,7 @@ fn date_of(days: i64) -> (i64, i64, i64) {
 mod tests {
     use super::*;
 
-    /// Times of all kinds: every day there is, at a time of it that differs, and the ends.
+    /// Times of all kinds: every day, each at a different time of day, and the limits.
     fn times() -> impl Iterator<Item = u64> {
         let days = (0..u64::MAX / 86_400_000_000_000)
             .map(|day| day * 86_400_000_000_000 + day * 1_234_567_891 % 86_400_000_000_000);

@@ -1,15 +1,17 @@
-//! A CBOR item of any shape: what the app put into contexts, and what a later version of the format wrote.
+//! CBOR items of any shape: the app's contexts, and data from later format versions.
 
 use super::address::Bytes;
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 
-/// Keys of a map that this version does not know, with their values.
+/// Map keys that this version doesn't know, with their values.
 pub type Extra = BTreeMap<u64, Value>;
 
-/// A CBOR item (RFC 8949). In JSON the natural counterpart: byte strings as hexadecimal digits, map keys as text, tags
-/// dropped, what JSON has no word for as null.
+/// A CBOR item (RFC 8949).
+///
+/// In JSON its natural counterpart: byte strings become hexadecimal digits, map keys become text,
+/// tags are dropped, and items that JSON can't represent become null.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Null, undefined, or a simple value without a meaning.
@@ -18,7 +20,7 @@ pub enum Value {
     Bool(bool),
     /// An integer that is not negative.
     Unsigned(u64),
-    /// A negative integer: its value is −1 − this.
+    /// A negative integer with the value −1 − this.
     Negative(u64),
     /// A floating point number.
     Float(f64),
@@ -28,19 +30,19 @@ pub enum Value {
     Text(String),
     /// An array.
     Array(Vec<Value>),
-    /// A map, in its order.
+    /// A map, in its original order.
     Map(Vec<(Value, Value)>),
     /// A tagged item.
     Tag(u64, Box<Value>),
 }
 
 impl Value {
-    /// As an integer that is not negative.
+    /// Returns a non-negative integer.
     pub fn as_u64(&self) -> Option<u64> {
         if let Value::Unsigned(value) = self { Some(*value) } else { None }
     }
 
-    /// As a signed integer, where it fits.
+    /// Returns a signed integer, if it fits.
     pub fn as_i64(&self) -> Option<i64> {
         match self {
             Value::Unsigned(value) => i64::try_from(*value).ok(),
@@ -49,22 +51,23 @@ impl Value {
         }
     }
 
-    /// As text.
+    /// Returns the text of a text string.
     pub fn as_str(&self) -> Option<&str> {
         if let Value::Text(text) = self { Some(text) } else { None }
     }
 
-    /// As a JSON value.
+    /// Converts to a JSON value.
     pub fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
     }
 }
 
 impl Value {
-    /// The item, encoded: for [`RunState::set_cbor`](crate::run_state::RunState::set_cbor).
+    /// Encodes the item, for [`RunState::set_cbor`](crate::run_state::RunState::set_cbor).
     pub fn to_cbor(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // Writing to a vector can't fail; if it could, what was written would be malformed and refused by the reader.
+        // Writing to a vector can't fail. If it did, the malformed bytes would be rejected by the
+        // reader.
         let _ = self.encode(&mut minicbor::Encoder::new(&mut bytes));
         bytes
     }
@@ -124,7 +127,7 @@ impl Serialize for Value {
             Value::Null => serializer.serialize_unit(),
             Value::Bool(value) => serializer.serialize_bool(*value),
             Value::Unsigned(value) => serializer.serialize_u64(*value),
-            #[allow(clippy::cast_precision_loss)] // Below -2⁶³ JSON readers have nothing but floating point either.
+            #[allow(clippy::cast_precision_loss)] // Below -2⁶³, JSON readers have only floating point, too.
             Value::Negative(value) => match i64::try_from(*value) {
                 Ok(value) => serializer.serialize_i64(!value),
                 Err(_) => serializer.serialize_f64(-1.0 - *value as f64),
@@ -151,7 +154,8 @@ impl Serialize for Value {
     }
 }
 
-/// The item that stands for a JSON value. What JSON has no word for was lost when it was written: bytes are text.
+/// Converts from a JSON value. What JSON can't represent was lost when it was written: bytes stay
+/// text.
 impl From<serde_json::Value> for Value {
     fn from(json: serde_json::Value) -> Self {
         match json {
