@@ -1,4 +1,4 @@
-//! What happened: the header, the crash and the language exceptions behind it.
+//! The header, the crash, and the language exceptions behind it.
 
 use super::encoder::{Encoder, optional, optional_int, optional_text, optional_uint};
 use super::keys::{concurrent_crash, crash, exception, hang, header, mach_exception, signal};
@@ -6,30 +6,34 @@ use super::numbers::{Access, Language, Monitor, Os};
 use super::thread::Frame;
 use coroner_process::registers::Arch;
 
-/// Identity of a report. The first section, so that even a file cut right after it can be attributed.
+/// Identity of a report.
+///
+/// This is the first section, so that even a file that ends right after it can be attributed.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    /// [`FORMAT_VERSION`](super::FORMAT_VERSION).
+    /// Format version, [`FORMAT_VERSION`](super::FORMAT_VERSION).
     pub format_version: u32,
-    /// The run (one `install`) that died; names its directory and its run state.
+    /// Id of the crashed run (one `install`), which names its directory and its run state.
     pub run_id: [u8; 16],
-    /// Identity of the event, a version 4 UUID, made at install so that it stays the same over retries of sending.
+    /// Identity of the event, a version 4 UUID.
+    ///
+    /// Created at install, so that it stays the same over retries of sending.
     pub event_id: [u8; 16],
     /// Process id.
     pub pid: u32,
     /// Parent's process id.
     pub ppid: u32,
-    /// Architecture of the process; `None` for one that no report has registers of.
+    /// Architecture of the process; `None` if the report format has no registers for it.
     pub arch: Option<Arch>,
     /// Operating system.
     pub os: Os,
     /// Size of a page in bytes.
     pub page_size: u32,
-    /// Bits of a pointer that are no address but a pointer authentication code (arm64); 0 where there is none.
+    /// Mask of the pointer bits that hold a pointer authentication code (arm64), else 0.
     pub pointer_auth_mask: u64,
     /// Version of Coroner, such as `0.1.0`.
     pub sdk_version: &'a [u8],
-    /// Start of the process, nanoseconds since the Unix epoch.
+    /// Start time of the process, in nanoseconds since the Unix epoch.
     pub process_start_ns: u64,
     /// Name of the process.
     pub process_name: &'a [u8],
@@ -56,10 +60,14 @@ impl Header<'_> {
     }
 }
 
-/// A POSIX signal, as `siginfo_t` and the context have it; on Windows an exception, or a signal of the C runtime.
+/// A POSIX signal, with data from `siginfo_t` and the context.
+///
+/// On Windows an exception, or a signal of the C runtime.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Signal {
-    /// `si_signo`, in the numbering of the header's system. On Windows the exception's code (`0xC0000005`), or the C runtime's SIGABRT.
+    /// `si_signo`, in the numbering of the header's system.
+    ///
+    /// On Windows the exception's code (`0xC0000005`), or the C runtime's SIGABRT.
     pub number: i32,
     /// `si_code`.
     pub code: i32,
@@ -67,17 +75,19 @@ pub struct Signal {
     pub errno: i32,
     /// `si_addr`, for signals that have one.
     pub address: Option<u64>,
-    /// `si_pid`: who sent it, for signals that a process sent.
+    /// `si_pid`: the sending process, for signals that a process sent.
     pub sender_pid: Option<u32>,
     /// `si_uid`.
     pub sender_uid: Option<u32>,
-    /// x86_64: number of the exception vector (`REG_TRAPNO`).
+    /// Number of the exception vector (`REG_TRAPNO`, x86_64).
     pub trap_number: Option<u64>,
-    /// x86_64: the exception's error code (`REG_ERR`); arm64: the exception syndrome (`ESR`).
+    /// The exception's error code (`REG_ERR`, x86_64) or the exception syndrome (`ESR`, arm64).
     pub error_code: Option<u64>,
-    /// SIGSYS: number of the system call that a filter refused.
+    /// Number of the system call that a filter rejected, for SIGSYS.
     pub syscall: Option<i32>,
-    /// SIGSYS: `si_arch` (`AUDIT_ARCH_…`), where it is not the process's own: the number is of another table then.
+    /// `si_arch` (`AUDIT_ARCH_…`) of a SIGSYS, if it is not the process's own.
+    ///
+    /// The system call number is then from that architecture's table.
     pub syscall_arch: Option<u32>,
 }
 
@@ -101,10 +111,10 @@ impl Signal {
     }
 }
 
-/// A Mach exception, as its message has it (`mach/exception_types.h`).
+/// A Mach exception, with data from its message (`mach/exception_types.h`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mach {
-    /// The exception: `EXC_BAD_ACCESS` is 1, and so on.
+    /// The exception's number: 1 is `EXC_BAD_ACCESS`, and so on.
     pub exception: i32,
     /// `code[0]`.
     pub code: i64,
@@ -127,13 +137,13 @@ impl Mach {
 /// Another thread that crashed while this report was being written.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConcurrentCrash {
-    /// The thread.
+    /// The thread that crashed.
     pub tid: u64,
-    /// Its signal, 0 where it came another way.
+    /// Signal number, or 0 if there was no signal.
     pub signal: i32,
-    /// Its `si_code`.
+    /// `si_code` of the signal.
     pub code: i32,
-    /// Its `si_addr`.
+    /// `si_addr` of the signal.
     pub address: Option<u64>,
     /// Nanoseconds after the first crash.
     pub after_ns: Option<u64>,
@@ -153,13 +163,15 @@ impl ConcurrentCrash {
     }
 }
 
-/// A thread that did not answer.
+/// A thread that did not respond.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hang {
-    /// Which hang of the run it is, 0 being the first. How long it lasted is in the run state, under
+    /// Index of the hang in its run, from 0.
+    ///
+    /// The run state stores its duration under
     /// [`Scalar::hang_duration`](crate::run_state::Scalar::hang_duration) of this number.
     pub number: u8,
-    /// How long it had lasted when the report was begun, in nanoseconds in which the process ran.
+    /// Nanoseconds of process run time that the hang had lasted when the report was begun.
     pub lasted_ns: u64,
 }
 
@@ -171,42 +183,43 @@ impl Hang {
     }
 }
 
-/// Facts of a crash that are true or not.
+/// Flags of a crash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrashFlags(pub u32);
 
 impl CrashFlags {
     /// The stack had no room left.
     pub const STACK_OVERFLOW: CrashFlags = CrashFlags(1);
-    /// The crash path itself crashed; this report is about the first crash as far as it was written.
+    /// The crash path itself crashed; this report is about the first crash as far as it was
+    /// written.
     pub const RECRASH: CrashFlags = CrashFlags(1 << 1);
-    /// The process went on after this report (a handled exception, a hang that ended).
+    /// The process continued after this report (a handled exception, a hang that ended).
     pub const NOT_FATAL: CrashFlags = CrashFlags(1 << 2);
-    /// The stack pointer was in no readable memory.
+    /// The stack pointer pointed to no readable memory.
     pub const BAD_STACK_POINTER: CrashFlags = CrashFlags(1 << 3);
-    /// A child after `fork` that runs under its parent's install.
+    /// The process is a child after `fork` that runs under its parent's install.
     pub const FORK_CHILD: CrashFlags = CrashFlags(1 << 4);
 
-    /// Both sets.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: CrashFlags) -> CrashFlags {
         CrashFlags(self.0 | other.0)
     }
 
-    /// Whether all of `other` are set.
+    /// Whether all flags of `other` are set.
     pub const fn has(self, other: CrashFlags) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What happened.
+/// The crash: time, monitor, signal or Mach exception, thread and message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Crash<'a> {
-    /// When: nanoseconds since the Unix epoch.
+    /// Time of the crash, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// When: nanoseconds since install, by the monotonic clock.
+    /// Nanoseconds since install, by the monotonic clock.
     pub since_install_ns: u64,
-    /// What noticed it.
+    /// The monitor that noticed the crash.
     pub monitor: Monitor,
     /// The signal, if there was one.
     pub signal: Option<Signal>,
@@ -214,21 +227,23 @@ pub struct Crash<'a> {
     pub mach: Option<Mach>,
     /// The thread that crashed.
     pub tid: u64,
-    /// Facts that are true or not.
+    /// Flags of the crash.
     pub flags: CrashFlags,
-    /// What the faulting instruction did, where the processor says.
+    /// The faulting instruction's memory access, if the processor reports it.
     pub access: Option<Access>,
-    /// The address that the fault is about, as exactly as is known (`si_addr`, FAR, CR2 or from the instruction).
+    /// The address of the fault, as exact as known.
+    ///
+    /// From `si_addr`, FAR, CR2 or the instruction.
     pub address: Option<u64>,
-    /// Other threads that crashed too, by the time this section was written. Later ones: write the section again.
+    /// Other threads that crashed before this section was written. For later ones, write it again.
     pub concurrent_crashes: &'a [ConcurrentCrash],
-    /// The message of an abort, an assertion, a panic.
+    /// The message of an abort, an assertion or a panic.
     pub message: Option<&'a [u8]>,
     /// Type of the uncaught exception, demangled or not.
     pub exception_type: Option<&'a [u8]>,
     /// Source location of a panic or an assertion: `file:line:column`.
     pub location: Option<&'a [u8]>,
-    /// The hang, if the report is of one: `tid` is then the thread that did not answer.
+    /// The hang, if this is a hang report; `tid` is then the unresponsive thread.
     pub hang: Option<Hang>,
 }
 
@@ -263,18 +278,18 @@ impl Crash<'_> {
     }
 }
 
-/// An exception of a language's runtime, with the stack of its throw.
+/// An exception of a language runtime, with the stack of its throw.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exception<'a> {
     /// The language.
     pub language: Language,
-    /// Its type, demangled or not; the name of an `NSException`.
+    /// Type of the exception, demangled or not; the name of an `NSException`.
     pub type_name: Option<&'a [u8]>,
-    /// `what()`, the reason, the panic message.
+    /// `what()`, the reason, or the panic message.
     pub message: Option<&'a [u8]>,
-    /// The thread that threw it.
+    /// The thread that threw the exception.
     pub tid: u64,
-    /// `file:line:column`, where the language says.
+    /// Source location, `file:line:column`, if the language reports it.
     pub location: Option<&'a [u8]>,
     /// Stack of the throw, innermost first.
     pub frames: &'a [Frame],

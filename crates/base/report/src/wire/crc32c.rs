@@ -1,7 +1,8 @@
-//! CRC-32C (Castagnoli; RFC 3720 appendix B.4): reflected polynomial 0x82F63B78, initial value and final XOR all ones.
+//! CRC-32C (Castagnoli; RFC 3720 appendix B.4).
 //!
-//! In software with tables made by the compiler, eight bytes a step ("slicing-by-8", Kounavis and Berry 2005): the
-//! processor's own instruction would have to be detected first, and detection is lazy initialisation.
+//! Reflected polynomial 0x82F63B78, initial value and final XOR all ones. Implemented in software
+//! with compile-time tables, eight bytes per step ("slicing-by-8", Kounavis and Berry 2005). The
+//! processor's own instruction would have to be detected first, which requires lazy initialization.
 
 /// `TABLES[k][b]`: the CRC of byte `b` followed by `k` zero bytes.
 static TABLES: [[u32; 256]; 8] = tables();
@@ -48,7 +49,7 @@ pub fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
 #[inline]
 fn step(crc: u32, word: u64) -> u32 {
     let [a, b, c, d, e, f, g, h] = (word ^ u64::from(crc)).to_le_bytes();
-    // Indices are bytes into tables of 256: the compiler proves every bound.
+    // The indices are bytes and the tables have 256 entries, so the compiler proves every bound.
     TABLES[7][a as usize]
         ^ TABLES[6][b as usize]
         ^ TABLES[5][c as usize]

@@ -11,7 +11,8 @@ mod major {
     pub(super) const TAG: u8 = 6 << 5;
 }
 
-/// Additional information of an initial byte (RFC 8949 §3): the width of the argument that follows it.
+/// Additional information of an initial byte (RFC 8949 §3): the width of the argument that follows
+/// it.
 mod width {
     pub(super) const ONE: u8 = 0x18;
     pub(super) const TWO: u8 = 0x19;
@@ -30,24 +31,26 @@ const REPLACEMENT: &[u8] = "\u{FFFD}".as_bytes();
 
 /// Encodes CBOR items one after another into a fixed buffer.
 ///
-/// **Overflow is sticky.** An item that does not fit is not written at all, and from then on nothing is, until
-/// [`rollback`](Self::rollback) takes back the element that did not fit as a whole; [`element`](Self::element) does
-/// both. So a loop over elements can stop at the first that does not fit and still close its container.
+/// **Overflow is sticky.** An item that doesn't fit is not written at all, and neither is any later
+/// item, until [`rollback`](Self::rollback) removes the element that didn't fit as a whole.
+/// [`element`](Self::element) does both, so a loop over elements can stop at the first that doesn't
+/// fit and still close its container.
 ///
-/// **A container can always be closed.** An indefinite container reserves its closing byte when it is opened.
+/// **A container can always be closed.** An indefinite container reserves its closing byte when it
+/// is opened.
 ///
-/// Definite containers promise a number of items, so they are for records whose items are written together, inside an
-/// [`element`](Self::element).
+/// Definite containers promise a number of items, so they are for records whose items are written
+/// together, inside an [`element`](Self::element).
 #[derive(Debug)]
 pub struct Encoder<'a> {
     buffer: &'a mut [u8],
     position: usize,
-    /// Indefinite containers that are open: each has one byte of the buffer kept for its end.
+    /// Number of open indefinite containers; each has one byte reserved for its end.
     open: usize,
     overflowed: bool,
 }
 
-/// A place in an [`Encoder`] to which it can be rolled back.
+/// A position in an [`Encoder`] for a rollback.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
     position: usize,
@@ -55,38 +58,39 @@ pub struct Mark {
 }
 
 impl<'a> Encoder<'a> {
-    /// An encoder at the start of `buffer`.
+    /// Creates an encoder at the start of `buffer`.
     pub fn new(buffer: &'a mut [u8]) -> Self {
         Encoder { buffer, position: 0, open: 0, overflowed: false }
     }
 
-    /// Bytes written.
+    /// Number of bytes written.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Bytes that can still be written, the ends of the open containers not counted.
+    /// Number of bytes that can still be written, without those reserved for open containers.
     pub fn remaining(&self) -> usize {
         self.buffer.len().saturating_sub(self.position).saturating_sub(self.open)
     }
 
-    /// Whether something did not fit since the last [`rollback`](Self::rollback).
+    /// Whether an item did not fit since the last [`rollback`](Self::rollback).
     pub fn overflowed(&self) -> bool {
         self.overflowed
     }
 
-    /// What has been written.
+    /// Returns the bytes written so far.
     pub fn written(&self) -> &[u8] {
         self.buffer.get(..self.position).unwrap_or_default()
     }
 
-    /// The current place.
+    /// Returns the current position.
     pub fn mark(&self) -> Mark {
         Mark { position: self.position, open: self.open }
     }
 
-    /// Takes back everything since `mark` and clears the overflow. A mark that is not behind the current place changes
-    /// nothing but that.
+    /// Removes everything written since `mark` and clears the overflow.
+    ///
+    /// A mark after the current position only clears the overflow.
     pub fn rollback(&mut self, mark: Mark) {
         if mark.position <= self.position {
             self.position = mark.position;
@@ -95,8 +99,10 @@ impl<'a> Encoder<'a> {
         self.overflowed = false;
     }
 
-    /// Writes one element of a container whole or not at all; says whether it was written. After a "no" the encoder is
-    /// as before, without overflow, and takes smaller elements. If it had overflowed before, nothing is tried.
+    /// Writes an element of a container whole or not at all; returns whether it was written.
+    ///
+    /// If the element doesn't fit, the encoder is as before, without overflow, and accepts smaller
+    /// elements. If the encoder has already overflowed, nothing is attempted.
     pub fn element(&mut self, write: impl FnOnce(&mut Self)) -> bool {
         if self.overflowed {
             return false;
@@ -110,12 +116,12 @@ impl<'a> Encoder<'a> {
         true
     }
 
-    /// An unsigned integer, in its shortest form.
+    /// Writes an unsigned integer, in its shortest form.
     pub fn uint(&mut self, value: u64) {
         self.head(major::UNSIGNED, value);
     }
 
-    /// A signed integer, in its shortest form.
+    /// Writes a signed integer, in its shortest form.
     pub fn int(&mut self, value: i64) {
         if value < 0 {
             // RFC 8949 §3.1: major type 1 holds -1 - value, which is the complement.
@@ -125,7 +131,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A byte string.
+    /// Writes a byte string.
     pub fn bytes(&mut self, bytes: &[u8]) {
         let whole = head_len(bytes.len() as u64).saturating_add(bytes.len());
         if self.fits(whole) {
@@ -134,12 +140,14 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A text string. What is not UTF-8 becomes U+FFFD, one for each maximal invalid part as in the Unicode standard
-    /// (§3.9, "substitution of maximal subparts") and `String::from_utf8_lossy`. At most 65,535 bytes are written; the
-    /// rest is cut off at a character boundary.
+    /// Writes a text string of at most 65,535 bytes; the rest is cut off at a character boundary.
+    ///
+    /// Invalid UTF-8 becomes U+FFFD, one for each maximal invalid part as in the Unicode standard
+    /// (§3.9, "substitution of maximal subparts") and `String::from_utf8_lossy`.
     pub fn text(&mut self, bytes: &[u8]) {
-        // Memory of a broken process may change under our eyes, so the length is what was written and not what was
-        // counted before: the head is as wide as the longest outcome needs and is filled in afterwards.
+        // Memory of a broken process may change concurrently, so the length is that of the written
+        // bytes and not an earlier count: the head is as wide as the longest possible result needs
+        // and is filled in afterwards.
         let longest = bytes.len().saturating_mul(REPLACEMENT.len()).min(usize::from(u16::MAX));
         let head_width =
             if is_ascii(bytes) { head_len(bytes.len().min(longest) as u64) } else { head_len(longest as u64) };
@@ -156,7 +164,7 @@ impl<'a> Encoder<'a> {
             let mut written = if part.valid { rest.get(..part.len).unwrap_or_default() } else { REPLACEMENT };
             let room = limit.saturating_sub(len);
             if written.len() > room {
-                // A run of ASCII can be cut anywhere, a character of several bytes nowhere.
+                // A run of ASCII can be cut anywhere, but a multi-byte character can't be cut.
                 written = written.get(..room).filter(|start| is_ascii(start)).unwrap_or_default();
                 rest = &[];
             }
@@ -179,29 +187,29 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A pair of a map: a key and an unsigned integer.
+    /// Writes a map entry with an unsigned integer as its value.
     pub fn uint_pair(&mut self, key: u64, value: u64) {
         self.uint(key);
         self.uint(value);
     }
 
-    /// A pair of a map: a key and a text.
+    /// Writes a map entry with a text as its value.
     pub fn text_pair(&mut self, key: u64, text: &[u8]) {
         self.uint(key);
         self.text(text);
     }
 
-    /// A boolean.
+    /// Writes a boolean.
     pub fn bool(&mut self, value: bool) {
         self.raw(&[if value { TRUE } else { FALSE }]);
     }
 
-    /// Null.
+    /// Writes null.
     pub fn null(&mut self) {
         self.raw(&[NULL]);
     }
 
-    /// An unsigned integer, or null.
+    /// Writes an unsigned integer, or null.
     pub fn optional_uint(&mut self, value: Option<u64>) {
         match value {
             Some(value) => self.uint(value),
@@ -209,12 +217,12 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// The head of an array of exactly `len` items.
+    /// Writes the head of an array of exactly `len` items.
     pub fn array(&mut self, len: usize) {
         self.head(major::ARRAY, len as u64);
     }
 
-    /// The head of a map of exactly `len` pairs.
+    /// Writes the head of a map of exactly `len` pairs.
     pub fn map(&mut self, len: usize) {
         self.head(major::MAP, len as u64);
     }
@@ -229,7 +237,8 @@ impl<'a> Encoder<'a> {
         self.begin(major::MAP | width::INDEFINITE);
     }
 
-    /// Closes the innermost open array or map. Its byte was kept, so this fits even after an overflow.
+    /// Closes the innermost open array or map. Its byte is reserved, so this fits even after an
+    /// overflow.
     pub fn end(&mut self) {
         if self.open == 0 {
             return;
@@ -241,19 +250,20 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// A tag for the next item.
+    /// Writes a tag for the next item.
     pub fn tag(&mut self, number: u64) {
         self.head(major::TAG, number);
     }
 
-    /// Bytes that are CBOR already.
+    /// Writes bytes that are already CBOR.
     pub fn raw(&mut self, bytes: &[u8]) {
         if !self.fits(bytes.len()) {
             return;
         }
         let end = self.position.saturating_add(bytes.len());
         if let Some(into) = self.buffer.get_mut(self.position..end) {
-            // Not copy_from_slice, which would panic on lengths that the compiler can't prove equal.
+            // Not `copy_from_slice`, which would panic on lengths that the compiler can't prove
+            // equal.
             for (to, from) in into.iter_mut().zip(bytes) {
                 *to = *from;
             }
@@ -270,7 +280,7 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Whether `len` more bytes may be written; if not, that is the overflow.
+    /// Whether `len` more bytes may be written; if not, sets the overflow.
     fn fits(&mut self, len: usize) -> bool {
         if len > self.remaining() {
             self.overflowed = true;
@@ -278,7 +288,7 @@ impl<'a> Encoder<'a> {
         !self.overflowed
     }
 
-    /// An initial byte and its argument, in the shortest form (RFC 8949 §3, §4.2.1).
+    /// Writes an initial byte and its argument, in the shortest form (RFC 8949 §3, §4.2.1).
     fn head(&mut self, major: u8, argument: u64) {
         let [a, b, c, d, e, f, g, h] = argument.to_be_bytes();
         match argument {
@@ -291,7 +301,7 @@ impl<'a> Encoder<'a> {
     }
 }
 
-/// Bytes that the head of an item with this argument takes.
+/// Length of an item's head with this argument, in bytes.
 const fn head_len(argument: u64) -> usize {
     match argument {
         0..=23 => 1,
@@ -306,22 +316,22 @@ fn is_ascii(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte < 0x80)
 }
 
-/// A run of bytes that is UTF-8, or one maximal part that is not.
+/// A run of valid UTF-8, or one maximal invalid part.
 struct Part {
     len: usize,
     valid: bool,
 }
 
 impl Part {
-    /// The first part of `bytes`, `None` when there are none.
+    /// Returns the first part of `bytes`; `None` if `bytes` is empty.
     fn first(bytes: &[u8]) -> Option<Part> {
         let ascii = bytes.iter().take(256).take_while(|byte| **byte < 0x80).count();
         if ascii > 0 {
             return Some(Part { len: ascii, valid: true });
         }
         let lead = *bytes.first()?;
-        // Unicode standard, table 3-7: well-formed UTF-8 byte sequences. Only the second byte's range depends on the
-        // lead.
+        // Unicode standard, table 3-7: well-formed UTF-8 byte sequences. Only the second byte's
+        // range depends on the lead.
         let (len, second) = match lead {
             0xC2..=0xDF => (2, 0x80..=0xBF),
             0xE0 => (3, 0xA0..=0xBF),
@@ -344,7 +354,7 @@ impl Part {
     }
 }
 
-/// A pair of an indefinite map, if there is a value and it fits.
+/// Writes an entry of an indefinite map, if there is a value and it fits.
 pub(super) fn optional<T>(
     encoder: &mut Encoder<'_>,
     key: u64,

@@ -1,6 +1,7 @@
-//! Frames: how sections lie in a file, so that a torn or damaged one is distinguished from a whole one.
+//! Section frames, which distinguish a torn or damaged section from a whole one.
 //!
-//! A file is the three bytes of CBOR's self-description tag ([`FILE_PREFIX`]) and then one frame per section:
+//! A file is the three bytes of CBOR's self-description tag ([`FILE_PREFIX`]) and then one frame
+//! per section:
 //!
 //! ```text
 //! 85                      array of 5
@@ -11,52 +12,56 @@
 //!    5A ll ll ll ll       the payload, a byte string that holds one CBOR item
 //! ```
 //!
-//! Every number has a fixed width (big-endian, as in all of CBOR), so that the header has the same length whatever it
-//! says and can be put in front of a payload that was written in place.
+//! Every number has a fixed width (big-endian, as in all of CBOR). The header therefore has a fixed
+//! length and can be put in front of a payload that was written in place.
 
 use super::crc32c::crc32c;
 use super::numbers::SectionKind;
 
-/// Version of the whole format, in [`Header::format_version`](super::Header::format_version). A reader refuses a
-/// greater one; additions that old readers may ignore do not change it.
+/// Version of the whole format, in [`Header::format_version`](super::Header::format_version).
+///
+/// A reader rejects greater versions; additions that old readers may ignore don't change the
+/// version.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// The first bytes of a report file: tag 55799, "self-described CBOR" (RFC 8949 §3.4.6), for the first frame.
+/// The first bytes of a report file, which belong to the first frame.
+///
+/// Tag 55799, "self-described CBOR" (RFC 8949 §3.4.6).
 pub const FILE_PREFIX: [u8; 3] = [0xD9, 0xD9, 0xF7];
 
 /// Length of a frame's header in bytes.
 pub const FRAME_HEADER_LEN: usize = 22;
 
-/// What every frame starts with, and what a reader looks for to find the next frame after damage.
+/// The first bytes of every frame, which a reader searches for after damage.
 pub const FRAME_MAGIC: [u8; 6] = [0x85, 0x44, 0x9C, b'C', b'R', b'N'];
 
-/// Longest payload of one section in bytes; a header that claims more is damaged.
+/// Maximum payload of a section in bytes; a header with a greater length is damaged.
 pub const MAX_PAYLOAD: usize = 16 << 20;
 
-/// Version of the layout of every kind of section that this crate writes.
+/// Layout version of every section that this crate writes.
 const VERSION: u16 = 0;
 
-/// A frame's header, decoded.
+/// A decoded frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// What the section is.
+    /// Kind of the section.
     pub kind: SectionKind,
-    /// Version of that section's layout.
+    /// Version of the section's layout.
     pub version: u16,
-    /// The checksum that was written, to be compared with [`checksum`].
+    /// The checksum in the header, to be compared with [`checksum`].
     pub checksum: u32,
-    /// Bytes of payload that follow the header.
+    /// Number of payload bytes after the header.
     pub payload_len: usize,
 }
 
-/// Why bytes are not a frame's header.
+/// Why bytes are not a frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
     /// There are fewer bytes than a header has.
     Short,
-    /// They do not start with [`FRAME_MAGIC`] or a fixed byte further on is another.
+    /// The bytes don't start with [`FRAME_MAGIC`], or a later fixed byte differs.
     NotAFrame,
-    /// The payload is claimed to be longer than [`MAX_PAYLOAD`].
+    /// The payload length exceeds [`MAX_PAYLOAD`].
     TooLong,
 }
 
@@ -72,7 +77,7 @@ impl core::fmt::Display for HeaderError {
 
 impl core::error::Error for HeaderError {}
 
-/// The checksum of a section.
+/// Computes the checksum of a section.
 pub fn checksum(kind: SectionKind, version: u16, payload: &[u8]) -> u32 {
     let [k1, k0] = kind.0.to_be_bytes();
     let [v1, v0] = version.to_be_bytes();
@@ -89,12 +94,14 @@ fn header_bytes(kind: SectionKind, checksum: u32, payload_len: u32) -> [u8; FRAM
     [m0, m1, m2, m3, m4, m5, 0x19, k1, k0, 0x19, v1, v0, 0x1A, c3, c2, c1, c0, 0x5A, l3, l2, l1, l0]
 }
 
-/// Seals the section whose payload of `payload_len` bytes lies at `FRAME_HEADER_LEN` in `buffer`: writes the header in
-/// front of it. Returns the length of the whole frame, or `None` (and writes nothing) where the buffer is shorter than
-/// that or the payload is longer than [`MAX_PAYLOAD`].
+/// Seals a section whose payload of `payload_len` bytes is at `FRAME_HEADER_LEN` in `buffer`.
 ///
-/// In a mapped file the header's first byte is written after all others, so that a process killed in between leaves a
-/// zero there, which ends the file for a reader.
+/// Writes the header in front of the payload and returns the length of the whole frame. Returns
+/// `None` and writes nothing if the buffer is shorter than that or the payload is longer than
+/// [`MAX_PAYLOAD`].
+///
+/// In a mapped file the header's first byte is written after all others, so that a process killed
+/// in between leaves a zero there, which ends the file for a reader.
 pub fn seal(buffer: &mut [u8], kind: SectionKind, payload_len: usize) -> Option<usize> {
     if payload_len > MAX_PAYLOAD {
         return None;
@@ -106,14 +113,15 @@ pub fn seal(buffer: &mut [u8], kind: SectionKind, payload_len: usize) -> Option<
     let [first_byte, other_bytes @ ..] = bytes;
     *others = other_bytes;
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::Release);
-    // SAFETY: a plain exclusive reference. Volatile so that the store stays after the others. Async-signal-safe: a
-    // store.
+    // SAFETY: a plain exclusive reference. Volatile so that the store stays after the others.
+    // Async-signal-safe: a store.
     unsafe { core::ptr::write_volatile(first, first_byte) };
     Some(FRAME_HEADER_LEN.saturating_add(payload_len))
 }
 
-/// The header for a payload that lies elsewhere (for a gathering write, `pwritev`), or `None` if it is longer than
-/// [`MAX_PAYLOAD`].
+/// Returns the header for a payload stored elsewhere, for a gathering write (`pwritev`).
+///
+/// `None` if the payload is longer than [`MAX_PAYLOAD`].
 pub fn seal_header(kind: SectionKind, payload: &[u8]) -> Option<[u8; FRAME_HEADER_LEN]> {
     if payload.len() > MAX_PAYLOAD {
         return None;
@@ -124,7 +132,7 @@ pub fn seal_header(kind: SectionKind, payload: &[u8]) -> Option<[u8; FRAME_HEADE
 /// Decodes the header at the start of `bytes`.
 ///
 /// # Errors
-/// [`HeaderError`] where they do not start with a header.
+/// [`HeaderError`] if `bytes` doesn't start with a header.
 pub fn parse_header(bytes: &[u8]) -> Result<FrameHeader, HeaderError> {
     let header = bytes.first_chunk::<FRAME_HEADER_LEN>().ok_or(HeaderError::Short)?;
     let [magic @ .., 0x19, k1, k0, 0x19, v1, v0, 0x1A, c3, c2, c1, c0, 0x5A, l3, l2, l1, l0] = header else {

@@ -7,54 +7,59 @@ use super::numbers::{ImageKind, UnwindKind};
 /// A loaded segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
-    /// Where it starts (avma).
+    /// Start address (avma).
     pub address: u64,
-    /// Bytes in memory.
+    /// Size in memory, in bytes.
     pub size: u64,
-    /// Offset of its first byte in the file.
+    /// File offset of the first byte.
     pub file_offset: u64,
-    /// Access: 1 execute, 2 write, 4 read (ELF `p_flags`; a Mach-O's `initprot` is converted to this).
+    /// Access rights: 1 execute, 2 write, 4 read.
+    ///
+    /// From ELF `p_flags`; a Mach-O's `initprot` is converted to this.
     pub protection: u8,
 }
 
 /// A source of unwind rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnwindSection {
-    /// Which one.
+    /// Kind of the source.
     pub kind: UnwindKind,
-    /// Where it starts (avma).
+    /// Start address (avma).
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 /// A loaded image: the executable or a shared library.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Image<'a> {
-    /// Format.
+    /// Format of the image.
     pub kind: ImageKind,
-    /// Where it was loaded from.
+    /// Path that the image was loaded from.
     pub path: &'a [u8],
-    /// Where its first segment starts (avma): the ELF header or the Mach-O header.
+    /// Start of the first segment (avma): the ELF header or the Mach-O header.
     pub load_address: u64,
-    /// What was added to the addresses in the file: avma - svma.
+    /// Difference between the addresses in memory and in the file: avma - svma.
     pub slide: u64,
-    /// Bytes from the start of its first segment to the end of its last.
+    /// Bytes from the start of the first segment to the end of the last.
     pub size: u64,
-    /// The range of its code (avma): start and size.
+    /// Range of the image's code (avma): start and size.
     pub text: (u64, u64),
-    /// ELF: the GNU build id; Mach-O: the 16 bytes of `LC_UUID`. Empty where it has none. PE: `TimeDateStamp` and `SizeOfImage` of its headers
-    /// and, where it has CodeView data, GUID and age of those, all as they stand in the file (8 or 28 bytes).
+    /// The build id in its file's form, or empty if there is none.
+    ///
+    /// ELF: the GNU build id. Mach-O: the 16 bytes of `LC_UUID`. PE: `TimeDateStamp` and
+    /// `SizeOfImage` of its headers and, if it has CodeView data, their GUID and age, all as in the
+    /// file (8 or 28 bytes).
     pub build_id: &'a [u8],
-    /// Its loaded segments.
+    /// Loaded segments of the image.
     pub segments: &'a [Segment],
-    /// Where its unwind rules are.
+    /// Sources of the image's unwind rules.
     pub unwind: &'a [UnwindSection],
-    /// Whether it is the program itself.
+    /// Whether the image is the program itself.
     pub is_main: bool,
-    /// Its version, where the format has one (Mach-O `LC_ID_DYLIB`, `LC_SOURCE_VERSION`).
+    /// Version of the image, if its format has one (Mach-O `LC_ID_DYLIB`, `LC_SOURCE_VERSION`).
     pub version: Option<&'a [u8]>,
-    /// Mach-O: CPU type and subtype.
+    /// CPU type and subtype (Mach-O).
     pub cpu: Option<(i32, i32)>,
 }
 
@@ -113,15 +118,18 @@ impl Image<'_> {
     }
 }
 
-/// An image whose file is no longer what is mapped: another one was put in its place while the process ran, or it was deleted.
+/// An image whose file was replaced or deleted while the process ran.
+///
+/// The file at its path is no longer the one that is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplacedImage {
-    /// Where the image's first segment starts (avma).
+    /// Start of the image's first segment (avma).
     pub load_address: u64,
 }
 
 impl ReplacedImage {
-    /// Encodes one element of a replaced images section; `false` (and nothing written) if it does not fit.
+    /// Encodes one element of a replaced images section; `false` (and nothing written) if it does
+    /// not fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
             encoder.map(replaced_images::REQUIRED);
@@ -130,19 +138,22 @@ impl ReplacedImage {
     }
 }
 
-/// The name of the function that holds an address, as found in the process itself.
+/// The name of the function that contains an address, as found by the process itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SymbolName<'a> {
-    /// The address that was looked up (avma): for a return address the address itself, not the byte before.
+    /// The address that was looked up (avma).
+    ///
+    /// For a return address this is the address itself, not the byte before it.
     pub address: u64,
-    /// The symbol, as the symbol table has it (mangled).
+    /// The symbol as it is in the symbol table (mangled).
     pub name: &'a [u8],
-    /// Where the symbol starts (avma).
+    /// Start address of the symbol (avma).
     pub symbol_address: Option<u64>,
 }
 
 impl SymbolName<'_> {
-    /// Encodes one element of a symbol names section; `false` (and nothing written) if it does not fit.
+    /// Encodes one element of a symbol names section; `false` (and nothing written) if it does not
+    /// fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
             encoder.begin_map();

@@ -1,8 +1,11 @@
-//! The keys of the maps in a report, each declared once: the encoder writes by them, the reader reads by them, and a test
-//! compares them with the specification (`docs/report.cddl`). A key is never used again for something else.
+//! The keys of the maps in a report, each declared once for the encoder and the reader.
+//!
+//! A test compares them with the specification (`docs/report.cddl`). A key is never reused for
+//! another purpose.
 
-/// Declares a module of keys for each map, named as the specification's rule is, with `_` for `-`: the keys that every such map
-/// has, and after a semicolon those that it may have.
+/// Declares a module of keys for each map, named like the specification's rule, with `_` for `-`.
+///
+/// The required keys come first, the optional keys after a semicolon.
 macro_rules! keys {
     ($($(#[$doc:meta])* $map:ident {
         $($required:ident = $required_key:literal,)*
@@ -10,16 +13,16 @@ macro_rules! keys {
     })*) => {
         $(
             $(#[$doc])*
-            #[allow(missing_docs)] // The specification says what each is.
+            #[allow(missing_docs)] // See the specification for each key.
             pub mod $map {
                 $(pub const $required: u64 = $required_key;)*
                 $($(pub const $optional: u64 = $optional_key;)*)?
-                /// How many keys every such map has.
+                /// Number of required keys.
                 pub const REQUIRED: usize = [$($required_key as u64),*].len();
             }
         )*
 
-        /// Every map: the name of its rule in the specification, the keys that it must have, and those that it may have.
+        /// Every map: its rule's name in the specification, its required and its optional keys.
         #[cfg(feature = "std")]
         pub const MAPS: &[(&str, &[u64], &[u64])] =
             &[$((stringify!($map), &[$($required_key),*], &[$($($optional_key),*)?])),*];
@@ -60,12 +63,12 @@ keys! {
         LOCATION = 12,
         HANG = 13,
     }
-    /// In the crash section.
+    /// A hang in the crash section.
     hang {
         NUMBER = 0,
         LASTED = 1,
     }
-    /// In the crash section.
+    /// A signal in the crash section.
     signal {
         NUMBER = 0,
         CODE = 1,
@@ -79,13 +82,13 @@ keys! {
         SYSCALL = 8,
         SYSCALL_ARCH = 9,
     }
-    /// In the crash section.
+    /// A Mach exception in the crash section.
     mach_exception {
         EXCEPTION = 0,
         CODE = 1,
         SUBCODE = 2,
     }
-    /// In the crash section.
+    /// A concurrent crash in the crash section.
     concurrent_crash {
         TID = 0,
         SIGNAL = 1,
@@ -113,7 +116,7 @@ keys! {
         FUTEX = 13,
         PORT = 14,
     }
-    /// Of a thread.
+    /// A futex wait in a thread.
     futex {
         ADDRESS = 0,
         OPERATION = 1,
@@ -122,7 +125,7 @@ keys! {
         START = 4,
         BYTES = 5,
     }
-    /// Of a thread.
+    /// The registers in a thread.
     registers {
         ARCH = 0,
         GENERAL = 1,

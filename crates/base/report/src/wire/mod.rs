@@ -1,9 +1,11 @@
-//! What the crash path writes: an encoder into a fixed buffer, frames, and the records of each section.
+//! The crash path's output: an encoder into a fixed buffer, frames, and each section's records.
 //!
-//! Everything here runs inside a signal handler of a broken process: nothing allocates, nothing can panic in an
-//! optimised build, nothing formats. What does not fit in the buffer is dropped whole and said so, never half written.
+//! This code runs inside a signal handler of a broken process: nothing allocates, nothing can panic
+//! in an optimised build, nothing formats. An element that doesn't fit in the buffer is dropped
+//! whole and counted, never half written.
 //!
-//! A section is written in place, its frame's header last, so that a reader sees a section whole or not at all:
+//! A section is written in place, its frame header last, so that a reader sees a section whole or
+//! not at all:
 //!
 //! ```
 //! use coroner_report::wire::{self, Encoder, SectionKind};

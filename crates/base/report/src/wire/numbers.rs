@@ -1,15 +1,16 @@
-//! The numbers of the format. All are open: a reader keeps a number that it does not know.
+//! The enumerations of the format. All are open: a reader keeps numbers it doesn't know.
 
 use crate::open_numbers::open_numbers;
 
 open_numbers! {
-    /// What a section holds. Several sections of one kind are batches of the same list.
+    /// Kind of a section. Several sections of one kind are batches of the same list.
     SectionKind(u16) {
         /// Identity of the report: [`Header`](super::Header). Always first.
         HEADER = 1 "header",
-        /// What happened: [`Crash`](super::Crash).
+        /// The crash itself: [`Crash`](super::Crash).
         CRASH = 2 "crash",
-        /// A batch of [`Thread`](super::Thread)s, an array. The crashed thread comes in the first batch.
+        /// A batch of [`Thread`](super::Thread)s, an array. The crashed thread comes in the first
+        /// batch.
         THREADS = 3 "threads",
         /// A batch of [`Image`](super::Image)s, an array.
         IMAGES = 4 "images",
@@ -17,32 +18,39 @@ open_numbers! {
         STACK_MEMORY = 5 "stack_memory",
         /// A batch of [`SymbolName`](super::SymbolName)s, an array.
         SYMBOL_NAMES = 6 "symbol_names",
-        /// A section that ended by a fault: [`Fault`](super::Fault).
+        /// The fault that ended another section: [`Fault`](super::Fault).
         FAULT = 7 "fault",
-        /// The report was finished: [`End`](super::End). Always last.
+        /// The end of a finished report: [`End`](super::End). Always last.
         END = 8 "end",
-        /// A batch of language [`Exception`](super::Exception)s, an array: outermost first, then what caused it.
+        /// A batch of language [`Exception`](super::Exception)s, an array: outermost first.
         EXCEPTIONS = 9 "exceptions",
         /// A batch of [`Annotation`](super::Annotation)s, an array.
         ANNOTATIONS = 10 "annotations",
-        /// The run's [run state](crate::run_state) file, a byte string; zeros at its end may be left out. The crash
-        /// path does not write it: it is added when a report leaves its run's directory.
+        /// The run's [run state](crate::run_state) file, a byte string.
+        ///
+        /// Zeros at its end may be omitted. The crash path doesn't write this section: it is added
+        /// when a report leaves its run's directory.
         RUN_STATE = 11 "run_state",
-        /// What the system said of the death at the next launch, a byte string: a line of JSON, and behind it the trace that
-        /// came with it. Added as the run state is; a reader keeps it among
-        /// [`unknown_sections`](crate::model::Report::unknown_sections), and the crate `coroner` completes the report by it.
+        /// The system's own report of the crash, found at the next launch, a byte string.
+        ///
+        /// It is a line of JSON followed by the trace that came with it. It is added together with
+        /// the run state. A reader keeps it among
+        /// [`unknown_sections`](crate::model::Report::unknown_sections), and the crate `coroner`
+        /// uses it to complete the report.
         SYSTEM_REPORT = 12 "system_report",
         /// A batch of [`ReplacedImage`](super::ReplacedImage)s, an array.
         REPLACED_IMAGES = 13 "replaced_images",
-        /// A batch of [`Code`](super::Code), an array: what the crashed thread ran.
+        /// A batch of [`Code`](super::Code), an array: code that the crashed thread ran.
         CODE = 14 "code",
-        /// A batch of [`Mapping`](super::Mapping)s, an array: what is at the address of the fault, or next to it.
+        /// A batch of [`Mapping`](super::Mapping)s, an array: at or next to the fault's address.
         MAPPINGS = 15 "mappings",
-        /// A batch of [`AppMemory`](super::AppMemory), an array: what the app wanted to be kept of its memory.
+        /// A batch of [`AppMemory`](super::AppMemory), an array: memory that the app registered.
         APP_MEMORY = 16 "app_memory",
-        /// A batch of [`Zombie`](super::Zombie)s, an array: deallocated Objective-C objects that the crashed thread's registers lead to.
+        /// A batch of [`Zombie`](super::Zombie)s, an array.
+        ///
+        /// Deallocated Objective-C objects that the crashed thread's registers lead to.
         ZOMBIES = 17 "zombies",
-        /// The samples of a hang: [`Profile`](super::Profile), behind the end. Of several the last one counts.
+        /// The samples of a hang: [`Profile`](super::Profile), after the end. The last one is used.
         PROFILE = 20 "profile",
     }
 }
@@ -50,7 +58,7 @@ open_numbers! {
 open_numbers! {
     /// An operating system.
     Os(u8) {
-        /// Linux with a C library of its own.
+        /// Linux other than Android.
         LINUX = 1 "linux",
         /// Android.
         ANDROID = 2 "android",
@@ -95,14 +103,14 @@ impl Os {
         Os(0)
     };
 
-    /// Whether it is one of Apple's.
+    /// Whether the system is one of Apple's.
     pub const fn is_apple(self) -> bool {
         matches!(self, Os::MACOS | Os::IOS | Os::TVOS | Os::WATCHOS | Os::VISIONOS)
     }
 }
 
 open_numbers! {
-    /// What noticed the crash.
+    /// The monitor that noticed the crash.
     Monitor(u8) {
         /// A POSIX signal handler.
         SIGNAL = 1 "signal",
@@ -116,21 +124,23 @@ open_numbers! {
         PANIC = 5 "panic",
         /// The hang monitor.
         HANG = 6 "hang",
-        /// The app asked for this report.
+        /// The app itself, which requested this report.
         USER = 7 "user",
-        /// Windows: the filter of unhandled exceptions, or the C runtime's SIGABRT. [`Signal`](super::Signal) has the exception's code as its number.
+        /// Windows: the unhandled exception filter, or the C runtime's SIGABRT.
+        ///
+        /// [`Signal`](super::Signal) has the exception's code as its number.
         SEH = 8 "seh",
     }
 }
 
 open_numbers! {
-    /// What a faulting instruction did to memory.
+    /// A faulting instruction's memory access.
     Access(u8) {
-        /// Read.
+        /// A read.
         READ = 1 "read",
-        /// Wrote.
+        /// A write.
         WRITE = 2 "write",
-        /// Was fetched for execution.
+        /// An instruction fetch.
         EXECUTE = 3 "execute",
     }
 }
@@ -140,31 +150,33 @@ open_numbers! {
     ThreadState(u8) {
         /// On a processor or ready for one (Linux `R`, Mach `TH_STATE_RUNNING`).
         RUNNING = 1 "running",
-        /// Asleep in a wait that a signal ends: most system calls that block (Linux `S`, Mach `TH_STATE_WAITING`).
+        /// Asleep in a wait that a signal interrupts: most blocking system calls.
+        ///
+        /// Linux `S`, Mach `TH_STATE_WAITING`.
         BLOCKED = 2 "blocked",
-        /// Asleep in a wait that no signal ends (Linux `D`, Mach `TH_STATE_UNINTERRUPTIBLE`).
+        /// Asleep in an uninterruptible wait (Linux `D`, Mach `TH_STATE_UNINTERRUPTIBLE`).
         UNINTERRUPTIBLE = 3 "uninterruptible",
         /// Stopped by a signal or a debugger (Linux `T`/`t`, Mach `TH_STATE_STOPPED`).
         STOPPED = 4 "stopped",
         /// Halted at a clean point (Mach `TH_STATE_HALTED`) or idle (Linux `I`).
         IDLE = 5 "idle",
-        /// Ended while it was being captured (Linux `Z`/`X`).
+        /// Exited while it was being captured (Linux `Z`/`X`).
         ENDED = 6 "ended",
-        /// Ready for a processor, and given none (of samples, where that is known apart from running).
+        /// Ready for a processor but not given one (samples only, if distinguishable from running).
         RUNNABLE = 7 "runnable",
     }
 }
 
 open_numbers! {
-    /// Where a thread's registers came from.
+    /// Source of a thread's registers.
     CaptureMethod(u8) {
         /// The context of the signal or exception that is being reported.
         CRASH_CONTEXT = 1 "crash_context",
         /// The thread handed over its own context in a signal handler.
         SIGNAL = 2 "signal",
-        /// A `ptrace` helper read them.
+        /// A `ptrace` helper.
         PTRACE = 3 "ptrace",
-        /// `thread_get_state`.
+        /// `thread_get_state` (Mach).
         MACH = 4 "mach",
     }
 }
@@ -172,23 +184,25 @@ open_numbers! {
 open_numbers! {
     /// Why a thread has no registers and no frames.
     NotCaptured(u8) {
-        /// It did not answer the capture signal before the deadline, and there was no other way.
+        /// The thread did not answer the capture signal before the deadline.
+        ///
+        /// There was no other way to capture it.
         NO_ANSWER = 1 "no_answer",
-        /// It blocks the capture signal and no helper could read it.
+        /// The thread blocks the capture signal, and no helper could read it.
         SIGNAL_BLOCKED = 2 "signal_blocked",
-        /// It was in an uninterruptible wait and no helper could read it.
+        /// The thread was in an uninterruptible wait, and no helper could read it.
         UNINTERRUPTIBLE = 3 "uninterruptible",
-        /// It ended before it was captured.
+        /// The thread exited before it was captured.
         ENDED = 4 "ended",
         /// The system denied access (`EPERM`: a sandbox, Yama).
         DENIED = 5 "denied",
-        /// More threads than there were slots for.
+        /// There were more threads than slots.
         LIMIT = 6 "limit",
-        /// The report's deadline came first.
+        /// The report's deadline passed first.
         DEADLINE = 7 "deadline",
-        /// Reading it faulted.
+        /// Reading the thread faulted.
         FAULT = 8 "fault",
-        /// Only the crashed thread was asked for.
+        /// Only the crashed thread was requested.
         NOT_WANTED = 9 "not_wanted",
     }
 }
@@ -218,8 +232,9 @@ open_numbers! {
         STACK_TOP = 10 "stack_top",
         /// A word on the stack that looks like a return address.
         SCAN = 11 "scan",
-        /// A managed runtime (Java, JavaScript) said it: a method and a line, without an address. Never in a report file: the next launch
-        /// finds them in the runtime's own words.
+        /// A managed runtime's frame (Java, JavaScript): a method and a line, no address.
+        ///
+        /// Never in a report file: the next launch finds such frames in the runtime's own output.
         MANAGED = 12 "managed",
         /// A row of `.sframe`.
         SFRAME = 13 "sframe",
@@ -227,14 +242,16 @@ open_numbers! {
 }
 
 open_numbers! {
-    /// What a frame's address is. A name or line of a return address is that of the byte before it (the call).
+    /// Kind of a frame's address. For a return address, look up the name and line of the byte
+    /// before it (the call).
     AddressKind(u8) {
-        /// The address of an instruction that was about to run or was running: also the first one of a signal trampoline, to which a
-        /// handler returns.
+        /// The address of an instruction that was about to run or was running.
+        ///
+        /// Also the first instruction of a signal trampoline, to which a handler returns.
         INSTRUCTION = 0 "instruction",
-        /// Where a call returns to.
+        /// The address that a call returns to.
         RETURN = 1 "return",
-        /// Where an asynchronous function resumes.
+        /// The address at which an asynchronous function resumes.
         ASYNC_RESUME = 2 "async_resume",
     }
 }
@@ -242,21 +259,23 @@ open_numbers! {
 open_numbers! {
     /// Why a walk up a stack ended.
     WalkEnd(u8) {
-        /// The outermost frame: unwind information says that there is no caller, or the caller's address is zero.
+        /// The outermost frame.
+        ///
+        /// Unwind information marks it as having no caller, or the caller's address is zero.
         ROOT = 1 "root",
-        /// Memory that the next frame needs can't be read.
+        /// Memory needed for the next frame can't be read.
         UNREADABLE = 2 "unreadable",
-        /// Nothing says how to go on from this address.
+        /// No rule was found for this address.
         NO_RULE = 3 "no_rule",
-        /// The next frame would be the same or below this one.
+        /// The next frame would be the same as this one or below it.
         NO_PROGRESS = 4 "no_progress",
-        /// As many frames as were asked for.
+        /// The requested number of frames was reached.
         LIMIT = 5 "limit",
-        /// The budget of reads or time was spent.
+        /// The budget of reads or time was exhausted.
         BUDGET = 6 "budget",
-        /// Unwind information is malformed.
+        /// The unwind information is malformed.
         MALFORMED = 7 "malformed",
-        /// The next address lies in no image and nothing speaks for it.
+        /// The next address is in no image, and nothing suggests that it is code.
         OUTSIDE_IMAGES = 8 "outside_images",
         /// The walk itself faulted.
         FAULT = 9 "fault",
@@ -264,7 +283,7 @@ open_numbers! {
 }
 
 open_numbers! {
-    /// Registers beyond the general set, and the processor's account of a fault.
+    /// Registers beyond the general set, and the processor's fault registers.
     ExtraRegister(u8) {
         /// x86_64 segment base of fs (thread pointer on Linux).
         FS_BASE = 1 "fs_base",
@@ -280,11 +299,12 @@ open_numbers! {
         ESR = 6 "esr",
         /// arm64 fault address.
         FAR = 7 "far",
-        /// arm64 exception number, as Darwin's exception state has it.
+        /// arm64 exception number, from Darwin's exception state.
         EXCEPTION = 8 "exception",
         /// arm64 thread pointer (`TPIDR_EL0`, `TPIDRRO_EL0` on Darwin).
         THREAD_POINTER = 9 "thread_pointer",
-        /// The shadow stack's pointer: x86_64 SSP (CET), arm64 `GCSPR_EL0`. What it points to is among the stack memory.
+        /// Shadow stack pointer: x86_64 SSP (CET), arm64 `GCSPR_EL0`. The memory there is in the
+        /// stack memory.
         SHADOW_STACK = 10 "ssp",
     }
 }
@@ -296,7 +316,7 @@ open_numbers! {
         ELF = 1 "elf",
         /// Mach-O.
         MACHO = 2 "macho",
-        /// Portable Executable (Windows). Addresses of its file count from its first byte.
+        /// Portable Executable (Windows). Addresses in its file count from its first byte.
         PE = 3 "pe",
     }
 }
@@ -328,11 +348,11 @@ open_numbers! {
         RUST = 3 "rust",
         /// Swift.
         SWIFT = 4 "swift",
-        /// Java, Kotlin and what else runs on a Java virtual machine or ART.
+        /// Java, Kotlin and other languages on a Java virtual machine or ART.
         JAVA = 5 "java",
         /// JavaScript.
         JAVASCRIPT = 6 "javascript",
-        /// C# and what else runs on .NET.
+        /// C# and other .NET languages.
         CSHARP = 7 "csharp",
         /// Dart.
         DART = 8 "dart",
@@ -366,7 +386,7 @@ open_numbers! {
         STACK_MEMORY = 6 "stack_memory",
         /// Symbol names.
         SYMBOL_NAMES = 7 "symbol_names",
-        /// Letting the other threads go on.
+        /// Resuming the other threads.
         RESUME_THREADS = 8 "resume_threads",
     }
 }

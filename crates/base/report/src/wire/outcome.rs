@@ -1,10 +1,12 @@
-//! How writing the report went, and what was saved beside the main sections.
+//! Memory and other data saved beside the main sections, and how writing the report went.
 
 use super::encoder::{Encoder, optional_int, optional_text, optional_uint};
 use super::keys::{annotations, app_memory, code, end, fault, mappings, stack_memory, zombies};
 use super::numbers::{Phase, SectionKind};
 
-/// A piece of a thread's memory: of its stack, of its shadow stack, or of what the crashed thread's registers point to.
+/// A piece of a thread's memory.
+///
+/// From its stack, its shadow stack, or the memory that the crashed thread's registers point to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StackMemory<'a> {
     /// The thread.
@@ -16,7 +18,8 @@ pub struct StackMemory<'a> {
 }
 
 impl StackMemory<'_> {
-    /// Encodes one element of a stack memory section; `false` (and nothing written) if it does not fit.
+    /// Encodes one element of a stack memory section; `false` (and nothing written) if it does not
+    /// fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
             encoder.map(stack_memory::REQUIRED);
@@ -49,21 +52,22 @@ impl Code<'_> {
     }
 }
 
-/// Memory that the app registered, as it was when it crashed, or what its crash callback wrote.
+/// Memory that the app registered, as it was at the crash, or output of the app's crash callback.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AppMemory<'a> {
-    /// The app's name for it.
+    /// The app's name for the memory.
     pub name: &'a [u8],
     /// The bytes, as far as they could be read.
     pub bytes: &'a [u8],
-    /// Address of the first byte (avma); `None` of the crash callback's.
+    /// Address of the first byte (avma); `None` for the crash callback's output.
     pub address: Option<u64>,
-    /// How many bytes were registered.
+    /// Number of registered bytes.
     pub size: Option<u64>,
 }
 
 impl AppMemory<'_> {
-    /// Encodes one element of an app memory section; `false` (and nothing written) if it does not fit.
+    /// Encodes one element of an app memory section; `false` (and nothing written) if it does not
+    /// fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
             encoder.begin_map();
@@ -80,19 +84,23 @@ impl AppMemory<'_> {
 /// An Objective-C object that was deallocated before the crash.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Zombie<'a> {
-    /// Where it was (avma).
+    /// Address of the object (avma).
     pub address: u64,
-    /// Its class.
+    /// Class of the object.
     pub class: &'a [u8],
-    /// The register of the crashed thread that holds its address. `None` of the exception that was deallocated last.
+    /// The crashed thread's register that holds the object's address.
+    ///
+    /// `None` for the exception that was deallocated last.
     pub register: Option<&'a [u8]>,
-    /// The message that was being sent to it, where the thread was in `objc_msgSend`.
+    /// The message that was being sent to the object, if the thread was in `objc_msgSend`.
     pub selector: Option<&'a [u8]>,
-    /// The class of the object that is there now, empty where its name is not known. `None`: its memory is no object any more.
+    /// The class of the object that is now at this address, empty if its name is not known.
+    ///
+    /// `None` if the memory no longer holds an object.
     pub class_now: Option<&'a [u8]>,
-    /// Of an `NSException`: its name.
+    /// Name of the `NSException`.
     pub name: Option<&'a [u8]>,
-    /// Of an `NSException`: its reason.
+    /// Reason of the `NSException`.
     pub reason: Option<&'a [u8]>,
 }
 
@@ -116,15 +124,15 @@ impl Zombie<'_> {
 /// A mapping of the process at the address of the fault, or next to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Mapping<'a> {
-    /// Address of its first byte (avma).
+    /// Address of the first byte (avma).
     pub start: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// What is allowed: 1 execute, 2 write, 4 read; 8 it is shared with other processes.
+    /// Flags: 1 execute, 2 write, 4 read, 8 shared with other processes.
     pub protection: u8,
-    /// The path of its file, or what the system calls it; empty: nothing.
+    /// The path of the mapped file, or the system's name for the mapping; empty if it has none.
     pub name: &'a [u8],
-    /// Where in its file it starts, bytes.
+    /// Offset in the mapped file, in bytes.
     pub file_offset: u64,
 }
 
@@ -143,17 +151,19 @@ impl Mapping<'_> {
     }
 }
 
-/// A text that an image or the system left for a crash reporter: `__crash_info` on Darwin, Android's abort message.
+/// A text that an image or the system left for a crash reporter: `__crash_info` on Darwin,
+/// Android's abort message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Annotation<'a> {
-    /// Where it was found: the image's path, or a name such as `abort_message`.
+    /// Place where the text was found: the image's path, or a name such as `abort_message`.
     pub source: &'a [u8],
     /// The text.
     pub text: &'a [u8],
 }
 
 impl Annotation<'_> {
-    /// Encodes one element of an annotations section; `false` (and nothing written) if it does not fit.
+    /// Encodes one element of an annotations section; `false` (and nothing written) if it does not
+    /// fit.
     pub fn encode(&self, encoder: &mut Encoder<'_>) -> bool {
         encoder.element(|encoder| {
             encoder.map(annotations::REQUIRED);
@@ -163,21 +173,22 @@ impl Annotation<'_> {
     }
 }
 
-/// A section whose writing ended by a fault of the crash path itself. What it had until then is in the section before
-/// this one, if it could be sealed.
+/// A fault of the crash path that ended the writing of a section.
+///
+/// The bytes written until then are in the section before this one, if it could be sealed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fault {
     /// The section that was being written.
     pub section: SectionKind,
     /// The signal (or Mach exception) of the fault.
     pub signal: i32,
-    /// Its `si_code`.
+    /// `si_code` of the signal.
     pub code: i32,
-    /// The address that could not be used.
+    /// The address that could not be accessed.
     pub address: Option<u64>,
-    /// Where the crash path was (avma).
+    /// Program counter of the crash path (avma).
     pub pc: Option<u64>,
-    /// The thread that was being read, where one was.
+    /// The thread whose data was being read, if any.
     pub tid: Option<u64>,
 }
 
@@ -195,41 +206,42 @@ impl Fault {
     }
 }
 
-/// How long a phase took.
+/// Duration of a phase of the crash path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PhaseDuration {
     /// The phase.
     pub phase: Phase,
-    /// Nanoseconds by the monotonic clock.
+    /// Duration in nanoseconds by the monotonic clock.
     pub ns: u64,
 }
 
-/// How many elements of a kind of section were left out for want of room or time.
+/// Number of elements of a section kind that were left out because of lack of space or time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// The kind of section.
+    /// The section kind.
     pub section: SectionKind,
-    /// Elements that are missing.
+    /// Number of missing elements.
     pub count: u64,
 }
 
 /// The last section: everything before it was written as intended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct End<'a> {
-    /// Whether the report holds everything that was asked for: nothing was dropped, no deadline passed, no section
-    /// faulted.
+    /// Whether the report contains everything that was requested.
+    ///
+    /// Nothing was dropped, no deadline passed, no section faulted.
     pub complete: bool,
     /// Nanoseconds from the fault to this section.
     pub total_ns: u64,
-    /// How long each phase took.
+    /// Duration of each phase.
     pub phases: &'a [PhaseDuration],
-    /// What was left out.
+    /// Elements that were left out, by section kind.
     pub dropped: &'a [Dropped],
-    /// Threads of the process.
+    /// Number of threads in the process.
     pub threads: u64,
-    /// Threads whose registers are in the report.
+    /// Number of threads whose registers are in the report.
     pub threads_captured: u64,
-    /// Whether the deadline ended the report.
+    /// Whether the deadline cut the report short.
     pub deadline: bool,
 }
 

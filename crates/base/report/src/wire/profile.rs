@@ -1,5 +1,6 @@
-//! The profile of a hang: stacks of its thread, sampled while it lasted, as a tree. Not of crash time: the thread that watches writes it
-//! behind a report that is finished.
+//! The profile of a hang: stacks of its thread, sampled while it lasted, as a tree.
+//!
+//! Not used at crash time: the watchdog thread appends the profile to a finished report.
 
 use super::encoder::Encoder;
 use super::keys::profile;
@@ -10,46 +11,46 @@ use super::numbers::{AddressKind, ThreadState};
 pub struct Profile<'a> {
     /// The thread.
     pub tid: u64,
-    /// How many samples were taken.
+    /// Number of samples taken.
     pub samples: u64,
-    /// From the beginning of sampling to the last sample, nanoseconds.
+    /// Nanoseconds from the start of sampling to the last sample.
     pub sampled_ns: u64,
-    /// The tree: each after the one that called it.
+    /// The tree's nodes, each after its caller.
     pub nodes: &'a [ProfileNode],
-    /// Where samples ended.
+    /// The innermost nodes of the samples, with their weights.
     pub ends: &'a [ProfileEnd],
-    /// How many samples failed: the thread did not stop in time.
+    /// Number of samples that failed because the thread didn't stop in time.
     pub failed: u64,
 }
 
-/// A call, or the innermost place, of samples that have the same callers.
+/// A call, or the innermost frame, shared by samples that have the same callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProfileNode {
-    /// The caller's place in the list, from 1; 0 for none.
+    /// The caller's position in the list, from 1; 0 for none.
     pub parent: u32,
     /// The address.
     pub address: u64,
-    /// What the address is.
+    /// Kind of the address: instruction or return address.
     pub kind: AddressKind,
 }
 
-/// Samples that ended in the same place with the thread doing the same.
+/// Samples that ended in the same node, in the same thread state and system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProfileEnd {
-    /// The node's place in the list, from 1; 0 where nothing was walked.
+    /// The node's position in the list, from 1; 0 if nothing was walked.
     pub node: u32,
-    /// What the thread was doing.
+    /// State of the thread.
     pub state: ThreadState,
-    /// The system call that it was in.
+    /// The system call that the thread was in.
     pub syscall: Option<i64>,
-    /// How many they are.
+    /// Number of samples.
     pub samples: u64,
-    /// The time that they stand for, nanoseconds.
+    /// Nanoseconds that the samples stand for.
     pub weight_ns: u64,
 }
 
 impl Profile<'_> {
-    /// A map.
+    /// Encodes the payload of a profile section.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
         encoder.uint_pair(profile::TID, self.tid);

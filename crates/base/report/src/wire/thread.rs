@@ -33,20 +33,23 @@ impl<'a> From<&'a Aarch64Registers> for Registers<'a> {
 }
 
 impl<'a> Registers<'a> {
-    /// The same with registers beyond the general ones.
+    /// Adds registers beyond the general ones.
     #[must_use]
     pub fn with_extra(self, extra: &'a [(ExtraRegister, u64)]) -> Self {
         Registers { extra, ..self }
     }
 
-    /// The same with the shadow stack's pointer.
+    /// Adds the shadow stack pointer.
     #[must_use]
     pub fn with_shadow_stack(self, shadow_stack: Option<u64>) -> Self {
         Registers { shadow_stack, ..self }
     }
 
-    /// A map: the architecture's number; the general registers in an array, in the order of
-    /// [`X86_64Registers`] (16 gpr, pc, flags) or [`Aarch64Registers`] (31 x, sp, pc, pstate); a map of the others.
+    /// Encodes the registers as a map.
+    ///
+    /// It has the architecture's number, an array of the general registers, and a map of the
+    /// others. The general registers are in the order of [`X86_64Registers`] (16 gpr, pc, flags) or
+    /// [`Aarch64Registers`] (31 x, sp, pc, pstate).
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         let shadow_stack = self.shadow_stack.map(|pointer| (ExtraRegister::SHADOW_STACK, pointer));
         let extra = self.extra.len().wrapping_add(usize::from(shadow_stack.is_some()));
@@ -86,24 +89,26 @@ impl<'a> Registers<'a> {
     }
 }
 
-/// One frame of a stack.
+/// A stack frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frame {
     /// The address (avma), without pointer authentication code.
     pub pc: u64,
-    /// How it was found.
+    /// How the frame was found.
     pub found_by: FoundBy,
-    /// What the address is.
+    /// Kind of the address: instruction or return address.
     pub address_kind: AddressKind,
-    /// The stack pointer in this frame, where known.
+    /// The stack pointer in this frame, if known.
     pub sp: Option<u64>,
-    /// The canonical frame address: the caller's stack pointer, where known.
+    /// The canonical frame address: the caller's stack pointer, if known.
     pub cfa: Option<u64>,
 }
 
 impl Frame {
-    /// `[pc, found_by, address_kind, ? sp - base, ? cfa - sp]`: nearly always sp is the CFA of the frame before it, so
-    /// a frame takes 14 bytes. `base` is [`next_base`](Self::next_base) of the frame before, 0 for the first.
+    /// Encodes `[pc, found_by, address_kind, ? sp - base, ? cfa - sp]`.
+    ///
+    /// sp is nearly always the CFA of the frame before it, so a frame takes 14 bytes. `base` is
+    /// [`next_base`](Self::next_base) of the frame before, 0 for the first.
     pub(super) fn encode(&self, encoder: &mut Encoder<'_>, base: u64) {
         encoder.array(match (self.sp, self.cfa) {
             (None, None) => 3,
@@ -123,70 +128,71 @@ impl Frame {
         }
     }
 
-    /// What the next frame's sp is relative to.
+    /// Returns the address that the next frame's sp is relative to.
     pub(super) fn next_base(&self, base: u64) -> u64 {
         self.cfa.or(self.sp).unwrap_or(base)
     }
 }
 
-/// Facts of a thread that are true or not.
+/// Flags of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadFlags(pub u32);
 
 impl ThreadFlags {
-    /// It crashed (the first or, in a report of several, one of them).
+    /// The thread crashed: the first one or, if the report has several, one of them.
     pub const CRASHED: ThreadFlags = ThreadFlags(1);
-    /// It was running the handler that wrote this report.
+    /// The thread was running the handler that wrote this report.
     pub const CURRENT: ThreadFlags = ThreadFlags(1 << 1);
-    /// It is the process's first thread.
+    /// The thread is the process's first thread.
     pub const MAIN: ThreadFlags = ThreadFlags(1 << 2);
 
-    /// Both sets.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: ThreadFlags) -> ThreadFlags {
         ThreadFlags(self.0 | other.0)
     }
 
-    /// Whether all of `other` are set.
+    /// Whether all flags of `other` are set.
     pub const fn has(self, other: ThreadFlags) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What is known of a thread beside its frames.
+/// A thread's data other than its frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Thread<'a> {
-    /// The system's number of the thread (Linux tid; Mach thread id).
+    /// The system's thread id (Linux tid; Mach thread id).
     pub tid: u64,
-    /// Its name.
+    /// Thread name.
     pub name: Option<&'a [u8]>,
-    /// Facts that are true or not.
+    /// Flags of the thread.
     pub flags: ThreadFlags,
-    /// What it was doing.
+    /// State of the thread.
     pub state: Option<ThreadState>,
-    /// The system call that it was blocked in, where known.
+    /// The system call that the thread was blocked in, if known.
     pub syscall: Option<i64>,
-    /// The futex that it waits for.
+    /// The futex that the thread waits for.
     pub futex: Option<&'a FutexWait>,
-    /// Where its registers came from.
+    /// Source of the registers.
     pub captured_by: Option<CaptureMethod>,
-    /// Why there are none.
+    /// Why there are no registers.
     pub not_captured: Option<NotCaptured>,
-    /// Its registers.
+    /// Registers of the thread.
     pub registers: Option<Registers<'a>>,
-    /// Its stack: lowest address and the address after the highest, where known.
+    /// Stack range, if known: the lowest address and the address after the highest.
     pub stack: Option<(u64, u64)>,
-    /// The dispatch queue whose work it ran.
+    /// The dispatch queue whose work the thread ran.
     pub queue: Option<&'a [u8]>,
-    /// The processor time that it has had, in nanoseconds: in its own code, and in the kernel for it.
+    /// Processor time used, in nanoseconds: in user mode and in the kernel.
     pub cpu_time: Option<(u64, u64)>,
-    /// On Apple's systems the name that its port has in the process.
+    /// The name of the thread's port in the process (Apple).
     pub port: Option<u32>,
 }
 
 impl Thread<'_> {
-    /// Encodes one element of a threads section: the thread with all of these frames or, where they do not all fit,
-    /// with as many as do and the number of the rest. `false` (and nothing written) if not even the thread fits.
+    /// Encodes one element of a threads section; `false` (and nothing written) if it does not fit.
+    ///
+    /// If not all frames fit, as many as fit are written, followed by the number of the rest.
     pub fn encode(&self, encoder: &mut Encoder<'_>, frames: &[Frame], end: WalkEnd) -> bool {
         let Some(mut thread) = ThreadEncoder::begin(encoder, self) else { return false };
         for frame in frames {
@@ -209,13 +215,14 @@ fn encode_futex(encoder: &mut Encoder<'_>, wait: &FutexWait) {
     encoder.bytes(wait.bytes());
 }
 
-/// Bytes kept free for what follows a thread's frames: the number of those that did not fit, the end of the array and
-/// why the walk ended.
+/// Bytes kept free for the data after a thread's frames.
+///
+/// These are the number of frames that did not fit, the end of the array and why the walk ended.
 const TAIL: usize = 16;
 
 /// A thread being written frame by frame.
 ///
-/// A frame that does not fit is counted, and so is every one after it; the count stands at the end of the frames.
+/// Once a frame doesn't fit, it and all later frames are counted; the count follows the frames.
 #[derive(Debug)]
 pub struct ThreadEncoder<'e, 'b> {
     encoder: &'e mut Encoder<'b>,
@@ -224,7 +231,8 @@ pub struct ThreadEncoder<'e, 'b> {
 }
 
 impl<'e, 'b> ThreadEncoder<'e, 'b> {
-    /// Begins an element of a threads section; `None` (and nothing written) if the thread does not fit.
+    /// Begins an element of a threads section; `None` (and nothing written) if the thread does not
+    /// fit.
     pub fn begin(encoder: &'e mut Encoder<'b>, thread: &Thread<'_>) -> Option<Self> {
         let begun = encoder.remaining() > TAIL
             && encoder.element(|encoder| {
@@ -260,7 +268,8 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
                 }
                 encoder.uint(thread::FRAMES);
                 encoder.begin_array();
-                // What `finish` writes must fit: checked here by writing as much.
+                // The output of `finish` must fit: checked here by writing the same number of
+                // bytes.
                 let mark = encoder.mark();
                 encoder.raw(&[0; TAIL]);
                 if !encoder.overflowed() {
@@ -270,7 +279,7 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
         begun.then_some(ThreadEncoder { encoder, base: 0, did_not_fit: 0 })
     }
 
-    /// Adds a frame, innermost first. `false` if it did not fit; it is counted then.
+    /// Adds a frame, innermost first. `false` if it did not fit and was only counted.
     pub fn frame(&mut self, frame: &Frame) -> bool {
         if self.did_not_fit == 0 {
             let base = self.base;
@@ -283,14 +292,14 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
         false
     }
 
-    /// States that `count` frames are left out here, between the frame before and the frame after.
+    /// Records that `count` frames are left out here, between the previous frame and the next.
     pub fn skip(&mut self, count: u64) {
         if count > 0 && (self.did_not_fit > 0 || !self.keeping_tail(|encoder| encoder.uint(count))) {
             self.did_not_fit = self.did_not_fit.saturating_add(count);
         }
     }
 
-    /// Ends the thread, with why its walk ended.
+    /// Ends the thread, with the reason for the end of its walk.
     pub fn finish(self, end: WalkEnd) {
         let encoder = self.encoder;
         let end = if self.did_not_fit > 0 {
@@ -308,7 +317,7 @@ impl<'e, 'b> ThreadEncoder<'e, 'b> {
         self.encoder.element(|encoder| {
             write(encoder);
             if encoder.remaining() < TAIL {
-                // Provokes the overflow that takes the element back.
+                // Provokes the overflow that removes the element.
                 encoder.raw(&[0; TAIL]);
             }
         })
