@@ -1,8 +1,9 @@
 //! The ring of breadcrumbs.
 //!
-//! A writer takes the next number with one atomic addition, and with it a slot. Only the oldest breadcrumb is lost to a
-//! process killed while it writes; two writers meet in one slot only if one was held up while a whole ring was written,
-//! and then the checksum shows that neither is whole.
+//! A writer takes the next number, and with it a slot, with one atomic addition. If a process is
+//! killed while writing, only the oldest breadcrumb is lost. Two writers get the same slot only if
+//! one was delayed while a whole ring was written, and then the checksum shows that the breadcrumb
+//! is not whole.
 
 use super::checksum::mix;
 use super::layout::{BREADCRUMB_HEADER_WORDS, BREADCRUMB_WORD, CLEARED_WORD, Limits};
@@ -13,33 +14,33 @@ use crate::wire::keys::breadcrumb;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::fence;
 
-/// Something that happened.
+/// An event that is recorded before a possible crash.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Breadcrumb<'a> {
-    /// When: nanoseconds since the Unix epoch.
+    /// Time of the event, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
-    /// How grave.
+    /// Severity of the event.
     pub level: Level,
     /// Type, such as `navigation`, `http`; may be empty.
     pub kind: &'a str,
     /// Category, such as `ui.click`; may be empty.
     pub category: &'a str,
-    /// The message; may be empty. Cut where it does not fit.
+    /// The message; may be empty. Truncated if it doesn't fit.
     pub message: &'a str,
-    /// Data: one CBOR map, encoded. Left out where it does not fit.
+    /// Data: one CBOR map, encoded. Left out if it doesn't fit.
     pub data: Option<&'a [u8]>,
 }
 
-/// The second word of a slot: the length, and in the high half that of the checksum.
+/// The second word of a slot: the length, and the high half of the checksum.
 pub(super) fn head(len: usize, check: u64) -> u64 {
     (len as u64 & 0xFFFF_FFFF) | check >> 32 << 32
 }
 
-/// Bytes kept for the heads of a message and of the pairs around it.
+/// Bytes reserved for the heads of a message and of the pairs around it.
 const HEADS: usize = 8;
 
 impl Breadcrumb<'_> {
-    /// Encodes it, into what the encoder has room for.
+    /// Encodes the breadcrumb into the space that the encoder has.
     pub fn encode(&self, encoder: &mut Encoder<'_>) {
         encoder.begin_map();
         encoder.uint_pair(breadcrumb::TIME, self.time_ns);
@@ -73,7 +74,7 @@ impl Breadcrumb<'_> {
 }
 
 impl RunState<'_> {
-    /// Leaves a breadcrumb, in the place of the oldest if the ring is full.
+    /// Leaves a breadcrumb, overwriting the oldest if the ring is full.
     pub fn breadcrumb(&self, breadcrumb: &Breadcrumb<'_>) {
         let mut buffer = [0; Limits::MAX.breadcrumb_bytes as usize];
         let room = self.layout.breadcrumb_words.saturating_mul(8).min(buffer.len());
@@ -89,14 +90,14 @@ impl RunState<'_> {
         let end = at.wrapping_add(BREADCRUMB_HEADER_WORDS).wrapping_add(self.layout.breadcrumb_words);
         let Some([number_word, head_word, data @ ..]) = self.words.get(at..end) else { return };
         number_word.store(0, Relaxed);
-        // What follows must not be seen before the slot is known to be invalid.
+        // The following stores must not become visible before the slot is known to be invalid.
         fence(Release);
         let check = put(&mut data.iter(), bytes, mix(mix(0, number), bytes.len() as u64));
         head_word.store(head(bytes.len(), check).to_le(), Relaxed);
         number_word.store(number.to_le(), Release);
     }
 
-    /// Forgets all breadcrumbs left until now.
+    /// Clears all breadcrumbs left until now.
     pub fn clear_breadcrumbs(&self) {
         self.store(CLEARED_WORD, self.load(BREADCRUMB_WORD));
     }

@@ -1,7 +1,7 @@
-//! The crash record: one small record in the mapped run state, written before anything else is done at a crash.
+//! The crash record: a small record in the mapped run state, the first thing written at a crash.
 //!
-//! It makes a crash known that left no report: by a kill, a second fault or a full disk a microsecond later. Two records
-//! take turns, so that one which is torn leaves the one before it.
+//! It makes a crash known that left no report because of a kill, a second fault or a full disk a
+//! microsecond later. Two records alternate, so that a torn record leaves the previous one intact.
 
 use super::checksum::mix;
 use super::layout::{CRASH_RECORD_WORDS, CRASH_WORD};
@@ -11,12 +11,12 @@ use crate::wire::Monitor;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 
-/// What is known of a crash before anything of the app is read.
+/// A crash as recorded before any of the app's data is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CrashRecord {
-    /// What noticed it.
+    /// The monitor that noticed the crash.
     pub monitor: Monitor,
-    /// Signal number, or the exception of [`Monitor::MACH`]; 0 if it came another way.
+    /// Signal number, or the exception of [`Monitor::MACH`]; 0 if there was neither.
     pub signal: i32,
     /// `si_code`, or `code[0]` of a Mach exception.
     pub code: i64,
@@ -26,7 +26,7 @@ pub struct CrashRecord {
     pub address: Option<u64>,
     /// The thread that crashed.
     pub tid: u64,
-    /// When, in nanoseconds since the Unix epoch.
+    /// Time of the crash, in nanoseconds since the Unix epoch.
     pub time_ns: u64,
     /// Program counter (avma).
     pub pc: u64,
@@ -34,31 +34,34 @@ pub struct CrashRecord {
     pub sp: u64,
 }
 
-/// Words that the checksum covers after the number, and which follow the checksum.
+/// Number of words after the checksum, which the checksum covers after the record's number.
 const CONTENT_WORDS: usize = 8;
-/// The word after them: the record's number again, once the process has gone on.
+/// The word after the content: the record's number again, once the process has continued.
 const NOT_FATAL_WORD: usize = 2 + CONTENT_WORDS;
 const _: () = assert!(NOT_FATAL_WORD < CRASH_RECORD_WORDS);
 
-/// In the first word of the content: there is an address.
+/// Flag in the content's first word: the record has an address.
 const HAS_ADDRESS: u64 = 1 << 40;
 
 impl RunState<'_> {
-    /// Records a crash and that the process ends by it; returns the record's number, for
-    /// [`set_crash_not_fatal`](Self::set_crash_not_fatal). A crash before it keeps its record, unless there are two.
+    /// Records a crash that ends the process; returns the record's number.
     ///
-    /// Async-signal-safe: some 20 stores and as many multiplications, no call, no wait. From any number of threads at once.
-    /// The caller must be the process whose run it is: a child made by `fork` shares its parent's mapping.
+    /// The number is for [`set_crash_not_fatal`](Self::set_crash_not_fatal). The previous crash
+    /// keeps its record; the one before that is overwritten.
+    ///
+    /// Async-signal-safe: some 20 stores and as many multiplications, no call, no wait. May be
+    /// called from any number of threads at once. The caller must be the process whose run it is: a
+    /// child created by `fork` shares its parent's mapping.
     #[inline(always)]
     pub fn set_crash(&self, record: &CrashRecord) -> u64 {
         let Some(counter) = self.words.get(CRASH_WORD) else { return 0 };
-        // The numbers begin at 1: 0 says that there is no record.
+        // The numbers begin at 1: 0 means that there is no record.
         let number = counter.fetch_add(1, AcqRel).wrapping_add(1);
         let at = self.layout.crash_record(number);
         let Some(words) = self.words.get(at..at.wrapping_add(CRASH_RECORD_WORDS)) else { return 0 };
         let [number_word, check_word, content @ ..] = words else { return 0 };
         number_word.store(0, Relaxed);
-        // What follows must not be seen before the record is known to be invalid.
+        // The following stores must not become visible before the record is known to be invalid.
         fence(Release);
         let mut check = mix(0, number);
         for (to, value) in content.iter().zip(record.to_words()) {
@@ -72,10 +75,12 @@ impl RunState<'_> {
         number
     }
 
-    /// Says that the process went on after the crash with that number: somebody repaired the fault, or the handler of the
-    /// app left it by a jump.
+    /// Records that the process continued after the crash with that number.
     ///
-    /// Async-signal-safe, and as [`set_crash`](Self::set_crash) for the process whose run it is alone.
+    /// A handler repaired the fault, or the app's handler left it by a jump.
+    ///
+    /// Async-signal-safe. As for [`set_crash`](Self::set_crash), the caller must be the process
+    /// whose run it is.
     pub fn set_crash_not_fatal(&self, number: u64) {
         if number == 0 {
             return;
@@ -86,7 +91,8 @@ impl RunState<'_> {
         {
             word.store(number.to_le(), Release);
         }
-        // An exit that was noted since then stands. That of another thread's crash does too: its record says so.
+        // An exit recorded since then is kept. The exit of another thread's crash is replaced, but
+        // that crash has its own record.
         if let Some(exit) = self.scalar_word(Scalar::EXIT) {
             let (crashed, running) = (u64::from(ExitKind::CRASHED.0), u64::from(ExitKind::RUNNING.0));
             let _ = exit.compare_exchange(crashed.to_le(), running.to_le(), AcqRel, Acquire);
@@ -112,7 +118,7 @@ impl CrashRecord {
     }
 }
 
-/// A record has a number and not the checksum that goes with it.
+/// The error for a record that has a number but not the matching checksum.
 #[cfg(feature = "std")]
 pub(super) struct NotWhole;
 

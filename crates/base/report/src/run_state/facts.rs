@@ -1,11 +1,12 @@
-//! Facts of the app, the system and the device that do not change during a run.
+//! Facts about the app, the system and the device that do not change during a run.
 
 use super::numbers::Fact;
 use crate::wire::Encoder;
 
-/// Encodes facts: a CBOR map from [`Fact`] numbers to values. What does not fit is left out.
+/// Encodes facts: a CBOR map from [`Fact`] numbers to values. Facts that don't fit are left out.
 ///
-/// Arguments and environment variables of the process are no facts: they hold secrets.
+/// Arguments and environment variables of the process are not facts, because they may contain
+/// secrets.
 #[derive(Debug)]
 pub struct FactsEncoder<'a> {
     encoder: Encoder<'a>,
@@ -14,40 +15,40 @@ pub struct FactsEncoder<'a> {
 }
 
 impl<'a> FactsEncoder<'a> {
-    /// Facts at the start of `encoder`, which should have nothing in it.
+    /// Begins the facts at the start of `encoder`, which should be empty.
     pub fn new(mut encoder: Encoder<'a>) -> Self {
         encoder.begin_map();
         FactsEncoder { encoder, left_out: 0, open: true }
     }
 
-    /// A fact that is text. An empty one says nothing and is not written.
+    /// Adds a text fact. An empty text is not written.
     pub fn text(&mut self, fact: Fact, text: &str) {
         if !text.is_empty() {
             self.pair(fact, |encoder| encoder.text(text.as_bytes()));
         }
     }
 
-    /// A fact that is an integer.
+    /// Adds an integer fact.
     pub fn uint(&mut self, fact: Fact, value: u64) {
         self.pair(fact, |encoder| encoder.uint(value));
     }
 
-    /// A fact that is true or not.
+    /// Adds a boolean fact.
     pub fn bool(&mut self, fact: Fact, value: bool) {
         self.pair(fact, |encoder| encoder.bool(value));
     }
 
-    /// Facts as they were written before, the bytes between two [positions](Self::position).
+    /// Adds already encoded facts: the bytes between two [positions](Self::position).
     pub fn written_before(&mut self, bytes: &[u8]) {
         self.encoder.element(|encoder| encoder.raw(bytes));
     }
 
-    /// Bytes that were written so far.
+    /// Number of bytes written so far.
     pub fn position(&self) -> usize {
         self.encoder.position()
     }
 
-    /// Facts that did not fit.
+    /// Number of facts that did not fit.
     pub fn left_out(&self) -> u32 {
         self.left_out
     }
@@ -59,7 +60,7 @@ impl<'a> FactsEncoder<'a> {
         }
     }
 
-    /// The bytes, once it is [finished](Self::finish); nothing before.
+    /// Returns the bytes once the map is [finished](Self::finish); empty before that.
     pub fn written(&self) -> &[u8] {
         if self.open { &[] } else { self.encoder.written() }
     }

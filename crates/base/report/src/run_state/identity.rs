@@ -1,14 +1,15 @@
-//! The process identity: by which another process of the same boot finds out whether this one lives.
+//! The process identity, which tells other processes of the same boot whether this one is alive.
 
 use super::checksum::mix;
 use super::writer::{RunState, word};
 use coroner_process::identity::ProcessIdentity;
 
-/// Words in use, without the checksum that follows them.
+/// Number of words in use, without the checksum that follows them.
 const WORDS: usize = 5;
 
 impl RunState<'_> {
-    /// Writes the identity. In a copy of another process's state it takes the place of that one's.
+    /// Writes the identity. In a copy of another process's state, it replaces that process's
+    /// identity.
     pub fn set_identity(&self, process: &ProcessIdentity) {
         let (low, high) = process.boot_id.split_at(8);
         let content = [process.pid.into(), process.start, word(low), word(high), process.pid_namespace];
@@ -22,7 +23,7 @@ impl RunState<'_> {
     }
 }
 
-/// Reads the identity at a word; `None` if it is not whole or says nothing.
+/// Reads the identity at a word; `None` if it is not whole or not set.
 #[cfg(feature = "std")]
 pub(super) fn read_identity(at: usize, word: impl Fn(usize) -> u64) -> Option<crate::model::ProcessIdentity> {
     let content: [u64; WORDS] = core::array::from_fn(|index| word(at + index));

@@ -1,73 +1,81 @@
-//! Where what lies in the file. All in little-endian 64-bit words.
+//! The layout of a run state file, in little-endian 64-bit words.
 
 /// The first eight bytes of a run state file. Written last when it is created.
 pub const MAGIC: &[u8; 8] = b"CRNRRUN\x1A";
 
-/// Version of the layout. A reader refuses another one; words that are reserved may get a meaning without a new version.
+/// Version of the layout. A reader rejects other versions; reserved words may get a meaning without
+/// a new version.
 pub const VERSION: u32 = 2;
 
-/// Longest key, in bytes.
+/// Maximum length of a key in bytes.
 pub const MAX_KEY: usize = 200;
 
-/// Words of the header. Indices of its words:
+/// Number of words in the header. The indices of its words follow.
 pub(super) const HEADER_WORDS: usize = 16;
-/// The [`MAGIC`].
+/// Index of the [`MAGIC`].
 pub(super) const MAGIC_WORD: usize = 0;
-/// The [`VERSION`], and in the high half [`HEADER_WORDS`].
+/// Index of the [`VERSION`], with [`HEADER_WORDS`] in the high half.
 pub(super) const VERSION_WORD: usize = 1;
-/// Size of the whole in bytes.
+/// Index of the size of the whole file in bytes.
 pub(super) const SIZE_WORD: usize = 2;
-/// The run id, two words.
+/// Index of the run id, two words.
 pub(super) const RUN_ID_WORD: usize = 3;
-/// [`Limits`]: four words.
+/// Index of the [`Limits`], four words.
 pub(super) const LIMITS_WORD: usize = 5;
-/// CRC-32C of the words from `VERSION_WORD` up to this one.
+/// Index of the CRC-32C of the words from `VERSION_WORD` up to this one.
 pub(super) const CHECK_WORD: usize = 9;
-/// Counts updates of slots: the sequence number of the last one.
+/// Index of the counter of slot updates: the sequence number of the last one.
 pub(super) const SEQUENCE_WORD: usize = 10;
-/// Counts breadcrumbs: the number of the last one.
+/// Index of the counter of breadcrumbs: the number of the last one.
 pub(super) const BREADCRUMB_WORD: usize = 11;
-/// Breadcrumbs up to this number were cleared.
+/// Index of the number up to which breadcrumbs were cleared.
 pub(super) const CLEARED_WORD: usize = 12;
-/// Counts crash records: the number of the last one.
+/// Index of the counter of crash records: the number of the last one.
 pub(super) const CRASH_WORD: usize = 13;
-/// Versions of slots that belong to a change of several keys count up to this sequence number.
+/// Index of the sequence number up to which pending versions are committed.
+///
+/// Pending versions belong to a change of several keys.
 pub(super) const COMMITTED_WORD: usize = 14;
 
-/// Words for [`Scalar`](super::Scalar)s.
+/// Number of words for [`Scalar`](super::Scalar)s.
 pub(super) const SCALAR_WORDS: usize = 64;
 
-/// Words of the process identity, the last two reserved.
+/// Number of words in the process identity, the last two reserved.
 pub(super) const IDENTITY_WORDS: usize = 8;
-/// Words of a crash record, the last one reserved.
+/// Number of words in a crash record, the last one reserved.
 pub(super) const CRASH_RECORD_WORDS: usize = 12;
-/// Crash records that a run state has room for.
+/// Number of crash records in a run state.
 pub(super) const CRASH_RECORDS: usize = 2;
 
-/// Bytes at the start of the file that hold all of fixed size: header, scalars, process identity, crash records. Read
-/// alone, the rest counting as zeros, they say how the run ended.
+/// Bytes at the start of the file that hold all parts of fixed size.
+///
+/// These are the header, scalars, process identity and crash records. They suffice to read how the
+/// run ended, if the rest is treated as zeros.
 pub const FIXED_BYTES: u64 =
     (HEADER_WORDS + SCALAR_WORDS + IDENTITY_WORDS + CRASH_RECORDS * CRASH_RECORD_WORDS) as u64 * 8;
 
-/// Words before the data of a version of a slot: its sequence number (0: none), what it is, its checksum.
+/// Words before the data of a slot's version.
+///
+/// These are its sequence number (0: none), its meta word and its checksum.
 pub(super) const VERSION_HEADER_WORDS: usize = 3;
-/// Words before the data of a breadcrumb: its number (0: none), its length and its checksum.
+/// Words before a breadcrumb's data: its number (0: none), then its length and checksum.
 pub(super) const BREADCRUMB_HEADER_WORDS: usize = 2;
 
-/// How much a run state can hold. The file's size follows from it: [`size`](Self::size).
+/// Capacity of a run state, which determines the file's [`size`](Self::size).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes for the facts of app, system and device. At most 64 KiB.
+    /// Bytes for the facts about app, system and device. At most 64 KiB.
     pub facts_bytes: u32,
-    /// Slots for tags. At most 1,024.
+    /// Number of slots for tags. At most 1,024.
     pub small_slots: u32,
     /// Bytes of a tag's key and value together, each rounded up to 8. At most 1,024.
     pub small_bytes: u32,
-    /// Slots for everything else: contexts, extra data, the user, the fingerprint. At most 1,024.
+    /// Number of slots for everything else: contexts, extra data, the user, the fingerprint. At
+    /// most 1,024.
     pub large_slots: u32,
-    /// Bytes of their keys and values together. At most 64 KiB.
+    /// Bytes of a large slot's key and value together. At most 64 KiB.
     pub large_bytes: u32,
-    /// Breadcrumbs in the ring. At most 4,096.
+    /// Number of breadcrumbs in the ring. At most 4,096.
     pub breadcrumbs: u32,
     /// Bytes of an encoded breadcrumb. At most 1,024.
     pub breadcrumb_bytes: u32,
@@ -80,8 +88,10 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// 64 tags of 416 bytes (Sentry's limits: a key of 200, a value of 200), 32 others of 4 KiB, 100 breadcrumbs of
-    /// 512 bytes, 8 KiB of facts: 384 KiB in all.
+    /// The default limits, which make a file of 384 KiB.
+    ///
+    /// 64 tags of 416 bytes (Sentry's limits: a key of 200, a value of 200), 32 others of 4 KiB,
+    /// 100 breadcrumbs of 512 bytes, 8 KiB of facts.
     pub const DEFAULT: Limits = Limits {
         facts_bytes: 8 << 10,
         small_slots: 64,
@@ -92,7 +102,7 @@ impl Limits {
         breadcrumb_bytes: 512,
     };
 
-    /// The greatest values.
+    /// The maximum values.
     pub const MAX: Limits = Limits {
         facts_bytes: 64 << 10,
         small_slots: 1024,
@@ -108,7 +118,9 @@ impl Limits {
         Layout::of(self).words.saturating_mul(8)
     }
 
-    /// The nearest limits that can be: sizes rounded up to 8 bytes, nothing beyond [`MAX`](Self::MAX).
+    /// Returns the nearest allowed limits.
+    ///
+    /// Sizes are rounded up to 8 bytes, and nothing is beyond [`MAX`](Self::MAX).
     #[must_use]
     pub fn allowed(&self) -> Limits {
         let bytes = |bytes: u32, max: u32| bytes.saturating_add(7).min(max) & !7;
@@ -152,43 +164,45 @@ impl Limits {
 /// Word indices of each area.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
-    /// [`Scalar`](super::Scalar)s.
+    /// Index of the [`Scalar`](super::Scalar)s.
     pub(super) scalars: usize,
-    /// The process identity.
+    /// Index of the process identity.
     pub(super) identity: usize,
-    /// The crash records.
+    /// Index of the crash records.
     pub(super) crash_records: usize,
-    /// A word of length and checksum, then the facts.
+    /// Index of a word with length and checksum, followed by the facts.
     pub(super) facts: usize,
     pub(super) facts_words: usize,
-    /// Tags.
+    /// The table of tags.
     pub(super) small: Table,
-    /// Everything else with a key.
+    /// The table of everything else with a key.
     pub(super) large: Table,
-    /// The ring.
+    /// Index of the ring of breadcrumbs.
     pub(super) breadcrumbs: usize,
     pub(super) breadcrumb_count: usize,
-    /// Words of the data of one.
+    /// Number of words in a breadcrumb's data.
     pub(super) breadcrumb_words: usize,
     pub(super) words: usize,
 }
 
-/// A table of slots: a directory of one word for each (the hash of its key), then the slots.
+/// A table of slots: a directory with one word per slot (the hash of its key), then the slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
     /// Index of the directory.
     pub(super) directory: usize,
     /// Number of slots.
     pub(super) slots: usize,
-    /// Words of the data of one version of a slot.
+    /// Number of words in the data of one version of a slot.
     pub(super) data_words: usize,
-    /// Whether slots are given out from the first on, and not by the key's hash. For the last table of the file: what
-    /// is not used of it is zeros at the end, which need not be kept.
+    /// Whether slots are assigned from the first one on, instead of by the key's hash.
+    ///
+    /// Used for the last table of the file: its unused part is zeros at the end, which need not be
+    /// stored.
     pub(super) in_order: bool,
 }
 
 impl Table {
-    /// Words of a slot: the claim, and two versions.
+    /// Number of words in a slot: the claim, and two versions.
     pub(super) fn slot_words(&self) -> usize {
         1 + 2 * (VERSION_HEADER_WORDS + self.data_words)
     }
@@ -209,7 +223,9 @@ impl Table {
 }
 
 impl Layout {
-    /// The layout of [allowed](Limits::allowed) limits. Below 2³² bytes, so nothing here can overflow.
+    /// Computes the layout for the [allowed](Limits::allowed) limits.
+    ///
+    /// The size is below 2³² bytes, so nothing here can overflow.
     pub(super) fn of(limits: &Limits) -> Layout {
         let limits = limits.allowed();
         let scalars = HEADER_WORDS;
@@ -245,7 +261,9 @@ impl Layout {
         }
     }
 
-    /// Index of the record of crash `number`, in the place of the one before the last.
+    /// Index of the record of crash `number`.
+    ///
+    /// It replaces the record of the crash before the previous one.
     #[inline(always)]
     pub(super) fn crash_record(&self, number: u64) -> usize {
         let place = number as usize % CRASH_RECORDS;

@@ -1,12 +1,14 @@
-//! The run state: a mapped file that the app writes outside a signal handler and that outlives it.
+//! The run state: a mapped file that the app writes outside a signal handler.
 //!
-//! Tags, contexts, breadcrumbs and the run's lifecycle are not gathered in a dying process: they stand in this file
-//! already. What a crash adds is one [record](RunState::set_crash), before anything else is done. It is mapped shared, so what was written is there after a `SIGKILL` at any instruction; every update leaves
-//! the previous value readable until the new one is whole.
+//! The file outlives the process. Tags, contexts, breadcrumbs and the run's lifecycle are not
+//! gathered in a dying process: they are already in this file. A crash adds only one
+//! [record](RunState::set_crash), before anything else. The file is mapped shared, so all stores
+//! survive a `SIGKILL` at any instruction, and every update leaves the previous value readable
+//! until the new one is whole.
 //!
-//! Writers ([`RunState`]) never wait: no locks, no allocation, a bounded number of steps, from any number of threads
-//! and from signal handlers. The file's blocks must be allocated before it is mapped (`fallocate`, `F_PREALLOCATE`): a
-//! store to a hole of a file on a full disk is a SIGBUS.
+//! Writers ([`RunState`]) never wait: no locks, no allocation, a bounded number of steps, from any
+//! number of threads and from signal handlers. The file's blocks must be allocated before it is
+//! mapped (`fallocate`, `F_PREALLOCATE`): a store to a hole in a file on a full disk raises SIGBUS.
 //!
 //! ```
 //! use coroner_report::run_state::{Breadcrumb, Kind, Level, Limits, ProcessIdentity, RunState};

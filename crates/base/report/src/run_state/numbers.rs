@@ -1,23 +1,23 @@
-//! The numbers of the run state.
+//! The enumerations of the run state.
 
 use crate::open_numbers::open_numbers;
 
 open_numbers! {
-    /// A fact of the app, the system or the device that does not change during a run.
+    /// A fact about the app, the system or the device that does not change during a run.
     Fact(u16) {
-        /// Text: identifier of the app, such as a bundle id.
+        /// Text: app identifier, such as a bundle id.
         APP_ID = 1 "app.id",
-        /// Text: its name for people.
+        /// Text: display name of the app.
         APP_NAME = 2 "app.name",
-        /// Text: its version.
+        /// Text: version of the app.
         APP_VERSION = 3 "app.version",
-        /// Text: its build.
+        /// Text: build of the app.
         APP_BUILD = 4 "app.build",
-        /// Text: its release, such as `app@1.2.3+45`.
+        /// Text: release, such as `app@1.2.3+45`.
         APP_RELEASE = 5 "app.release",
-        /// Text: its environment, such as `production`.
+        /// Text: environment, such as `production`.
         APP_ENVIRONMENT = 6 "app.environment",
-        /// Text: its distribution.
+        /// Text: distribution of the app.
         APP_DIST = 7 "app.dist",
         /// Text: name of the process.
         PROCESS_NAME = 8 "app.process_name",
@@ -25,9 +25,9 @@ open_numbers! {
         EXECUTABLE = 9 "app.executable",
         /// Integer: process id.
         PID = 10 "app.pid",
-        /// Integer: start of the process, nanoseconds since the Unix epoch.
+        /// Integer: start time of the process, in nanoseconds since the Unix epoch.
         PROCESS_START = 11 "app.process_start",
-        /// Integer: time of install, nanoseconds since the Unix epoch.
+        /// Integer: time of install, in nanoseconds since the Unix epoch.
         INSTALLED = 12 "app.installed",
         /// Text: an anonymous identifier of this installation of the app.
         INSTALLATION_ID = 13 "app.installation_id",
@@ -35,17 +35,19 @@ open_numbers! {
         SDK_VERSION = 14 "app.sdk_version",
         /// Text: the C library that the app runs on, such as `glibc`.
         RUNTIME_NAME = 15 "app.runtime_name",
-        /// Text: its version.
+        /// Text: version of the C library.
         RUNTIME_VERSION = 16 "app.runtime_version",
-        /// Text: build id of the program's file, hexadecimal digits.
+        /// Text: build id of the program's file, in hexadecimal digits.
         APP_BUILD_ID = 17 "app.build_id",
-        /// Integer: microseconds after which the service manager ends the process if it does not answer (`WATCHDOG_USEC` of sd_watchdog_enabled(3)).
+        /// Integer: microseconds of silence after which the service manager kills the process.
+        ///
+        /// `WATCHDOG_USEC` of sd_watchdog_enabled(3).
         APP_WATCHDOG = 18 "app.watchdog_us",
         /// Text: name of the operating system, such as `Linux`, `macOS`, `iOS`.
         OS_NAME = 20 "os.name",
-        /// Text: its version.
+        /// Text: version of the operating system.
         OS_VERSION = 21 "os.version",
-        /// Text: its build.
+        /// Text: build of the operating system.
         OS_BUILD = 22 "os.build",
         /// Text: version of the kernel.
         OS_KERNEL_VERSION = 23 "os.kernel_version",
@@ -53,25 +55,27 @@ open_numbers! {
         OS_DISTRIBUTION = 24 "os.distribution",
         /// Text: version of the distribution.
         OS_DISTRIBUTION_VERSION = 25 "os.distribution_version",
-        /// Boolean: rooted or jailbroken.
+        /// Boolean: whether the device is rooted or jailbroken.
         OS_ROOTED = 26 "os.rooted",
-        /// Text: another one for each time that the machine was started (Linux: `/proc/sys/kernel/random/boot_id`).
+        /// Text: boot id, which changes each time the machine starts.
+        ///
+        /// On Linux `/proc/sys/kernel/random/boot_id`.
         OS_BOOT_ID = 27 "os.boot_id",
         /// Text: model of the device, such as `iPhone15,2`.
         DEVICE_MODEL = 40 "device.model",
-        /// Text: its family, such as `iPhone`.
+        /// Text: device family, such as `iPhone`.
         DEVICE_FAMILY = 41 "device.family",
-        /// Text: its architecture, such as `arm64e`.
+        /// Text: architecture, such as `arm64e`.
         DEVICE_ARCH = 42 "device.arch",
-        /// Text: description of its processor.
+        /// Text: description of the processor.
         DEVICE_CPU = 43 "device.cpu",
         /// Integer: number of processors.
         DEVICE_PROCESSOR_COUNT = 44 "device.processor_count",
-        /// Integer: memory in bytes.
+        /// Integer: memory size in bytes.
         DEVICE_MEMORY_SIZE = 45 "device.memory_size",
-        /// Integer: when it was started, nanoseconds since the Unix epoch.
+        /// Integer: time at which the device booted, in nanoseconds since the Unix epoch.
         DEVICE_BOOT_TIME = 46 "device.boot_time",
-        /// Boolean: a simulator.
+        /// Boolean: whether the device is a simulator.
         DEVICE_SIMULATOR = 47 "device.simulator",
         /// Text: locale, such as `de_AT`.
         DEVICE_LOCALE = 48 "device.locale",
@@ -81,19 +85,20 @@ open_numbers! {
 }
 
 open_numbers! {
-    /// One of 64 words that change during a run, each at once.
+    /// One of 64 words that change during a run, each independently.
     Scalar(u8) {
-        /// [`ExitKind`].
+        /// How the run ended: [`ExitKind`].
         EXIT = 0 "exit",
-        /// When that was set, nanoseconds since the Unix epoch.
+        /// Time at which [`EXIT`](Self::EXIT) was set, in nanoseconds since the Unix epoch.
         EXIT_TIME = 1 "exit_time",
-        /// [`Foreground`].
+        /// Whether the app is in the foreground: [`Foreground`].
         FOREGROUND = 4 "foreground",
-        /// When that was set, nanoseconds since the Unix epoch.
+        /// Time at which [`FOREGROUND`](Self::FOREGROUND) was set, nanoseconds since the Unix
+        /// epoch.
         FOREGROUND_CHANGED = 5 "foreground_changed",
-        /// The last sign of life, nanoseconds since the Unix epoch.
+        /// Time of the last sign of life, in nanoseconds since the Unix epoch.
         LAST_ALIVE = 6 "last_alive",
-        /// When a hang began, nanoseconds since the Unix epoch; 0 while none goes on.
+        /// Start of the current hang, in nanoseconds since the Unix epoch; 0 if there is none.
         HANG_SINCE = 7 "hang_since",
         /// [`Level`] of the app's events.
         LEVEL = 8 "level",
@@ -101,136 +106,154 @@ open_numbers! {
         SESSION_ID_HIGH = 9 "session_id_high",
         /// Session id: its last 8 bytes, big-endian.
         SESSION_ID_LOW = 10 "session_id_low",
-        /// When the session began, nanoseconds since the Unix epoch; 0: there is none.
+        /// Start of the session, in nanoseconds since the Unix epoch; 0 if there is none.
         SESSION_STARTED = 11 "session_started",
-        /// Errors reported in the session.
+        /// Number of errors reported in the session.
         SESSION_ERRORS = 12 "session_errors",
-        /// [`SessionStatus`].
+        /// Status of the session: [`SessionStatus`].
         SESSION_STATUS = 13 "session_status",
-        /// When the session ended, nanoseconds since the Unix epoch; 0: it did not.
+        /// End of the session, in nanoseconds since the Unix epoch; 0 if it has not ended.
         SESSION_ENDED = 14 "session_ended",
-        /// Memory that the process uses, bytes.
+        /// Bytes of memory that the process uses.
         MEMORY_USED = 15 "memory_used",
-        /// Memory that it could still have, bytes.
+        /// Bytes of memory that are still available to the process.
         MEMORY_AVAILABLE = 16 "memory_available",
         /// 1 while a debugger is attached.
         DEBUGGED = 17 "debugged",
-        /// Address of the last fault that was handed on to another handler.
+        /// Address of the last fault that was forwarded to another handler.
         FORWARDED_FAULT = 18 "forwarded_fault",
         /// Id of the run whose reports this process is processing: its first 8 bytes, big-endian.
         PROCESSING_RUN_HIGH = 19 "processing_run_high",
-        /// Its last 8 bytes, big-endian.
+        /// Id of that run: its last 8 bytes, big-endian.
         PROCESSING_RUN_LOW = 20 "processing_run_low",
-        /// The thread that processes them; 0 while none does.
+        /// Id of the thread that processes those reports; 0 if there is none.
         PROCESSING_THREAD = 21 "processing_thread",
-        /// Reports of what the process survived that were not written, since there were too many.
+        /// Number of reports of survived errors that were not written because there were too many.
         REPORTS_LEFT_OUT = 22 "reports_left_out",
-        /// How many of those the process itself has notified sinks of.
+        /// Number of those reports that the process itself has notified sinks of.
+        ///
+        /// A part of [`REPORTS_LEFT_OUT`](Self::REPORTS_LEFT_OUT).
         LEFT_OUT_NOTIFIED = 23 "left_out_notified",
-        /// Reports that the process itself has delivered while it went on, which are not in its run any more.
+        /// Number of reports that the process itself delivered, and removed from its run.
         REPORTS_DELIVERED = 24 "reports_delivered",
-        /// 1: the store's note of the last run says that one ended by itself.
+        /// 1 if the store's note of the last run records that it exited by itself.
         CLEAN_EXIT_NOTED = 25 "clean_exit_noted",
-        /// Another number for each machine and each of its boots; 0: not known.
+        /// A number that differs for each machine and each of its boots; 0 if not known.
         MACHINE = 26 "machine",
-        /// Bytes of facts, from the first one on, that are the same for all runs of that machine.
+        /// Bytes at the start of the facts that are the same for all runs of that machine.
         MACHINE_FACTS = 27 "machine_facts",
-        /// Size of the file system that the store is on, bytes.
+        /// Size of the store's file system in bytes.
         STORAGE_SIZE = 28 "storage_size",
-        /// What of it an app can still have, bytes.
+        /// Bytes of that file system that are available to an app.
         STORAGE_FREE = 29 "storage_free",
-        /// Memory of the machine that is free or can be had without swapping, bytes.
+        /// Bytes of the machine's memory that are free or available without swapping.
         MACHINE_MEMORY_FREE = 30 "machine_memory_free",
-        /// Battery and heat: bits 0 to 7 are the charge in percent, plus 1; bits 8 and 9 whether it is being charged (1 no, 2 yes);
-        /// bits 16 to 23 the [`ThermalState`]. 0 each: not known.
+        /// Battery and thermal state; 0 in each field means not known.
+        ///
+        /// Bits 0 to 7: charge in percent, plus 1. Bits 8 and 9: whether the battery is charging (1
+        /// no, 2 yes). Bits 16 to 23: the [`ThermalState`].
         POWER = 31 "power",
-        /// When those four were last read, nanoseconds since the Unix epoch.
+        /// Time at which the previous four words were read, nanoseconds since the Unix epoch.
         DEVICE_READ = 48 "device_read",
-        /// The signal of [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
+        /// The signal for [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
         EXIT_SIGNAL = 49 "exit_signal",
-        /// The process that sent it; 0: the kernel did, or it is not known.
+        /// The process that sent that signal; 0 if it was the kernel or is not known.
         EXIT_SENDER = 50 "exit_sender",
-        /// The number of the run's lock in its file system; 0: not noted.
+        /// Inode of the run's lock in its file system; 0 if not recorded.
         LOCK_FILE = 51 "lock_file",
-        /// When the process started, nanoseconds since the Unix epoch, as it read when it crashed (Linux); 0: it did not.
+        /// Start time of the process as read at the crash (Linux).
+        ///
+        /// In nanoseconds since the Unix epoch; 0 if there was no crash.
         PROCESS_STARTED = 52 "process_started",
-        /// Another number for each app that has the store; 0: not noted.
+        /// A number that differs for each app using the store; 0 if not recorded.
         APP = 53 "app",
-        /// The name of [`EXIT_SENDER`](Self::EXIT_SENDER): its first 8 bytes, little-endian.
+        /// Name of [`EXIT_SENDER`](Self::EXIT_SENDER): its first 8 bytes, little-endian.
         EXIT_SENDER_NAME = 54 "exit_sender_name",
-        /// The 8 bytes behind them.
+        /// Name of [`EXIT_SENDER`](Self::EXIT_SENDER): the next 8 bytes.
         EXIT_SENDER_NAME_REST = 55 "exit_sender_name_rest",
-        /// 1: the signal that asked for the end went to a handler of the app.
+        /// 1 if the signal that requested the end went to a handler of the app.
         EXIT_HANDLED = 56 "exit_handled",
-        /// When the words from here on and [`MEMORY_USED`](Self::MEMORY_USED) were read, nanoseconds since the Unix epoch.
+        /// Time at which the following words and [`MEMORY_USED`](Self::MEMORY_USED) were read.
+        ///
+        /// In nanoseconds since the Unix epoch.
         VITALS_READ = 57 "vitals_read",
-        /// Processes of the memory cgroup that were killed for want of memory, plus 1; 0: not known.
+        /// Number of processes in the memory cgroup killed because memory ran out, plus 1.
+        ///
+        /// 0 if not known.
         CGROUP_OOM_KILLS = 58 "cgroup_oom_kills",
-        /// Processes of the machine that were, plus 1; 0: not known.
+        /// Number of processes on the machine killed because memory ran out, plus 1.
+        ///
+        /// 0 if not known.
         MACHINE_OOM_KILLS = 59 "machine_oom_kills",
-        /// The memory cgroup: the inode of its directory; 0: not known.
+        /// The memory cgroup, as the inode of its directory; 0 if not known.
         CGROUP = 60 "cgroup",
-        /// The most memory that the cgroup may use, bytes; 0: no limit, or not known.
+        /// Memory limit of the cgroup in bytes; 0 if there is none or it is not known.
         CGROUP_MEMORY_LIMIT = 61 "cgroup_memory_limit",
-        /// Processor time: bits 0 to 31 what was used, hundredths of a second; bits 32 to 63 the hard limit, seconds, plus 1 (0: none).
+        /// Processor time: bits 0 to 31 the time used, bits 32 to 63 the hard limit.
+        ///
+        /// The time used is in hundredths of a second. The limit is in seconds, plus 1; 0 if there
+        /// is none.
         PROCESSOR_TIME = 62 "processor_time",
-        /// Bits 0 to 15: `oom_score_adj` plus 1,001; bits 16 to 31: memory pressure, hundredths of a percent, plus 1; bits 32 to 47: processes
-        /// of the cgroup, plus 1. 0 each: not known.
+        /// OOM score, memory pressure and process count; 0 in each field means not known.
+        ///
+        /// Bits 0 to 15: `oom_score_adj` plus 1,001. Bits 16 to 31: memory pressure in hundredths
+        /// of a percent, plus 1. Bits 32 to 47: number of processes in the cgroup, plus 1.
         MEMORY_RISK = 63 "memory_risk",
     }
 }
 
-/// Hangs of one run whose durations a run state has room for.
+/// Number of hangs per run whose durations a run state can hold.
 pub const MAX_HANGS: u8 = 16;
 
 impl Scalar {
-    /// The word for how long hang `number` of the run lasted, nanoseconds, once it has ended: words 32 to 47, by the number that the
-    /// hang's report has. `None` for a number without a word.
+    /// The word for the duration of hang `number` in nanoseconds, set once the hang has ended.
+    ///
+    /// Words 32 to 47, by the number in the hang's report. `None` for a number without a word.
     pub const fn hang_duration(number: u8) -> Option<Scalar> {
         if number < MAX_HANGS { Some(Scalar(32 + number)) } else { None }
     }
 }
 
 open_numbers! {
-    /// How a run ended, as far as the process recorded.
+    /// How a run ended, as far as the process recorded it.
     ExitKind(u8) {
-        /// It has not ended, or had no chance to record how.
+        /// The run has not ended, or had no chance to record how.
         RUNNING = 0 "running",
-        /// `exit` or the end of `main`.
+        /// A clean exit: `exit` or the end of `main`.
         CLEAN = 1 "clean",
-        /// SIGTERM, which asks for a clean end.
+        /// SIGTERM, which requests a clean exit.
         SIGTERM = 2 "sigterm",
         /// Coroner was uninstalled.
         UNINSTALLED = 3 "uninstalled",
         /// A crash, reported or not.
         CRASHED = 4 "crashed",
-        /// A signal whose default is to end a process, other than SIGTERM and those of crashes: Ctrl-C, a hangup, an alarm.
+        /// A terminating signal other than SIGTERM and crash signals: Ctrl-C, a hangup, an alarm.
         SIGNAL = 5 "signal",
     }
 }
 
 open_numbers! {
-    /// How hot a device is.
+    /// Thermal state of a device.
     ThermalState(u8) {
         /// Not known.
         UNKNOWN = 0 "unknown",
-        /// As it should be.
+        /// Normal temperature.
         NOMINAL = 1 "nominal",
-        /// So warm that the system slows down or cools.
+        /// Warm: the system throttles or cools.
         FAIR = 2 "fair",
         /// Hot.
         SERIOUS = 3 "serious",
-        /// So hot that the system is about to switch off.
+        /// Critical: the system is about to shut down.
         CRITICAL = 4 "critical",
     }
 }
 
 open_numbers! {
-    /// Whether an app was in front.
+    /// Whether an app was in the foreground.
     Foreground(u8) {
-        /// Not known, or not a kind of app that is ever in front.
+        /// Not known, or not a kind of app that is ever in the foreground.
         UNKNOWN = 0 "unknown",
-        /// In front.
+        /// In the foreground.
         FOREGROUND = 1 "foreground",
         /// In the background.
         BACKGROUND = 2 "background",
@@ -238,7 +261,7 @@ open_numbers! {
 }
 
 open_numbers! {
-    /// Gravity of an event or a breadcrumb. The names are Sentry's.
+    /// Severity of an event or a breadcrumb. The names are Sentry's.
     Level(u8) {
         /// Debug.
         DEBUG = 1 "debug",
@@ -254,21 +277,21 @@ open_numbers! {
 }
 
 open_numbers! {
-    /// How a session stands. The names are those of Sentry's protocol.
+    /// Status of a session. The names are those of Sentry's protocol.
     SessionStatus(u8) {
-        /// It goes on, or ended well.
+        /// In progress, or ended normally.
         OK = 0 "ok",
-        /// It ended well.
+        /// Ended normally.
         EXITED = 1 "exited",
-        /// It ended with a crash.
+        /// Ended with a crash.
         CRASHED = 2 "crashed",
-        /// It ended otherwise than it should (a hang, a kill).
+        /// Ended abnormally (a hang, a kill).
         ABNORMAL = 3 "abnormal",
     }
 }
 
 open_numbers! {
-    /// What a key and its value are.
+    /// Kind of a key and its value.
     Kind(u8) {
         /// A tag: key and short text. The only kind in small slots.
         TAG = 1 "tag",
@@ -276,13 +299,16 @@ open_numbers! {
         CONTEXT = 2 "context",
         /// Extra data: key and any CBOR item.
         EXTRA = 3 "extra",
-        /// The user: key empty, a CBOR map, so that one user's fields are never mixed with another's.
+        /// The user: key empty, a CBOR map, so that one user's fields are never mixed with
+        /// another's.
         USER = 4 "user",
         /// The fingerprint: key empty, a CBOR array of texts.
         FINGERPRINT = 5 "fingerprint",
-        /// A file that goes with the run's reports: its name, and a CBOR map of texts (`path`, `content_type`).
+        /// An attachment to the run's reports.
+        ///
+        /// Its name, and a CBOR map of texts (`path`, `content_type`).
         ATTACHMENT = 6 "attachment",
-        /// A text that takes the place of a fact's: `release` or `environment`.
+        /// A text that replaces a fact's value: `release` or `environment`.
         CHANGED_FACT = 7 "changed_fact",
     }
 }

@@ -1,4 +1,4 @@
-//! Reading a run state file, whatever state its process left it in.
+//! Reads a run state file, whatever state its process left it in.
 
 use super::breadcrumb::head;
 use super::checksum::mix;
@@ -22,31 +22,31 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
-/// CBOR items of one value.
+/// Maximum number of CBOR items in a value.
 const ITEMS: usize = 1 << 16;
 
-/// Why a file is not read as a run state.
+/// Why a file can't be read as a run state.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunStateError {
     /// The file can't be read.
     File(crate::ReadError),
-    /// It is empty.
+    /// The file is empty.
     Empty,
-    /// It was reserved and never written.
+    /// The file was reserved but never written.
     Unwritten,
-    /// It is of another format.
+    /// The file has another format.
     NotARunState,
-    /// It is of another version.
+    /// The file has another layout version.
     OtherVersion {
-        /// That version.
+        /// Version of the file.
         version: u32,
     },
-    /// Its header is damaged or cut, so nothing else can be found.
+    /// The header is damaged or truncated, so nothing else can be found.
     Damaged {
-        /// Offset in the file.
+        /// Offset in the file, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The kind of damage.
         what: &'static str,
     },
 }
@@ -76,11 +76,11 @@ impl fmt::Display for RunStateError {
 }
 
 impl RunFacts {
-    /// Reads the run state in `bytes`. Zeros at its end may be left out.
+    /// Reads the run state in `bytes`. Zeros at its end may be omitted.
     ///
     /// # Errors
-    /// [`RunStateError`] where it is none or its header is damaged. Damage elsewhere is in
-    /// [`problems`](RunFacts::problems).
+    /// [`RunStateError`] if `bytes` is not a run state or its header is damaged. Damage elsewhere
+    /// is listed in [`problems`](RunFacts::problems).
     pub fn read(bytes: &[u8]) -> Result<RunFacts, RunStateError> {
         let file = Words(bytes);
         if bytes.is_empty() {
@@ -107,7 +107,7 @@ impl RunFacts {
         if limits != limits.allowed() || file.at(SIZE_WORD) != size as u64 {
             return Err(damaged(LIMITS_WORD, "its limits are none that can be"));
         }
-        // Zeros that were left out can be the end of a value. No value is longer than the most that a slot can hold.
+        // Omitted zeros can be the end of a value. No value is longer than a slot's maximum.
         let mut with_zeros;
         let mut file = file;
         if bytes.len() < size {
@@ -123,7 +123,7 @@ impl RunFacts {
         reading.facts.process = read_identity(layout.identity, |index| file.at(index));
         reading.crash_record(&layout);
         reading.facts(&layout);
-        // The facts of a child made by fork are its parent's.
+        // The facts of a child created by fork are its parent's.
         if let Some(process) = &reading.facts.process {
             reading.facts.app.pid = Some(process.pid);
         }
@@ -137,21 +137,21 @@ impl RunFacts {
     /// Reads the run state file at `path`.
     ///
     /// # Errors
-    /// As [`read`](Self::read), or where the file can't be read.
+    /// Those of [`read`](Self::read), or [`RunStateError::File`] if the file can't be read.
     pub fn read_file(path: impl AsRef<Path>) -> Result<RunFacts, RunStateError> {
         let limit = Limits::MAX.size() as u64;
         RunFacts::read(&read_bounded(path.as_ref(), limit).map_err(RunStateError::File)?)
     }
 }
 
-/// A name of up to 16 bytes in two words.
+/// Returns a name of up to 16 bytes from two words.
 fn name([first, rest]: [u64; 2]) -> Option<String> {
     let bytes = [first.to_le_bytes(), rest.to_le_bytes()].concat();
     let name = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     (!name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
-/// A file as words. Beyond its end they are zero.
+/// A file as words. Words beyond its end are zero.
 #[derive(Clone, Copy, Debug)]
 struct Words<'a>(&'a [u8]);
 
@@ -166,12 +166,12 @@ impl<'a> Words<'a> {
     }
 }
 
-/// The valid version of a slot.
+/// A valid version of a slot.
 struct Version<'a> {
     sequence: u64,
     kind: Kind,
     form: u8,
-    /// It counts only if the change that it is part of was committed.
+    /// Whether the version counts only if the change that it belongs to was committed.
     pending: bool,
     key: &'a [u8],
     value: &'a [u8],
@@ -228,7 +228,7 @@ impl<'a> Reading<'a> {
                 read: Some(read),
                 memory_free: bytes(Scalar::MACHINE_MEMORY_FREE),
                 storage_size: bytes(Scalar::STORAGE_SIZE),
-                // A full one has none left.
+                // A full file system has 0 bytes free.
                 storage_free: bytes(Scalar::STORAGE_SIZE).map(|_| scalar(Scalar::STORAGE_FREE)),
                 battery_percent: (power as u8).checked_sub(1),
                 charging: [None, Some(false), Some(true), None][(power >> 8 & 3) as usize],
@@ -267,7 +267,7 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// The newest crash that ended the process; if none did, the newest that did not.
+    /// Reads the newest fatal crash or, if there is none, the newest non-fatal one.
     fn crash_record(&mut self, layout: &Layout) {
         let mut records = Vec::new();
         for at in (0..CRASH_RECORDS as u64).map(|number| layout.crash_record(number)) {
@@ -281,7 +281,7 @@ impl<'a> Reading<'a> {
         let lifecycle = &mut self.facts.lifecycle;
         lifecycle.crashed_by = Some(record.monitor);
         lifecycle.crash_time = Some(record.time);
-        // The record stands before the word of the exit does.
+        // The record is written before the exit word.
         if lifecycle.exit == ExitKind::RUNNING && !record.not_fatal {
             lifecycle.exit = ExitKind::CRASHED;
         }
@@ -312,7 +312,7 @@ impl<'a> Reading<'a> {
         self.facts.unknown_facts = fields.rest();
     }
 
-    /// Every key of a table with the newest of its valid versions, in no order.
+    /// Returns every key of a table with its newest valid version, in no particular order.
     fn slots(&mut self, table: &Table) -> Vec<Version<'a>> {
         let mut newest: HashMap<(u8, &'a [u8]), Version<'a>> = HashMap::new();
         for number in 0..table.slots {
@@ -323,8 +323,8 @@ impl<'a> Reading<'a> {
             let damaged = touched && versions.iter().all(Option::is_none);
             let current = versions.into_iter().flatten().filter(counts).max_by_key(|version| version.sequence);
             let Some(current) = current else {
-                // Killed while a new key was being written, the one version that there is is not valid: that is no
-                // damage. A sequence number says that a version was whole.
+                // If the process was killed while writing a new key, its only version is not valid:
+                // that is not damage. A sequence number means that a version was whole.
                 if damaged {
                     self.problem(table.slot(number), "both versions of a value are damaged".to_owned());
                 }
@@ -338,7 +338,7 @@ impl<'a> Reading<'a> {
         newest.into_values().filter(|version| version.form != form::REMOVED).collect()
     }
 
-    /// The version at a word, if it is valid.
+    /// Returns the version at a word, if it is valid.
     fn version(&self, table: &Table, at: usize) -> Option<Version<'a>> {
         let (sequence, meta) = (self.file.at(at), self.file.at(at + 1));
         if sequence == 0 {
@@ -391,7 +391,7 @@ impl<'a> Reading<'a> {
                         let pair = pairs.iter().find(|(key, _)| key.as_str() == Some(name))?;
                         pair.1.as_str().map(str::to_owned)
                     };
-                    // Without a path it says nothing.
+                    // An attachment without a path is useless.
                     self.facts.attachments.extend(text("path").map(|path| Attachment {
                         name: key,
                         path,
@@ -414,7 +414,7 @@ impl<'a> Reading<'a> {
 
     fn breadcrumbs(&mut self, layout: &Layout) {
         let left = self.file.at(BREADCRUMB_WORD);
-        // None can be cleared that was not left: then the word is damaged.
+        // At most the breadcrumbs that were left can be cleared; otherwise the word is damaged.
         let cleared = Some(self.file.at(CLEARED_WORD)).filter(|cleared| *cleared <= left).unwrap_or(0);
         let mut found = Vec::new();
         for slot in 0..layout.breadcrumb_count {

@@ -1,15 +1,18 @@
 //! Keys and values: slots with two versions each.
 //!
-//! A slot belongs to one key. An update writes the version that is not the current one: first its sequence number
-//! becomes 0 (not valid), then come data and checksum, then the new sequence number. A process killed at any store
-//! leaves the other version as it was, and a reader takes the valid version with the greatest sequence number.
+//! A slot belongs to one key. An update writes the version that is not the current one: first its
+//! sequence number becomes 0 (not valid), then come data and checksum, then the new sequence
+//! number. A process killed at any store leaves the other version as it was, and a reader takes the
+//! valid version with the greatest sequence number.
 //!
-//! A change of several keys ([`RunState::together`]) marks its versions as pending. A reader leaves a pending version out if its sequence
-//! number is greater than the number that the last commit stored: so of a change that the process did not live to commit
-//! nothing counts. An update in such a change overwrites its own earlier version of the key, and never the last committed one.
+//! A change of several keys ([`RunState::together`]) marks its versions as pending. A reader
+//! ignores a pending version if its sequence number is greater than the number that the last commit
+//! stored, so no part of an uncommitted change counts. An update in such a change overwrites its
+//! own earlier version of the key, and never the last committed one.
 //!
-//! Two threads that set one key at one moment: the second finds the slot claimed and leaves. That is as if it had set
-//! its value just before the other, which neither can distinguish from what happened; so nobody waits.
+//! If two threads set the same key at the same time, the second finds the slot claimed and gives
+//! up. The result is the same as if it had set its value just before the other, so nobody has to
+//! wait.
 
 use super::checksum::mix;
 use super::layout::{COMMITTED_WORD, MAX_KEY, SEQUENCE_WORD, Table, VERSION_HEADER_WORDS};
@@ -18,16 +21,16 @@ use super::writer::{Refused, RunState, put, word};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 
-/// How a value was taken.
+/// How a value was stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// As it is.
+    /// The value was stored whole.
     Whole,
-    /// It was too long, and its end is cut off.
+    /// The value was too long and was truncated.
     Cut,
 }
 
-/// What the value of a slot is.
+/// Form of a slot's value.
 pub(super) mod form {
     /// UTF-8.
     pub(in super::super) const TEXT: u8 = 1;
@@ -39,7 +42,7 @@ pub(super) mod form {
     pub(in super::super) const PENDING: u8 = 0x80;
 }
 
-/// The second word of a version: kind, form, length of the key (16 bits), length of the value (32 bits).
+/// The second word of a version: kind, form, key length (16 bits), value length (32 bits).
 fn meta(kind: Kind, form: u8, key_len: usize, value_len: usize) -> u64 {
     u64::from(kind.0) | u64::from(form) << 8 | (key_len as u64 & 0xFFFF) << 16 | (value_len as u64) << 32
 }
@@ -52,33 +55,35 @@ fn is_pending(meta: u64) -> bool {
     (meta >> 8) as u8 & form::PENDING != 0
 }
 
-/// How often to look again for a slot that was taken from under us by a new key.
+/// Number of attempts to find a slot if new keys keep taking it.
 const ATTEMPTS: usize = 4;
 
 impl<'a> RunState<'a> {
-    /// A copy through which several keys are set and removed in one change: none of it counts until [`commit`](Self::commit). Only one
-    /// such copy may be in use at a time.
+    /// Returns a copy through which several keys are set and removed in one change.
+    ///
+    /// No part of the change counts until [`commit`](Self::commit). Only one such copy may be in
+    /// use at a time.
     pub fn together(&self) -> RunState<'a> {
         RunState { together: true, ..*self }
     }
 
-    /// Makes everything that was set through [`together`](Self::together) count, at once.
+    /// Commits everything that was set through [`together`](Self::together) at once.
     pub fn commit(&self) {
         if let Some(committed) = self.words.get(COMMITTED_WORD) {
             committed.store(self.load(SEQUENCE_WORD).to_le(), Release);
         }
     }
 
-    /// Sets a text. Where it is too long it is cut at a character.
+    /// Sets a text. If it is too long, it is truncated at a character boundary.
     ///
     /// # Errors
-    /// [`Refused`]; the previous value stands.
+    /// [`Refused`]; the previous value is kept.
     pub fn set_text(&self, kind: Kind, key: &str, value: &str) -> Result<Stored, Refused> {
         let room = self.room(kind, key)?;
         let mut len = value.len();
         if len > room {
             len = room;
-            // A byte 10xxxxxx goes on with a character.
+            // A byte 10xxxxxx continues a character.
             while len > 0 && value.as_bytes().get(len).is_some_and(|byte| byte & 0xC0 == 0x80) {
                 len = len.wrapping_sub(1);
             }
@@ -88,11 +93,13 @@ impl<'a> RunState<'a> {
         Ok(if len < value.len() { Stored::Cut } else { Stored::Whole })
     }
 
-    /// Sets a value that is one CBOR item, encoded (by [`Encoder`](crate::wire::Encoder) or
-    /// [`Value::to_cbor`](crate::model::Value::to_cbor)).
+    /// Sets a value that is one encoded CBOR item.
+    ///
+    /// Encode it with [`Encoder`](crate::wire::Encoder) or
+    /// [`Value::to_cbor`](crate::model::Value::to_cbor).
     ///
     /// # Errors
-    /// [`Refused`]; the previous value stands.
+    /// [`Refused`]; the previous value is kept.
     pub fn set_cbor(&self, kind: Kind, key: &str, cbor: &[u8]) -> Result<(), Refused> {
         if cbor.len() > self.room(kind, key)? {
             return Err(Refused::TooLarge);
@@ -100,14 +107,15 @@ impl<'a> RunState<'a> {
         self.set(kind, form::CBOR, key.as_bytes(), cbor)
     }
 
-    /// Removes a key. One that is not there is no error.
+    /// Removes a key. Removing a missing key is not an error.
     ///
     /// # Errors
-    /// [`Refused::Overtaken`].
+    /// [`Refused::Overtaken`] if another thread is setting the key.
     pub fn remove(&self, kind: Kind, key: &str) -> Result<(), Refused> {
         let table = self.table(kind);
         let hash = hash(kind, key.as_bytes());
-        // All slots and not the first: when the table is full two threads can have made one each for the same key.
+        // Search all slots, not only the first: if the table is full, two threads may each have
+        // created one for the same key.
         for number in 0..table.slots {
             if self.load(table.directory.wrapping_add(number)) == hash {
                 self.update(table, number, hash, kind, form::REMOVED, key.as_bytes(), &[])?;
@@ -120,7 +128,7 @@ impl<'a> RunState<'a> {
         if kind == Kind::TAG { &self.layout.small } else { &self.layout.large }
     }
 
-    /// Bytes that there are for the value of a key.
+    /// Returns the number of bytes available for a key's value.
     fn room(&self, kind: Kind, key: &str) -> Result<usize, Refused> {
         if key.len() > MAX_KEY {
             return Err(Refused::KeyTooLong);
@@ -141,7 +149,9 @@ impl<'a> RunState<'a> {
         Err(Refused::Overtaken)
     }
 
-    /// The slot of the key with this hash, claimed for it if it is new; `None` if all are in use.
+    /// Returns the slot of the key with this hash, claimed if the key is new.
+    ///
+    /// `None` if all slots are in use.
     fn slot_for(&self, table: &Table, hash: u64) -> Option<usize> {
         let by_hash = usize::try_from(hash.checked_rem(table.slots as u64)?).ok()?;
         let start = if table.in_order { 0 } else { by_hash };
@@ -159,7 +169,7 @@ impl<'a> RunState<'a> {
                 return Some(number);
             }
         }
-        // All have an owner: one whose key was removed can have another.
+        // All slots have an owner: reuse one whose key was removed.
         for number in order {
             let removed = |state: &Self| {
                 let current = state.current(table, number);
@@ -168,7 +178,7 @@ impl<'a> RunState<'a> {
                 })
             };
             if removed(self) && self.claim(table, number) {
-                // Looked at again under the claim, since it may have been set again before.
+                // Check again under the claim, since the key may have been set again in between.
                 let ours = removed(self);
                 if ours && let Some(entry) = self.words.get(table.directory.wrapping_add(number)) {
                     entry.store(hash.to_le(), Release);
@@ -182,7 +192,7 @@ impl<'a> RunState<'a> {
         None
     }
 
-    /// The current version of a slot and its second word; `None` if it has none.
+    /// Returns the current version of a slot and its second word; `None` if it has none.
     fn current(&self, table: &Table, number: usize) -> Option<(usize, u64)> {
         let sequence = |version| self.load(table.version(number, version));
         let (first, second) = (sequence(0), sequence(1));
@@ -205,8 +215,8 @@ impl<'a> RunState<'a> {
         }
     }
 
-    /// Writes a version. `false`: the slot is another key's now.
-    #[allow(clippy::too_many_arguments)] // What a version consists of.
+    /// Writes a version. `false` if the slot now belongs to another key.
+    #[allow(clippy::too_many_arguments)] // The parts of a version.
     fn update(
         &self,
         table: &Table,
@@ -230,7 +240,7 @@ impl<'a> RunState<'a> {
     }
 
     fn write_version(&self, table: &Table, number: usize, meta: u64, key: &[u8], value: &[u8]) {
-        // The version that counts must outlive this one's being written.
+        // The version that counts must stay intact while this one is written.
         let kept = self.current(table, number).map_or(1, |(version, meta)| {
             if self.is_committed(table, number, version, meta) { version } else { 1 - version }
         });
@@ -240,7 +250,7 @@ impl<'a> RunState<'a> {
             None => return,
         };
         self.store(at, 0);
-        // What follows must not be seen before the version is known to be invalid.
+        // The following stores must not become visible before the version is known to be invalid.
         fence(Release);
         let data = table.data_words.wrapping_add(VERSION_HEADER_WORDS);
         let Some(words) = self.words.get(at..at.wrapping_add(data)) else { return };
@@ -254,7 +264,7 @@ impl<'a> RunState<'a> {
     }
 }
 
-/// A 64-bit hash of a key, never 0 (which is a directory entry without owner).
+/// Returns a 64-bit hash of a key, never 0 (a directory entry without owner).
 fn hash(kind: Kind, key: &[u8]) -> u64 {
     let start = mix(0, u64::from(kind.0) << 32 | key.len() as u64);
     key.chunks(8).map(word).fold(start, mix).max(1)

@@ -1,4 +1,4 @@
-//! Writing the run state: creation, scalars, facts.
+//! Writes the run state: creation, scalars, facts.
 
 use super::checksum::mix;
 use super::facts::FactsEncoder;
@@ -14,12 +14,13 @@ use coroner_process::identity::ProcessIdentity;
 
 /// The run state of this run.
 ///
-/// It can be copied and used from any thread and in signal handlers: every word is an atomic, and nothing waits.
+/// It can be copied and used from any thread and in signal handlers: every word is an atomic, and
+/// nothing waits.
 #[derive(Clone, Copy, Debug)]
 pub struct RunState<'a> {
     pub(super) words: &'a [AtomicU64],
     pub(super) layout: Layout,
-    /// What is set through this copy counts only from [`commit`](RunState::commit) on.
+    /// Whether values set through this copy count only after [`commit`](RunState::commit).
     pub(super) together: bool,
 }
 
@@ -28,7 +29,7 @@ pub struct RunState<'a> {
 pub enum CreateError {
     /// The region has fewer bytes than [`Limits::size`].
     TooSmall {
-        /// Bytes that are needed.
+        /// Number of bytes needed.
         needed: usize,
     },
 }
@@ -42,19 +43,21 @@ impl core::fmt::Display for CreateError {
 
 impl core::error::Error for CreateError {}
 
-/// Why a value was not taken.
+/// Why a value was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refused {
     /// The key is longer than [`MAX_KEY`](super::MAX_KEY) or leaves no room for a value.
     KeyTooLong,
-    /// The value does not fit, and is not text that could be cut.
+    /// The value does not fit, and is not text that could be truncated.
     TooLarge,
-    /// As many keys as there is room for are in use.
+    /// All slots are in use.
     Full,
-    /// Another thread was setting this key at this moment: its value stands, as if it had come just after.
+    /// Another thread was setting this key at the same time.
+    ///
+    /// Its value is kept, as if it had been set just after this one.
     Overtaken,
-    /// It can be set once only, and is.
+    /// The value can be set only once, and is already set.
     AlreadySet,
 }
 
@@ -72,31 +75,33 @@ impl core::fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
-/// The words of a mapping, to create a [`RunState`] in.
+/// Returns the words of a mapping in which to create a [`RunState`].
 ///
 /// Returns `None` if `address` is null or not a multiple of 8.
 ///
 /// # Safety
-/// For all of `'a` the `len` bytes at `address` must be mapped, writable, and accessed by this process only through the
-/// words returned here. (Another process may have mapped the same file.)
+/// For all of `'a` the `len` bytes at `address` must be mapped, writable, and accessed by this
+/// process only through the words returned here. (Another process may have mapped the same file.)
 pub unsafe fn words_of_mapping<'a>(address: *mut u8, len: usize) -> Option<&'a [AtomicU64]> {
     if address.is_null() || !(address as usize).is_multiple_of(align_of::<AtomicU64>()) {
         return None;
     }
     #[allow(clippy::cast_ptr_alignment)] // Checked above.
-    // SAFETY: not null, aligned, and as many bytes as the caller vouches for. Async-signal-safe: no call.
+    // SAFETY: not null, aligned, and as many bytes as the caller vouches for. Async-signal-safe: no
+    // call.
     Some(unsafe { core::slice::from_raw_parts(address.cast::<AtomicU64>(), len / 8) })
 }
 
 impl<'a> RunState<'a> {
-    /// Creates a run state in `words`, which must be zero, as a new file is.
+    /// Creates a run state in `words`, which must be zero, as in a new file.
     ///
-    /// The magic number is written last: a process killed in between leaves a file that is no run state yet.
+    /// The magic number is written last: a process killed in between leaves a file that is not yet
+    /// a run state.
     ///
-    /// `process` says which process it is of; what is not known of it is zero.
+    /// `process` identifies the process; unknown fields are zero.
     ///
     /// # Errors
-    /// [`CreateError`] where the region is too small for the limits (which are the [allowed](Limits::allowed) ones).
+    /// [`CreateError`] if the region is too small for the [allowed](Limits::allowed) limits.
     pub fn create(
         words: &'a [AtomicU64],
         limits: &Limits,
@@ -129,16 +134,19 @@ impl<'a> RunState<'a> {
         Ok(state)
     }
 
-    /// The run state that `words` hold already, made by [`RunState::create`] with these limits: a copy of another process's, say.
+    /// Opens the run state in `words`, created by [`RunState::create`] with these limits.
+    ///
+    /// For example a copy of another process's run state.
     pub fn reopen(words: &'a [AtomicU64], limits: &Limits) -> RunState<'a> {
         RunState { words, layout: Layout::of(&limits.allowed()), together: false }
     }
 
-    /// Makes a copy of another process's state one of this process's own run, which begins now: what the app said of itself stays,
-    /// how that run went does not.
+    /// Turns a copy of another process's state into that of this process's new run.
+    ///
+    /// The run begins now. The app's own data is kept; the record of how the other run went is not.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// Those of [`create`](Self::create).
     pub fn begin_again(&self, limits: &Limits, run_id: [u8; 16], process: &ProcessIdentity) -> Result<(), CreateError> {
         for scalar in (0..super::layout::SCALAR_WORDS as u8).map(Scalar) {
             if ![Scalar::LEVEL, Scalar::FOREGROUND, Scalar::FOREGROUND_CHANGED].contains(&scalar) {
@@ -152,7 +160,7 @@ impl<'a> RunState<'a> {
         RunState::create(self.words, limits, run_id, process).map(|_| ())
     }
 
-    /// Whether these words were made by [`RunState::create`] of this version with these limits.
+    /// Whether these words were created by [`RunState::create`] of this version with these limits.
     pub fn has_limits(&self, limits: &Limits) -> bool {
         let limits = limits.allowed();
         let content = [u64::from(VERSION) | (HEADER_WORDS as u64) << 32, limits.size() as u64];
@@ -173,8 +181,10 @@ impl<'a> RunState<'a> {
         id
     }
 
-    /// Makes the state zero, as of a file that was just made. `false`, and nothing is changed, if the app said something of itself: then
-    /// more of the file is in use than is worth touching.
+    /// Zeroes the state, as in a new file.
+    ///
+    /// Returns `false` and changes nothing if the app has set values or left breadcrumbs: then more
+    /// of the file is in use than is worth touching.
     pub fn wipe(&self) -> bool {
         let is_unused = self.load(SEQUENCE_WORD) == 0 && self.load(BREADCRUMB_WORD) == 0;
         if is_unused {
@@ -183,7 +193,9 @@ impl<'a> RunState<'a> {
         is_unused
     }
 
-    /// Writes what the facts begin with to `into`, as far as it fits. `false` if there are none, or damaged ones.
+    /// Copies the beginning of the facts to `into`, as far as it fits.
+    ///
+    /// Returns `false` if there are no facts, or they are damaged.
     pub fn facts_start(&self, into: &mut [u8]) -> bool {
         let head = self.load(self.layout.facts);
         let length = head as u32 as usize;
@@ -197,12 +209,12 @@ impl<'a> RunState<'a> {
         head != 0 && u64::from(check) == head >> 32
     }
 
-    /// Whether the run ended by itself, and had no crash.
+    /// Whether the run exited by itself, without a crash.
     pub fn ended_clean(&self) -> bool {
         self.scalar(Scalar::EXIT) == u64::from(ExitKind::CLEAN.0) && self.load(CRASH_WORD) == 0
     }
 
-    /// Whether nothing says how the run ended: neither an exit nor a crash.
+    /// Whether neither an exit nor a crash is recorded.
     pub fn is_open(&self) -> bool {
         self.scalar(Scalar::EXIT) == u64::from(ExitKind::RUNNING.0) && self.load(CRASH_WORD) == 0
     }
@@ -213,7 +225,7 @@ impl<'a> RunState<'a> {
         self.store(self.layout.scalars.wrapping_add(usize::from(scalar.0)), value);
     }
 
-    /// Adds to a word that changes during the run; returns what it was before.
+    /// Adds to a word that changes during the run; returns its previous value.
     pub fn add_scalar(&self, scalar: Scalar, value: u64) -> u64 {
         self.scalar_word(scalar).map_or(0, |word| word.fetch_add(value, AcqRel))
     }
@@ -232,10 +244,10 @@ impl<'a> RunState<'a> {
         self.words.get(self.layout.scalars.wrapping_add(number))
     }
 
-    /// Writes the facts that do not change during the run, once, from what a [`FactsEncoder`] made.
+    /// Writes the facts built by a [`FactsEncoder`], which can be set only once per run.
     ///
     /// # Errors
-    /// [`Refused::TooLarge`], or [`Refused::AlreadySet`] the second time.
+    /// [`Refused::TooLarge`], or [`Refused::AlreadySet`] if facts are already set.
     pub fn set_facts(&self, facts: &FactsEncoder<'_>) -> Result<(), Refused> {
         let bytes = facts.written();
         if bytes.len() > self.layout.facts_words.saturating_mul(8) {
@@ -258,10 +270,10 @@ impl<'a> RunState<'a> {
         Ok(())
     }
 
-    /// Builds facts in `buffer` and writes them: what a program does at install.
+    /// Builds facts in `buffer` and writes them, as a program does at install.
     ///
     /// # Errors
-    /// As [`set_facts`](Self::set_facts).
+    /// Those of [`set_facts`](Self::set_facts).
     pub fn set_facts_with(&self, buffer: &mut [u8], write: impl FnOnce(&mut FactsEncoder<'_>)) -> Result<(), Refused> {
         let mut facts = FactsEncoder::new(Encoder::new(buffer));
         write(&mut facts);
@@ -269,7 +281,7 @@ impl<'a> RunState<'a> {
         self.set_facts(&facts)
     }
 
-    /// All bytes of the file as they are at this moment.
+    /// Returns all bytes of the file as they are at this moment.
     #[cfg(feature = "std")]
     pub fn to_bytes(&self) -> Vec<u8> {
         let words = self.words.get(..self.layout.words).unwrap_or(self.words);
@@ -288,7 +300,7 @@ impl<'a> RunState<'a> {
     }
 }
 
-/// Stores bytes as words, zeros after them, and takes them into a checksum.
+/// Stores bytes as zero-padded words, and adds them to a checksum.
 pub(super) fn put(into: &mut core::slice::Iter<'_, AtomicU64>, bytes: &[u8], check: u64) -> u64 {
     let mut check = check;
     let mut store = |value: u64| {
@@ -307,7 +319,7 @@ pub(super) fn put(into: &mut core::slice::Iter<'_, AtomicU64>, bytes: &[u8], che
     check
 }
 
-/// Up to eight bytes as a little-endian word, zeros after them.
+/// Returns up to eight bytes as a zero-padded little-endian word.
 pub(super) fn word(bytes: &[u8]) -> u64 {
     match bytes.first_chunk::<8>() {
         Some(chunk) => u64::from_le_bytes(*chunk),

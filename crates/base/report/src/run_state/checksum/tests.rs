@@ -2,9 +2,9 @@ use super::mix;
 
 #[test]
 fn as_the_specification_says() {
-    // By hand: 1 · M has no high half.
+    // Computed by hand: 1 · M has no high half.
     assert_eq!(mix(0, 1), 0x9E37_79B9_7F4A_7C15);
-    // 2⁶³ · M = M/2 · 2⁶⁴ + 2⁶³, M being odd.
+    // 2⁶³ · M = M/2 · 2⁶⁴ + 2⁶³, since M is odd.
     assert_eq!(mix(0, 1 << 63), (0x9E37_79B9_7F4A_7C15 >> 1) ^ 1 << 63);
     assert_eq!(mix(3, 2), mix(0, 1));
 }
