@@ -1,6 +1,6 @@
-//! What a crash is known by: a signature that stays the same over builds, machines and runs, and how like two of them are.
+//! Crash signatures, which stay the same over builds, machines and runs, and their similarity.
 //!
-//! The rules stand in `docs/grouping.md` as a table.
+//! See the table in `docs/grouping.md` for the rules.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -11,22 +11,24 @@ use serde::{Deserialize, Serialize};
 use crate::model::{Crash, CrashFlag, Frame, InApp, InAppRules, Report, is_runtime_code};
 use crate::wire::Monitor;
 
-/// Most frames of a signature.
+/// Maximum number of frames in a signature.
 pub const MAX_FRAMES: usize = 8;
 
-/// Frames that are looked at: enough for what is left when a deep recursion is folded.
+/// Maximum number of frames examined: enough to have some left after folding a deep recursion.
 const MAX_FOLDED: usize = 4096;
 
-/// The rounds of a recursion are no longer than so many frames.
+/// Maximum number of frames in one round of a recursion.
 const MAX_ROUND: usize = 8;
 
-/// A recursion that fills the stack has at least so many rounds.
+/// Minimum number of rounds in a recursion that fills the stack.
 const LEAST_ROUNDS: usize = 3;
 
 /// The kind of a stack overflow.
 const STACK_OVERFLOW: &str = "stack overflow";
 
-/// What allocates, copies and compares memory, and what only carries a failure on: who called it is to be looked at.
+/// Functions that allocate, copy or compare memory, or only pass on a failure.
+///
+/// Their callers are more interesting.
 const CARRIERS: [&str; 38] = [
     "malloc",
     "calloc",
@@ -68,7 +70,7 @@ const CARRIERS: [&str; 38] = [
     "__stack_chk_fail",
 ];
 
-/// What begins the names of such functions: allocators' own.
+/// Name prefixes of such functions, most of them of allocators.
 const CARRIER_PREFIXES: [&str; 12] = [
     "je_",
     "mi_",
@@ -84,26 +86,29 @@ const CARRIER_PREFIXES: [&str; 12] = [
     "__str",
 ];
 
-/// What a crash is known by.
+/// A crash signature: its kind and its frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Signature {
-    /// What kind of end it was, in words that are the same on all systems: `bad access`, `abort`, `trap`, the type of an exception.
+    /// The kind of crash, in words that are the same on all systems.
+    ///
+    /// Such as `bad access`, `abort`, `trap`, or the type of an exception.
     pub kind: String,
-    /// The functions, the innermost first, normalised ([`normalise`]); at most [`MAX_FRAMES`].
+    /// The functions, innermost first, normalised ([`normalise`]); at most [`MAX_FRAMES`].
     pub frames: Vec<String>,
 }
 
 impl Signature {
-    /// The signature of what `report` is of.
+    /// Computes the signature of `report` with the default in-app rules.
     ///
-    /// The frames are the app's own of the stack that the report is about (of the throw, where there is one). Where none is the app's,
-    /// those that have a name and are of no runtime; where there is none either, images with offsets.
+    /// The frames are the app's own in the stack that the report is about (that of the throw, if
+    /// there is one). If none is the app's own, they are the named functions that don't belong to a
+    /// runtime; if there are none of these either, images with offsets.
     pub fn of(report: &Report) -> Signature {
         Self::with_rules(report, &InAppRules::default())
     }
 
-    /// The same, by the app's own rules of what is its own.
+    /// Computes the signature of `report` with the app's in-app rules.
     pub fn with_rules(report: &Report, rules: &InAppRules) -> Signature {
         let in_app = InApp::new(rules, report);
         let stack = stack(report);
@@ -126,8 +131,11 @@ impl Signature {
         Signature { kind, frames }
     }
 
-    /// The id of where `report` crashed: the same for crashes at the same addresses of the same builds, with names or without. Of the kind and
-    /// of the app's own frames, each as its image's build id and the offset in it. `None` if the stack has no such frame.
+    /// Returns the id of the place where `report` crashed.
+    ///
+    /// The id is the same for crashes at the same addresses of the same builds, with or without
+    /// names. It is computed from the kind and the app's own frames, each as its image's build id
+    /// and the offset in it. `None` if the stack has no such frame.
     pub fn id_of_places(report: &Report) -> Option<String> {
         let rules = InAppRules::default();
         let in_app = InApp::new(&rules, report);
@@ -147,8 +155,11 @@ impl Signature {
         self.frames.iter().any(|frame| frame.contains(" + 0x"))
     }
 
-    /// The functions of the recursion that filled the stack, one round of it, which is the same whichever of them took the last page.
-    /// `None` if it is no stack overflow, if nothing of the app's recurs, or if one of the functions has no name.
+    /// Returns one round of the recursion that filled the stack.
+    ///
+    /// The round is the same whichever of its functions used the last page. `None` if the crash is
+    /// not a stack overflow, if none of the app's functions recurs, or if one of the functions has
+    /// no name.
     pub fn recursion(report: &Report, rules: &InAppRules) -> Option<Vec<String>> {
         report.crash.as_ref().filter(|crash| crash.has(CrashFlag::StackOverflow))?;
         let stack = report.crashed_thread()?.frames.as_slice();
@@ -157,7 +168,9 @@ impl Signature {
         is_named.then_some(round)
     }
 
-    /// 16 hexadecimal digits, the same for equal signatures: FNV-1a of 64 bits over kind and frames.
+    /// Returns 16 hexadecimal digits that are the same for equal signatures.
+    ///
+    /// They are the 64-bit FNV-1a hash of kind and frames.
     pub fn id(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
         for part in [&self.kind].into_iter().chain(&self.frames) {
@@ -169,7 +182,7 @@ impl Signature {
     }
 }
 
-/// `bad access | innermost | its caller | …`
+/// Formats like `bad access | innermost | its caller | …`.
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.kind)?;
@@ -177,7 +190,7 @@ impl fmt::Display for Signature {
     }
 }
 
-/// The stack that the report is about: of the throw, where there is one.
+/// Returns the stack that the report is about: that of the throw, if there is one.
 fn stack(report: &Report) -> &[Frame] {
     match report.exceptions.first().map(|exception| exception.frames.as_slice()) {
         None | Some([]) => report.crashed_frames(),
@@ -228,7 +241,7 @@ fn named_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
     named.take(MAX_FOLDED).collect()
 }
 
-/// A frame without a name: its image and the offset in it, which are the same as long as the build is.
+/// Returns the label of an unnamed frame: its image and the offset in it, which a build keeps.
 fn place(frame: &Frame) -> Option<String> {
     let module = frame.module.as_deref()?;
     let file = module.rsplit('/').next().unwrap_or(module);
@@ -236,7 +249,7 @@ fn place(frame: &Frame) -> Option<String> {
 }
 
 fn is_carrier(name: &str) -> bool {
-    // Without a searcher, which takes longer than all else here.
+    // Avoids a string searcher, which takes longer than everything else here.
     let mut bare = name;
     for prefix in ["__libc_", "__GI_"] {
         while let Some(rest) = bare.strip_prefix(prefix) {
@@ -248,8 +261,9 @@ fn is_carrier(name: &str) -> bool {
         || CARRIER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// One round of the recursion that filled the stack, from the function on that makes it the least of its rotations: which of them took the last
-/// page, and what it had called there, is chance.
+/// Returns one round of the recursion that filled the stack, rotated to its lexicographic minimum.
+///
+/// It is chance which of its functions used the last page, and what that function had called there.
 fn round(frames: &[String]) -> Option<Vec<String>> {
     (0..frames.len()).find_map(|first| {
         (1..=MAX_ROUND).find_map(|length| {
@@ -261,7 +275,7 @@ fn round(frames: &[String]) -> Option<Vec<String>> {
     })
 }
 
-/// One round of each recursion.
+/// Reduces each recursion to one round.
 fn fold_recursion(frames: Vec<String>) -> Vec<String> {
     let mut folded: Vec<String> = Vec::new();
     for frame in frames {
@@ -277,8 +291,11 @@ fn fold_recursion(frames: Vec<String>) -> Vec<String> {
     folded
 }
 
-/// The name of a function as it stays over builds: without the arguments of templates and generics, the types of its arguments, the hash that
-/// Rust's compiler appends, the numbers of closures and lambdas, and the suffixes of pieces that a compiler made of it.
+/// Returns a function's name in the form that stays the same over builds.
+///
+/// Removes the arguments of templates and generics, the types of its arguments, the hash that
+/// Rust's compiler appends, the numbers of closures and lambdas, and the suffixes of the parts into
+/// which a compiler split it.
 ///
 /// | in the report | in the signature |
 /// |---|---|
@@ -288,7 +305,7 @@ fn fold_recursion(frames: Vec<String>) -> Vec<String> {
 /// | `load.cold`, `load.part.0`, `load [clone .isra.0]`, `load.llvm.123` | `load` |
 /// | `<paint::Brush as core::fmt::Display>::fmt` | `paint::Brush::fmt` |
 pub fn normalise(function: &str) -> String {
-    // Most have nothing that is to be taken out.
+    // Most names contain nothing to remove.
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b':';
     if function.bytes().all(is_plain) {
         return without_hash(function).to_owned();
@@ -325,7 +342,7 @@ fn without_hash(name: &str) -> &str {
     split.filter(|(_, end)| is_hash(end)).map_or(name, |(path, _)| path)
 }
 
-/// Where the angle bracket closes that was opened before `inside`.
+/// Returns the index at which the angle bracket before `inside` closes.
 fn closing(inside: &str) -> Option<usize> {
     let mut depth = 1_usize;
     let mut before = ' ';
@@ -343,7 +360,7 @@ fn closing(inside: &str) -> Option<usize> {
     None
 }
 
-/// `T` of `T as Trait`, where the ` as ` is not inside of brackets.
+/// Returns `T` from `T as Trait`, if the ` as ` is not inside brackets.
 fn split_as(inside: &str) -> &str {
     let mut depth = 0_usize;
     for (at, character) in inside.char_indices() {
@@ -357,7 +374,7 @@ fn split_as(inside: &str) -> &str {
     inside
 }
 
-/// Without what angle brackets and parentheses hold, and without them.
+/// Removes angle brackets and parentheses with their contents.
 fn without_arguments(name: &str) -> Cow<'_, str> {
     if !name.contains(['<', '(']) {
         return Cow::Borrowed(name);
@@ -380,7 +397,7 @@ fn without_arguments(name: &str) -> Cow<'_, str> {
             '>' if name[..at].ends_with('-') => {}
             '>' | ')' => {
                 depth = depth.saturating_sub(1);
-                // Behind the arguments: `const`, `&`.
+                // The arguments may be followed by `const` or `&`.
                 if depth == 0 && character == ')' && !name[at + 1..].starts_with("::") {
                     break;
                 }
@@ -400,7 +417,7 @@ fn without_return_type(name: &str) -> &str {
     name.rsplit(' ').find(|part| !part.is_empty()).unwrap_or(name)
 }
 
-/// Without the numbers of closures (`{closure#0}`), lambdas (`{lambda()#1}`) and shims.
+/// Removes the numbers of closures (`{closure#0}`), lambdas (`{lambda()#1}`) and shims.
 fn strip_numbers(name: &str) -> String {
     let mut stripped = String::with_capacity(name.len());
     let mut in_braces = false;
@@ -419,7 +436,7 @@ fn strip_numbers(name: &str) -> String {
     stripped
 }
 
-/// How often each function is in a set of signatures: one that is everywhere says little.
+/// How often each function occurs in a set of signatures: a frequent one has little weight.
 #[derive(Clone, Debug, Default)]
 pub struct Rarity {
     signatures: usize,
@@ -427,7 +444,7 @@ pub struct Rarity {
 }
 
 impl Rarity {
-    /// Counts the functions of a set.
+    /// Counts the functions in a set of signatures.
     pub fn of<'s>(signatures: impl IntoIterator<Item = &'s Signature>) -> Rarity {
         let mut rarity = Rarity::default();
         for signature in signatures {
@@ -439,7 +456,8 @@ impl Rarity {
         rarity
     }
 
-    /// From 0.1 (in each) to 1 (in one): the inverse document frequency, over its largest.
+    /// Returns the inverse document frequency divided by its maximum, from 0.1 (in all) to 1 (in
+    /// one).
     fn weight(&self, frame: &str) -> f64 {
         let all = self.signatures.max(2) as f64;
         let containing = self.containing.get(frame).copied().unwrap_or(1).max(1) as f64;
@@ -447,9 +465,11 @@ impl Rarity {
     }
 }
 
-/// How like two signatures are, from 0 to 1: what the best alignment of their stacks has in common, by weight, over all that is in either. A
-/// frame weighs more the nearer it is to the crash, and the rarer it is, as in TraceSim (Vasiliev and others, 2020). Signatures of different
-/// kinds are not alike.
+/// Returns the similarity of two signatures, from 0 to 1.
+///
+/// This is the weight that the best alignment of their stacks has in common, divided by the weight
+/// of all frames in either. A frame weighs more the nearer it is to the crash and the rarer it is,
+/// as in TraceSim (Vasiliev and others, 2020). Signatures of different kinds have similarity 0.
 pub fn similarity(a: &Signature, b: &Signature, rarity: &Rarity) -> f64 {
     if a.kind != b.kind || a.frames.is_empty() || b.frames.is_empty() {
         return if a == b { 1.0 } else { 0.0 };
@@ -459,7 +479,7 @@ pub fn similarity(a: &Signature, b: &Signature, rarity: &Rarity) -> f64 {
         places.map(|(place, frame)| rarity.weight(frame) / ((place + 1) as f64).powf(0.8)).collect()
     };
     let (of_a, of_b) = (weights(a), weights(b));
-    // Row by row: the least weight that an alignment of the first frames leaves unmatched.
+    // Row by row: the minimum weight that an alignment of the first frames leaves unmatched.
     let mut above: Vec<f64> = std::iter::once(0.0).chain(sums(&of_b)).collect();
     for (i, frame) in a.frames.iter().enumerate() {
         let mut row = vec![above[0] + of_a[i]];

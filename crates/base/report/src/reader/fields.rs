@@ -1,9 +1,10 @@
-//! A map of a report, field by field.
+//! The fields of a map in a report.
 
 use crate::model::{Address, Bytes, Extra, Id, Timestamp, Value};
 
-/// A map with integer keys, from which what is known is taken out; what is not known, or not of the type that it should
-/// be, is the [`rest`](Self::rest).
+/// A map with integer keys, from which known fields are taken.
+///
+/// Unknown fields and fields of an unexpected type are the [`rest`](Self::rest).
 #[derive(Debug)]
 pub(crate) struct Fields(Extra);
 
@@ -19,7 +20,7 @@ impl Fields {
         Some(Fields(fields))
     }
 
-    /// Takes a field out if `convert` can use it.
+    /// Takes a field if `convert` can use it.
     pub(super) fn take<T>(&mut self, key: u64, convert: impl FnOnce(&mut Value) -> Option<T>) -> Option<T> {
         let converted = convert(self.0.get_mut(&key)?)?;
         self.0.remove(&key);

@@ -1,17 +1,17 @@
-//! Finding the frames of a file, whole or damaged.
+//! Finds the frames of a file, whole or damaged.
 
 use crate::wire::{self, FILE_PREFIX, FRAME_HEADER_LEN, FRAME_MAGIC, HeaderError, SectionKind};
 
 /// A whole section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Section<'a> {
-    /// What it is.
+    /// Kind of the section.
     pub kind: SectionKind,
-    /// Version of its layout.
+    /// Version of the section's layout.
     pub version: u16,
-    /// Offset of its frame in the file.
+    /// Offset of the section's frame in the file.
     pub offset: u64,
-    /// Its payload, CBOR.
+    /// The payload, in CBOR.
     pub payload: &'a [u8],
 }
 
@@ -22,39 +22,41 @@ impl Section<'_> {
     }
 }
 
-/// What [`Frames`] comes across.
+/// An event of the [`Frames`] iterator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameEvent<'a> {
-    /// A whole section, its checksum right.
+    /// A whole section with a correct checksum.
     Section(Section<'a>),
-    /// Bytes that are no whole section.
+    /// Bytes that are not a whole section.
     Damage {
-        /// What the damaged section was, if its header says so.
+        /// Kind of the damaged section, if its header contains it.
         section: Option<SectionKind>,
-        /// Where the damage begins.
+        /// Offset of the damage.
         offset: u64,
-        /// What is wrong.
+        /// The kind of damage.
         what: String,
     },
-    /// Nothing more was written. Always the last event.
+    /// The end of the written part. Always the last event.
     End {
-        /// Offset of the end: of the first zero of the unused rest, or the size of the file.
+        /// Offset of the end: the first zero of the unused rest, or the file size.
         offset: u64,
     },
 }
 
-/// The frames of a file.
+/// Iterator over the frames of a file.
 ///
-/// After damage the next frame is the one that the damaged frame's length points to, if there is one; otherwise the
-/// next place where a frame's magic stands and its checksum is right.
+/// After damage, the next frame is the one that the damaged frame's length points to, if there is
+/// one; otherwise the next position with a frame's magic and a correct checksum.
 #[derive(Clone, Debug)]
 pub struct Frames<'a> {
     bytes: &'a [u8],
     position: usize,
-    /// Bytes that may still be checksummed in search of frames. A file made of headers that each claim much would
-    /// otherwise take time in the square of its size.
+    /// Bytes that may still be checksummed in search of frames.
+    ///
+    /// Without this limit, a file of headers with large lengths would take time quadratic in its
+    /// size.
     search_budget: usize,
-    /// Where the zeros at the end of the file begin.
+    /// Start of the zeros at the end of the file.
     written: usize,
     ended: bool,
 }
@@ -66,7 +68,7 @@ enum Found<'a> {
 }
 
 impl<'a> Frames<'a> {
-    /// The frames of a report file's bytes.
+    /// Iterates over the frames in a report file's bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         let search_budget = bytes.len().saturating_mul(4).saturating_add(1 << 20);
         let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
@@ -111,7 +113,7 @@ impl<'a> Frames<'a> {
         Found::Whole(section, len)
     }
 
-    /// The next position from `from` on where a whole frame stands.
+    /// Returns the next position of a whole frame, starting at `from`.
     fn search(&mut self, from: usize) -> Option<usize> {
         let mut position = from;
         loop {
@@ -145,7 +147,8 @@ impl<'a> Iterator for Frames<'a> {
                 Some(FrameEvent::Section(section))
             }
             Found::Nothing => {
-                // The unused rest; but zeros can also be a page that the disk lost, with sections behind it.
+                // The unused rest; but zeros may also be a page that the disk lost, followed by
+                // sections.
                 Some(match self.search(start) {
                     Some(next) => {
                         self.position = next;
@@ -156,8 +159,9 @@ impl<'a> Iterator for Frames<'a> {
                 })
             }
             Found::Damaged { section, len, what } => {
-                // A length that leads to something plausible is believed: the damage is then in this frame alone, and
-                // bytes of its payload that look like a frame (a copy in somebody's memory) are not taken for one.
+                // Trust a length that leads to something plausible: then only this frame is
+                // damaged, and payload bytes that look like a frame (a copy in the process's
+                // memory) are not mistaken for one.
                 let after = len.map(|len| start + len);
                 let after = after.filter(|after| *after >= self.written || self.rest(*after).starts_with(&FRAME_MAGIC));
                 match after.or_else(|| self.search(start + 1)) {

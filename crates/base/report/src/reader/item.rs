@@ -1,10 +1,10 @@
-//! One CBOR item of any shape, decoded within bounds.
+//! Decodes a CBOR item of any shape within limits.
 
 use crate::model::{Bytes, Value};
 use minicbor::data::Type;
 use minicbor::decode::{Decoder, Error};
 
-/// Deepest nesting of arrays, maps and tags.
+/// Maximum nesting of arrays, maps and tags.
 pub(crate) const MAX_DEPTH: usize = 64;
 
 #[derive(Debug)]
@@ -13,7 +13,8 @@ pub(crate) struct Limit(pub(crate) usize);
 /// Decodes the next item.
 ///
 /// # Errors
-/// Where it is malformed, cut, nested deeper than [`MAX_DEPTH`] or of more items than the limit.
+/// If the item is malformed, truncated, nested deeper than [`MAX_DEPTH`] or has more items than the
+/// limit.
 pub(crate) fn decode_item(decoder: &mut Decoder<'_>, limit: &mut Limit) -> Result<Value, Error> {
     nested(decoder, limit, 0)
 }
@@ -91,7 +92,7 @@ fn nested(decoder: &mut Decoder<'_>, limit: &mut Limit, depth: usize) -> Result<
     })
 }
 
-/// A number of half precision (IEEE 754 binary16; RFC 8949, appendix D).
+/// Decodes a half-precision number (IEEE 754 binary16; RFC 8949, appendix D).
 fn half(decoder: &mut Decoder<'_>) -> Result<f64, Error> {
     let at = decoder.position();
     let [high, low] = match decoder.input().get(at + 1..at + 3) {
@@ -110,8 +111,9 @@ fn half(decoder: &mut Decoder<'_>) -> Result<f64, Error> {
     Ok(if bits >> 15 == 1 { -magnitude } else { magnitude })
 }
 
-/// Whether an array or map whose head said `len` (`None`: until a break) has more after `count` elements. The break is
-/// taken.
+/// Whether an array or map with `len` in its head has more after `count` elements.
+///
+/// `None` means until a break, which is consumed.
 pub(crate) fn more(decoder: &mut Decoder<'_>, len: Option<u64>, count: usize) -> Result<bool, Error> {
     match len {
         Some(len) => Ok((count as u64) < len),

@@ -1,10 +1,11 @@
-//! Reading a report file: every whole section of it, and an account of what is not there.
+//! Reads a report file: every whole section of it, and a list of what is missing.
 //!
-//! A report may be cut anywhere (the process was killed, the disk failed), damaged anywhere, or no report at all. What
-//! can be read is read; what can't is a [`Problem`] with its offset. Only where nothing can be
-//! read is it a [`ReadError`].
+//! A report may be truncated anywhere (the process was killed, the disk failed), damaged anywhere,
+//! or not a report at all. Everything readable is read; everything else is a [`Problem`] with its
+//! offset. A [`ReadError`] is returned only if nothing can be read.
 //!
-//! Reading never panics, takes time in proportion to the file, and bounded memory: the [limits] stand below.
+//! Reading never panics, and takes time proportional to the file size and bounded memory: see
+//! [limits].
 
 mod fields;
 mod frames;
@@ -24,71 +25,73 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The most that is read; beyond it a file is refused or, for elements, the rest is left out with a problem.
+/// Limits for reading.
+///
+/// A larger file is rejected; excess elements are left out, with a problem.
 pub mod limits {
-    /// Bytes of a report file.
+    /// Maximum size of a report file in bytes.
     pub const FILE: u64 = 128 << 20;
-    /// Nesting of arrays and maps.
+    /// Maximum nesting of arrays and maps.
     pub const DEPTH: usize = super::MAX_DEPTH;
-    /// CBOR items, of all sections together.
+    /// Maximum number of CBOR items in all sections together.
     pub const ITEMS: usize = 4 << 20;
-    /// Threads.
+    /// Maximum number of threads.
     pub const THREADS: usize = 100_000;
-    /// Frames, of all stacks together.
+    /// Maximum number of frames in all stacks together.
     pub const FRAMES: usize = 500_000;
-    /// Elements of any other kind of section.
+    /// Maximum number of elements of any other section kind.
     pub const ELEMENTS: usize = 200_000;
-    /// Problems that are listed.
+    /// Maximum number of listed problems.
     pub const PROBLEMS: usize = 1_000;
 }
 
-/// Why a file is not read at all.
+/// Why a file can't be read at all.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum ReadError {
     /// The file can't be opened or read.
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The system's error.
         error: std::io::Error,
     },
-    /// It is a directory (or a device, a pipe): not a regular file.
+    /// The path is a directory, a device or a pipe: not a regular file.
     NotAFile {
-        /// What was to be read.
+        /// The path.
         path: PathBuf,
     },
-    /// It is empty.
+    /// The file is empty.
     Empty,
-    /// It is larger than a report can be.
+    /// The file is larger than a report can be.
     TooLarge {
-        /// Its size in bytes.
+        /// File size in bytes.
         size: u64,
     },
-    /// It was reserved at install and never written: its run left no report.
+    /// The file was reserved at install but never written: its run left no report.
     Unwritten {
-        /// Its size in bytes.
+        /// File size in bytes.
         size: u64,
     },
-    /// It is of another format.
+    /// The file has another format.
     NotAReport {
-        /// What it looks like, where that is plain to see.
+        /// The apparent format, if it is recognized.
         looks_like: Option<&'static str>,
-        /// Offset of the first byte that a report could not have there.
+        /// Offset of the first byte that can't be part of a report.
         offset: u64,
     },
-    /// It is written in a later version of the format.
+    /// The report has a later format version.
     Newer {
-        /// That version.
+        /// The report's format version.
         version: u32,
-        /// Offset of the section that says so.
+        /// Offset of the section that contains the version.
         offset: u64,
     },
-    /// It starts as a report does, but no section of it is whole.
+    /// The file begins like a report, but has no whole section.
     NothingWhole {
         /// Offset of the first section.
         offset: u64,
-        /// What is wrong with it.
+        /// The kind of damage.
         what: String,
     },
 }
@@ -132,13 +135,14 @@ impl fmt::Display for ReadError {
 }
 
 impl Report {
-    /// Reads the report in `bytes`, which may be followed by zeros (the unused rest of the reserved file).
+    /// Reads the report in `bytes`, which may be followed by zeros (the unused rest of the file).
     ///
-    /// Frames are attributed to images, and named where the process itself found names; no debug information is read.
+    /// Frames are attributed to images, and named if the process itself found names; no debug
+    /// information is read.
     ///
     /// # Errors
-    /// [`ReadError`] where there is no report in them; a torn or damaged one is a report with
-    /// [`problems`](Report::problems).
+    /// [`ReadError`] if `bytes` contains no report. A torn or damaged report is not an error: it
+    /// has [`problems`](Report::problems).
     pub fn read(bytes: &[u8]) -> Result<Report, ReadError> {
         let size = bytes.len() as u64;
         if size > limits::FILE {
@@ -173,16 +177,16 @@ impl Report {
     /// Reads the report in the file at `path`.
     ///
     /// # Errors
-    /// [`ReadError`] where there is none, or the file can't be read.
+    /// [`ReadError`] if the file contains no report, or can't be read.
     pub fn read_file(path: impl AsRef<Path>) -> Result<Report, ReadError> {
         Report::read(&read_bounded(path.as_ref(), limits::FILE)?)
     }
 }
 
-/// The bytes of the regular file at `path`, of which there may be `limit`.
+/// Returns the bytes of the regular file at `path`, which may have at most `limit` bytes.
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError> {
     let io = |error| ReadError::Io { path: path.to_owned(), error };
-    // Asked before opening: to open a pipe would wait for its other end.
+    // Checked before opening, because opening a pipe would wait for its other end.
     if !std::fs::metadata(path).map_err(io)?.is_file() {
         return Err(ReadError::NotAFile { path: path.to_owned() });
     }
@@ -196,7 +200,7 @@ pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, ReadError
     Ok(bytes)
 }
 
-/// Distinguishes a report from everything else by its first bytes.
+/// Checks by the first bytes whether a file is a report.
 fn check_start(bytes: &[u8]) -> Result<(), ReadError> {
     const KNOWN: &[(&[u8], &str)] = &[
         (b"MDMP", "a minidump"),
@@ -212,7 +216,7 @@ fn check_start(bytes: &[u8]) -> Result<(), ReadError> {
     ];
     let Some(first) = bytes.first() else { return Err(ReadError::Empty) };
     if *first == 0 {
-        // Zeros and then something: the first page may be lost, and sections behind it not.
+        // Zeros followed by data: the first page may be lost, and the sections after it intact.
         let unwritten = bytes.iter().all(|byte| *byte == 0);
         return if unwritten { Err(ReadError::Unwritten { size: bytes.len() as u64 }) } else { Ok(()) };
     }
@@ -228,7 +232,7 @@ fn check_start(bytes: &[u8]) -> Result<(), ReadError> {
     Ok(())
 }
 
-/// What a problem says of a section that is not there at all.
+/// Returns the problem for a missing section.
 fn missing(kind: SectionKind, offset: u64) -> Problem {
     Problem { section: Some(kind), offset, what: "missing".to_owned() }
 }

@@ -1,11 +1,13 @@
-//! The section of a hang's profile.
+//! Reads the profile section of a hang.
 
 use super::fields::Fields;
 use super::limits;
 use crate::model::{Address, Frame, Profile, ProfileEnd, ProfileNode, Value};
 use crate::wire::{AddressKind, FoundBy, ThreadState, keys::profile};
 
-/// The profile of a map, and whether all of it could be read. Nodes that are malformed end the list: those behind them may be theirs.
+/// Returns the profile in a map, and whether all of it could be read.
+///
+/// A malformed node ends the list, because the nodes after it may refer to it.
 pub(super) fn profile(fields: &mut Fields) -> (Profile, bool) {
     let written = fields.array(profile::NODES).unwrap_or_default();
     let mut nodes = Vec::new();

@@ -1,4 +1,4 @@
-//! From the sections' CBOR to the model.
+//! Converts the sections' CBOR to the model.
 
 use super::fields::Fields;
 use super::item::{Limit, decode_item, more};
@@ -18,18 +18,18 @@ use coroner_process::registers::Arch;
 use minicbor::Decoder;
 use std::collections::{HashMap, HashSet};
 
-/// Puts a report together, section by section.
+/// Builds a report, section by section.
 #[derive(Debug)]
 pub(super) struct Builder<'a> {
     pub(super) report: Report,
-    /// Items that may still be decoded, in all sections together.
+    /// Items that may still be decoded in all sections together.
     items: Limit,
     has_header: bool,
     frames: usize,
     tids: HashSet<u64>,
     /// Load addresses of images whose files were replaced.
     replaced: HashSet<u64>,
-    /// Sections seen, to find repeated ones.
+    /// Sections seen so far, to detect repeated ones.
     seen: HashMap<(SectionKind, &'a [u8]), u64>,
     problems_left_out: usize,
 }
@@ -58,10 +58,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Takes a whole section in. What is malformed in it is a problem.
+    /// Adds a whole section. Malformed content is a problem.
     ///
     /// # Errors
-    /// Only where the section says that the report is of a later version.
+    /// [`ReadError::Newer`] if the header contains a later format version.
     pub(super) fn section(&mut self, section: &Section<'a>) -> Result<(), ReadError> {
         let kind = section.kind;
         if let Some(first) = self.seen.get(&(kind, section.payload)) {
@@ -92,7 +92,8 @@ impl<'a> Builder<'a> {
             }
             SectionKind::CRASH => {
                 if let Some(mut fields) = self.map(section) {
-                    // Written again when another thread crashed meanwhile: the last one says most.
+                    // Written again if another thread crashed meanwhile: the last one is the most
+                    // complete.
                     self.report.crash = Some(crash(&mut fields));
                 }
             }
@@ -138,14 +139,15 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The report, with what is missing from it as a whole. `end`: where the file ends.
+    /// Returns the report, with problems for missing sections. `end` is the offset of the file's
+    /// end.
     pub(super) fn finish(mut self, end: u64) -> Report {
         let report = &self.report;
         let expected = [
             (SectionKind::HEADER, self.has_header),
             (SectionKind::CRASH, report.crash.is_some()),
             (SectionKind::THREADS, !report.threads.is_empty()),
-            // Frames without an address need none: the process has named them itself.
+            // Frames without an address don't need images: the process has named them itself.
             (SectionKind::IMAGES, !report.images.is_empty() || (report.end.is_some() && self.frames == 0)),
             (SectionKind::END, report.end.is_some()),
         ];
@@ -188,7 +190,7 @@ impl<'a> Builder<'a> {
         report
     }
 
-    /// Whether one more element fits within `limit`; the first that does not is a problem.
+    /// Whether one more element fits within `limit`; reports the first that doesn't as a problem.
     fn has_room(&mut self, len: usize, limit: usize, offset: u64, kind: SectionKind) -> bool {
         if len >= limit {
             self.problem(Some(kind), offset, format!("more than {limit} of these; the rest is left out"));
@@ -196,7 +198,7 @@ impl<'a> Builder<'a> {
         len < limit
     }
 
-    /// The payload of a section that is one map.
+    /// Returns the payload of a section that is one map.
     fn map(&mut self, section: &Section<'_>) -> Option<Fields> {
         let mut decoder = Decoder::new(section.payload);
         let item = decode_item(&mut decoder, &mut self.items);
@@ -214,7 +216,8 @@ impl<'a> Builder<'a> {
         None
     }
 
-    /// Each element of a section that is an array of maps, until `take` says that it is enough.
+    /// Passes each element of a section that is an array of maps to `take`, until it returns
+    /// `false`.
     fn elements(&mut self, section: &Section<'_>, take: &mut dyn FnMut(&mut Self, &mut Fields, u64) -> bool) {
         let mut decoder = Decoder::new(section.payload);
         let kind = Some(section.kind);
@@ -246,7 +249,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The elements of a section that `read` makes of maps, each behind those that the report has.
+    /// Appends the elements of a section, converted from maps by `read`, to a list of the report.
     fn list<T>(
         &mut self,
         section: &Section<'_>,
@@ -314,7 +317,8 @@ impl<'a> Builder<'a> {
             self.problem(Some(kind), offset, "a thread without a number".to_owned());
             return true;
         };
-        // The crashed thread's registers come first, by themselves; the thread with its frames then takes their place.
+        // The crashed thread is first written with its registers only; its entry with frames then
+        // replaces that.
         let mut registers_alone = None;
         if !self.tids.insert(tid) {
             let known = self.report.threads.iter().position(|thread| thread.tid == tid);
@@ -344,7 +348,7 @@ impl<'a> Builder<'a> {
             syscall: fields.i64(keys::thread::SYSCALL),
             futex: fields.fields(keys::thread::FUTEX).map(|mut fields| futex(&mut fields)),
             port: fields.number(keys::thread::PORT),
-            // Named when the header is known for good.
+            // Named once the header is known.
             syscall_name: None,
             captured_by: fields.number(keys::thread::CAPTURED_BY).map(CaptureMethod),
             not_captured: fields.number(keys::thread::NOT_CAPTURED).map(NotCaptured),
@@ -385,7 +389,7 @@ impl<'a> Builder<'a> {
         true
     }
 
-    /// A list of frames: arrays, and between them the numbers of those that were left out.
+    /// Reads a list of frames: arrays, and between them the numbers of omitted frames.
     fn frames(&mut self, items: Vec<Value>, kind: SectionKind, offset: u64) -> (Vec<Frame>, Vec<Skipped>) {
         let (mut frames, mut skipped) = (Vec::new(), Vec::new());
         let mut base = 0u64;
@@ -416,7 +420,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A frame; `base` is what its stack pointer is relative to, and becomes what the next one's is.
+/// Reads a frame; `base` is the reference of its stack pointer, and is updated for the next frame.
 fn frame(parts: &[Value], base: &mut u64) -> Option<Frame> {
     let [Value::Unsigned(pc), Value::Unsigned(found_by), Value::Unsigned(address_kind), rest @ ..] = parts else {
         return None;
@@ -541,8 +545,9 @@ fn concurrent_crash(fields: &mut Fields) -> ConcurrentCrash {
     }
 }
 
-/// An exception's monitor is called, by its runtime or the app: the first frame of the stack is Coroner's own, and of the registers
-/// those are known that a call preserves.
+/// Removes Coroner's own frame from a stack whose monitor was called by a runtime or the app.
+///
+/// In such a report only those registers are known that a call preserves.
 fn leave_out_call(report: &mut Report) {
     let monitor = report.crash.as_ref().map(|crash| crash.monitor);
     if !matches!(monitor, Some(Monitor::CPP_EXCEPTION | Monitor::NS_EXCEPTION | Monitor::PANIC | Monitor::USER)) {

@@ -1,4 +1,4 @@
-//! Stacks as text: a line for each frame and for each function that is inlined into it.
+//! Stacks as text: a line for each frame and for each function inlined into it.
 
 use super::report::{Writer, count};
 use super::source_path::{short_function, short_path};
@@ -8,13 +8,13 @@ use crate::wire::FoundBy;
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// What the names of the libraries begin with that throw and unwind.
+/// Prefixes of the names of libraries that throw and unwind.
 const CPP_RUNTIME: [&str; 4] = ["libstdc++", "libc++", "libgcc_s", "libunwind"];
 
-/// From so many lines of a runtime on, one after the other, one line stands for them.
+/// Minimum number of consecutive runtime lines that are folded into one.
 const WORTH_FOLDING: usize = 2;
 
-/// Most characters of the names that stand for folded lines.
+/// Maximum number of characters in each name of a folded line.
 const SHORT_NAME: usize = 36;
 
 /// A line of a stack.
@@ -22,12 +22,12 @@ const SHORT_NAME: usize = 36;
 struct Line<'f> {
     number: u64,
     frame: &'f Frame,
-    /// Which function of [`Frame::inlined`] it is of; `None`: of the frame's own.
+    /// Index in [`Frame::inlined`]; `None` for the frame's own function.
     inlined: Option<usize>,
 }
 
 impl<'f> Line<'f> {
-    /// The lines of a frame, the innermost first.
+    /// Returns the lines of a frame, innermost first.
     fn of(number: u64, frame: &'f Frame) -> impl Iterator<Item = Line<'f>> {
         let inlined = (0..frame.inlined.len()).map(Some).chain([None]);
         inlined.map(move |inlined| Line { number, frame, inlined })
@@ -54,14 +54,14 @@ impl<'f> Line<'f> {
 }
 
 impl Writer<'_> {
-    /// Frames from the call of the app on, if it is known.
+    /// Writes an exception's frames, beginning with the app's call if it is known.
     pub(super) fn frames_of_exception(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
         let is_of_app = |frame: &Frame| {
             let inlined = frame.inlined.iter().map(|inlined| (inlined.function.as_deref(), inlined.file.as_deref()));
             let all = inlined.chain([(frame.function.as_deref(), frame.file.as_deref())]);
             let mut functions = all.filter(|(function, _)| function.is_some()).peekable();
             if functions.peek().is_none() {
-                // The runtime's own functions have no names where it is stripped.
+                // A stripped runtime's functions have no names.
                 return !CPP_RUNTIME.iter().any(|name| module_name(frame).starts_with(name));
             }
             functions.any(|(function, file)| !is_runtime_code(function, file))
@@ -81,11 +81,11 @@ impl Writer<'_> {
         self.frames_from(0, frames, skipped)
     }
 
-    /// The frames from the one with the number `begin`, before which none is left out.
+    /// Writes the frames from index `begin` on, before which none were left out.
     fn frames_from(&mut self, mut begin: usize, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
         let width = frames.iter().map(|frame| module_name(frame).chars().count()).max().unwrap_or(0);
         let width = width.clamp(6, if self.options.width.is_some_and(|width| width < 100) { 16 } else { 32 });
-        // Frames keep the number that they have in the whole stack.
+        // Frames keep their number in the whole stack.
         let mut number = begin as u64;
         for skipped in skipped {
             let end = skipped.after.clamp(begin, frames.len());
@@ -97,7 +97,9 @@ impl Writer<'_> {
         self.run_of_frames(number, &frames[begin..], width)
     }
 
-    /// Frames without a gap between them. Of a recursion the first two rounds are shown, unless all are asked for.
+    /// Writes frames without a gap between them.
+    ///
+    /// Only the first two rounds of a recursion are written, unless folding is disabled.
     fn run_of_frames(&mut self, number: u64, frames: &[Frame], width: usize) -> fmt::Result {
         let mut lines: Vec<Line<'_>> = Vec::new();
         if self.options.folding == Folding::None {
@@ -117,7 +119,9 @@ impl Writer<'_> {
         self.lines(&lines, width)
     }
 
-    /// Lines one after the other; those of a runtime as one, unless all are asked for. Where it happened is always shown.
+    /// Writes consecutive lines; those of a runtime as one, unless folding is disabled.
+    ///
+    /// The innermost line is always written.
     fn lines(&mut self, mut lines: &[Line<'_>], width: usize) -> fmt::Result {
         while let Some(first) = lines.first() {
             let is_innermost = first.number == 0 && first.inlined.is_none_or(|index| index == 0);
@@ -145,7 +149,8 @@ impl Writer<'_> {
         let offset = frame.symbol_address.filter(|start| inlined.is_none() && *start <= frame.address);
         let offset = offset.map_or_else(String::new, |start| format!(" + {}", frame.address.0 - start.0));
         let note = self.note(line);
-        // What is too long for a terminal loses its arguments first; the source then has a line of its own.
+        // A name that is too long for the terminal first loses its arguments; the source then moves
+        // to a line of its own.
         let room = self.options.width.map(|width| width.saturating_sub(before).max(24));
         let beside = offset.chars().count() + note.chars().count() + source.chars().count();
         let name_of = |function| match room {
@@ -195,50 +200,50 @@ impl Writer<'_> {
         self.line(Style::Plain, "\n")
     }
 
-    /// What is said behind a frame, for its width.
+    /// Returns the note after a frame, to measure its width.
     fn note(&self, line: &Line<'_>) -> String {
         let mut note = String::new();
         if line.inlined.is_none() && line.frame.named_in_process {
             note.push_str(" [named in the process]");
         }
         if line.inlined.is_none() && is_guessed(line.frame) {
-            // A string takes every piece.
+            // Writing to a `String` can't fail.
             let _ = write!(note, " [{}]", line.frame.found_by);
         }
         note
     }
 
-    /// ` (file:line:column)`, or nothing.
+    /// Returns ` (file:line:column)`, or an empty string.
     fn source(&self, line: &Line<'_>) -> String {
         let (Some(file), line, column) = line.source() else { return String::new() };
         let file = if self.options.short_paths { short_path(file) } else { Cow::Borrowed(file) };
         let mut source = format!(" ({}", on_one_line(file));
         for number in [line, line.and(column)].into_iter().flatten() {
-            // A string takes every piece.
+            // Writing to a `String` can't fail.
             let _ = write!(source, ":{number}");
         }
         source + ")"
     }
 }
 
-/// A part of a stack as it is shown.
+/// A step of a stack's display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The frame at this place.
+    /// The frame at this index.
     Frame(usize),
-    /// The frames before are there so often more, one round of the recursion being so many frames.
+    /// A repetition of the preceding frames.
     Repeated {
-        /// How many frames call each other in a circle.
+        /// Number of frames in one round of the recursion.
         round: usize,
-        /// How many rounds are not shown.
+        /// Number of rounds that are not shown.
         times: usize,
     },
 }
 
-/// The rounds of a recursion that are shown.
+/// Number of rounds of a recursion that are shown.
 const ROUNDS: usize = 2;
 
-/// The stack without what a recursion repeats: of each, the first two rounds are shown.
+/// Folds a stack's recursions: the first two rounds of each are shown.
 pub fn steps(frames: &[Frame]) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut begin = 0;
@@ -253,10 +258,11 @@ pub fn steps(frames: &[Frame]) -> Vec<Step> {
     steps
 }
 
-/// The recursion that frames begin with: how many frames one round has, and how often it is there. `(1, 1)` where there is none
-/// that is worth a line.
+/// Returns the round length and the number of rounds of the recursion at the start of `frames`.
+///
+/// `(1, 1)` if there is no recursion that is worth a line.
 fn recursion(frames: &[Frame]) -> (usize, usize) {
-    /// Functions that call each other in a circle.
+    /// Maximum number of functions in a round.
     const MAX_LENGTH: usize = 8;
     const WORTH: usize = 5;
     let is_same = |a: &Frame, b: &Frame| a.address == b.address && (a.address.0 != 0 || a == b);
@@ -271,10 +277,10 @@ fn recursion(frames: &[Frame]) -> (usize, usize) {
     (1, 1)
 }
 
-/// The last component of the path of a frame's image.
+/// Returns the last component of the path of a frame's image.
 fn module_name(frame: &Frame) -> &str {
     if frame.found_by == FoundBy::MANAGED && frame.module.is_none() {
-        // What a log says of Go and Rust has no addresses either.
+        // Frames of Go and Rust from a log have no addresses either.
         return match frame.file.as_deref().and_then(|file| file.rsplit_once('.')) {
             Some((_, "go")) => "go",
             Some((_, "rs")) => "rust",
@@ -284,12 +290,14 @@ fn module_name(frame: &Frame) -> &str {
     frame.module.as_deref().map_or("?", |path| path.rsplit('/').next().unwrap_or(path))
 }
 
-/// Whether it is not sure that the frame is one.
+/// Whether the frame may be a false one.
 fn is_guessed(frame: &Frame) -> bool {
     matches!(frame.found_by, FoundBy::SCAN | FoundBy::STACK_TOP | FoundBy::LINK_REGISTER)
 }
 
-/// A name of somebody else's without what would begin a line of its own, which could look like another part of the report.
+/// Replaces control characters in a foreign name.
+///
+/// A line break could otherwise look like another part of the report.
 fn on_one_line(name: Cow<'_, str>) -> Cow<'_, str> {
     if name.contains(char::is_control) { Cow::Owned(name.replace(char::is_control, " ")) } else { name }
 }

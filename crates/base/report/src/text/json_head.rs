@@ -1,4 +1,4 @@
-//! What a list of reports needs of each, read from its JSON form without the rest of it.
+//! Reads from a report's JSON form only what a list of reports needs.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::model::{Annotation, AppFacts, Crash, Exception, Header, Image, Report, RunFacts, Thread};
 
-/// The parts that are read.
+/// The parts of a report that are read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Head {
@@ -32,7 +32,7 @@ struct HeadRun {
     fingerprint: Vec<String>,
 }
 
-/// Of a list the one element that is asked for. The others are not kept, and those behind it not looked into.
+/// The one wanted element of a list. Elements after it are skipped, not deserialized.
 struct First<T>(Option<T>);
 
 impl<T> Default for First<T> {
@@ -41,7 +41,7 @@ impl<T> Default for First<T> {
     }
 }
 
-/// What is asked for.
+/// Selects the wanted element.
 trait Wanted {
     fn is_wanted(&self) -> bool;
 }
@@ -85,14 +85,16 @@ impl<'de, T: Deserialize<'de> + Wanted> Deserialize<'de> for First<T> {
 }
 
 impl Report {
-    /// The report whose JSON form this is, with no more than a list of reports needs: identity, what happened, the exceptions, the crashed
-    /// thread, the program's image, and of the run the app, release, tags and fingerprint. It takes a fraction of the time of
-    /// [`from_json`](Self::from_json).
+    /// Reads from a report's JSON form only what a list of reports needs.
+    ///
+    /// These are identity, crash, exceptions, the crashed thread, the program's image, annotations,
+    /// and from the run the app, release, environment, tags and fingerprint. It takes a fraction of
+    /// the time of [`from_json`](Self::from_json).
     ///
     /// # Errors
-    /// It is no JSON, or none of a report.
+    /// If `json` is not valid JSON, or not that of a report.
     pub fn head_from_json(json: &[u8]) -> serde_json::Result<Report> {
-        // Checked once as a whole, its strings need no check of their own.
+        // If the whole text is checked for UTF-8 once, its strings don't need their own checks.
         let head: Head = match std::str::from_utf8(json) {
             Ok(json) => serde_json::from_str(json)?,
             Err(_) => serde_json::from_slice(json)?,

@@ -1,7 +1,7 @@
-//! The forms in which people and scripts read a report: text in the manner of Apple's crash reports, and JSON.
+//! Readable forms of a report: text in the style of Apple's crash reports, and JSON.
 //!
-//! The text is made of pieces, each with a [`Style`] that says what it is; colour is the caller's affair. For plain
-//! text: [`Report::to_text`].
+//! The text consists of pieces, each with a [`Style`] for its meaning; colour is up to the caller.
+//! For plain text, use [`Report::to_text`].
 
 mod frames;
 mod json_head;
@@ -16,7 +16,7 @@ use crate::model::{Frame, Report, Skipped, Thread};
 use std::fmt;
 use std::str::FromStr;
 
-/// What a piece of text is.
+/// The meaning of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Style {
@@ -26,9 +26,9 @@ pub enum Style {
     Heading,
     /// Name of a field.
     Label,
-    /// What the report is about: the crash, the thread that crashed.
+    /// The subject of the report: the crash, the thread that crashed.
     Alarm,
-    /// What is missing or damaged.
+    /// Missing or damaged data.
     Warning,
     /// A function's name.
     Function,
@@ -38,20 +38,20 @@ pub enum Style {
     Address,
     /// An image's name.
     Module,
-    /// Of less interest.
+    /// Less important text.
     Faint,
 }
 
-/// Where a report's text goes.
+/// Receives a report's text.
 pub trait Sink {
-    /// Takes the next piece.
+    /// Receives the next piece.
     ///
     /// # Errors
-    /// [`fmt::Error`] where it can't be taken; no more are sent then.
+    /// [`fmt::Error`] if the piece can't be written; no more pieces are sent then.
     fn piece(&mut self, style: Style, text: &str) -> fmt::Result;
 }
 
-/// Plain text.
+/// Collects plain text.
 impl Sink for String {
     fn piece(&mut self, _: Style, text: &str) -> fmt::Result {
         self.push_str(text);
@@ -62,12 +62,12 @@ impl Sink for String {
 /// Which threads to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadFilter {
-    /// All.
+    /// All threads.
     #[default]
     All,
-    /// Those that crashed.
+    /// The threads that crashed.
     Crashed,
-    /// The one with this number: the system's, or else its place in the report from 0.
+    /// The thread with this number: its system id, or else its index in the report from 0.
     Number(u64),
 }
 
@@ -87,7 +87,7 @@ impl FromStr for ThreadFilter {
 }
 
 impl ThreadFilter {
-    /// The threads of `report` that it lets through, with their places in the report.
+    /// Returns the threads of `report` that match, with their indices in the report.
     pub fn threads<'r>(&self, report: &'r Report) -> Vec<(usize, &'r Thread)> {
         let threads = report.threads.iter().enumerate();
         match *self {
@@ -101,37 +101,39 @@ impl ThreadFilter {
     }
 }
 
-/// Which frames of a stack have no line of their own.
+/// Which frames of a stack are folded instead of having their own line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Folding {
     /// None: each frame has its line.
     None,
-    /// The rounds of a recursion after the second, and what a C++ or Rust runtime called to throw.
+    /// Rounds of a recursion after the second, and a C++ or Rust runtime's calls to throw.
     #[default]
     Repeats,
-    /// Those, and where several functions of a runtime are one after the other
-    /// ([`is_runtime_code`](crate::model::is_runtime_code)).
+    /// Those of `Repeats`, and consecutive functions of a runtime.
+    ///
+    /// See [`is_runtime_code`](crate::model::is_runtime_code).
     Runtime,
 }
 
-/// What to show.
+/// Options for the text form.
 #[derive(Clone, Debug)]
 pub struct TextOptions {
-    /// Which threads.
+    /// Threads to show.
     pub threads: ThreadFilter,
-    /// The registers of the threads that crashed (and of a thread that was asked for by its number).
+    /// Whether to show the registers of crashed threads, and of a thread selected by number.
     pub registers: bool,
-    /// The loaded images.
+    /// Whether to show the loaded images.
     pub images: bool,
-    /// Breadcrumbs, tags and contexts.
+    /// Whether to show breadcrumbs, tags and contexts.
     pub scope: bool,
-    /// Which frames one line stands for.
+    /// Frames to fold.
     pub folding: Folding,
-    /// Source paths are shortened ([`short_path`]).
+    /// Whether to shorten source paths ([`short_path`]).
     pub short_paths: bool,
-    /// The columns that a line of a stack should fit into: long names are shortened, and the source has a line of its own.
+    /// Width in columns of a stack line: longer names are shortened, and the source gets its own
+    /// line.
     pub width: Option<usize>,
-    /// A line below the stack of the thread that the report is of: why it has no names.
+    /// A line below the crashed thread's stack, which explains why it has no names.
     pub below_stack: Option<String>,
 }
 
@@ -150,19 +152,20 @@ impl Default for TextOptions {
     }
 }
 
-/// Writes the frames of a stack, the innermost first, a line for each and for each function that is inlined into it, as reports show
-/// them.
+/// Writes the frames of a stack as in a report, innermost first.
+///
+/// Each frame and each function inlined into it has a line.
 ///
 /// # Errors
-/// What the sink returns.
+/// The error of the sink.
 pub fn write_frames(sink: &mut dyn Sink, frames: &[Frame]) -> fmt::Result {
     write_stack(sink, frames, &[])
 }
 
-/// The same, of a stack of which frames were left out.
+/// Writes the frames of a stack of which frames were left out, like [`write_frames`].
 ///
 /// # Errors
-/// What the sink returns.
+/// The error of the sink.
 pub fn write_stack(sink: &mut dyn Sink, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
     report::Writer { sink, report: &Report::default(), options: &TextOptions::default() }.frames(frames, skipped)
 }
@@ -171,31 +174,35 @@ impl Report {
     /// Writes the report as text, piece by piece.
     ///
     /// # Errors
-    /// What the sink returns.
+    /// The error of the sink.
     pub fn write_text(&self, sink: &mut dyn Sink, options: &TextOptions) -> fmt::Result {
         report::Writer { sink, report: self, options }.all()
     }
 
-    /// The report as plain text.
+    /// Returns the report as plain text.
     pub fn to_text(&self, options: &TextOptions) -> String {
         let mut text = String::new();
-        // A string takes every piece.
+        // Writing to a `String` can't fail.
         let _ = self.write_text(&mut text, options);
         text
     }
 
-    /// The report as indented JSON. `docs/report-format.md` lists the names; addresses are texts such as `"0x1f"`,
-    /// times RFC 3339, bytes hexadecimal digits.
+    /// Returns the report as indented JSON.
+    ///
+    /// `docs/report-format.md` lists the names; addresses are texts such as `"0x1f"`, times RFC
+    /// 3339, bytes hexadecimal digits.
     pub fn to_json(&self) -> String {
-        // It fails for map keys that are no text alone, of which there are none.
+        // Fails only for map keys that are not text, and there are none.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// The report whose JSON form this is, as far as JSON has it: registers of unknown architectures lose their order, bytes among the app's
-    /// values are text.
+    /// Reads a report from its JSON form, as far as JSON preserves it.
+    ///
+    /// Registers of unknown architectures lose their order, and bytes among the app's values become
+    /// text.
     ///
     /// # Errors
-    /// It is no JSON, or none of a report.
+    /// If `json` is not valid JSON, or not that of a report.
     pub fn from_json(json: &str) -> serde_json::Result<Report> {
         let mut report: Report = serde_json::from_str(json)?;
         if report.header.event_id.is_nil() {
@@ -205,7 +212,7 @@ impl Report {
         Ok(report)
     }
 
-    /// Leaves only the threads that `filter` lets through. `false` (and nothing changed) where that would be none.
+    /// Keeps only the threads that match `filter`. `false` (and no change) if none would remain.
     pub fn retain_threads(&mut self, filter: &ThreadFilter) -> bool {
         let places: Vec<usize> = filter.threads(self).iter().map(|(place, _)| *place).collect();
         if places.is_empty() {

@@ -1,13 +1,13 @@
-//! Registers in columns.
+//! Formats registers in columns.
 
 use super::{Sink, Style};
 use crate::model::{Address, Registers};
 use std::fmt;
 
-/// Most registers in a row.
+/// Maximum number of registers in a row.
 const COLUMNS: usize = 4;
 
-/// Writes them into lines of so many characters, if that is given.
+/// Writes the registers in lines of at most `line` characters, if given.
 pub(super) fn write(sink: &mut dyn Sink, registers: &Registers, line: Option<usize>) -> fmt::Result {
     let unnamed = if registers.arch.is_none() { registers.general.as_slice() } else { &[] };
     let unnamed = unnamed.iter().enumerate().map(|(index, value)| (format!("r{index}"), *value));

@@ -1,4 +1,4 @@
-//! A report as text.
+//! Writes a report as text.
 
 use super::{Sink, Style, TextOptions, ThreadFilter, registers};
 use crate::model::{Address, Crash, CrashFlag, Exception, Image, Report, RunFacts, Thread};
@@ -6,7 +6,7 @@ use crate::wire::{Monitor, WalkEnd};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-/// Width of the names of fields.
+/// Width of the field names.
 const LABEL: usize = 14;
 
 /// Writes one report.
@@ -57,14 +57,14 @@ impl Writer<'_> {
         self.line(Style::Plain, "\n")
     }
 
-    /// A field on a line of its own, unless it is empty.
+    /// Writes a field on its own line, unless it is empty.
     fn field(&mut self, label: &str, style: Style, value: &str) -> fmt::Result {
         if value.is_empty() {
             return Ok(());
         }
         self.line(Style::Label, &format!("{:<LABEL$}", format!("{label}:")))?;
         self.line(Style::Plain, " ")?;
-        // A value of many lines stays in its column.
+        // Multi-line values stay in their column.
         self.line(style, &value.trim_end().replace('\n', &format!("\n{:LABEL$} ", "")))?;
         self.line(Style::Plain, "\n")
     }
@@ -113,7 +113,7 @@ impl Writer<'_> {
         self.field("System", Style::Plain, &system)?;
         if let Some(crash) = &report.crash {
             let mut when = crash.time.to_string();
-            // Of the system's own account of a crash that is not known.
+            // Not known for a crash reported by the system itself.
             if !header.sdk_version.is_empty() || crash.since_install_ns > 0 {
                 write!(when, ", {} after install", duration(crash.since_install_ns))?;
             }
@@ -171,7 +171,7 @@ impl Writer<'_> {
             let access = crash.access.map_or_else(String::new, |access| format!(" ({access})"));
             let place =
                 self.report.image_at(address).map_or_else(String::new, |image| format!(", in {}", image.name()));
-            // arm64: the top byte of a pointer is no part of the address.
+            // arm64: a pointer's top byte is not part of the address.
             let pointer = crash.signal.as_ref().and_then(|signal| signal.address);
             let tagged = pointer.filter(|pointer| *pointer != address && pointer.0 << 8 == address.0 << 8);
             let tag = tagged
@@ -186,7 +186,7 @@ impl Writer<'_> {
                 (lasted, false) => format!("for {} at least", duration(lasted.as_nanos() as u64)),
             };
             let end = if crash.has(CrashFlag::NotFatal) { "" } else { ", until the process was ended" };
-            // The system's own account of a hang does not say how long it was.
+            // The system's own report of a hang doesn't contain its duration.
             let how_long =
                 if hang.lasted_ns == 0 && hang.duration_ns.is_none() { String::new() } else { format!(" {how_long}") };
             self.field("Hang", fatal, &format!("the thread did not answer{how_long}{end}"))?;
@@ -257,11 +257,11 @@ impl Writer<'_> {
         self.frames_of_exception(&exception.frames, &exception.skipped)
     }
 
-    /// What is said of the thread that the report is of.
+    /// Returns the verb for the thread that the report is about.
     fn what_it_did(&self) -> &'static str {
         match &self.report.crash {
             Some(crash) if crash.monitor == Monitor::HANG => " hung",
-            // A signal that a handler repaired is a crash all the same.
+            // A signal is a crash even if a handler repaired the fault.
             Some(crash) if crash.has(CrashFlag::NotFatal) && crash.signal.is_none() && crash.mach.is_none() => {
                 " reported"
             }
@@ -418,29 +418,29 @@ impl Writer<'_> {
     }
 }
 
-/// `1 frame`, `2 frames`.
+/// Returns a number with its noun: `1 frame`, `2 frames`.
 pub(super) fn count(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// What is not empty, with spaces between.
+/// Joins the parts that are not empty with spaces.
 fn joined(parts: &[String]) -> String {
     parts.iter().filter(|part| !part.is_empty()).map(String::as_str).collect::<Vec<_>>().join(" ")
 }
 
-/// A system call's name with its number, or that alone.
+/// Returns a system call's name and number, or only the number.
 fn system_call(name: Option<&str>, number: i64) -> String {
     name.map_or_else(|| number.to_string(), |name| format!("{name} ({number})"))
 }
 
-/// A thread's number, name and role.
+/// Returns a thread's id, name and role.
 fn thread_name(thread: &Thread) -> String {
     let name = thread.name.as_ref().map_or_else(String::new, |name| format!(" \"{name}\""));
     let main = if thread.main { " (main)" } else { "" };
     format!("{}{name}{main}", thread.tid)
 }
 
-/// A duration in the unit in which it is easily read.
+/// Formats a duration in a readable unit.
 fn duration(ns: u64) -> String {
     let duration = Duration::from_nanos(ns);
     if duration < Duration::from_secs(100) {

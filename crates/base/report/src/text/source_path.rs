@@ -1,11 +1,14 @@
-//! Source paths and function names as people read them: without what is the same on each line or says where a build machine keeps things.
+//! Shortens source paths and function names for people.
+//!
+//! The parts that are the same on each line, or that describe a build machine's directories, are
+//! removed.
 
 use std::borrow::Cow;
 
-/// The components of a path that are shown of one that is not known to be of anything, from its end.
+/// Number of last components shown for a path of unknown origin.
 const SHOWN: usize = 4;
 
-/// The path of a source file, shortened for people.
+/// Shortens the path of a source file for people.
 ///
 /// | the path | what is shown |
 /// |---|---|
@@ -43,8 +46,10 @@ fn after<'p>(path: &'p str, part: &str) -> Option<&'p str> {
     path.find(part).map(|start| &path[start + part.len()..])
 }
 
-/// The name of a function in at most `width` characters: where it is longer, first without what its angle brackets hold, then without the
-/// types of its arguments, then without its middle.
+/// Shortens the name of a function to at most `width` characters.
+///
+/// A longer name loses the contents of its angle brackets first, then the types of its arguments,
+/// then its middle.
 pub fn short_function(function: &str, width: usize) -> Cow<'_, str> {
     let fits = |name: &str| name.chars().count() <= width;
     if fits(function) {
@@ -65,8 +70,10 @@ pub fn short_function(function: &str, width: usize) -> Cow<'_, str> {
     Cow::Owned(characters[..head.min(from)].iter().chain(&['…']).chain(&characters[from..]).collect())
 }
 
-/// The name with `…` for what stands between brackets. Those that a name begins with say whose it is (`<T as Trait>::f`), and what
-/// only looks like a bracket (`operator<`, `->`) is left as it is.
+/// Replaces the contents of brackets with `…`.
+///
+/// Brackets at the start of a name identify its owner (`<T as Trait>::f`) and are kept, as is
+/// `operator<`.
 fn without_nested(name: &str, open: char, close: char) -> String {
     let mut short = String::new();
     let mut depth = 0_usize;
