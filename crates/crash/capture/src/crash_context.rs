@@ -9,7 +9,7 @@ use coroner_report::wire::{Access, Exception, ExtraRegister, Hang, Mach, Monitor
 
 use coroner_process::threads::wall_now;
 
-/// What happens to the process after the report.
+/// The process's fate after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// The process dies of the exception.
@@ -21,7 +21,7 @@ pub enum Ending {
     NonFatal,
 }
 
-/// Which threads' stacks a report contains.
+/// The threads whose stacks a report contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
     /// The threads that Coroner was installed to report.
@@ -40,7 +40,7 @@ pub(crate) struct Uncaught<'a> {
     pub threads: Threads,
 }
 
-/// What was reported of a crash.
+/// Outcome of reporting a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reported {
     /// This crash has its own report. The value is the number of the crash record in the run state,
@@ -48,11 +48,11 @@ pub(crate) enum Reported {
     Here(u64),
     /// Another thread's report contains the crash.
     Elsewhere,
-    /// There is no report of the crash.
+    /// The crash has no report.
     Not,
 }
 
-/// What happens after a report.
+/// The step after a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// The process dies: the other threads stay stopped and the lock stays owned.
@@ -113,7 +113,7 @@ pub(crate) struct CrashContext {
     pub tid: Tid,
     /// The thread's registers; none for a hung thread, since it has yet to be stopped.
     pub registers: Registers,
-    /// What the processor reported about the fault, as registers; only the first `extra_count` are
+    /// The processor's description of the fault, as registers; only the first `extra_count` are
     /// valid.
     pub extra: [(ExtraRegister, u64); 3],
     pub extra_count: usize,
@@ -121,7 +121,7 @@ pub(crate) struct CrashContext {
     pub shadow_stack: u64,
     /// Fault address (avma).
     pub address: Option<u64>,
-    /// How the instruction accessed the address, if the processor reports it.
+    /// Kind of the instruction's access to the address, if the processor reports it.
     pub access: Option<Access>,
     /// Whether an instruction of the thread accessed memory that it may not access.
     pub is_memory_fault: bool,
@@ -132,8 +132,8 @@ pub(crate) struct CrashContext {
 }
 
 impl CrashContext {
-    /// Creates the context from what the kernel passed to a signal handler: the thread's state is
-    /// `machine`, the time is `time_ns`.
+    /// Creates the context from a signal handler's arguments: the thread's state is `machine`, the
+    /// time is `time_ns`.
     pub(crate) fn of_signal(info: &SignalInfo, machine: &Context, (pid, tid): (i32, Tid), time_ns: u64) -> Self {
         let (fault, is_fault) = (machine.fault(), info.is_fault());
         let is_memory_fault = is_fault && matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
@@ -213,12 +213,12 @@ impl CrashContext {
         }
     }
 
-    /// Returns what happens to the process after the report.
+    /// Returns the process's fate after the report.
     pub(crate) fn ending(&self) -> Ending {
         self.uncaught.map_or(Ending::Fatal, |uncaught| uncaught.ending)
     }
 
-    /// Returns what the processor reported about the fault.
+    /// Returns the processor's description of the fault.
     pub(crate) fn extra(&self) -> &[(ExtraRegister, u64)] {
         self.extra.get(..self.extra_count).unwrap_or_default()
     }
@@ -275,7 +275,7 @@ pub(crate) fn address_of(info: &SignalInfo) -> Option<u64> {
 /// Number of valid entries in [`extra`]. Linux provides no exception number on arm64.
 pub(crate) const EXTRA: usize = if cfg!(all(target_arch = "aarch64", not(target_vendor = "apple"))) { 2 } else { 3 };
 
-/// Returns what the processor reported about a fault, as registers.
+/// Returns the processor's description of a fault, as registers.
 pub(crate) fn extra(machine: &Context) -> [(ExtraRegister, u64); 3] {
     let fault = machine.fault();
     #[cfg(target_arch = "x86_64")]

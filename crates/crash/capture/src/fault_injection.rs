@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use coroner_process::syscall::{Errno, Result};
 use coroner_report::wire::SectionKind;
 
-/// How a section fails.
+/// Kind of a section's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Failure {
@@ -46,7 +46,8 @@ pub(crate) fn here(section: SectionKind) {
     }
     if HOW.load(Ordering::SeqCst) == Failure::Fault as u32 {
         #[cfg(miri)]
-        // SAFETY: the fake kernel of `src/miri` calls the handler of SIGSEGV, and unwinds to the end of the section.
+        // SAFETY: the fake kernel of `src/miri` calls the handler of SIGSEGV, and unwinds to the
+        // end of the section.
         unsafe {
             unsafe extern "C-unwind" {
                 fn coroner_test_fault(address: u64);

@@ -12,7 +12,7 @@ pub(crate) fn ignores(info: &SignalInfo) -> bool {
     previous_handler::of(info.signo).handler == libc::SIG_IGN && !info.is_fault()
 }
 
-/// What remains to be done after the handlers have run.
+/// The step that remains after the handlers have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The signal was ignored, or its handler dealt with it: the thread continues.

@@ -139,7 +139,8 @@ fn make_owned(
     // above that.
     files.guard_state();
     let id = files.id;
-    // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run state's words are used.
+    // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run
+    // state's words are used.
     let words = unsafe { words_of_mapping(files.state_address as *mut u8, files.state_size) };
     let identity = ProcessIdentity::in_this_boot(pid);
     let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());

@@ -29,7 +29,7 @@ pub(crate) struct CurrentRun {
     pub files: RunFiles,
     /// ID of the process that created the run; a child made by fork or vfork has a different ID.
     pub pid: i32,
-    /// The same process's identity, as the run state stores it.
+    /// Identity of the process that created the run, as the run state stores it.
     #[cfg(not(target_vendor = "apple"))]
     pub identity: ProcessIdentity,
     /// When the app began to run with this install, in nanoseconds of the monotonic clock.

@@ -21,7 +21,7 @@ struct Slot {
     mask: AtomicU64,
 }
 
-/// Which of the handlers that aren't Coroner's is called.
+/// Selects one of the handlers that aren't Coroner's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// The handler that had the signal last.
@@ -37,7 +37,7 @@ pub(crate) enum Asked {
 /// delivered after the handler has returned. On Linux it is a rarely used real-time signal.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) const MARKER: i32 = 61;
-/// The same for Darwin: the signal of a terminal's status key, ignored by default; no crash handler
+/// The same on Darwin: the signal of a terminal's status key, ignored by default; no crash handler
 /// needs it.
 #[cfg(target_vendor = "apple")]
 pub(crate) const MARKER: i32 = libc::SIGINFO;
@@ -150,15 +150,16 @@ pub(crate) unsafe fn call(info: &mut SignalInfo, context: &mut SignalContext, as
     // The marker identifies a signal that arrives while the handler runs as coming from it, see
     // `running_handlers`.
     let before = block_exactly(mask | bit(MARKER));
-    // SAFETY: the app installed this function as a handler of this signal. One that takes only the number gets two more
-    // arguments, which both calling conventions allow.
+    // SAFETY: the app installed this function as a handler of this signal. One that takes only the
+    // number gets two more arguments, which both calling conventions allow.
     let handler: unsafe extern "C" fn(i32, *mut SignalInfo, *mut SignalContext) =
         unsafe { core::mem::transmute(action.handler as *const ()) };
     // Coroner's handler requests tagged addresses from the kernel; a handler that did not gets no
     // tags.
     #[cfg(not(target_vendor = "apple"))]
     let tagged = (!action.has(EXPOSE_TAGS)).then(|| info.hide_tag());
-    // SAFETY: it is called as the kernel would have, on the same stack rules and with the same mask.
+    // SAFETY: it is called as the kernel would have, on the same stack rules and with the same
+    // mask.
     unsafe { handler(signal, info, context) };
     #[cfg(not(target_vendor = "apple"))]
     if let Some(address) = tagged {

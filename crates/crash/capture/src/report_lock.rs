@@ -51,7 +51,7 @@ pub(crate) enum Claim {
     TakenByOtherProcess,
 }
 
-/// How a wait ended.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitEnd {
     Released,

@@ -97,8 +97,8 @@ pub(crate) fn is_asked_first(
 fn is_stack_guard(fault: &Fault, kind: HandlerKind) -> bool {
     /// `SEGV_ACCERR`, asm-generic/siginfo.h and sys/signal.h.
     const PROTECTED: i32 = 2;
-    /// How far from the stack pointer a function touches its frame, in bytes: larger frames are
-    /// touched page by page.
+    /// Maximum distance from the stack pointer, in bytes, at which a function first touches its
+    /// frame: larger frames are touched page by page.
     const NEAR: u64 = 1 << 16;
     kind == HandlerKind::Runtime
         && (fault.signal, fault.code) == (libc::SIGSEGV, PROTECTED)
@@ -108,7 +108,7 @@ fn is_stack_guard(fault: &Fault, kind: HandlerKind) -> bool {
 /// Whether the instruction at `pc`, executed with stack pointer `sp`, belongs to the runtime whose
 /// handler is at that address.
 fn is_of_runtime(pc: u64, sp: u64, kind: HandlerKind, handler: u64) -> bool {
-    /// Where Go creates its heap and the goroutines' stacks, and where no other memory is mapped
+    /// Range in which Go creates its heap and the goroutines' stacks, and no other memory is mapped
     /// unless requested (runtime/malloc.go, `mallocinit`): from `0x00c0 << 32`.
     const GO_HEAP: core::ops::Range<u64> = 0xc0 << 32..0xe0 << 32;
     let image = match loaded_image::holder_of(pc) {

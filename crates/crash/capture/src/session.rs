@@ -171,8 +171,8 @@ impl<'c> CrashSession<'c> {
 }
 
 #[cfg(not(target_vendor = "apple"))]
-/// How long the other threads stay stopped, and the lock owned, while the app's handler runs: 100
-/// ms.
+/// Time in nanoseconds that the other threads stay stopped, and the lock owned, while the app's
+/// handler runs.
 const FORWARDING_NS: u64 = 100_000_000;
 
 #[cfg(not(target_vendor = "apple"))]

@@ -11,13 +11,14 @@ use crate::session::memory;
 /// (Larger frames are probed page by page by compilers that handle stack overflows at all.)
 const FRAME: u64 = 1 << 20;
 
-/// How far above the stack pointer a frame that does not fit is first used, in bytes.
+/// Maximum distance above the stack pointer, in bytes, of the first access to a frame that does not
+/// fit.
 const ABOVE: u64 = 64 << 10;
 
-/// How far below the stack pointer a function uses its stack, in bytes: by a call or a push, in the
-/// red zone (x86_64: 128 bytes), by a pair of arm64's registers with the move of the stack pointer
-/// (1,024 bytes at most). Memory further below belongs to something else: a buffer next to a small
-/// stack that is overrun or used too late.
+/// Maximum distance below the stack pointer, in bytes, at which a function uses its stack: by a
+/// call or a push, in the red zone (x86_64: 128 bytes), by a pair of arm64's registers with the
+/// move of the stack pointer (1,024 bytes at most). Memory further below belongs to something else:
+/// a buffer next to a small stack that is overrun or used too late.
 const BELOW: u64 = if cfg!(target_arch = "x86_64") { 128 } else { 1024 };
 
 /// Bytes that the kernel keeps free below a stack that grows: `stack_guard_gap`, 256 pages by

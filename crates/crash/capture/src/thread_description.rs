@@ -9,7 +9,7 @@ use coroner_unwind::SwiftAsync;
 #[cfg(target_vendor = "apple")]
 use crate::darwin::dispatch_queue::QueueName;
 
-/// What the system reports about a thread. The default is empty.
+/// The system's description of a thread. The default is empty.
 #[derive(Default)]
 pub(crate) struct Description {
     pub name: Option<ThreadName>,

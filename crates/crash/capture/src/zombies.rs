@@ -60,7 +60,8 @@ pub struct Runtime {
     pub isa_mask: u64,
     /// Address of the first byte of `objc_msgSend`, and of the first byte after it; 0 if unknown.
     pub message_send: (u64, u64),
-    /// The same for `objc_msgSend_stret`, which has the receiver as its second argument (x86_64).
+    /// Like `message_send`, for `objc_msgSend_stret`, which has the receiver as its second argument
+    /// (x86_64).
     pub message_send_stret: (u64, u64),
 }
 

@@ -25,7 +25,7 @@ const LEFT: u32 = 5;
 struct Place {
     state: AtomicU32,
     context: UnsafeCell<Option<CrashContext>>,
-    /// What was reported of the crash, see [`Reported::as_word`].
+    /// Outcome of reporting the crash, see [`Reported::as_word`].
     reported: AtomicU64,
 }
 

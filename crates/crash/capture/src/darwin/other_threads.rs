@@ -48,7 +48,8 @@ impl OtherThreads {
     /// provides no list.
     pub(crate) fn begin(installed: &'static Installed, context: &CrashContext) -> Option<OtherThreads> {
         let platform = &installed.platform;
-        // SAFETY: the caller's session owns the report lock, and has at most one value of this type.
+        // SAFETY: the caller's session owns the report lock, and has at most one value of this
+        // type.
         let table = unsafe { &mut *platform.threads };
         table.count = 0;
         let mut lists = [const { None }; ROUNDS];

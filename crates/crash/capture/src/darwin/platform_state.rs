@@ -26,8 +26,8 @@ pub(crate) enum Waiting {
     HandedOver { place: u32, reply: Reply },
 }
 
-/// How long after a crash was passed on, in nanoseconds, a signal of its thread is still the same
-/// death: a handler that Coroner does not see may run in between and abort.
+/// Time after passing a crash on, in nanoseconds, during which a signal of its thread is still the
+/// same death: a handler that Coroner does not see may run in between and abort.
 const SAME_DEATH_NS: u64 = 5_000_000_000;
 
 /// Maximum number of exceptions passed on: as many as one report can be about, and some more.

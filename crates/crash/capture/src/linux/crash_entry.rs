@@ -113,7 +113,8 @@ pub(crate) fn report(
     // Nothing comes between leaving this stack and naming another one for signals: a signal in
     // between would be handled from the top of the alternate stack, over the context of the crash.
     let mask = block_exactly(u64::MAX);
-    // SAFETY: the lock makes this thread the stack's only user; `on_report_stack` takes an `Entering` and does not unwind.
+    // SAFETY: the lock makes this thread the stack's only user; `on_report_stack` takes an
+    // `Entering` and does not unwind.
     unsafe { installed.platform.stack.call(on_report_stack, (&raw mut entering).cast()) };
     // Not before: the next owner writes its report on the same stack.
     match entering.owner.take() {

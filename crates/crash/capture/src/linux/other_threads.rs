@@ -13,7 +13,7 @@ use crate::crash_context::{CrashContext, Ending};
 use crate::installed::Installed;
 use crate::thread_description::{Description, main_flag};
 
-/// How long other threads may not respond before they are traced, in nanoseconds: longer than a
+/// Time in nanoseconds that other threads have to respond before they are traced: longer than a
 /// busy machine takes to run a thread once.
 const GRACE_NS: u64 = 30_000_000;
 /// Maximum time to wait for the other threads, in nanoseconds.

@@ -43,7 +43,8 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
         process::exit(128 + signal);
     }
     let tid = this_thread();
-    // SAFETY: the kernel reads one siginfo. Async-signal-safe: one system call. A process may send itself any siginfo.
+    // SAFETY: the kernel reads one siginfo. Async-signal-safe: one system call. A process may send
+    // itself any siginfo.
     let queued = unsafe { syscall!(libc::SYS_rt_tgsigqueueinfo, pid, tid, signal, core::ptr::from_ref(info)) };
     if queued.is_err() {
         // SAFETY: no memory is touched. Async-signal-safe: one system call.

@@ -1,13 +1,15 @@
-//! A kernel in the place of Linux's, for Miri, which runs no system calls and no assembly.
+//! A replacement for the Linux kernel under Miri, which runs no system calls and no assembly.
 //!
-//! All of Coroner's system calls come here ([`coroner_system_call`]), as do the routines that are assembly elsewhere: Miri binds a
-//! foreign function to the definition that it finds in the program. Files and mappings are heap memory, so that Miri sees an access
-//! outside of a mapping, after its end, or beside another thread's. Clock, threads and futexes are Miri's own. A signal is a call of
-//! its handler: of a fault at once ([`fault`]), of one that was sent at the receiver's next system call. Where a handler sends a
-//! thread to the end of a guarded run, its frames are unwound.
+//! All of Coroner's system calls come here ([`coroner_system_call`]), as do the routines that are
+//! assembly elsewhere: Miri binds a foreign function to the definition that it finds in the
+//! program. Files and mappings are heap memory, so that Miri detects an access outside a mapping,
+//! after it was unmapped, or concurrent with another thread's. Clock, threads and futexes are
+//! Miri's own. A signal is a call of its handler: immediately for a fault ([`fault`]), at the
+//! receiver's next system call for a sent signal. If a handler sends a thread to the end of a
+//! guarded run, its frames are unwound.
 //!
-//! Limits: no fork, no timers, no seccomp, no tracing, no descriptor limits. The alternate stack is noted, and not used. A handler's
-//! frames are unwound where a real kernel drops them.
+//! Limits: no fork, no timers, no seccomp, no tracing, no descriptor limits. The alternate stack is
+//! recorded, but not used. A handler's frames are unwound where a real kernel drops them.
 
 extern crate std;
 
@@ -23,13 +25,13 @@ use coroner_process::context::{Context, SignalInfo, SignalStack};
 use coroner_process::registers::Registers;
 use coroner_process::signals::{SignalAction, bit};
 
-/// The process's id.
+/// ID of the process.
 pub(crate) const PID: i32 = 4000;
 
-/// Bytes of a page.
+/// Page size in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// Where a thread continues behind a guarded run.
+/// Address at which a thread continues after a guarded run.
 const LANDING: u64 = 0xfa4e_0000;
 
 /// A mapping.
@@ -37,7 +39,7 @@ struct Region {
     end: usize,
     permissions: &'static str,
     path: String,
-    /// The file whose bytes these are, until it is unmapped.
+    /// Path of the file that is mapped here, until it is unmapped.
     file: Option<String>,
 }
 
@@ -47,7 +49,7 @@ struct Node {
     is_directory: bool,
     inode: u64,
     bytes: Vec<u8>,
-    /// Where it is mapped, shared.
+    /// Address of the file's shared mapping.
     mapped: Option<usize>,
 }
 
@@ -61,7 +63,7 @@ struct Thread {
     mask: u64,
     pending: VecDeque<SignalInfo>,
     alternate: Option<SignalStack>,
-    /// Where its own code was when a signal that was sent interrupts it.
+    /// Registers that the thread has when a sent signal interrupts it.
     registers: Registers,
 }
 
@@ -79,7 +81,7 @@ struct Kernel {
 
 static KERNEL: Mutex<Option<Kernel>> = Mutex::new(None);
 
-/// The kernel, locked. No handler runs meanwhile.
+/// The kernel, locked. No handler runs while this is held.
 struct Locked(MutexGuard<'static, Option<Kernel>>);
 
 impl std::ops::Deref for Locked {
@@ -101,7 +103,7 @@ fn kernel() -> Locked {
     Locked(locked)
 }
 
-/// A thread's end takes it off the list.
+/// Removes a thread from the list when it ends.
 struct Ending(Cell<i32>);
 
 impl Drop for Ending {
@@ -114,7 +116,7 @@ std::thread_local! {
     static THIS: Ending = const { Ending(Cell::new(0)) };
 }
 
-/// The calling thread's id; 0 for one that is ending.
+/// Returns the calling thread's ID; 0 for one that is ending.
 pub(crate) fn this_thread() -> i32 {
     let mut tid = THIS.try_with(|this| this.0.get()).unwrap_or(-1);
     if tid == 0 {
@@ -126,18 +128,18 @@ pub(crate) fn this_thread() -> i32 {
     tid.max(0)
 }
 
-/// The calling thread is none of the process's until its next system call: it runs the test.
+/// Removes the calling thread, which runs the test, from the process until its next system call.
 pub(crate) fn leave_process() {
     THIS.with(|this| kernel().threads.remove(&this.0.replace(0)));
 }
 
-/// The registers that the calling thread has when a signal that was sent interrupts it.
+/// Sets the registers that the calling thread has when a sent signal interrupts it.
 pub(crate) fn set_registers(registers: Registers) {
     let tid = this_thread();
     kernel().threads.entry(tid).or_default().registers = registers;
 }
 
-/// What getauxval(3) returns from now on.
+/// Sets a value that getauxval(3) returns from now on.
 pub(crate) fn set_auxiliary(entry: u64, value: u64) {
     kernel().auxiliary.insert(entry, value);
 }
@@ -163,7 +165,7 @@ pub(crate) fn unmap(at: usize) {
         node.mapped = None;
     }
     drop(kernel);
-    // SAFETY: it was allocated so by `map`. What is still in use is what Miri is to find.
+    // SAFETY: it was allocated with this layout by `map`. Miri must find uses after this.
     unsafe { std::alloc::dealloc(std::ptr::with_exposed_provenance_mut(at), layout(size)) };
 }
 
@@ -179,13 +181,13 @@ fn copy_of(at: usize, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Writes plain data to where the program asked for it.
+/// Writes plain data to an address that the program passed.
 fn put<T>(at: usize, value: T) {
-    // SAFETY: the program asked for it; Miri sees whether it may.
+    // SAFETY: the program passed the address; Miri checks the access.
     unsafe { std::ptr::with_exposed_provenance_mut::<T>(at).write(value) };
 }
 
-/// Reads plain data that the program has passed.
+/// Reads plain data from an address that the program passed.
 fn get<T: Copy>(at: usize) -> T {
     // SAFETY: as in `put`.
     unsafe { std::ptr::with_exposed_provenance::<T>(at).read() }
@@ -196,24 +198,24 @@ fn put_bytes(at: usize, bytes: &[u8]) {
     unsafe { std::ptr::with_exposed_provenance_mut::<u8>(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-/// The bytes of a file, `None` if there is none.
+/// Returns a file's bytes, or `None` if it doesn't exist.
 pub(crate) fn read_file(path: &str) -> Option<Vec<u8>> {
     let kernel = kernel();
     let node = kernel.nodes.get(path).filter(|node| !node.is_directory)?;
     Some(node.mapped.map_or_else(|| node.bytes.clone(), |at| copy_of(at, node.bytes.len())))
 }
 
-/// How a fault ended.
+/// Result of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultEnd {
-    /// The process dies of it.
+    /// The process dies of the fault.
     Died,
     /// The thread continues at that address.
     Continues(u64),
 }
 
-/// An instruction of the calling thread faults with these registers: the kernel calls the handler, and again as long as it returns
-/// to the same instruction.
+/// Simulates a fault of an instruction of the calling thread with these registers: the kernel calls
+/// the handler, and again as long as it returns to the same instruction.
 pub(crate) fn fault(signal: i32, code: i32, address: u64, registers: &Registers) -> FaultEnd {
     let tid = this_thread();
     for _ in 0..8 {
@@ -238,7 +240,7 @@ pub(crate) fn fault(signal: i32, code: i32, address: u64, registers: &Registers)
     panic!("a fault without end");
 }
 
-/// Calls a handler as the kernel does.
+/// Calls a handler like the kernel.
 fn handle(tid: i32, action: &SignalAction, mut info: SignalInfo, registers: &Registers, mask: u64) -> Context {
     let signal = info.signo;
     let alternate = {
@@ -259,7 +261,7 @@ fn handle(tid: i32, action: &SignalAction, mut info: SignalInfo, registers: &Reg
     context
 }
 
-/// Delivers what was sent to the calling thread and it does not block.
+/// Delivers the signals that were sent to the calling thread and that it does not block.
 fn deliver() {
     let tid = this_thread();
     loop {
@@ -278,17 +280,18 @@ fn deliver() {
     }
 }
 
-/// A place in the program where a thread may be interrupted.
+/// Marks a place in the program where a thread may be interrupted.
 pub(crate) fn pause() {
-    // Some steps of the others: of Miri's time it is 10 milliseconds.
+    // Some steps of the other threads: 10 milliseconds of Miri's time.
     std::thread::sleep(std::time::Duration::from_millis(10));
     deliver();
 }
 
-/// What unwinds to a guarded run.
+/// Panic payload that unwinds to a guarded run.
 struct Landing(u64);
 
-/// See `coroner_process::guarded_run`: the point's words are the stack pointer inside the run, and where it continues.
+/// Replaces the routine of `coroner_process::guarded_run`: the point's words are the stack pointer
+/// inside the run, and the address at which it continues.
 #[unsafe(no_mangle)]
 extern "C" fn coroner_guarded_run(
     point: *const [u64; 2],
@@ -341,7 +344,7 @@ extern "C-unwind" fn coroner_test_fault(address: u64) {
     fault(libc::SIGSEGV, 1, address, &Registers { pc: 0x1000, ..Registers::default() });
 }
 
-// What Coroner asks the C library for at install.
+// Functions of the C library that Coroner calls at install.
 
 type Handler = Option<unsafe extern "C" fn()>;
 
@@ -385,7 +388,7 @@ extern "C" fn sigaction(signal: i32, action: *const libc::sigaction, before: *mu
     0
 }
 
-/// Every system call of Coroner's: the result, or the negated error number.
+/// Runs each of Coroner's system calls; returns the result, or the negated error number.
 #[unsafe(no_mangle)]
 extern "C-unwind" fn coroner_system_call(number: i64, arguments: &[usize; 6]) -> isize {
     let result = match number {
@@ -407,7 +410,8 @@ extern "C-unwind" fn coroner_system_call(number: i64, arguments: &[usize; 6]) ->
 /// A result, or an error number.
 type Answer = Result<usize, i32>;
 
-/// Miri's own futex. Other operations only ask whether a word can be accessed.
+/// Runs a futex call on Miri's own futex. Other operations only check whether a word can be
+/// accessed.
 fn futex([word, operation, value, timeout, second, _]: [usize; 6]) -> Answer {
     let operation = operation as i32 & !libc::FUTEX_PRIVATE_FLAG;
     let is_there = |word: usize| kernel().read(word, 4).is_some();
@@ -444,7 +448,8 @@ fn futex([word, operation, value, timeout, second, _]: [usize; 6]) -> Answer {
     usize::try_from(result).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL))
 }
 
-/// How much slower time goes than for Miri, which takes a step of the program for 5 microseconds.
+/// Factor by which time passes more slowly than for Miri, which counts a step of the program as 5
+/// microseconds.
 const SLOWER: u64 = 20;
 
 fn now() -> u64 {
@@ -454,7 +459,7 @@ fn now() -> u64 {
     (time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64) / SLOWER
 }
 
-/// The calls that nobody waits in.
+/// Runs the calls that never wait.
 fn call(number: i64, arguments: [usize; 6]) -> Answer {
     let tid = this_thread();
     let [first, second, third, fourth, fifth, _] = arguments;
@@ -462,7 +467,7 @@ fn call(number: i64, arguments: [usize; 6]) -> Answer {
         libc::SYS_getpid | libc::SYS_getppid => return Ok(PID as usize),
         libc::SYS_gettid => return Ok(tid as usize),
         libc::SYS_clock_gettime => {
-            /// The epoch's time when this began.
+            /// Wall clock time at the start, in seconds since the Unix epoch.
             const BEGAN: u64 = 1_800_000_000;
             let offset = if first as i32 == libc::CLOCK_REALTIME { BEGAN } else { 0 };
             let now = now();
@@ -562,10 +567,10 @@ fn call(number: i64, arguments: [usize; 6]) -> Answer {
     }
 }
 
-/// The path of the program.
+/// Path of the program.
 pub(crate) const PROGRAM: &str = "/fake/program";
 
-/// A NUL-terminated string of the program's.
+/// Returns a NUL-terminated string of the program.
 fn text(at: usize) -> String {
     // SAFETY: the caller's string.
     let text = unsafe { std::ffi::CStr::from_ptr(std::ptr::with_exposed_provenance(at)) };
@@ -573,7 +578,7 @@ fn text(at: usize) -> String {
 }
 
 impl Kernel {
-    /// The bytes at an address, if all of them are mapped and readable.
+    /// Returns the bytes at an address, if all of them are mapped and readable.
     fn read(&self, address: usize, length: usize) -> Option<Vec<u8>> {
         let (_, region) = self.regions.range(..=address).next_back()?;
         let is_there = address.checked_add(length)? <= region.end && region.permissions.starts_with('r');
@@ -585,7 +590,7 @@ impl Kernel {
         (self.random >> 56) as u8
     }
 
-    /// The calls that are about files.
+    /// Runs the file system calls.
     fn file_call(&mut self, number: i64, [first, second, third, fourth, ..]: [usize; 6]) -> Answer {
         /// `fstat` and `ftruncate` of x86_64, which libc lacks for Android.
         const FSTAT: i64 = 5;
@@ -705,7 +710,7 @@ impl Kernel {
         }
     }
 
-    /// What the kernel says of the process.
+    /// Returns the content of a /proc file.
     fn proc_file(&self, path: &str) -> Option<Vec<u8>> {
         match path {
             "/proc/self/maps" => {
@@ -732,7 +737,7 @@ impl Kernel {
         }
     }
 
-    /// The fresh mapping `at` becomes the file's.
+    /// Makes the fresh mapping `at` the file's mapping.
     fn map_file(&mut self, descriptor: i32, at: usize) -> Answer {
         let path = self.descriptors.get(&descriptor).ok_or(libc::EBADF)?.path.clone();
         let node = self.nodes.get_mut(&path).ok_or(libc::ENODEV)?;

@@ -1,4 +1,5 @@
-//! A program and a library in memory, as a dynamic linker leaves them, and stacks with frames in them.
+//! A fake process: a program and a library in memory, as a dynamic linker leaves them, and stacks
+//! with frames.
 
 extern crate std;
 
@@ -10,21 +11,21 @@ use coroner_process::registers::Registers;
 
 use super::fake_kernel::{PAGE, map, set_auxiliary};
 
-/// An address at which nothing is.
+/// An unmapped address.
 pub(crate) const FAULT_ADDRESS: u64 = 0x18;
 
-/// Where an image's code is, its build id's note, its dynamic section.
+/// Offsets of an image's code, of its build ID note, and of its dynamic section.
 const TEXT: usize = PAGE;
 const NOTE: usize = 0x300;
 const DYNAMIC: usize = 0x400;
 
-/// See the module.
+/// The fake process. See the module.
 pub(crate) struct Process {
     program: usize,
     library: usize,
 }
 
-/// The process, made once.
+/// Returns the process, which is created once.
 pub(crate) fn process() -> &'static Process {
     static PROCESS: OnceLock<Process> = OnceLock::new();
     PROCESS.get_or_init(Process::new)
@@ -32,7 +33,7 @@ pub(crate) fn process() -> &'static Process {
 
 fn put(at: usize, words: &[u64]) {
     let to = std::ptr::with_exposed_provenance_mut::<u64>(at);
-    // SAFETY: a mapping of this process's own, with room for them.
+    // SAFETY: this process's own mapping, with room for them.
     unsafe { to.copy_from_nonoverlapping(words.as_ptr(), words.len()) };
 }
 
@@ -54,12 +55,13 @@ impl Process {
             set_auxiliary(entry, value as u64);
         }
         set_auxiliary(libc::AT_PAGESZ, PAGE as u64);
-        // The dynamic linker's headers can't be read: it is no image, at any refresh.
+        // The dynamic linker's headers can't be read: it is not listed as an image, at any refresh.
         set_auxiliary(libc::AT_BASE, 0x10);
         Process { program, library }
     }
 
-    /// A new stack, and the registers of a thread in the library, called from the program.
+    /// Creates a stack, and returns the registers of a thread in the library, called from the
+    /// program.
     pub(crate) fn thread(&self) -> Registers {
         let stack = map(4 * PAGE, "rw-p", "");
         let (sp, fp, end) = (stack + 2 * PAGE, stack + 2 * PAGE + 0x40, stack + 3 * PAGE);
@@ -71,7 +73,7 @@ impl Process {
     }
 }
 
-/// An image of two pages: its headers, and code.
+/// Maps an image of two pages: its headers, and code.
 fn image(path: &str, debug: usize) -> usize {
     let at = map(2 * PAGE, "r-xp", path);
     // Elf64_Ehdr: entry, headers at 64, section headers nowhere; 3 headers of 56 bytes.
@@ -84,10 +86,11 @@ fn image(path: &str, debug: usize) -> usize {
     put(at + 64, &header(PT_LOAD, PF_X | 4, 0, 2 * PAGE, PAGE as u64));
     put(at + 64 + 56, &header(PT_DYNAMIC, 4, DYNAMIC, 32, 8));
     put(at + 64 + 112, &header(PT_NOTE, 4, NOTE, 32, 4));
-    // The build id: 16 bytes, which say which image it is.
+    // The build ID: 16 bytes that identify the image.
     put(at + NOTE, &[4 | 16 << 32, 3 | u64::from(u32::from_le_bytes(*b"GNU\0")) << 32, path.len() as u64, !0]);
     put(at + DYNAMIC, &[21, debug as u64, 0, 0]);
-    // push rbp; mov rbp, rsp; nop …; call; and behind it: pop rbp; ret. Twice: where a thread is, and what called that.
+    // push rbp; mov rbp, rsp; nop …; call; and after it: pop rbp; ret. Twice: for the thread's
+    // current frame, and for its caller.
     let code = [[0x55, 0x48, 0x89, 0xe5, 0x90, 0x90, 0x90, 0x90], [0x90, 0x90, 0x90, 0xe8, 0, 0, 0, 0]];
     let code = [code[0], code[1], [0x5d, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc]].map(u64::from_le_bytes);
     put(at + TEXT + 0xf0, &code);

@@ -1,5 +1,6 @@
-//! The whole of crash time under Miri, from install to the report that the reader reads, on a fake kernel: every access of memory is
-//! checked against Rust's rules of aliasing, against the mappings' ends and lives, and for data races.
+//! Tests of the complete crash path under Miri, from install to reading the report, on a fake
+//! kernel: every memory access is checked against Rust's aliasing rules, against the mappings'
+//! bounds and lifetimes, and for data races.
 //!
 //! `cargo xtask miri` runs it.
 mod fake_kernel;
@@ -25,12 +26,12 @@ use crate::{InstallOptions, Run, install, uninstall};
 use fake_kernel::{FaultEnd, fault};
 use fake_process::{FAULT_ADDRESS, process};
 
-/// There is one install at a time.
+/// Serializes the tests: only one install can exist at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 const STORE: &str = "/store";
 
-/// Small: Miri looks at each atomic of a slice whenever a reference to the slice is made.
+/// Small limits: Miri checks each atomic of a slice whenever a reference to the slice is created.
 const SMALL: Limits = Limits {
     facts_bytes: 64,
     small_slots: 2,
@@ -41,7 +42,7 @@ const SMALL: Limits = Limits {
     breadcrumb_bytes: 32,
 };
 
-/// An install, which ends when this is dropped.
+/// An install that ends when this is dropped.
 struct Installed {
     run: Run,
     _alone: MutexGuard<'static, ()>,
@@ -52,7 +53,7 @@ impl Installed {
         Self::behind(SignalAction::DEFAULT)
     }
 
-    /// With a handler of the app's that was there before.
+    /// Installs over an existing handler of the app.
     fn behind(before: SignalAction) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         process();
@@ -75,7 +76,7 @@ impl Installed {
 
     fn report(&self, name: &str) -> Report {
         let mut bytes = fake_kernel::read_file(&self.path(name)).unwrap();
-        // The unused rest: the reader would look at each byte of it.
+        // The unused rest: the reader would check each byte of it.
         while bytes.ends_with(&[0; 64]) {
             bytes.truncate(bytes.len() - 64);
         }
@@ -89,12 +90,12 @@ impl Drop for Installed {
     }
 }
 
-/// The calling thread reads from [`FAULT_ADDRESS`].
+/// Simulates a read from [`FAULT_ADDRESS`] by the calling thread.
 fn crash() -> FaultEnd {
     fault(libc::SIGSEGV, 1, FAULT_ADDRESS, &process().thread())
 }
 
-/// Threads of the app that run until `ended`.
+/// Starts threads of the app that run until `ended` is set.
 fn begin_threads<'s>(scope: &'s Scope<'s, '_>, count: usize, ended: &'s AtomicBool) -> Vec<ScopedJoinHandle<'s, ()>> {
     let begun = std::sync::Arc::new(Barrier::new(count + 1));
     let threads = (0..count).map(|_| {
@@ -112,7 +113,7 @@ fn begin_threads<'s>(scope: &'s Scope<'s, '_>, count: usize, ended: &'s AtomicBo
     threads
 }
 
-/// A handler of the app's that repairs the fault: the thread continues behind the instruction.
+/// Signal handler of the app that repairs the fault: the thread continues after the instruction.
 extern "C" fn repair(_signal: i32, _info: *mut SignalInfo, context: *mut libc::c_void) {
     // SAFETY: a handler's third argument.
     let context = unsafe { Context::from_pointer(context) };
@@ -165,7 +166,7 @@ fn a_process_that_goes_on_and_crashes_again() {
     assert!(second.report("report").complete);
 }
 
-/// Where a thread continues after [`repair`].
+/// Returns the address at which a thread continues after [`repair`].
 fn pc_behind() -> u64 {
     process().thread().pc + 2
 }
@@ -207,7 +208,8 @@ fn two_threads_crash_at_once() {
     assert_eq!(concurrent + usize::from(has_own), 1);
 }
 
-/// What the app tells while it runs, by several threads at once, beside one that reads it and one that records a crash.
+/// Writes the run state from several threads at once, while one thread reads it and one records a
+/// crash.
 #[test]
 fn the_run_state_of_many_threads() {
     let limits = Limits { breadcrumbs: 2, breadcrumb_bytes: 64, ..SMALL };

@@ -14,8 +14,8 @@ use coroner_report::wire::{AddressKind, Exception, FoundBy, Frame, Language};
 
 use crate::report_lock::thread_word;
 
-/// How long after a panic an abort of its thread is attributed to it, in nanoseconds. Destructors
-/// run between them.
+/// Time after a panic, in nanoseconds, during which an abort of its thread is attributed to it.
+/// Destructors run between them.
 const RECENT_NS: u64 = 1_000_000_000;
 
 /// Number of threads whose last panic is kept: those that panicked last.

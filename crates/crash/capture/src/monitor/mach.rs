@@ -92,10 +92,10 @@ pub(crate) extern "C" fn primary(installed: *mut c_void) -> *mut c_void {
     }
 }
 
-/// How long, in milliseconds, the other threads stay stopped while the app's handler is called
-/// about a crash that is already reported. The process usually dies of it, and none of them must
-/// crash in between; but the handler may need them. This is also how long the kernel has to call an
-/// earlier holder of the exception ports before Coroner takes them again.
+/// Time in milliseconds that the other threads stay stopped while the app's handler is called about
+/// a crash that is already reported. The process usually dies of it, and none of them must crash in
+/// between; but the handler may need them. The kernel has the same time to call an earlier holder
+/// of the exception ports before Coroner takes them again.
 const FORWARDING_MS: u32 = 300;
 
 /// Handles an exception. Returns the other threads if the app's handler is called next.
@@ -208,9 +208,9 @@ fn answer_waiting(installed: &Installed) {
     }
 }
 
-/// How many times a thread returns with an exception that was passed on as a signal before the
-/// signal is unblocked. If another handler has the signal, it is never unblocked: that handler may
-/// have received it each time.
+/// Number of times that a thread may return with an exception that was passed on as a signal before
+/// the signal is unblocked. If another handler has the signal, it is never unblocked: that handler
+/// may have received it each time.
 const RETURNS: u32 = 8;
 
 /// Returns the values that distinguish an exception from another one of its thread.

@@ -4,7 +4,7 @@ use super::*;
 
 extern crate std;
 
-/// The highest process id that there can be, which is nobody's.
+/// Highest possible process ID, which no process has.
 const NOBODY: i32 = 0x3f_ffff;
 
 #[test]
@@ -23,7 +23,7 @@ fn one_owner_who_may_come_again_and_a_child_that_owns_its_own() {
     lock.release(owner);
     assert_eq!(lock.wait(before, soon()), WaitEnd::Released);
     assert!(matches!(lock.claim(pid, tid, true), Claim::Mine(_)));
-    // As a child made by vfork sees it.
+    // From the point of view of a child made by vfork.
     #[cfg(not(target_vendor = "apple"))]
     assert!(matches!(lock.claim(NOBODY, tid, false), Claim::TakenByOtherProcess));
     lock.forget_parent();

@@ -4,7 +4,7 @@ use coroner_process::exception_set::ExceptionSet;
 use coroner_process::signal_set::SignalSet;
 use coroner_report::run_state::Limits;
 
-/// What happens when a child made by fork or vfork crashes.
+/// Policy for crashes in a child made by fork or vfork.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ForkPolicy {
@@ -15,7 +15,8 @@ pub enum ForkPolicy {
     Silent,
 }
 
-/// Which threads get an alternate signal stack, without which a stack overflow can't be reported.
+/// Selects the threads that get an alternate signal stack, which is required to report a stack
+/// overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AlternateStacks {
@@ -47,9 +48,9 @@ pub struct InstallOptions {
     /// `coroner_capture::look_at_signals` finds it. That handler is called after the report, like
     /// one from before the install.
     pub reinstall_handlers: bool,
-    /// What happens with a crash in a child.
+    /// Policy for a crash in a child.
     pub fork: ForkPolicy,
-    /// Which threads get an alternate stack.
+    /// The threads that get an alternate stack.
     pub alternate_stacks: AlternateStacks,
     /// Whether all threads are captured, or only the crashed one.
     pub all_threads: bool,
@@ -60,7 +61,8 @@ pub struct InstallOptions {
     /// each other thread's, and 448 KiB of the others together. Overrides
     /// [`stack_memory`](Self::stack_memory); the reserved file is larger by 576 KiB.
     pub stack_memory_all: bool,
-    /// Whether names for the report's addresses are looked up in the process's own images, after everything else is written.
+    /// Whether names for the report's addresses are looked up in the process's own images, after
+    /// everything else is written.
     pub symbol_names: bool,
     /// Milliseconds after which a stuck handler is ended with what it has.
     pub deadline_ms: u32,

@@ -44,7 +44,8 @@ pub(crate) struct ReportFile {
 }
 
 impl ReportFile {
-    /// Maps the open file `descriptor`, new and empty, with `capacity` bytes of disk, and leaves the descriptor open.
+    /// Maps the open file `descriptor`, new and empty, with `capacity` bytes of disk, and leaves
+    /// the descriptor open.
     ///
     /// # Errors
     /// The kernel's error: `ENOSPC`, `EDQUOT` or `EFBIG` if the bytes are not available; `ENODEV`
@@ -102,8 +103,8 @@ impl ReportFile {
     /// Returns the last word of the mapping.
     pub(crate) fn last_word(&self) -> Option<&AtomicU32> {
         let at = self.capacity.checked_sub(size_of::<AtomicU32>())?;
-        // SAFETY: inside the mapping, aligned (its capacity is a multiple of the page size, or of four), and shared as atomics
-        // are.
+        // SAFETY: inside the mapping, aligned (its capacity is a multiple of the page size, or of
+        // four), and shared as atomics are.
         Some(unsafe { &*((self.address + at) as *const AtomicU32) })
     }
 
@@ -179,7 +180,8 @@ impl ReportWriter {
     /// cut would be read as one of this report.
     pub(crate) fn clear(&mut self, length: usize) {
         for at in 0..length.min(self.file.capacity) {
-            // SAFETY: inside the mapping, which is this writer's. Volatile: the compiler must not make it a call of memset.
+            // SAFETY: inside the mapping, which is this writer's. Volatile: the compiler must not
+            // make it a call of memset.
             unsafe { (self.file.address as *mut u8).add(at).write_volatile(0) };
         }
     }
@@ -230,7 +232,8 @@ impl ReportWriter {
 /// That many bytes at `to` must be writable, and nobody else's.
 unsafe fn copy_committing(to: *mut u8, bytes: &[u8]) {
     let Some((first, rest)) = bytes.split_first() else { return };
-    // SAFETY: by the contract. The two do not overlap: one is a buffer of the workspace, the other the file's mapping.
+    // SAFETY: by the contract. The two do not overlap: one is a buffer of the workspace, the other
+    // the file's mapping.
     unsafe {
         core::ptr::copy_nonoverlapping(rest.as_ptr(), to.add(1), rest.len());
         core::sync::atomic::fence(core::sync::atomic::Ordering::Release);

@@ -452,7 +452,8 @@ impl RunFiles {
             self.name_lock(&state);
             state.begin_again(limits, self.id, process).is_ok()
         });
-        // SAFETY: both are mappings of run states of one size; the parent's is this process's private copy.
+        // SAFETY: both are mappings of run states of one size; the parent's is this process's
+        // private copy.
         if !begun || unsafe { files::move_mapping(self.state_address, parent.state_address, self.state_size) }.is_err()
         {
             return false;
@@ -570,7 +571,8 @@ fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
 
 /// Returns a run's state if it is mapped.
 pub(crate) fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'static>> {
-    // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only the run state's words use it.
+    // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only
+    // the run state's words use it.
     let words = unsafe { words_of_mapping(run.state_address as *mut u8, run.state_size) };
     words.map(|words| RunState::reopen(words, limits))
 }

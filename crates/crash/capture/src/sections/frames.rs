@@ -15,7 +15,7 @@ use crate::workspace::frame_ring::{FrameRing, LAST_FRAMES};
 use crate::workspace::symbol_names::Addresses;
 use coroner_walk::{ImageList, LiveReader, StackReader, WalkImages};
 
-/// How much of a stack is kept, and how far it is walked.
+/// Limits for keeping and walking a stack's frames.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Depth {
     /// Number of innermost frames kept.

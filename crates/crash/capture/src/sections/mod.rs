@@ -29,7 +29,7 @@ use crate::session::{CrashSession, guarded};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SectionResult {
     Written,
-    /// There is nothing to write.
+    /// The section is empty.
     Empty,
     /// The file has no room for the section.
     NoRoom,
@@ -63,7 +63,8 @@ impl CrashSession<'_> {
         self.seal(kind, length)
     }
 
-    /// Seals and writes the payload of `length` bytes that was just encoded into the workspace's buffer.
+    /// Seals and writes the payload of `length` bytes that was just encoded into the workspace's
+    /// buffer.
     pub(crate) fn seal(&mut self, kind: SectionKind, length: usize) -> SectionResult {
         if self.report.section(&mut self.workspace.buffer, kind, length) {
             SectionResult::Written

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn all_zero_is_empty() {
     let workspace = Workspace::map().unwrap();
-    // SAFETY: made above, and nobody else's.
+    // SAFETY: created above, and used by nobody else.
     let workspace = unsafe { &*workspace };
     // Not `assert_eq!`: they are long.
     assert!(format!("{:?}", workspace.cache) == format!("{:?}", Box::new(RuleCache::new())));

@@ -3,7 +3,7 @@ extern crate std;
 use super::*;
 use coroner_process::memory::Unreadable;
 
-/// Words at addresses; texts are read from this process.
+/// Fake memory with words at addresses; texts are read from this process.
 struct Words(&'static [(u64, u64)]);
 
 impl Memory for Words {
@@ -31,7 +31,8 @@ fn an_object_is_remembered_with_its_class_until_another_is_there() {
     assert_eq!((class_at(0x7000_0000_0011), class_at(0), class_at(BUSY)), (None, None, None));
 }
 
-/// Two that have one place: the later one is remembered, and the earlier one is not taken for it.
+/// Two objects share one place: the later one is remembered, and the earlier one is not mistaken
+/// for it.
 #[test]
 fn objects_of_one_place_are_not_confused() {
     let first = 0x6000_0000_0000_u64;
@@ -44,7 +45,7 @@ fn objects_of_one_place_are_not_confused() {
     assert_eq!((class_at(first), class_at(second)), (None, Some(0x5008)));
 }
 
-/// Two threads that write one place: whoever reads meanwhile finds an address with its own class, or none.
+/// Two threads write one place: a concurrent reader finds an address with its own class, or none.
 #[test]
 fn an_address_never_stands_beside_the_class_of_another() {
     let first = 0x6100_0000_0000_u64;
@@ -85,7 +86,7 @@ fn what_is_at_an_address_now_is_an_object_only_by_a_chain_of_classes() {
     // Object, class, metaclass, root metaclass.
     let object: &[(u64, u64)] = &[(0x10, 0x0100_0000_0000_0101), (0x100, 0x200), (0x200, 0x300), (0x300, 0x300)];
     assert_eq!(class_now(&mut Words(object), 0x10), Some(0x100));
-    // A list of free blocks, and one that ends.
+    // A list of free blocks, and a list of a single one.
     assert_eq!(class_now(&mut Words(&[(0x10, 0x20), (0x20, 0x30), (0x30, 0x40), (0x40, 0)]), 0x10), None);
     assert_eq!(class_now(&mut Words(&[(0x10, 0)]), 0x10), None);
     assert_eq!(class_now(&mut Words(&[]), 0x10), None);

@@ -28,7 +28,8 @@ pub(super) fn handler() -> usize {
 /// arguments.
 pub(crate) unsafe extern "C" fn entry(_signal: i32, info: *mut SignalInfo, context: *mut libc::c_void) {
     let errno = Errno::last();
-    // SAFETY: the kernel's (or the chaining handler's) siginfo and ucontext, alive until this returns.
+    // SAFETY: the kernel's (or the chaining handler's) siginfo and ucontext, alive until this
+    // returns.
     let (info, context) = unsafe { (&mut *info, SignalContext::from_pointer(context)) };
     let ids = (process_id(), this_thread());
     if !guarded_call::recover(ids.0, ids.1, context.machine_mut()) {

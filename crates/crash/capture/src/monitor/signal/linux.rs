@@ -69,7 +69,8 @@ pub(crate) unsafe extern "C" fn entry(signal: i32, info: *mut SignalInfo, contex
     let here = 0_u8;
     let given = signal_frame::arguments(signal, info as u64, context as u64, &raw const here as u64);
     let Some((info, context)) = given else { return die_unseen(signal) };
-    // SAFETY: the kernel's (or the chaining handler's) siginfo and ucontext, alive until this returns.
+    // SAFETY: the kernel's (or the chaining handler's) siginfo and ucontext, alive until this
+    // returns.
     let (info, context) = unsafe { (&mut *(info as *mut SignalInfo), Context::from_pointer(context as *mut _)) };
     let faulted = matches!(info.signo, libc::SIGSEGV | libc::SIGBUS);
     if faulted && recover_guarded_load(context) {

@@ -48,7 +48,7 @@ pub(crate) fn install(signals: SignalSet, endings: SignalSet) -> Result<(), (i32
     taken_signals::take(signals, endings, system::handler())
 }
 
-/// What happens with a signal.
+/// Decision about a signal.
 enum Disposition {
     /// Nothing remains to be done: the signal is ignored, or the handler that has it now deals with
     /// it.
@@ -74,7 +74,7 @@ enum Subject {
     Unfinished(HandledCrash),
 }
 
-/// What a handler that was called first did with a crash.
+/// Result of a handler that was called first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     /// The handler dealt with the signal: it moved the thread, or returned as from a signal that

@@ -32,7 +32,7 @@ fn what_finds_no_room_is_counted() {
         addresses.note(&frame(0x40_0000 + number * 16, AddressKind::RETURN));
     }
     assert_eq!((addresses.used, addresses.dropped), (CAPACITY, 10));
-    // Those that are known are found all the same.
+    // Known addresses are still found.
     addresses.note(&frame(0x40_0000, AddressKind::RETURN));
     assert_eq!(addresses.dropped, 10);
 }
