@@ -1,11 +1,12 @@
-//! The kernel's handler of core dumps (`kernel.core_pattern`): a report of a process that just died.
+//! The kernel's handler of core dumps (`kernel.core_pattern`): reports a process that just crashed.
 //!
-//! The kernel starts the handler for each death and writes the core dump to its standard input (core(5), "Piping core dumps to a program"), or
-//! connects to a socket ([`serve`], Linux 6.17). Headers and notes are read from there; the stacks from `/proc/PID/mem`, since the process is there
-//! until the dump has been read, or else out of the dump. No core dump is kept.
+//! The kernel starts the handler for each crash and writes the core dump to its standard input
+//! (core(5), "Piping core dumps to a program"), or connects to a socket ([`serve`], Linux 6.17).
+//! Headers and notes are read from there. The stacks are read from `/proc/PID/mem`, because the
+//! process exists until the dump has been read, or else from the dump. No core dump is kept.
 //!
-//! What died is not trusted. As root the handler opens the memory and creates the user's folder; before it reads a byte of the dump it has
-//! given up root for good (`privileges`).
+//! The crashed process is not trusted. As root the handler opens the memory and creates the user's
+//! folder; before it reads a byte of the dump, it drops root permanently (`privileges`).
 
 mod privileges;
 mod socket;
@@ -22,25 +23,25 @@ use coroner_symbols::{Options, Symbolizer};
 
 pub use socket::{Death, NotRecorded, serve};
 
-/// Maximum number of reports that are made at once; more deaths than that are not recorded.
+/// Maximum number of reports made at the same time; further crashes are not recorded.
 const MAX_AT_ONCE: usize = 4;
 
-/// Why a death is not recorded.
+/// The reason for not recording a crash.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectError {
     /// A step failed.
     #[error("{doing}: {source}")]
     System {
-        /// What can't be done.
+        /// The failed step.
         doing: String,
         /// The system's error.
         source: io::Error,
     },
-    /// As many reports are being made as may be at once.
+    /// The maximum number of reports is already being made.
     #[error("{MAX_AT_ONCE} reports are being made: this death is not recorded")]
     Busy,
-    /// As many reports were made in the last minute as may be.
+    /// The maximum number of reports was made in the last minute.
     #[error("{0} reports were made in the last minute: this death is not recorded")]
     TooMany(usize),
     /// The user's folder belongs to another user, or is not a folder.
@@ -51,7 +52,7 @@ pub enum CollectError {
         /// The user.
         user: u32,
     },
-    /// Root could be regained after it was given up.
+    /// Root could be regained after it was dropped.
     #[error("can't give up root: it came back")]
     StillRoot,
     /// The core dump can't be read.
@@ -71,47 +72,49 @@ impl CollectError {
     }
 }
 
-/// A process that died, by the arguments of `kernel.core_pattern`.
+/// A crashed process, described by the arguments of `kernel.core_pattern`.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadProcess {
     /// `%P`
     pub pid: u32,
-    /// `%u`; by default that of this process.
+    /// `%u`; defaults to this process's user.
     pub user: Option<u32>,
-    /// `%g`; by default that of this process.
+    /// `%g`; defaults to this process's group.
     pub group: Option<u32>,
     /// `%t`, in seconds since 1970.
     pub time: Option<u64>,
-    /// `%d` is 1: its user may see its memory.
+    /// Whether `%d` is 1: the user is allowed to read the process's memory.
     pub is_dumpable: bool,
-    /// Standard input is a connection of the kernel's ([`serve`]) and not a pipe.
+    /// Whether standard input is a connection from the kernel ([`serve`]) rather than a pipe.
     pub is_connection: bool,
 }
 
-/// Where reports are kept, and how many.
+/// The location and the limits of the users' reports.
 #[derive(Clone, Copy, Debug)]
 pub struct UserStores<'a> {
-    /// The folder in which each user has one.
+    /// The folder that contains one folder per user.
     pub folder: &'a Path,
-    /// The folder for reports in a user's folder.
+    /// The name of the folder for reports in a user's folder.
     pub reports: &'a str,
-    /// Maximum number of reports of a user; the oldest are removed.
+    /// Maximum number of reports per user; the oldest are removed.
     pub keep: usize,
-    /// Maximum number of reports of a user in a minute; more are not made.
+    /// Maximum number of reports per user and minute; no more are made.
     pub per_minute: usize,
 }
 
-/// Whose report it is, and as whom it is made.
+/// The owner of a report, and the user that makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
-    /// The user whose folder it goes to.
+    /// The user whose folder the report goes to.
     of: u32,
     user: u32,
     group: u32,
 }
 
 impl Owner {
-    /// What a user may not read, because it ran as another or holds what was another's, is root's; and nothing is read as root.
+    /// Assigns a process that its user may not read to root, and never processes a dump as root.
+    ///
+    /// A user may not read a process that ran as another user or holds another user's data.
     fn new(user: u32, group: u32, is_dumpable: bool) -> Owner {
         const NOBODY: u32 = 65_534;
         match user {
@@ -122,20 +125,22 @@ impl Owner {
     }
 }
 
-/// The report of a process that died.
+/// The report of a crashed process.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Collected {
     /// The report, without stack memory.
     pub report: Report,
-    /// The user's folder for reports, which may not be there yet.
+    /// The user's folder for reports, which may not exist yet.
     pub folder: PathBuf,
-    /// Its place among the reports that are made at once, until this is dropped.
+    /// One of the slots for concurrent reports, held until this is dropped.
     _slot: File,
 }
 
-/// Makes the report of a process that died, out of the core dump at standard input. Before the dump is read, this process becomes the user for
-/// good, without any capability and with limits of time and memory.
+/// Makes the report of a crashed process from the core dump at standard input.
+///
+/// Before the dump is read, this process permanently becomes the user, without any capability and
+/// with limits on time and memory.
 ///
 /// # Errors
 /// See [`CollectError`].
@@ -147,7 +152,7 @@ pub fn collect(dead: &DeadProcess, stores: &UserStores<'_>) -> Result<Collected,
     let slot = user_store::slot(stores.folder)?;
     let folder = user_store::make(stores.folder, owner)?.join(stores.reports);
     let executable = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
-    // Only root may; others read what the dump has.
+    // Only root can open it; other users read the stacks from the dump.
     let memory = File::open(format!("/proc/{pid}/mem")).ok();
     privileges::give_up(owner)?;
 
@@ -159,7 +164,7 @@ pub fn collect(dead: &DeadProcess, stores: &UserStores<'_>) -> Result<Collected,
     let mut symbolizer = Symbolizer::new(Options::default());
     let read = read_core_stream(io::stdin().lock(), memory.as_ref(), time, &mut symbolizer);
     let mut report = read.map_err(|source| CollectError::Dump { pid, source })?;
-    // It may hold what users typed.
+    // Stack memory may contain user input.
     report.stack_memory.clear();
     let mut noted = Noted::default();
     noted.executable = executable.and_then(|path| path.into_os_string().into_string().ok());

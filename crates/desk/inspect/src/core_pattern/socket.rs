@@ -1,7 +1,9 @@
-//! The socket that the kernel connects to for each death.
+//! The socket that the kernel connects to for each crashed process.
 //!
-//! Source: Linux `include/uapi/linux/coredump.h` and `fs/coredump.c`. With `@@PATH` (6.17) the kernel says what it can do (`coredump_req`), is answered
-//! what to do (`coredump_ack`), and says whether that was understood (`coredump_mark`); with `@PATH` (6.16) it writes the core dump at once.
+//! Source: Linux `include/uapi/linux/coredump.h` and `fs/coredump.c`. With `@@PATH` (6.17) the
+//! kernel sends its features (`coredump_req`), receives the instructions (`coredump_ack`), and
+//! replies whether it accepted them (`coredump_mark`); with `@PATH` (6.16) it writes the core dump
+//! immediately.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -23,55 +25,57 @@ const REQUEST: usize = 16;
 const ACK: u32 = 16;
 /// `COREDUMP_MARK_REQACK`.
 const UNDERSTOOD: u32 = 0;
-/// Largest request of a later version.
+/// Size in bytes of the largest request of a later version.
 const LARGEST: u32 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A death that the kernel connected for.
+/// A crashed process for which the kernel connected.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Death {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// Its user.
+    /// The process's user.
     pub user: u32,
-    /// Its group.
+    /// The process's group.
     pub group: u32,
-    /// Whether its user may see its memory.
+    /// Whether the user is allowed to read the process's memory.
     pub is_dumpable: bool,
-    /// To be standard input of the process that calls [`collect`](super::collect).
+    /// Standard input for the process that calls [`collect`](super::collect).
     pub connection: UnixStream,
 }
 
-/// Why a death that the kernel connected for is not recorded.
+/// The reason for not recording a crashed process.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotRecorded {
-    /// As many reports are being made as may be at once.
+    /// The maximum number of reports is already being made.
     #[error("{MAX_AT_ONCE} reports are being made, so this death is not recorded")]
     Busy,
-    /// No process could be started for it.
+    /// A process for it could not be started.
     #[error("no report can be made: {0}")]
     NotStarted(io::Error),
 }
 
-/// Listens at a socket, which `kernel.core_pattern` names after `@@`, and calls `start` for each death, which starts a process for it. `lost` is
-/// given the process id of each death that is not recorded.
+/// Listens for crashed processes on the socket that `kernel.core_pattern` names after `@@`.
+///
+/// `start` is called for each crash and starts a process that makes the report. `lost` is called
+/// with the process id for each crash that is not recorded.
 ///
 /// # Errors
-/// If the socket can't be created, or accepts no connections any more.
+/// [`CollectError`] if the socket can't be created or no longer accepts connections.
 pub fn serve(
     path: &Path,
     start: impl Fn(Death) -> io::Result<Child>,
     lost: impl Fn(u32, NotRecorded),
 ) -> Result<Infallible, CollectError> {
     let cannot_listen = || CollectError::system::<io::Error>(format!("can't listen at `{}`", path.display()));
-    // What an earlier process has left; of one that listens, it is taken over.
+    // Left by an earlier process. If a process is still listening on it, this one takes over.
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| is_socket(&metadata)) {
         std::fs::remove_file(path).map_err(cannot_listen())?;
     }
     let listener = UnixListener::bind(path).map_err(cannot_listen())?;
-    // Root's alone.
+    // Only root may connect.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(cannot_listen())?;
     let mut children: Vec<Child> = Vec::new();
     loop {
@@ -79,12 +83,12 @@ pub fn serve(
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { continue };
         let pid = peer.pid.as_raw_nonzero().get() as u32;
-        // Dropped, the connection is closed, and the kernel goes on.
+        // Dropping the connection closes it, and the kernel continues.
         if children.len() >= MAX_AT_ONCE || children.iter().any(|child| child.id() == pid) {
             lost(pid, NotRecorded::Busy);
             continue;
         }
-        // What its user may not see belongs to root in /proc.
+        // A process whose memory its user may not read belongs to root in /proc.
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
         let (user, group) = (peer.uid.as_raw(), peer.gid.as_raw());
         let is_dumpable = owner.is_ok_and(|owner| owner == user);
@@ -99,9 +103,9 @@ fn is_socket(metadata: &std::fs::Metadata) -> bool {
     std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type())
 }
 
-/// Answers the kernel, which is at standard input, so that the core dump comes next.
+/// Answers the kernel, which is connected to standard input, so that the core dump follows.
 pub(super) fn ask_for_the_dump() -> io::Result<()> {
-    // SAFETY: standard input is open for as long as the process is, and is not closed here.
+    // SAFETY: standard input is open for the process's lifetime, and is not closed here.
     let mut connection = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(0) });
     answer(&mut connection)
 }

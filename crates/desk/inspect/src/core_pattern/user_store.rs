@@ -1,4 +1,4 @@
-//! The folders of the users, and how much is in them.
+//! The users' folders and their limits.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use super::{CollectError, MAX_AT_ONCE, Owner};
 
-/// Most bytes of a user's reports.
+/// Maximum bytes of a user's reports.
 const BYTES: u64 = 256 << 20;
 
-/// Takes one of [`MAX_AT_ONCE`] slots, which is free again when this process ends.
+/// Takes one of [`MAX_AT_ONCE`] slots, which is released when this process ends.
 pub(super) fn slot(store: &Path) -> Result<File, CollectError> {
     let cannot_make = || CollectError::system::<io::Error>(format!("can't make `{}`", store.display()));
     if !store.is_dir() {
@@ -19,7 +19,7 @@ pub(super) fn slot(store: &Path) -> Result<File, CollectError> {
     }
     for number in 0..MAX_AT_ONCE {
         let path = store.join(format!(".slot-{number}"));
-        // Who may read it may lock it.
+        // A user who can read the file could lock it.
         let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(cannot_make())?;
         match file.try_lock() {
             Ok(()) => return Ok(file),
@@ -30,7 +30,7 @@ pub(super) fn slot(store: &Path) -> Result<File, CollectError> {
     Err(CollectError::Busy)
 }
 
-/// Creates the owner's folder, which no other user may look into.
+/// Creates the owner's folder, which no other user can access.
 pub(super) fn make(store: &Path, owner: Owner) -> Result<PathBuf, CollectError> {
     let folder = store.join(owner.of.to_string());
     let cannot_make = || CollectError::system::<io::Error>(format!("can't make `{}`", folder.display()));
@@ -52,7 +52,10 @@ pub(super) fn make(store: &Path, owner: Owner) -> Result<PathBuf, CollectError> 
     Ok(folder)
 }
 
-/// Removes the oldest reports where there are as many as may be kept; refuses where too many are of the last minute.
+/// Removes the oldest reports if the limit is reached.
+///
+/// # Errors
+/// [`CollectError::TooMany`] if there are too many reports from the last minute.
 pub(super) fn make_room(folder: &Path, keep: usize, per_minute: usize) -> Result<(), CollectError> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Ok(()) };
     let mut files: Vec<(SystemTime, u64, PathBuf)> = entries

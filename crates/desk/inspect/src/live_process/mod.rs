@@ -1,5 +1,7 @@
-//! A process of this Linux system that runs or hangs, from outside: its threads are stopped for as long as it takes to read their registers and
-//! stacks, and go on. They are walked afterwards.
+//! Reads a running or hung Linux process from outside.
+//!
+//! Its threads are stopped only while their registers and stacks are read. They are walked
+//! afterwards.
 //!
 //! Sources: ptrace(2) (`PTRACE_SEIZE`, `PTRACE_INTERRUPT`, "Group-stop"), proc(5).
 
@@ -27,50 +29,53 @@ use threads::{Stopped, StoppedThread};
 
 /// Bytes below the stack pointer that a function may use without moving it (System V ABI, x86_64).
 const RED_ZONE: u64 = 128;
-/// Most bytes of one stack, and of all together.
+/// Maximum bytes of one stack, and of all stacks together.
 const STACK: u64 = 1 << 20;
 const STACKS: u64 = 1 << 29;
-/// Bytes of an image's beginning, with its headers and its build id.
+/// Bytes to read at an image's start, for its headers and build ID.
 const HEADERS: u64 = 8192;
 
-/// Why a process can't be read.
+/// The reason a process can't be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// There is none, or it ended meanwhile.
+    /// The process does not exist, or ended meanwhile.
     #[error("there is no process {pid}")]
     NoProcess {
-        /// Its number.
+        /// The process id.
         pid: u32,
     },
-    /// The system does not let this process read it.
+    /// The system does not allow this process to read it.
     #[error("process {pid} may not be read{why}")]
     Denied {
-        /// Its number.
+        /// The process id.
         pid: u32,
-        /// What stands in the way, beginning with a separator, as far as it is known.
+        /// The cause, as far as it is known, starting with a separator.
         why: String,
     },
-    /// Something of it can't be read.
+    /// Some of the process's data can't be read.
     #[error("process {pid}: {what}: {source}")]
     System {
-        /// Its number.
+        /// The process id.
         pid: u32,
-        /// What was read.
+        /// The data that can't be read.
         what: &'static str,
-        /// Why it could not be.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// Reads the process `pid`: all its threads, walked and named with the files that `symbolizer` finds. It is stopped for some milliseconds, and
-/// goes on unharmed; only a system call that ends with `EINTR` when a debugger stops it (`epoll_wait`, for one) does so.
+/// Reads the process `pid`: walks its threads and symbolizes their frames with `symbolizer`.
 ///
-/// The report is of what was asked for and not of a crash ([`Monitor::USER`]); the process's first thread comes first and stands for it. Its
-/// [`stack_memory`](Report::stack_memory) has up to 64 KiB of each stack, for a minidump.
+/// The process is stopped for some milliseconds and continues unharmed, except that a system call
+/// that fails with `EINTR` when a debugger stops it (such as `epoll_wait`) does so here, too.
+///
+/// The report's monitor is [`Monitor::USER`], because there was no crash. The process's first
+/// thread comes first and takes the crashed thread's place. [`stack_memory`](Report::stack_memory)
+/// contains up to 64 KiB of each stack, for a minidump.
 ///
 /// # Errors
-/// There is no such process, or this one may not trace it.
+/// [`ProcessError`] if no such process exists, or this process may not trace it.
 pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, ProcessError> {
     let system = |what| move |source| ProcessError::System { pid, what, source };
     if pid == std::process::id() {
@@ -84,7 +89,8 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     let read = |(start, end): (u64, u64)| read(&memory, start, end);
     let stacks = pieces_of_stacks(&stopped.threads, &mapped).into_iter().map(read).collect::<Vec<_>>();
     let headers = headers(&mapped, &auxiliary).into_iter().map(read).collect::<Vec<_>>();
-    // Locks know their owners by the numbers of the process's own namespace, which are not those of its threads here.
+    // Locks record their owners by thread ids of the process's own namespace, which differ from its
+    // ids here.
     let has_numbers = !is_in_inner_namespace(pid);
     for thread in stopped.threads.iter_mut().filter(|_| has_numbers) {
         let registers = thread.registers.as_ref();
@@ -166,13 +172,13 @@ fn report(pid: u32, threads: Vec<StoppedThread>, memory: &SavedMemory<'_>) -> Re
     }
 }
 
-/// Of each dump another.
+/// A different id for each dump.
 fn event_id(pid: u32, time: Timestamp) -> Id {
     let boot = std::fs::read("/proc/sys/kernel/random/uuid").unwrap_or_default();
     content_id([&boot[..], &pid.to_le_bytes(), &time.0.to_le_bytes()])
 }
 
-/// By the letter of `/proc/PID/task/TID/stat`.
+/// Converts the state letter of `/proc/PID/task/TID/stat`.
 fn state(letter: char) -> Option<ThreadState> {
     match letter {
         'R' => Some(ThreadState::RUNNING),
@@ -185,30 +191,32 @@ fn state(letter: char) -> Option<ThreadState> {
     }
 }
 
-/// Whether the process is of a pid namespace within this one: it has a number in each (`NSpid` of proc_pid_status(5)).
+/// Whether the process is in a nested pid namespace.
+///
+/// It has an id in each (`NSpid` of proc_pid_status(5)).
 fn is_in_inner_namespace(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
     numbers.is_some_and(|numbers| numbers.split_whitespace().count() > 1)
 }
 
-/// A number of `/proc/PID/status`.
+/// Returns a number from `/proc/PID/status`.
 fn status_number(pid: u32, field: &str) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix(field)?.trim().parse().ok())
 }
 
-/// When a process was started: `starttime` of `/proc/PID/stat`, which counts clock ticks from the boot on.
+/// Returns a process's start time: `starttime` of `/proc/PID/stat`, in clock ticks since boot.
 fn process_start(pid: u32) -> Option<Timestamp> {
     const START: usize = 22 - 3;
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name may have spaces and parentheses.
+    // The program's name may contain spaces and parentheses.
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(START)?.parse().ok()?;
-    // SAFETY: it reads a setting of the system, and has no pointer.
+    // SAFETY: it reads a system setting and takes no pointer.
     let rate = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|rate| *rate > 0)?;
     let since_boot = Duration::from_nanos(ticks.checked_mul(1_000_000_000 / rate)?);
     let mut boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the clock is written to `boot`, which lives as long.
+    // SAFETY: the time is written to `boot`, which outlives the call.
     if unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut boot) } != 0 {
         return None;
     }
@@ -223,13 +231,13 @@ struct Mapping {
     offset: u64,
     is_code: bool,
     inode: u64,
-    /// The file has no name any more.
+    /// Whether the file was deleted.
     is_deleted: bool,
     path: String,
 }
 
 impl Mapping {
-    /// `start-end access offset device inode path`.
+    /// Parses `start-end access offset device inode path`.
     fn of(line: &str) -> Option<Mapping> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
@@ -238,7 +246,7 @@ impl Mapping {
         let offset = hexadecimal(words.next()?)?;
         let inode = words.nth(1)?.parse().ok()?;
         let named = words.next().unwrap_or_default().trim_start();
-        // What has replaced the file since is known by another build id, or other headers.
+        // A file that has replaced it since has another build ID or other headers.
         let path = named.strip_suffix(" (deleted)").unwrap_or(named);
         Some(Mapping {
             start: hexadecimal(start)?,
@@ -287,7 +295,7 @@ fn pieces_of_stacks(threads: &[StoppedThread], mapped: &[Mapping]) -> Vec<(u64, 
     pieces.collect()
 }
 
-/// The beginnings of files that are mapped from their first byte on, and of the vdso.
+/// The starts of files that are mapped from their first byte, and of the vdso.
 fn headers(mapped: &[Mapping], auxiliary: &[u8]) -> Vec<(u64, u64)> {
     let vdso = elf_images::auxiliary(auxiliary, elf_images::AT_SYSINFO_EHDR);
     let is_image = |mapping: &&Mapping| (mapping.is_file() && mapping.offset == 0) || Some(mapping.start) == vdso;
@@ -295,7 +303,7 @@ fn headers(mapped: &[Mapping], auxiliary: &[u8]) -> Vec<(u64, u64)> {
     mapped.iter().filter(is_image).take(MAX_IMAGES).map(range).collect()
 }
 
-/// What can be read of a range, from its beginning on.
+/// Returns the readable part of a range, from its start.
 fn read(memory: &File, start: u64, end: u64) -> (u64, Vec<u8>) {
     let mut bytes = vec![0; (end - start) as usize];
     let mut length = 0;
@@ -309,7 +317,7 @@ fn read(memory: &File, start: u64, end: u64) -> (u64, Vec<u8>) {
     (start, bytes)
 }
 
-/// The memory of a stopped process.
+/// A stopped process's memory.
 struct ProcessMemory<'f>(&'f File);
 
 impl Memory for ProcessMemory<'_> {
@@ -318,7 +326,7 @@ impl Memory for ProcessMemory<'_> {
     }
 }
 
-/// What the threads could not give.
+/// Returns the problem for a thread that was not stopped.
 fn missing(tid: u32, why: &str) -> Problem {
     Problem { section: None, offset: 0, what: format!("thread {tid} was not stopped: {why}") }
 }

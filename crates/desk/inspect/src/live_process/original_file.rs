@@ -1,5 +1,7 @@
-//! The file that a process has mapped, where its path says another one, or none: it was deleted or replaced while the process runs, or the
-//! process has other mounts (a container).
+//! Finds the file that a process has mapped if its path leads to another file or to none.
+//!
+//! This happens if the file was deleted or replaced while the process runs, or if the process has
+//! other mounts (a container).
 //!
 //! Source: proc(5), `/proc/PID/map_files`, `/proc/PID/root`, `/proc/PID/exe`.
 
@@ -9,16 +11,19 @@ use std::path::{Path, PathBuf};
 
 use super::Mapping;
 
-/// A path at which the mapped file can be opened while the process lives. `None` if that is the mapping's own, or none is found.
+/// Returns a path at which the mapped file can be opened while the process lives.
+///
+/// `None` if the mapping's own path leads to it, or no path is found.
 pub(super) fn path_to(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let program = process.join("exe");
-    // Only root may follow the first.
+    // Only root may follow the first path.
     let by_mapping = process.join(format!("map_files/{:x}-{:x}", mapping.start, mapping.end));
     let original = [by_mapping, program]
         .into_iter()
         .find_map(|path| Some((fs::metadata(&path).ok().filter(|file| file.ino() == mapping.inode)?, path)));
-    // A file system of layers may have another device and inode in the memory map than by stat(2): then there is no original.
+    // A layered file system may report another device and inode in the memory map than in stat(2):
+    // then there is no original.
     let is_it = |path: &Path| {
         fs::metadata(path).is_ok_and(|file| match &original {
             Some((original, _)) => (file.dev(), file.ino()) == (original.dev(), original.ino()),

@@ -15,7 +15,7 @@ use coroner_formats::MAX_THREADS;
 use coroner_formats::snapshot::registers;
 use coroner_formats::snapshot::user_regs::{general_registers, system_call};
 
-/// How long the threads have to stop; one in an uninterruptible wait does not.
+/// Maximum time for the threads to stop; a thread in an uninterruptible wait doesn't.
 const DEADLINE: Duration = Duration::from_secs(2);
 /// `NT_PRSTATUS` of <linux/elf.h>: the general registers.
 const NT_PRSTATUS: usize = 1;
@@ -27,29 +27,31 @@ const EVENT_STOP: i32 = 128;
 pub(super) struct StoppedThread {
     pub(super) tid: u32,
     pub(super) name: String,
-    /// The letter that the system had for its state before it was stopped.
+    /// The thread's state letter before it was stopped.
     pub(super) state: char,
-    /// x86_64: the system call that it was in.
+    /// x86_64: the system call that the thread was in.
     pub(super) system_call: Option<i64>,
-    /// The futex that it waits for.
+    /// The futex that the thread waits for.
     pub(super) futex: Option<FutexWait>,
-    /// `None` if it was not stopped.
+    /// The registers; `None` if the thread was not stopped.
     pub(super) registers: Option<Registers>,
     pub(super) not_captured: Option<NotCaptured>,
-    /// A signal that was on its way to it, which it gets when it goes on; 0 for none.
+    /// A pending signal, delivered to the thread when it continues; 0 for none.
     signal: i32,
 }
 
-/// All threads of a process, which go on when this is dropped: at the latest when this process ends.
+/// All threads of a process.
+///
+/// They continue when this is dropped, at the latest when this process ends.
 #[derive(Debug)]
 pub(super) struct Stopped {
-    /// The first thread first.
+    /// The first thread comes first.
     pub(super) threads: Vec<StoppedThread>,
     problems: Vec<Problem>,
 }
 
 impl Stopped {
-    /// Stops the threads of `pid`, also those that are started meanwhile.
+    /// Stops the threads of `pid`, including those that start meanwhile.
     pub(super) fn of(pid: u32) -> Result<Stopped, ProcessError> {
         let deadline = Instant::now() + DEADLINE;
         let mut stopped = Stopped { threads: Vec::new(), problems: Vec::new() };
@@ -76,7 +78,7 @@ impl Stopped {
                 };
                 match seize(tid) {
                     Ok(()) => stopped.threads.push(thread),
-                    // It ended since it was listed.
+                    // The thread ended after it was listed.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) && tid != pid => {}
                     Err(error) if tid == pid || stopped.threads.is_empty() => return Err(refused(pid, &error)),
                     Err(error) => {
@@ -112,7 +114,7 @@ impl Stopped {
         }
     }
 
-    /// Lets them go on.
+    /// Lets the threads continue.
     pub(super) fn release(mut self) -> (Vec<StoppedThread>, Vec<Problem>) {
         let taken = (std::mem::take(&mut self.threads), std::mem::take(&mut self.problems));
         detach(&taken.0);
@@ -128,7 +130,8 @@ impl Drop for Stopped {
 
 fn detach(threads: &[StoppedThread]) {
     for thread in threads {
-        // SAFETY: it takes numbers. Of a thread that is not stopped it fails; the kernel lets that one go when this process ends.
+        // SAFETY: it takes numbers. It fails for a thread that is not stopped; the kernel releases
+        // that one when this process ends.
         unsafe {
             libc::ptrace(libc::PTRACE_DETACH, thread.tid as libc::pid_t, null_mut::<c_void>(), thread.signal as usize);
         }
@@ -138,7 +141,7 @@ fn detach(threads: &[StoppedThread]) {
 fn tasks(pid: u32) -> Result<Vec<u32>, ProcessError> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| ProcessError::NoProcess { pid })?;
     let mut tids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
-    // `read_dir` opens a process's folder also by the number of a thread that is not its first.
+    // `read_dir` also opens a folder for the id of a thread that is not the process's first.
     if !tids.contains(&pid) {
         return Err(ProcessError::NoProcess { pid });
     }
@@ -151,7 +154,7 @@ fn name(pid: u32, tid: u32) -> String {
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// The state is what follows the name in parentheses, which may have some itself.
+/// Returns the state, which follows the name in parentheses; the name may contain parentheses.
 fn letter(pid: u32, tid: u32) -> char {
     let stat = std::fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     let stat = String::from_utf8_lossy(&stat);
@@ -160,7 +163,7 @@ fn letter(pid: u32, tid: u32) -> char {
 
 fn seize(tid: u32) -> io::Result<()> {
     let tid = tid as libc::pid_t;
-    // SAFETY: both take numbers only, and what is traced goes on if this process ends.
+    // SAFETY: both take only numbers, and a traced thread continues if this process ends.
     unsafe {
         if libc::ptrace(libc::PTRACE_SEIZE, tid, null_mut::<c_void>(), null_mut::<c_void>()) != 0 {
             return Err(io::Error::last_os_error());
@@ -172,7 +175,7 @@ fn seize(tid: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Why a process can't be traced, as far as the system says.
+/// Returns why a process can't be traced, as far as the system reports it.
 fn refused(pid: u32, error: &io::Error) -> ProcessError {
     if error.raw_os_error() == Some(libc::ESRCH) {
         return ProcessError::NoProcess { pid };
@@ -190,11 +193,11 @@ fn refused(pid: u32, error: &io::Error) -> ProcessError {
     ProcessError::Denied { pid, why }
 }
 
-/// Waits until a thread has stopped; the signal that was on its way to it then, 0 if none was.
+/// Waits until a thread has stopped; returns the signal that was pending for it, or 0.
 fn wait(tid: u32, deadline: Instant) -> Result<i32, NotCaptured> {
     loop {
         let mut status = 0;
-        // SAFETY: the status is written to this function's own variable.
+        // SAFETY: the status is written to a local variable.
         let found = unsafe { libc::waitpid(tid as libc::pid_t, &raw mut status, libc::__WALL | libc::WNOHANG) };
         if found == tid as libc::pid_t {
             if !libc::WIFSTOPPED(status) {
@@ -212,11 +215,12 @@ fn wait(tid: u32, deadline: Instant) -> Result<i32, NotCaptured> {
     }
 }
 
-/// The general registers of a stopped thread, and the system call that it is in.
+/// Returns a stopped thread's general registers, and the system call that it is in.
 fn registers_of(tid: u32) -> (Option<Registers>, Option<i64>) {
     let mut bytes = [0_u8; 512];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: the kernel writes at most as many bytes as the vector says, and how many into the vector.
+    // SAFETY: the kernel writes at most the vector's length, and stores the number of bytes written
+    // in the vector.
     let read = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid as libc::pid_t, NT_PRSTATUS, &raw mut part) };
     if read != 0 {
         return (None, None);

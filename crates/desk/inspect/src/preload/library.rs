@@ -9,11 +9,16 @@ use super::PreloadError;
 pub const LIBRARY_NAME: &str = "libcoroner_ffi.so";
 /// The environment variable that names the library.
 pub const LIBRARY_VARIABLE: &str = "CORONER_LIBRARY";
-/// From this command's folder: beside it, as archives and cargo have it; where packages of systems put libraries; in cargo's folder of tests.
+/// Folders to search, relative to this command's folder.
+///
+/// In archives and in cargo's target folder the library is beside the command; next come the
+/// library folders of system packages, and cargo's folder of tests.
 const FOLDERS: [&str; 5] = [".", "../lib", "../lib/coroner", "../lib64", "deps"];
 
-/// The library, by a path that `LD_PRELOAD` can have: its list is divided by spaces and colons, so that of another path there is a link in
-/// `links`.
+/// Returns a path of the library that `LD_PRELOAD` accepts.
+///
+/// `LD_PRELOAD` is a list separated by spaces and colons: for a path that contains one, a link is
+/// created in `links`.
 pub(super) fn find(links: &Path) -> Result<PathBuf, PreloadError> {
     let path = named_or_near()?;
     if !path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':')) {

@@ -1,4 +1,4 @@
-//! Runs a program that does not contain Coroner with its shared library preloaded (`LD_PRELOAD`), so that its crashes are reported.
+//! Reports crashes of an unmodified program by preloading the shared library (`LD_PRELOAD`).
 
 mod library;
 mod program;
@@ -14,18 +14,18 @@ pub use library::{LIBRARY_NAME, LIBRARY_VARIABLE};
 pub use program::NotPreloadable;
 pub use signal_forwarding::end_by_signal;
 
-/// The library's variable for the folder in which each process has its store.
+/// The library's environment variable for the folder that contains each process's store.
 const STORES: &str = "CORONER_PRELOAD_STORES";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// Why a program was not run to its end.
+/// The reason a program was not run to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PreloadError {
     /// The program does not exist.
     #[error("there is no program `{}`", .0.display())]
     NotFound(PathBuf),
-    /// A folder has the program's name.
+    /// The path is a folder.
     #[error("`{}` is a folder", .0.display())]
     Folder(PathBuf),
     /// The file is not executable.
@@ -39,10 +39,10 @@ pub enum PreloadError {
         /// The reason.
         why: NotPreloadable,
     },
-    /// The interpreter of a script can't be run.
+    /// A script's interpreter can't be run.
     #[error(transparent)]
     Interpreter(Box<PreloadError>),
-    /// The system did not start the program.
+    /// The system failed to start the program.
     #[error("can't run `{}`: {source}", program.display())]
     Start {
         /// The program.
@@ -50,13 +50,13 @@ pub enum PreloadError {
         /// The system's error.
         source: io::Error,
     },
-    /// The library is not beside this command, nor where packages put it.
+    /// The library is neither beside this command nor where packages install it.
     #[error("there is no {LIBRARY_NAME} beside `{}` nor in ../lib", .0.display())]
     NoLibrary(PathBuf),
     /// Another step failed.
     #[error("{doing}: {source}")]
     System {
-        /// What can't be done.
+        /// The failed step.
         doing: String,
         /// The system's error.
         source: io::Error,
@@ -70,8 +70,10 @@ impl PreloadError {
     }
 }
 
-/// Runs a program to its end with the library preloaded. Signals that this process gets meanwhile are forwarded to the program. Each process has
-/// its store in a folder of `stores`, named by its process id. Returns the program's process id and exit status.
+/// Runs a program to its end with the library preloaded. Returns its process id and exit status.
+///
+/// Signals that this process receives meanwhile are forwarded to the program. Each process has its
+/// store in a folder of `stores`, named by its process id.
 ///
 /// # Errors
 /// See [`PreloadError`].

@@ -11,14 +11,14 @@ use object::{Endianness, elf};
 
 use super::PreloadError;
 
-/// Interpreters of scripts that are followed, as far as the kernel follows them (`BINPRM_MAX_RECURSION`).
+/// Maximum number of nested script interpreters, as in the kernel (`BINPRM_MAX_RECURSION`).
 const INTERPRETERS: usize = 5;
-/// A first line and the headers of a program are in so many bytes.
+/// Bytes to read, enough for a script's first line and a program's headers.
 const HEAD: u64 = 1 << 16;
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
-/// Why no library can be preloaded into a program.
+/// The reason a library can't be preloaded into a program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotPreloadable {
@@ -28,13 +28,13 @@ pub enum NotPreloadable {
     /// A 32-bit program.
     #[error("is a 32-bit program; Coroner's library is of 64 bits")]
     Narrow,
-    /// Its ELF headers can't be read.
+    /// The program's ELF headers can't be read.
     #[error("is damaged: {0}")]
     Damaged(String),
-    /// A program of another processor.
+    /// The program is for another processor.
     #[error("is a program of another processor")]
     OtherProcessor,
-    /// A static program has no dynamic linker.
+    /// A static program, which has no dynamic linker.
     #[error("is linked statically: no library can be preloaded into it")]
     Static,
     /// The library needs another C library.
@@ -45,7 +45,7 @@ pub enum NotPreloadable {
     ChangesUser,
 }
 
-/// The program of that name: a path, or in a folder of `PATH`.
+/// Finds a program by path, or by name in the folders of `PATH`.
 pub(super) fn find(name: &OsStr) -> Result<PathBuf, PreloadError> {
     let is_program = |path: &PathBuf| {
         std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
@@ -54,7 +54,7 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, PreloadError> {
     if let Some(program) = candidates.iter().find(|path| is_program(path)) {
         return Ok(program.clone());
     }
-    // Of a name without a slash a folder in one of `PATH` is passed over.
+    // For a name without a slash, a folder in `PATH` is skipped.
     let is_there = |path: &PathBuf| path.is_file() || path.exists() && path.as_os_str() == name;
     Err(match candidates.into_iter().find(is_there) {
         Some(other) if other.is_dir() => PreloadError::Folder(other),
@@ -63,7 +63,7 @@ pub(super) fn find(name: &OsStr) -> Result<PathBuf, PreloadError> {
     })
 }
 
-/// The paths that a name may mean: one in each folder of `PATH`, or the name itself if it is a path.
+/// Returns a name's possible paths: one per folder of `PATH`, or the name itself if it is a path.
 fn candidates(name: &OsStr) -> Vec<PathBuf> {
     if name.as_encoded_bytes().contains(&b'/') {
         return vec![PathBuf::from(name)];
@@ -79,7 +79,7 @@ pub(super) fn check(program: &Path) -> Result<(), PreloadError> {
     let mut path = program.to_owned();
     for _ in 0..INTERPRETERS {
         let mut head = Vec::new();
-        // What may be run and not read is not known.
+        // A program may be executable but not readable; then nothing is known about it.
         let Ok(file) = File::open(&path) else { return Ok(()) };
         if file.take(HEAD).read_to_end(&mut head).is_err() {
             return Ok(());
