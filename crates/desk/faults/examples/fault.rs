@@ -1,4 +1,6 @@
-//! Runs one fault by name, or lists them: `cargo run -p coroner-faults --example fault -- null-store`.
+//! Runs one fault by name, or lists them.
+//!
+//! Run it with `cargo run -p coroner-faults --example fault -- null-store`.
 
 fn main() {
     let Some(name) = std::env::args().nth(1) else {

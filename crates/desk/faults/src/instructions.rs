@@ -2,7 +2,7 @@
 
 use std::arch::asm;
 
-/// x86_64 only: arm64's division by zero gives zero.
+/// x86_64 only: on arm64, division by zero returns zero.
 #[cfg(target_arch = "x86_64")]
 #[inline(never)]
 pub(crate) fn divide_by_zero() -> u64 {
@@ -14,7 +14,7 @@ pub(crate) fn divide_by_zero() -> u64 {
     quotient
 }
 
-/// x86_64's EFLAGS.AC: a signal's handler begins with it as well.
+/// Sets EFLAGS.AC (x86_64), which is still set when a signal handler starts.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[inline(never)]
 pub(crate) fn alignment_check() -> u64 {

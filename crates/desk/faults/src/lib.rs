@@ -1,9 +1,9 @@
-//! Faults on purpose, each by name: what a crash reporter has to get right, ready to be run in a process that may die.
+//! Deliberate faults by name, to test a crash reporter in a process that may die.
 //!
-//! [`FAULTS`] is the table. Each entry says what happens, how the process dies of it when no crash reporter is there,
-//! and which functions a correct report shows, from the innermost out. Nearly every fault is reached through
-//! [`chain::chain_a`] → [`chain::chain_b`] → [`chain::chain_c`], so that a reader of the report can tell right callers
-//! from plausible ones.
+//! [`FAULTS`] is the table. Each entry describes what happens, how the process dies without a crash
+//! reporter, and which functions a correct report contains, from the innermost out. Nearly every
+//! fault is called through [`chain::chain_a`] → [`chain::chain_b`] → [`chain::chain_c`], so that a
+//! reader of the report can tell correct callers from plausible ones.
 //!
 //! ```
 //! let fault = coroner_faults::find("null-store").expect("it is in the table");
@@ -11,7 +11,8 @@
 //! // (fault.run)() would now end this process.
 //! ```
 //!
-//! Nothing here depends on Coroner: the same fault is run with and without it to compare how the process ends.
+//! This crate does not depend on Coroner: the same fault runs with and without it, to compare how
+//! the process ends.
 #![deny(missing_docs)]
 
 pub mod chain;
@@ -28,96 +29,109 @@ mod signals;
 mod stack;
 pub mod threads;
 
-/// One way to die.
+/// A way to die.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// Its name on a command line: lower case, words joined by `-`.
+    /// Name on a command line: lower case, words joined by `-`.
     pub name: &'static str,
-    /// What happens, in one line for a person.
+    /// Description in one line.
     pub about: &'static str,
-    /// How the process ends without a crash reporter.
+    /// The way the process ends without a crash reporter.
     pub ending: Ending,
-    /// The signal's `si_code`, where the operating system always gives the same one.
+    /// The signal's `si_code`, if it is always the same.
     pub code: Option<i32>,
-    /// The signal's `si_addr`, where it is always the same.
+    /// The signal's `si_addr`, if it is always the same.
     pub address: Option<u64>,
-    /// The Mach exception that it is on Apple's systems; `None` elsewhere, and for signals that software sends.
+    /// The Mach exception on Apple systems; `None` elsewhere and for signals sent by software.
     pub mach: Option<Mach>,
-    /// The thread on which it happens.
+    /// The thread that faults.
     pub thread: Thread,
-    /// Where the innermost frame of the crashed thread is.
+    /// The location of the crashed thread's innermost frame.
     pub top: Top,
-    /// Functions that a correct report of the crashed thread names, innermost first, each by the last part of its path.
-    /// Others may stand between them (the C library's `raise` above `abort_here`, say) and beyond the last.
+    /// Functions that a correct report of the crashed thread contains, innermost first.
+    ///
+    /// Each is the last part of the function's path. Other functions may lie between them (such as
+    /// the C library's `raise` above `abort_here`) and after the last one.
     pub frames: &'static [&'static str],
-    /// Runs it. It returns only where [`Ending`] says that the process survives.
+    /// Runs the fault. It returns only if the process survives according to [`Ending`].
     pub run: fn(),
 }
 
-/// How the process ends of a fault when nothing intervenes.
+/// The way a fault ends the process if nothing intervenes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It is killed by this signal.
+    /// The process is killed by this signal.
     Signal(i32),
-    /// By one of two signals: what language runtime is in the process decides (Rust's own handler turns a stack overflow
-    /// into an abort).
+    /// The process is killed by one of two signals, depending on the language runtime.
+    ///
+    /// Rust's own handler turns a stack overflow into an abort.
     Either(i32, i32),
-    /// A child process is killed by this signal; the process itself waits for it, then goes on as if nothing were.
+    /// A child process is killed by this signal; the parent waits for it and continues normally.
     Child(i32),
 }
 
 /// A Mach exception (<mach/exception_types.h>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mach {
-    /// Its number.
+    /// The exception's number.
     pub exception: i32,
-    /// Its code, where it is always the same.
+    /// The exception's code, if it is always the same.
     pub code: Option<i64>,
-    /// Its subcode, where it is always the same: the address of a bad access.
+    /// The exception's subcode, if it is always the same: the address of a bad access.
     pub subcode: Option<i64>,
 }
 
 impl Mach {
-    /// The signal of an access that was denied (`KERN_PROTECTION_FAILURE`), wherever it was.
+    /// The signal of a denied access (`KERN_PROTECTION_FAILURE`), regardless of its address.
     pub fn signal_of_denial(self) -> Option<i32> {
         let denied = self.exception == EXC_BAD_ACCESS && self.code == Some(KERN_PROTECTION_FAILURE);
         denied.then_some(libc::SIGBUS)
     }
 }
 
-/// The thread on which a fault happens.
+/// The thread that faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thread {
     /// The process's first thread.
     Main,
-    /// Another one, whose name is [`threads::CRASHER`].
+    /// Another thread, named [`threads::CRASHER`].
     Crasher,
 }
 
-/// Where the innermost frame of the crashed thread is.
+/// The location of the crashed thread's innermost frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Top {
     /// In the first function of [`Fault::frames`].
     Function,
-    /// In the C library or the dynamic linker, called by way of the first function of [`Fault::frames`].
+    /// In the C library or the dynamic linker, called by the first function of [`Fault::frames`].
+    ///
+    /// The call may be indirect.
     Library,
-    /// In no function at all (address 0, or a page that is not code), called by the first function of [`Fault::frames`].
+    /// Outside any function, called by the first function of [`Fault::frames`].
+    ///
+    /// At address 0 or in a page that is not code.
     Nowhere,
 }
 
-/// The fault of that name.
+/// Returns the fault with this name.
 pub fn find(name: &str) -> Option<&'static Fault> {
     FAULTS.iter().find(|fault| fault.name == name)
 }
 
-/// On Linux a store to a page that may not be written is a SIGSEGV, on Darwin (`KERN_PROTECTION_FAILURE`) a SIGBUS.
+/// The signal for a store to a read-only page.
+///
+/// SIGSEGV on Linux, SIGBUS on Darwin (`KERN_PROTECTION_FAILURE`).
 const PROTECTION: i32 = if cfg!(target_vendor = "apple") { libc::SIGBUS } else { libc::SIGSEGV };
-/// Privileged instructions: a general protection fault (SIGSEGV) on x86_64, an illegal instruction on arm64.
+/// The signal for a privileged instruction.
+///
+/// SIGSEGV (general protection fault) on x86_64, SIGILL on arm64.
 const PRIVILEGED: i32 = if cfg!(target_arch = "x86_64") { libc::SIGSEGV } else { libc::SIGILL };
-/// A breakpoint instruction is a SIGTRAP everywhere.
+/// The signal for a breakpoint instruction: SIGTRAP everywhere.
 const BREAKPOINT: i32 = libc::SIGTRAP;
-/// What ends the process of a stack overflow on a thread other than the main one. Darwin knows the main thread's guard and
-/// no other's, and can't run a handler where there is no stack for it: the signal is SIGILL then (sendsig of XNU).
+/// The end of the process after a stack overflow on a thread other than the main one.
+///
+/// Darwin recognizes only the main thread's guard page. It can't run a handler if there is no stack
+/// for it: the signal is then SIGILL (XNU's sendsig).
 const OVERFLOW: Ending = if cfg!(target_vendor = "apple") {
     Ending::Either(libc::SIGABRT, libc::SIGBUS)
 } else {
@@ -138,7 +152,7 @@ const EXC_BREAKPOINT: i32 = 6;
 const KERN_INVALID_ADDRESS: i64 = 1;
 const KERN_PROTECTION_FAILURE: i64 = 2;
 const KERN_MEMORY_ERROR: i64 = 10;
-/// `EXC_I386_GPFLT`: the address is not given.
+/// `EXC_I386_GPFLT`: the address is not reported.
 const GENERAL_PROTECTION: i64 = 13;
 
 const fn on_darwin(exception: i32, code: Option<i64>, subcode: Option<i64>) -> Option<Mach> {
@@ -152,7 +166,7 @@ const AT_NULL: Option<Mach> = on_darwin(EXC_BAD_ACCESS, Some(KERN_INVALID_ADDRES
 
 const SEGV_MAPERR: i32 = 1;
 const SEGV_ACCERR: i32 = 2;
-/// `si_code` values are compared on Linux only; Darwin's differ and come from Mach exceptions.
+/// Returns an `si_code` on Linux only; Darwin's values differ and come from Mach exceptions.
 const fn on_linux(code: i32) -> Option<i32> {
     if cfg!(any(target_os = "linux", target_os = "android")) { Some(code) } else { None }
 }
@@ -161,7 +175,7 @@ macro_rules! through_chain {
     ($($first:literal),+) => { &[$($first,)+ "chain_c", "chain_b", "chain_a"] };
 }
 
-/// What most faults have in common: on the main thread, SIGSEGV, nothing known of code and address.
+/// Defaults for most faults: main thread, SIGSEGV, code and address not checked.
 const PLAIN: Fault = Fault {
     name: "",
     about: "",
@@ -175,7 +189,7 @@ const PLAIN: Fault = Fault {
     run: || {},
 };
 
-/// Every fault of this platform, the ordinary ones first.
+/// All faults of this platform, the most common ones first.
 pub static FAULTS: &[Fault] = &[
     // Bad addresses.
     Fault {
@@ -273,13 +287,13 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(memory::call_data),
         ..PLAIN
     },
-    // Instructions.
-    // Without Coroner bionic's own handler faults then, and the process ends by another signal.
+    // Instructions. Without Coroner, bionic's own handler faults, and the process ends by another
+    // signal.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Fault {
         name: "alignment-check",
         about: "stores to address 0 while unaligned accesses are faults (EFLAGS.AC)",
-        // Rust's own handler may make an unaligned access, which is a fault then.
+        // Rust's own handler may make an unaligned access, which then faults.
         ending: Ending::Either(libc::SIGBUS, libc::SIGSEGV),
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
@@ -329,7 +343,7 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(instructions::privileged_instruction),
         ..PLAIN
     },
-    // Signals that software raises.
+    // Signals raised by software.
     Fault {
         name: "abort",
         about: "calls abort()",
@@ -478,9 +492,9 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(stack::broken_stack_and_frame_pointer),
         ..PLAIN
     },
-    // Locks of the runtime that the crashed thread holds.
+    // Locks of the C library that the crashed thread holds.
     #[cfg(not(target_vendor = "apple"))]
-    // The malloc of Android 9 does not notice.
+    // Android 9's malloc doesn't detect it.
     #[cfg(not(target_os = "android"))]
     Fault {
         name: "double-free",
@@ -521,7 +535,7 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(loader::in_dl_iterate_phdr),
         ..PLAIN
     },
-    // bionic takes no library without section headers, as this one is.
+    // bionic doesn't load a library without section headers, like this one.
     #[cfg(target_os = "linux")]
     Fault {
         name: "in-constructor",
@@ -532,7 +546,7 @@ pub static FAULTS: &[Fault] = &[
         run: || chain::here(loader::in_constructor),
         ..PLAIN
     },
-    // Several at once.
+    // Several crashes at once.
     Fault {
         name: "two-threads",
         about: "stores to address 0 on two threads at the same moment",

@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 #[inline(never)]
 pub(crate) fn in_dl_iterate_phdr() -> u64 {
-    // SAFETY: the callback has the signature that dl_iterate_phdr wants and ignores its data.
+    // SAFETY: the callback has the signature that dl_iterate_phdr expects and ignores its data.
     unsafe { libc::dl_iterate_phdr(Some(on_image), std::ptr::null_mut()) as u64 }
 }
 
@@ -17,14 +17,15 @@ unsafe extern "C" fn on_image(
     black_box(crate::memory::null_store()) as libc::c_int
 }
 
-/// Loads a library, made in memory, whose constructor calls [`crate::memory::null_store`].
+/// Loads a library, created in memory, whose constructor calls [`crate::memory::null_store`].
 #[cfg(target_os = "linux")]
 #[inline(never)]
 pub(crate) fn in_constructor() -> u64 {
     use std::io::Write as _;
     use std::os::fd::FromRawFd as _;
 
-    // SAFETY: the name is constant and ends in NUL; the descriptor is new and ours.
+    // SAFETY: the name is constant and NUL-terminated; the descriptor is new and owned by this
+    // function.
     let mut file = unsafe {
         let descriptor = libc::memfd_create(c"constructor".as_ptr(), 0);
         assert!(descriptor >= 0, "no memory file: {}", std::io::Error::last_os_error());
@@ -33,13 +34,15 @@ pub(crate) fn in_constructor() -> u64 {
     file.write_all(&library_whose_constructor_calls(crate::memory::null_store as *const () as u64))
         .expect("a memory file takes two pages");
     let path = format!("/proc/{}/fd/{}\0", std::process::id(), std::os::fd::AsRawFd::as_raw_fd(&file));
-    // SAFETY: the path ends in NUL. Running the library's constructor is the point.
+    // SAFETY: the path is NUL-terminated. Running the library's constructor is the point.
     let library = unsafe { libc::dlopen(path.as_ptr().cast(), libc::RTLD_NOW) };
     black_box(library) as u64
 }
 
-/// The bytes of an ELF shared library with nothing in it but a constructor that calls one absolute address: a page of
-/// headers and code, a page of dynamic entries (which the dynamic linker relocates in place, so it must be writable).
+/// Creates an ELF shared library that has only a constructor, which calls one absolute address.
+///
+/// It has one page of headers and code, and one of dynamic entries, which the dynamic linker
+/// relocates in place, so that page must be writable.
 #[cfg(target_os = "linux")]
 fn library_whose_constructor_calls(address: u64) -> Vec<u8> {
     const PAGE: u64 = 0x1_0000; // The largest page of arm64 Linux.

@@ -1,6 +1,7 @@
-//! Faults of bad addresses.
+//! Faults at bad addresses.
 //!
-//! Loads and stores are written in assembly: a debug build of Rust checks its own pointers and would panic first.
+//! Loads and stores are written in assembly: in a debug build Rust checks pointers and would panic
+//! first.
 
 use std::arch::asm;
 use std::hint::black_box;
@@ -9,7 +10,7 @@ use std::hint::black_box;
 #[allow(clippy::inline_always)] // the fault belongs into the function that the report is to name
 #[inline(always)]
 fn store(address: usize) {
-    // SAFETY: none is claimed. The store is meant to fault; the process ends of it.
+    // SAFETY: none is claimed. The store is meant to fault and end the process.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!("mov dword ptr [{address}], 1", address = in(reg) address);
@@ -23,7 +24,7 @@ fn store(address: usize) {
 #[inline(always)]
 fn load(address: usize) -> u64 {
     let value: u64;
-    // SAFETY: none is claimed. The load is meant to fault; the process ends of it.
+    // SAFETY: none is claimed. The load is meant to fault and end the process.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!("mov {value}, qword ptr [{address}]", value = out(reg) value, address = in(reg) address);
@@ -33,9 +34,9 @@ fn load(address: usize) -> u64 {
     value
 }
 
-/// A page of our own with that protection.
+/// Maps a page with this protection.
 fn map_page(protection: i32) -> usize {
-    // SAFETY: a new anonymous mapping touches nothing that exists.
+    // SAFETY: a new anonymous mapping doesn't affect existing memory.
     let page =
         unsafe { libc::mmap(std::ptr::null_mut(), 1 << 14, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
     assert!(page != libc::MAP_FAILED, "no memory for a page to fault on");
@@ -51,7 +52,7 @@ pub(crate) fn null_store() -> u64 {
 #[inline(never)]
 pub(crate) fn bad_pointer() -> u64 {
     let page = map_page(libc::PROT_READ);
-    // SAFETY: nobody else knows this page.
+    // SAFETY: no other code uses this page.
     unsafe { libc::munmap(page as *mut libc::c_void, 1 << 14) };
     load(black_box(page + 0x10))
 }
@@ -78,7 +79,7 @@ pub(crate) fn bus_error() -> u64 {
         .open(&path)
         .expect("a temporary file to map");
     std::fs::remove_file(&path).expect("the temporary file's name to be removable");
-    // SAFETY: a new mapping touches nothing that exists; the descriptor is open.
+    // SAFETY: a new mapping doesn't affect existing memory; the descriptor is open.
     let page = unsafe {
         let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
         libc::mmap(std::ptr::null_mut(), 1 << 14, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0)
@@ -97,7 +98,7 @@ pub(crate) fn call_data() -> u64 {
     call(black_box(map_page(libc::PROT_READ | libc::PROT_WRITE) + 0x100))
 }
 
-/// Calls any address, with a call instruction in the caller itself.
+/// Calls any address, with a call instruction directly in the caller.
 #[allow(clippy::inline_always)] // the fault belongs into the function that the report is to name
 #[inline(always)]
 fn call(address: usize) -> u64 {

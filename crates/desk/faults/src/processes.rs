@@ -1,8 +1,8 @@
-//! Faults in child processes. The parent waits, says how the child ended, and goes on.
+//! Faults in child processes. The parent waits, prints how the child ended, and continues.
 
 use crate::chain::{self, Step};
 
-/// Runs a step in a child made by `fork`.
+/// Runs a step in a child created by `fork`.
 pub(crate) fn in_fork_child(step: Step) {
     // SAFETY: the child only runs the step, which ends it.
     let child = unsafe { libc::fork() };
@@ -15,14 +15,16 @@ pub(crate) fn in_fork_child(step: Step) {
     wait_for(child);
 }
 
-/// Runs a step in a child that shares the parent's memory, while the parent is stopped, on a stack of its own: what
-/// `vfork` does and `posix_spawn` is made of, in a form that a compiler can't break (a `vfork` returns twice).
+/// Runs a step in a child that shares the parent's memory, while the parent is stopped.
+///
+/// The child has a separate stack. This is what `vfork` does and `posix_spawn` is built on, in a
+/// form that a compiler can't break (a `vfork` returns twice).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn in_vfork_child(step: Step) {
     in_child_of_same_memory(step, libc::CLONE_VFORK);
 }
 
-/// The same in a child that has its parent's signal handlers, too, and does not stop it.
+/// Runs a step in a child that shares memory and signal handlers with the running parent.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) fn in_sighand_child(step: Step) {
     in_child_of_same_memory(step, libc::CLONE_SIGHAND);
@@ -31,7 +33,7 @@ pub(crate) fn in_sighand_child(step: Step) {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn in_child_of_same_memory(step: Step, flags: libc::c_int) {
     extern "C" fn child(step: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: it points to the Step below, which lives until the parent goes on.
+        // SAFETY: it points to the Step below, which lives until the parent continues.
         let step = unsafe { *step.cast::<Step>() };
         chain::here(step);
         3
@@ -39,7 +41,7 @@ fn in_child_of_same_memory(step: Step, flags: libc::c_int) {
 
     let mut stack = vec![0_u128; 4096];
     let mut step = step;
-    // SAFETY: the stack and the step outlive the child, which is waited for.
+    // SAFETY: the stack and the step outlive the child, because this function waits for it.
     let child = unsafe {
         libc::clone(
             child,
@@ -55,7 +57,7 @@ fn in_child_of_same_memory(step: Step, flags: libc::c_int) {
 /// Waits for the child and prints `child ended by signal N` or `child exited with N`.
 fn wait_for(child: libc::pid_t) {
     let mut status = 0;
-    // SAFETY: the status is ours.
+    // SAFETY: the status is a local variable.
     while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
         let error = std::io::Error::last_os_error();
         assert_eq!(error.raw_os_error(), Some(libc::EINTR), "the child can't be waited for: {error}");

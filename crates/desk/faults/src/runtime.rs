@@ -1,6 +1,6 @@
-//! Faults inside the C library's allocator, by damage that the program itself does.
+//! Faults inside the C library's allocator, after heap corruption by the program.
 
-/// The second `free` of a block is what the allocator most easily notices. It holds no lock then.
+/// Frees a block twice, the error that allocators detect most reliably. No lock is held then.
 #[inline(never)]
 #[cfg(not(target_os = "android"))]
 pub(crate) fn double_free() -> u64 {
@@ -13,8 +13,10 @@ pub(crate) fn double_free() -> u64 {
     0
 }
 
-/// A freed block of glibc's unsorted list, as `struct malloc_chunk` lays it out (malloc.c): the block's own size stands
-/// 8 bytes before what the program was given, and the links to the next and previous free block are its first words.
+/// A freed block in glibc's unsorted list, laid out as `struct malloc_chunk` (malloc.c).
+///
+/// The block's size is stored 8 bytes before the pointer that malloc returned, and the links to the
+/// next and previous free block are the block's first words.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 struct FreedBlock {
     words: *mut usize,
@@ -22,8 +24,11 @@ struct FreedBlock {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 impl FreedBlock {
-    /// Too large for the per-thread cache (0x410), so it goes to the arena; the block behind it keeps it from being
-    /// merged with the rest of the arena; the second thread makes glibc take the arena's lock at all.
+    /// Allocates and frees the block so that it ends up in the unsorted list.
+    ///
+    /// It is too large for the per-thread cache (0x410), so it goes to the arena; the block after
+    /// it prevents its being merged with the rest of the arena; and glibc takes the arena's lock
+    /// only if there is a second thread.
     fn new() -> FreedBlock {
         crate::threads::park(1);
         // SAFETY: ordinary use of malloc and free.
@@ -37,12 +42,13 @@ impl FreedBlock {
 
     /// Overwrites a word of the freed block.
     fn damage(&self, word: isize, value: usize) {
-        // SAFETY: none is claimed: the block was freed, and writing to it is the fault. The page is still mapped.
+        // SAFETY: none is claimed: the block is freed, and writing to it is the fault. The page is
+        // still mapped.
         unsafe { self.words.offset(word).write_volatile(value) }
     }
 }
 
-/// A size that can't be: `malloc(): invalid size (unsorted)`, then abort.
+/// Writes an invalid size: `malloc(): invalid size (unsorted)`, then abort.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[inline(never)]
 pub(crate) fn abort_in_malloc() -> u64 {
@@ -51,7 +57,7 @@ pub(crate) fn abort_in_malloc() -> u64 {
     std::hint::black_box(unsafe { libc::malloc(0x700) }) as u64
 }
 
-/// A link to nowhere: the check of `bck->fd` faults.
+/// Writes an invalid link: the check of `bck->fd` faults.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[inline(never)]
 pub(crate) fn segv_in_malloc() -> u64 {

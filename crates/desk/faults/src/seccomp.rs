@@ -1,11 +1,11 @@
-//! System call filters (seccomp), as sandboxes and service managers have them.
+//! System call filters (seccomp), like those of sandboxes and service managers.
 
-/// What the kernel does with a filtered call: the actions of <linux/seccomp.h>.
+/// The kernel's action for a filtered call (<linux/seccomp.h>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// The thread gets SIGSYS.
     Trap,
-    /// The whole process is killed with SIGSYS, whatever handles it.
+    /// The whole process is killed with SIGSYS, even if it has a handler.
     Kill,
     /// The call fails with this error number.
     Fail(u16),
@@ -21,18 +21,20 @@ impl Action {
     }
 }
 
-/// Filters these system calls of this process, at most 250, for all threads that are there and to come. The process may never gain
-/// privileges again.
+/// Filters at most 250 system calls of this process, for all current and future threads.
+///
+/// The process can never gain privileges again.
 ///
 /// # Errors
-/// The system takes no filter (qemu's user mode), or another thread has filters that this one has not.
+/// An error if the system doesn't support filters (qemu's user mode), or another thread has filters
+/// that this thread doesn't have.
 pub fn filter(system_calls: &[libc::c_long], action: Action) -> std::io::Result<()> {
-    // Of <linux/bpf_common.h>; the libc crate has no names for them on Android.
+    // From <linux/bpf_common.h>; the libc crate doesn't define them for Android.
     /// `seccomp_data.nr` is the first field.
     const LOAD_NUMBER: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
     const JUMP_IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
     const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-    // A jump is over at most 255 instructions.
+    // A jump can skip at most 255 instructions.
     let count = u8::try_from(system_calls.len()).ok().filter(|count| *count <= 250);
     let count = count.ok_or_else(|| std::io::Error::other("too many system calls for one filter"))?;
     let mut program = vec![libc::sock_filter { code: LOAD_NUMBER, jt: 0, jf: 0, k: 0 }];
@@ -50,10 +52,10 @@ pub fn filter(system_calls: &[libc::c_long], action: Action) -> std::io::Result<
     install(&mut program)
 }
 
-/// Puts that program in force for all threads that are there and to come.
+/// Installs this filter program for all current and future threads.
 ///
 /// # Errors
-/// As [`filter`].
+/// Same as [`filter`].
 pub fn install(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: the program outlives the calls; the kernel checks it.

@@ -1,4 +1,4 @@
-//! Signals that software sends to itself, and a fault in a signal handler.
+//! Signals that a program sends to itself, and a fault in a signal handler.
 
 use std::hint::black_box;
 
@@ -8,7 +8,7 @@ pub(crate) fn abort_here() -> u64 {
     unsafe { libc::abort() }
 }
 
-/// What `-D_FORTIFY_SOURCE` makes of a `memcpy` into a buffer of known size.
+/// The call that `-D_FORTIFY_SOURCE` generates for a `memcpy` into a buffer of known size.
 #[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
 #[inline(never)]
 pub(crate) fn copy_too_much() -> u64 {
@@ -16,15 +16,15 @@ pub(crate) fn copy_too_much() -> u64 {
         fn __memcpy_chk(to: *mut u8, from: *const u8, count: usize, room: usize) -> *mut u8;
     }
     let (mut to, from) = ([0_u8; 16], [0_u8; 16]);
-    // SAFETY: both have 16 bytes; the function counts 8.
+    // SAFETY: both buffers have 16 bytes; the function is passed 8 as the size.
     unsafe { __memcpy_chk(to.as_mut_ptr(), from.as_ptr(), black_box(16), black_box(8)) };
     u64::from(black_box(to)[0])
 }
 
 #[inline(never)]
 pub(crate) fn assert_here() -> u64 {
-    // What <assert.h> expands to where the condition is false.
-    // SAFETY: the strings are constant and end in NUL.
+    // The expansion of <assert.h>'s macro if the condition is false. SAFETY: the strings are
+    // constant and NUL-terminated.
     #[cfg(any(all(target_os = "linux", target_env = "gnu"), target_env = "musl"))]
     unsafe {
         unsafe extern "C" {
@@ -70,20 +70,24 @@ pub(crate) fn panic_abort() -> u64 {
     panic_in_c_function(black_box(1)).wrapping_add(1)
 }
 
-/// A panic can't leave a function with the C calling convention: Rust aborts.
+/// Panics in a function with the C calling convention, which Rust turns into an abort.
 #[inline(never)]
 extern "C" fn panic_in_c_function(patients: u64) -> u64 {
     assert_eq!(patients, 0, "the waiting room is not empty");
     patients
 }
 
-/// Rust's own SIGSEGV handler puts the default action back and returns, counting on the faulting instruction to fault
-/// again. A sent signal has none: the first one is lost there and the second kills.
+/// Sends SIGSEGV repeatedly.
+///
+/// Rust's own SIGSEGV handler restores the default action and returns, so that the faulting
+/// instruction faults again. A sent signal has no such instruction: the first one is lost and the
+/// second kills.
 #[inline(never)]
 pub(crate) fn kill_segv() -> u64 {
-    // Any thread may take it, and one that is still pending swallows the next: a moment between them.
+    // Any thread may receive it, and a second signal is lost while the first is pending: pause
+    // between them.
     for _ in 0..100 {
-        // SAFETY: a signal to this process.
+        // SAFETY: sends a signal to this process.
         unsafe { libc::kill(libc::getpid(), libc::SIGSEGV) };
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
@@ -92,26 +96,28 @@ pub(crate) fn kill_segv() -> u64 {
 
 #[inline(never)]
 pub(crate) fn raise_fpe() -> u64 {
-    // SAFETY: a signal to this thread.
+    // SAFETY: sends a signal to this thread.
     unsafe { libc::raise(libc::SIGFPE) as u64 }
 }
 
-/// Traps `personality`, which nothing here needs, and calls it. A system that takes no filter (qemu's user mode) gets
-/// the signal alone.
+/// Filters `personality`, which this program doesn't need, and calls it.
+///
+/// If the system doesn't support filters (qemu's user mode), raises only the signal.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[inline(never)]
 pub(crate) fn bad_system_call() -> u64 {
     if crate::seccomp::filter(&[libc::SYS_personality], crate::seccomp::Action::Trap).is_err() {
-        // SAFETY: a signal to this thread.
+        // SAFETY: sends a signal to this thread.
         return unsafe { libc::raise(libc::SIGSYS) as u64 };
     }
-    // SAFETY: a call that asks and changes nothing; the filter traps it.
+    // SAFETY: this call only queries, and the filter traps it.
     unsafe { libc::syscall(libc::SYS_personality, 0xffff_ffff_u64) as u64 }
 }
 
 #[inline(never)]
 pub(crate) fn in_signal_handler() -> u64 {
-    // SAFETY: the action is fully initialised; on_usr1 has a handler's signature; the signal goes to this thread.
+    // SAFETY: the action is fully initialized; on_usr1 has a handler's signature; the signal goes
+    // to this thread.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_usr1 as *const () as usize;

@@ -1,14 +1,15 @@
-//! Faults of the stack: overflow, depth, functions without a frame pointer, and destroyed stack registers.
+//! Stack faults: overflow, depth, functions without a frame pointer, and destroyed stack registers.
 //!
-//! The assembly functions carry call frame information: what a correct unwinder needs is there, and nothing else.
+//! The assembly functions have call frame information: everything a correct unwinder needs, and
+//! nothing more.
 
 use std::arch::naked_asm;
 use std::hint::black_box;
 
-/// On the main thread the stack grows until the resource limit, which may be "unlimited".
+/// Overflows the main thread's stack, which grows up to the resource limit, possibly "unlimited".
 #[inline(never)]
 pub(crate) fn overflow_main() -> u64 {
-    // SAFETY: plain data, filled by the kernel; lowering a soft limit is always allowed.
+    // SAFETY: plain data, filled in by the kernel; lowering a soft limit is always allowed.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) == 0 && limit.rlim_cur > 64 << 20 {
@@ -28,10 +29,12 @@ pub(crate) fn overflow() -> u64 {
 fn recurse_for_ever(depth: u64) -> u64 {
     let mut frame = [depth; 32];
     let mut unknown = depth;
-    // What `black_box` does, but inlined in every build: the stack is to end in this function, and not in one that it calls.
-    // SAFETY: no instruction; the compiler has to take it that the frame is used and the number changed.
+    // Like `black_box`, but inlined in every build, so that the stack overflows in this function
+    // and not in one that it calls. SAFETY: it contains no instruction; the compiler must assume
+    // that the frame is used and the number changed.
     unsafe { core::arch::asm!("/* {0} {1} */", in(reg) &raw mut frame, inout(reg) unknown, options(nostack)) };
-    // Without this an optimiser may prove that the function never returns and drop what follows the call.
+    // Without this an optimizer may prove that the function never returns, and drop the code after
+    // the call.
     if unknown == u64::MAX {
         return frame[0];
     }
@@ -39,7 +42,7 @@ fn recurse_for_ever(depth: u64) -> u64 {
     black_box(&mut frame)[7].wrapping_add(below)
 }
 
-/// How many frames [`deep_recursion`] piles up.
+/// The number of frames of [`deep_recursion`].
 pub(crate) const DEEP: u64 = 100_000;
 
 #[inline(never)]
@@ -55,7 +58,7 @@ fn recurse_to(remaining: u64) -> u64 {
 
 #[inline(never)]
 pub(crate) fn no_frame_pointer() -> u64 {
-    // SAFETY: the assembly keeps to the C calling convention until it faults.
+    // SAFETY: the assembly follows the C calling convention until it faults.
     unsafe { frameless_outer() }.wrapping_add(1)
 }
 
@@ -92,7 +95,7 @@ unsafe extern "C" fn frameless_outer() -> u64 {
     )
 }
 
-/// Its caller's frame is found through rbx and not through the stack pointer, as in a function with `alloca`.
+/// Its caller's frame is found through rbx, not the stack pointer, as in a function with `alloca`.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn frameless_middle() -> u64 {
@@ -111,7 +114,7 @@ unsafe extern "C" fn frameless_middle() -> u64 {
     )
 }
 
-/// A leaf that moved the stack pointer.
+/// A leaf that moves the stack pointer.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn frameless_leaf() -> u64 {
@@ -128,7 +131,7 @@ unsafe extern "C" fn frameless_leaf() -> u64 {
     )
 }
 
-/// The frame is found through rbp; the push goes to 0x1228.
+/// Its frame is found through rbp; the push goes to 0x1228.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn broken_stack_pointer_leaf() -> u64 {
@@ -185,7 +188,7 @@ unsafe extern "C" fn frameless_outer() -> u64 {
     )
 }
 
-/// Its caller's frame is found through x19 and not through the stack pointer, as in a function with `alloca`.
+/// Its caller's frame is found through x19, not the stack pointer, as in a function with `alloca`.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn frameless_middle() -> u64 {
@@ -204,7 +207,7 @@ unsafe extern "C" fn frameless_middle() -> u64 {
     )
 }
 
-/// A leaf that moved the stack pointer and keeps its return address in the link register.
+/// A leaf that moves the stack pointer and keeps its return address in the link register.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn frameless_leaf() -> u64 {
@@ -221,7 +224,7 @@ unsafe extern "C" fn frameless_leaf() -> u64 {
     )
 }
 
-/// The frame is found through x29; the store goes to 0x1220.
+/// Its frame is found through x29; the store goes to 0x1220.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 unsafe extern "C" fn broken_stack_pointer_leaf() -> u64 {

@@ -1,4 +1,4 @@
-//! Threads: those that fault, and those that are parked meanwhile and must be in the report too.
+//! Threads that fault, and parked threads that the report must also contain.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,35 +7,35 @@ use std::time::Duration;
 
 use crate::chain::{self, Step};
 
-/// The name of every thread that faults, other than the main one.
+/// The name of every faulting thread except the main one.
 pub const CRASHER: &str = "crasher";
 /// The name of every parked thread.
 pub const PARKED: &str = "parked";
-/// How many frames of [`parked_frame`] stand on a parked thread's stack.
+/// The number of [`parked_frame`] frames on a parked thread's stack.
 pub const PARKED_DEPTH: u32 = 11;
 
-/// Runs a step on a thread that Rust's standard library makes, and waits for it.
+/// Runs a step on a thread created by Rust's standard library, and waits for it.
 pub(crate) fn on_rust_thread(step: Step) {
     on_thread_with_stack(step, 1 << 20);
 }
 
-/// Runs a step on a thread whose stack holds 100,000 frames, however large a debug build makes them.
+/// Runs a step on a thread whose stack is large enough for 100,000 frames, even in a debug build.
 pub(crate) fn on_big_thread(step: Step) {
     on_thread_with_stack(step, 256 << 20);
 }
 
 fn on_thread_with_stack(step: Step, size: usize) {
     let thread = std::thread::Builder::new().name(CRASHER.into()).stack_size(size).spawn(move || chain::here(step));
-    // It ends the process, or returns like any thread where a reporter or debugger let it live.
+    // It ends the process, or returns normally if a reporter or debugger let the thread live.
     let _ = thread.expect("a thread to fault on").join();
 }
 
-/// Runs a step on a thread as C makes it: no alternate signal stack, no Rust runtime around it.
+/// Runs a step on a thread created as in C: without an alternate signal stack and the Rust runtime.
 pub(crate) fn on_c_thread(step: Step) {
     extern "C" fn start(step: *mut libc::c_void) -> *mut libc::c_void {
-        // SAFETY: it is the box that was given to pthread_create.
+        // SAFETY: it is the box that was passed to pthread_create.
         let step = unsafe { Box::from_raw(step.cast::<Step>()) };
-        // SAFETY: a constant name that ends in NUL and fits 16 bytes.
+        // SAFETY: a constant, NUL-terminated name of at most 16 bytes.
         unsafe {
             #[cfg(target_vendor = "apple")]
             libc::pthread_setname_np(c"crasher".as_ptr());
@@ -46,7 +46,8 @@ pub(crate) fn on_c_thread(step: Step) {
         std::ptr::null_mut()
     }
 
-    // SAFETY: attributes and thread are initialised by the calls that come first; the box goes to the thread.
+    // SAFETY: attributes and thread are initialized by the first calls; the box is passed to the
+    // thread.
     unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         let mut thread: libc::pthread_t = std::mem::zeroed();
@@ -80,16 +81,18 @@ pub(crate) fn on_two_threads(step: Step) {
     }
 }
 
-/// What parked threads wait for; nobody ever signals it.
+/// The condition that parked threads wait for; it is never signaled.
 static NEVER: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
 
-/// Starts that many threads and returns when each is parked, [`PARKED_DEPTH`] frames of [`parked_frame`] deep. They stay
-/// until the process ends.
+/// Starts `count` threads and returns when each is parked.
+///
+/// Each has [`PARKED_DEPTH`] frames of [`parked_frame`]. They stay until the process ends.
 ///
 /// # Panics
-/// Where the system gives no more threads.
+/// If the system can't create more threads.
 pub fn park(count: usize) {
-    // Where locks are allocated at their first use (Apple's systems), that is here and not when a test has poisoned malloc.
+    // On systems that allocate locks at their first use (Apple's), do that here, before a test
+    // corrupts malloc.
     drop(NEVER.1.wait_timeout(NEVER.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner), Duration::ZERO));
     let ready = Arc::new(Barrier::new(count + 1));
     for _ in 0..count {

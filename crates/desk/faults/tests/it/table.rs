@@ -13,9 +13,10 @@ fn names_are_unique_and_fit_a_command_line() {
     }
 }
 
-/// Every fault ends a process as its entry says: a child runs it with signal handling as a C program has it, and
-/// with none of a crash reporter's. `CORONER_TEST_RUNNER` is a command that runs programs of this architecture
-/// (an emulator with its options), where the system can't by itself.
+/// Every fault ends a process as its entry says: a child runs it with signal handling as a C
+/// program has it, and with none of a crash reporter's. `CORONER_TEST_RUNNER` is a command that
+/// runs programs of this architecture (an emulator with its options), where the system can't by
+/// itself.
 #[test]
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 fn each_ends_the_process_as_it_says() {
