@@ -1,17 +1,19 @@
-//! A file that is there whole or not at all: Ctrl-C and a full disk leave no half one.
+//! Atomic file writes: Ctrl-C or a full disk leaves no partial file.
 
 use std::io::{self, Write};
 use std::path::Path;
 
 use crate::failure::{Context, Failure};
 
-/// Writes `bytes` to a file at `path`, in place of what is there. What is no regular file (`/dev/stdout`, a pipe) is written to as it is.
+/// Writes `bytes` to a file at `path`, replacing an existing file.
+///
+/// If `path` is not a regular file (`/dev/stdout`, a pipe), writes to it directly.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let doing = || format!("can't write `{}`", path.display());
     if std::fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
         return std::fs::write(path, bytes).context(doing());
     }
-    // A link stays one.
+    // If the path is a symbolic link, replace its target.
     let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match std::fs::metadata(folder) {
@@ -33,7 +35,7 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     file.persist(&path).map(drop).map_err(|failed| without_path(&failed.error)).context(doing())
 }
 
-/// The system's error alone: the name of a file on its way is nobody's.
+/// Returns the system's error without the path, which would be that of the temporary file.
 fn without_path(error: &io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|inner| inner.source()).and_then(|source| source.downcast_ref::<io::Error>());
     match inner.unwrap_or(error).raw_os_error() {

@@ -1,16 +1,16 @@
-//! Reads of report files that end: not of devices and pipes, and at most so much.
+//! Bounded reads of report files: no devices and pipes, and a maximum size.
 
 use std::path::Path;
 
 use crate::failure::{Context, Failure};
 use crate::report_files::Stamp;
 
-/// No report is larger; those with much memory in them have some megabytes.
+/// Maximum size of a report in bytes; reports with much memory have some megabytes.
 const LARGEST: u64 = 256 << 20;
-/// Most that is read of a file that says that it has less.
+/// Maximum bytes to read from a file that reports a smaller size.
 const UNSAID: u64 = 16 << 20;
 
-/// The bytes of a file that a person names: not of a device or a pipe, which may have no end.
+/// Reads a file named by the user; fails for devices and pipes, which may be endless.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let metadata = std::fs::metadata(path).context(doing())?;
@@ -23,13 +23,15 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     read_bounded(path).context(doing())
 }
 
-/// Opens a regular file so that no read waits: some of `/proc` do (`kmsg`).
+/// Opens a regular file for reads that don't block, as those of some files in `/proc` do (`kmsg`).
 pub(crate) fn open_regular(path: &Path) -> std::io::Result<std::fs::File> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)
 }
 
-/// A file of a folder of reports, with its stamp as it was before it was read. The folder's list says already that it is a regular one.
+/// Reads a file in a folder of reports; returns its stamp from before the read, and its bytes.
+///
+/// The folder's listing has already shown that it is a regular file.
 pub(crate) fn read_listed(path: &Path) -> Result<(Stamp, Vec<u8>), Failure> {
     use std::io::Read;
     let doing = || format!("can't read `{}`", path.display());
@@ -40,7 +42,7 @@ pub(crate) fn read_listed(path: &Path) -> Result<(Stamp, Vec<u8>), Failure> {
     if !is_regular || stamp.size == 0 || stamp.size > LARGEST {
         return Err(Failure::new(doing()));
     }
-    // Room for more than it had: a read that leaves some of it has seen the end.
+    // One byte more than the file's size: a read that doesn't fill it has reached the end.
     let mut bytes = vec![0; usize::try_from(stamp.size).unwrap_or(0).saturating_add(1)];
     let mut filled = 0;
     while filled < bytes.len() {
@@ -60,15 +62,17 @@ pub(crate) fn read_listed(path: &Path) -> Result<(Stamp, Vec<u8>), Failure> {
     Ok((stamp, bytes))
 }
 
-/// The bytes of a regular file: what is of the kernel (`/proc`) says that it is empty, and may have no end.
+/// Reads a regular file of bounded size.
+///
+/// The kernel's files (`/proc`) report size 0 and may be endless.
 pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let file = open_regular(path)?;
     let length = LARGEST.min(file.metadata()?.len());
     let limit = length.max(UNSAID);
-    // Room for all of it and some more, with which the file's end is seen by the read after it.
+    // Extra room, so that the next read detects the end of the file without growing the buffer.
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0).saturating_add(64));
-    // Eight bytes more: `pagemap` gives words.
+    // Eight bytes more, because `pagemap` returns whole words.
     file.take(limit + 8).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it has no end, or grows while it is read"));

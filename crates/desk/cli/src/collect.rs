@@ -1,4 +1,4 @@
-//! `coroner collect`: reports of all that dies on a machine, as the kernel's handler of core dumps.
+//! `coroner collect`: reports all crashes on a machine, as the kernel's handler of core dumps.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub(crate) struct CollectArguments {
     connection: bool,
 }
 
-/// Makes a report of the process, or waits for some.
+/// Reports one crashed process, or listens for crashes.
 pub(crate) fn run(arguments: &CollectArguments) -> Result<ExitCode, Failure> {
     if let Some(path) = &arguments.listen {
         return Err(listen(path, arguments));
@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &CollectArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Starts this command for each connection. Returns why it can't continue.
+/// Starts this command for each connection. Returns the reason it can't continue.
 fn listen(path: &Path, arguments: &CollectArguments) -> Failure {
     let start = |death: Death| {
         let mut command = Command::new("/proc/self/exe");

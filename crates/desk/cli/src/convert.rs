@@ -40,7 +40,9 @@ impl Form {
     }
 }
 
-/// Converts the report that `what` names, and writes it to `output`, or else to standard output: not to a terminal what is no text.
+/// Converts the report that `what` names, and writes it to `output` or to standard output.
+///
+/// Binary output is not written to a terminal.
 pub(crate) fn run(
     what: Option<&str>,
     form: Form,

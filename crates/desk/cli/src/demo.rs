@@ -1,4 +1,6 @@
-//! `coroner demo`: the whole way, for real. An app starts, dies, is started again, and its report is read.
+//! `coroner demo`: the complete process with a real crash.
+//!
+//! An app starts, crashes and starts again; then its report is read.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -14,9 +16,11 @@ use coroner_report::text::ThreadFilter;
 use crate::failure::{Context, Failure};
 use crate::{progress, report_reader, show, store_location, terminal};
 
-/// The hidden command that is the app.
+/// The hidden command that runs the app.
 pub(crate) const APP: &str = "__demo-app";
-/// How long the second start waits for the report to be delivered. Debug information of a large program takes seconds.
+/// Time limit for the second start to deliver the report.
+///
+/// Reading a large program's debug information takes seconds.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 const BOLD: Style = Style::new().bold();
@@ -31,13 +35,13 @@ pub(crate) fn list() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The fault of that name.
+/// Returns the fault with this name.
 pub(crate) fn fault(name: &str) -> Result<&'static Fault, String> {
     coroner_faults::find(name)
         .ok_or_else(|| "there is no such fault; `coroner demo --list` names all there are".to_owned())
 }
 
-/// Lets an app die of `fault`, starts it again, and shows the report.
+/// Runs an app that crashes by `fault`, starts it again, and shows the report.
 pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<(), Failure> {
     let mut out = terminal::standard_output();
     let before = stored(store)?;
@@ -77,14 +81,14 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
     writeln!(out, "\n{green}Stored{green:#} {}", newest.with_extension("json").display())?;
     writeln!(out, "       {}", newest.display())?;
     let id = report.header.event_id.to_string();
-    // Cargo sets it for what it runs; who ran us so has no `coroner` to type.
+    // Cargo sets this variable for programs it runs; then `coroner` may not be installed.
     let command = if std::env::var_os("CARGO").is_some() { "cargo run -p coroner-cli --" } else { "coroner" };
     let option = store_location::store_option(store);
     writeln!(out, "\nAgain, with all threads:  {command} show {} --thread all{option}", &id[..8])?;
     Ok(())
 }
 
-/// The report files (`.coroner`) of the store, in the order of their names, which is that of their times.
+/// Returns the store's report files (`.coroner`), sorted by name and so by time.
 fn stored(store: &Path) -> Result<BTreeSet<PathBuf>, Failure> {
     let folder = store.join(store_location::REPORTS);
     let entries = match std::fs::read_dir(&folder) {
@@ -113,7 +117,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Why the app's end is not the one that the fault has.
+/// Returns a description if the app did not end as the fault specifies.
 fn unexpected(fault: &Fault, status: ExitStatus) -> Option<String> {
     let expected = match fault.ending {
         Ending::Signal(signal) => status.signal() == Some(signal),
@@ -123,9 +127,9 @@ fn unexpected(fault: &Fault, status: ExitStatus) -> Option<String> {
     (!expected).then(|| format!("the app should have died otherwise: {:?}", fault.ending))
 }
 
-/// The app: installs Coroner as any app does, and dies of `fault`; or delivers what it left.
+/// The app: installs Coroner and crashes by `fault`, or delivers its last run's report.
 pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure> {
-    // What it leaves is a report; a core file in the user's directory would be litter.
+    // The report suffices: don't leave a core file in the user's directory.
     let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
 
@@ -145,7 +149,7 @@ pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure
     coroner::set_tag("fault", fault.name)?;
     coroner::set_user(Some(&coroner::User::new("demo")))?;
     coroner::add_breadcrumb(&coroner::Breadcrumb::new("the demo app starts").category("app"));
-    // What every app has: threads that wait for something.
+    // Idle threads, as in every app.
     let started = std::sync::Arc::new(std::sync::Barrier::new(3));
     for name in ["network", "storage"] {
         let waits = {

@@ -1,4 +1,4 @@
-//! `coroner dump`: a process that runs or hangs, from outside, or a core dump of one.
+//! `coroner dump`: reports a running or hung process from outside, or a core dump.
 
 use std::path::{Path, PathBuf};
 
@@ -44,7 +44,7 @@ pub(crate) struct DumpArguments {
     symbols: SymbolArguments,
 }
 
-/// Reads the process or the core dump, shows its report, and keeps that in the store, if there is one.
+/// Reads the process or the core dump, shows its report, and keeps the report in the store, if any.
 pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(), Failure> {
     let mut symbolizer = arguments.symbols.symbolizer()?;
     let mut report = match (arguments.pid, &arguments.core) {
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
             .map_err(|error| Failure::new(format!("can't make a minidump: {error}")))?;
         atomic_file::write(path, &minidump.bytes)?;
     }
-    // It may hold what users typed, and is asked for with the minidump alone.
+    // Stack memory may contain user input, and is requested only with the minidump.
     report.stack_memory.clear();
     let mut kept = Ok(());
     if let Some(store) = store {
@@ -82,14 +82,14 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
         all_frames: arguments.all_frames,
         output: arguments.output.as_deref(),
     };
-    // What a store does not take is shown all the same.
+    // A report that can't be stored is still shown.
     show::present(report, &mut symbolizer, &view).and(kept)
 }
 
 fn read_core(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
     match foreign_reports::form_of(path) {
         Some(Form::Core | Form::Compressed | Form::Apport) => foreign_reports::read_dump_with(path, symbolizer),
-        // Why it can't be read, where it is nothing at all.
+        // If there is no file, report that instead of the format.
         _ if !path.is_file() => Err(Failure::new(format!("there is no core dump at `{}`", path.display()))),
         _ => Err(Failure::new(format!("`{}` is no core dump", path.display()))
             .advice("`coroner show FILE` shows reports and minidumps")),

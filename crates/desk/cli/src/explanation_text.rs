@@ -1,4 +1,4 @@
-//! Why it crashed, as text.
+//! Renders the explanation of a crash as text.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use coroner::Report;
 use coroner_explain::{Certainty, Explanation, FaultKind, LockWait, ProfileTree};
 use coroner_report::text::{Sink, Style};
 
-/// Width of the names of fields, as in a report's text.
+/// Width of field names, as in a report's text.
 const LABEL: usize = 14;
-/// Most lines of a profile, the percent from which a function has one, and the deepest column.
+/// Maximum lines of a profile, minimum percentage of a function, and maximum indentation.
 const PROFILE_LINES: usize = 60;
 const LEAST_PERCENT: f64 = 1.0;
 const MAX_COLUMN: usize = 40;
-/// Most waits that are listed.
+/// Maximum number of waits that are listed.
 const WAITS: usize = 20;
 
-/// Writes the headline, and below it what it rests on.
+/// Writes the headline, followed by its evidence.
 pub(crate) fn write(explanation: &Explanation, sink: &mut dyn Sink) -> fmt::Result {
     sink.piece(Style::Alarm, &explanation.headline)?;
     sink.piece(Style::Plain, "\n")?;
@@ -34,8 +34,10 @@ pub(crate) fn write(explanation: &Explanation, sink: &mut dyn Sink) -> fmt::Resu
     sink.piece(Style::Plain, "\n")
 }
 
-/// Writes what the thread of a hang did while it lasted: the functions in which it spent the time, each below its caller. A caller and what
-/// it calls are in one column where nothing else is called.
+/// Writes a hang's profile: the functions in which the hung thread spent its time.
+///
+/// Each function is below its caller. A function is indented only if its caller calls several
+/// functions.
 pub(crate) fn write_profile(report: &Report, sink: &mut dyn Sink) -> fmt::Result {
     let Some((profile, tree)) = report.profile.as_ref().zip(ProfileTree::of(report)) else { return Ok(()) };
     let time = Duration::from_nanos(tree.weight_ns);
@@ -45,7 +47,7 @@ pub(crate) fn write_profile(report: &Report, sink: &mut dyn Sink) -> fmt::Result
     let called = tree.called_by();
     let is_shown = |number: &&usize| tree.percent(tree.nodes[**number].weight_ns) >= LEAST_PERCENT;
     let shown = |caller: Option<usize>| called.get(&caller).into_iter().flatten().filter(is_shown).copied();
-    // What leads to the app's own code is the same in every sample.
+    // The functions that lead to the app's own code are the same in every sample.
     let mut top = None;
     let mut left_out = 0;
     while let [only] = shown(top).collect::<Vec<_>>()[..]
@@ -83,7 +85,7 @@ pub(crate) fn write_profile(report: &Report, sink: &mut dyn Sink) -> fmt::Result
     sink.piece(Style::Plain, "\n")
 }
 
-/// What a headline rests on, by name. Empty where it says all.
+/// Returns the evidence for a headline, by name. Empty if the headline is sufficient.
 pub(crate) fn fields(explanation: &Explanation) -> Vec<(&'static str, String)> {
     let mut fields = Vec::new();
     if let Some(instruction) = &explanation.instruction {
@@ -115,7 +117,7 @@ pub(crate) fn fields(explanation: &Explanation) -> Vec<(&'static str, String)> {
         fields.push(("Round", recursion.functions.join(", ")));
     }
     fields.extend(explanation.facts.iter().map(|fact| ("Fact", fact.clone())));
-    // Those of which an owner is known; where something is wrong, all that wait for a lock.
+    // Waits of deadlocked threads or with a known owner; for a hang, all waits for a lock.
     let is_locked = |tid: u64| explanation.deadlocks.iter().any(|cycle| cycle.contains(&tid));
     let shown = |wait: &&LockWait| {
         is_locked(wait.tid) || wait.owner.is_some() || (explanation.kind == FaultKind::Hang && wait.kind.is_lock())

@@ -1,4 +1,4 @@
-//! Why a command failed, for a person: what, where, and what to do next.
+//! A command's error message: what failed, where, and what to do next.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -8,7 +8,9 @@ use anstyle::{AnsiColor, Style};
 
 use crate::terminal::is_control;
 
-/// A text without what a terminal obeys: files' names and servers' answers are in it.
+/// Replaces the characters that a terminal interprets.
+///
+/// File names and servers' answers are part of the text.
 fn plain(text: &str) -> String {
     let is_obeyed = |character: &char| (character.is_control() && *character != '\n') || is_control(*character);
     text.chars().map(|character| if is_obeyed(&character) { '\u{fffd}' } else { character }).collect()
@@ -18,13 +20,13 @@ fn plain(text: &str) -> String {
 pub(crate) struct Failure {
     message: String,
     advice: Option<String>,
-    /// The server can't be reached, which holds for whatever else is to go there.
+    /// Whether the server can't be reached, so that sending anything else there fails, too.
     is_unreachable: bool,
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
 impl Failure {
-    /// A failure that says what could not be done and where.
+    /// Creates a failure from a message that names the failed step and its object.
     pub(crate) fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), advice: None, is_unreachable: false, source: None }
     }
@@ -34,7 +36,7 @@ impl Failure {
         self
     }
 
-    /// Marks it as one of a server that can't be reached.
+    /// Marks the failure as that of an unreachable server.
     pub(crate) fn of_server(self) -> Self {
         Self { is_unreachable: true, ..self }
     }
@@ -43,7 +45,7 @@ impl Failure {
         self.is_unreachable
     }
 
-    /// Whether it is only that the reader of our output has had enough (`coroner list | head -1`).
+    /// Whether the reader of standard output closed the pipe (`coroner list | head -1`).
     pub(crate) fn is_closed_pipe(&self) -> bool {
         let Some(source) = &self.source else { return false };
         let by_json = || source.downcast_ref::<serde_json::Error>()?.io_error_kind();
@@ -52,7 +54,7 @@ impl Failure {
     }
 
     pub(crate) fn print(&self) {
-        // Where nobody reads it, there is nobody to say that to.
+        // If standard error can't be written, there is no way to report that.
         let _ = self.write(&mut anstream::stderr());
     }
 
@@ -61,7 +63,7 @@ impl Failure {
         writeln!(out, "{red}error{red:#}: {}", plain(&self.message))?;
         let mut cause = self.source.as_deref().and_then(|error| error.source());
         while let Some(error) = cause {
-            // Errors of this project say their cause in their own message.
+            // This project's errors include their cause in their message.
             if !self.message.contains(&error.to_string()) {
                 writeln!(out, "  because: {}", plain(&error.to_string()))?;
             }
@@ -80,9 +82,9 @@ impl<E: Error + Send + Sync + 'static> From<E> for Failure {
     }
 }
 
-/// Says what was being done when an error came.
+/// Adds the failed step to an error.
 pub(crate) trait Context<T> {
-    /// The value, or a failure that reads "`doing`: the error".
+    /// Returns the value, or a failure with the message "`doing`: the error".
     fn context(self, doing: impl Display) -> Result<T, Failure>;
 }
 

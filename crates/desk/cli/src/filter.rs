@@ -1,4 +1,4 @@
-//! Which reports of many are meant.
+//! Filters for reports.
 
 use std::time::{Duration, SystemTime};
 
@@ -38,7 +38,7 @@ impl Filter {
         listing.keep(|listed| self.matches(listed), self.newest.map(std::num::NonZeroUsize::get));
     }
 
-    /// Of those that came together, the oldest first.
+    /// Applies the filter to reports that arrived together, sorted oldest first.
     pub(crate) fn apply_to_new(&self, list: &mut Vec<Summary>) {
         list.retain(|summary| self.matches(&Listed::from(summary)));
         if let Some(newest) = self.newest {
@@ -75,7 +75,7 @@ fn tag(text: &str) -> Result<String, String> {
     }
 }
 
-/// A time as people write it, UTC where it does not say.
+/// Parses a time in the formats of the command line, UTC by default.
 fn time(text: &str) -> Result<Timestamp, String> {
     let ago = text.char_indices().last().and_then(|(at, unit)| {
         let seconds = match unit {

@@ -1,4 +1,4 @@
-//! Reads what other systems wrote of a crash: dumps, and reports of Android, Apple and Swift.
+//! Reads crash data of other systems: dumps, and reports of Android, Apple and Swift.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,7 +14,9 @@ use coroner_symbols::Symbolizer;
 use crate::failure::{Context, Failure};
 use crate::{bounded_read, progress};
 
-/// Reads what Android, an Apple system or Swift's runtime wrote of a death: which form it is, its content says. `None` if it is none that is known.
+/// Reads a crash report of Android, an Apple system or Swift's runtime, recognized by its content.
+///
+/// `None` if the format is unknown.
 pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
     match coroner_formats::tombstone::read(bytes) {
         Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
@@ -27,9 +29,11 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
     }
 }
 
-/// Which kind of dump the file at `path` is: a core dump, compressed or not, a minidump, a report of apport.
+/// Returns the format of the dump at `path`.
+///
+/// It is a core dump, compressed or not, a minidump, or an apport report.
 pub(crate) fn form_of(path: &Path) -> Option<Form> {
-    // To open a pipe would wait for its other end.
+    // Opening a pipe would block until its other end is opened.
     if !std::fs::metadata(path).ok()?.is_file() {
         return None;
     }
@@ -38,7 +42,7 @@ pub(crate) fn form_of(path: &Path) -> Option<Form> {
     Form::of(&start)
 }
 
-/// Reads a dump, which may be larger than memory. What was on the stacks is not in the report.
+/// Reads a dump, which may be larger than memory. The report contains no stack memory.
 pub(crate) fn read_dump(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
     match symbols {
         Some(symbols) => without_memory(path, symbols),
@@ -54,13 +58,14 @@ pub(crate) fn without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result
     Ok(report)
 }
 
-/// The same with the symbols of `symbolizer`, and with what was on the stacks.
+/// Reads a dump with the symbols of `symbolizer`; the report contains stack memory.
 pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let file = File::open(path).context(doing())?;
     let modified = file.metadata().and_then(|metadata| metadata.modified()).ok().map(Timestamp::from);
     let noted = noted_of(path);
-    // SAFETY: the mapping is only read. A file that is cut off while it is read ends this command by SIGBUS, as it does every debugger.
+    // SAFETY: the mapping is only read. If the file is truncated meanwhile, SIGBUS ends this
+    // command, as it does any debugger.
     let bytes = unsafe { memmap2::Mmap::map(&file) }.context(doing())?;
     let progress = progress::spinner("walking the stacks");
     let time = noted.as_ref().and_then(|noted| noted.time).or(modified);
@@ -73,7 +78,7 @@ pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result
     Ok(report)
 }
 
-/// What the machine's crash service noted beside a core dump.
+/// Returns the notes that the machine's crash service stored with a core dump.
 #[cfg(target_os = "linux")]
 fn noted_of(path: &Path) -> Option<Noted> {
     coroner_formats::dump::noted_by_systemd(path)

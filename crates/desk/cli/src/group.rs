@@ -1,4 +1,4 @@
-//! `coroner group` and `coroner top`: reports of the same cause together.
+//! `coroner group` and `coroner top`: groups reports with the same cause.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Write;
@@ -34,17 +34,19 @@ pub(crate) struct GroupArguments {
     store: StoreArgument,
 }
 
-/// How like stacks of one cause are: chosen, and not measured on crashes of known causes.
+/// Minimum similarity of stacks with the same cause.
+///
+/// It is an estimate, not measured on crashes of known causes.
 const LIKE: f64 = 0.75;
 
 fn likeness(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|like| (0.0..=1.0).contains(like)).ok_or_else(|| "it is a number from 0 to 1".to_owned())
 }
 
-/// Reports of one cause.
+/// A group of reports with the same cause.
 #[derive(Debug, Serialize)]
 pub(crate) struct Group {
-    /// The id of the signature that most of them have.
+    /// The id of the signature that most of the reports have.
     pub(crate) id: String,
     pub(crate) title: String,
     pub(crate) signature: Signature,
@@ -53,18 +55,18 @@ pub(crate) struct Group {
     pub(crate) last_seen: Timestamp,
     pub(crate) releases: BTreeSet<String>,
     pub(crate) apps: BTreeSet<String>,
-    /// Why they are one group.
+    /// The signatures in the group, which are the reason for the grouping.
     pub(crate) because: Vec<Reason>,
     /// Event ids, oldest first.
     pub(crate) reports: Vec<String>,
 }
 
-/// Reports that have one signature.
+/// Reports with the same signature.
 #[derive(Debug, Serialize)]
 pub(crate) struct Reason {
     pub(crate) signature: Signature,
     pub(crate) count: usize,
-    /// How like it is to the group's own: 1 for that itself.
+    /// The similarity to the group's own signature, which itself has 1.
     pub(crate) similarity: f64,
 }
 
@@ -91,9 +93,10 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
     Listing::is_all(unread, read)
 }
 
-/// The groups of `summaries`, those with the most reports first.
+/// Groups `summaries`; groups with the most reports come first.
 pub(crate) fn groups(summaries: &[Summary], like: f64) -> Vec<Group> {
-    // The signature that crashes at the same places of the same builds have in common: one with all its names, if there is one.
+    // The common signature of crashes at the same places of the same builds: one with all names, if
+    // there is one.
     let mut at_places: HashMap<&str, &Signature> = HashMap::new();
     let order = |signature: &Signature| (signature.has_places(), signature.id());
     for summary in summaries {
@@ -107,10 +110,10 @@ pub(crate) fn groups(summaries: &[Summary], like: f64) -> Vec<Group> {
         equal.entry(common.unwrap_or(&summary.signature)).or_default().push(summary);
     }
     let mut equal: Vec<(&Signature, Vec<&Summary>)> = equal.into_iter().collect();
-    // The same groups come of the same reports, in whatever order.
+    // Makes the result independent of the reports' order.
     equal.sort_by(|(a, of_a), (b, of_b)| of_b.len().cmp(&of_a.len()).then_with(|| a.id().cmp(&b.id())));
     let rarity = Rarity::of(equal.iter().map(|(signature, _)| *signature));
-    // Those that could be alike have a kind and a function in common.
+    // Only signatures with the same kind and a common function can be similar.
     let mut leaders: Vec<(usize, Vec<(usize, f64)>)> = Vec::new();
     let mut by_function: HashMap<(&str, &str), Vec<usize>> = HashMap::new();
     for (place, (signature, _)) in equal.iter().enumerate() {
@@ -168,7 +171,7 @@ fn group(equal: &[(&Signature, Vec<&Summary>)], leader: &Signature, members: &[(
     }
 }
 
-/// What happened without what differs from death to death: the address.
+/// Returns the description of a crash without the address, which differs between crashes.
 fn title(summary: &Summary) -> String {
     let what = summary.what.split(" at 0x").next().unwrap_or(&summary.what);
     match &summary.function {
@@ -188,7 +191,7 @@ fn print(groups: &[Group], all: usize, reports: usize) -> Result<(), Failure> {
         writeln!(out, "{bold}{:>digits$}{bold:#}  {}", group.count, cut(&group.title, room(digits + 2)))?;
         let day = |time: Timestamp| time.to_string().chars().take(16).collect::<String>().replace('T', " ");
         let newest = group.reports.last().map_or("", |id| id.get(..8).unwrap_or(id));
-        // What one copies comes first: a line is cut at its end.
+        // The id comes first, because it is copied, and lines are truncated at the end.
         let seen = format!("{} to {}", day(group.first_seen), day(group.last_seen));
         let mut line = format!("{}  newest {newest}, {seen}", group.id);
         if !group.releases.is_empty() {

@@ -1,4 +1,4 @@
-//! Reports that other systems wrote, as Coroner's: `coroner import`, and what the other commands read of them.
+//! `coroner import`: converts crash data of other systems to Coroner reports.
 
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
@@ -33,14 +33,14 @@ pub(crate) struct ImportArguments {
     symbols: SymbolArguments,
 }
 
-/// Makes a report of each file, as JSON in the folder of a store.
+/// Converts each file to a report, as JSON in a store's folder.
 pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<(), Failure> {
     let folder = arguments.output.or_else(|| store.map(|store| store.join(REPORTS)));
     let folder =
         folder.ok_or_else(|| Failure::new("there is no store to import to").advice("name one with `--store DIR`"))?;
     let mut symbolizer = arguments.symbols.symbolizer()?;
     let (mut failed, mut images) = (0, Vec::new());
-    // All files are taken in, also where nobody reads that they were.
+    // All files are imported, even if standard output is closed.
     let mut said = Ok(());
     let mut all: Vec<(PathBuf, bool)> = Vec::new();
     for path in arguments.files {
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
     }
 }
 
-/// The dumps of a folder, by their names.
+/// Returns the dumps in a folder, sorted by name.
 fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = std::fs::read_dir(folder).context(format!("can't read `{}`", folder.display()))?;
     let mut dumps: Vec<PathBuf> = entries
@@ -102,8 +102,9 @@ fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer, images: &mut 
     Ok(report.header.event_id)
 }
 
-/// The bytes of a log, and when it was last written to; of `-`, those of standard input. A pipe is read to its end, up to what a log may have; one
-/// that nobody writes to has no end.
+/// Reads a log; returns its bytes and when it was last modified. `-` is standard input.
+///
+/// A pipe is read to its end, up to the maximum size of a log; a pipe without a writer has no end.
 fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
     let mut bytes = Vec::new();
     let most = MAX_LOG_BYTES as u64 + 1;
@@ -111,7 +112,8 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
         std::io::stdin().lock().take(most).read_to_end(&mut bytes)?;
         return Ok((bytes, Some(Timestamp::from(SystemTime::now()))));
     }
-    // To open a pipe otherwise waits for who writes to it, and so does the first read that finds one.
+    // Otherwise opening a pipe, or the first read from an empty one, would block until there is a
+    // writer.
     let mut file = bounded_read::open_regular(path)?;
     let metadata = file.metadata()?;
     if metadata.file_type().is_fifo() {
@@ -132,12 +134,12 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
     Ok((bytes, metadata.modified().ok().map(Timestamp::from)))
 }
 
-/// Takes in each death that a log has.
+/// Imports each crash in a log.
 fn import_log(path: &Path, folder: &Path, symbolizer: &mut Symbolizer) -> Result<Vec<Id>, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let (bytes, modified) = read_log(path).context(doing())?;
     let mut reports = match coroner_formats::log::read_log(&bytes, modified) {
-        // Of most logs that is as it should be.
+        // Most logs contain no crash.
         Err(error @ LogError::Nothing { .. }) => {
             anstream::eprintln!("`{}`: {error}", path.display());
             Vec::new()

@@ -1,4 +1,4 @@
-//! Names that were found for a report are kept with it: in its JSON, which has them when the program that they are from is gone.
+//! Keeps names that were found for a report in its JSON, for when the program's file is gone.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use coroner::Report;
 use coroner_report::model::Frame;
 
-/// How well the frames of a report are named.
+/// The number of named frames in a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Named {
     lines: usize,
@@ -25,8 +25,9 @@ impl Named {
     }
 }
 
-/// Writes the names that `named` has into the report at `json`. Nothing else of it changes, and a file of which this version does not know
-/// everything stays as it is.
+/// Adds the names in `named` to the report at `json`, and changes nothing else.
+///
+/// A file with content unknown to this version is left unchanged.
 pub(crate) fn keep(json: &Path, named: &Report) -> io::Result<()> {
     let text = std::fs::read_to_string(json)?;
     let mut report = Report::from_json(&text)?;

@@ -18,7 +18,7 @@ use crate::terminal::{self, COLUMN, Named, Output, cut};
 use crate::watch::Watch;
 use crate::{Format, outboxes};
 
-/// Lists the reports of the store or folder at `path` that the filter lets through.
+/// Lists the reports in the store or folder at `path` that match the filter.
 pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
     let mut listing = Listing::at(path, texts, Some(&mut names()))?;
     let all = listing.len();
@@ -27,11 +27,14 @@ pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) ->
     Listing::is_all(listing.unread(), all)
 }
 
-/// How often the store is looked at. Where that takes long, less often, so that it is no tenth of the time.
+/// Interval between checks of the store, which is longer if a check takes more than a tenth of it.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Lists the reports that are there, and each that comes, until the process is ended or nobody reads any more. Each is one write, so that no line
-/// is cut off by that. A store that goes away meanwhile may come back; that it went is said once.
+/// Lists the existing reports, then new ones as they arrive.
+///
+/// It continues until the process ends or the output is closed. Each report is one write, so that
+/// the end truncates no line. A store that disappears may come back; its disappearance is reported
+/// once.
 pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
     let mut watch = Watch::new(path, texts);
     let mut names = names();
@@ -70,7 +73,7 @@ pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) 
     }
 }
 
-/// Names from where `coroner show` has them, without lines, which take long.
+/// Symbolizes from the same files as `coroner show`, but without lines, which take long.
 pub(crate) fn names() -> Symbolizer {
     Symbolizer::new(Options { debug_info: false, ..Options::default() })
 }
@@ -104,10 +107,10 @@ fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(
     Ok(out.flush()?)
 }
 
-/// Bytes that are written at once.
+/// Bytes per write.
 const BLOCK: usize = 1 << 16;
 
-/// How much room a line has.
+/// The widths of a line's columns.
 struct Columns {
     width: Option<usize>,
     /// Digits of an event id.
@@ -115,30 +118,34 @@ struct Columns {
 }
 
 impl Columns {
-    /// A terminal has room for as much of an id as tells them apart; programs get all of it.
+    /// Creates the columns: on a terminal, ids are shortened to the digits that distinguish them.
+    ///
+    /// Programs get complete ids.
     fn of(listing: &Listing) -> Columns {
         let width = terminal::width().filter(|_| terminal::is_terminal());
         Columns { width, digits: if width.is_some() { distinct_digits(listing) } else { 32 } }
     }
 
-    /// Of reports that are not known yet.
+    /// Columns for reports that are not known yet.
     fn watched() -> Columns {
         let width = terminal::width().filter(|_| terminal::is_terminal());
         Columns { width, digits: if width.is_some() { 12 } else { 32 } }
     }
 }
 
-/// What makes lines of reports: with little work for each, as there may be a hundred thousand.
+/// Formats the lines of reports, with little work for each.
+///
+/// There may be a hundred thousand.
 struct Lines {
     columns: Columns,
     styled: bool,
-    /// Days since 1970, and how that one is written.
+    /// Days since 1970, and that date as text.
     day: (u64, String),
     time: String,
     text: String,
 }
 
-/// In seconds.
+/// A day in seconds.
 const DAY: u64 = 86_400;
 
 impl Lines {
@@ -154,7 +161,7 @@ impl Lines {
         let id = event_id.get(..digits).unwrap_or(event_id);
         out.extend(b"  ");
         out.extend(id.as_bytes());
-        // A run that is not readable has none.
+        // An unreadable run has no id.
         out.extend(std::iter::repeat_n(b' ', digits.saturating_sub(id.len()) + 2));
         self.set_text(&[app, if version.is_empty() { "" } else { " " }, version]);
         let app = cut(&self.text, Some(width.map_or(COLUMN, |width| width / 4)));
@@ -203,7 +210,7 @@ impl Lines {
         self.text.extend(parts.iter().copied());
     }
 
-    /// To the second; the rest is for programs.
+    /// Sets the time to the second; the fraction is only for programs.
     fn set_time(&mut self, time: Timestamp) {
         let seconds = time.0 / 1_000_000_000;
         if self.day.0 != seconds / DAY {
@@ -220,7 +227,7 @@ impl Lines {
     }
 }
 
-/// How many digits of ids tell all of them apart, at least 8.
+/// Returns the number of digits that distinguish all ids, at least 8.
 fn distinct_digits(listing: &Listing) -> usize {
     let mut ids: Vec<&str> = listing.iter().map(|listed| listed.event_id).collect();
     ids.sort_unstable();

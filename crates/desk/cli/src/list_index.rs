@@ -1,13 +1,17 @@
-//! What a folder's reports are, remembered between calls: a list of a hundred thousand opens only what is new.
+//! A cache of a folder's report list: listing a hundred thousand reports opens only new files.
 //!
-//! A file in the user's folder for caches for each folder of reports. It holds what `coroner list` shows, secrets hidden, and is as
-//! private as that. One that can't be read, is damaged or is of another version is made again.
+//! There is one file per folder of reports, in the user's cache folder. It contains what
+//! `coroner list` shows, with secrets hidden, and is as private as that. An unreadable or damaged
+//! file, or one of another version, is replaced.
 //!
-//! What it believes: that a file is the one that was read if its inode, size, time of modification and time of the inode's last change are. The
-//! folder is listed and each file's stamp taken every time. A file that was changed just before it was read is not remembered ([`is_settled`]).
+//! A file is considered unchanged if its inode, size, modification time and inode change time are
+//! the same. Each time, the folder is listed and each file's stamp is read. A file that was changed
+//! just before it was read is not cached ([`is_settled`]).
 //!
-//! The file is [`MAGIC`], a CRC-32 of what follows, three counts, and three parts: records of a fixed length in the order of the list, lists of
-//! texts, and the bytes of the texts. Records and lists name texts by offset and length, numbers are little-endian: nothing is decoded but what is asked for.
+//! The file consists of [`MAGIC`], a CRC-32 of the rest, three counts, and three parts:
+//! fixed-length records in the list's order, lists of strings, and the strings' bytes. Records and
+//! lists refer to strings by offset and length; numbers are little-endian. Only the requested
+//! values are decoded.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,14 +27,17 @@ use crate::report_files::Stamp;
 use crate::summary::Summary;
 use crate::symbol_search::default_cache;
 
-/// What an index begins with. Its number changes with what a record is; what is hidden as a secret changes with the version.
+/// The start of an index.
+///
+/// Increase its number if the format of a record changes; the version is included because the rules
+/// for hiding secrets change with it.
 const MAGIC: &[u8] = concat!("coroner list index 7 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
-/// No index is larger.
+/// Maximum size of an index in bytes.
 const LARGEST: u64 = 1 << 30;
-/// CRC-32, records, texts of lists, bytes of texts.
+/// Bytes of the CRC-32 and of the numbers of records, list strings and string bytes.
 const HEAD: usize = 4 * 4;
 
-/// Where what is in a record. Texts are 8 bytes: offset and length.
+/// Offsets of a record's fields. A string takes 8 bytes: offset and length.
 mod field {
     pub(super) const INODE: usize = 0;
     pub(super) const SIZE: usize = 8;
@@ -47,18 +54,20 @@ mod field {
     pub(super) const FUNCTION: usize = 96;
     pub(super) const PLACES: usize = 104;
     pub(super) const KIND: usize = 112;
-    /// The place of the first of the signature's frames in the lists, and how many there are; behind them are keys and values of the tags.
+    /// The index of the signature's first frame in the lists, and the number of frames.
+    ///
+    /// The keys and values of the tags come next.
     pub(super) const FRAMES: usize = 120;
     pub(super) const TAGS: usize = 128;
-    /// Whether the report has a JSON, which is the file that the stamp is of.
+    /// Whether the report has a JSON file; if so, the stamp is that file's.
     pub(super) const HAS_JSON: usize = 136;
     pub(super) const ALL: usize = 140;
 }
 
-/// The offset of a text that is not there.
+/// The offset of a missing string.
 const NONE: u32 = u32::MAX;
 
-/// The index of a folder.
+/// A folder's index.
 pub(crate) struct ListIndex {
     path: PathBuf,
     numbers: Vec<u8>,
@@ -67,7 +76,7 @@ pub(crate) struct ListIndex {
 }
 
 impl ListIndex {
-    /// The index of the folder, which may be empty. `None` where there is no folder for caches.
+    /// Opens the folder's index, which may be empty. `None` if there is no cache folder.
     pub(crate) fn open(folder: &Path) -> Option<ListIndex> {
         let caches = std::env::var_os("CORONER_CACHE").map(PathBuf::from).filter(|path| path.is_absolute());
         ListIndex::open_in(&caches.or_else(default_cache)?, folder)
@@ -90,7 +99,7 @@ impl ListIndex {
         Record { index: self, bytes: bytes.unwrap_or(&[0; field::ALL]) }
     }
 
-    /// The texts of a list, from the place `first` on.
+    /// Returns the strings of a list, starting at index `first`.
     fn list(&self, first: u32, count: u32) -> impl Iterator<Item = &str> {
         let lists = self.numbers.get(self.records * field::ALL..).unwrap_or_default();
         let (lists, _) = lists.as_chunks::<8>();
@@ -98,7 +107,9 @@ impl ListIndex {
         list.iter().map(|place| text(&self.texts, place).unwrap_or_default())
     }
 
-    /// Replaces the file by one of these records and summaries, in this order. Who reads it meanwhile has the old one, or the new one.
+    /// Replaces the file with one of these records and summaries, in this order.
+    ///
+    /// Concurrent readers see either the old file or the new one.
     pub(crate) fn replace<'r>(&self, entries: impl Iterator<Item = Entry<'r>>) -> Option<()> {
         let mut writer = Writer::default();
         for entry in entries {
@@ -114,7 +125,7 @@ impl ListIndex {
     }
 }
 
-/// Reads a file that is an index, and whole.
+/// Reads an index file; `None` if it is not a complete index.
 fn read(path: &Path) -> Option<(Vec<u8>, usize, String)> {
     let metadata = std::fs::metadata(path).ok()?;
     if !metadata.is_file() || metadata.len() > LARGEST {
@@ -161,7 +172,7 @@ fn text<'t>(texts: &'t str, place: &[u8]) -> Option<&'t str> {
     texts.get(offset as usize..(offset as usize).checked_add(length as usize)?)
 }
 
-/// What is remembered of a report.
+/// A cached report.
 #[derive(Clone, Copy)]
 pub(crate) struct Record<'i> {
     index: &'i ListIndex,
@@ -194,12 +205,12 @@ impl<'i> Record<'i> {
         }
     }
 
-    /// Whether the stamp is of the JSON.
+    /// Whether the stamp is that of the JSON file.
     pub(crate) fn has_json(self) -> bool {
         u32_at(self.bytes, field::HAS_JSON) != 0
     }
 
-    /// The name of the report's files, without an extension.
+    /// Returns the name of the report's files, without an extension.
     pub(crate) fn name(self) -> &'i str {
         self.text(field::NAME)
     }
@@ -258,11 +269,13 @@ impl<'i> Record<'i> {
     }
 }
 
-/// What an index is made of.
+/// An entry of a new index.
 pub(crate) enum Entry<'r> {
-    /// Of the index before.
+    /// A record of the previous index.
     Known(Record<'r>),
-    /// What was read, of files with that name; whether one is the JSON, and the stamp of what was read.
+    /// A newly read report: files' name, whether there is a JSON file, stamp and summary.
+    ///
+    /// The stamp is that of the file that was read.
     New(&'r str, bool, Stamp, &'r Summary),
 }
 
@@ -271,7 +284,7 @@ struct Writer<'r> {
     records: Vec<u8>,
     lists: Vec<u8>,
     texts: String,
-    /// Where texts are that many reports have.
+    /// The locations of strings that many reports share.
     common: HashMap<&'r str, [u8; 8]>,
 }
 
@@ -365,8 +378,10 @@ impl<'r> Writer<'r> {
     }
 }
 
-/// Whether a file that was read later than `read` can't have changed since without another stamp. File systems count time by ticks of up to 10 ms, some
-/// by seconds or two of them: whole seconds are taken for that.
+/// Whether a file that was read after `read` can't have changed since without a new stamp.
+///
+/// File systems count time in ticks of up to 10 ms, or in one or two seconds: a stamp in whole
+/// seconds is taken for that.
 pub(crate) fn is_settled(stamp: Stamp, read: SystemTime) -> bool {
     const SECOND: u64 = 1_000_000_000;
     let read = read.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
@@ -422,7 +437,7 @@ mod tests {
         // Again, from records.
         index.replace((0..2).map(|number| Entry::Known(index.record(number)))).unwrap();
         check(&open().unwrap());
-        // Behind the end there is nothing.
+        // Beyond the end there is nothing.
         assert_eq!(index.record(7).name(), "");
 
         let whole = std::fs::read(&path).unwrap();

@@ -1,4 +1,6 @@
-//! The reports of a store or a folder, one line each: those that the index knows as it has them, the others read.
+//! A list of the reports in a store or a folder.
+//!
+//! Reports come from the index if it contains them, otherwise from their files.
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -16,24 +18,24 @@ use crate::report_reader::Texts;
 use crate::store_contents::{self, Contents};
 use crate::summary::{State, Summary};
 
-/// So few reports are read as fast as their index.
+/// Below this many reports, reading them is as fast as reading the index.
 const WORTH: usize = 64;
-/// So few changes are read again as fast as an index is written.
+/// Up to this many changed files, reading them again is as fast as writing an index.
 const CHANGES: usize = 16;
-/// Reports that one worker takes at a time.
+/// Number of reports that a worker takes at a time.
 const SHARE: usize = 64;
 
-/// All reports at a place, oldest first.
+/// All reports in a store or folder, oldest first.
 pub(crate) struct Listing {
     folder: PathBuf,
     index: Option<ListIndex>,
     read: Vec<Read>,
     order: Vec<Place>,
-    /// Files that could not be read as reports, which was said of each.
+    /// The number of files that could not be read as reports; an error was printed for each.
     unread: usize,
 }
 
-/// What was read, and the file that it is of. What is not remembered has no stamp.
+/// A report that was read, and its file. It has no stamp if it must not be cached.
 struct Read {
     name: String,
     has_json: bool,
@@ -48,7 +50,7 @@ enum Place {
     Read(usize),
 }
 
-/// A report of a list.
+/// A report in a list.
 #[derive(Clone, Copy)]
 pub(crate) struct Listed<'l> {
     pub(crate) event_id: &'l str,
@@ -63,7 +65,7 @@ pub(crate) struct Listed<'l> {
     more: More<'l>,
 }
 
-/// What few look at.
+/// The rarely used fields.
 #[derive(Clone, Copy)]
 enum More<'l> {
     Summary(&'l Summary),
@@ -104,7 +106,7 @@ impl<'l> Listed<'l> {
         }
     }
 
-    /// Whether one of the functions that it is known by has `text` in its name.
+    /// Whether the name of one of the signature's functions contains `text`.
     pub(crate) fn has_function(&self, text: &str) -> bool {
         self.function.is_some_and(|name| name.contains(text))
             || match self.more {
@@ -120,7 +122,7 @@ impl<'l> Listed<'l> {
         }
     }
 
-    /// The file or the run that it is in.
+    /// The path of the report's file or run.
     pub(crate) fn path(&self) -> String {
         match self.more {
             More::Summary(summary) => summary.path.clone(),
@@ -154,12 +156,14 @@ impl<'l> Listed<'l> {
 }
 
 impl Listing {
-    /// All reports at `path`, which is a store or a folder of reports. The function to look at first is looked up with `names`.
+    /// Lists all reports at `path`, a store or a folder of reports.
+    ///
+    /// The function to look at first is symbolized with `names`.
     pub(crate) fn at(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Listing, Failure> {
         let Contents { runs, folder } = store_contents::contents(path)?;
         let mut listing = match folder {
             Some(folder) => {
-                // Texts as they were are not written anywhere else.
+                // Unscrubbed strings are not cached.
                 let index = (texts == Texts::Scrubbed).then(|| ListIndex::open(&folder)).flatten();
                 Listing::of_folder(&folder, index, texts, names.as_deref_mut())?
             }
@@ -182,7 +186,7 @@ impl Listing {
         Ok(listing)
     }
 
-    /// All reports of a folder. Files that are none are left out.
+    /// Lists all reports in a folder. Files that aren't reports are left out.
     fn of_folder(
         folder: &Path,
         index: Option<ListIndex>,
@@ -196,7 +200,7 @@ impl Listing {
             (0..records).filter_map(|number| Some((record(number)?.name(), number))).collect();
         let mut seen = vec![Forms::default(); records];
         let mut others: HashMap<String, Forms> = HashMap::new();
-        // The stamps of what was there before are taken while the folder is listed.
+        // The stamps of cached reports are read while the folder is listed.
         let is_same = |number: usize| -> bool {
             let form = |record: Record<'_>| if record.has_json() { JSON } else { RAW };
             record(number).is_some_and(|record| {
@@ -238,11 +242,12 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Reads reports. Says how many of them can be remembered.
+    /// Reads reports. Returns the number of those that can be cached.
     fn read(&mut self, stored: &[StoredReport], texts: Texts, mut names: Option<&mut Symbolizer>) -> usize {
         let progress = progress::bar(stored.len(), "reading reports");
         let summaries = in_parallel(stored.len(), SHARE, |number| {
-            // Of one that changes while it is read, the older stamp is remembered, and it is read again.
+            // If a report changes while it is read, the older stamp is cached, so that it is read
+            // again.
             let now = SystemTime::now();
             let (stamp, summary) = store_contents::summarize(&stored[number], texts, None);
             progress.inc(1);
@@ -251,14 +256,15 @@ impl Listing {
         let mut new = 0;
         for (stored, (mut stamp, summary)) in stored.iter().zip(summaries.into_iter().flatten()) {
             let summary = match summary {
-                // Reports are listed while others remove them.
+                // A report may be removed while the folder is listed.
                 Err(_) if stored.stamp().is_none() => continue,
                 Err(failure) => {
                     progress.suspend(|| failure.print());
                     self.unread += 1;
                     continue;
                 }
-                // What the crash left has no names that need a look at symbol files, which may come later.
+                // A raw report has no names unless they are looked up, and the symbol files may
+                // appear later.
                 Ok(summary) if !stored.forms.has_json && summary.function.is_none() => {
                     stamp = None;
                     match names.as_deref_mut().map(|names| store_contents::summarize(stored, texts, Some(names)).1) {
@@ -313,12 +319,12 @@ impl Listing {
         self.order.len()
     }
 
-    /// How many files could not be read.
+    /// The number of files that could not be read.
     pub(crate) fn unread(&self) -> usize {
         self.unread
     }
 
-    /// Fails if some could not be read, after the others were shown.
+    /// Fails if some files could not be read, after the others were shown.
     pub(crate) fn is_all(unread: usize, read: usize) -> Result<(), Failure> {
         match (unread, unread + read) {
             (0, _) => Ok(()),
@@ -331,7 +337,7 @@ impl Listing {
         self.order.iter().map(|place| self.listed(*place))
     }
 
-    /// Keeps those that `wanted` says, and of them the `newest`.
+    /// Keeps the reports for which `wanted` returns true, and of them the `newest`.
     pub(crate) fn keep(&mut self, wanted: impl Fn(&Listed<'_>) -> bool, newest: Option<usize>) {
         let mut order = std::mem::take(&mut self.order);
         order.retain(|place| wanted(&self.listed(*place)));
@@ -340,7 +346,9 @@ impl Listing {
     }
 }
 
-/// What `work` says of each number, by all processors. `T::default()` of those of a worker that did not end.
+/// Calls `work` for each number on all processors, and returns the results in order.
+///
+/// The results of a worker that panicked are `T::default()`.
 fn in_parallel<T: Default + Send>(count: usize, share: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(count.div_ceil(share));
     if workers <= 1 {
@@ -402,7 +410,9 @@ mod tests {
             self.folder.path().join("reports").join(name)
         }
 
-        /// What is listed, and how much of it the index knew. It is the same without an index.
+        /// Returns the list, and how many of its reports the index contained.
+        ///
+        /// It is the same without an index.
         fn list(&self) -> (Vec<String>, usize) {
             let (folder, caches) = (self.folder.path().join("reports"), self.folder.path().join("caches"));
             let listing =
@@ -416,13 +426,13 @@ mod tests {
             (lines(&listing), known)
         }
 
-        /// Waits until what was written is remembered.
+        /// Waits until what was written can be cached.
         fn settle(&self) {
             std::thread::sleep(Duration::from_millis(150));
         }
     }
 
-    /// A folder of 100 reports, with an index that knows them.
+    /// A folder of 100 reports, with an index that contains them.
     fn bench() -> Bench {
         let bench = Bench { folder: tempfile::tempdir().unwrap() };
         fs::create_dir(bench.path("")).unwrap();
@@ -442,7 +452,7 @@ mod tests {
         let (lines, known) = bench.list();
         assert_eq!((lines.len(), known, has(&lines, "/1.json")), (99, 99, 0));
 
-        // Another file of the same size and time in its place.
+        // Replace a file with another of the same size and time.
         let modified = fs::metadata(bench.path("2.json")).unwrap().modified().unwrap();
         fs::write(bench.path(".new"), report(2, "taint")).unwrap();
         File::options().append(true).open(bench.path(".new")).unwrap().set_modified(modified).unwrap();
@@ -450,7 +460,7 @@ mod tests {
         let (lines, known) = bench.list();
         assert_eq!((lines.len(), known, has(&lines, "taint")), (99, 98, 1));
 
-        // Other bytes in the same file, and its old time.
+        // Write other bytes to the same file, and restore its time.
         let modified = fs::metadata(bench.path("3.json")).unwrap().modified().unwrap();
         fs::write(bench.path("3.json"), report(3, "taint")).unwrap();
         File::options().append(true).open(bench.path("3.json")).unwrap().set_modified(modified).unwrap();
@@ -464,12 +474,12 @@ mod tests {
         assert_eq!((lines.len(), known), (99, 95));
         assert_eq!((has(&lines, "/4.json"), has(&lines, "/5.json"), has(&lines, "renamed.json")), (0, 0, 1));
 
-        // The other form of one that is known.
+        // Add the other form of a cached report.
         fs::write(bench.path("6.coroner"), "").unwrap();
         let (lines, known) = bench.list();
         assert_eq!((lines.len(), known, has(&lines, "/6.coroner")), (99, 95, 1));
 
-        // A folder in place of a report, and a link to nothing.
+        // Replace reports with a folder and with a link to nothing.
         fs::remove_file(bench.path("7.json")).unwrap();
         fs::create_dir(bench.path("7.json")).unwrap();
         fs::remove_file(bench.path("8.json")).unwrap();
@@ -477,7 +487,7 @@ mod tests {
         let (lines, known) = bench.list();
         assert_eq!((lines.len(), known), (97, 93));
 
-        // Enough changes to write the index anew.
+        // Enough changes to write a new index.
         for number in 20..60 {
             fs::write(bench.path(&format!("{number}.json")), report(number, "paint")).unwrap();
         }
@@ -500,7 +510,7 @@ mod tests {
             assert_eq!(bench.list(), (before.clone(), 0));
             assert_eq!(bench.list(), (before.clone(), 100));
         }
-        // Not a file at all.
+        // A folder instead of a file.
         fs::remove_file(&index).unwrap();
         fs::create_dir(&index).unwrap();
         assert_eq!(bench.list(), (before, 0));
@@ -513,7 +523,7 @@ mod tests {
             fs::write(bench.path(&format!("{number}.json")), report(number, "faint")).unwrap();
         }
         bench.list();
-        // In the same tick as before, perhaps.
+        // Possibly within the same clock tick as before.
         fs::write(bench.path("99.json"), report(99, "saint")).unwrap();
         assert!(bench.list().0.iter().any(|line| line.contains("saint")));
     }

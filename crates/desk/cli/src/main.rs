@@ -1,6 +1,7 @@
 //! The `coroner` command.
 //!
-//! One file per command; this one has what a person types and the exit codes: 0 done, 1 failed, 2 wrong usage.
+//! There is a file for each command; this one has the command line and the exit codes: 0 done, 1
+//! failed, 2 wrong usage.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

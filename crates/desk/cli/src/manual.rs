@@ -1,4 +1,4 @@
-//! Completions and manual pages, made of what the command itself says of its arguments.
+//! Shell completions and manual pages, generated from the command's definition.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,10 +16,12 @@ pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     Ok(Named(std::io::stdout().lock()).write_all(&script)?)
 }
 
-/// Writes a page for the command and for each of its parts to a folder; without one, the command's own to standard output.
+/// Writes a page for the command and each subcommand to a folder.
+///
+/// Without a folder, writes the command's own page to standard output.
 pub(crate) fn pages(folder: Option<&Path>) -> Result<(), Failure> {
     let mut command = Arguments::command();
-    // The parts then have their whole names: `coroner-show`.
+    // Gives subcommands their full names: `coroner-show`.
     command.build();
     let page = |command: clap::Command| -> Result<Vec<u8>, Failure> {
         let mut page = Vec::new();

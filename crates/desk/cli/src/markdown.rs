@@ -1,4 +1,6 @@
-//! A report as Markdown, for an issue or a program that reads: compact, without a home directory's name and without memory and registers.
+//! A report as Markdown, for an issue or a program.
+//!
+//! It is compact, and contains neither the home directory's name nor memory and registers.
 
 use std::fmt::Write;
 
@@ -11,22 +13,22 @@ use coroner_report::text::{Step, short_function, short_path, steps};
 use crate::summary::{State, Summary};
 use crate::terminal::is_control;
 
-/// Most lines of a stack.
+/// Maximum lines of a stack.
 const FRAMES: usize = 40;
-/// Most breadcrumbs, the last ones.
+/// Maximum number of breadcrumbs; the last ones are kept.
 const BREADCRUMBS: usize = 15;
-/// Most waits.
+/// Maximum number of waits.
 const WAITS: usize = 20;
-/// Most characters of a function's name.
+/// Maximum characters of a function's name.
 const NAME: usize = 100;
 
-/// The report as Markdown.
+/// Returns the report as Markdown.
 pub(crate) fn of(report: &Report, code: &dyn CodeSource) -> String {
     let mut report = report.clone();
     report.scrub(&coroner::hide_secrets);
     let summary = Summary::of(&report, std::path::Path::new(""), State::Stored);
     let mut text = String::new();
-    // A string takes everything.
+    // Writing to a string can't fail.
     let _ = write(&report, &summary, &coroner_explain::explain(&report, code), &mut text);
     text
 }
@@ -98,7 +100,9 @@ fn heading(thread: &Thread) -> String {
     format!("Thread {}{name}", thread.tid)
 }
 
-/// Frames in a block of text, the app's own marked; several of a runtime as one.
+/// Writes frames as a code block, with the app's own marked.
+///
+/// A runtime's consecutive frames take one line.
 fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut String) -> std::fmt::Result {
     let rules = InAppRules::default();
     let in_app = InApp::new(&rules, report);
@@ -139,7 +143,7 @@ fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut Str
                 format!(" ({}{line})", short_path(&file))
             });
             let mark = if function.in_app { '*' } else { ' ' };
-            // What would end the block is of no use in a name.
+            // Replace what would end the code block.
             let line =
                 format!("{mark}{number:3} {module} {name}{source}").replace("```", "'''").replace(['\n', '\r'], " ");
             let line = line.replace(is_control, "\u{fffd}");
@@ -151,7 +155,7 @@ fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut Str
     writeln!(out, "```")
 }
 
-/// Text in which nothing is Markdown or HTML.
+/// Escapes text so that it contains neither Markdown nor HTML.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.trim().chars() {
@@ -161,7 +165,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '&' => escaped.push_str("&amp;"),
-            // `@` and `#` notify people and link issues where it is pasted.
+            // `@` and `#` would notify people and link issues.
             '@' => escaped.push_str("&#64;"),
             '#' => escaped.push_str("&#35;"),
             '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '!' => {

@@ -1,4 +1,4 @@
-//! What waits in a store for a server: the outboxes of the sinks for Sentry and OTLP, looked at and left as they are.
+//! Reads a store's outboxes for servers, those of the Sentry and OTLP sinks, without changing them.
 
 use std::fmt::Write;
 use std::io::ErrorKind;
@@ -8,12 +8,12 @@ use crate::failure::Failure;
 use crate::report_files;
 use crate::store_location::REPORTS;
 
-/// The directory of a sink in a store, and the extension of its messages.
+/// A sink's directory in a store, and the extension of its messages.
 const SINKS: [(&str, &str); 2] = [("sentry", "envelope"), ("otlp", "otlp")];
 const QUEUE: &str = "queue";
 const GIVEN_UP: &str = "given-up";
 
-/// The outbox of one sink, with an event or more in it.
+/// A sink's outbox with at least one event.
 pub(crate) struct Outbox {
     path: PathBuf,
     pub(crate) waiting: usize,
@@ -34,7 +34,7 @@ impl Outbox {
     }
 }
 
-/// The outboxes of a store that are not empty.
+/// Returns a store's non-empty outboxes.
 pub(crate) fn of(store: &Path) -> Vec<Outbox> {
     let outbox = |(directory, extension): (&str, &str)| {
         let path = store.join(directory);
@@ -45,15 +45,17 @@ pub(crate) fn of(store: &Path) -> Vec<Outbox> {
     SINKS.into_iter().filter_map(outbox).collect()
 }
 
-/// The event ids of the messages in a folder of an outbox; none of one that is not there.
+/// Returns the event ids of the messages in an outbox's folder; empty if the folder doesn't exist.
 fn messages(folder: &Path, extension: &str) -> impl Iterator<Item = String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    // What is no file is no message, as to the sink.
+    // Only files are messages, as in the sink.
     let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
     files.filter_map(move |entry| event_id(Path::new(&entry.file_name()), extension))
 }
 
-/// The event id that a message's name says: `<made>-<tries>-<not before>-<event>-<session>.<extension>`.
+/// Returns the event id in a message's name.
+///
+/// The name is `<made>-<tries>-<not before>-<event>-<session>.<extension>`.
 fn event_id(path: &Path, extension: &str) -> Option<String> {
     if path.extension()?.to_str()? != extension {
         return None;
@@ -64,12 +66,14 @@ fn event_id(path: &Path, extension: &str) -> Option<String> {
     [made, tries, not_before].into_iter().all(is_number).then(|| event.to_owned())
 }
 
-/// `1 event`, `2 events`.
+/// Formats a count: `1 event`, `2 events`.
 pub(crate) fn events(count: usize) -> String {
     format!("{count} event{}", if count == 1 { "" } else { "s" })
 }
 
-/// What the outboxes of a store hold, to say behind "no reports": empty where they hold nothing. One that can't be read may hold some.
+/// Describes the content of a store's outboxes, to follow "no reports"; empty if they are empty.
+///
+/// An outbox that can't be read may contain events.
 pub(crate) fn summary(store: &Path) -> String {
     let mut summary = String::new();
     for folder in SINKS.into_iter().flat_map(|(sink, _)| [QUEUE, GIVEN_UP].map(|folder| store.join(sink).join(folder)))
@@ -101,7 +105,7 @@ pub(crate) fn summary(store: &Path) -> String {
     summary
 }
 
-/// Where an event of a store is whose id begins with `digits`, if it waits or was given up.
+/// Returns the folder of a waiting or given-up event whose id begins with `digits`.
 pub(crate) fn folder_of(store: &Path, digits: &str) -> Option<PathBuf> {
     let folders = SINKS.into_iter().flat_map(|(directory, extension)| {
         [QUEUE, GIVEN_UP].map(|folder| (store.join(directory).join(folder), extension))
@@ -112,7 +116,9 @@ pub(crate) fn folder_of(store: &Path, digits: &str) -> Option<PathBuf> {
         .map(|(folder, _)| folder)
 }
 
-/// Why a message of an outbox can't be shown, and where its report is. `None` of other files.
+/// Returns the reason why an outbox's message can't be shown, and where its report is.
+///
+/// `None` for other files.
 pub(crate) fn refuse(path: &Path) -> Option<Failure> {
     let id = SINKS.into_iter().find_map(|(_, extension)| event_id(path, extension))?;
     let failure = Failure::new(format!("`{}` is an event for a server, and no report", path.display()));

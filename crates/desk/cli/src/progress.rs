@@ -1,4 +1,4 @@
-//! Progress on standard error; nothing is drawn where that is not a terminal.
+//! Progress on standard error, only if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressStyle};
 

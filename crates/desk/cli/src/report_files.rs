@@ -1,4 +1,4 @@
-//! The report files of a folder: which belong together, and which are none.
+//! The report files in a folder: recognizes them, and pairs those of the same report.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -11,12 +11,12 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use crate::atomic_file;
 use crate::failure::{Context, Failure};
 
-/// The report as JSON.
+/// Extension of a report as JSON.
 pub(crate) const JSON: &str = "json";
-/// The report as the crash left it.
+/// Extension of a raw report, as the crash left it.
 pub(crate) const RAW: &str = "coroner";
 
-/// The files that a report has: two of one name, or one of them.
+/// The files of a report: two with the same name, or one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Forms {
     pub(crate) has_json: bool,
@@ -24,12 +24,12 @@ pub(crate) struct Forms {
 }
 
 impl Forms {
-    /// The form that stands for it: what the crash left, or the JSON where that is alone.
+    /// The extension of the report's main file: the raw one, or the JSON if it is the only one.
     pub(crate) fn extension(self) -> &'static str {
         if self.has_raw { RAW } else { JSON }
     }
 
-    /// The form that a list reads: the JSON, which has names.
+    /// The extension of the file that a list reads: the JSON, which has names.
     pub(crate) fn listed(self) -> &'static str {
         if self.has_json { JSON } else { RAW }
     }
@@ -39,7 +39,7 @@ impl Forms {
     }
 }
 
-/// A report of a folder.
+/// A report in a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct StoredReport {
     pub(crate) folder: Arc<Path>,
@@ -48,20 +48,21 @@ pub(crate) struct StoredReport {
     pub(crate) forms: Forms,
 }
 
-/// What tells whether a file is the one that was read before. Whoever writes to a file, or puts another in its place, changes the time of the last
-/// change of its inode, which no program can set.
+/// Identifies a file's content.
+///
+/// Writing to a file, or replacing it, changes its inode change time, which no program can set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Stamp {
     pub(crate) inode: u64,
     pub(crate) size: u64,
-    /// Nanoseconds since the Unix epoch.
+    /// Modification time in nanoseconds since the Unix epoch.
     pub(crate) modified: u64,
-    /// The same of the last change of the inode.
+    /// Inode change time in nanoseconds since the Unix epoch.
     pub(crate) changed: u64,
 }
 
 impl Stamp {
-    /// Of the file `name.extension` in an open folder.
+    /// Reads the stamp of the file `name.extension` in an open folder.
     pub(crate) fn at(folder: &OwnedFd, name: &str, extension: &str) -> Option<Stamp> {
         let mut file = String::with_capacity(name.len() + 1 + extension.len());
         for part in [name, ".", extension] {
@@ -96,12 +97,12 @@ impl StoredReport {
         self.forms.has_raw.then(|| self.with_extension(RAW))
     }
 
-    /// The file that stands for it.
+    /// The path of the report's main file.
     pub(crate) fn path(&self) -> PathBuf {
         self.with_extension(self.forms.extension())
     }
 
-    /// The file that a list reads.
+    /// The path of the file that a list reads.
     pub(crate) fn listed(&self) -> PathBuf {
         self.with_extension(self.forms.listed())
     }
@@ -110,7 +111,7 @@ impl StoredReport {
         rustix::fs::stat(self.listed()).ok().map(|stat| Stamp::of(&stat))
     }
 
-    /// The event id that the name has, as a folder sink gives it: `<time>-<event id>`.
+    /// The event id in the name, if it has a folder sink's form: `<time>-<event id>`.
     pub(crate) fn id_in_name(&self) -> Option<&str> {
         let (time, id) = self.name.split_once('-')?;
         let is_time = time.len() == "20261121T010203Z".len() && time.ends_with('Z');
@@ -118,7 +119,9 @@ impl StoredReport {
     }
 }
 
-/// The reports of a folder, by their names, which begin with their times where a folder sink gave them. Nothing is opened.
+/// Returns the reports in a folder, sorted by name, without opening files.
+///
+/// Names given by a folder sink begin with the time.
 pub(crate) fn in_folder(folder: &Path) -> Result<Vec<StoredReport>, Failure> {
     let mut reports: HashMap<String, Forms> = HashMap::new();
     each_file(&open(folder)?, folder, |name, is_json| match reports.get_mut(name) {
@@ -128,7 +131,7 @@ pub(crate) fn in_folder(folder: &Path) -> Result<Vec<StoredReport>, Failure> {
     Ok(sorted(folder, reports))
 }
 
-/// By their names.
+/// Returns the reports sorted by name.
 pub(crate) fn sorted(folder: &Path, reports: HashMap<String, Forms>) -> Vec<StoredReport> {
     let folder: Arc<Path> = folder.into();
     let reports = reports.into_iter();
@@ -138,14 +141,16 @@ pub(crate) fn sorted(folder: &Path, reports: HashMap<String, Forms>) -> Vec<Stor
     reports
 }
 
-/// The folder, to list it and to look at its files.
+/// Opens the folder, to list it and read its files' stamps.
 pub(crate) fn open(folder: &Path) -> Result<OwnedFd, Failure> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(std::io::Error::from);
     opened.context(format!("can't list `{}`", folder.display()))
 }
 
-/// Says of each file of the open `folder` that can be of a report its name without the extension, and whether it is the JSON.
+/// Calls `found` for each report file in the open `folder`.
+///
+/// Its arguments are the file's name without extension and whether it is the JSON.
 pub(crate) fn each_file(folder: &OwnedFd, path: &Path, mut found: impl FnMut(&str, bool)) -> Result<(), Failure> {
     let entries = Dir::read_from(folder).map_err(std::io::Error::from);
     for entry in entries.context(format!("can't list `{}`", path.display()))? {
@@ -170,10 +175,10 @@ pub(crate) fn each_file(folder: &OwnedFd, path: &Path, mut found: impl FnMut(&st
     Ok(())
 }
 
-/// A file's name without the extension, and whether it is the JSON of a report, or what the crash left; `None` of others.
+/// Returns a report file's name without extension, and whether it is JSON; `None` for other files.
 fn report_name(name: &str) -> Option<(&str, bool)> {
     let (stem, extension) = name.rsplit_once('.')?;
-    // A folder sink's files on their way begin with a dot.
+    // A folder sink's temporary files begin with a dot.
     match extension {
         _ if stem.is_empty() || stem.starts_with('.') => None,
         JSON => Some((stem, true)),
@@ -182,7 +187,9 @@ fn report_name(name: &str) -> Option<(&str, bool)> {
     }
 }
 
-/// Writes a report as JSON to a folder, which is made if it is not there, under the name that a folder sink would give it.
+/// Writes a report as JSON to a folder, under the name that a folder sink would use.
+///
+/// The folder is created if it doesn't exist.
 pub(crate) fn keep(report: &Report, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).context(format!("can't make `{}`", folder.display()))?;
     let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);

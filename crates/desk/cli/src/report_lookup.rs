@@ -1,4 +1,4 @@
-//! Finds the report that a person names: by path, by event id, or the newest of a store.
+//! Finds a report by path, by event id, or as the newest in a store.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use crate::report_reader::{Texts, name_frames, open_file, open_run, open_stored}
 use crate::store_contents::{Contents, contents, summarize};
 use crate::summary::{State, Summary};
 
-/// Shortest beginning of an event id that is looked up.
+/// Minimum length of an event id's prefix.
 const MIN_ID: usize = 2;
 
-/// The one report that a person means by `what`: a path, the beginning of an event id in the store, or else the newest of the store.
+/// Opens the report that `what` names: a path, an id's prefix, or `None` for the store's newest.
 pub(crate) fn open_one(
     what: Option<&str>,
     store: Option<&Path>,
@@ -28,7 +28,7 @@ pub(crate) fn open_one(
     };
     let path = Path::new(what);
     if path.is_dir() {
-        // Later reports of a run are of a process that is the worse for the first crash.
+        // Later reports of a run may be consequences of the first crash.
         let mut reports = open_run(path, texts, None)?.into_iter();
         let mut first = reports.next().ok_or_else(|| {
             Failure::new(format!("`{what}` is not the directory of a run with a report"))
@@ -77,10 +77,10 @@ pub(crate) fn open_one(
     }
 }
 
-/// Where a report of a store is.
+/// The location of a report in a store.
 enum Place {
     Stored(StoredReport),
-    /// In a run: the event id says which of its reports.
+    /// In a run, identified by its event id.
     Run(PathBuf, String),
 }
 
@@ -94,7 +94,9 @@ fn open_place(place: &Place, texts: Texts, symbols: Option<&mut Symbolizer>) -> 
     }
 }
 
-/// The reports of a store whose ids begin with `digits`. Names of files say ids; only files with other names are opened.
+/// Returns a store's reports whose ids begin with `digits`.
+///
+/// Ids are taken from file names; only files with other names are opened.
 fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> {
     let Contents { runs, folder } = contents(store)?;
     let mut found: Vec<(String, Place)> = Vec::new();
@@ -121,16 +123,17 @@ fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> 
     Ok(found)
 }
 
-/// The newest report of a store.
+/// Returns a store's newest report.
 fn newest(store: &Path) -> Result<Place, Failure> {
     let Contents { runs, folder } = contents(store)?;
     let mut stored = folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)?;
     let time = |report: &StoredReport| summarize(report, Texts::AsTheyWere, None).1.map_or(0, |summary| summary.time.0);
-    // A folder sink's names begin with their times; of others the time is in the file.
+    // A folder sink's names begin with the time; of other files, the content has it.
     let is_said = stored.iter().all(|report| report.id_in_name().is_some());
     let newest = match is_said {
         true => {
-            // To the second: of those that have the last one in common the file says more.
+            // Names have a resolution of one second; for reports in the last one, the content
+            // decides.
             let second = |report: &StoredReport| report.name.split('-').next().map(ToOwned::to_owned);
             let last = stored.last().map(second);
             let mut of_last: Vec<StoredReport> = Vec::new();

@@ -1,4 +1,4 @@
-//! Reads reports: files in every form, with the names that were found for them, and runs of a store.
+//! Reads reports in all file formats, with names found earlier, and a store's runs.
 
 use std::path::Path;
 
@@ -11,15 +11,17 @@ use crate::kept_names::{self, Named};
 use crate::report_files::{self, StoredReport};
 use crate::{foreign_reports, outboxes, progress};
 
-/// What some programs put before UTF-8.
+/// The UTF-8 byte order mark, which some programs write.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Which texts of a report are shown.
+/// Whether a report's strings are scrubbed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Texts {
-    /// What is surely a secret is hidden, by the rules of delivery; of a report that was delivered, what was.
+    /// Obvious secrets are hidden, by the rules of delivery.
+    ///
+    /// In a delivered report, only those that were hidden at delivery are.
     Scrubbed,
-    /// As the app wrote them.
+    /// Strings are unchanged, as the app wrote them.
     AsTheyWere,
 }
 
@@ -31,14 +33,16 @@ impl Texts {
     }
 }
 
-/// Opens the report file at `path`, in whichever form it is, with the names that it has itself.
+/// Opens the report file at `path`, in any format, with only the names that it contains.
 pub(crate) fn open_as_it_is(path: &Path, texts: Texts) -> Result<Report, Failure> {
     let mut report = read_report(path, None)?.0;
     texts.apply(&mut report);
     Ok(report)
 }
 
-/// The report in a file, and whether that is JSON. The stacks of a dump are walked by the files of `symbols`, too.
+/// Returns the report in a file, and whether the file is JSON.
+///
+/// A dump's stacks are walked with the files of `symbols`, too.
 fn read_report(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<(Report, bool), Failure> {
     if foreign_reports::form_of(path).is_some() {
         return Ok((foreign_reports::read_dump(path, symbols)?, false));
@@ -53,8 +57,10 @@ fn read_report(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<(Report,
     Ok((report, is_json))
 }
 
-/// Opens the report file at `path`, in whichever form it is. Names are looked up if there are `symbols`; the crash itself may have found
-/// some, and those that were found before are in the JSON. What is found now is kept there.
+/// Opens the report file at `path`, in any format, with names.
+///
+/// With `symbols`, names are looked up and then kept in the JSON. Other names come from the crash
+/// itself, or were found earlier and are in the JSON.
 pub(crate) fn open_file(path: &Path, texts: Texts, mut symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
     let (mut report, is_json) = read_report(path, symbols.as_deref_mut())?;
     let json = match is_json {
@@ -63,7 +69,7 @@ pub(crate) fn open_file(path: &Path, texts: Texts, mut symbols: Option<&mut Symb
             let json = path.with_extension(report_files::JSON);
             let named =
                 if json == path { None } else { read(&json).ok().and_then(|bytes| read_json(&json, &bytes).ok()) };
-            // Of another report, or none at all: nobody's names.
+            // Ignore the names of another report, or of none.
             let named = named.filter(|named| named.header.event_id == report.header.event_id);
             if let Some(named) = &named {
                 report.take_names(named);
@@ -76,14 +82,14 @@ pub(crate) fn open_file(path: &Path, texts: Texts, mut symbols: Option<&mut Symb
         let before = Named::of(&report);
         name_frames(&mut report, symbols);
         if let Some(json) = json.filter(|_| Named::of(&report) > before) {
-            // One that may not be written is shown all the same.
+            // A report that can't be written is still shown.
             let _ = kept_names::keep(&json, &report);
         }
     }
     Ok(report)
 }
 
-/// Opens a report of a folder: as it was delivered, if the JSON says that.
+/// Opens a report in a folder: as it was delivered, if the JSON contains that.
 pub(crate) fn open_stored(
     stored: &StoredReport,
     texts: Texts,
@@ -97,10 +103,10 @@ pub(crate) fn open_stored(
     }
 }
 
-/// Whether it is JSON, of whatever: a file's name says nothing once it was mailed.
+/// Whether the content is JSON of any kind: a file's name is unreliable once it was mailed.
 fn is_json(bytes: &[u8]) -> bool {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-    // Apple's `.ips` is a line of JSON, and more behind it.
+    // Apple's `.ips` is a line of JSON followed by more.
     let is_one_line = bytes.trim_ascii().iter().all(|byte| *byte != b'\n');
     if (!is_one_line && coroner_formats::apple_report::AppleReport::is_likely(bytes))
         || coroner_formats::swift_crash_log::is_swift_crash_log(bytes)
@@ -118,7 +124,7 @@ fn read_json(path: &Path, bytes: &[u8]) -> Result<Report, Failure> {
     Report::from_json(json).context(doing())
 }
 
-/// Reads a report of Coroner, or what another system wrote of a death: which it is, its content says.
+/// Reads a Coroner report or another system's crash report, recognized by its content.
 fn read_any(path: &Path, bytes: &[u8]) -> Result<Report, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     match Report::read(bytes) {
@@ -137,7 +143,7 @@ pub(crate) fn name_frames(report: &mut Report, symbols: &mut Symbolizer) {
     progress.finish_and_clear();
 }
 
-/// The reports in the directory of one run, the first of them first.
+/// Opens the reports in a run's directory, the first one first.
 pub(crate) fn open_run(
     directory: &Path,
     texts: Texts,

@@ -1,4 +1,4 @@
-//! `coroner run`: a program that does not know of Coroner, with the shared library preloaded, and the reports of its crashes.
+//! `coroner run`: runs a program with the shared library preloaded, and reports its crashes.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -19,11 +19,11 @@ use crate::summary::{State, Summary};
 use crate::symbol_search::SymbolArguments;
 use crate::{progress, report_files, report_reader, show, store_location};
 
-/// What `env`, `timeout` and the like end with: where they fail themselves, where the program can't be run, where there is none.
+/// Exit codes as in `env` and `timeout`: own failure, program can't be run, program not found.
 const FAILED: u8 = 125;
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
-/// Reports that are shown; of others there is a line.
+/// Maximum number of reports that are shown; the others get one line each.
 const SHOWN: usize = 3;
 
 /// What a person gives.
@@ -36,7 +36,7 @@ pub(crate) struct RunArguments {
     symbols: SymbolArguments,
 }
 
-/// Runs the program to its end, shows and keeps the reports of its crashes, and ends as it did.
+/// Runs the program to its end, shows and keeps its crash reports, and exits like the program.
 pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
     let stores = match temporary_folder() {
         Ok(stores) => stores,
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
             if let Err(failure) = tell(arguments, stores.path(), store, pid, status) {
                 failure.print();
             }
-            // Nothing is left behind by a process that ends by a signal.
+            // Remove the folder now: a process that ends by a signal runs no destructors.
             drop(stores);
             end_as(status)
         }
@@ -88,7 +88,9 @@ fn with_advice(error: PreloadError) -> Failure {
     Failure::from(error).advice(advice)
 }
 
-/// Where the program's reports are until it has ended. A container's root is often read-only, `/tmp` with it, and `/dev/shm` is not.
+/// Creates the folder for the program's reports while it runs.
+///
+/// A container's root is often read-only, including `/tmp`, but `/dev/shm` is not.
 fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("coroner-run-");
@@ -97,7 +99,7 @@ fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
     made.context(doing()).map_err(|failure| failure.advice("name one that may be written: TMPDIR=FOLDER"))
 }
 
-/// Shows what the program, and what it started, left, and keeps it in the store.
+/// Shows the reports of the program and its children, and keeps them in the store.
 fn tell(
     arguments: &RunArguments,
     stores: &Path,
@@ -122,13 +124,14 @@ fn tell(
              with `ulimit -c unlimited` it may leave a core dump, which `coroner show` reads"
         );
     }
-    // The program's own crash is what one looks for.
+    // The program's own crash comes first.
     reports.sort_by_key(|report| (report.header.pid != pid, report.crash.as_ref().map(|crash| crash.time)));
     let folder = store.map(|store| store.join(REPORTS));
-    // All are kept before the first is looked at: that may take long, and nobody may read what is shown.
+    // All reports are kept before the first is symbolized, which may take long, and before output
+    // may fail.
     let kept: Vec<Kept> = reports.iter().map(|report| keep(report, folder.as_deref())).collect();
     let shown = show_all(&mut reports, &kept, arguments, pid);
-    // Who has had enough of the text gets no more.
+    // If the output was closed, stop without an error.
     shown.or_else(|failure| if failure.is_closed_pipe() { Ok(()) } else { Err(failure) })
 }
 
@@ -140,7 +143,7 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
     for (index, (report, kept)) in reports.iter_mut().zip(kept).enumerate() {
         name(report, &mut symbolizer);
         if let Some(folder) = &kept.folder {
-            // With names. Without, it is there.
+            // Replace it with one that has names. If that fails, the first one remains.
             let _ = report_files::keep(report, folder);
         }
         if report.header.pid != pid {
@@ -169,14 +172,14 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
     Ok(())
 }
 
-/// Where a report was kept.
+/// The result of keeping a report.
 struct Kept {
     folder: Option<PathBuf>,
-    /// Why not in the store, and why nowhere.
+    /// The reasons why it isn't in the store, or nowhere.
     failures: Vec<Failure>,
 }
 
-/// Keeps a report in the store; where there is none, or it can't be written, in a folder of its own for temporary files.
+/// Keeps a report in the store; without a writable store, in a new temporary folder.
 fn keep(report: &Report, folder: Option<&Path>) -> Kept {
     let mut failures = Vec::new();
     match folder {
@@ -199,14 +202,14 @@ fn keep(report: &Report, folder: Option<&Path>) -> Kept {
     }
 }
 
-/// All reports of deaths in the stores of the processes.
+/// Returns all fatal reports in the processes' stores.
 fn left_in(stores: &Path) -> Result<Vec<Report>, Failure> {
     let mut reports = Vec::new();
     for entry in std::fs::read_dir(stores).context(format!("can't list `{}`", stores.display()))? {
         let path = entry?.path();
         let Ok(store) = Store::open_existing(&path) else { continue };
         for run in store.list()? {
-            // A process that lives on has a run without a report.
+            // A process that is still running has a run without a report.
             reports.extend(report_reader::open_run(&run.path, Texts::Scrubbed, None).unwrap_or_default());
         }
     }
@@ -221,17 +224,18 @@ fn name(report: &mut Report, symbolizer: &mut Symbolizer) {
     progress.finish_and_clear();
 }
 
-/// Ends with the program's exit status, or by the signal that it ended by.
+/// Exits with the program's exit status, or by the signal that killed it.
 fn end_as(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         end_by_signal(signal);
-        // Not reached where the signal ends a process; what shells say of one is what remains.
+        // Only reached if the signal doesn't end a process; use the exit code that shells use for a
+        // signal.
         return ExitCode::from(128_u8.saturating_add(signal as u8));
     }
     ExitCode::from(status.code().unwrap_or(0) as u8)
 }
 
-/// The path as it is typed, for messages.
+/// Formats a path for messages.
 fn shown(path: &Path) -> String {
     format!("`{}`", path.display())
 }

@@ -54,7 +54,7 @@ pub(crate) struct SendArguments {
     symbols: SymbolArguments,
 }
 
-/// Most that one may take: a day.
+/// Maximum for the time limit: a day.
 const MAX_SECONDS: u64 = 24 * 60 * 60;
 
 fn seconds(text: &str) -> Result<u64, String> {
@@ -62,17 +62,17 @@ fn seconds(text: &str) -> Result<u64, String> {
     seconds.ok_or_else(|| format!("it is a number of seconds from 1 to {MAX_SECONDS}"))
 }
 
-/// Sends reports, one after the other, and says what became of each.
+/// Sends reports one after another, and prints the result of each.
 pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), Failure> {
     let server = Server::of(&arguments)?;
     let (whats, unread) = if arguments.reports.is_empty() { all(store)? } else { (arguments.reports, 0) };
-    // One for all: reports of one app have the same images.
+    // Shared by all reports, because reports of one app have the same images.
     let mut symbols = arguments.symbols.local()?;
     let progress = progress::bar(whats.len(), "sending reports");
-    // Before the first is through, which can take as long as the time limit.
+    // Draw it before the first report is sent, which can take as long as the time limit.
     progress.tick();
     let mut failed = 0;
-    // All are sent, also where nobody reads that they were.
+    // All reports are sent, even if standard output is closed.
     let mut said_all = Ok(());
     let mut unreachable = false;
     for (tried, what) in whats.iter().enumerate() {
@@ -98,7 +98,7 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
         });
         progress.inc(1);
         if unreachable {
-            // What holds for one holds for all: no report is read and named for a server that is not there.
+            // An unreachable server fails for every report: don't read and symbolicate the others.
             failed = whats.len() - tried + failed - 1;
             break;
         }
@@ -111,11 +111,11 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     }
 }
 
-/// Where reports go.
+/// The destination of reports.
 enum Server {
-    /// To Sentry, or to a server that speaks its protocol, with what goes with each.
+    /// Sentry, or a server that implements its protocol, with what is added to each event.
     Sentry { transport: Box<HttpTransport>, options: EventOptions, attachments: Vec<Attachment>, minidump: bool },
-    /// By OTLP.
+    /// A Collector, over OTLP.
     Otlp(Box<Exporter>),
 }
 
@@ -136,7 +136,7 @@ impl Server {
             })?;
             return Ok(Self::Otlp(Box::new(exporter)));
         }
-        // Not the DSN itself: it holds a key.
+        // The message must not contain the DSN itself, because it includes a key.
         let dsn: Dsn = arguments.dsn.as_deref().unwrap_or_default().parse().map_err(|error| {
             Failure::new(format!("the DSN can't be used: {error}"))
                 .advice("a DSN is https://KEY@HOST/PROJECT; the server shows it in the project's settings")
@@ -175,7 +175,7 @@ impl Server {
     }
 }
 
-/// The content of a file that a person names: not a device or a pipe, which may have no end.
+/// Reads a file named by the user; fails for devices and pipes, which may be endless.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
         return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
@@ -183,7 +183,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     bounded_read::read_bounded(path)
 }
 
-/// The reports of a store, and how many could not be read.
+/// Returns a store's reports, and the number of those that could not be read.
 fn all(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
     let store = store.ok_or_else(|| {
         Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
@@ -198,7 +198,7 @@ fn all(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
     Ok((ids, listing.unread()))
 }
 
-/// What an answer means to a person; `alone`: of an event with which nothing went.
+/// Converts a server's answer to a result. `alone` means that the event had no attachments.
 fn judge(answer: Result<Answer, SendError>, alone: bool) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
         Failure::new(format!("the server can't be reached: {error}"))
@@ -222,7 +222,7 @@ fn judge(answer: Result<Answer, SendError>, alone: bool) -> Result<(), Failure> 
     })
 }
 
-/// What a Collector's answer means to a person.
+/// Converts a Collector's answer to a result.
 fn judge_otlp(answer: Result<otlp::Answer, SendError>) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
         Failure::new(format!("the server can't be reached: {error}"))

@@ -16,18 +16,18 @@ use crate::symbol_search::{self, SymbolArguments};
 use crate::terminal::{self, Output, is_control};
 use crate::{ReportFormat, atomic_file, markdown, page, report_lookup, report_reader};
 
-/// How a report is shown.
+/// The options for showing a report.
 pub(crate) struct View<'a> {
     pub(crate) format: ReportFormat,
     pub(crate) threads: ThreadFilter,
     pub(crate) texts: report_reader::Texts,
-    /// A line for each frame.
+    /// Whether each frame has a line.
     pub(crate) all_frames: bool,
-    /// A file, or standard output.
+    /// The output file; `None` for standard output.
     pub(crate) output: Option<&'a Path>,
 }
 
-/// Shows the report that `what` names: a path, the beginning of an event id in `store`, or the newest there.
+/// Shows the report that `what` names: a path, an id's prefix, or `None` for the store's newest.
 pub(crate) fn run(
     what: Option<&str>,
     store: Option<&Path>,
@@ -40,7 +40,7 @@ pub(crate) fn run(
     present(report, &mut symbolizer, view)
 }
 
-/// Shows a report that has its names.
+/// Shows a symbolicated report.
 pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &View<'_>) -> Result<(), Failure> {
     let code = ImageFiles::of(&report, symbolizer);
     let explanation = explain(&report, &code);
@@ -80,25 +80,27 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
     }
 }
 
-/// How a report's text is laid out.
+/// The layout of a report's text.
 #[derive(Clone, Default)]
 pub(crate) struct Layout {
     pub(crate) all_frames: bool,
-    /// The columns that there are.
+    /// The number of columns available.
     pub(crate) width: Option<usize>,
-    /// A line below the stack that the report is of.
+    /// A line to print below the reported stack.
     pub(crate) below_stack: Option<String>,
 }
 
 impl Layout {
-    /// For standard output, as most commands show a report.
+    /// The layout for standard output, as most commands show a report.
     pub(crate) fn of_terminal() -> Layout {
         Layout { width: terminal::width(), ..Layout::default() }
     }
 }
 
-/// Drops all threads but the one that is asked for by its number, for JSON. That is for programs, which can choose threads
-/// themselves; `crashed` is what people see by default.
+/// Drops all threads except the one requested by number, for JSON.
+///
+/// JSON is for programs, which can select threads themselves; `crashed` is only the default for
+/// people.
 pub(crate) fn keep_thread(report: &mut Report, threads: ThreadFilter) -> Result<(), Failure> {
     match threads {
         ThreadFilter::Number(number) if !report.retain_threads(&threads) => Err(no_thread(report, number)),
@@ -144,22 +146,24 @@ fn no_thread(report: &Report, number: u64) -> Failure {
 
 struct Painter<'a, W> {
     out: &'a mut W,
-    /// The columns that a line may have.
+    /// Maximum columns of a line.
     width: Option<usize>,
     /// The characters of the line so far.
     column: usize,
-    /// Why writing failed; `fmt::Error` can't say it.
+    /// The reason writing failed, which `fmt::Error` can't contain.
     error: Option<io::Error>,
 }
 
-/// Where a line goes on that is wider than the terminal.
+/// Indentation of a line's continuation if it is wider than the terminal.
 const INDENT: usize = 8;
 
-/// Fewest hexadecimal digits of an id, of an event or a build: people copy it.
+/// Minimum hexadecimal digits of an event id or build ID, which is kept whole for copying.
 const ID: usize = 32;
 
 impl<W: Write> Painter<'_, W> {
-    /// The text with a line break where a line has no more columns: between words, and in those that are longer than a line. An id stays whole.
+    /// Breaks lines that are too wide: between words, and within words longer than a line.
+    ///
+    /// An id is not broken.
     fn wrap(&mut self, text: &str) -> String {
         let mut wrapped = String::with_capacity(text.len());
         for word in text.split_inclusive(char::is_whitespace) {
@@ -174,7 +178,7 @@ impl<W: Write> Painter<'_, W> {
                 } else {
                     self.column += 1;
                 }
-                // What a report has in a name is not for the terminal to act on.
+                // Don't let the terminal interpret names in a report.
                 wrapped.push(if is_control(space) { '\u{fffd}' } else { space });
             }
         }

@@ -1,4 +1,4 @@
-//! What is in a store or a folder of reports: runs, report files, and a summary of each.
+//! The contents of a store or a folder of reports: runs, report files, and a summary of each.
 
 use std::path::{Path, PathBuf};
 
@@ -14,21 +14,21 @@ use crate::report_reader::{Texts, open_run, open_stored};
 use crate::store_location::REPORTS;
 use crate::summary::{State, Summary};
 
-/// What is in a store, or a folder of reports.
+/// The contents of a store or a folder of reports.
 pub(crate) struct Contents {
     pub(crate) runs: Vec<StoredRun>,
     /// The folder that a folder sink writes.
     pub(crate) folder: Option<PathBuf>,
 }
 
-/// Whether a directory is a store: it has one of the directories of one, or the note of the last run.
+/// Whether a directory is a store: it contains a store's directories or the last run's note.
 fn is_store(path: &Path) -> bool {
     ["runs", "broken"].iter().any(|name| path.join(name).is_dir())
         || has_note(path)
         || (path.join(REPORTS).is_dir() && report_files::in_folder(path).is_ok_and(|reports| reports.is_empty()))
 }
 
-/// Whether an app has noted there how its last run ended.
+/// Whether the directory has an app's note of how its last run ended.
 fn has_note(path: &Path) -> bool {
     let names = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.file_name());
     names
@@ -36,9 +36,9 @@ fn has_note(path: &Path) -> bool {
         .any(|name| name.starts_with("last_run-") && name.ends_with(".json"))
 }
 
-/// Looks into a store, or into a folder with reports.
+/// Lists a store's or a report folder's contents.
 pub(crate) fn contents(path: &Path) -> Result<Contents, Failure> {
-    // What is not there and what may not be looked at are different errors.
+    // Distinguish a missing directory from an inaccessible one.
     let is_missing = |path: &Path| matches!(path.try_exists(), Ok(false));
     let runs = match Store::open_existing(path) {
         Ok(store) => store.list()?,
@@ -53,7 +53,7 @@ pub(crate) fn contents(path: &Path) -> Result<Contents, Failure> {
     Ok(Contents { runs, folder: folder.is_dir().then_some(folder) })
 }
 
-/// What is listed of a run: its reports, or that they are not readable.
+/// Summarizes a run's reports, or reports that they are unreadable.
 pub(crate) fn summaries_of(run: &StoredRun, texts: Texts, mut names: Option<&mut Symbolizer>) -> Vec<Summary> {
     let state = run.broken.clone().map_or(State::Pending, State::Broken);
     match open_run(&run.path, texts, None) {
@@ -72,7 +72,9 @@ pub(crate) fn summaries_of(run: &StoredRun, texts: Texts, mut names: Option<&mut
     }
 }
 
-/// One line of a report of a folder, from as little of it as that needs, and the stamp of the file that a list reads, as it was before.
+/// Summarizes a folder's report from as little of the file as possible.
+///
+/// Also returns the stamp of the file that a list reads, from before the read.
 pub(crate) fn summarize(
     stored: &StoredReport,
     texts: Texts,
@@ -92,8 +94,9 @@ pub(crate) fn summarize(
     (stamp, report.map(|report| Summary::of(&with_names(report, names), &path, State::Stored)))
 }
 
-/// The report with names for the stack that a summary looks at, where it has none: only from symbol tables, and a
-/// file is read once for a whole list.
+/// Symbolizes the stack that a summary uses, if it has no names.
+///
+/// Only symbol tables are used, and a file is read once for a whole list.
 pub(crate) fn with_names(mut report: Report, names: Option<&mut Symbolizer>) -> Report {
     let is_named = |frames: &[Frame]| frames.iter().all(|frame| frame.function.is_some());
     let crashed = report.crashed_thread().is_none_or(|thread| is_named(&thread.frames));

@@ -1,13 +1,13 @@
-//! Which store a command looks in.
+//! Determines the store for a command.
 
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Context, Failure};
 
-/// What the app calls itself; its store is where reports are looked for when nothing else is said.
+/// The demo app's id, whose store is the default for all commands.
 pub(crate) const APP_ID: &str = "coroner-demo";
 
-/// The folder in a store to which the default sink writes.
+/// The default sink's folder in a store.
 pub(crate) const REPORTS: &str = "reports";
 
 #[derive(clap::Args)]
@@ -26,21 +26,22 @@ impl StoreArgument {
     }
 }
 
-/// The folder that a person names, or else the store.
+/// Returns the folder named by the user, or else the store.
 pub(crate) fn folder_or(folder: Option<PathBuf>, store: StoreArgument) -> Result<PathBuf, Failure> {
     let Some(folder) = folder else { return store.path() };
     std::fs::metadata(&folder).context(format!("can't list `{}`", folder.display()))?;
     Ok(folder)
 }
 
-/// The store that commands look in where none is named.
+/// The store that commands use by default.
 pub(crate) fn default_store() -> Option<PathBuf> {
-    // Not by the parser, which would list it as an argument that is missing from the usage, and refuses an empty one.
+    // Not read by the parser, which would show it as a missing argument in the usage, and rejects
+    // an empty one.
     let said = std::env::var_os("CORONER_STORE").filter(|said| !said.is_empty()).map(PathBuf::from);
     said.or_else(|| coroner::default_store_dir(APP_ID))
 }
 
-/// What a command needs to look in that store: empty if that does so by itself.
+/// Returns the option to use this store in a command; empty for the default store.
 pub(crate) fn store_option(store: &Path) -> String {
     if default_store().is_some_and(|default| default == store) {
         return String::new();

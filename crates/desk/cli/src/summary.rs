@@ -1,4 +1,4 @@
-//! One report in one line.
+//! A report's summary in one line.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -11,37 +11,37 @@ use coroner_report::text::short_function;
 use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 
-/// Most characters of a function's name in a heading.
+/// Maximum characters of a function's name in a heading.
 const FUNCTION: usize = 160;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Summary {
     pub(crate) event_id: String,
-    /// RFC 3339, UTC.
+    /// Serialized as RFC 3339, UTC.
     pub(crate) time: Timestamp,
-    /// The app, as it called itself, or else its process.
+    /// The app's id, or else its process name.
     pub(crate) app: String,
-    /// Its version; empty if it gave none.
+    /// The app's version; empty if unknown.
     pub(crate) version: String,
     pub(crate) release: Option<String>,
-    /// What happened, such as `SIGSEGV (SEGV_MAPERR) at 0x0`.
+    /// The event, such as `SIGSEGV (SEGV_MAPERR) at 0x0`.
     pub(crate) what: String,
-    /// The name of the signal that it died of, or of the Mach exception.
+    /// The name of the fatal signal or Mach exception.
     pub(crate) signal: Option<String>,
     /// The function to look at first, or the line of a panic whose functions have no names.
     pub(crate) function: Option<String>,
-    /// By what it is grouped.
+    /// The signature for grouping.
     pub(crate) signature: Signature,
-    /// Where it crashed, whatever names are known ([`Signature::id_of_places`]).
+    /// The id of the crash's location, independent of known names ([`Signature::id_of_places`]).
     #[serde(skip)]
     pub(crate) places: Option<String>,
     pub(crate) tags: BTreeMap<String, String>,
     pub(crate) path: String,
-    /// Where it stands on its way.
+    /// The report's state.
     pub(crate) state: State,
 }
 
-/// Where a report stands on its way.
+/// A report's progress towards delivery.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "is", content = "why")]
 pub(crate) enum State {
@@ -77,7 +77,9 @@ impl Summary {
         }
     }
 
-    /// What happened, and where, for a heading: names of C++ can have thousands of characters.
+    /// Describes the crash and its function for a heading.
+    ///
+    /// Names are shortened, because C++ names can have thousands of characters.
     pub(crate) fn title(&self) -> String {
         match &self.function {
             Some(function) => format!("{} in {}", self.what, short_function(function, FUNCTION)),
@@ -86,18 +88,20 @@ impl Summary {
     }
 }
 
-/// The signal or Mach exception that ended the process. An exception that nobody caught and a panic that can't unwind end it by `abort()`, of which
-/// their report, written before that, has no signal.
+/// Returns the signal or Mach exception that ended the process.
+///
+/// An uncaught exception, or a panic that can't unwind, ends it by `abort()`; the report is written
+/// before that and contains no signal.
 fn died_of(report: &Report) -> Option<&'static str> {
     let crash = report.crash.as_ref()?;
     let signal = crash.signal.as_ref().and_then(|signal| signal.name);
     let named = signal.or_else(|| crash.mach.as_ref()?.name);
-    // What a log says of a panic is not by which strategy its program was built.
+    // A log of a panic doesn't show the panic strategy of its program.
     let is_own = !report.header.run_id.is_nil();
     let aborts = match crash.monitor {
         _ if crash.has(CrashFlag::NotFatal) => false,
         Monitor::CPP_EXCEPTION | Monitor::NS_EXCEPTION => true,
-        // Of `panic` the program's main thread may have unwound: it then exits with 101.
+        // With `panic` the main thread may have unwound: the process then exits with 101.
         Monitor::PANIC => {
             let kind = report.exceptions.first().and_then(|exception| exception.type_name.as_deref());
             let on_main = report.threads.iter().any(|thread| thread.tid == crash.tid && thread.main);
@@ -124,13 +128,13 @@ fn what(report: &Report) -> String {
     } else if let Some(mach) = &crash.mach {
         mach.name.map_or_else(|| format!("Mach exception {}", mach.exception), ToOwned::to_owned)
     } else {
-        // What the app or a dump calls it.
+        // The name given by the app or a dump.
         crash.exception_type.clone().unwrap_or_else(|| crash.monitor.to_string())
     };
     if let Some(address) = crash.address.filter(|_| report.exceptions.is_empty()) {
         let _ = write!(what, " at {address}");
     }
-    // What an exception says was said above.
+    // An exception's message was added above.
     let pure_virtual = || report.is_pure_virtual_call().then_some(PURE_VIRTUAL_CALL);
     let message = crash.message.as_deref().or_else(|| report.abort_message()).or_else(pure_virtual);
     if let Some(message) = message.filter(|_| report.exceptions.is_empty()) {
@@ -143,9 +147,15 @@ fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
 
-/// The function to look at first: the innermost of the app's own ([`InAppRules`]), with a name or without (a stripped program), of the stack of
-/// a throw, if there is one. Where none is the app's, the innermost with a name that is no runtime's. In place of one without a name, which
-/// may be of a runtime that is linked into the program, the location (`file:line`) where the exception says that it is from.
+/// Returns the function to look at first.
+///
+/// It is the innermost of the app's own functions ([`InAppRules`]) on the throw's stack, if there is
+/// one, or else on the crashed stack. If the app has none there, it is the innermost named function
+/// that is not a runtime's.
+///
+/// In a stripped program the app's function may have no name, and may belong to a runtime that is
+/// linked into the program: then the exception's own location (`file:line`), if known, takes its
+/// place, or else the image and offset.
 pub(crate) fn function(report: &Report) -> Option<String> {
     let exception = report.exceptions.first();
     let thrown = exception.map(|exception| &exception.frames).filter(|frames| !frames.is_empty());

@@ -1,4 +1,4 @@
-//! Where the commands look for symbols, what they say while they look, and what came of it.
+//! Symbol search options, progress messages and results.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::Display;
@@ -14,7 +14,7 @@ use indicatif::ProgressBar;
 use crate::failure::{Context, Failure};
 use crate::progress;
 
-/// The folder of a dSYM bundle in which its files are.
+/// The folder in a dSYM bundle that contains its files.
 const IN_BUNDLE: &str = "Contents/Resources/DWARF";
 
 /// What a person says about symbols.
@@ -36,7 +36,7 @@ pub(crate) struct SymbolArguments {
 }
 
 impl SymbolArguments {
-    /// What was said, checked: all that is named exists.
+    /// Returns the options after checking that all named paths exist.
     pub(crate) fn search(&self) -> Result<SymbolSearch, Failure> {
         let mut paths = Vec::new();
         for path in &self.paths {
@@ -50,8 +50,9 @@ impl SymbolArguments {
         Ok(SymbolSearch { paths, index_cache })
     }
 
-    /// Says of each file that was named, and of no image of a report, whose id it has instead. False if files were named, and none is of it; what is in
-    /// folders may be of anything.
+    /// Reports each named file that matches no image of a report, with its id.
+    ///
+    /// Returns false if files were named and none matches. Folders may contain files of any image.
     pub(crate) fn are_of(&self, images: &[ImageKey]) -> bool {
         let (mut matched, mut others) = (0, 0);
         for path in &self.paths {
@@ -60,9 +61,9 @@ impl SymbolArguments {
                 matched += 1;
             }
             for path in files {
-                // What is broken is said where it is read.
+                // A damaged file is reported when it is read.
                 let parts = SymbolFile::open(&path).unwrap_or_default();
-                // Parts of debug information that others name (dwp, dwz) are of no image.
+                // Debug information that other files refer to (dwp, dwz) belongs to no image.
                 if parts.iter().any(|part| images.iter().any(|image| part.is_of(image))) {
                     matched += 1;
                 } else if parts.iter().any(SymbolFile::can_name) {
@@ -75,13 +76,13 @@ impl SymbolArguments {
         matched > 0 || others == 0
     }
 
-    /// A symbolizer that asks no server.
+    /// Creates a symbolizer that doesn't use servers.
     pub(crate) fn local(&self) -> Result<Symbolizer, Failure> {
         let SymbolSearch { paths: search, index_cache } = self.search()?;
         Ok(Symbolizer::new(Options { search, index_cache, ..Options::default() }))
     }
 
-    /// A symbolizer that has walked the folders.
+    /// Creates a symbolizer that has searched the folders.
     pub(crate) fn symbolizer(&self) -> Result<Symbolizer, Failure> {
         let SymbolSearch { paths: search, index_cache } = self.search()?;
         let mut symbolizer = Symbolizer::new(Options {
@@ -103,7 +104,7 @@ impl SymbolArguments {
         Ok(symbolizer)
     }
 
-    /// The file for these folders: one for each set of them, so that they don't displace each other.
+    /// The cache file for these folders: one per set, so that sets don't displace each other.
     fn cache_file(&self, search: &[PathBuf]) -> Option<PathBuf> {
         if self.no_cache || search.is_empty() {
             return None;
@@ -116,7 +117,7 @@ impl SymbolArguments {
     }
 }
 
-/// The file itself; those of a dSYM bundle.
+/// Returns the file itself, or a dSYM bundle's files.
 pub(crate) fn symbol_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -134,12 +135,12 @@ pub(crate) fn symbol_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// The images of a report.
+/// Returns a report's images.
 pub(crate) fn keys(report: &Report) -> Vec<ImageKey> {
     report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect()
 }
 
-/// `coroner` in the folder that the system has for caches.
+/// Returns `coroner` in the system's cache folder.
 pub(crate) fn default_cache() -> Option<PathBuf> {
     let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = if cfg!(target_vendor = "apple") {
@@ -150,7 +151,7 @@ pub(crate) fn default_cache() -> Option<PathBuf> {
     Some(caches?.join("coroner"))
 }
 
-/// Says which image is being opened: large ones take seconds.
+/// Shows which image is being opened: large ones take seconds.
 pub(crate) struct Naming(ProgressBar);
 
 impl Naming {
@@ -158,7 +159,7 @@ impl Naming {
         Self(progress::spinner("looking up function names"))
     }
 
-    /// `image` is about to be opened.
+    /// Shows that `image` is about to be opened.
     pub(crate) fn about_to(&self, image: &ImageKey, frames: usize) {
         self.0.set_message(format!("{frames} frames looked up; reading {}", name_of(&image.path)));
     }
@@ -170,8 +171,10 @@ impl Drop for Naming {
     }
 }
 
-/// Says on standard error how far naming went, and why not further. False if there were frames and none has a name, or none of those
-/// in the `program` itself: what one looks for is there.
+/// Reports on standard error how many frames were named, and why others were not.
+///
+/// Returns false if there are frames but none is named, or none in the `program` itself, which
+/// matters most.
 pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program: Option<&Path>) -> bool {
     let sum = |count: fn(&ImageSymbols) -> usize| images.iter().map(count).sum::<usize>();
     let (frames, named, lines) = (sum(|image| image.frames), sum(|image| image.named), sum(|image| image.lines));
@@ -202,7 +205,9 @@ pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program
     frames == 0 || named > 0
 }
 
-/// Why the app's own frames of the stack that a report is of have no names: one line. `None` if they have, or none is known to be the app's.
+/// Explains in one line why the app's own frames of the reported stack have no names.
+///
+/// `None` if they have names, or none is known to be the app's.
 pub(crate) fn why_unnamed(report: &mut Report, symbolizer: &mut Symbolizer) -> Option<String> {
     let rules = InAppRules::default();
     let in_app = InApp::new(&rules, report);
@@ -211,7 +216,7 @@ pub(crate) fn why_unnamed(report: &mut Report, symbolizer: &mut Symbolizer) -> O
     let is_unnamed =
         |frame: &&Frame| in_app.functions(frame).all(|function| function.in_app && function.name.is_none());
     let module = PathBuf::from(frames.iter().find(is_unnamed)?.module.as_deref()?);
-    // What was opened to name them is asked again.
+    // Only files that were opened to name them are queried again.
     let images = symbolizer.symbolicate_report(report);
     let image = images.into_iter().find(|image| image.key.path == module)?;
     let matched = &symbolizer.status(&image.key).matched;
@@ -223,7 +228,7 @@ pub(crate) fn why_unnamed(report: &mut Report, symbolizer: &mut Symbolizer) -> O
     Some(format!("functions of `{name}` have no names: {why}{advice}"))
 }
 
-/// What was found for an image.
+/// Explains an image's match.
 fn why(matched: &Match, image: &ImageSymbols) -> String {
     let key = &image.key;
     let id = key.debug_id.as_ref().map_or_else(|| "no id".to_owned(), |id| format!("id {id}"));
@@ -243,19 +248,21 @@ fn why(matched: &Match, image: &ImageSymbols) -> String {
     }
 }
 
-/// One id, or those of several architectures.
+/// Formats one id, or the ids of several architectures.
 fn ids(ids: &[DebugId]) -> String {
     let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
     if ids.is_empty() { "no id".to_owned() } else { format!("id {}", ids.join(", ")) }
 }
 
-/// `libpaint.so.debug`, `libpaint.so` and `libpaint.sym` are names of one library.
+/// Returns a library's common name for `libpaint.so.debug`, `libpaint.so` and `libpaint.sym`.
 pub(crate) fn stem(path: &Path) -> String {
     let name = name_of(path);
     name.trim_end_matches(".debug").trim_end_matches(".sym").trim_end_matches(".so").to_owned()
 }
 
-/// The ids of a symbol file that is of no image, with the images that could be meant: those of its name, or else the program.
+/// Formats the ids of a symbol file without a matching image, and of images it could belong to.
+///
+/// These are the images with its name, or else the program.
 fn of_no_image(path: &Path, ids_of_file: &[DebugId], images: &[ImageKey]) -> String {
     let id = |image: &ImageKey| ids(image.debug_id.as_slice());
     let meant: Vec<&ImageKey> = images.iter().filter(|image| stem(&image.path) == stem(path)).collect();

@@ -1,4 +1,4 @@
-//! `coroner symbolicate`: names for the frames of one report, Coroner's own or one of Apple's.
+//! `coroner symbolicate`: names the frames of a Coroner report or an Apple crash report.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,11 +15,11 @@ use crate::show::Layout;
 use crate::symbol_search::{self, Naming, SymbolArguments};
 use crate::{atomic_file, bounded_read, report_lookup, report_reader, show, terminal};
 
-/// No report is larger; Apple's largest have a few megabytes.
+/// Maximum size of a report in bytes; Apple's largest have a few megabytes.
 const LARGEST: u64 = 256 << 20;
 
 pub(crate) struct Output<'a> {
-    /// A file, or standard output.
+    /// The output file; `None` for standard output.
     pub(crate) path: Option<&'a Path>,
     pub(crate) format: Option<Format>,
     pub(crate) threads: ThreadFilter,
@@ -34,7 +34,7 @@ impl Output<'_> {
     }
 }
 
-/// Names the report that `what` means: a path, or the beginning of an event id in `store`.
+/// Symbolicates the report that `what` names: a path, or an event id's prefix in `store`.
 pub(crate) fn run(
     what: Option<&str>,
     symbols: &SymbolArguments,
@@ -45,7 +45,7 @@ pub(crate) fn run(
     let named = match apple {
         Some((what, bytes)) => name_apple(what, &bytes, symbols, output)?,
         None => {
-            // What these symbols can name is asked, not what was found before.
+            // Use only these symbols, not names that were found earlier.
             let own = match what.map(Path::new).filter(|path| path.is_file()) {
                 Some(path) => report_reader::open_as_it_is(path, report_reader::Texts::Scrubbed)?,
                 None => report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, None)?,
@@ -56,7 +56,7 @@ pub(crate) fn run(
     Ok(if named { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The bytes of one of Apple's reports; `None` for anything else.
+/// Returns the bytes of an Apple crash report; `None` for other files.
 pub(crate) fn apple(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let failed = || format!("can't read `{}`", path.display());
     if !path.is_file() || std::fs::metadata(path).context(failed())?.len() > LARGEST {

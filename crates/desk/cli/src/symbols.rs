@@ -1,4 +1,4 @@
-//! `coroner symbols`: what a file can name, and whether it is of a report.
+//! `coroner symbols`: shows which symbols a file contains, and whether it matches a report.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::failure::{Context, Failure};
 use crate::symbol_search::{keys, stem, symbol_files};
 use crate::{progress, report_lookup, report_reader, symbolicate, terminal};
 
-/// What one file, or one architecture of it, can name.
+/// The symbols in a file, or in one of its architectures.
 #[derive(Serialize)]
 struct Description {
     path: String,
@@ -23,31 +23,34 @@ struct Description {
     arch: String,
     /// GNU build id or `LC_UUID`.
     debug_id: Option<String>,
-    /// The same as symbol servers in breakpad's manner have it.
+    /// The id in the form of breakpad's symbol servers.
     breakpad_id: Option<String>,
     /// The address of the image's first byte, in the file's own addresses.
     base_address: String,
-    /// Symbols by where they stand.
+    /// The number of symbols by source.
     symbols: BTreeMap<String, usize>,
     /// Whether it has files, lines and inlined calls.
     has_lines: bool,
     problems: Vec<String>,
-    /// With `--report`: the report's images that it is of.
+    /// With `--report`: the report's images that match the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     images: Option<Vec<Relation>>,
 }
 
-/// An image of the report, as it relates to the file.
+/// A report's image and its relation to the file.
 #[derive(Serialize)]
 struct Relation {
     path: String,
     debug_id: Option<String>,
-    /// The ids are the same; if not, it is only of the same name.
+    /// Whether the ids are equal; if not, only the names are.
     matches: bool,
 }
 
-/// Describes files. Those that can't be read are named after the others, and make it fail; with a report it also fails where none of
-/// them is of one of its images.
+/// Describes files.
+///
+/// # Errors
+/// An error if files can't be read, after the others were described; with a report, also if no file
+/// matches an image.
 pub(crate) fn run(
     paths: &[PathBuf],
     report: Option<&str>,
@@ -69,7 +72,7 @@ pub(crate) fn run(
     }
     let mut out = terminal::standard_output();
     match format {
-        // The list of none says less than the error alone.
+        // If all files failed, print only the error, not an empty list.
         Format::Json if descriptions.is_empty() && !failures.is_empty() => {}
         Format::Json => writeln!(out, "{}", serde_json::to_string_pretty(&descriptions)?)?,
         Format::Text => descriptions.iter().try_for_each(|description| print(description, &mut out))?,
@@ -80,7 +83,7 @@ pub(crate) fn run(
     Ok(if is_of_report && failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The images of a report, Coroner's own or one of Apple's.
+/// Returns the images of a Coroner report or an Apple crash report.
 fn images(what: &str, store: Option<&Path>) -> Result<Vec<ImageKey>, Failure> {
     if let Some(bytes) = symbolicate::apple(Path::new(what))? {
         let report = AppleReport::read(&bytes).context(format!("can't read `{what}`"))?;
@@ -107,7 +110,7 @@ fn describe(file: &SymbolFile, images: Option<&[ImageKey]>) -> Description {
     }
 }
 
-/// The images that the file is of; if there are none, those that have its name.
+/// Returns the images that match the file, or else those with its name.
 fn relations(file: &SymbolFile, images: &[ImageKey]) -> Vec<Relation> {
     let relation = |image: &ImageKey, matches| Relation {
         path: image.path.display().to_string(),

@@ -1,26 +1,28 @@
-//! The terminal that a command writes to: how wide it is, and a pager for what does not fit on it.
+//! The terminal: its width, and a pager for long output.
 
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::process::{Child, Command, Stdio};
 
-/// The columns of standard output; `None` if it is no terminal. `COLUMNS` says otherwise, also where there is none.
+/// The width of standard output in columns; `None` if it is not a terminal.
+///
+/// `COLUMNS` overrides it, even without a terminal.
 pub(crate) fn width() -> Option<usize> {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
     said.or_else(|| terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0)))
         .map(|width| width.clamp(40, 1000))
 }
 
-/// Whether a person reads standard output as it comes.
+/// Whether standard output is a terminal.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Standard output, by `W`, whose errors say that it is what can't be written.
+/// Standard output through `W`, whose errors name standard output.
 pub(crate) struct Named<W>(pub(crate) W);
 
-/// Standard output, without styles where nobody sees them.
+/// Returns standard output, without styles if they would not be displayed.
 pub(crate) fn standard_output() -> Named<anstream::AutoStream<io::StdoutLock<'static>>> {
     Named(anstream::stdout().lock())
 }
@@ -39,8 +41,10 @@ impl<W: Write> Write for Named<W> {
     }
 }
 
-/// Writes to standard output, byte for byte; on a terminal without what a terminal acts on, which reports have from elsewhere: in JSON, where
-/// that can only be in strings, escaped, and elsewhere replaced.
+/// Writes bytes to standard output.
+///
+/// On a terminal, characters that it interprets, which reports from elsewhere may contain, are
+/// escaped in JSON, where they can only be in strings, and otherwise replaced.
 pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
     let mut out = Named(io::stdout().lock());
     if !is_terminal() {
@@ -60,28 +64,30 @@ pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a line to standard output. It is there when this returns; `println!` panics where nobody reads any more, or the disk is full.
+/// Writes a line to standard output and flushes it.
+///
+/// `println!` would panic if the output is closed or the disk is full.
 pub(crate) fn say(line: impl Display) -> io::Result<()> {
     let mut out = Named(io::stdout().lock());
     writeln!(out, "{line}")?;
     out.flush()
 }
 
-/// Standard output, or a pager before it.
+/// Standard output, or a pager.
 pub(crate) enum Output {
     Plain(anstream::AutoStream<io::StdoutLock<'static>>),
     Bare(io::StdoutLock<'static>),
     Paged(Pager),
 }
 
-/// A pager that runs.
+/// A running pager.
 pub(crate) struct Pager {
     child: Child,
     input: Option<anstream::AutoStream<Box<dyn Write>>>,
 }
 
 impl Output {
-    /// Whether what is written has colours; where it has none, styles are taken out, which takes time.
+    /// Whether the output shows colors; if not, styles are removed, which takes time.
     pub(crate) fn has_styles(&self) -> bool {
         let choice = match self {
             Output::Plain(out) => out.current_choice(),
@@ -93,7 +99,7 @@ impl Output {
         choice != anstream::ColorChoice::Never
     }
 
-    /// The same, for who writes no styles where there are none.
+    /// The same output, for writers that write styles only if they are shown.
     pub(crate) fn without_styles(self) -> Output {
         match self {
             Output::Plain(out) if out.current_choice() == anstream::ColorChoice::Never => {
@@ -103,7 +109,9 @@ impl Output {
         }
     }
 
-    /// Standard output; on a terminal through `$PAGER` (`less` if it is not set), if that can be started. An empty one and `cat` mean none.
+    /// Returns standard output, on a terminal through `$PAGER` (default `less`) if that starts.
+    ///
+    /// An empty `$PAGER` or `cat` means no pager.
     pub(crate) fn paged() -> Output {
         let plain = || Output::Plain(anstream::stdout().lock());
         if !is_terminal() || !io::stdin().is_terminal() {
@@ -114,7 +122,8 @@ impl Output {
         let mut words = pager.split_whitespace();
         let Some(program) = words.next().filter(|program| *program != "cat") else { return plain() };
         let mut command = Command::new(program);
-        // `less` ends by itself where all fits, shows colours, and leaves the text on the screen: as git starts it.
+        // With these options, as git sets them, `less` exits if everything fits, shows colors, and
+        // leaves the text on the screen.
         if std::env::var_os("LESS").is_none() {
             command.env("LESS", "FRX");
         }
@@ -154,10 +163,12 @@ impl Drop for Pager {
     }
 }
 
-/// Most characters of a column where there is no terminal: whoever wrote a report chose the length of its names.
+/// Maximum characters of a column without a terminal.
+///
+/// A report can contain names of any length.
 pub(crate) const COLUMN: usize = 400;
 
-/// A text of one line in at most `width` columns; `…` stands for what is left out at its end.
+/// Truncates a line to at most `width` columns, and marks the truncation with `…`.
 pub(crate) fn cut(text: &str, width: Option<usize>) -> Cow<'_, str> {
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if is_plain && width.is_none_or(|width| text.len() <= width) {
@@ -172,7 +183,9 @@ pub(crate) fn cut(text: &str, width: Option<usize>) -> Cow<'_, str> {
     Cow::Owned(text.chars().take(width.saturating_sub(1)).chain(['…']).collect())
 }
 
-/// Whether a terminal acts on the character: control characters, and those that change the direction of text.
+/// Whether a terminal interprets the character.
+///
+/// These are control characters and those that change the text direction.
 pub(crate) fn is_control(character: char) -> bool {
     (character.is_control() && !matches!(character, '\n' | '\t'))
         || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -1,4 +1,4 @@
-//! New reports in a store or a folder, as they come.
+//! Detects new reports in a store or a folder.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use crate::report_reader::{Texts, open_run};
 use crate::store_contents::{Contents, contents, summarize, with_names};
 use crate::summary::{State, Summary};
 
-/// A store or a folder of reports that is looked at again and again.
+/// A store or a folder of reports that is checked repeatedly.
 pub(crate) struct Watch {
     path: PathBuf,
     texts: Texts,
-    /// Files that were looked at, as they were then.
+    /// Files that were read, with their stamps.
     files: HashSet<(PathBuf, Option<Stamp>)>,
     /// Event ids that were shown.
     shown: HashSet<String>,
@@ -26,7 +26,9 @@ impl Watch {
         Watch { path: path.to_owned(), texts, files: HashSet::new(), shown: HashSet::new() }
     }
 
-    /// What is new since the last look, the oldest first. A file that was not whole then is read again when it has changed.
+    /// Returns the new reports since the last call, oldest first.
+    ///
+    /// A file that was incomplete is read again after it has changed.
     pub(crate) fn look(&mut self, names: &mut Symbolizer) -> Result<Vec<Summary>, Failure> {
         let Contents { runs, folder } = contents(&self.path)?;
         let mut new = Vec::new();

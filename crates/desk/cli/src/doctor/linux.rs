@@ -1,10 +1,10 @@
-//! What the Linux kernel, and what stands between it and the app (container, seccomp, Yama), lets a crash reporter do.
+//! Checks what the Linux kernel and the app's environment (container, seccomp, Yama) allow.
 
 use std::fs;
 
 use super::{Finding, Grade};
 
-/// All checks, in the order in which a crash needs them.
+/// All checks, in the order in which a crash depends on them.
 pub(super) const CHECKS: &[fn() -> Finding] = &[
     system,
     init_process,
@@ -23,7 +23,7 @@ fn read(path: &str) -> Result<String, String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|error| format!("`{path}`: {error}"))
 }
 
-/// The value of a line `name: value` of `/proc/self/status`.
+/// Returns the value of a line `name: value` of `/proc/self/status`.
 fn status(name: &str) -> Option<String> {
     let text = fs::read_to_string("/proc/self/status").ok()?;
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
@@ -56,7 +56,7 @@ fn init_process() -> Finding {
     }
 }
 
-/// Signals that are ignored when a program starts stay ignored in it, unless it sets them.
+/// Checks for inherited ignored signals, which a program keeps ignoring unless it sets them.
 fn ignored_signals() -> Finding {
     const SUBJECT: &str = "inherited signals";
     const FATAL: [(u32, &str); 7] =
@@ -83,11 +83,12 @@ fn none_if_empty(list: &str) -> &str {
     if list.is_empty() { "none" } else { list }
 }
 
-/// How large a signal frame is, against the alternate stack of 8 KiB that Rust gives its threads. Coroner gives them larger ones, made for this
-/// processor's frame.
+/// Checks the size of a signal frame against the 8 KiB alternate stack that Rust gives its threads.
+///
+/// Coroner gives threads larger stacks, sized for this processor's frame.
 fn signal_frame() -> Finding {
     const SUBJECT: &str = "signal frame";
-    // SAFETY: `getauxval` only reads the vector that the kernel left at start.
+    // SAFETY: `getauxval` only reads the vector that the kernel set up at start.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
     match frame {
         0 => Finding::other(Grade::Note, SUBJECT, "this kernel doesn't say how large a signal frame is", ""),
@@ -104,7 +105,7 @@ fn signal_frame() -> Finding {
     }
 }
 
-/// All other threads are stopped with one real-time signal.
+/// Checks for a free real-time signal, with which all other threads are stopped.
 fn real_time_signals() -> Finding {
     const SUBJECT: &str = "thread capture";
     let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
@@ -126,14 +127,14 @@ fn real_time_signals() -> Finding {
     }
 }
 
-/// Whether memory can be read without the risk of a second fault by a kernel copy.
+/// Checks whether the kernel can copy memory, which reads memory without risking a second fault.
 fn memory_reads() -> Finding {
     const SUBJECT: &str = "guarded reads";
     let source = [0x5a_u8; 16];
     let mut target = [0_u8; 16];
     let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
     let remote = libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: source.len() };
-    // SAFETY: both ranges are arrays of this function, and the kernel checks them.
+    // SAFETY: both ranges are local arrays, and the kernel checks them.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
     let error = std::io::Error::last_os_error();
     if read == 16 && target == source {
@@ -149,8 +150,9 @@ fn memory_reads() -> Finding {
     }
 }
 
-/// Threads that don't answer a signal are read by a helper process that attaches to the app. This is tried for real: a
-/// child attaches to this process.
+/// Checks whether a child can attach to this process, by doing it.
+///
+/// A helper process that attaches to the app reads the threads that don't respond to a signal.
 fn tracing() -> Finding {
     const SUBJECT: &str = "ptrace helper";
     const CONSEQUENCE: &str =
@@ -180,33 +182,33 @@ fn tracing() -> Finding {
     }
 }
 
-/// Forks a child that attaches to this process with `PTRACE_SEIZE` and ends; its exit status is the error number.
+/// Forks a child that attaches to this process with `PTRACE_SEIZE` and exits with the error number.
 fn attach_from_child() -> std::io::Result<i32> {
     let parent = std::process::id() as libc::pid_t;
     let (mut reader, mut writer) = std::io::pipe()?;
-    // SAFETY: the child calls only `read`, `ptrace` and `_exit`, which are async-signal-safe, so that it doesn't matter
-    // what locks other threads held when it was made.
+    // SAFETY: the child calls only `read`, `ptrace` and `_exit`, which are async-signal-safe, so
+    // locks that other threads held at the fork don't matter.
     match unsafe { libc::fork() } {
         -1 => Err(std::io::Error::last_os_error()),
         0 => {
             let mut byte = [0_u8; 1];
             let _ = std::io::Read::read(&mut reader, &mut byte);
-            // SAFETY: attaching does not stop the parent (SEIZE), and ends with this child.
+            // SAFETY: attaching doesn't stop the parent (SEIZE), and ends when this child exits.
             let errno = unsafe {
                 match libc::ptrace(libc::PTRACE_SEIZE, parent, std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>()) {
                     0 => 0,
                     _ => *libc::__errno_location(),
                 }
             };
-            // SAFETY: ends the child at once, without the exit handlers that belong to the parent.
+            // SAFETY: exits the child immediately, without running the parent's exit handlers.
             unsafe { libc::_exit(errno) }
         }
         child => {
-            // SAFETY: names the child as one that may trace this process; harmless where there is no Yama.
+            // SAFETY: allows the child to trace this process; harmless without Yama.
             unsafe { libc::prctl(libc::PR_SET_PTRACER, child) };
             let _ = std::io::Write::write_all(&mut writer, b"!");
             let mut status = 0;
-            // SAFETY: `child` is ours and `status` lives here.
+            // SAFETY: `child` is this process's child and `status` is a local variable.
             let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
             if waited != child || !libc::WIFEXITED(status) {
                 return Err(std::io::Error::other("the child did not end as it should"));
@@ -249,7 +251,7 @@ fn seccomp() -> Finding {
     }
 }
 
-/// Limits within which a crash has to be captured.
+/// Checks resource limits that affect the capture of a crash.
 fn limits() -> Finding {
     use rustix::process::{Resource, getrlimit};
     let text = |resource: Resource| getrlimit(resource).current.map_or("unlimited".to_owned(), |most| most.to_string());
@@ -271,7 +273,7 @@ fn limits() -> Finding {
     }
 }
 
-/// What else happens when a process dies: Coroner does not change it.
+/// Checks what else happens when a process crashes; Coroner doesn't change it.
 fn core_dumps() -> Finding {
     const SUBJECT: &str = "core dumps";
     let limit = rustix::process::getrlimit(rustix::process::Resource::Core).current;

@@ -1,7 +1,8 @@
-//! `coroner doctor`: what of Coroner works on this system, what doesn't, and why.
+//! `coroner doctor`: shows which parts of Coroner work on this system, which don't, and why.
 //!
-//! Each check *tries* what Coroner would do rather than reading a version number: it maps, locks, attaches and
-//! reserves. A check is one function that returns a [`Finding`]; a new one is a function and a line of a table.
+//! A check *tries* what Coroner would do instead of reading a version number: it maps, locks,
+//! attaches and reserves. Each check is a function that returns a [`Finding`] and has a line in a
+//! table.
 
 use std::path::{Path, PathBuf};
 
@@ -12,15 +13,15 @@ mod linux;
 mod program;
 mod store;
 
-/// How well something works.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Grade {
-    /// As intended.
+    /// Works as intended.
     Works,
-    /// Nothing is wrong, but it is good to know.
+    /// Nothing is wrong, but the finding is useful to know.
     Note,
-    /// Coroner does it another way, or some part of a report will be missing.
+    /// Coroner uses another way, or part of a report will be missing.
     Limited,
     /// Reports are lost.
     Fails,
@@ -29,10 +30,10 @@ pub(crate) enum Grade {
 #[derive(Debug, Clone, serde::Serialize)]
 pub(crate) struct Finding {
     pub(crate) grade: Grade,
-    /// What was examined, in a few words.
+    /// The subject of the check, in a few words.
     pub(crate) subject: &'static str,
     pub(crate) found: String,
-    /// What follows from it for reports, and what can be done; empty where all is well.
+    /// The effect on reports and the remedy; empty if everything works.
     pub(crate) consequence: String,
 }
 
@@ -46,7 +47,7 @@ impl Finding {
     }
 }
 
-/// Examines the system, the directory `store` (where reports would go), and `program` (whose crashes would be reported).
+/// Checks the system, the directory `store`, and `program`, whose crashes are to be reported.
 pub(crate) fn examine(store: &Path, program: Option<PathBuf>) -> Vec<Finding> {
     let mut findings = Vec::new();
     #[cfg(any(target_os = "linux", target_os = "android"))]

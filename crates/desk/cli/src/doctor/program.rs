@@ -1,4 +1,4 @@
-//! What reports of a program's crashes will be able to say: whether it can be unwound, named and found.
+//! Checks whether a program can be unwound, symbolicated and matched to debug files.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use super::{Finding, Grade};
 
 const SUBJECT: &str = "program";
 
-/// Examines `program`, or this one where none is given.
+/// Checks `program`, or this program by default.
 pub(super) fn examine(program: Option<PathBuf>) -> Vec<Finding> {
     let path = match program.map_or_else(std::env::current_exe, Ok) {
         Ok(path) => path,

@@ -1,4 +1,4 @@
-//! Whether reports can be kept where they would go.
+//! Checks whether reports can be stored in the store's directory.
 
 use std::fs::File;
 use std::io::Write;
@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use super::{Finding, Grade};
 use crate::outboxes::{self, Outbox};
 
-/// What an install reserves for a report, roughly.
+/// Approximate bytes that an install reserves for a report.
 const RESERVE: u64 = 1 << 20;
 
 const DIRECTORY: &str = "store";
@@ -19,7 +19,7 @@ const SPACE: &str = "free space";
 const SIGNALS: &str = "signals";
 const SERVER: &str = "server";
 
-/// Tries in `store` what an app's start does. What it makes there it removes again.
+/// Tries the steps of an app's start in `store`, and removes everything it creates.
 pub(super) fn examine(store: &Path) -> Vec<Finding> {
     let opened = match coroner::Store::open(store) {
         Ok(opened) => opened,
@@ -46,7 +46,7 @@ pub(super) fn examine(store: &Path) -> Vec<Finding> {
     findings
 }
 
-/// Who has Coroner's signals, as the app's last run saw it.
+/// Reports which other handler had taken Coroner's signals during the app's last run.
 fn signals(taken: &str) -> Finding {
     Finding::other(
         Grade::Limited,
@@ -56,7 +56,7 @@ fn signals(taken: &str) -> Finding {
     )
 }
 
-/// What waits for a server, and what one refused.
+/// Reports the events that wait for a server, and those that were given up.
 fn server(outbox: &Outbox) -> Vec<Finding> {
     let mut findings = Vec::new();
     if outbox.given_up > 0 {
@@ -89,7 +89,7 @@ fn directory(store: &Path) -> Finding {
     Finding::works(DIRECTORY, format!("`{}` can be written", store.display()))
 }
 
-/// Whether space for a report can be set aside before it is needed, so that a full disk loses nothing.
+/// Checks whether space for a report can be reserved, so that a full disk loses no report.
 fn reservation(mut file: &File) -> Finding {
     let found = match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, RESERVE) {
         Ok(()) => {
@@ -114,7 +114,7 @@ fn reservation(mut file: &File) -> Finding {
     }
 }
 
-/// Whether record locks work, by which a next launch knows which runs have ended.
+/// Checks whether record locks work, by which the next launch recognizes runs that have ended.
 fn locks(file: &File) -> Finding {
     match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Finding::works(LOCKS, "a run is known to have ended by its lock"),

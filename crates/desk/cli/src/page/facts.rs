@@ -1,4 +1,4 @@
-//! What is known of the app, the system, the death and the way to the report, as lists and tables.
+//! Facts about the app, the system, the crash and the report, as lists and tables.
 
 use coroner::Report;
 use coroner_explain::Explanation;
@@ -10,7 +10,7 @@ use super::shut;
 use crate::explanation_text;
 use crate::summary::Summary;
 
-/// A list of names and values, without those that are empty.
+/// A list of names and values, without empty values.
 fn list(rows: &[(&str, String)]) -> Markup {
     html! {
         dl { @for (label, value) in rows.iter().filter(|(_, value)| !value.is_empty()) { dt { (label) } dd { (value) } } }

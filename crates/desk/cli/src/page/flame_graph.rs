@@ -1,5 +1,6 @@
-//! Where the thread of a hang spent the time, as a flame graph: a function is as wide as the time in it and in what it called, which stands above
-//! it.
+//! A flame graph of a hang's profile.
+//!
+//! A function's width is the time spent in it and its callees, which are drawn above it.
 
 use std::time::Duration;
 
@@ -10,11 +11,11 @@ use maud::{Markup, html};
 /// The picture's width and a function's height, in its own units.
 const WIDTH: f64 = 1200.0;
 const ROW: usize = 18;
-/// What is narrower, deeper or beyond as many is left out.
+/// Minimum width of a function, maximum depth, and maximum number of functions.
 const NARROWEST: f64 = 1.5;
 const DEEPEST: usize = 100;
 const MOST: usize = 2000;
-/// A letter's width.
+/// The width of a letter.
 const LETTER: f64 = 6.5;
 
 struct Bar {
@@ -52,7 +53,9 @@ pub(super) fn section(report: &Report) -> Markup {
     }
 }
 
-/// The functions that are wide enough, callers first: each begins where its caller does or the one beside it ends.
+/// Returns the functions that are wide enough, callers first.
+///
+/// Each starts where its caller starts or where its left neighbor ends.
 fn bars(tree: &ProfileTree) -> Vec<Bar> {
     let called = tree.called_by();
     let mut bars: Vec<Bar> = Vec::new();
@@ -71,7 +74,7 @@ fn bars(tree: &ProfileTree) -> Vec<Bar> {
     bars
 }
 
-/// As much of a name as a bar has room for.
+/// Returns as much of a name as fits in a bar.
 fn label(name: &str, width: f64) -> Option<String> {
     let letters = ((width - 6.0) / LETTER) as usize;
     match name.chars().count() {

@@ -1,4 +1,4 @@
-//! A stack: a list with an item for each function, those of a runtime folded.
+//! A stack as a list with an item for each function; a runtime's functions are folded.
 
 use coroner_report::model::{Frame, Function, InApp, Skipped, is_runtime_code};
 use coroner_report::text::{Step, short_function, short_path, steps};
@@ -7,20 +7,20 @@ use maud::{Markup, html};
 
 use super::source_lines::SourceLines;
 
-/// Most characters of a function's name; all of it is in the title.
+/// Maximum characters of a function's name; the title has the full name.
 const NAME: usize = 160;
-/// Most frames of a stack that are shown, without what a recursion repeats.
+/// Maximum number of frames shown, not counting repeated recursion.
 const FRAMES: usize = 512;
 
-/// How a stack is shown.
+/// The options for showing a stack.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) in_app: &'a InApp<'a>,
-    /// Where source lines are taken from; `None`: none are shown.
+    /// The source lines to show; `None` shows none.
     pub(super) sources: Option<&'a SourceLines>,
 }
 
-/// A function of a frame, with its frame's place in the stack.
+/// A function of a frame, with the frame's index in the stack.
 struct Item<'f> {
     number: u64,
     frame: &'f Frame,
@@ -36,7 +36,7 @@ impl Item<'_> {
     }
 }
 
-/// The stack as a list.
+/// Renders the stack as a list.
 pub(super) fn stack(frames: &[Frame], skipped: &[Skipped], view: View<'_>) -> Markup {
     let mut parts: Vec<Markup> = Vec::new();
     let (mut number, mut begin, mut shown) = (0_u64, 0, 0);

@@ -6,9 +6,9 @@ use maud::{Markup, html};
 
 use super::shut;
 
-/// Most bytes of a piece of a stack that are shown.
+/// Maximum bytes shown of each piece of a stack.
 const SHOWN: usize = 4096;
-/// Most pieces.
+/// Maximum number of pieces.
 const PIECES: usize = 64;
 const ROW: usize = 16;
 
@@ -45,7 +45,7 @@ pub(super) fn stacks(report: &Report) -> Markup {
     shut("Memory", "near the stack pointers and the registers' addresses", &content)
 }
 
-/// The registers of the crashed thread that point into this piece.
+/// Lists the crashed thread's registers that point into this piece.
 fn pointers(report: &Report, piece: &StackMemory) -> String {
     let thread = report.crashed_thread().filter(|thread| thread.tid == piece.tid);
     let registers = thread.and_then(|thread| thread.registers.as_ref());
@@ -54,7 +54,7 @@ fn pointers(report: &Report, piece: &StackMemory) -> String {
     inside.map(|(name, _)| name).collect::<Vec<&str>>().join(", ")
 }
 
-/// Rows of an address, 16 bytes and what of them is ASCII.
+/// Formats rows of an address, 16 bytes, and their ASCII characters.
 fn dump(address: u64, bytes: &[u8]) -> String {
     let mut text = String::new();
     for (row, bytes) in bytes[..bytes.len().min(SHOWN)].chunks(ROW).enumerate() {

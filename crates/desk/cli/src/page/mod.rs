@@ -1,7 +1,7 @@
-//! A report as a page for browsers: one file that asks no network for anything and runs no script.
+//! A report as a web page: one file that makes no network request and runs no script.
 //!
-//! All that comes from the report is escaped by the template (`maud`), no address of a link is made of it, and the page's policy lets
-//! nothing but its own style sheet in.
+//! The template (`maud`) escapes everything that comes from the report, no link's address is made
+//! from it, and the page's content security policy allows only its own style sheet.
 
 mod facts;
 mod flame_graph;
@@ -30,7 +30,7 @@ use crate::summary::{State, Summary};
 use crate::symbol_search::{SymbolArguments, default_cache, keys};
 use crate::{atomic_file, report_lookup, report_reader, terminal};
 
-/// The page of a report.
+/// Renders a report's page.
 pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
     let summary = Summary::of(report, Path::new(""), State::Stored);
     let rules = InAppRules::default();
@@ -80,7 +80,7 @@ pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
     page.into_string()
 }
 
-/// A part of the page that is shut at first: the keyboard and a printer open it as they do every `details`.
+/// A collapsed part of the page, which the keyboard and printing open like any `details` element.
 fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
     html! {
         section {
@@ -92,7 +92,7 @@ fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
     }
 }
 
-/// Shows the page of the report that `what` names in a browser.
+/// Opens the page of the report that `what` names in a browser.
 pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
     let report = report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, Some(&mut symbolizer))?;
@@ -121,10 +121,10 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
     Ok(said?)
 }
 
-/// How long a browser may take to fail.
+/// Time to wait for a browser to fail.
 const START: Duration = Duration::from_secs(5);
 
-/// Starts a browser with the page, and says why it has failed, if it did at once.
+/// Starts a browser with the page. Returns the reason if it fails immediately.
 fn show_in(browser: &str, path: &Path) -> Result<(), String> {
     let mut words = browser.split_whitespace();
     let program = words.next().unwrap_or("xdg-open");

@@ -1,4 +1,4 @@
-//! Source lines around a frame's, where the sources are at hand.
+//! Source lines around a frame's line, if the source file is available.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use coroner_report::model::{Function, Timestamp};
 use maud::{Markup, html};
 
-/// Lines before and behind.
+/// Number of lines before and after.
 const AROUND: usize = 3;
-/// Most files that are read for a page.
+/// Maximum number of files read for a page.
 const FILES: usize = 24;
-/// No source file is larger.
+/// Maximum size of a source file in bytes.
 const LARGEST: u64 = 4 << 20;
-/// Only what is a source by its name: a report names what files it likes.
+/// Extensions of source files; other files are not read, because a report can name any file.
 const EXTENSIONS: [&str; 21] = [
     "rs", "c", "cc", "cpp", "cxx", "c++", "h", "hh", "hpp", "hxx", "m", "mm", "swift", "java", "kt", "go", "zig", "d",
     "s", "S", "inc",
@@ -31,7 +31,9 @@ pub(super) struct SourceLines {
 }
 
 impl SourceLines {
-    /// For a crash at that time: a file that is newer may be another.
+    /// Creates the cache for a crash at this time.
+    ///
+    /// A newer file may differ from the one that was compiled.
     pub(super) fn new(crash: Timestamp) -> SourceLines {
         SourceLines {
             crash: UNIX_EPOCH + Duration::from_nanos(crash.0),
@@ -40,7 +42,7 @@ impl SourceLines {
         }
     }
 
-    /// The lines around that of a function; `None` if they are not at hand.
+    /// Renders the lines around a function's line; `None` if they are not available.
     pub(super) fn of(&self, function: &Function<'_>) -> Option<Markup> {
         let (file, line) = (function.file?, function.line.filter(|line| *line > 0)? as usize);
         let mut files = self.files.borrow_mut();
@@ -63,7 +65,7 @@ impl SourceLines {
                 @if *is_newer { span.warning { "This file was changed after the crash.\n" } }
             }
         };
-        // The one to look at first is open.
+        // Only the first block, of the frame to look at first, is open.
         let is_first = !self.shown.replace(true);
         Some(html! { details.lines open[is_first] { summary { "source" } (block) } })
     }

@@ -1,4 +1,4 @@
-//! How the page looks.
+//! The page's style.
 
-/// The style sheet. Its digest is in the page's policy, so no style can stand in an attribute.
+/// The style sheet. The page's policy contains its digest, so styles in attributes are not allowed.
 pub(super) const SHEET: &str = include_str!("style.css");

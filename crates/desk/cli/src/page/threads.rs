@@ -1,4 +1,4 @@
-//! The crashed thread, the throws, and all other threads, those with equal stacks together.
+//! The crashed thread, the throws, and all other threads, grouped by equal stacks.
 
 use std::collections::HashMap;
 
@@ -64,7 +64,7 @@ fn label(thread: &Thread) -> String {
     format!("{}{name}{main}", thread.tid)
 }
 
-/// What makes stacks equal: the functions, or where they have no names, the addresses.
+/// The key by which stacks are equal: functions, or addresses if there are no names.
 fn key(frames: &[Frame]) -> Vec<(u64, Option<&str>)> {
     frames.iter().map(|frame| (frame.address.0, frame.function.as_deref())).collect()
 }

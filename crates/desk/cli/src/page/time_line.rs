@@ -1,4 +1,4 @@
-//! The run's life: its start, what the app left of its way, and the crash at the end.
+//! A time line of the run: its start, the app's breadcrumbs, and the crash.
 
 use coroner::Report;
 use coroner_report::model::Breadcrumb;
@@ -7,10 +7,10 @@ use maud::{Markup, html};
 
 /// The picture's width in its own units.
 const WIDTH: f64 = 1000.0;
-/// Most marks of the picture.
+/// Maximum number of marks in the picture.
 const MARKS: usize = 400;
 
-/// Something that happened.
+/// An event on the time line.
 struct Event<'r> {
     /// Nanoseconds since the Unix epoch.
     time: u64,
@@ -73,7 +73,7 @@ fn message(breadcrumb: &Breadcrumb) -> String {
     }
 }
 
-/// How long before the end, in the unit in which it is easily read.
+/// Formats the time before the crash in a readable unit.
 fn before(time: u64, end: u64) -> String {
     if time > end {
         return "after the crash".to_owned();
@@ -88,7 +88,7 @@ fn before(time: u64, end: u64) -> String {
     }
 }
 
-/// The events on a line whose end is the crash: the nearer, the more room, by the logarithm of the time before it.
+/// Draws events on a line that ends at the crash, on a logarithmic scale of the time before it.
 fn picture(events: &[Event<'_>], end: u64) -> Markup {
     let within: Vec<&Event<'_>> = events.iter().filter(|event| event.time <= end).collect();
     let Some(first) = within.first() else { return html! {} };

@@ -1,4 +1,7 @@
-//! Who waits for whom, as a picture: the threads below each other, and beside them an arrow from each that waits to the one that it waits for.
+//! A picture of which thread waits for which.
+//!
+//! Threads are drawn below each other, with an arrow from each waiting thread to the one it waits
+//! for.
 
 use std::collections::HashSet;
 
@@ -6,9 +9,9 @@ use coroner::Report;
 use coroner_explain::Explanation;
 use maud::{Markup, html};
 
-/// Most threads of the picture.
+/// Maximum number of threads in the picture.
 const THREADS: usize = 40;
-/// The picture's width, a thread's height, and where the arrows begin, in its own units.
+/// The picture's width, a thread's height, and the arrows' start, in its own units.
 const WIDTH: usize = 1000;
 const ROW: usize = 30;
 const ARROWS: usize = 560;
@@ -21,7 +24,7 @@ pub(super) fn section(report: &Report, explanation: &Explanation) -> Markup {
     let locked: HashSet<u64> = explanation.deadlocks.iter().flatten().copied().collect();
     let edges = explanation.waits.iter().filter_map(|wait| Some((wait.tid, wait.owner?)));
     let edges: Vec<(u64, u64)> = edges.take(4 * THREADS).collect();
-    // Those of a deadlock beside each other, then the others in the report's order.
+    // A deadlock's threads come first, side by side, then the others in the report's order.
     let mut tids: Vec<u64> = Vec::new();
     let all = edges.iter().flat_map(|(waits, has)| [*waits, *has]);
     for tid in explanation.deadlocks.iter().flatten().copied().chain(all) {
@@ -59,7 +62,7 @@ pub(super) fn section(report: &Report, explanation: &Explanation) -> Markup {
     }
 }
 
-/// An arrow from one row to another, further to the right than those before it.
+/// Draws an arrow from one row to another, to the right of earlier arrows.
 fn arrow(number: usize, from: usize, to: usize, is_locked: bool) -> Markup {
     let (start, end) = (from * ROW + 10, to * ROW + 20);
     let right = ARROWS + 30 + 25 * (number % 15);
