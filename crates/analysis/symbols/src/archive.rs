@@ -1,5 +1,6 @@
-//! Libraries inside a ZIP archive, as Android's linker loads them out of an APK: stored and not compressed, so that they are read where
-//! they are. The file of such a library is written `base.apk!/lib/arm64-v8a/libapp.so`.
+//! Libraries in a ZIP archive, as Android's linker loads them from an APK: stored uncompressed, so
+//! that they can be mapped in place. Such a library's path is written
+//! `base.apk!/lib/arm64-v8a/libapp.so`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,17 +8,17 @@ use object::Object;
 
 use crate::{error::Malformed, mapped_file::Bytes};
 
-/// What stands between the archive's path and the name in it.
+/// The separator between the archive's path and the name in it.
 const SEPARATOR: &str = "!/";
 
-/// More entries than any app has.
+/// Maximum number of entries; no app has as many.
 const MAX_ENTRIES: usize = 1 << 18;
 
 /// An ELF file in an archive.
 pub(crate) struct Library {
     pub(crate) path: PathBuf,
     pub(crate) bytes: Bytes,
-    /// Where it begins in the archive.
+    /// The library's offset in the archive.
     pub(crate) offset: u64,
 }
 
@@ -25,13 +26,14 @@ pub(crate) fn is_archive(bytes: &[u8]) -> bool {
     bytes.starts_with(b"PK\x03\x04")
 }
 
-/// The archive's path and the name in it, of the path of a library inside an archive.
+/// Splits the path of a library in an archive into the archive's path and the name in it.
 pub(crate) fn split(path: &Path) -> Option<(&Path, &str)> {
     let (archive, name) = path.to_str()?.split_once(SEPARATOR)?;
     Some((Path::new(archive), name))
 }
 
-/// The libraries of the archive at `path`: that of a name, or all that a build id tells apart.
+/// Returns the libraries in the archive at `path`: the one with this name, or all that have a build
+/// id.
 pub(crate) fn libraries(path: &Path, archive: &Bytes, name: Option<&str>) -> Result<Vec<Library>, Malformed> {
     let malformed = |error: rawzip::Error| Malformed::new(0, format!("the archive can't be read: {error}"));
     let zip = rawzip::ZipArchive::from_slice(&**archive).map_err(malformed)?;

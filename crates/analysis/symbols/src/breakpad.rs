@@ -1,7 +1,9 @@
-//! Breakpad's text symbols: `MODULE`, `INFO CODE_ID`, `FILE`, `FUNC` with its lines and `INLINE`s, `PUBLIC`.
+//! Breakpad's text symbols: `MODULE`, `INFO CODE_ID`, `FILE`, `FUNC` with its lines and `INLINE`s,
+//! `PUBLIC`.
 //!
-//! Source of the format: breakpad `docs/symbol_files.md`. Addresses are relative to the image's first byte. Function names
-//! are already demangled by the dumper. `STACK` records are of no use here and are skipped.
+//! Source of the format: breakpad `docs/symbol_files.md`. Addresses are relative to the image's
+//! first byte. Function names have been demangled by the dumper. `STACK` records are not needed and
+//! skipped.
 
 use std::collections::HashMap;
 
@@ -13,19 +15,19 @@ use crate::{
     symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
-/// What the first lines say about the image.
+/// The image's identity, from the first lines.
 #[derive(Debug)]
 pub(crate) struct Module {
     pub(crate) arch: Arch,
-    /// The whole build id or UUID, where the file has it.
+    /// The whole build id or UUID, if the file contains it.
     pub(crate) debug_id: Option<DebugId>,
     /// Breakpad's own id, upper-case, with the age at its end.
     pub(crate) breakpad_id: String,
-    /// ELF or Mach-O, by the operating system.
+    /// The image's format, derived from the operating system.
     pub(crate) image_kind: FileKind,
 }
 
-/// Reads the `MODULE` line and, if the next line is one, `INFO CODE_ID`.
+/// Parses the `MODULE` line and, if it is next, the `INFO CODE_ID` line.
 pub(crate) fn module(bytes: &[u8]) -> Result<Module, Malformed> {
     let mut lines = Lines { rest: bytes, offset: 0 };
     let malformed = |what: &str| Malformed::new(0, what);
@@ -52,11 +54,11 @@ pub(crate) fn module(bytes: &[u8]) -> Result<Module, Malformed> {
         debug_id = std::str::from_utf8(code).ok().and_then(|code| code.parse().ok());
     }
     if image_kind == FileKind::Pe {
-        // Its code id is a part of what a PE image is known by here.
+        // A PE file's code id is only part of the id used here.
         debug_id = None;
     }
     if debug_id.is_none() && image_kind == FileKind::MachO {
-        // The digits before the age are the UUID in order.
+        // The digits before the age are the UUID's bytes in order.
         debug_id = id[..32].parse().ok();
     }
     let arch = match arch {
@@ -69,7 +71,7 @@ pub(crate) fn module(bytes: &[u8]) -> Result<Module, Malformed> {
     Ok(Module { arch, debug_id, breakpad_id: id.to_ascii_uppercase(), image_kind })
 }
 
-/// A part of the file's text.
+/// A range of the file's text.
 type Text = std::ops::Range<usize>;
 
 #[derive(Debug)]
@@ -89,7 +91,7 @@ struct Line {
     file: u32,
 }
 
-/// One range of one inlined call.
+/// One range of an inlined call.
 #[derive(Debug)]
 struct Inline {
     depth: u32,
@@ -100,21 +102,21 @@ struct Inline {
     origin: u32,
 }
 
-/// A parsed file; names stay in its text.
+/// A parsed file; names are references to its text.
 #[derive(Debug, Default)]
 pub(crate) struct Breakpad {
     files: HashMap<u32, Text>,
     origins: HashMap<u32, Text>,
-    /// By address.
+    /// Sorted by address.
     functions: Vec<Function>,
     lines: Vec<Line>,
     inlines: Vec<Inline>,
     publics: Vec<(u64, Text)>,
-    /// The first few lines that are broken; they are left out.
+    /// The first malformed lines; all malformed lines are skipped.
     pub(crate) problems: Vec<Malformed>,
 }
 
-/// So many broken lines are listed; the rest is only left out.
+/// Maximum number of malformed lines that are reported.
 const PROBLEMS: usize = 8;
 
 impl Breakpad {
@@ -133,7 +135,7 @@ impl Breakpad {
         parsed
     }
 
-    /// Takes in one line; `None` where it breaks the format.
+    /// Parses one line; `None` if it is malformed.
     fn record(&mut self, offset: usize, line: &[u8]) -> Option<()> {
         let mut words = Words { line, at: 0 };
         let first = words.next_word()?;
@@ -167,7 +169,7 @@ impl Breakpad {
                 }
             }
             b"MODULE" | b"INFO" | b"STACK" => {}
-            // `address size line file`, which belongs to the function before it.
+            // `address size line file`, which belongs to the preceding function.
             address => {
                 let start = parse_hex(address)?;
                 let (size, number, file) = (words.hex()?, words.decimal()?, words.decimal()?);
@@ -198,7 +200,7 @@ impl Breakpad {
         builder.count(SymbolSource::Breakpad, self.functions.len() + self.publics.len());
     }
 
-    /// The calls at an address, the innermost first; empty where no function has it.
+    /// Returns the calls at an address, innermost first; empty if no function contains it.
     pub(crate) fn frames(&self, text: &[u8], address: u64) -> Vec<Call> {
         let within = |start: u64, size: u64| address >= start && address - start < size;
         let string = |part: Option<&Text>| {
@@ -212,7 +214,8 @@ impl Breakpad {
         let lines = &self.lines[function.lines.clone()];
         let behind = lines.partition_point(|line| line.start <= address);
         let at = behind.checked_sub(1).map(|index| &lines[index]).filter(|line| within(line.start, line.size));
-        // Where the frame stands that is made next: first the line itself, then the call of what was inlined.
+        // The location of the next frame: first the line itself, then the call site of each inlined
+        // function.
         let mut file = at.map(|line| line.file);
         let mut line = at.map(|line| line.number);
         let mut calls: Vec<&Inline> =
@@ -237,7 +240,7 @@ impl Breakpad {
     }
 }
 
-/// The lines of a text with the offset of each, without their ends and without empty ones.
+/// Iterates over the lines of a text with their offsets, without line ends and empty lines.
 struct Lines<'a> {
     rest: &'a [u8],
     offset: usize,
@@ -281,7 +284,8 @@ impl<'a> Words<'a> {
         self.line[self.at.min(self.line.len())..].iter().any(|&byte| byte != b' ')
     }
 
-    /// A hexadecimal address, after the `m` of a function whose code several symbols share.
+    /// Parses a hexadecimal address, after the `m` that marks a function whose code several symbols
+    /// share.
     fn address(&mut self) -> Option<u64> {
         match self.next_word()? {
             b"m" => self.hex(),
@@ -297,7 +301,8 @@ impl<'a> Words<'a> {
         std::str::from_utf8(self.next_word()?).ok()?.parse().ok()
     }
 
-    /// The rest of the line, spaces and all, as a part of the file whose byte `offset` begins the line.
+    /// Returns the rest of the line, including spaces, as a range of the file; the line starts at
+    /// the byte `offset`.
     fn remainder(&self, offset: usize) -> Text {
         let start = (self.at + 1).min(self.line.len());
         offset + start..offset + self.line.len()
@@ -306,6 +311,6 @@ impl<'a> Words<'a> {
 
 fn parse_hex(word: &[u8]) -> Option<u64> {
     let word = std::str::from_utf8(word).ok()?;
-    // `from_str_radix` would take a sign.
+    // `from_str_radix` would accept a sign.
     word.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u64::from_str_radix(word, 16).ok()).flatten()
 }

@@ -1,9 +1,11 @@
-//! Names for all frames of a report within a budget: an app names the report of its last crash while its user waits for other things.
+//! Names all frames of a report within a budget: an app symbolicates its last crash while its user
+//! is waiting for other things.
 //!
-//! What matters most comes first, so that a budget that ends takes away what matters least: functions of all frames by symbol tables, lines
-//! of the crashed thread and of exceptions, lines of other threads. Of each image all addresses are asked at once, so that nothing of
-//! it is kept: the symbol table is forgotten before the debug information is read, and of that nothing is kept in the first
-//! place ([`dwarf_pass`](crate::dwarf_pass)).
+//! The most important information comes first, in case the budget runs out: functions of all frames
+//! from symbol tables, lines of the crashed thread and of exceptions, lines of other threads. All
+//! addresses in an image are looked up at once, so that nothing is kept: the symbol table is
+//! dropped before the debug information is read, which isn't kept at all
+//! ([`dwarf_pass`](crate::dwarf_pass)).
 
 use coroner_process::heap_sort;
 use coroner_report::{
@@ -23,38 +25,42 @@ use crate::{
     symbolizer::{Symbolizer, named},
 };
 
-/// An image that frames lie in.
+/// An image that contains frames.
 struct InImage<'a> {
     image: &'a Image,
     files: Vec<SymbolFile>,
-    /// The addresses, and what is known of each.
+    /// The addresses with their results.
     addresses: Vec<Known>,
 }
 
 struct Known {
     svma: u64,
-    /// Its frame is one of the crashed thread, or of an exception.
+    /// Whether the frame is from the crashed thread or an exception.
     first: bool,
     symbol: Option<Symbol>,
     calls: Vec<DwarfFrame>,
-    /// How many frames have it.
+    /// Number of frames with this address.
     frames: usize,
     left_out: bool,
 }
 
-/// What a file's object files say of an address ([`SymbolFile::frames_in_object_files`]).
+/// Returns the calls at an address from a file's object files
+/// ([`SymbolFile::frames_in_object_files`]).
 type InObjectFiles = fn(&SymbolFile, u64) -> Vec<DwarfFrame>;
 
 impl Symbolizer {
-    /// As [`Self::symbolicate_report`], within a budget. Says what was left out, and notes it in the report ([`NAMING_CONTEXT`]).
+    /// Like [`Self::symbolicate_report`], within a budget. Returns what was left out, and records
+    /// it in the report ([`NAMING_CONTEXT`]).
     ///
-    /// Breakpad files are not read. What is in other files than the symbol files (`.dwo`, `.dwp`, what `dwz` shares) is left out. The
-    /// object files of a Mach-O image are read, of which only the machine has some that linked it: their memory is not counted.
+    /// Breakpad files are not read. Debug information outside the symbol files (`.dwo`, `.dwp`,
+    /// supplementary files of `dwz`) is left out. Object files of a Mach-O image are read, but they
+    /// only exist on the machine that linked it; their memory is not counted.
     pub fn symbolicate_report_within(&mut self, report: &mut Report, budget: NamingBudget) -> Option<LeftOut> {
         self.within(report, budget, Some(SymbolFile::frames_in_object_files))
     }
 
-    /// The same for a report whose images are ELF, in a program that then has none of the code for object files of Mach-O: 160 KB.
+    /// Like [`Self::symbolicate_report_within`], for a report with ELF images only; saves the code
+    /// for Mach-O object files (160 KB) in programs that use nothing else.
     pub fn symbolicate_elf_report_within(&mut self, report: &mut Report, budget: NamingBudget) -> Option<LeftOut> {
         self.within(report, budget, None)
     }
@@ -106,7 +112,7 @@ impl Symbolizer {
         Some(left_out)
     }
 
-    /// The addresses of the report's frames, sorted and distinct, by the image that they are in.
+    /// Returns the addresses of the report's frames by image, sorted and distinct.
     #[allow(clippy::unused_self)] // As the other steps.
     fn addresses_by_image<'a>(&self, report: &mut Report, images: &'a [Image]) -> Vec<Option<InImage<'a>>> {
         let index = ImageIndex::new(images);
@@ -148,14 +154,14 @@ impl Symbolizer {
         let key = ImageKey { replaced: is_replaced(found.image, unchanged_since(report)), ..key };
         found.files = self.locator.find(&key).files;
         found.files.retain(|file| file.kind() != FileKind::Breakpad);
-        // As without a budget: the one with lines is asked first.
+        // As without a budget, files with lines are asked first.
         let (with_lines, without) = std::mem::take(&mut found.files).into_iter().partition(SymbolFile::has_dwarf);
         found.files = with_lines;
         found.files.extend::<Vec<_>>(without);
     }
 }
 
-/// The image of a frame, by its number, and the frame's address in it.
+/// Returns the index of a frame's image, and the frame's address in it.
 fn place(frame: &Frame, images: &[Image], index: &ImageIndex) -> Option<(usize, u64)> {
     let image = index.find(frame.lookup_address())?;
     Some((image, address_in(&images[image], frame).svma()))
@@ -190,7 +196,7 @@ impl InImage<'_> {
         }
     }
 
-    /// Lines of the addresses of the crashed thread, or of the others.
+    /// Looks up lines for the addresses of the crashed thread, or of the others.
     fn look_up_lines(&mut self, first: bool, meter: &Meter, in_object_files: Option<InObjectFiles>) {
         for file in self.files.iter().filter(|file| file.has_dwarf()) {
             let is_open = |known: &Known| known.first == first && known.calls.is_empty();
@@ -220,7 +226,7 @@ impl InImage<'_> {
         }
     }
 
-    /// What is known of an address, the innermost call first.
+    /// Returns the calls at an address, innermost first.
     fn calls(&self, svma: u64) -> Vec<Call> {
         let Ok(at) = self.addresses.binary_search_by_key(&svma, |known| known.svma) else { return Vec::new() };
         let known = &self.addresses[at];

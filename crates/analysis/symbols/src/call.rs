@@ -1,44 +1,47 @@
-//! A call at an address as a symbol file records it: from DWARF, breakpad text and the symbol table.
+//! A call at an address as recorded in a symbol file: DWARF, breakpad text or the symbol table.
 
-/// A symbol's name as the file has it, and where it begins (svma).
+/// A symbol's name as in the file, and its start (svma).
 pub(crate) type Symbol = (String, u64);
 
-/// One call at an address, the innermost first; all but the last of an address were inlined into the next.
+/// One call at an address. Calls are listed innermost first; all but the last were inlined into the
+/// next.
 #[derive(Clone, Debug)]
 pub(crate) struct DwarfFrame {
-    /// The linker name where the compiler gave one, else the source name.
+    /// The linker name if the compiler recorded one, else the source name.
     pub(crate) function: Option<String>,
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u32>,
     pub(crate) column: Option<u32>,
 }
 
-/// A call as the file has it, names still mangled.
+/// A call as recorded in the file, with mangled names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The name that the compiler gave the linker; else the one that DWARF or the symbol table has.
+    /// The linker name from the compiler, else the name in DWARF or the symbol table.
     pub name: Option<String>,
-    /// Where the symbol begins (svma); `None` for inlined calls.
+    /// The symbol's start (svma); `None` for inlined calls.
     pub symbol_address: Option<u64>,
-    /// The source file.
+    /// Source file.
     pub file: Option<String>,
-    /// From 1.
+    /// Line, from 1.
     pub line: Option<u32>,
-    /// From 1.
+    /// Column, from 1.
     pub column: Option<u32>,
-    /// The compiler put this call into the next one of the list.
+    /// Whether the call was inlined into the next one in the list.
     pub inlined: bool,
 }
 
 impl Call {
-    /// The call of a DWARF frame, marked as inlined: [`Self::with_symbol`] corrects the outermost one.
+    /// Creates a call from a DWARF frame, marked as inlined: [`Self::with_symbol`] corrects the
+    /// outermost one.
     pub(crate) fn from_dwarf(call: DwarfFrame) -> Self {
         let DwarfFrame { function: name, file, line, column } = call;
         Self { name, symbol_address: None, file, line, column, inlined: true }
     }
 
-    /// Merges the calls of debug information with the symbol. `is_same` returns whether a linker name belongs to a source name's
-    /// function ([`is_of_source_name`](crate::demangle::is_of_source_name)).
+    /// Merges the calls of debug information with the symbol. `is_same` returns whether a linker
+    /// name belongs to a source name's function
+    /// ([`is_of_source_name`](crate::demangle::is_of_source_name)).
     pub(crate) fn with_symbol(
         mut frames: Vec<Call>,
         symbol: Option<Symbol>,

@@ -1,4 +1,4 @@
-//! The id that ties an image in a process to the file that can name it.
+//! The id that links an image in a process to its symbol file.
 
 use std::{fmt, str::FromStr};
 
@@ -6,16 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::file_kind::FileKind;
 
-/// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in the order of the file; of PE those of
-/// `coroner_report::wire::Image::build_id`.
+/// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in file order; for
+/// PE those of `coroner_report::wire::Image::build_id`.
 ///
-/// Written as lower-case hexadecimal; read from hexadecimal of either case, with or without the hyphens of a UUID.
+/// Displayed as lower-case hexadecimal; parsed from hexadecimal of either case, with or without a
+/// UUID's hyphens.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct DebugId(Vec<u8>);
 
 impl DebugId {
-    /// The id with these bytes; `None` for none or more than 64, or for zeros alone, which linkers write for "no id".
+    /// Creates an id from its bytes; `None` for no bytes, more than 64, or only zeros, which
+    /// linkers write for "no id".
     pub fn new(bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() || bytes.len() > 64 || bytes.iter().all(|&byte| byte == 0) {
             return None;
@@ -23,15 +25,17 @@ impl DebugId {
         Some(Self(bytes.to_vec()))
     }
 
-    /// The bytes in the order of the file.
+    /// Returns the bytes in file order.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The id as breakpad's `MODULE` line has it for an ELF file of this build id: the first 16 bytes taken as a GUID
-    /// whose first three fields are little-endian, in upper-case hexadecimal, with the age 0 at its end.
+    /// Returns the id in breakpad's `MODULE` line for an ELF file with this build id: the first 16
+    /// bytes as a GUID whose first three fields are little-endian, in upper-case hexadecimal,
+    /// followed by the age 0.
     ///
-    /// Source: breakpad `src/common/linux/file_id.cc`, `ConvertIdentifierToUUIDString` and `dump_symbols.cc`.
+    /// Source: breakpad `src/common/linux/file_id.cc`, `ConvertIdentifierToUUIDString` and
+    /// `dump_symbols.cc`.
     pub fn breakpad_of_elf(&self) -> String {
         let mut guid = [0; 16];
         for (to, from) in guid.iter_mut().zip(&self.0) {
@@ -43,7 +47,7 @@ impl DebugId {
         upper_hex(&guid) + "0"
     }
 
-    /// The id as breakpad's `MODULE` line has it for an image of that format.
+    /// Returns the id in breakpad's `MODULE` line for an image in this format.
     pub fn breakpad_of(&self, kind: FileKind) -> String {
         match kind {
             FileKind::MachO => self.breakpad_of_macho(),
@@ -52,8 +56,9 @@ impl DebugId {
         }
     }
 
-    /// The id as breakpad's `MODULE` line has it for a PE file of these bytes (`coroner_report::wire::Image::build_id`): GUID and age of its
-    /// CodeView data; without such data zeros, as breakpad's tools write.
+    /// Returns the id in breakpad's `MODULE` line for a PE file with these bytes
+    /// (`coroner_report::wire::Image::build_id`): GUID and age of its CodeView data; without such
+    /// data zeros, as breakpad's tools write.
     fn breakpad_of_pe(&self) -> String {
         let code_view = self.0.get(8..28).and_then(|bytes| bytes.split_first_chunk::<16>());
         let Some((guid, age)) = code_view else { return "0".repeat(33) };
@@ -65,7 +70,8 @@ impl DebugId {
         upper_hex(&guid) + &format!("{age:X}")
     }
 
-    /// The id as breakpad's `MODULE` line has it for a Mach-O file of this UUID: its bytes in order, then the age 0.
+    /// Returns the id in breakpad's `MODULE` line for a Mach-O file with this UUID: its bytes in
+    /// order, then the age 0.
     pub fn breakpad_of_macho(&self) -> String {
         upper_hex(&self.0) + "0"
     }
@@ -106,7 +112,7 @@ impl fmt::Debug for DebugId {
     }
 }
 
-/// The text was no hexadecimal id.
+/// The text is not a hexadecimal id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a debug id is 1 to 64 bytes in hexadecimal, not all zero")]
 pub struct NotAnId;

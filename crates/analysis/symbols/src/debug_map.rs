@@ -1,4 +1,5 @@
-//! The debug map of a Mach-O image: which functions come from which object file, whose DWARF the linker left where it was.
+//! The debug map of a Mach-O image: maps functions to the object files that they come from, in
+//! which the linker leaves the DWARF.
 //!
 //! ```text
 //! N_OSO  "/…/program.o" or "/…/libparts.a(part.o)"     value: when that was modified, in seconds since 1970, or 0
@@ -6,10 +7,12 @@
 //! N_FUN  ""                                             value: its size
 //! ```
 //!
-//! An address of the image is looked up in the object file at the same distance from the symbol of that name. Its DWARF is not relocated:
-//! in place, it has the addresses of the object file's own symbols.
+//! An address in the image is looked up in the object file at the same offset from the symbol with
+//! that name. The object file's DWARF is not relocated: it contains the addresses of the object
+//! file's own symbols.
 //!
-//! Sources: `<mach-o/stab.h>`; Apple's "Lazy DWARF Scheme" (dwarfstd.org wiki), which `dsymutil` follows.
+//! Sources: `<mach-o/stab.h>`; Apple's "Lazy DWARF Scheme" (dwarfstd.org wiki), which `dsymutil`
+//! follows.
 
 use std::{
     cell::OnceCell,
@@ -34,39 +37,40 @@ use crate::{
 
 #[derive(Debug)]
 pub(crate) struct DebugMap {
-    /// By where they begin.
+    /// Sorted by start.
     functions: Vec<Function>,
     objects: Vec<ObjectFile>,
 }
 
 #[derive(Debug)]
 struct Function {
-    /// In the image (svma).
+    /// The function's start in the image (svma).
     start: u64,
     size: u64,
-    /// Its place in [`DebugMap::objects`].
+    /// Index in [`DebugMap::objects`].
     object: usize,
-    /// As the symbol tables have it, with the underscore.
+    /// The name as in the symbol tables, with the underscore.
     name: Box<[u8]>,
 }
 
 #[derive(Debug)]
 struct ObjectFile {
     path: PathBuf,
-    /// In units of a second since 1970; 0 if the linker was asked to write none.
+    /// Modification time in seconds since 1970; 0 if the linker was told to write none.
     modified: u64,
     opened: OnceCell<Option<Opened>>,
 }
 
 #[derive(Debug)]
 struct Opened {
-    /// Where symbols are in the object file, by name.
+    /// The symbols' addresses in the object file, by name.
     symbols: HashMap<Box<[u8]>, u64>,
     dwarf: Dwarf,
 }
 
 impl DebugMap {
-    /// The debug map of an image; `None` if it has none: it was stripped, or has no functions with debug information.
+    /// Reads an image's debug map; `None` if it was stripped or has no functions with debug
+    /// information.
     pub(crate) fn read(image: &Path, bytes: &[u8]) -> Option<Self> {
         let file = object::read::macho::MachOFile::<MachHeader64<object::Endianness>>::parse(bytes).ok()?;
         let (endian, table) = (file.endian(), file.macho_symbol_table());
@@ -94,7 +98,7 @@ impl DebugMap {
         (!map.functions.is_empty()).then_some(map)
     }
 
-    /// Whether an image has a debug map and one of its object files is there, by a look that keeps nothing.
+    /// Whether an image has a debug map with an existing object file. Keeps nothing in memory.
     pub(crate) fn is_usable(image: &Path, bytes: &[u8]) -> bool {
         let Ok(file) = object::read::macho::MachOFile::<MachHeader64<object::Endianness>>::parse(bytes) else {
             return false;
@@ -108,15 +112,18 @@ impl DebugMap {
         })
     }
 
-    /// Whether any of the object files is there: on another machine than the one that linked the image, none is.
+    /// Whether any of the object files exists. Usually none does on another machine than the one
+    /// that linked the image.
     pub(crate) fn has_objects(&self) -> bool {
         self.objects.iter().any(ObjectFile::is_there)
     }
 
-    /// The calls at an address (svma) of the image, innermost first; empty if no function of the map has it, or its object file is not there.
+    /// Returns the calls at an address (svma) in the image, innermost first; empty if no function
+    /// in the map contains it, or its object file doesn't exist.
     ///
     /// # Errors
-    /// If its object file is another one than was linked, or broken: said once for each.
+    /// [`SymbolError`], once for each object file, if it is not the one that was linked, or is
+    /// malformed.
     pub(crate) fn frames(&self, svma: u64) -> Result<Vec<DwarfFrame>, SymbolError> {
         let behind = self.functions.partition_point(|function| function.start <= svma);
         let function = behind.checked_sub(1).and_then(|index| self.functions.get(index));
@@ -138,7 +145,7 @@ impl DebugMap {
         let Some(start) = symbols.get(&function.name) else { return Ok(Vec::new()) };
         let at = start.wrapping_add(svma - function.start);
         let frames = dwarf.frames(at).map_err(|problem| problem.in_file(&object.path))?;
-        // The line table of an object file goes on over what fills the space behind a function.
+        // An object file's line table also covers the padding after a function.
         let is_in_function = frames.last().is_some_and(|frame| frame.function.is_some());
         Ok(if is_in_function { frames } else { Vec::new() })
     }
@@ -165,13 +172,13 @@ impl ObjectFile {
         Ok(Opened { symbols: symbols.collect(), dwarf })
     }
 
-    /// `libparts.a(part.o)` in parts.
+    /// Splits `libparts.a(part.o)` into its parts.
     fn archive(&self) -> Option<(&Path, &str)> {
         let (archive, member) = self.path.to_str()?.strip_suffix(')')?.rsplit_once('(')?;
         Some((Path::new(archive), member))
     }
 
-    /// The object file, or the member of an archive, and when it was modified.
+    /// Returns the object file or archive member, with its modification time.
     fn bytes(&self) -> Result<(Bytes, u64), SymbolError> {
         let missing = || SymbolError::io(&self.path, ErrorKind::NotFound.into());
         if let Some((archive, member)) = self.archive() {

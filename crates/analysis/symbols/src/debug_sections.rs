@@ -4,18 +4,19 @@ use object::{Object, ObjectSection};
 
 use crate::{error::Malformed, mapped_file::Bytes};
 
-/// The most that a compressed section may grow to, as a multiple of its size. Debug information packs 3 to 10 times.
+/// Maximum ratio of a decompressed section to its compressed size. Debug information compresses 3
+/// to 10 times.
 const UNPACK_RATIO: u64 = 200;
-/// And in bytes.
+/// Maximum size of a decompressed section, in bytes.
 const UNPACK_LIMIT: u64 = 4 << 30;
 
-/// A debug section's bytes, unpacked where they are compressed; none for a section that isn't there.
+/// Returns a debug section's decompressed bytes; empty if the section doesn't exist.
 pub(crate) fn section(file: &object::File<'_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
     let Some(section) = file.section_by_name(name) else { return Ok(Bytes::owned(Vec::new())) };
     section_bytes(&section, bytes, name)
 }
 
-/// As [`section`], of one of several sections that have this name.
+/// Like [`section`], for one of several sections with this name.
 pub(crate) fn section_bytes(section: &object::Section<'_, '_>, bytes: &Bytes, name: &str) -> Result<Bytes, Malformed> {
     let none = || Bytes::owned(Vec::new());
     let at = section.file_range().map_or(0, |(offset, _)| offset);
@@ -23,7 +24,8 @@ pub(crate) fn section_bytes(section: &object::Section<'_, '_>, bytes: &Bytes, na
     let data = section.compressed_data().map_err(|error| malformed(error.to_string()))?;
     if data.format == object::CompressionFormat::None {
         let offset = (data.data.as_ptr() as usize).wrapping_sub(bytes.as_ptr() as usize) as u64;
-        // A section without bytes in the file (of a debug file whose sections were stripped) is no slice of it.
+        // A section without bytes in the file (in a debug file whose sections were stripped) has no
+        // valid range.
         return Ok(bytes.slice(offset, data.data.len() as u64).unwrap_or_else(none));
     }
     let limit = (data.data.len() as u64).saturating_mul(UNPACK_RATIO).min(UNPACK_LIMIT);

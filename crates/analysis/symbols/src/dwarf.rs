@@ -1,4 +1,4 @@
-//! File, line and inlined calls from DWARF, for ELF and Mach-O alike.
+//! Files, lines and inlined calls from DWARF, for ELF, Mach-O and PE.
 
 use std::{
     borrow::Cow,
@@ -31,44 +31,44 @@ use crate::{
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 
-/// The sections of the file, and those of other files that it needs.
+/// The DWARF sections of the file and of other files that it refers to.
 struct Sections {
     own: DwarfSections<Bytes>,
     supplementary: Option<DwarfSections<Bytes>>,
-    /// The symbol file, by which others are found.
+    /// The symbol file's path, from which other files are found.
     path: PathBuf,
     endian: RunTimeEndian,
     package: OnceCell<Option<DwarfPackageSections<Bytes>>>,
-    /// Split units, which are opened when an address lies in them.
+    /// Split units, opened when an address in them is looked up.
     objects: FrozenVec<Box<DwarfSections<Bytes>>>,
 }
 
 impl Sections {
-    /// What is in the file itself, and in the one that it shares with others.
+    /// Returns the sections of the file itself and of its supplementary file.
     fn borrow(&self) -> gimli::Dwarf<Slice<'_>> {
         self.own.borrow_with_sup(self.supplementary.as_ref(), |section| EndianSlice::new(section, self.endian))
     }
 }
 
-/// The index that is built lazily over the sections.
+/// The index over the sections, built lazily.
 struct Index<'a> {
-    /// That of `addr2line`, which is worth its time if many addresses are asked for.
+    /// `addr2line`'s index, which is worthwhile if many addresses are looked up.
     context: OnceCell<Context<Slice<'a>>>,
-    /// The sections of that index, with its tables of abbreviations.
+    /// The index's sections with its abbreviation tables.
     in_context: OnceCell<Arc<gimli::Dwarf<Slice<'a>>>>,
-    /// Bytes of units that were read for one address each.
+    /// Bytes of units that were read for single addresses.
     read: Cell<usize>,
     sections: Arc<gimli::Dwarf<Slice<'a>>>,
     package: OnceCell<Option<DwarfPackage<Slice<'a>>>>,
     budget: Budget,
-    /// What is known of addresses since [`Dwarf::look_up`]; `None` of one that the index has to be asked for.
+    /// Results of [`Dwarf::look_up`] by address; `None` for addresses that require the index.
     known: RefCell<HashMap<u64, Option<Vec<DwarfFrame>>>>,
-    /// Of units in which `addr2line` may look for a line in the wrong place.
+    /// Line rows of units in which `addr2line` may find the wrong line.
     line_rows: RefCell<HashMap<usize, Arc<LineRows>>>,
 }
 
 self_cell!(
-    /// The sections, and the index over them.
+    /// The sections with the index over them.
     struct Indexed {
         owner: Sections,
         #[not_covariant]
@@ -79,9 +79,9 @@ self_cell!(
 pub(crate) struct Dwarf {
     indexed: Indexed,
     file: Bytes,
-    /// Where `.debug_info` begins in the file: the place of errors that don't say their own.
+    /// The offset of `.debug_info` in the file, used for errors without their own offset.
     info_at: u64,
-    /// What of other files was not found, until it is taken; the first is said for all.
+    /// The first error about a missing other file, until it is taken; it stands for all of them.
     missing: RefCell<Option<Malformed>>,
     said_missing: Cell<bool>,
 }
@@ -93,7 +93,7 @@ impl fmt::Debug for Dwarf {
 }
 
 impl Dwarf {
-    /// The debug information of a parsed file, if it has any. `path` is the file's.
+    /// Loads a parsed file's debug information, if it has any. `path` is the file's path.
     pub(crate) fn load(file: &object::File<'_>, bytes: &Bytes, path: &Path) -> Result<Option<Self>, Malformed> {
         if file.section_by_name(".debug_info").is_none() {
             return Ok(None);
@@ -129,8 +129,9 @@ impl Dwarf {
         Ok(Some(Self { indexed, file: bytes.clone(), info_at, missing, said_missing }))
     }
 
-    /// Looks many addresses up at once, so that [`Self::frames`] knows them: each unit is read once for all of its addresses, and then
-    /// forgotten. What can't be answered so is left to `frames`.
+    /// Looks up many addresses at once, for later calls of [`Self::frames`]: each unit is read once
+    /// for all of its addresses, and then dropped. Addresses that can't be answered in this way are
+    /// left to `frames`.
     pub(crate) fn look_up(&self, svmas: &[u64]) {
         self.indexed.with_dependent(|sections, index| {
             let mut addresses = svmas.to_vec();
@@ -143,7 +144,7 @@ impl Dwarf {
         });
     }
 
-    /// The calls at an address; empty where no unit has it.
+    /// Returns the calls at an address; empty if no unit contains it.
     pub(crate) fn frames(&self, svma: u64) -> Result<Vec<DwarfFrame>, Malformed> {
         self.indexed.with_dependent(|sections, index| {
             let known = index.known.borrow().get(&svma).cloned();
@@ -195,7 +196,8 @@ impl Dwarf {
         })
     }
 
-    /// The variables of the function at an address; `None` where no unit of this file has it.
+    /// Returns the variables of the function at an address; `None` if no unit in this file contains
+    /// it.
     pub(crate) fn variables(&self, svma: u64) -> Option<FunctionVariables> {
         self.indexed.with_dependent(|_, index| {
             index.budget.check_address(&index.sections, svma).ok()?;
@@ -203,25 +205,28 @@ impl Dwarf {
         })
     }
 
-    /// Asks for what types are.
+    /// Calls `ask` with a reader for types.
     pub(crate) fn types<T>(&self, ask: impl FnOnce(&Reader<'_, '_>) -> T) -> T {
         self.indexed.with_dependent(|_, index| ask(&Reader::new(&index.sections)))
     }
 
-    /// What of other files was not found since the last call.
+    /// Returns the error about a missing other file since the last call.
     pub(crate) fn take_missing(&self) -> Option<Malformed> {
         self.missing.borrow_mut().take()
     }
 }
 
-/// In more units than these an address is looked up by the index.
+/// Maximum number of units for a lookup without the index.
 const FEW: usize = 8;
-/// Memory that a look at single units may take for tables of abbreviations.
+/// Memory limit for abbreviation tables when single units are read, in bytes.
 const MEMORY: usize = 256 << 20;
 
-/// What the units that claim an address say of it, each read from its beginning and then forgotten: of a crash some dozens of addresses are asked
-/// for, and that is over before the index of all units would be made. `None` if the index has to say it: after as many bytes as
-/// `.debug_info` has, for what is in several files, and where there is a claim and no function.
+/// Looks up an address in the units that claim it, reading each from its start without keeping it.
+///
+/// A crash needs some dozens of addresses, which takes less time than building the index of all
+/// units. Returns `None` if the index is needed: after reading as many bytes as `.debug_info` has,
+/// for debug information in several files, and if units claim the address but have no function
+/// there.
 fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<Vec<DwarfFrame>> {
     let dwarf = &*index.sections;
     let mut units = index.budget.candidates(svma);
@@ -238,7 +243,7 @@ fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<
     if index.read.get() > dwarf.debug_info.reader().len() {
         return None;
     }
-    // Time is bounded by the bytes.
+    // Time is limited by the number of bytes.
     let budget = NamingBudget { memory: MEMORY, time: Duration::MAX, clock: || Duration::ZERO };
     let mut asked = BTreeMap::new();
     asked.extend(units.into_iter().map(|unit| (unit, vec![0])));
@@ -247,8 +252,8 @@ fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<
     Some(answer.frames)
 }
 
-/// Time that a pass for many addresses may take for each megabyte of the file's debug information, and one more: some ten times what that of
-/// compilers takes.
+/// Time limit for a pass over many addresses, for each megabyte of debug information (plus one):
+/// about ten times what compilers' output needs.
 const PASS_TIME: Duration = Duration::from_millis(500);
 
 fn uptime() -> Duration {
@@ -256,7 +261,8 @@ fn uptime() -> Duration {
     BEGAN.elapsed()
 }
 
-/// What the units that claim some addresses (sorted and distinct) say of them; `None` for those of which the index has to say it.
+/// Looks up addresses (sorted and distinct) in the units that claim them; `None` for addresses that
+/// require the index.
 fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Option<Vec<Option<Vec<DwarfFrame>>>> {
     if sections.supplementary.is_some() {
         return None;
@@ -280,7 +286,8 @@ fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Opt
     let meter = Meter::new(NamingBudget { memory: MEMORY, time, clock: uptime });
     let answers = dwarf_pass::frames_in(dwarf, addresses, &units, index.budget.units(), &meter)?;
     let whole = answers.into_iter().zip(addresses).zip(claims_of).map(|((answer, svma), claims)| {
-        // Between functions one unit alone has at most a line. Others that say no ranges may have a function there.
+        // Between functions, a single unit has at most a line. Units without ranges may have a
+        // function there.
         let is_all = || {
             answer.has_function || claims <= 1 && index.budget.claimants_by_lines(dwarf, *svma, claims > 0).is_empty()
         };
@@ -289,7 +296,7 @@ fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Opt
     Some(whole.collect())
 }
 
-/// The line of an address by the unit's own rows, where the sequences that they are in overlap.
+/// Corrects an address's line with the unit's own rows, where sequences overlap.
 fn correct_line(index: &Index<'_>, offset: usize, svma: u64, call: &mut DwarfFrame) {
     let sections = &*index.sections;
     let unit = || {
@@ -313,7 +320,8 @@ fn correct_line(index: &Index<'_>, offset: usize, svma: u64, call: &mut DwarfFra
     }
 }
 
-/// The rest of a unit of which the file has only a skeleton, from the package or an object file of its own; `None` if there is none.
+/// Returns the rest of a skeleton unit from the package or a separate object file; `None` if there
+/// is none.
 fn split_unit<'a>(
     sections: &'a Sections,
     index: &Index<'a>,
@@ -357,8 +365,9 @@ fn collect(mut frames: addr2line::FrameIter<'_, Slice<'_>>) -> Result<Vec<DwarfF
     Ok(found)
 }
 
-/// An error of the DWARF parser with its place in the file. The parser tells the place of an early end by the address of
-/// the byte; other errors, and those in sections that were unpacked, get the place of `.debug_info`.
+/// Converts a DWARF parser error, with its offset in the file. For an unexpected end the parser
+/// gives the byte's address; other errors, and those in decompressed sections, get the offset of
+/// `.debug_info`.
 fn malformed(error: &gimli::Error, file: &Bytes, info_at: u64, of: &str) -> Malformed {
     let mut offset = info_at;
     if let gimli::Error::UnexpectedEof(at) = error {

@@ -1,9 +1,10 @@
-//! Limits on what a file's DWARF can make its reader do.
+//! Limits on the work that a file's DWARF can cause.
 //!
-//! `addr2line` trusts the structure of what it reads: it recurses once for each level of inlined calls, parses a table of
-//! abbreviations for each unit that refers to it, and expands a list of ranges for each entry that does. A file of a
-//! megabyte can so ask for an overflow of the stack, or for gigabytes and hours. What is asked for is added up here, before
-//! it is done: at the start for all units, and for a unit's inside when the first address in it is looked up.
+//! `addr2line` trusts the structure of its input: it recurses once for each level of inlined calls,
+//! parses an abbreviation table for each unit that refers to it, and expands a range list for each
+//! entry that refers to it. A file of one megabyte can therefore cause a stack overflow, or use
+//! gigabytes and hours. The work is added up here in advance: at the start for all units, and for a
+//! unit's contents on the first lookup of an address in it.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -21,15 +22,16 @@ use crate::{
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 
-/// Entries nested deeper than this are refused. LLVM's own limit for expression nesting is 256; real units have below 100.
+/// Maximum nesting of entries. LLVM's own limit for expression nesting is 256; real units stay
+/// below 100.
 pub(crate) const MAX_DEPTH: isize = 384;
-/// So many units may claim one address.
+/// Maximum number of units that claim the same address.
 pub(crate) const MAX_UNITS: usize = 256;
 
-/// Ranges of addresses that may overlap, each with a number of whoever claims it.
+/// Possibly overlapping address ranges, each with its claimant's number.
 #[derive(Debug, Default)]
 struct Claims {
-    /// By start.
+    /// Sorted by start.
     ranges: Vec<(u64, u64, usize)>,
     /// The greatest end up to each range, so that a search can stop early.
     ends: Vec<u64>,
@@ -47,7 +49,7 @@ impl Claims {
         Self { ranges, ends }
     }
 
-    /// Who claims an address.
+    /// Returns the claimants of an address.
     fn at(&self, svma: u64) -> Vec<usize> {
         let mut claim = Vec::new();
         let mut index = self.ranges.partition_point(|range| range.0 <= svma);
@@ -63,12 +65,13 @@ impl Claims {
     }
 }
 
-/// What the line programs of units without ranges have.
+/// The address ranges in the line programs of units without ranges.
 #[derive(Debug)]
 struct ByLines {
-    /// Of each sequence: from its lowest to its highest address, with the program's number.
+    /// For each sequence: the range from its lowest to its highest address, with the program's
+    /// number.
     sequences: Claims,
-    /// The units of each program. Those of a file that is not broken have one each.
+    /// The units of each program. In a well-formed file each has one.
     units: Vec<Vec<usize>>,
 }
 
@@ -105,24 +108,24 @@ impl ByLines {
     }
 }
 
-/// Tables of abbreviations that have the declaration of units' root entries alone: all that a look at a unit from outside needs, and a
-/// hundredth of the work.
+/// Partial abbreviation tables, with only the declarations of the units' root entries: all that is
+/// needed for a unit's attributes, and a hundredth of the work.
 struct Roots {
     /// By table and the entry's code.
     known: HashMap<(usize, u64), Option<Arc<gimli::Abbreviations>>>,
-    /// Bytes of tables that may be passed over in search of declarations.
+    /// Bytes of tables that may still be skipped in search of declarations.
     left: u64,
 }
 
 impl Roots {
-    /// A declaration that is not found within so many bytes is left to a look at the whole table.
+    /// If a declaration isn't found within this many bytes, the whole table is parsed.
     const SIZE: usize = 1 << 14;
 
     fn of(dwarf: &Dwarf<'_>) -> Self {
         Self { known: HashMap::new(), left: tables_limit(dwarf) }
     }
 
-    /// The unit without what it says inside.
+    /// Returns a unit with its attributes but without its entries.
     fn unit<'a>(
         &mut self,
         dwarf: &Dwarf<'a>,
@@ -156,7 +159,7 @@ impl Roots {
     }
 }
 
-/// A table of the declaration of `code` alone, and how many bytes were passed over.
+/// Returns a table with only the declaration of `code`, and how many bytes were skipped.
 fn root_declaration(dwarf: &Dwarf<'_>, table: usize, code: u64) -> (Option<Arc<gimli::Abbreviations>>, u64) {
     let section = dwarf.debug_abbrev.reader();
     let bytes = section.slice().get(table..).unwrap_or_default();
@@ -179,7 +182,7 @@ fn root_declaration(dwarf: &Dwarf<'_>, table: usize, code: u64) -> (Option<Arc<g
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// Where in `.debug_info` the unit or entry is.
+    /// The unit's or entry's offset in `.debug_info`.
     pub(crate) info_offset: u64,
     pub(crate) what: String,
 }
@@ -190,13 +193,14 @@ impl Refused {
     }
 }
 
-/// Bytes of tables of abbreviations that a file's units may refer to: compilers write one table for each unit, linkers share some.
+/// Returns how many bytes of abbreviation tables a file's units may refer to. Compilers write one
+/// table for each unit; linkers merge some.
 fn tables_limit(dwarf: &Dwarf<'_>) -> u64 {
     2 * dwarf.debug_abbrev.reader().len() as u64 + (1 << 16)
 }
 
-/// Fails where units refer to tables of abbreviations that overlap. To be called before any table is parsed; the same table
-/// is then parsed once, if the cache of the section is filled.
+/// Fails if units refer to overlapping abbreviation tables. Must be called before any table is
+/// parsed; with a filled cache, the same table is then parsed only once.
 pub(crate) fn check_abbreviations(dwarf: &Dwarf<'_>) -> Result<(), Refused> {
     let mut left = tables_limit(dwarf);
     let mut tables = HashSet::new();
@@ -214,29 +218,30 @@ pub(crate) fn check_abbreviations(dwarf: &Dwarf<'_>) -> Result<(), Refused> {
     Ok(())
 }
 
-/// What is known of a file's units, and how much of the file's budget is left.
+/// A file's units, and the remaining budget for the file.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// Address ranges of units, with the unit's offset in `.debug_info`.
+    /// The units' address ranges with the units' offsets in `.debug_info`.
     ranges: Claims,
     /// The offsets of all units, ascending.
     units: Vec<usize>,
-    /// Units that say nothing of ranges.
+    /// Units without ranges.
     silent: Vec<usize>,
-    /// Units whose ranges are all of code that the linker dropped.
+    /// Units whose ranges are all from code dropped by the linker.
     dropped: Vec<usize>,
-    /// What the line programs of the silent ones have, and of both: read when it is asked for.
+    /// Ranges from line programs, for the silent units and for both kinds; read on demand.
     by_lines: [OnceCell<ByLines>; 2],
-    /// Units with a range that begins at address 0: what is left of functions that the linker dropped.
+    /// Units with a range that starts at address 0: remains of functions dropped by the linker.
     with_dropped: HashSet<usize>,
     checked: RefCell<HashSet<usize>>,
     ranges_left: Cell<u64>,
 }
 
 impl Budget {
-    /// Looks at all units from outside. Fails where the work on them would be out of proportion to their size.
+    /// Reads the attributes of all units. Fails if processing them would be out of proportion to
+    /// their size.
     pub(crate) fn of_units(dwarf: &Dwarf<'_>) -> Result<Self, Refused> {
-        // Each list and each table is referred to about once in what compilers write; twice is generous.
+        // Compilers' output refers to each list and each table about once; twice is generous.
         let range_bytes = [
             dwarf.ranges.debug_ranges().reader().len(),
             dwarf.ranges.debug_rnglists().reader().len(),
@@ -256,7 +261,7 @@ impl Budget {
         let mut ranges = Vec::new();
         let mut roots = Roots::of(dwarf);
         let mut units = dwarf.units();
-        // Broken headers end the list here as they do for addr2line, which then says what is wrong.
+        // Malformed headers end the list here as in addr2line, which then reports the error.
         while let Ok(Some(header)) = units.next() {
             let Some(offset) = header.debug_info_offset().map(|offset| offset.0) else { continue };
             budget.units.push(offset);
@@ -267,7 +272,8 @@ impl Budget {
         Ok(budget)
     }
 
-    /// The unit's ranges in the order that addr2line prefers: `DW_AT_ranges`, `.debug_aranges`, low and high pc.
+    /// Adds a unit's ranges in addr2line's order of preference: `DW_AT_ranges`, `.debug_aranges`,
+    /// low and high pc.
     fn add_unit(
         &mut self,
         unit: UnitRef<'_, Slice<'_>>,
@@ -296,7 +302,7 @@ impl Budget {
         Ok(())
     }
 
-    /// The ranges of a list, each of which costs one.
+    /// Expands a range list; each range is charged to the budget.
     fn expand<'a>(
         &self,
         unit: UnitRef<'_, Slice<'a>>,
@@ -321,10 +327,11 @@ impl Budget {
         Ok(())
     }
 
-    /// Looks into the units that may have an address, each once.
+    /// Checks the contents of the units that may contain an address, each once.
     pub(crate) fn check_address(&self, dwarf: &Dwarf<'_>, svma: u64) -> Result<(), Refused> {
-        // addr2line takes the ranges of units that say none from their line programs. Of ordinary large programs these are thousands (empty
-        // units, units whose functions the linker dropped, dwz's partial ones), and they are no part of the limit.
+        // For units without ranges, addr2line uses those of their line programs. Large programs
+        // have thousands of such units (empty ones, units whose functions the linker dropped, dwz's
+        // partial units), and they don't count towards the limit.
         for offset in self.claimants_by_lines(dwarf, svma, true) {
             if self.checked.borrow_mut().insert(offset) {
                 self.check_unit(dwarf, offset)?;
@@ -341,13 +348,13 @@ impl Budget {
         Ok(())
     }
 
-    /// The units that claim an address.
+    /// Returns the units that claim an address.
     pub(crate) fn candidates(&self, svma: u64) -> Vec<usize> {
         self.ranges.at(svma)
     }
 
-    /// The units that say no ranges, and whose line program has an address; with `dropped` also those whose ranges are all of dropped code, of
-    /// which addr2line thinks the same.
+    /// Returns the units without ranges whose line program contains an address; with `dropped` also
+    /// those whose ranges are all from dropped code, which addr2line treats in the same way.
     pub(crate) fn claimants_by_lines(&self, dwarf: &Dwarf<'_>, svma: u64, dropped: bool) -> Vec<usize> {
         let [silent, all] = &self.by_lines;
         let by_lines = match dropped {
@@ -360,12 +367,13 @@ impl Budget {
         programs.into_iter().filter_map(|program| by_lines.units.get(program)).flatten().copied().collect()
     }
 
-    /// The offsets of all units, ascending.
+    /// Returns the offsets of all units, ascending.
     pub(crate) fn units(&self) -> &[usize] {
         &self.units
     }
 
-    /// How many bytes have to be read to look into a unit: its own, and those of its table of abbreviations.
+    /// Returns how many bytes must be read to parse a unit: its own, and those of its abbreviation
+    /// table.
     pub(crate) fn size_of(&self, dwarf: &Dwarf<'_>, unit: usize) -> usize {
         let Ok(header) = dwarf.debug_info.header_from_offset(gimli::DebugInfoOffset(unit)) else { return 0 };
         let table = header.debug_abbrev_offset().0;
@@ -373,7 +381,8 @@ impl Budget {
         header.length_including_self().saturating_add(abbreviations as usize)
     }
 
-    /// The unit that claims an address, if it is one alone and also has functions that the linker dropped.
+    /// Returns the unit that claims an address, if it is the only one and also has functions that
+    /// the linker dropped.
     pub(crate) fn unit_with_dropped(&self, svma: u64) -> Option<usize> {
         if self.with_dropped.is_empty() {
             return None;
@@ -383,12 +392,12 @@ impl Budget {
         (others.iter().all(|other| other == first) && self.with_dropped.contains(first)).then_some(*first)
     }
 
-    /// How deep a unit's entries are, and what ranges they ask for.
+    /// Checks the nesting of a unit's entries, and the ranges that they refer to.
     fn check_unit(&self, dwarf: &Dwarf<'_>, offset: usize) -> Result<(), Refused> {
         let Ok(header) = dwarf.debug_info.header_from_offset(gimli::DebugInfoOffset(offset)) else { return Ok(()) };
         let Ok(unit) = dwarf.unit(header) else { return Ok(()) };
         let unit = unit.unit_ref(dwarf);
-        // Errors in the entries are addr2line's to tell: it stops there as well.
+        // addr2line reports errors in the entries: it stops there as well.
         let Ok(mut entries) = unit.entries_raw(None) else { return Ok(()) };
         while !entries.is_empty() {
             let at = entries.next_offset();
@@ -436,7 +445,7 @@ fn root_ranges<'a>(unit: UnitRef<'_, Slice<'a>>) -> Option<AttributeValue<Slice<
     None
 }
 
-/// `.debug_aranges` by unit.
+/// Returns the ranges in `.debug_aranges` by unit.
 fn aranges(dwarf: &Dwarf<'_>, budget: &Budget) -> Result<HashMap<usize, Vec<(u64, u64)>>, Refused> {
     let mut by_unit: HashMap<usize, Vec<(u64, u64)>> = HashMap::new();
     let mut headers = dwarf.debug_aranges.headers();
@@ -455,7 +464,8 @@ fn aranges(dwarf: &Dwarf<'_>, budget: &Budget) -> Result<HashMap<usize, Vec<(u64
     Ok(by_unit)
 }
 
-/// Passes over a declaration; `false` at the end of its table. One that is too long by `is_over` is left within.
+/// Skips a declaration; returns `false` at the end of its table. Stops inside a declaration if
+/// `is_over` returns `true`.
 fn skip_declaration(reader: &mut Slice<'_>, is_over: impl Fn(&Slice<'_>) -> bool) -> gimli::Result<bool> {
     if reader.read_uleb128()? == 0 {
         return Ok(false);
@@ -473,9 +483,11 @@ fn skip_declaration(reader: &mut Slice<'_>, is_over: impl Fn(&Slice<'_>) -> bool
     }
 }
 
-/// The bytes of the table of abbreviations at an offset; one more than `limit` where it is longer than that.
+/// Returns the size of the abbreviation table at an offset, in bytes; `limit + 1` if it is larger
+/// than `limit`.
 ///
-/// `code, tag (LEB128), children (1 byte), pairs of name and form (LEB128) up to a pair of zeros`, up to a code of zero.
+/// `code, tag (LEB128), children (1 byte), pairs of name and form (LEB128) up to a pair of zeros`,
+/// up to a code of zero.
 fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64) -> u64 {
     let mut reader = *section;
     if reader.skip(offset).is_err() {
@@ -487,11 +499,11 @@ fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64) -> u64 {
     used(&reader).min(limit.saturating_add(1))
 }
 
-/// How much larger a parsed table of abbreviations is than its bytes, at most: an attribute of two bytes takes 16, a declaration of
-/// four and its attributes 112.
+/// Maximum ratio of a parsed abbreviation table's size to its bytes in the file: an attribute of
+/// two bytes takes 16 bytes, a declaration of four bytes with its attributes 112.
 const ABBREVIATIONS_RATIO: usize = 32;
 
-/// Reserves the memory of a parsed table of abbreviations; `None` if that is more than is left.
+/// Reserves memory for a parsed abbreviation table; `None` if not enough is left.
 pub(crate) fn reserve_abbreviations<'a>(
     dwarf: &gimli::Dwarf<Slice<'_>>,
     table: usize,

@@ -1,10 +1,12 @@
-//! Lines and inlined calls of some addresses by one pass over a file's DWARF that keeps nothing.
+//! Looks up lines and inlined calls of several addresses in one pass over a file's DWARF that keeps
+//! nothing.
 //!
-//! [`Dwarf`](crate::dwarf::Dwarf) makes an index of all units for any number of questions: 33 MB for a program of 85 MB before the first
-//! is answered, and more with each unit that is looked into. Here all questions are known before. Each unit is asked whether it
-//! has one of the addresses; if it has, its entries and its line program are read from first to last, and then it is forgotten. What is
-//! answered is the same (`tests/it/within_budget.rs` compares them), with two exceptions: units that are split off into other files, and names
-//! in a file that `dwz` made. These are left out, and it is said of which addresses.
+//! [`Dwarf`](crate::dwarf::Dwarf) builds an index of all units for any number of lookups: 33 MB for
+//! a program of 85 MB before the first result, and more with each unit that is parsed. Here all
+//! addresses are known in advance. Each unit is checked for the addresses; if it contains one, its
+//! entries and its line program are read once from start to end, and then dropped. The results are
+//! the same (`tests/it/within_budget.rs` compares them), except for split units in other files, and
+//! names in a file made by `dwz`. These are left out, and the affected addresses are marked.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -27,7 +29,7 @@ use crate::{
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 
-/// The sections that lines and inlined calls come from.
+/// The sections needed for lines and inlined calls.
 const SECTIONS: [SectionId; 10] = [
     SectionId::DebugAbbrev,
     SectionId::DebugAddr,
@@ -41,27 +43,28 @@ const SECTIONS: [SectionId; 10] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// How much larger the parsed files of a line program are than its header: each is five bytes and takes 112.
+/// Maximum ratio of a line program's parsed file table to its header: each file is at least five
+/// bytes and takes 112.
 const FILES_RATIO: usize = 24;
-/// What is known of an address.
+/// The result for an address.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answer {
-    /// The calls, the innermost first.
+    /// The calls, innermost first.
     pub(crate) frames: Vec<DwarfFrame>,
-    /// There may be more to say of it than could be read.
+    /// Whether there may be more information that could not be read.
     pub(crate) left_out: bool,
-    /// A unit has a function there, and not only a line.
+    /// Whether a unit has a function there, not only a line.
     pub(crate) has_function: bool,
 }
 
 impl Answer {
-    /// Nothing else can say more of the address.
+    /// Whether no other source can add information about the address.
     pub(crate) fn is_whole(&self) -> bool {
         self.has_function && !self.left_out && self.frames.iter().all(|frame| frame.function.is_some())
     }
 }
 
-/// Answers for `addresses` (svma), which are sorted and distinct, each at its place.
+/// Returns the results for `addresses` (svma, sorted and distinct), in the same order.
 pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], meter: &Meter) -> Vec<Answer> {
     let mut answers = vec![Answer::default(); addresses.len()];
     let leave_out = |answers: &mut Vec<Answer>| {
@@ -78,7 +81,7 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
         return answers;
     };
     let load = |id: SectionId| match SECTIONS.contains(&id) {
-        // Unpacking is the one long step that can't be interrupted.
+        // Decompression is the only long step that can't be interrupted.
         true if meter.has_time() => section(file, bytes, id.name()).map_err(|_| gimli::Error::Io),
         true => Err(gimli::Error::Io),
         false => Ok(Bytes::owned(Vec::new())),
@@ -96,7 +99,7 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     if pass.run().is_none() {
         leave_out(&mut pass.answers);
     }
-    // Names that `dwz` moved into another file are not looked up there.
+    // Names that `dwz` moved to another file are not looked up there.
     if file.gnu_debugaltlink().is_ok_and(|link| link.is_some()) {
         for answer in &mut pass.answers {
             answer.left_out |= answer.frames.iter().any(|frame| frame.function.is_none());
@@ -105,9 +108,11 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     pass.answers
 }
 
-/// What units (each by its offset, with the places of the addresses that it claims, both ascending) say of `addresses`, which are sorted and
-/// distinct: of each address what the first unit says that has a function there. `all` has the offsets of all units, ascending. `None` if the
-/// budget ended before.
+/// Looks up `addresses` (sorted and distinct) in units; the first unit with a function at an
+/// address provides its result. `None` if the budget ran out.
+///
+/// Each unit has its offset and the indices of the addresses that it claims, both ascending. `all`
+/// has the offsets of all units, ascending.
 pub(crate) fn frames_in(
     dwarf: &Dwarf<Slice<'_>>,
     addresses: &[u64],
@@ -134,7 +139,7 @@ pub(crate) fn frames_in(
     Some(pass.answers)
 }
 
-/// Whether a unit of that kind may have code, and is not only what others refer to.
+/// Whether a unit of this type may contain code, and is not only referred to by others.
 fn is_of_code(kind: UnitType<usize>) -> bool {
     !matches!(kind, UnitType::Partial | UnitType::Type { .. } | UnitType::SplitType { .. })
 }
@@ -148,12 +153,12 @@ struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Reads the file once; `None` if the budget ended before that.
+    /// Reads the file once; `None` if the budget ran out first.
     fn run(&mut self) -> Option<()> {
         let by_aranges = self.by_aranges()?;
         let mut shared = None;
         let mut units = self.dwarf.units();
-        // What is broken ends the file here, as for others that read it.
+        // A malformed header ends the list here, as in other readers.
         while let Ok(Some(header)) = units.next() {
             self.meter.step().then_some(())?;
             if self.answers.iter().all(|answer| answer.has_function) {
@@ -182,8 +187,8 @@ impl<'a> Pass<'a> {
         Some(())
     }
 
-    /// Opens a unit. `shared` has the table of abbreviations of the one before, and where it is: one table serves many units where dsymutil or a
-    /// linker's optimisation made them.
+    /// Opens a unit. `shared` has the previous unit's abbreviation table and its offset: after
+    /// dsymutil or a linker's optimisation many units use the same table.
     fn open(
         &self,
         header: UnitHeader<Slice<'a>>,
@@ -198,7 +203,7 @@ impl<'a> Pass<'a> {
         Unit::new_with_abbreviations(self.dwarf, header, abbreviations).ok()
     }
 
-    /// The units (by their offsets) and addresses that `.debug_aranges` brings together.
+    /// Returns pairs of units (by offset) and addresses from `.debug_aranges`.
     fn by_aranges(&self) -> Option<Vec<(usize, usize)>> {
         let mut found = Vec::new();
         let mut headers = self.dwarf.debug_aranges.headers();
@@ -214,13 +219,14 @@ impl<'a> Pass<'a> {
                 }
             }
         }
-        // In a file that is not broken few units claim one address.
+        // In a well-formed file few units claim the same address.
         coroner_process::heap_sort(&mut found, |first, second| first < second);
         found.dedup();
         Some(found)
     }
 
-    /// Adds the places of the addresses that a unit says it has; of one that says nothing, those of its line program.
+    /// Adds the indices of the addresses that a unit claims; for a unit without ranges, those in
+    /// its line program.
     fn places_of_unit(&self, unit: UnitRef<'_, Slice<'a>>, places: &mut Vec<usize>) -> Option<()> {
         let mut says = !places.is_empty();
         for (begin, end) in EntryRanges::of(unit, None).into_iter().flatten() {
@@ -240,7 +246,8 @@ impl<'a> Pass<'a> {
         Some(())
     }
 
-    /// Reads a line program, and gives `take` the places between two rows, with the first of these.
+    /// Reads a line program and calls `take` with the indices of the addresses between two rows,
+    /// and the first of these rows.
     fn rows(&self, unit: UnitRef<'_, Slice<'a>>, mut take: impl FnMut(std::ops::Range<usize>, Row)) -> Option<()> {
         line_rows::stretches(
             unit,
@@ -254,13 +261,13 @@ impl<'a> Pass<'a> {
         )
     }
 
-    /// Looks into a unit that may have these addresses.
+    /// Reads a unit that may contain these addresses.
     fn unit(&mut self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<()> {
         let mut calls = self.inlined.calls(unit, places)?;
         let mut rows: ByPlace<Option<Row>> = ByPlace::new(places, || None);
         self.rows(unit, |between, row| {
             for place in between {
-                // Where stretches overlap, the one that begins last is of that code.
+                // Where stretches overlap, the one that starts last belongs to the code.
                 if let Some(known) = rows.get(place)
                     && known.is_none_or(|other| other.address < row.address)
                 {
@@ -278,7 +285,8 @@ impl<'a> Pass<'a> {
             if calls.is_empty() && (row.is_none() || !answer.frames.is_empty()) {
                 continue;
             }
-            // From the outermost call to the innermost, each of which says where it was called from.
+            // From the outermost call to the innermost; each inlined call has the location that it
+            // was called from.
             let mut at = row.map(|row| (Some(row.file), row.line, if row.line == 0 { 0 } else { row.column }));
             answer.frames.clear();
             answer.has_function = !calls.is_empty();

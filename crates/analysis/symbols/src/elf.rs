@@ -1,4 +1,4 @@
-//! What an ELF file says about its functions: `.symtab`, `.dynsym`, `.gnu_debugdata` and the stubs of its PLT.
+//! Functions in an ELF file, from `.symtab`, `.dynsym`, `.gnu_debugdata` and its PLT stubs.
 
 use std::collections::HashMap;
 
@@ -13,9 +13,10 @@ use crate::{
     symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
-/// Checks that the ELF header, the program and section headers and all sections lie within the file.
+/// Checks that the ELF header, the program and section headers and all sections lie within the
+/// file.
 ///
-/// The library that then reads the file says what is wrong, but not where.
+/// The library that then parses the file reports what is wrong, but not where.
 pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     let (Some(&class), Some(&data)) = (bytes.get(4), bytes.get(5)) else {
         return Err(Malformed::new(0, format!("the file ends within the ELF identification ({} bytes)", bytes.len())));
@@ -63,7 +64,7 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     let section_header_size = u64::from(section_header_size);
     let mut count = u64::from(section_header_count);
     if count == 0 {
-        // More than 65,279 sections: the count stands in the first header's size.
+        // More than 65,279 sections: the count is in the first header's size.
         count = word(section_headers.saturating_add(size_at)).unwrap_or(0);
     }
     if !count.checked_mul(section_header_size).is_some_and(|size| inside(section_headers, size)) {
@@ -92,12 +93,12 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether these are the bytes of an ELF file whose headers lie within it.
+/// Whether the bytes are an ELF file whose headers lie within it.
 pub(crate) fn is_elf(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7fELF") && check_layout(bytes).is_ok()
 }
 
-/// Collects all symbols of the file. Sections that are damaged are listed and left out.
+/// Collects all symbols in the file. Malformed sections are added to `problems` and skipped.
 pub(crate) fn collect(
     builder: &mut TableBuilder,
     file: &object::File<'_>,
@@ -124,7 +125,7 @@ pub(crate) fn collect(
     }
 }
 
-/// The symbol table, and the dynamic one if two sources are given.
+/// Adds the symbol table, and the dynamic one if two sources are given.
 fn add_tables(builder: &mut TableBuilder, file: &object::File<'_>, bytes: &Bytes, sources: &[SymbolSource]) {
     let architecture = file.architecture();
     for &source in sources {
@@ -165,7 +166,8 @@ fn add_tables(builder: &mut TableBuilder, file: &object::File<'_>, bytes: &Bytes
     }
 }
 
-/// Names aren't read: that would touch every page of the strings. They are only pointed to.
+/// Adds a table's symbols. Names are only referred to: reading them would touch every page of the
+/// string table.
 fn add_symbols<'data, Elf: FileHeader>(
     builder: &mut TableBuilder,
     endian: Elf::Endian,
@@ -183,16 +185,19 @@ fn add_symbols<'data, Elf: FileHeader>(
     for (index, symbol) in table.iter().enumerate() {
         let (mut start, size): (u64, u64) = (symbol.st_value(endian).into(), symbol.st_size(endian).into());
         let section = symbol.st_shndx(endian);
-        // Undefined, absolute and common ones have no place in the image; SHN_XINDEX stands for a high section.
+        // Undefined, absolute and common symbols have no address in the image; SHN_XINDEX stands
+        // for a high section number.
         let placed = section != elf::SHN_UNDEF && (section.0 < elf::SHN_LORESERVE || section == elf::SHN_XINDEX);
         let offset = symbol.st_name(endian);
         if !placed || offset == 0 || start == 0 && size == 0 {
             continue;
         }
-        // glibc keeps names for old programs only, such as `cfree`, beside those that programs are linked with, such as `free`.
+        // glibc keeps some names only for old programs, such as `cfree`, beside those for current
+        // programs, such as `free`.
         let is_hidden = versions.get(index).is_some_and(|version| version.0.get(endian).is_hidden());
         let standing = match (symbol.st_type(), symbol.st_bind()) {
-            // Thread-local symbols have offsets, not addresses; sections and files have no names of functions.
+            // Thread-local symbols have offsets, not addresses; section and file symbols don't name
+            // functions.
             (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) if is_hidden => Standing::Local,
             (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_LOCAL) => Standing::Local,
             (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_WEAK) => Standing::Weak,
@@ -201,7 +206,7 @@ fn add_symbols<'data, Elf: FileHeader>(
             _ => continue,
         };
         if architecture == Architecture::Arm && standing != Standing::Label {
-            // Bit 0 says that the function is Thumb code; it is no part of the address.
+            // Bit 0 marks Thumb code and is not part of the address.
             start &= !1;
         }
         if marks_code && standing == Standing::Label && table.symbol_name(endian, symbol).is_ok_and(is_mapping_symbol) {
@@ -215,12 +220,13 @@ fn has_mapping_symbols(architecture: Architecture) -> bool {
     matches!(architecture, Architecture::Arm | Architecture::Aarch64 | Architecture::Riscv32 | Architecture::Riscv64)
 }
 
-/// `$a`, `$t`, `$d`, `$x` and so on mark where code and data begin; they name nothing.
+/// Whether a name is a mapping symbol: `$a`, `$t`, `$d`, `$x` and so on mark the start of code or
+/// data and name nothing.
 fn is_mapping_symbol(name: &[u8]) -> bool {
     matches!(name, [b'$', b'a' | b't' | b'd' | b'x'] | [b'$', b'a' | b't' | b'd' | b'x', b'.', ..])
 }
 
-/// A label without a size reaches at most to the end of its section.
+/// Adds the ends of sections: a label without a size extends at most to its section's end.
 fn add_section_ends(builder: &mut TableBuilder, file: &object::File<'_>) {
     for section in file.sections() {
         let object::SectionFlags::Elf { sh_flags, .. } = section.flags() else { continue };
@@ -235,23 +241,24 @@ pub(crate) fn section_offset(file: &object::File<'_>, name: &str) -> u64 {
     file.section_by_name(name).and_then(|section| section.file_range()).map_or(0, |(offset, _)| offset)
 }
 
-/// The most that `.gnu_debugdata` may unpack to: Android's libart has 3 MB of it, and 200 times is beyond what XZ
-/// makes of symbols.
+/// Returns the maximum decompressed size of `.gnu_debugdata`: Android's libart has 3 MB, and XZ
+/// does not reach a ratio of 200 for symbols.
 #[cfg(feature = "minidebuginfo")]
 fn unpack_limit(packed: usize) -> u64 {
     (packed as u64).saturating_mul(200).min(1 << 30)
 }
 
-/// Without the feature such a section is not looked at.
+/// Returns `None`: without the feature the section is ignored.
 #[cfg(not(feature = "minidebuginfo"))]
 pub(crate) fn mini_debug_info(_: &object::File<'_>, _: usize) -> Result<Option<Bytes>, Malformed> {
     Ok(None)
 }
 
-/// With so much memory, what `.gnu_debugdata` can't be unpacked in is broken.
+/// If more than this much memory is available, `.gnu_debugdata` that can't be decompressed in it
+/// counts as malformed.
 const MINI_NEEDS: usize = 128 << 20;
 
-/// The ELF file in `.gnu_debugdata`, if there is one, unpacked in at most `left` bytes.
+/// Returns the ELF file in `.gnu_debugdata`, if any, decompressed in at most `left` bytes.
 #[cfg(feature = "minidebuginfo")]
 pub(crate) fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Option<Bytes>, Malformed> {
     use std::io::Read as _;
@@ -260,10 +267,10 @@ pub(crate) fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Op
     let at = section_offset(file, ".gnu_debugdata");
     let malformed = |what: String| Malformed::new(at, what);
     let packed = section.data().map_err(|error| malformed(format!(".gnu_debugdata: {error}")))?;
-    // A third is left for the dictionary and for growth.
+    // A third each is for the data, the dictionary and growth.
     let limit = unpack_limit(packed.len()).min(left as u64 / 3);
     let mut unpacked = Vec::new();
-    // 64 MiB of dictionary is what `xz -9` asks for.
+    // `xz -9` uses a dictionary of 64 MiB.
     lzma_rust2::XzReader::new_mem_limit(packed, true, (80 << 10).min(u32::try_from(left / 3072).unwrap_or(u32::MAX)))
         .take(limit + 1)
         .read_to_end(&mut unpacked)
@@ -277,8 +284,8 @@ pub(crate) fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Op
     Ok(Some(Bytes::owned(unpacked)))
 }
 
-/// Names PLT stubs by what their slots are bound to. A stub is recognised by its code, because the order of stubs and
-/// of relocations is not the same in `.plt.got` and `.plt.sec`.
+/// Names PLT stubs by the symbols that their slots are bound to. Stubs are recognised by their
+/// code, because the order of stubs differs from that of relocations in `.plt.got` and `.plt.sec`.
 fn add_plt(builder: &mut TableBuilder, file: &object::File<'_>) {
     let stubs_of: fn(&[u8], u64) -> Vec<Stub> = match file.architecture() {
         Architecture::X86_64 => x86_64_stubs,
@@ -301,10 +308,11 @@ fn add_plt(builder: &mut TableBuilder, file: &object::File<'_>) {
     }
 }
 
-/// What an entry takes in a map that has just grown, without the bytes of the name.
+/// Size of an entry in a map that has just grown, without the name's bytes.
 const SLOT_SIZE: usize = 128;
 
-/// What the dynamic linker writes to each slot: the symbol of its relocation. `None` if that takes more memory than is left.
+/// Returns the symbol of each slot's relocation, which the dynamic linker resolves. `None` if that
+/// takes more memory than is left.
 fn bound_slots(file: &object::File<'_>, left: usize) -> Option<HashMap<u64, Vec<u8>>> {
     let mut slots = HashMap::new();
     let mut size = 0;
@@ -334,7 +342,8 @@ struct Stub {
     slot: u64,
 }
 
-/// `[endbr64] [bnd] jmp *disp32(%rip)` in 16-byte entries, or 8-byte ones where the linker packs `.plt.got`.
+/// Finds stubs `[endbr64] [bnd] jmp *disp32(%rip)` in 16-byte entries, or 8-byte ones where the
+/// linker packs `.plt.got`.
 fn x86_64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
     let mut stubs = Vec::new();
     let mut at = 0;
@@ -357,7 +366,8 @@ fn x86_64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
         let start = address.wrapping_add(at as u64);
         let next_instruction = start.wrapping_add(prefix as u64 + 6);
         let slot = next_instruction.wrapping_add_signed(displacement);
-        // A `.plt` entry goes on with `push index; jmp PLT0`; one of 8 bytes is padded with a 2-byte no-op.
+        // A `.plt` entry continues with `push index; jmp PLT0`; an 8-byte one is padded with a
+        // 2-byte no-op.
         let packed = prefix == 0 && matches!(entry.get(6..8), Some([0x66, 0x90]));
         let size = if packed { 8 } else { 16 };
         stubs.push(Stub { start, size, slot });
@@ -366,7 +376,8 @@ fn x86_64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
     stubs
 }
 
-/// `[bti c;] adrp x16, page; ldr x17, [x16, offset]; add x16, x16, offset; br x17`, each 16 bytes (or 24 with BTI).
+/// Finds stubs `[bti c;] adrp x16, page; ldr x17, [x16, offset]; add x16, x16, offset; br x17`,
+/// each 16 bytes (or 24 with BTI).
 fn aarch64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
     let instructions: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();

@@ -1,10 +1,11 @@
-//! Where the code of an entry is. As gimli's `die_ranges`, which adds a hostile size to an address without a check (0.34).
+//! An entry's code ranges. Replaces gimli's `die_ranges`, which adds a hostile size to an address
+//! without a check (0.34).
 
 use gimli::{AttributeValue, EndianSlice, RngListIter, RunTimeEndian, UnitOffset, UnitRef};
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 
-/// The ranges of an entry, one after another.
+/// An iterator over an entry's ranges.
 pub(crate) enum EntryRanges<'a> {
     /// `DW_AT_low_pc` and `DW_AT_high_pc`.
     One(Option<(u64, u64)>),
@@ -13,7 +14,8 @@ pub(crate) enum EntryRanges<'a> {
 }
 
 impl<'a> EntryRanges<'a> {
-    /// Those of the entry at an offset, or of the unit's root. `None` if it can't be read.
+    /// Returns the ranges of the entry at an offset, or of the unit's root. `None` if it can't be
+    /// read.
     pub(crate) fn of(unit: UnitRef<'_, Slice<'a>>, offset: Option<UnitOffset>) -> Option<Self> {
         let mut entries = unit.entries_raw(offset).ok()?;
         let abbreviation = entries.read_abbreviation().ok()??;

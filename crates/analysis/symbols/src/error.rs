@@ -1,11 +1,11 @@
-//! What can be wrong with a symbol file, and where in it.
+//! Errors in symbol files, with their position.
 
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
-/// Why a symbol file, or a part of it, couldn't be used.
+/// The reason why a symbol file, or a part of it, couldn't be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SymbolError {
@@ -14,10 +14,10 @@ pub enum SymbolError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The file is of no format that is understood here.
+    /// The file has an unknown format.
     #[error("{}: neither ELF, Mach-O nor breakpad symbols (begins with {})", path.display(), beginning(magic))]
     UnknownFormat {
         /// The file.
@@ -25,14 +25,14 @@ pub enum SymbolError {
         /// Its first bytes, at most 4.
         magic: Vec<u8>,
     },
-    /// The file is of a known format, but breaks its rules.
+    /// The file has a known format, but is malformed.
     #[error("{}: at byte {offset} ({offset:#x}): {what}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The byte in the file where the offending structure begins.
+        /// The file offset of the malformed structure.
         offset: u64,
-        /// What is wrong there.
+        /// Description of the error.
         what: String,
     },
 }
@@ -42,7 +42,7 @@ impl SymbolError {
         Self::Io { path: path.into(), source }
     }
 
-    /// The byte in the file where the offending structure begins, if the file could be read at all.
+    /// Returns the file offset of the malformed structure, if the file could be read at all.
     pub fn offset(&self) -> Option<u64> {
         match self {
             Self::Malformed { offset, .. } => Some(*offset),
@@ -57,7 +57,7 @@ fn beginning(magic: &[u8]) -> String {
     if bytes.is_empty() { "nothing: the file is empty".to_owned() } else { bytes.join(" ") }
 }
 
-/// A broken rule at a place of a file whose name the caller knows.
+/// An error at a position in a file whose path the caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed {
     pub(crate) offset: u64,

@@ -1,8 +1,8 @@
-//! The format of a symbol file, and the processor it is for.
+//! The format and architecture of a symbol file.
 
 use std::fmt;
 
-/// The processor that a file is for.
+/// The architecture of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Arch {
@@ -50,7 +50,7 @@ pub enum FileKind {
     Elf,
     /// Mach-O: Apple's systems.
     MachO,
-    /// Portable Executable: Windows. Addresses count from the image's first byte.
+    /// Portable Executable: Windows. Addresses are relative to the image's first byte.
     Pe,
     /// Breakpad's text format.
     Breakpad,

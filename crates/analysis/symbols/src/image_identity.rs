@@ -1,4 +1,4 @@
-//! What stands for the build id of an ELF image that has none.
+//! A substitute for the build id of an ELF image that has none.
 
 use std::path::Path;
 
@@ -11,14 +11,16 @@ use crate::archive;
 use crate::symbol_file::SymbolFile;
 use crate::symbol_search::on_disk;
 
-/// Bytes of `.text` that count.
+/// Maximum number of bytes of `.text` that are used.
 const PAGE: usize = 4096;
 
-/// Gives each ELF image without a build id the identity that Breakpad (`HashElfTextSection`) and Sentry's `symbolic`
-/// (`ElfObject::debug_id`) derive from its code: the first 4096 bytes of the section `.text`, each sixteen of them XORed into one.
+/// Gives each ELF image without a build id the identity that Breakpad (`HashElfTextSection`) and
+/// Sentry's `symbolic` (`ElfObject::debug_id`) derive from its code: the first 4096 bytes of the
+/// section `.text`, XORed in blocks of sixteen bytes.
 ///
-/// It is read from the image's file, which is taken for the one that was loaded if nobody has changed it (`st_ctime`) since the process began
-/// (a clock tick, 10 ms, rounded down: a file made in that tick has no identity), and its code is where the report says.
+/// The identity is computed from the image's file, which is assumed to be the loaded one if it
+/// hasn't been changed (`st_ctime`) since the process started (rounded down to a clock tick, 10 ms:
+/// a file created in that tick gets no identity), and if its code is at the address in the report.
 pub fn identify_images(report: &mut Report) {
     let began = unchanged_since(report);
     let lacking = |image: &&mut Image| image.kind == ImageKind::ELF && image.build_id.is_empty();
@@ -29,8 +31,9 @@ pub fn identify_images(report: &mut Report) {
     }
 }
 
-/// Since when an image's file must be unchanged to be the one that was loaded: since the process began. Core dumps and minidumps don't say
-/// when that was; of them it is when the process died, and whoever read them has compared the file's headers with those that were saved.
+/// Returns the time since which an image's file must be unchanged to be the loaded one: the start
+/// of the process. Core dumps and minidumps don't contain that time; for them it is the time of
+/// death, and their reader has compared the file's headers with the saved ones.
 pub(crate) fn unchanged_since(report: &Report) -> Timestamp {
     match (report.header.process_start, &report.crash) {
         (Timestamp(0), Some(crash)) => crash.time,
@@ -42,20 +45,22 @@ fn of_file(image: &Image, began: Timestamp) -> Option<[u8; 16]> {
     with_loaded_file(image, began, of_text).flatten()
 }
 
-/// Whether the file at the path of an image without an id is the one that was loaded, as far as it can be known: nobody has changed it
-/// (`st_ctime`) since the process `began`, and its code is where the report says. False for an image that is no ELF file.
+/// Whether the file at the path of an image without an id is probably the loaded one: it hasn't
+/// been changed (`st_ctime`) since the process `began`, and its code is at the address in the
+/// report. `false` for an image that is not an ELF file.
 pub(crate) fn is_loaded_file(image: &Image, began: Timestamp) -> bool {
     with_loaded_file(image, began, |_| ()).is_some()
 }
 
-/// When a file was last changed, its name and owner included: nanoseconds since 1970.
+/// Returns when a file was last changed, including its name and owner, in nanoseconds since 1970.
 #[cfg(unix)]
 fn changed(file: &std::fs::Metadata) -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     u64::try_from(file.ctime()).ok()?.checked_mul(1_000_000_000)?.checked_add(file.ctime_nsec() as u64)
 }
 
-/// When a file was last written: nanoseconds since 1970. Where reports are only read it is all that there is.
+/// Returns when a file was last written, in nanoseconds since 1970. Systems that only read reports
+/// have no better time.
 #[cfg(not(unix))]
 fn changed(file: &std::fs::Metadata) -> Option<u64> {
     let since = file.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
@@ -72,7 +77,7 @@ fn with_loaded_file<T>(image: &Image, began: Timestamp, with: impl FnOnce(&objec
     if changed(&about)? > began.0 {
         return None;
     }
-    // One with an id is another file than the one that was loaded.
+    // A file with an id is not the one that was loaded.
     let file = SymbolFile::open(&path).ok()?.into_iter().find(|file| file.debug_id().is_none())?;
     let file = object::File::parse(file.bytes()).ok()?;
     let is_code = |protection: u8| protection & 1 != 0;
@@ -88,7 +93,7 @@ fn with_loaded_file<T>(image: &Image, began: Timestamp, with: impl FnOnce(&objec
 }
 
 fn of_text(file: &object::File) -> Option<[u8; 16]> {
-    // Of a file of debug information alone it has no bytes.
+    // In a file with only debug information the section has no bytes.
     let text = file.section_by_name(".text")?.data().ok().filter(|text| !text.is_empty())?;
     let mut id = [0; 16];
     for (place, byte) in text.iter().take(PAGE).enumerate() {

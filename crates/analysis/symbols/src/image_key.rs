@@ -1,4 +1,4 @@
-//! Identity of an image: what a symbol file must match to name its addresses.
+//! The identity of an image, which a symbol file must match to name its addresses.
 
 use std::path::PathBuf;
 
@@ -9,27 +9,29 @@ use crate::{
     file_kind::{Arch, FileKind},
 };
 
-/// Which image of a report an address lies in.
+/// The identity of a report's image.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ImageKey {
-    /// Its path on the machine where the process ran.
+    /// The image's path on the machine where the process ran.
     pub path: PathBuf,
-    /// Its GNU build id or `LC_UUID`, if it had one.
+    /// The image's GNU build id or `LC_UUID`, if any.
     pub debug_id: Option<DebugId>,
-    /// ELF or Mach-O.
+    /// The image's format.
     pub kind: FileKind,
-    /// The processor; picks the slice of a fat file that has no id.
+    /// The architecture; selects the slice in a fat file without an id.
     pub arch: Arch,
-    /// The svma of the image's first byte: the lowest `PT_LOAD` of ELF (0 but for programs linked at a fixed address),
-    /// `__TEXT` of Mach-O (0x1_0000_0000 for programs). Breakpad's addresses count from it.
+    /// The svma of the image's first byte: the lowest `PT_LOAD` for ELF (0 except for programs
+    /// linked at a fixed address), `__TEXT` for Mach-O (0x1_0000_0000 for programs). Breakpad's
+    /// addresses are relative to it.
     pub base_svma: u64,
-    /// Whether the file at its path is known, or has to be feared, to be another one than was loaded: it was replaced while the process ran, or
-    /// changed since. A file there is then used only if it has the image's id.
+    /// Whether the file at the image's path is or may be a different one: it was replaced while the
+    /// process ran, or changed since. Such a file is only used if it has the image's id.
     pub replaced: bool,
 }
 
 impl ImageKey {
-    /// The key of a report's image. `arch` is the processor of the process, for images that don't say their own.
+    /// Returns the key of a report's image. `arch` is the process's architecture, for images that
+    /// don't specify their own.
     pub fn of_image(image: &Image, arch: Arch) -> Self {
         // Apple's `mach/machine.h`: CPU_TYPE_X86 is 7, CPU_TYPE_ARM 12, CPU_ARCH_ABI64 0x0100_0000.
         let arch = match image.cpu {

@@ -1,4 +1,5 @@
-//! The functions and inlined calls at addresses, from the entries of a DWARF unit (`DW_TAG_subprogram`, `DW_TAG_inlined_subroutine`).
+//! The functions and inlined calls at addresses, from a DWARF unit's entries (`DW_TAG_subprogram`,
+//! `DW_TAG_inlined_subroutine`).
 
 use std::{cell::RefCell, collections::HashMap, ops::Range, rc::Rc};
 
@@ -14,18 +15,19 @@ use crate::{
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 
-/// Maximum number of entries, each referring to the next, that are searched for a name.
+/// Maximum length of a chain of references followed to find a name.
 const MAX_REFERENCES: usize = 16;
 
-/// Addresses whose calls are read from a file's units.
+/// Finds the calls at some addresses in a file's units.
 pub(crate) struct InlinedFrames<'a> {
     dwarf: &'a Dwarf<Slice<'a>>,
     /// Sorted and distinct (svma).
     addresses: &'a [u64],
     meter: &'a Meter,
-    /// The offsets of all units, ascending, where they are known.
+    /// The offsets of all units, ascending, if known.
     units: Option<&'a [usize]>,
-    /// Units that names were looked for in, by their offsets: what a linker optimised has each function's name in the unit of its source.
+    /// Units opened to find names, by offset: after link-time optimisation a function's name is in
+    /// its source's unit.
     other_units: RefCell<HashMap<usize, Rc<OtherUnit<'a>>>>,
 }
 
@@ -37,31 +39,31 @@ struct OtherUnit<'a> {
 /// Maximum number of other units that are kept.
 const MAX_OTHER_UNITS: usize = 64;
 
-/// A function or an inlined call that the entries being read are in.
+/// A function or an inlined call that contains the entries being read.
 struct Scope {
     depth: isize,
-    /// Places of the addresses that are in it.
+    /// Indices of the addresses inside it.
     inside: Vec<usize>,
 }
 
-/// A call at an address that is asked for.
+/// A call at one of the addresses.
 #[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) name: Option<String>,
-    /// Where it was called from, if it was inlined.
+    /// The location that it was called from, if it was inlined.
     pub(crate) from_file: Option<u64>,
     pub(crate) from_line: u32,
     pub(crate) from_column: u32,
 }
 
-/// A value for each of some places; `None` for the places between them.
+/// A value for each of some indices; `None` for those in between.
 pub(crate) struct ByPlace<T> {
     first: usize,
     each: Vec<Option<T>>,
 }
 
 impl<T> ByPlace<T> {
-    /// `places` are ascending.
+    /// Creates a value with `each` for each of `places`, which must be ascending.
     pub(crate) fn new(places: &[usize], each: impl Fn() -> T) -> Self {
         let (first, last) = places.first().zip(places.last()).map_or((0, 0), |(&first, &last)| (first, last + 1));
         let mut by_place = Self { first, each: Vec::new() };
@@ -77,7 +79,7 @@ impl<T> ByPlace<T> {
     }
 }
 
-/// Which addresses an entry has, as it says it.
+/// The code range of an entry, from its attributes.
 #[derive(Default)]
 struct Extent<'a> {
     low: Option<u64>,
@@ -87,7 +89,8 @@ struct Extent<'a> {
 }
 
 impl<'a> InlinedFrames<'a> {
-    /// `addresses` are sorted and distinct. `units` has the offsets of all units, ascending, where they are known.
+    /// Creates a reader. `addresses` must be sorted and distinct. `units` has the offsets of all
+    /// units, ascending, if known.
     pub(crate) fn new(
         dwarf: &'a Dwarf<Slice<'a>>,
         addresses: &'a [u64],
@@ -97,7 +100,7 @@ impl<'a> InlinedFrames<'a> {
         Self { dwarf, addresses, meter, units, other_units: RefCell::default() }
     }
 
-    /// The function and the inlined calls at each of the addresses, the outermost first.
+    /// Returns the function and the inlined calls at each of the addresses, outermost first.
     pub(crate) fn calls(&self, unit: UnitRef<'_, Slice<'a>>, places: &[usize]) -> Option<ByPlace<Vec<Call>>> {
         let mut calls: ByPlace<Vec<Call>> = ByPlace::new(places, Vec::new);
         let mut without_function = places.len();
@@ -123,13 +126,13 @@ impl<'a> InlinedFrames<'a> {
             if depth > MAX_DEPTH {
                 break;
             }
-            // All that is asked for was in functions that are read.
+            // Stop when all addresses have been found in functions that were read.
             let is_outside = || scopes.iter().all(|scope| scope.inside.is_empty());
             if is_function && without_function == 0 && is_outside() {
                 break;
             }
             let mut extent = Extent::default();
-            // Declarations, and what was inlined everywhere.
+            // Skip declarations and functions that were inlined everywhere.
             let is_code = |attribute: &AttributeSpecification| {
                 matches!(attribute.name(), gimli::DW_AT_low_pc | gimli::DW_AT_ranges)
             };
@@ -185,7 +188,7 @@ impl<'a> InlinedFrames<'a> {
         Some(places)
     }
 
-    /// Adds the call that the entry at `offset` is, for each of the addresses inside.
+    /// Adds the call described by the entry at `offset` to each of the addresses inside it.
     fn add_calls(
         &self,
         unit: UnitRef<'_, Slice<'a>>,
@@ -203,7 +206,7 @@ impl<'a> InlinedFrames<'a> {
             for specification in abbreviation.attributes() {
                 let Ok(attribute) = entries.read_attribute(*specification) else { break };
                 match (attribute.name(), attribute.value()) {
-                    // No file had the number 0 before version 5.
+                    // Before version 5 no file had the number 0.
                     (gimli::DW_AT_call_file, AttributeValue::FileIndex(file)) => {
                         call.from_file = Some(file).filter(|&file| file > 0 || unit.header.version() >= 5);
                     }
@@ -221,10 +224,11 @@ impl<'a> InlinedFrames<'a> {
         Some(())
     }
 
-    /// The name of an entry, or of those that it refers to: the linker's before the source's. `None` if the budget ends.
+    /// Returns the name of an entry or of those it refers to, preferring linker names to source
+    /// names. `None` if the budget runs out.
     #[allow(clippy::option_option)]
     fn name(&self, unit: UnitRef<'_, Slice<'a>>, offset: UnitOffset) -> Option<Option<String>> {
-        // Where the entry is: in the unit, or in one elsewhere in the file.
+        // The entry's location: in this unit, or in another one in the file.
         let mut next = Some((None, offset));
         for _ in 0..MAX_REFERENCES {
             let Some((other, offset)) = next.take() else { break };
@@ -259,7 +263,8 @@ impl<'a> InlinedFrames<'a> {
                     gimli::DW_AT_name => name = text().or(name),
                     gimli::DW_AT_abstract_origin | gimli::DW_AT_specification => {
                         next = match attribute.value() {
-                            // Of another unit by now: a reference within it counts from the file's beginning, too.
+                            // Already in another unit: a reference within it also becomes an offset
+                            // in the file.
                             AttributeValue::UnitRef(at) => match at.to_debug_info_offset(&within.header) {
                                 Some(whole) if other.is_some() => Some((Some(whole), UnitOffset(whole.0))),
                                 _ => Some((None, at)),
@@ -278,7 +283,7 @@ impl<'a> InlinedFrames<'a> {
         Some(None)
     }
 
-    /// The unit that has an offset of `.debug_info`. `None` if the budget ends.
+    /// Returns the unit that contains an offset in `.debug_info`. `None` if the budget runs out.
     #[allow(clippy::option_option)]
     fn unit_with(&self, at: DebugInfoOffset) -> Option<Option<Rc<OtherUnit<'a>>>> {
         let header = match self.units {
@@ -319,14 +324,15 @@ impl<'a> InlinedFrames<'a> {
     }
 }
 
-/// The places of the addresses (sorted) from `begin` up to `end`.
+/// Returns the indices of the addresses (sorted) from `begin` up to `end`.
 pub(crate) fn places_between(addresses: &[u64], begin: u64, end: u64) -> Range<usize> {
     let first = addresses.partition_point(|&address| address < begin);
     let last = addresses.partition_point(|&address| address < end);
     first..last.max(first)
 }
 
-/// Removes the duplicates of a list that has grown beyond `limit`. Returns `false` if it is still longer.
+/// Removes the duplicates of a list that has grown beyond `limit`. Returns `false` if it is still
+/// longer.
 pub(crate) fn is_sparse<T: Ord>(list: &mut Vec<T>, limit: usize) -> bool {
     if list.len() > limit.max(64) {
         coroner_process::heap_sort(list, |first, second| first < second);

@@ -1,18 +1,21 @@
-//! From addresses to names: function, file, line and the calls that were inlined.
+//! Symbolication: maps addresses to functions, files, lines and inlined calls.
 //!
-//! [`Symbolizer`] works on the next launch or on a developer's desk: ELF and Mach-O files, PE files with the DWARF of GNU's tools (no PDB), separate
-//! debug files and dSYM bundles found by their id, DWARF lines and inlined calls, breakpad `.sym` text. What names addresses in the dying process
-//! itself, without allocation, is [`coroner_process::symtab`].
+//! [`Symbolizer`] runs in the next launch or on a developer's machine. It reads ELF and Mach-O
+//! files, PE files with the DWARF of GNU's tools (no PDB), separate debug files and dSYM bundles
+//! found by their id, DWARF lines and inlined calls, and breakpad `.sym` files. In the crashing
+//! process itself, [`coroner_process::symtab`] names addresses without allocating.
 //!
 //! # Addresses
-//! All addresses that are asked for here are *svma*: the address that the image's own file gives to the place, which is
-//! the address in the process less the image's slide. [`LookupAddress`] makes the choice between an instruction's
-//! address and a return address explicit, because a return address names the instruction *after* the call.
+//! All addresses passed in here are *svma*: the address that the image's own file assigns, which is
+//! the address in the process minus the image's slide. [`LookupAddress`] makes the choice between
+//! an instruction's address and a return address explicit, because a return address points to the
+//! instruction *after* the call.
 //!
-//! # What it can't do
-//! A file is used only if its id (GNU build id, `LC_UUID`) is the report's. An image without an id is taken by its path
-//! and marked [`Match::Unverified`]. Files are mapped into memory: one that is truncated *in place* while it is read ends
-//! the process with SIGBUS, as it does for every tool that maps files; a file that is replaced by `rename` is safe.
+//! # Limitations
+//! A file is used only if its id (GNU build id, `LC_UUID`) matches the report's. An image without
+//! an id is found by its path and marked [`Match::Unverified`]. Files are mapped into memory: if a
+//! file is truncated *in place* while it is read, the process is killed by SIGBUS, as with every
+//! tool that maps files. Replacing a file with `rename` is safe.
 
 #![deny(missing_docs)]
 

@@ -1,8 +1,10 @@
-//! The rows of a unit's line program, as the stretches of code that each stands for.
+//! The rows of a unit's line program as stretches of code.
 //!
-//! GNU's linkers leave the rows of functions that they dropped (`COMDAT` sections of other units) in the program, from address 0 on, and where the
-//! dropped function and one that was kept share a sequence, the row before the jump claims everything in between: three megabytes of
-//! Debian's `ceph-mon`. The searches of `addr2line` and of whoever takes sequences for disjoint then end in the wrong one.
+//! GNU's linkers leave the rows of functions that they dropped (`COMDAT` sections of other units)
+//! in the program, starting at address 0. If a dropped function and one that was kept share a
+//! sequence, the row before the jump claims everything in between: three megabytes in Debian's
+//! `ceph-mon`. The searches of `addr2line`, and of other tools that assume disjoint sequences, then
+//! use the wrong one.
 
 use std::ops::Range;
 
@@ -10,20 +12,22 @@ use gimli::{EndianSlice, RunTimeEndian, UnitRef};
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 
-/// What a line program says of an address.
+/// A row of a line program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) address: u64,
     pub(crate) file: u64,
-    /// 0: none.
+    /// 0 if there is none.
     pub(crate) line: u32,
     pub(crate) column: u32,
 }
 
-/// In a sequence that begins at address 0 no row stands for more code than this: assembly without lines in between has less.
+/// Maximum length of a row's code in a sequence that starts at address 0; assembly without lines in
+/// between has less.
 const LEFT_OVER: u64 = 1 << 16;
 
-/// Gives `take` each stretch of code and its row, in the order of the program. `step` is asked before each row, and ends it with `None`.
+/// Calls `take` with each stretch of code and its row, in program order. `step` is called before
+/// each row; if it returns `None`, this function stops.
 pub(crate) fn stretches(
     unit: UnitRef<'_, Slice<'_>>,
     mut step: impl FnMut() -> Option<()>,
@@ -35,7 +39,7 @@ pub(crate) fn stretches(
     let mut begins_at_zero = false;
     while let Ok(Some((_, row))) = rows.next_row() {
         step()?;
-        // Of rows at one address the last one counts.
+        // If several rows have the same address, the last one applies.
         if let Some(last) = last.filter(|last| last.address != row.address() || row.end_sequence()) {
             let stretch = last.address..row.address();
             if stretch.start < stretch.end && !(begins_at_zero && stretch.end - stretch.start > LEFT_OVER) {
@@ -58,11 +62,11 @@ pub(crate) fn stretches(
     Some(())
 }
 
-/// The stretches of one unit, for any number of questions.
+/// The stretches of one unit, for repeated lookups.
 #[derive(Debug, Default)]
 pub(crate) struct LineRows(Vec<(Range<u64>, Row)>);
 
-/// So many stretches that end before an address are passed over in search of one that has it.
+/// Maximum number of stretches skipped in search of one that contains an address.
 const MAX_OVERLAP: usize = 256;
 
 impl LineRows {
@@ -73,7 +77,7 @@ impl LineRows {
         Self(rows)
     }
 
-    /// The row of an address: of the stretch that begins last, where several have it.
+    /// Returns an address's row: the one of the stretch that starts last, if several contain it.
     pub(crate) fn find(&self, address: u64) -> Option<Row> {
         let before = self.0.partition_point(|(stretch, _)| stretch.start <= address);
         let nearest = self.0.get(..before)?.iter().rev().take(MAX_OVERLAP);
@@ -81,11 +85,12 @@ impl LineRows {
     }
 }
 
-/// The path of a file of a unit's line program: its name, below its folder, below that in which the compiler ran.
+/// Returns the path of a file in a unit's line program: its name, in its folder, in the compilation
+/// directory.
 pub(crate) fn file_name(unit: UnitRef<'_, Slice<'_>>, index: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
     let Some(file) = header.file(index) else {
-        // Before version 5 there is no file 0, and it stands for none.
+        // Before version 5 file numbers start at 1; 0 stands for no file.
         return (index == 0).then(String::new);
     };
     let mut path = unit.comp_dir.map(|folder| folder.to_string_lossy().into_owned()).unwrap_or_default();
@@ -98,7 +103,7 @@ pub(crate) fn file_name(unit: UnitRef<'_, Slice<'_>>, index: u64) -> Option<Stri
     Some(path)
 }
 
-/// Goes on with a path, of Unix or of Windows.
+/// Appends to a path, which may be a Unix or a Windows path.
 fn push(path: &mut String, next: &str) {
     let begins_at_slash = |path: &str| path.starts_with('/') || path.get(1..3) == Some(":/");
     let begins_at_backslash = |path: &str| path.starts_with('\\') || path.get(1..3) == Some(":\\");

@@ -1,7 +1,8 @@
-//! What a Mach-O file says about its functions: `LC_SYMTAB`, `LC_FUNCTION_STARTS`, the export trie, Objective-C metadata.
+//! Functions in a Mach-O file, from `LC_SYMTAB`, `LC_FUNCTION_STARTS`, the export trie and
+//! Objective-C metadata.
 //!
-//! The tables are read by [`coroner_process::symtab`], which names addresses at crash time; here the same parser runs over the file
-//! as its memory.
+//! The tables are parsed by [`coroner_process::symtab`], which names addresses at crash time; here
+//! the same parser runs with the file as its memory.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::symtab::{MachO, Placement, ScanError};
@@ -18,12 +19,13 @@ const MH_MAGIC_32: &[u8] = &[0xce, 0xfa, 0xed, 0xfe];
 const FAT_MAGIC: u32 = 0xcafe_babe;
 const FAT_MAGIC_64: u32 = 0xcafe_babf;
 const CPU_ARCH_ABI64: u32 = 0x0100_0000;
-/// Java classes have the magic of fat files, and a version of 45 and more where fat files have their count.
+/// Maximum number of slices. Java classes have the same magic as fat files, and a version of 45 or
+/// more in place of the count.
 const MAX_SLICES: u32 = 40;
-/// The most symbols of one table that are taken in: 64-bit Mach-O has no more than 4 GiB of them.
+/// Maximum number of symbols read from one table: 64-bit Mach-O has no more than 4 GiB of them.
 const LIMIT: u32 = 1 << 28;
 
-/// The 64-bit images of a thin or fat file with their offsets; `None` for another format.
+/// Returns the 64-bit images in a thin or fat file with their offsets; `None` for another format.
 pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malformed> {
     if bytes.starts_with(MH_MAGIC_64) {
         return Ok(Some(vec![(0, bytes.clone())]));
@@ -67,7 +69,7 @@ pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malform
     Ok(Some(slices))
 }
 
-/// The image, read with the file as its memory: addresses of tables are offsets in the file.
+/// Parses the image with the file as its memory: addresses of tables are file offsets.
 fn read(bytes: &[u8]) -> Result<MachO, Malformed> {
     let ranges = [SnapshotRange { address: 0, bytes }];
     let mut memory = Snapshot { ranges: &ranges };
@@ -75,18 +77,19 @@ fn read(bytes: &[u8]) -> Result<MachO, Malformed> {
         .map_err(|error| malformed(error, 0, "Mach-O", bytes))
 }
 
-/// The svma of `__TEXT`; 0 where the headers can't be read.
+/// Returns the svma of `__TEXT`; 0 if the headers can't be parsed.
 pub(crate) fn base_svma(bytes: &[u8]) -> u64 {
     read(bytes).map_or(0, |image| image.text_svma)
 }
 
-/// What is cut off may begin behind the end.
+/// Converts a scan error. In a truncated file its offset may be after the end and is clamped.
 fn malformed(error: ScanError, table_at: u64, of: &str, bytes: &[u8]) -> Malformed {
     let offset = table_at.saturating_add(error.offset).min(bytes.len() as u64);
     Malformed::new(offset, format!("{of}: {}", error.problem))
 }
 
-/// Checks that the load commands, the tables that they place and the sections with debug information lie within the file.
+/// Checks that the load commands, their tables and the sections with debug information lie within
+/// the file.
 pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     let image = read(bytes)?;
     if image.file_end > bytes.len() as u64 {
@@ -98,7 +101,7 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     let mut memory = Snapshot { ranges: &ranges };
     let sections = image.for_each_section(&mut memory, |section| {
         let end = u64::from(section.file_offset).saturating_add(section.size);
-        // Other sections of a dSYM have sizes, and no bytes.
+        // Other sections in a dSYM have a size but no bytes.
         if section.segment.starts_with(b"__DWARF\0") && end > bytes.len() as u64 {
             let name = String::from_utf8_lossy(&section.name).trim_end_matches('\0').to_owned();
             problem = Some(Malformed::new(
@@ -116,7 +119,8 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     problem.map_or(Ok(()), Err)
 }
 
-/// Collects all symbols of the image. What is damaged is listed; what was read of it, and the rest, is used.
+/// Collects all symbols of the image. Errors are added to `problems`; everything that could be read
+/// is used.
 pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut Vec<Malformed>) {
     let image = match read(bytes) {
         Ok(image) => image,

@@ -1,4 +1,4 @@
-//! The bytes of a symbol file, shared by all that was read from it.
+//! A symbol file's bytes, shared by everything that was parsed from it.
 
 use std::{
     fs::File,
@@ -9,7 +9,7 @@ use std::{
 
 use crate::error::SymbolError;
 
-/// A whole file's bytes, or bytes that were unpacked from one; cheap to clone.
+/// The bytes of a whole file, or bytes decompressed from one; cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Bytes {
     storage: Arc<Storage>,
@@ -32,10 +32,11 @@ impl Storage {
 }
 
 impl Bytes {
-    /// Maps a regular file. Folders, devices and pipes are refused: the latter two could block for ever.
+    /// Maps a regular file. Folders, devices and pipes are refused: the latter two could block for
+    /// ever.
     pub(crate) fn open(path: &Path) -> Result<Self, SymbolError> {
         let io = |source| SymbolError::io(path, source);
-        // Checked before it is opened as well, because opening a pipe without a writer blocks.
+        // Check before opening as well, because opening a pipe without a writer blocks.
         if !std::fs::metadata(path).map_err(io)?.is_file() {
             return Err(io(std::io::Error::other("not a regular file")));
         }
@@ -44,14 +45,15 @@ impl Bytes {
         if length == 0 {
             return Ok(Self::owned(Vec::new()));
         }
-        // SAFETY: the map is private and read-only; a change of the file by others can change bytes that are read, and
-        // all that read them treat them as hostile. A truncation in place is a SIGBUS: the crate's documentation says so.
+        // SAFETY: the map is private and read-only. Changes to the file by others can change the
+        // bytes that are read, and all readers treat them as hostile. A truncation in place causes
+        // SIGBUS, as documented for the crate.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
         let range = 0..map.len();
         Ok(Self { storage: Arc::new(Storage::Mapped(map)), range })
     }
 
-    /// How much memory of the process it keeps, which a mapping does not.
+    /// Returns how much of the process's memory the bytes use; 0 for a mapping.
     pub(crate) fn owned_size(&self) -> usize {
         match &*self.storage {
             Storage::Mapped(_) => 0,
@@ -64,7 +66,7 @@ impl Bytes {
         Self { storage: Arc::new(Storage::Owned(bytes)), range }
     }
 
-    /// A part of these bytes; `None` where it reaches beyond them.
+    /// Returns a part of these bytes; `None` if it extends beyond them.
     pub(crate) fn slice(&self, offset: u64, size: u64) -> Option<Self> {
         let start = usize::try_from(offset).ok()?.checked_add(self.range.start)?;
         let end = usize::try_from(size).ok()?.checked_add(start)?;
@@ -76,12 +78,12 @@ impl Deref for Bytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // The range was checked against the storage when it was made.
+        // The range was checked against the storage on creation.
         &self.storage.bytes()[self.range.clone()]
     }
 }
 
-/// Little- or big-endian reads at an offset, `None` beyond the end.
+/// Reads little- or big-endian values at an offset; `None` beyond the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fields<'a> {
     pub(crate) bytes: &'a [u8],

@@ -1,47 +1,50 @@
-//! What naming a report may cost, for an app that does it while its user waits for other things.
+//! Limits on the cost of symbolicating a report, for an app that does it while its user is waiting
+//! for other things.
 //!
-//! Memory is added up before it is asked for: symbol tables, unpacked sections, tables of abbreviations. Mapped files are not counted: the
-//! kernel takes their pages back when it needs them.
+//! Memory is counted before it is allocated: symbol tables, decompressed sections, abbreviation
+//! tables. Mapped files are not counted: the kernel reclaims their pages when it needs them.
 
 use std::{cell::Cell, time::Duration};
 
 use coroner_report::{Report, model::Value};
 
-/// What naming a report may cost ([`Symbolizer::symbolicate_report_within`](crate::Symbolizer::symbolicate_report_within)).
+/// Limits on the cost of symbolicating a report
+/// ([`Symbolizer::symbolicate_report_within`](crate::Symbolizer::symbolicate_report_within)).
 #[derive(Clone, Copy, Debug)]
 pub struct NamingBudget {
-    /// Bytes of memory of its own at any one time. Files are mapped, and not counted.
+    /// Maximum memory in use at any time, in bytes. Mapped files are not counted.
     pub memory: usize,
-    /// Processor time, as `clock` tells it.
+    /// Maximum processor time, as measured by `clock`.
     pub time: Duration,
-    /// How much processor time the thread that names has had.
+    /// Returns the processor time used so far by the calling thread.
     pub clock: fn() -> Duration,
 }
 
 /// The budget that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exhausted {
-    /// [`NamingBudget::memory`]
+    /// The limit [`NamingBudget::memory`].
     Memory,
-    /// [`NamingBudget::time`]
+    /// The limit [`NamingBudget::time`].
     Time,
 }
 
-/// Report context that records what was left out when the report was named within a budget: the number of frames and the budget
-/// that ran out. Naming the report without a budget removes it.
+/// Report context that records what was left out when the report was named within a budget: the
+/// number of frames and the budget that ran out. Naming the report without a budget removes it.
 pub const NAMING_CONTEXT: &str = "coroner_naming";
 
-/// What was left out when a report was named within a budget.
+/// The information left out when a report was symbolicated within a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Number of frames that may lack a function, a line or inlined calls.
     pub frames: usize,
-    /// The budget that ran out. `None` if the debug information is split over several files, which is not read.
+    /// The budget that ran out. `None` if the debug information is split over several files, which
+    /// is not read.
     pub exhausted: Option<Exhausted>,
 }
 
 impl LeftOut {
-    /// Records it in the report.
+    /// Records what was left out in the report.
     pub(crate) fn note(self, report: &mut Report) {
         let reason = match self.exhausted {
             Some(Exhausted::Memory) => "memory",
@@ -64,7 +67,7 @@ impl LeftOut {
     }
 }
 
-/// How much of a budget is spent.
+/// The part of a budget that was used.
 #[derive(Debug)]
 pub(crate) struct Meter {
     budget: NamingBudget,
@@ -74,7 +77,8 @@ pub(crate) struct Meter {
     exhausted: Cell<Option<Exhausted>>,
 }
 
-/// After so many steps (entries, rows and ranges of debug information, each some tens of nanoseconds) the clock is asked.
+/// Number of steps (entries, rows and ranges in debug information, each some tens of nanoseconds)
+/// between two readings of the clock.
 const STEPS: u32 = 1 << 10;
 
 impl Meter {
@@ -83,12 +87,12 @@ impl Meter {
         Self { budget, began, reserved: Cell::new(0), steps: Cell::new(0), exhausted: Cell::new(None) }
     }
 
-    /// What ended first, if anything did.
+    /// Returns the budget that ran out first, if any.
     pub(crate) fn exhausted(&self) -> Option<Exhausted> {
         self.exhausted.get()
     }
 
-    /// Whether there is processor time left. Once there is none, there never is.
+    /// Whether there is processor time left. Once it has run out, the result stays `false`.
     pub(crate) fn has_time(&self) -> bool {
         if self.exhausted.get() == Some(Exhausted::Time) {
             return false;
@@ -100,24 +104,24 @@ impl Meter {
         has_time
     }
 
-    /// As [`Self::has_time`], for one of very many steps.
+    /// Like [`Self::has_time`], cheap enough for each of very many steps.
     pub(crate) fn step(&self) -> bool {
         let steps = self.steps.get().wrapping_add(1);
         self.steps.set(steps);
         if steps.is_multiple_of(STEPS) { self.has_time() } else { self.exhausted.get() != Some(Exhausted::Time) }
     }
 
-    /// How much memory is not reserved.
+    /// Returns how much memory is not reserved.
     pub(crate) fn memory_left(&self) -> usize {
         self.budget.memory.saturating_sub(self.reserved.get())
     }
 
-    /// Says that there was too little memory for something.
+    /// Records that there was too little memory for something.
     pub(crate) fn lacks_memory(&self) {
         self.exhausted.set(self.exhausted.get().or(Some(Exhausted::Memory)));
     }
 
-    /// Memory that is about to be asked for; `None` if that is more than is left.
+    /// Reserves memory before it is allocated; `None` if there isn't enough left.
     pub(crate) fn reserve(&self, bytes: usize) -> Option<Reserved<'_>> {
         if bytes > self.memory_left() {
             self.lacks_memory();
@@ -128,7 +132,7 @@ impl Meter {
     }
 }
 
-/// Memory that is counted until this is dropped.
+/// Reserved memory, released on drop.
 #[derive(Debug)]
 pub(crate) struct Reserved<'a> {
     meter: &'a Meter,

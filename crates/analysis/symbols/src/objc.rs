@@ -1,10 +1,12 @@
-//! Method names from Objective-C metadata: what still names the code of an app after `strip`.
+//! Method names from Objective-C metadata, which remains in an app after `strip`.
 //!
-//! Read: `__objc_classlist` and `__objc_catlist`, classes and their metaclasses, categories, method lists with pointers and
-//! with relative offsets. Sources: Apple's objc4 `objc-runtime-new.h` (`class_ro_t`, `method_list_t`, `category_t`), and
-//! `mach-o/fixup-chains.h` for what stands in a file where a pointer will be.
+//! Supported: `__objc_classlist` and `__objc_catlist`, classes and their metaclasses, categories,
+//! method lists with pointers and with relative offsets. Sources: Apple's objc4
+//! `objc-runtime-new.h` (`class_ro_t`, `method_list_t`, `category_t`), and `mach-o/fixup-chains.h`
+//! for unresolved pointers in a file.
 //!
-//! A category of a class of another image is named `-[(Category) selector]`: only a binding says which class it extends.
+//! A category on another image's class is named `-[(Category) selector]`: only a binding refers to
+//! the class that it extends.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::symtab::{MachO, Section};
@@ -15,26 +17,26 @@ use crate::{
     symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
-/// `RO_META`: the flags of a metaclass, whose methods are class methods.
+/// `RO_META`: set in the flags of a metaclass, whose methods are class methods.
 const RO_META: u32 = 1;
 /// `method_list_t`: entries are relative offsets.
 const SMALL: u32 = 0x8000_0000;
-/// `method_list_t`: relative names lead to the selector itself, not to a reference to it.
+/// `method_list_t`: relative names point to the selector itself, not to a reference to it.
 const DIRECT_SELECTORS: u32 = 0x4000_0000;
-/// The bits of `entsizeAndFlags` that are the size.
+/// The bits of `entsizeAndFlags` that contain the size.
 const ENTRY_SIZE: u32 = 0xfffc;
-/// A class has a few hundred methods at most; a damaged count must not be believed.
+/// Maximum number of methods in a list, for malformed counts; a class has a few hundred at most.
 const MAX_METHODS: u32 = 100_000;
-/// All methods together.
+/// Maximum number of all methods together.
 const MAX_NAMES: usize = 4_000_000;
-/// Longer class names and selectors are no names.
+/// Maximum length of a class name or selector, in bytes.
 const MAX_NAME: usize = 4096;
 
 pub(crate) fn collect(builder: &mut TableBuilder, bytes: &[u8], image: &MachO, problems: &mut Vec<Malformed>) {
     let mut sections: Vec<Section> = Vec::new();
     let ranges = [SnapshotRange { address: 0, bytes }];
     if image.for_each_section(&mut Snapshot { ranges: &ranges }, |section| sections.push(section)).is_err() {
-        // Noted already where the sections were read for their bounds.
+        // Already reported when the sections were read for their bounds.
         return;
     }
     let mut metadata =
@@ -53,7 +55,7 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &[u8], image: &MachO, p
                 let Some(()) = metadata.item(builder, at, of_category) else {
                     let name = String::from_utf8_lossy(list).into_owned();
                     problems.push(Malformed::new(at, format!("entry {item} of {name} leads out of the file")));
-                    // One broken entry is likely followed by more, and each costs a line.
+                    // More malformed entries probably follow, and each would add a message.
                     break;
                 };
             }
@@ -61,18 +63,19 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &[u8], image: &MachO, p
     }
 }
 
-/// What stands in the file where dyld writes pointers.
+/// The format of unresolved pointers in the file, which dyld replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pointers {
-    /// The address itself (`LC_DYLD_INFO`).
+    /// Plain addresses (`LC_DYLD_INFO`).
     Plain,
     /// `DYLD_CHAINED_PTR_64`: the low 36 bits are an address.
     Chained64,
     /// `DYLD_CHAINED_PTR_64_OFFSET`: the low 36 bits are an offset from the header.
     Chained64Offset,
-    /// `DYLD_CHAINED_PTR_ARM64E`: authenticated ones have an offset in 32 bits, others an address in 43.
+    /// `DYLD_CHAINED_PTR_ARM64E`: authenticated pointers have a 32-bit offset, others a 43-bit
+    /// address.
     Arm64e,
-    /// `DYLD_CHAINED_PTR_ARM64E_USERLAND` and `…_USERLAND24`: offsets both.
+    /// `DYLD_CHAINED_PTR_ARM64E_USERLAND` and `…_USERLAND24`: both kinds have offsets.
     Arm64eOffset,
 }
 
@@ -85,7 +88,8 @@ struct Metadata<'a> {
 }
 
 impl Metadata<'_> {
-    /// The pointer format of `LC_DYLD_CHAINED_FIXUPS`, by the first segment that has any. Formats are never mixed.
+    /// Returns the pointer format in `LC_DYLD_CHAINED_FIXUPS`, from the first segment that has one.
+    /// Formats are never mixed.
     fn pointer_format(&self) -> Pointers {
         self.chained_format().unwrap_or(Pointers::Plain)
     }
@@ -116,8 +120,8 @@ impl Metadata<'_> {
         None
     }
 
-    /// The svma that the pointer at an offset of the file will lead to (less the slide); `Some(None)` for null and for
-    /// pointers into other images.
+    /// Returns the svma (without the slide) that the pointer at a file offset will have;
+    /// `Some(None)` for null and for pointers to other images.
     #[allow(clippy::option_option)] // Outer: beyond the file. Inner: leads nowhere in this image.
     fn pointer(&self, at: u64) -> Option<Option<u64>> {
         let raw = self.file.u64(at)?;
@@ -136,7 +140,7 @@ impl Metadata<'_> {
         Some(target)
     }
 
-    /// The offset in the file of an address: through the section that has it.
+    /// Returns the file offset of an address, from the section that contains it.
     fn offset_of(&self, svma: u64) -> Option<u64> {
         let section = self
             .sections
@@ -145,7 +149,7 @@ impl Metadata<'_> {
         u64::from(section.file_offset).checked_add(svma - section.svma)
     }
 
-    /// The offset in the file of what the pointer at an offset leads to.
+    /// Follows the pointer at a file offset; returns the target's file offset.
     fn follow(&self, at: u64) -> Option<u64> {
         self.offset_of(self.pointer(at)??)
     }
@@ -156,7 +160,7 @@ impl Metadata<'_> {
         Some(&rest[..end])
     }
 
-    /// One entry of a class or category list. `None` where it leads out of the file.
+    /// Adds an entry in a class or category list. `None` if it points outside the file.
     fn item(&mut self, builder: &mut TableBuilder, at: u64, is_category: bool) -> Option<()> {
         let Some(svma) = self.pointer(at)? else { return Some(()) };
         let item = self.offset_of(svma)?;
@@ -164,15 +168,16 @@ impl Metadata<'_> {
             return self.category(builder, item);
         }
         self.class(builder, item)?;
-        // The metaclass is the class's `isa`. A root metaclass's own `isa` is itself: one step is enough.
+        // The metaclass is the class's `isa`. A root metaclass is its own `isa`, so one step is
+        // enough.
         if let Some(metaclass) = self.follow(item) {
             self.class(builder, metaclass)?;
         }
         Some(())
     }
 
-    /// `class_t`: isa, superclass, cache, mask, then `class_ro_t` with flags of the Swift compiler in its low bits.
-    /// `class_ro_t`: flags 0, name 24, baseMethods 32.
+    /// Adds the methods of a `class_t`: isa, superclass, cache, mask, then `class_ro_t` with flags
+    /// of the Swift compiler in its low bits. `class_ro_t`: flags 0, name 24, baseMethods 32.
     fn class(&mut self, builder: &mut TableBuilder, class: u64) -> Option<()> {
         let (flags, name) = self.class_name(class)?;
         let sign = if flags & RO_META != 0 { '+' } else { '-' };
@@ -193,7 +198,7 @@ impl Metadata<'_> {
         Some((self.file.u32(read_only)?, name.to_vec()))
     }
 
-    /// `category_t`: name 0, class 8, instance methods 16, class methods 24.
+    /// Adds the methods of a `category_t`: name 0, class 8, instance methods 16, class methods 24.
     fn category(&mut self, builder: &mut TableBuilder, category: u64) -> Option<()> {
         let name = self.string(self.follow(category)?)?;
         let mut full =
@@ -209,8 +214,9 @@ impl Metadata<'_> {
         Some(())
     }
 
-    /// `method_list_t`: entsizeAndFlags, count, entries of either three pointers (name, types, implementation) or three
-    /// 32-bit distances from where each stands.
+    /// Adds the methods in a `method_list_t`: entsizeAndFlags, count, entries of either three
+    /// pointers (name, types, implementation) or three 32-bit offsets, each relative to its own
+    /// address.
     fn methods(&mut self, builder: &mut TableBuilder, list: u64, sign: char, class: &[u8]) -> Option<()> {
         let (flags, count) = (self.file.u32(list)?, self.file.u32(list.checked_add(4)?)?);
         let small = flags & SMALL != 0;
@@ -218,7 +224,7 @@ impl Metadata<'_> {
         if count > MAX_METHODS || entry_size < if small { 12 } else { 24 } {
             return None;
         }
-        // Where the list is in memory: distances count from there.
+        // The list's address in memory, to which offsets are relative.
         let list_svma = self.svma_of(list)?;
         for index in 0..u64::from(count) {
             let within = 8 + index * entry_size;

@@ -1,4 +1,5 @@
-//! What a PE file says of itself: its identity, and its functions by the COFF symbol table, which GNU's linker keeps, and by its exports.
+//! A PE file's identity, and its functions from the COFF symbol table, which GNU's linker keeps,
+//! and from its exports.
 
 use object::read::{ExportTarget, NameOrOrdinal};
 use object::{
@@ -10,13 +11,14 @@ use crate::{
     symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
-/// Whether these are of a PE file: programs of DOS begin so, too.
+/// Whether the bytes are from a PE file: DOS programs start with the same bytes.
 pub(crate) fn is_pe(bytes: &[u8]) -> bool {
     bytes.starts_with(b"MZ")
         && matches!(object::FileKind::parse(bytes), Ok(object::FileKind::Pe32 | object::FileKind::Pe64))
 }
 
-/// Time stamp and size of the image, and of its CodeView data GUID and age: what `coroner_report::wire::Image::build_id` has of an image in memory.
+/// Returns the image's time stamp and size, and its CodeView data's GUID and age: the same bytes as
+/// `coroner_report::wire::Image::build_id` of a loaded image.
 pub(crate) fn identity(file: &object::File<'_>) -> Option<DebugId> {
     let (time, size) = match file {
         object::File::Pe32(file) => headers(file),
@@ -38,7 +40,7 @@ fn headers<Pe: ImageNtHeaders>(file: &PeFile<'_, Pe>) -> (u32, u32) {
     (time, headers.optional_header().size_of_image())
 }
 
-/// Collects its functions. Exports that lead to another library are none of it.
+/// Collects the file's functions. Exports forwarded to another library are skipped.
 pub(crate) fn collect(builder: &mut TableBuilder, file: &object::File<'_>) {
     let base = file.relative_address_base();
     let add = |builder: &mut TableBuilder, address: u64, source, standing, name: &[u8]| {
@@ -54,7 +56,7 @@ pub(crate) fn collect(builder: &mut TableBuilder, file: &object::File<'_>) {
         symbol.is_definition() && code.iter().any(|code| Some(code.index()) == section)
     };
     for symbol in file.symbols().filter(is_code) {
-        // What assembly names has no type.
+        // Symbols from assembly have no type.
         let standing = match symbol.kind() {
             SymbolKind::Text => Standing::Global,
             SymbolKind::Section | SymbolKind::File => continue,

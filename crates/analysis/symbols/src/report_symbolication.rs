@@ -1,4 +1,4 @@
-//! Names for all frames of a report at once.
+//! Symbolicates all frames of a report.
 
 use coroner_process::symtab::LookupAddress;
 use coroner_report::{
@@ -16,31 +16,33 @@ use crate::{
     symbolizer::{SymbolFrame, Symbolizer},
 };
 
-/// What became of the frames of one image.
+/// The result for one image's frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSymbols {
-    /// The image; [`Symbolizer::status`] says which files it was named from, or why none was.
+    /// The image; [`Symbolizer::status`] has the files used for it, or the reason why there are
+    /// none.
     pub key: ImageKey,
-    /// How many frames of the report lie in it.
+    /// Number of the report's frames in the image.
     pub frames: usize,
-    /// How many of them have a function now.
+    /// Number of these frames that now have a function.
     pub named: usize,
-    /// How many of them have a file and a line now.
+    /// Number of these frames that now have a file and a line.
     pub lines: usize,
 }
 
 impl Symbolizer {
-    /// Names all frames of a report: function, file, line and inlined calls, where symbols are found; else the name that
-    /// was found in the process as it died, demangled. Attributes the frames to their images first, and gives images without a build id
-    /// what stands for one ([`identify_images`]).
+    /// Symbolicates all frames of a report: function, file, line and inlined calls if symbols are
+    /// found; else the demangled name from the crashing process.
     ///
-    /// Says for each image that has frames, in the order of the report, how far that went.
+    /// First assigns the frames to their images, and gives images without a build id a substitute
+    /// ([`identify_images`]). Returns a result for each image that contains frames, in the report's
+    /// order.
     pub fn symbolicate_report(&mut self, report: &mut Report) -> Vec<ImageSymbols> {
         self.symbolicate_report_with(report, &mut |_, _| {})
     }
 
-    /// As [`Self::symbolicate_report`]. `about_to` is given each image that is about to be opened, which for large ones takes
-    /// a while, and how many frames are named by then.
+    /// Like [`Self::symbolicate_report`]. `about_to` is called before each image is opened, which
+    /// may take a while, with the number of frames named so far.
     pub fn symbolicate_report_with(
         &mut self,
         report: &mut Report,
@@ -79,7 +81,7 @@ impl Symbolizer {
             }
         }
         if self.debug_info {
-            // What an app had no time or room for is done now.
+            // This pass includes everything that an app left out for lack of time or memory.
             LeftOut::forget(report);
         }
         finish(report);
@@ -87,7 +89,7 @@ impl Symbolizer {
     }
 }
 
-/// A frame's address as its image's file counts.
+/// Returns a frame's address in the address space of its image's file.
 pub(crate) fn address_in(image: &Image, frame: &Frame) -> LookupAddress {
     let svma = image.to_svma(frame.address);
     match frame.address_kind {
@@ -96,8 +98,9 @@ pub(crate) fn address_in(image: &Image, frame: &Frame) -> LookupAddress {
     }
 }
 
-/// Names the frames of a report by what it has itself, without a symbol file: the names that were found in the process as it died, demangled.
-/// For those who want no other symbols, or have no time for them; [`Symbolizer::symbolicate_report`] does it, too.
+/// Names a report's frames without symbol files, by demangling the names found in the crashing
+/// process. For callers that don't need other symbols or have no time;
+/// [`Symbolizer::symbolicate_report`] includes it.
 pub fn name_by_report(report: &mut Report) {
     report.attribute_frames();
     report.frames_mut().for_each(demangle_own_name);
@@ -112,20 +115,21 @@ pub(crate) fn demangle_own_name(frame: &mut Frame) {
     }
 }
 
-/// Whether the file at an image's path can't be taken for the image: it was replaced while the process ran; or, of an image without an
-/// id, it may have been changed since.
+/// Whether the file at an image's path can't be assumed to be the image: it was replaced while the
+/// process ran, or the image has no id and the file may have been changed since.
 pub(crate) fn is_replaced(image: &Image, began: Timestamp) -> bool {
     image.replaced || (image.kind == ImageKind::ELF && image.build_id.is_empty() && !is_loaded_file(image, began))
 }
 
-/// What needs no names of frames.
+/// Completes what doesn't depend on the frames' names.
 pub(crate) fn finish(report: &mut Report) {
     identify_images(report);
     name_signal_returns(report);
     demangle_exception_types(report);
 }
 
-/// Names the code that a signal handler returns to, on Linux, which stripped libraries have no symbol of.
+/// Names the code that a signal handler returns to on Linux, for which stripped libraries have no
+/// symbol.
 fn name_signal_returns(report: &mut Report) {
     let name = match arch_of(report) {
         Arch::X86_64 => "__restore_rt",
@@ -144,18 +148,19 @@ fn name_signal_returns(report: &mut Report) {
     }
 }
 
-/// Names the types of C++ exceptions as their source does. A report has them mangled, since demangling allocates. For those who
-/// want no other symbols; [`Symbolizer::symbolicate_report`] does it, too.
+/// Demangles the types of C++ exceptions. Reports contain mangled names, because demangling
+/// allocates. For callers that don't need other symbols; [`Symbolizer::symbolicate_report`]
+/// includes it.
 pub fn demangle_exception_types(report: &mut Report) {
     let mut crash = report.crash.as_mut();
     if report.exceptions.is_empty()
         && let Some(crash) = crash.as_mut().filter(|crash| crash.monitor == Monitor::CPP_EXCEPTION)
         && let Some(name) = &mut crash.exception_type
     {
-        // It was cut before its exceptions.
+        // The report was truncated before its exceptions.
         *name = demangle_cpp_type(name);
     }
-    // The uncaught one is the first, and is that of the crash.
+    // The first exception is the uncaught one, which belongs to the crash.
     for exception in &mut report.exceptions {
         let mut crash = crash.take();
         if exception.language != Language::CPP || exception.raw_type_name.is_some() {
@@ -173,7 +178,7 @@ pub fn demangle_exception_types(report: &mut Report) {
     }
 }
 
-/// The processor, by the registers of the first thread that has some.
+/// Returns the architecture, from the first thread that has registers.
 pub(crate) fn arch_of(report: &Report) -> Arch {
     use coroner_process::registers::Arch as Machine;
     match report.threads.iter().find_map(|thread| thread.registers.as_ref()?.arch) {
@@ -186,11 +191,11 @@ pub(crate) fn arch_of(report: &Report) -> Arch {
 pub(crate) fn fill(frame: &mut Frame, image: &Image, mut calls: Vec<SymbolFrame>) {
     let Some(function) = calls.pop() else { return };
     if frame.line.is_some() && function.line.is_none() {
-        // It was named where there was more to read.
+        // The frame was symbolicated where more information was available.
         return;
     }
     if function.raw_name.is_none() && frame.named_in_process {
-        // A line without a name: that which the process found stays.
+        // A line without a name: keep the name found in the process.
         (frame.file, frame.line, frame.column) = (function.file, function.line, function.column);
         return;
     }

@@ -1,5 +1,5 @@
-//! What the user's folders hold, by id; kept in a file between calls, because reading the ids of thousands of files takes
-//! seconds and finding out that they haven't changed doesn't.
+//! An index of the user's folders by id, cached in a file: reading the ids of thousands of files
+//! takes seconds, checking that the files haven't changed doesn't.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -16,25 +16,25 @@ use crate::{
     debug_id::DebugId, error::SymbolError, file_kind::FileKind, shared_cache::SharedCache, symbol_file::SymbolFile,
 };
 
-/// How deep the user's folders are searched: a dSYM is four below its own, a `.build-id` tree two.
+/// Maximum depth of the search: a dSYM has its file four levels down, a `.build-id` tree two.
 const DEPTH: usize = 12;
-/// How many folder entries are looked at: a mistaken `--symbols /` ends in reasonable time.
+/// Maximum number of folder entries, so that a mistaken `--symbols /` ends in reasonable time.
 const ENTRIES: usize = 500_000;
 
-/// The files of the user's folders by what identifies them.
+/// The files in the user's folders by their identity.
 #[derive(Debug, Default)]
 pub(crate) struct SearchIndex {
     by_id: HashMap<DebugId, Vec<PathBuf>>,
-    /// Breakpad's own ids, which for ELF are not the whole build id, with the format of the image.
+    /// Files by breakpad id (which for ELF is not the whole build id) and image format.
     by_breakpad_id: HashMap<(FileKind, String), Vec<PathBuf>>,
-    /// Files that have no id, by their name: for images that have none either.
+    /// Files without an id by name, for images that have none either.
     without_id: HashMap<OsString, Vec<PathBuf>>,
-    /// Images of dyld shared caches: the cache, and the image's address in it without a slide.
+    /// Images in dyld shared caches: the cache, and the image's address in it without a slide.
     in_shared_caches: HashMap<DebugId, (PathBuf, u64)>,
     problems: Vec<SymbolError>,
 }
 
-/// Something that identifies what a file can name.
+/// An identity by which a file can be found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Fact {
     Id(DebugId),
@@ -43,20 +43,21 @@ enum Fact {
     InSharedCache(DebugId, u64),
 }
 
-/// What is remembered of a file; right as long as time and size are the same.
+/// A cached file's identities; valid as long as its time and size are unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Remembered {
     modified: u64,
     size: u64,
-    /// None for a file that is no symbol file.
+    /// Empty for a file that is not a symbol file.
     facts: Vec<Fact>,
 }
 
 type Memory = BTreeMap<PathBuf, Remembered>;
 
 impl SearchIndex {
-    /// Walks folders and files. What `cache`, a file, remembers of them isn't read again; it is then written anew, if
-    /// anything changed. A cache that can't be read or written is none. `reading` is given each file that is opened.
+    /// Indexes folders and files. Files listed in the file `cache` are not read again; the cache is
+    /// rewritten if anything changed, and ignored if it can't be read or written. `reading` is
+    /// called with each file that is opened.
     pub(crate) fn build(search: &[PathBuf], cache: Option<&Path>, reading: &mut dyn FnMut(&Path)) -> Self {
         let text = cache.and_then(|cache| fs::read(cache).ok()).unwrap_or_default();
         let remembered = serde_json::from_slice::<(u32, Memory)>(&text).ok().filter(|(version, _)| *version == VERSION);
@@ -87,12 +88,12 @@ impl SearchIndex {
         self.by_breakpad_id.get(&(kind, id)).map_or(&[], Vec::as_slice)
     }
 
-    /// Files of that name that have no id.
+    /// Returns files with this name that have no id.
     pub(crate) fn without_id(&self, path: &Path) -> &[PathBuf] {
         path.file_name().and_then(|name| self.without_id.get(name)).map_or(&[], Vec::as_slice)
     }
 
-    /// A file of the image's name, and all of its ids.
+    /// Returns a file with the image's name, and all of its ids.
     pub(crate) fn with_name(&self, path: &Path) -> Option<(PathBuf, Vec<DebugId>)> {
         let name = bare_name(path)?;
         let named = self.by_id.iter().flat_map(|(id, paths)| paths.iter().map(move |path| (path, id)));
@@ -103,7 +104,7 @@ impl SearchIndex {
         Some((first.clone(), ids.collect()))
     }
 
-    /// The shared cache that has an image, and the image's address in it.
+    /// Returns the shared cache that contains an image, and the image's address in it.
     pub(crate) fn in_shared_cache(&self, id: &DebugId) -> Option<&(PathBuf, u64)> {
         self.in_shared_caches.get(id)
     }
@@ -130,7 +131,7 @@ impl SearchIndex {
     }
 }
 
-/// `libpaint.so` of `libpaint.so.debug`, too.
+/// Returns a file's name without `.debug`: `libpaint.so` for `libpaint.so.debug`.
 fn bare_name(path: &Path) -> Option<&str> {
     let name = path.file_name()?.to_str()?;
     Some(name.strip_suffix(".debug").unwrap_or(name))
@@ -138,17 +139,17 @@ fn bare_name(path: &Path) -> Option<&str> {
 
 struct Walk<'a> {
     index: SearchIndex,
-    /// Is given each file that is opened.
+    /// Called with each file that is opened.
     reading: &'a mut dyn FnMut(&Path),
     remembered: Memory,
     seen: Memory,
-    /// How many more entries are looked at.
+    /// Number of entries that may still be read.
     entries: usize,
 }
 
 impl Walk<'_> {
-    /// Adds a file, or all files below a folder. Symbolic links are followed only where the user named one, so that the
-    /// search ends.
+    /// Adds a file, or all files below a folder. Symbolic links are only followed if the user named
+    /// them, so that the search terminates.
     fn add(&mut self, path: &Path, depth: usize, named: bool) {
         let metadata = if named { fs::metadata(path) } else { fs::symlink_metadata(path) };
         let metadata = match metadata {
@@ -161,7 +162,7 @@ impl Walk<'_> {
                 Ok(list) => list,
                 Err(error) => return self.index.problems.push(SymbolError::io(path, error)),
             };
-            // In order, so that which of two equal files is used doesn't change from call to call.
+            // Sorted, so that the choice between two equal files is the same in each call.
             let mut below: Vec<PathBuf> = list.flatten().map(|entry| entry.path()).collect();
             heap_sort(&mut below, |first, second| first < second);
             for path in below {
@@ -180,7 +181,8 @@ impl Walk<'_> {
 
     fn add_file(&mut self, path: &Path, modified: u64, size: u64, named: bool) {
         let same = self.remembered.get(path).filter(|file| (file.modified, file.size) == (modified, size));
-        // What the user named is read again, so that it can be said that it is no symbol file.
+        // Files named by the user are read again, so that a file that isn't a symbol file can be
+        // reported.
         let file = if let Some(file) = same.filter(|_| !named) {
             file.clone()
         } else {
@@ -212,18 +214,18 @@ fn facts(path: &Path, named: bool) -> Result<Vec<Fact>, SymbolError> {
             let images = SharedCache::open(path)?.images()?;
             Ok(images.into_iter().map(|(id, address)| Fact::InSharedCache(id, address)).collect())
         }
-        // In a folder there may be anything; what is no symbol file is no problem of it.
+        // Folders may contain anything; a file that is not a symbol file is not an error there.
         Err(SymbolError::UnknownFormat { .. }) if !named => Ok(Vec::new()),
         Err(error) => Err(error),
     }
 }
 
-/// Of a cache that was written by another version nothing is used.
+/// A cache from another version is ignored.
 const VERSION: u32 = 2;
 
-/// Writes the cache beside its place and renames it, so that a reader sees the old one or the new one.
+/// Writes the cache to a temporary file and renames it, so that readers see the old or the new one.
 fn write(cache: &Path, memory: &Memory) -> io::Result<()> {
-    // Others are read again each time.
+    // Files whose paths are not UTF-8 are read again each time.
     let mut files = Memory::new();
     let named = memory.iter().filter(|(path, _)| path.to_str().is_some());
     files.extend(named.map(|(path, file)| (path.clone(), file.clone())));
@@ -231,7 +233,7 @@ fn write(cache: &Path, memory: &Memory) -> io::Result<()> {
     if let Some(folder) = cache.parent() {
         fs::create_dir_all(folder)?;
     }
-    // Two processes may write at once.
+    // Two processes may write at the same time.
     let beside = cache.with_extension(format!("{}.tmp", std::process::id()));
     fs::write(&beside, text)?;
     fs::rename(&beside, cache).inspect_err(|_| drop(fs::remove_file(&beside)))

@@ -1,8 +1,9 @@
-//! The local symbols that a dyld shared cache keeps for its images, which have only their exports themselves.
+//! The local symbols of images in a dyld shared cache; the images themselves only have exports.
 //!
-//! Apple's systems ship their libraries in one file, without local symbols; these stand in a chunk of their own, since
-//! macOS 12 in a file beside the cache (`dyld_shared_cache_arm64e.symbols`), which iOS devices don't have. An image is
-//! found by its `LC_UUID` in the cache's list of images. Source: dyld's `dyld_cache_format.h`.
+//! Apple's systems ship their libraries in one file, without local symbols. These are in a separate
+//! chunk, since macOS 12 in a separate file (`dyld_shared_cache_arm64e.symbols`), which iOS devices
+//! don't have. An image is found by its `LC_UUID` in the cache's list of images. Source: dyld's
+//! `dyld_cache_format.h`.
 
 use std::path::{Path, PathBuf};
 
@@ -13,22 +14,22 @@ use crate::{
     symbol_table::{Standing, SymbolSource, TableBuilder},
 };
 
-/// `dyld_v1  arm64e` and the like.
+/// Start of the magic, such as `dyld_v1  arm64e`.
 const MAGIC: &[u8] = b"dyld_v1 ";
-/// `offsetof(dyld_cache_header, symbolFileUUID)`: caches whose header reaches beyond it have 64-bit entries, and their local
-/// symbols in a file beside them.
+/// `offsetof(dyld_cache_header, symbolFileUUID)`: caches with a longer header have 64-bit entries,
+/// and their local symbols in a separate file.
 const SYMBOL_FILE_UUID: u32 = 0x190;
-/// The largest caches have some 3,000 images.
+/// Maximum number of images. The largest caches have about 3,000.
 const MAX_IMAGES: u64 = 100_000;
 
-/// A cache's list of images.
+/// A shared cache with its list of images.
 #[derive(Debug)]
 pub(crate) struct SharedCache {
     path: PathBuf,
     bytes: Bytes,
 }
 
-/// Whether a file begins as a shared cache does.
+/// Whether the bytes start like a shared cache.
 pub(crate) fn is_shared_cache(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
@@ -47,10 +48,10 @@ impl SharedCache {
         Fields { bytes: &self.bytes, big_endian: false }
     }
 
-    /// The ids of all images, and where each is without a slide.
+    /// Returns the ids of all images, with their addresses without a slide.
     ///
-    /// `imagesTextOffset` 136, `imagesTextCount` 144; `dyld_cache_image_text_info`: uuid, loadAddress 16, textSegmentSize
-    /// 24, pathOffset 28.
+    /// `imagesTextOffset` 136, `imagesTextCount` 144; `dyld_cache_image_text_info`: uuid,
+    /// loadAddress 16, textSegmentSize 24, pathOffset 28.
     pub(crate) fn images(&self) -> Result<Vec<(DebugId, u64)>, SymbolError> {
         let fields = self.fields();
         let list = || {
@@ -69,16 +70,17 @@ impl SharedCache {
         let images = list().ok_or_else(|| {
             Malformed::new(136, "the shared cache's list of images reaches beyond the file").in_file(&self.path)
         })?;
-        // An image without an id can't be asked for.
+        // An image without an id can't be looked up.
         Ok(images.into_iter().filter_map(|(id, address)| Some((id?, address))).collect())
     }
 
-    /// Where the cache would be without a slide: the address of its first mapping (`dyld_cache_mapping_info`: address 0).
+    /// Returns the cache's address without a slide: that of its first mapping
+    /// (`dyld_cache_mapping_info`: address 0).
     fn base(&self) -> Option<u64> {
         self.fields().u64(u64::from(self.fields().u32(16)?))
     }
 
-    /// The file with the local symbols: the cache itself, or the one beside it.
+    /// Returns the file with the local symbols: the cache itself, or the one beside it.
     fn symbols_file(&self) -> Result<Bytes, SymbolError> {
         let fields = self.fields();
         if fields.u64(72).is_some_and(|offset| offset != 0) {
@@ -89,15 +91,18 @@ impl SharedCache {
         Bytes::open(Path::new(&name))
     }
 
-    /// Adds the local symbols of the image at an unslid address. The cache, the one with the list, may lack them.
+    /// Adds the local symbols of the image at an address without a slide. A cache may have none.
     pub(crate) fn collect(&self, builder: &mut TableBuilder, image_svma: u64) -> Result<(), SymbolError> {
         let bytes = self.symbols_file()?;
         local_symbols(builder, &bytes, self.base(), image_svma).map_err(|problem| problem.in_file(&self.path))
     }
 }
 
-/// `mappingOffset` 16, `localSymbolsOffset` 72, `localSymbolsSize` 80; `dyld_cache_local_symbols_info`: nlistOffset,
-/// nlistCount, stringsOffset, stringsSize, entriesOffset, entriesCount, 32 bits each; entries: dylibOffset (32 or 64 bits),
+/// Adds the local symbols of an image.
+///
+/// `mappingOffset` 16, `localSymbolsOffset` 72, `localSymbolsSize` 80;
+/// `dyld_cache_local_symbols_info`: nlistOffset, nlistCount, stringsOffset, stringsSize,
+/// entriesOffset, entriesCount, 32 bits each; entries: dylibOffset (32 or 64 bits),
 /// nlistStartIndex, nlistCount.
 fn local_symbols(
     builder: &mut TableBuilder,
@@ -139,7 +144,8 @@ fn local_symbols(
         .ok_or_else(|| malformed(offset, "their names reach beyond the chunk"))?;
     let before = builder.added();
     for entry in table.as_chunks::<16>().0 {
-        // nlist_64: n_strx, n_type (0x0e: the kind, 0xe0: a debugger's symbol), n_sect, n_desc, n_value
+        // nlist_64: n_strx, n_type (0x0e: the kind, 0xe0: a debugger's symbol), n_sect, n_desc,
+        // n_value
         let name = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
         if entry[4] & 0xee == 0x0e && name != 0 {
             let [.., a, b, c, d, e, f, g, h] = *entry;

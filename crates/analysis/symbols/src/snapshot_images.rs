@@ -1,16 +1,19 @@
-//! Unwind data of image files, for walks of what was saved of a process: a core, a minidump, a tombstone.
+//! Unwind data from image files, for stack walks in a process's saved memory: a core, a minidump, a
+//! tombstone.
 //!
-//! The saved memory has the stacks, and often nothing else: a minidump has no code, a core leaves out what can be read in the files that were
-//! mapped. [`SnapshotImages`] lays the files out as they were loaded, beside that memory, and says where their unwind data are:
+//! Saved memory contains the stacks, and often nothing else: a minidump has no code, and a core
+//! omits what can be read from the mapped files. [`SnapshotImages`] lays out the files at their
+//! load addresses beside that memory, and locates their unwind data:
 //!
-//! | what | from |
-//! |---|---|
-//! | a PE file's headers and read-only sections (with `.pdata`) | the image's own file; only to be read |
-//! | code, `.eh_frame` and `.eh_frame_hdr`, `.sframe`, `__unwind_info` | the image's own file |
-//! | a search table where the linker made none (`PT_GNU_EH_FRAME`) | made here, by the section headers |
-//! | `.debug_frame` | the image's file or its debug file, compressed too; else the ELF file in `.gnu_debugdata` (Android's system libraries) |
+//! - A PE file's headers and read-only sections (with `.pdata`): from the image's own file, as
+//!   readable memory only.
+//! - Code, `.eh_frame` and `.eh_frame_hdr`, `.sframe`, `__unwind_info`: from the image's own file.
+//! - A search table where the linker created none (`PT_GNU_EH_FRAME`): built here from the section
+//!   headers.
+//! - `.debug_frame`: from the image's file or its debug file, also compressed; else from the ELF
+//!   file in `.gnu_debugdata` (Android's system libraries).
 //!
-//! A debug file alone, without the image's own, gives `.debug_frame`, and says where code is.
+//! A debug file without the image's own file provides `.debug_frame` and the location of code.
 //!
 //! # Example
 //! ```no_run
@@ -47,73 +50,75 @@ use crate::{
     symbol_file::SymbolFile,
 };
 
-/// Where sections are put that were never loaded, and tables that are made here: addresses that no process has on either processor.
+/// Address for sections that were never loaded and for tables built here; not valid in a process on
+/// either architecture.
 const MADE: u64 = 0xa000_0000_0000_0000;
-/// They begin at multiples of this.
+/// Alignment of what is placed at [`MADE`].
 const ALIGNMENT: u64 = 0x1000;
 
-/// What was found of an image's unwind data.
+/// The unwind data found for an image.
 #[derive(Debug, Default)]
 pub struct UnwindData {
-    /// Its own file was there, so that its code can be read.
+    /// Whether the image's own file was found, so that its code can be read.
     pub has_code: bool,
-    /// It has `.eh_frame` or `__eh_frame`, or the search table of one.
+    /// Whether there is `.eh_frame` or `__eh_frame`, or its search table.
     pub eh_frame: bool,
-    /// It has `__unwind_info`.
+    /// Whether there is `__unwind_info`.
     pub compact_unwind: bool,
-    /// There is a `.debug_frame`.
+    /// Whether there is `.debug_frame`.
     pub debug_frame: bool,
-    /// What was broken; the rest is used all the same.
+    /// Errors in the files; the intact parts are used anyway.
     pub problems: Vec<SymbolError>,
 }
 
-/// The images of a process of which memory was saved, each by its file.
+/// The images of a process whose memory was saved, each with its file.
 ///
-/// It is the [`Images`] of a walk; [`Self::memory`] is what the walk reads.
+/// Implements [`Images`] for a stack walk; [`Self::memory`] returns the memory that the walk reads.
 #[derive(Debug, Default)]
 pub struct SnapshotImages {
-    /// By the start of their code.
+    /// Sorted by the start of their code.
     images: Vec<Image>,
-    /// By address. Where two overlap, by a file that is not what it should be, the one that begins later is read.
+    /// Sorted by address. If two overlap, because a file is not what it should be, the one that
+    /// starts later is read.
     parts: Vec<Part>,
-    /// By address: what memory the process had, and whether code could run there.
+    /// The process's memory ranges, sorted by address, and whether they were executable.
     memory: Vec<(AddressRange, bool)>,
-    /// How much was put at [`MADE`].
+    /// Number of bytes placed at [`MADE`].
     made: u64,
 }
 
-/// Bytes at the address where the process has them.
+/// Bytes at their address in the process.
 #[derive(Debug)]
 struct Part {
     start: u64,
     bytes: Bytes,
 }
 
-/// What of a file lies where, in the addresses that it gives itself.
+/// The parts of a file, with the addresses in the file itself.
 #[derive(Default)]
 struct Layout {
     /// Code.
     text: Vec<AddressRange>,
-    /// What can be read and not be written, with its place in the file.
+    /// Read-only data, by address.
     read_only: Vec<(u64, Bytes)>,
 }
 
 impl SnapshotImages {
-    /// No images.
+    /// Creates a value without images.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an image that was loaded at `load_address` (of its first byte: the address where its ELF or Mach-O header was), by all files that
-    /// are of it: [`Symbolizer::files`](crate::Symbolizer::files), or [`SymbolFile::open`]. Nothing is added of files that say nothing of
-    /// where code is, and of those for 32-bit processors.
+    /// Adds an image loaded at `load_address` (the address of its ELF or Mach-O header), with all
+    /// of its files: [`Symbolizer::files`](crate::Symbolizer::files), or [`SymbolFile::open`].
+    /// Files that don't specify where code is, and files for 32-bit processors, are ignored.
     pub fn add(&mut self, files: &[SymbolFile], load_address: u64) -> UnwindData {
         let mut data = UnwindData::default();
         let is_object = |file: &&SymbolFile| {
             matches!(file.arch(), Arch::X86_64 | Arch::Aarch64) && file.kind() != FileKind::Breakpad && file.is_file()
         };
         let objects: Vec<&SymbolFile> = files.iter().filter(is_object).collect();
-        // A debug file has the headers of what it was made of, and not the bytes.
+        // A debug file has the headers of its image, but not the bytes.
         let Some(&first) = objects.iter().find(|file| has_code(file)).or(objects.first()) else { return data };
         let Ok(parsed) = object::File::parse(first.bytes()) else { return data };
         let slide = load_address.wrapping_sub(first.base_svma());
@@ -174,10 +179,11 @@ impl SnapshotImages {
         data
     }
 
-    /// What of a PE file can be read and not be written. Its unwind data are none of this crate's; whether it has them.
+    /// Adds a PE file's read-only data; returns whether it contains unwind data, which is parsed
+    /// elsewhere.
     #[cfg(feature = "pe")]
     fn add_pe(&mut self, parsed: &object::File<'_>, file: &SymbolFile, load_address: u64) -> bool {
-        /// Where the headers are.
+        /// Number of bytes at the start of the file that contain the headers.
         const HEADERS: u64 = 0x400;
         let mut has_unwind_data = false;
         for section in parsed.sections() {
@@ -198,14 +204,18 @@ impl SnapshotImages {
         has_unwind_data
     }
 
-    /// Says what memory the process had, of images or not, and where code could run. That of compilers and interpreters at run time is in no image:
-    /// its callers are found by frame pointers, and by a scan where the walk may scan. Where no code could run nobody returns to.
+    /// Adds the process's memory ranges, inside and outside images, with whether they were
+    /// executable.
+    ///
+    /// Code generated at run time by compilers and interpreters is not in an image: its callers are
+    /// found by frame pointers, and by a stack scan if the walk allows it. Addresses in memory that
+    /// isn't executable are not accepted as return addresses.
     pub fn add_memory(&mut self, ranges: impl IntoIterator<Item = (AddressRange, bool)>) {
         self.memory.extend(ranges);
         self.memory.sort_by_key(|(range, _)| range.start);
     }
 
-    /// The memory that a walk reads: what was saved, and where that has nothing, the files.
+    /// Returns the memory for a walk: the saved memory and, where it has no data, the files.
     pub fn memory<M: Memory>(&self, saved: M) -> SnapshotMemory<'_, M> {
         SnapshotMemory { saved, images: self }
     }
@@ -230,7 +240,7 @@ impl SnapshotImages {
         }
     }
 
-    /// A search table for a section that is laid out already.
+    /// Builds a search table for a section that is laid out already.
     fn table_of(&mut self, section: &FrameSection) -> Result<AddressRange, BuildError> {
         let address = self.free_address();
         let mut table = Vec::new();
@@ -251,7 +261,7 @@ impl SnapshotImages {
         MADE.saturating_add(self.made)
     }
 
-    /// Puts bytes where nothing else is.
+    /// Places bytes at a free address.
     fn put(&mut self, bytes: Bytes) -> AddressRange {
         let (start, length) = (self.free_address(), bytes.len() as u64);
         self.made = self.made.saturating_add(length).next_multiple_of(ALIGNMENT).saturating_add(ALIGNMENT);
@@ -285,7 +295,7 @@ impl Images for SnapshotImages {
     }
 }
 
-/// What was saved of a process, and the files that its images were loaded from.
+/// A process's saved memory combined with the files of its images.
 #[derive(Debug)]
 pub struct SnapshotMemory<'a, M> {
     saved: M,
@@ -298,7 +308,7 @@ impl<M: Memory> Memory for SnapshotMemory<'_, M> {
     }
 }
 
-/// The files alone.
+/// The files only.
 struct Files<'a>(&'a SnapshotImages);
 
 impl Memory for Files<'_> {
@@ -315,7 +325,7 @@ fn malformed(file: &SymbolFile, error: BuildError) -> SymbolError {
     Malformed::new(0, what).in_file(file.path())
 }
 
-/// Whether the bytes of its code are in it: in a debug file they are not.
+/// Whether the file contains its code's bytes; a debug file does not.
 fn has_code(file: &SymbolFile) -> bool {
     let Ok(parsed) = object::File::parse(file.bytes()) else { return false };
     if file.kind() == FileKind::MachO {
@@ -368,7 +378,7 @@ fn mach_layout(parsed: &object::File<'_>, file: &SymbolFile) -> Layout {
     layout
 }
 
-/// `PT_GNU_EH_FRAME`: what the process itself would go by.
+/// Returns the range of `PT_GNU_EH_FRAME`, which the process itself would use.
 fn elf_search_table(parsed: &object::File<'_>, slide: u64) -> Option<AddressRange> {
     let object::File::Elf64(file) = parsed else { return None };
     let endian = file.endian();
@@ -377,7 +387,8 @@ fn elf_search_table(parsed: &object::File<'_>, slide: u64) -> Option<AddressRang
     Some(AddressRange { start, end: start.saturating_add(segment.p_memsz(endian)) })
 }
 
-/// `.debug_frame`, unpacked: of the file itself, or of the one in `.gnu_debugdata`. Empty if there is none.
+/// Returns the decompressed `.debug_frame` of the file itself, or of the ELF file in
+/// `.gnu_debugdata`. Empty if there is none.
 fn debug_frame(file: &SymbolFile) -> Result<Bytes, Malformed> {
     const NAME: &str = ".debug_frame";
     let none = || Bytes::owned(Vec::new());

@@ -1,12 +1,15 @@
-//! Debug information that a compiler or a tool put into other files than the symbols: `.dwo`, `.dwp`, and what `dwz` shares.
+//! Debug information that a compiler or a tool put into separate files: `.dwo`, `.dwp`, and `dwz`'s
+//! supplementary files.
 //!
-//! | file | how it is found | how it is known to be right |
-//! |---|---|---|
-//! | `.dwp`: all split units of a program | beside the symbol file: its name with `.dwp` in the place of the extension, or behind it | has the unit's id |
-//! | `.dwo`: one split unit | the name that the unit says, in its compilation directory, then beside the symbol file | has the unit's id |
-//! | the supplementary file of `dwz` | the name in `.gnu_debugaltlink`; the build id in the debug folders | has that build id |
+//! - `.dwp`, all split units of a program: found beside the symbol file, by its name with `.dwp`
+//!   replacing the extension, or appended; used if it has the unit's id.
+//! - `.dwo`, one split unit: found by the name in the unit, in its compilation directory, then
+//!   beside the symbol file; used if it has the unit's id.
+//! - The supplementary file of `dwz`: found by the name in `.gnu_debugaltlink`, or by the build id
+//!   in the debug folders; used if it has that build id.
 //!
-//! Sources: DWARF 5, 7.3.2 (split units, packages) and 7.3.6 (supplementary files); GCC's DebugFission; `dwz(1)`.
+//! Sources: DWARF 5, 7.3.2 (split units, packages) and 7.3.6 (supplementary files); GCC's
+//! DebugFission; `dwz(1)`.
 
 use std::path::{Path, PathBuf};
 
@@ -21,17 +24,17 @@ use crate::{
     mapped_file::Bytes,
 };
 
-/// GDB's folder of debug files, in which distributions have what `dwz` shares.
+/// GDB's debug folder, in which distributions install supplementary files made by `dwz`.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// The package beside a symbol file, if there is one.
+/// Returns the package beside a symbol file, if there is one.
 pub(crate) fn package(symbols: &Path) -> Option<DwarfPackageSections<Bytes>> {
     let mut behind = symbols.as_os_str().to_owned();
     behind.push(".dwp");
     [symbols.with_extension("dwp"), behind.into()].iter().find_map(|path| {
         let bytes = open(path)?;
         let file = object::File::parse(&*bytes).ok()?;
-        // The place of what is broken in it does not matter: the package is then left out.
+        // The position of an error does not matter: a malformed package is not used.
         DwarfPackageSections::load(|id| match id.dwo_name() {
             Some(name) => section(&file, &bytes, name).map_err(|_| gimli::Error::Io),
             None => Ok(Bytes::owned(Vec::new())),
@@ -40,7 +43,7 @@ pub(crate) fn package(symbols: &Path) -> Option<DwarfPackageSections<Bytes>> {
     })
 }
 
-/// The file of one split unit that is named so and has the unit's id.
+/// Returns the file of one split unit, with this name and the unit's id.
 pub(crate) fn object(symbols: &Path, folder: &str, name: &str, id: DwoId) -> Option<DwarfSections<Bytes>> {
     let beside = symbols.parent().unwrap_or(Path::new(""));
     let own_name = Path::new(name).file_name()?;
@@ -52,7 +55,8 @@ pub(crate) fn object(symbols: &Path, folder: &str, name: &str, id: DwoId) -> Opt
             _ => Ok::<_, Malformed>(Bytes::owned(Vec::new())),
         })
         .ok()?;
-        // Since DWARF 5 each type unit has a section of this name, too, which its linker could leave out.
+        // Since DWARF 5 type units also have sections with this name, so that a linker can drop
+        // duplicates.
         let info = SectionId::DebugInfo.dwo_name()?;
         let named = file.sections().filter(|section| section.name_bytes() == Ok(info.as_bytes()));
         for units in named.filter_map(|one| section_bytes(&one, &bytes, info).ok()) {
@@ -72,7 +76,7 @@ fn has_unit(sections: &DwarfSections<Bytes>, id: DwoId) -> bool {
     while let Ok(Some(header)) = units.next() {
         let has_id = match header.type_() {
             UnitType::SplitCompilation(found) | UnitType::Skeleton(found) => found == id,
-            // Before DWARF 5 the id is an attribute, for which all declarations are read.
+            // Before DWARF 5 the id is an attribute, for which the declarations must be parsed.
             UnitType::Compilation => dwarf.unit(header).is_ok_and(|unit| unit.dwo_id == Some(id)),
             _ => false,
         };
@@ -83,10 +87,11 @@ fn has_unit(sections: &DwarfSections<Bytes>, id: DwoId) -> bool {
     false
 }
 
-/// What `dwz` shares between this file and others: `None` if the file says of none.
+/// Returns the supplementary file that `dwz` created for this file and others; `None` if the file
+/// doesn't refer to one.
 ///
 /// # Errors
-/// If it is not found: entries that refer to it have no names.
+/// [`Malformed`] if it is not found: entries that refer to it then have no names.
 pub(crate) fn supplementary(
     file: &object::File<'_>,
     symbols: &Path,
@@ -112,8 +117,9 @@ pub(crate) fn supplementary(
     Err(missing(name))
 }
 
-/// The path as it is said, from the symbol file's folder on; the same below each folder that the symbol file is in, so that it is found
-/// in a package that was unpacked elsewhere; and by the build id.
+/// Returns the possible paths: the name in the file relative to the symbol file's folder; the same
+/// below each parent folder, so that it is found in a package unpacked elsewhere; and the path by
+/// build id.
 fn supplementary_places(symbols: &Path, name: &str, id: &DebugId) -> Vec<PathBuf> {
     let symbols = symbols.canonicalize().unwrap_or_else(|_| symbols.to_owned());
     let folder = symbols.parent().unwrap_or(Path::new(""));
@@ -127,7 +133,7 @@ fn supplementary_places(symbols: &Path, name: &str, id: &DebugId) -> Vec<PathBuf
     places
 }
 
-/// An ELF file's bytes; `None` if it is not there, or its headers lead out of it.
+/// Opens an ELF file; `None` if it doesn't exist or its headers are invalid.
 fn open(path: &Path) -> Option<Bytes> {
     let bytes = Bytes::open(path).ok()?;
     elf::is_elf(&bytes).then_some(bytes)

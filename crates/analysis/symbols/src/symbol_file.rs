@@ -1,4 +1,5 @@
-//! One file that can name addresses of one image: an executable or library, a separate debug file, or breakpad text.
+//! A file that names addresses of one image: an executable or library, a separate debug file, or a
+//! breakpad file.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -32,42 +33,43 @@ use crate::{
     variables::{Extent, FunctionVariables, Part, Pointee, TypeId},
 };
 
-/// Where a file's lines come from, the better first.
+/// The source of a file's lines, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LineSource {
     /// The file itself.
     Own,
-    /// The object files that its debug map names.
+    /// The object files in its debug map.
     ObjectFiles,
     None,
 }
 
-/// How many symbols a file has from one source.
+/// The number of symbols from one source.
 pub type SourceCount = (SymbolSource, usize);
 
-/// An opened symbol file. Its tables are built when the first address is asked for.
+/// An open symbol file. Its tables are built on the first lookup.
 #[derive(Debug)]
 pub struct SymbolFile {
     path: PathBuf,
     kind: FileKind,
     arch: Arch,
     debug_id: Option<DebugId>,
-    /// Breakpad text: the format of the image that it is for, and the id of its `MODULE` line.
+    /// For breakpad files: the format of the image, and the id in the `MODULE` line.
     breakpad_id: Option<(FileKind, String)>,
     /// The file, or the slice of a fat file.
     bytes: Bytes,
-    /// Where in the file `bytes` begins.
+    /// Offset of `bytes` in the file.
     slice_offset: u64,
     has_dwarf: bool,
-    /// PE: what its own addresses have more than those of [`Self`], which count from the image's first byte.
+    /// PE only: the preferred base address. Addresses of [`Self`] are relative to the image's first
+    /// byte.
     image_base: u64,
     tables: OnceCell<Tables>,
     dwarf: OnceCell<Option<Dwarf>>,
     debug_map: OnceCell<Option<DebugMap>>,
     breakpad: OnceCell<Breakpad>,
-    /// The image of a shared cache that this is, by its address without a slide.
+    /// For an image in a shared cache: the cache, and the image's address without a slide.
     shared_cache: Option<(SharedCache, u64)>,
-    /// By where a symbol begins: a source name, and whether it is of that symbol's function.
+    /// By a symbol's start: a source name, and whether it belongs to that symbol's function.
     source_names: RefCell<HashMap<u64, (String, bool)>>,
     problems: RefCell<Vec<SymbolError>>,
 }
@@ -78,12 +80,16 @@ struct Tables {
 }
 
 impl SymbolFile {
-    /// Opens a file: one result for ELF, thin Mach-O and breakpad text, one for each 64-bit architecture of a fat Mach-O, one for
-    /// each library with a build id that an archive (an APK) holds without compression. `base.apk!/lib/arm64-v8a/libapp.so` is that
-    /// library of the archive.
+    /// Opens a symbol file.
+    ///
+    /// Returns one result for ELF, thin Mach-O and breakpad files, one for each 64-bit architecture
+    /// in a fat Mach-O file, and one for each library with a build id that an archive (an APK)
+    /// contains uncompressed. `base.apk!/lib/arm64-v8a/libapp.so` refers to that library in the
+    /// archive.
     ///
     /// # Errors
-    /// [`SymbolError`] where it can't be read, is of no known format, or its headers are broken.
+    /// [`SymbolError`] if the file can't be read, has an unknown format, or its headers are
+    /// malformed.
     pub fn open(path: &Path) -> Result<Vec<Self>, SymbolError> {
         match archive::split(path) {
             Some((archive, name)) if !path.exists() => {
@@ -105,10 +111,10 @@ impl SymbolFile {
         libraries.into_iter().map(open).collect()
     }
 
-    /// As [`Self::open`], from bytes that are in memory already; `path` is what errors and [`Self::path`] then say.
+    /// Like [`Self::open`], from bytes in memory; `path` is used for errors and [`Self::path`].
     ///
     /// # Errors
-    /// As [`Self::open`].
+    /// [`SymbolError`], as for [`Self::open`].
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Vec<Self>, SymbolError> {
         Self::of_bytes(path, Bytes::owned(bytes))
     }
@@ -147,7 +153,7 @@ impl SymbolFile {
         Err(SymbolError::UnknownFormat { path: path.into(), magic })
     }
 
-    /// The local symbols of an image in a dyld shared cache.
+    /// Returns the symbol file for an image's local symbols in a dyld shared cache.
     pub(crate) fn in_shared_cache(path: &Path, cache: SharedCache, image: u64, id: DebugId, arch: Arch) -> Self {
         let mut file = Self::with(path, FileKind::MachO, Bytes::owned(Vec::new()), 0);
         (file.debug_id, file.arch, file.shared_cache) = (Some(id), arch, Some((cache, image)));
@@ -198,28 +204,30 @@ impl SymbolFile {
         Ok(file)
     }
 
-    /// Where the file is.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its format.
+    /// Returns the file's format.
     pub fn kind(&self) -> FileKind {
         self.kind
     }
 
-    /// The processor it is for.
+    /// Returns the file's architecture.
     pub fn arch(&self) -> Arch {
         self.arch
     }
 
-    /// Its GNU build id or `LC_UUID`. Breakpad text has it as far as its `MODULE` and `INFO CODE_ID` lines say it.
+    /// Returns the file's GNU build id or `LC_UUID`; for breakpad files the one in their `MODULE`
+    /// or `INFO CODE_ID` line, if any.
     pub fn debug_id(&self) -> Option<&DebugId> {
         self.debug_id.as_ref()
     }
 
-    /// The svma of the image's first byte, by this file: of ELF the start of the lowest segment that is loaded, of Mach-O that of
-    /// `__TEXT`; 0 of PE and of breakpad text, whose addresses count from there.
+    /// Returns the svma of the image's first byte: for ELF the start of the lowest loaded segment,
+    /// for Mach-O that of `__TEXT`; 0 for PE and breakpad files, whose addresses are relative to
+    /// it.
     pub fn base_svma(&self) -> u64 {
         if let Some((_, image)) = &self.shared_cache {
             return *image;
@@ -230,12 +238,13 @@ impl SymbolFile {
             FileKind::Elf => object::File::parse(&*self.bytes)
                 .ok()
                 .and_then(|file| file.segments().map(|segment| segment.address()).min())
-                // A segment that doesn't begin with its page is loaded from the page's beginning on.
+                // A segment that doesn't start at a page boundary is loaded from the start of its
+                // page.
                 .map_or(0, |start| start & !0xfff),
         }
     }
 
-    /// The id that breakpad gives the image, as it stands in `MODULE` lines and in the folders of symbol servers.
+    /// Returns the image's breakpad id, as in `MODULE` lines and in symbol servers' folders.
     pub fn breakpad_debug_id(&self) -> Option<String> {
         match (&self.breakpad_id, &self.debug_id) {
             (Some((_, id)), _) => Some(id.clone()),
@@ -243,10 +252,11 @@ impl SymbolFile {
         }
     }
 
-    /// Whether it can name the image: it has the same id; or neither has one, and format and processor are the same.
+    /// Whether the file belongs to the image: their ids are the same, or neither has one and their
+    /// format and architecture are the same.
     pub fn is_of(&self, key: &ImageKey) -> bool {
         if let Some((kind, id)) = &self.breakpad_id {
-            // Its whole id where it says one, else breakpad's.
+            // Compare whole ids if the file has one, else breakpad's.
             let whole = self.debug_id.as_ref().map(|theirs| Some(theirs) == key.debug_id.as_ref());
             let breakpad = || key.debug_id.as_ref().is_some_and(|ours| ours.breakpad_of(key.kind) == *id);
             return *kind == key.kind && whole.unwrap_or_else(breakpad);
@@ -256,13 +266,13 @@ impl SymbolFile {
             && (key.debug_id.is_some() || self.arch == key.arch || key.arch == Arch::Other)
     }
 
-    /// Whether it has the DWARF that file, line and inlined calls come from (or, in breakpad text, line records), or a debug map of object
-    /// files of which some are there.
+    /// Whether the file has line information: DWARF, line records in a breakpad file, or a debug
+    /// map with at least one existing object file.
     pub fn has_lines(&self) -> bool {
         self.line_source() != LineSource::None
     }
 
-    /// Where its lines come from.
+    /// Returns the source of the file's lines.
     pub(crate) fn line_source(&self) -> LineSource {
         let has_lines = match self.kind {
             FileKind::Breakpad => self.breakpad().has_lines(),
@@ -275,29 +285,29 @@ impl SymbolFile {
         }
     }
 
-    /// From now on names come from symbol tables alone.
+    /// Disables debug information, so that names come from symbol tables only.
     pub(crate) fn leave_out_debug_info(&mut self) {
         self.has_dwarf = false;
         self.debug_map = OnceCell::from(None);
     }
 
-    /// How many symbols it has, by source; sources without any are left out.
+    /// Returns the number of symbols from each source that has any.
     pub fn sources(&self) -> Vec<SourceCount> {
         let counts: &BTreeMap<_, _> = self.tables().symbols.counts();
         counts.iter().map(|(&source, &count)| (source, count)).collect()
     }
 
-    /// Whether it can name anything at all.
+    /// Whether the file contains any names.
     pub fn can_name(&self) -> bool {
         self.has_lines() || !self.tables().symbols.is_empty()
     }
 
-    /// What was found broken in it so far; the rest of it is used all the same. Each call hands out what is new.
+    /// Returns the errors found since the last call; the intact parts of the file are used anyway.
     pub fn take_problems(&self) -> Vec<SymbolError> {
         self.problems.take()
     }
 
-    /// `.gnu_debuglink`: the name and the CRC-32 of the file that has the debug information of this one.
+    /// Returns the name and CRC-32 of the file's debug file from `.gnu_debuglink`.
     pub(crate) fn debug_link(&self) -> Option<(PathBuf, u32)> {
         if self.kind != FileKind::Elf {
             return None;
@@ -305,11 +315,11 @@ impl SymbolFile {
         let file = object::File::parse(&*self.bytes).ok()?;
         let (name, crc) = file.gnu_debuglink().ok()??;
         let name = std::str::from_utf8(name).ok()?;
-        // A name alone: a path in it would lead out of the folders that are searched.
+        // Accept only a bare name: a path could lead out of the search folders.
         (!name.is_empty() && !name.contains('/')).then(|| (name.into(), crc))
     }
 
-    /// The format and the breakpad id of the image that breakpad text is for.
+    /// Returns the image format and breakpad id of a breakpad file.
     pub(crate) fn breakpad_id(&self) -> Option<&(FileKind, String)> {
         self.breakpad_id.as_ref()
     }
@@ -322,12 +332,12 @@ impl SymbolFile {
         &self.bytes
     }
 
-    /// Some of its bytes; `None` where they are not in it.
+    /// Returns part of the file's bytes; `None` if the range is outside of it.
     pub(crate) fn slice(&self, offset: u64, size: u64) -> Option<Bytes> {
         self.bytes.slice(offset, size)
     }
 
-    /// Whether it is a file of its own, and not an image of a shared cache.
+    /// Whether this is a separate file rather than an image in a shared cache.
     pub(crate) fn is_file(&self) -> bool {
         self.shared_cache.is_none()
     }
@@ -372,7 +382,7 @@ impl SymbolFile {
                     pe::collect(builder, &file);
                 }
             }
-            // Text, which is not read within a budget.
+            // Breakpad files are not read within a budget.
             FileKind::Breakpad => {}
         }
         for problem in problems {
@@ -380,17 +390,17 @@ impl SymbolFile {
         }
     }
 
-    /// Whether it has DWARF of its own: what [`Self::variables`] and types need.
+    /// Whether the file itself has DWARF, which [`Self::variables`] and types require.
     pub fn has_debug_information(&self) -> bool {
         self.has_dwarf
     }
 
-    /// Whether it has DWARF of its own.
+    /// Whether the file itself has DWARF.
     pub(crate) fn has_dwarf(&self) -> bool {
         self.has_dwarf
     }
 
-    /// Whether its lines are in the object files that it was linked from.
+    /// Whether the file's lines are in the object files that it was linked from.
     pub(crate) fn has_object_files(&self) -> bool {
         self.kind == FileKind::MachO
             && !self.has_dwarf
@@ -398,7 +408,8 @@ impl SymbolFile {
             && DebugMap::is_usable(&self.path, &self.bytes)
     }
 
-    /// What the object files that it was linked from say of an address (svma), the innermost call first.
+    /// Returns the calls at an address (svma) from the object files that the image was linked from,
+    /// innermost first.
     pub(crate) fn frames_in_object_files(&self, svma: u64) -> Vec<DwarfFrame> {
         let Some(map) = self.debug_map() else { return Vec::new() };
         map.frames(svma).unwrap_or_else(|problem| {
@@ -407,7 +418,8 @@ impl SymbolFile {
         })
     }
 
-    /// The symbols at some addresses, by tables that are forgotten at once. `None` if there is too little memory for them.
+    /// Returns the symbols at some addresses, without keeping the tables. `None` if there is too
+    /// little memory for them.
     pub(crate) fn symbols_within(&self, addresses: &[u64], meter: &Meter) -> Option<Vec<Option<Symbol>>> {
         let mut builder = TableBuilder::within(meter.memory_left());
         self.collect(&mut builder);
@@ -423,7 +435,8 @@ impl SymbolFile {
         Some(found.collect())
     }
 
-    /// What its DWARF says of some addresses (sorted and distinct), by one pass over it that keeps nothing.
+    /// Returns the DWARF information at some addresses (sorted and distinct), with one pass that
+    /// keeps nothing.
     pub(crate) fn pass_within(&self, addresses: &[u64], meter: &Meter) -> Vec<dwarf_pass::Answer> {
         match object::File::parse(&*self.bytes) {
             Ok(file) if self.has_dwarf => {
@@ -462,7 +475,7 @@ impl SymbolFile {
             .as_ref()
     }
 
-    /// Of a Mach-O image without DWARF: where its object files have it.
+    /// Returns the debug map of a Mach-O image without DWARF.
     fn debug_map(&self) -> Option<&DebugMap> {
         if self.kind != FileKind::MachO || self.has_dwarf || self.shared_cache.is_some() {
             return None;
@@ -470,16 +483,16 @@ impl SymbolFile {
         self.debug_map.get_or_init(|| DebugMap::read(&self.path, &self.bytes)).as_ref()
     }
 
-    /// The linker's name of the symbol at an address, without the underscore that Mach-O puts before all names, and the
-    /// svma where the symbol begins. By symbol tables alone; DWARF isn't opened.
+    /// Returns the linker's name for the symbol at an address, without Mach-O's leading underscore,
+    /// and the symbol's start (svma). Uses symbol tables only, without opening DWARF.
     pub fn linker_symbol(&self, address: LookupAddress) -> Option<(&[u8], u64)> {
         self.linker_symbol_of(&self.tables().symbols, address.svma())
     }
 
     fn linker_symbol_of<'a>(&self, symbols: &'a SymbolTable, svma: u64) -> Option<(&'a [u8], u64)> {
         let found = symbols.find(svma)?;
-        // Others have no prefix, and none is stripped: comparing with an empty one took 100 ns (measured, glibc's `memcmp`, Zen 5),
-        // half of the lookup.
+        // Other formats have no prefix, and none is stripped: comparing with an empty one took 100
+        // ns (measured, glibc's `memcmp`, Zen 5), half of the lookup.
         let name = match self.kind {
             FileKind::MachO => found.name.strip_prefix(b"_").unwrap_or(found.name),
             FileKind::Elf | FileKind::Pe | FileKind::Breakpad => found.name,
@@ -487,13 +500,14 @@ impl SymbolFile {
         Some((name, found.start))
     }
 
-    /// [`Self::linker_symbol`] as text.
+    /// Returns [`Self::linker_symbol`] as a string.
     pub fn symbol(&self, address: LookupAddress) -> Option<(String, u64)> {
         let (name, start) = self.linker_symbol(address)?;
         Some((String::from_utf8_lossy(name).into_owned(), start))
     }
 
-    /// The variables of the function at an address (svma), by the file's own DWARF. Not of PE files.
+    /// Returns the variables of the function at an address (svma), from the file's own DWARF.
+    /// Always `None` for PE files.
     pub fn variables(&self, svma: u64) -> Option<FunctionVariables> {
         if self.kind == FileKind::Pe {
             return None;
@@ -501,23 +515,25 @@ impl SymbolFile {
         self.dwarf()?.variables(svma)
     }
 
-    /// What a pointer or a reference of that type leads to.
+    /// Returns the target of a pointer or reference type.
     pub fn pointee(&self, of: TypeId) -> Option<Pointee> {
         self.dwarf()?.types(|reader| reader.pointee(of))
     }
 
-    /// What lies at an offset of a value of that type, if one thing alone has the `width` bytes there.
+    /// Returns the part at an offset in a value of the type, if a single part contains all `width`
+    /// bytes there.
     pub fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
         self.dwarf()?.types(|reader| reader.part(of, offset, width))
     }
 
-    /// Bytes of a value of that type.
+    /// Returns the size of the type's values, in bytes.
     pub fn size_of(&self, of: TypeId) -> Option<u64> {
         self.dwarf()?.types(|reader| reader.size(of))
     }
 
-    /// Where the function at an address (svma) begins and ends, by an ELF file's unwind table (`PT_GNU_EH_FRAME`), else by its DWARF. A part
-    /// that the compiler put elsewhere is a function of its own by the table.
+    /// Returns the range of the function at an address (svma), from an ELF file's unwind table
+    /// (`PT_GNU_EH_FRAME`), else from its DWARF. In the table, a part that the compiler placed
+    /// elsewhere is a separate function.
     pub fn function_extent(&self, svma: u64) -> Option<Extent> {
         self.extent_by_unwind_table(svma).or_else(|| {
             let has = |(start, end): &Extent| (*start..*end).contains(&svma);
@@ -536,14 +552,16 @@ impl SymbolFile {
         };
         let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
         let ((table_at, table), (frames_at, frames)) = (section(".eh_frame_hdr")?, section(".eh_frame")?);
-        // The encoding of the table's length. gimli (0.34) multiplies a length of 64 bits without a check; linkers write 32.
+        // The encoding of the table's length. gimli (0.34) multiplies a 64-bit length without a
+        // check; linkers write 32 bits.
         if table.get(2) != Some(&gimli::DW_EH_PE_udata4.0) {
             return None;
         }
         let bases = BaseAddresses::default().set_eh_frame_hdr(table_at).set_eh_frame(frames_at);
         let table = EhFrameHdr::new(table, endian).parse(&bases, 8).ok()?;
         let frames = EhFrame::new(frames, endian);
-        // Step by step, since gimli's own `fde_for_address` subtracts without a check where the table leads before the frames.
+        // Step by step, because gimli's own `fde_for_address` subtracts without a check where the
+        // table points before the frames.
         let found = table.table()?.lookup(svma, &bases).ok()?.direct().ok()?;
         let offset =
             found.checked_sub(table.eh_frame_ptr().direct().ok()?).and_then(|offset| usize::try_from(offset).ok())?;
@@ -554,8 +572,9 @@ impl SymbolFile {
         Some((entry.initial_address(), entry.initial_address().checked_add(entry.len())?))
     }
 
-    /// Looks many addresses up at once, which takes a part of the time and memory that [`Self::calls`] takes for one after another; `calls`
-    /// then knows them. Each call reads the units of its new addresses: it is best called once, with all that will be asked for.
+    /// Looks up many addresses at once, for later calls of [`Self::calls`]. This takes a fraction
+    /// of the time and memory of single lookups. Each call reads the units of its new addresses, so
+    /// it is best called once with all addresses.
     pub fn look_up(&self, addresses: &[LookupAddress]) {
         if let Some(dwarf) = self.dwarf() {
             let svmas: Vec<u64> =
@@ -564,7 +583,8 @@ impl SymbolFile {
         }
     }
 
-    /// The calls at an address, the innermost first, names still mangled; empty where the file has no name for it.
+    /// Returns the calls at an address, innermost first, with mangled names; empty if the file
+    /// doesn't name the address.
     pub fn calls(&self, address: LookupAddress) -> Vec<Call> {
         let symbol = self.symbol(address);
         let mut frames: Vec<Call> = Vec::new();

@@ -1,4 +1,5 @@
-//! Which files belong to an image: its own path, the system's debug folders, debug links, and the user's folders.
+//! Finds an image's symbol files: at its own path, in the system's debug folders, by debug links,
+//! and in the user's folders.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,25 +13,26 @@ use crate::{
     shared_cache::SharedCache, symbol_file::SymbolFile,
 };
 
-/// Where symbol files are looked for.
+/// Search locations for symbol files.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folders (searched with all below them) and single files that the user names: dSYM bundles, ELF debug files,
-    /// breakpad `.sym` files, unstripped executables. Whatever has the image's id is used.
+    /// Folders (searched recursively) and files given by the user: dSYM bundles, ELF debug files,
+    /// breakpad `.sym` files, unstripped executables. All files with the image's id are used.
     pub search: Vec<PathBuf>,
-    /// Roots with the system's separate debug files: `<root>/.build-id/ab/cdef….debug`, and `<root>/<folder>/<name>` for
-    /// debug links.
+    /// Roots with the system's separate debug files: `<root>/.build-id/ab/cdef….debug`, and
+    /// `<root>/<folder>/<name>` for debug links.
     pub debug_roots: Vec<PathBuf>,
-    /// Whether the image's own path is tried: right on the machine where the process ran.
+    /// Whether to try the image's own path, which is correct on the machine where the process ran.
     pub image_paths: bool,
-    /// A file that remembers what [`Self::search`] holds, so that the next call reads only what changed. `None`: nothing is
-    /// remembered.
+    /// A file that caches the contents of [`Self::search`], so that the next call only reads what
+    /// changed. `None` disables the cache.
     pub index_cache: Option<PathBuf>,
-    /// Servers that are asked for the debug file of an ELF image that is not found with lines otherwise. `None`: no server is asked.
+    /// Servers for debug files of ELF images for which no lines are found otherwise. `None`
+    /// disables them.
     #[cfg(feature = "debuginfod")]
     pub debuginfod: Option<crate::Debuginfod>,
-    /// Whether debug information is read, from which files, lines and inlined calls come. Without it symbol tables name functions, which
-    /// takes a tenth of the time.
+    /// Whether to read debug information, which contains files, lines and inlined calls. Without
+    /// it, functions are named from symbol tables, which takes a tenth of the time.
     pub debug_info: bool,
 }
 
@@ -51,23 +53,24 @@ impl Default for Options {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) files: Vec<SymbolFile>,
-    /// The file at the image's path, and its ids, where they are not the image's.
+    /// The file at the image's path and its ids, if they differ from the image's.
     pub(crate) mismatched: Option<(PathBuf, Vec<DebugId>)>,
-    /// The image has no id and was taken by its path.
+    /// Whether the image has no id and was found by its path.
     pub(crate) unverified: bool,
     pub(crate) problems: Vec<SymbolError>,
 }
 
-/// [`SearchIndex::build`].
+/// The type of [`SearchIndex::build`].
 type BuildIndex = fn(&[PathBuf], Option<&Path>, &mut dyn FnMut(&Path)) -> SearchIndex;
 
-/// Looks for symbol files. The user's folders are walked once, when the first image is asked for.
+/// Searches for symbol files. The user's folders are indexed once, when the first image is looked
+/// up.
 #[derive(Debug)]
 pub(crate) struct Locator {
     options: Options,
     build: BuildIndex,
     index: Option<SearchIndex>,
-    /// Files that are taken for images, by the images' paths.
+    /// Files to use for images, by the images' paths.
     taken: HashMap<PathBuf, PathBuf>,
 }
 
@@ -76,7 +79,7 @@ impl Locator {
         Self { options, build: SearchIndex::build, index: None, taken: HashMap::new() }
     }
 
-    /// Without folders to walk.
+    /// Creates a locator that doesn't search folders.
     pub(crate) fn beside_images(options: Options) -> Self {
         Self { options, build: |_, _, _| SearchIndex::default(), index: None, taken: HashMap::new() }
     }
@@ -120,7 +123,7 @@ impl Locator {
         found
     }
 
-    /// What a debuginfod server has of an image that is not found with lines on this machine.
+    /// Takes the debug file from a debuginfod server if no lines were found on this machine.
     #[cfg(feature = "debuginfod")]
     fn take_from_server(&self, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
         let (Some(servers), Some(id)) = (&self.options.debuginfod, &key.debug_id) else { return };
@@ -134,7 +137,7 @@ impl Locator {
         }
     }
 
-    /// The file at the image's own path, if it is still that image.
+    /// Takes the file at the image's own path, if it is still the same image.
     fn take_image(&self, key: &ImageKey, found: &mut Found, seen: &mut HashSet<PathBuf>) {
         let taken = self.taken.get(&key.path);
         let path = taken.cloned().unwrap_or_else(|| on_disk(&key.path));
@@ -158,7 +161,8 @@ impl Locator {
         found.files.push(image);
     }
 
-    /// Where the file of a `.gnu_debuglink` may be, by GDB's manual, "Debugging Information in Separate Files".
+    /// Returns the possible paths of a `.gnu_debuglink` file (GDB's manual, "Debugging Information
+    /// in Separate Files").
     fn debug_link_places(&self, image: &SymbolFile) -> Vec<PathBuf> {
         let (Some((name, _)), Some(folder)) = (image.debug_link(), image.path().parent()) else { return Vec::new() };
         let mut places = vec![folder.join(&name), folder.join(".debug").join(&name)];
@@ -168,7 +172,7 @@ impl Locator {
         places
     }
 
-    /// All places where a file with the id may be, besides the image's own path.
+    /// Returns all places where a file with the id may be, except the image's own path.
     fn places_of(&mut self, key: &ImageKey, id: &DebugId) -> Vec<PathBuf> {
         let mut places = Vec::new();
         let hex = id.to_string();
@@ -195,17 +199,19 @@ impl Locator {
         self.index_with(&mut |_| {})
     }
 
-    /// The index, which is built now if it isn't yet; `reading` is given each file that is opened for it.
+    /// Returns the index, building it if necessary; `reading` is called with each file that is
+    /// opened for it.
     pub(crate) fn index_with(&mut self, reading: &mut dyn FnMut(&Path)) -> &SearchIndex {
         let Options { search, index_cache, .. } = &self.options;
         self.index.get_or_insert_with(|| (self.build)(search, index_cache.as_deref(), reading))
     }
 }
 
-/// What reports have in the place of a path for the code that the kernel gives each process.
+/// The name in reports for the code that the kernel maps into each process.
 const VDSO: &str = "[vdso]";
 
-/// This process's vdso, which is in no file; `None` where there is none. As long as the kernel is the same, so is the vdso.
+/// Returns this process's vdso, which is not in a file; `None` if there is none. The vdso is the
+/// same as long as the kernel is.
 fn own_vdso() -> Option<Vec<SymbolFile>> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
     let line = maps.split(|byte| *byte == b'\n').find(|line| line.ends_with(VDSO.as_bytes()))?;
@@ -219,7 +225,8 @@ fn own_vdso() -> Option<Vec<SymbolFile>> {
     SymbolFile::from_bytes(Path::new(VDSO), bytes).ok()
 }
 
-/// The path as the disk has it. Reports are text: what is not UTF-8 of a name is U+FFFD there, so that the name is looked for in its folder.
+/// Returns the path on disk. In reports, bytes of a name that are not UTF-8 are replaced by U+FFFD,
+/// so such a name is searched for in its folder.
 pub(crate) fn on_disk(path: &Path) -> PathBuf {
     let mut found = PathBuf::new();
     for component in path {
@@ -231,7 +238,7 @@ pub(crate) fn on_disk(path: &Path) -> PathBuf {
     found
 }
 
-/// A debug link's file is right if it has the image's id or, where either has none, the CRC of the link.
+/// Takes a debug link's file if it has the image's id or, if either has none, the link's CRC.
 fn take_linked(path: &Path, image: &SymbolFile, found: &mut Found, seen: &mut HashSet<PathBuf>) {
     if path == image.path() || !path.is_file() || !seen.insert(path.to_owned()) {
         return;
@@ -246,7 +253,8 @@ fn take_linked(path: &Path, image: &SymbolFile, found: &mut Found, seen: &mut Ha
     }
 }
 
-/// `App.app/Contents/MacOS/App` → `App.app.dSYM/…` and `App.dSYM/…`, beside the executable and beside its bundle.
+/// Returns `App.app.dSYM/…` and `App.dSYM/…` for `App.app/Contents/MacOS/App`, beside the
+/// executable and beside its bundle.
 fn dsym_beside(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };
     let inside = Path::new("Contents/Resources/DWARF").join(name);

@@ -1,6 +1,8 @@
-//! Debug files from debuginfod servers, for images of a distribution: by build id, kept in the folder that elfutils and GDB use.
+//! Debug files from debuginfod servers, for a distribution's images: found by build id, cached in
+//! the folder that elfutils and GDB use.
 //!
-//! Sources: `debuginfod(8)`, "Webapi"; `debuginfod_find_debuginfo(3)`, "Environment variables" and "Cache".
+//! Sources: `debuginfod(8)`, "Webapi"; `debuginfod_find_debuginfo(3)`, "Environment variables" and
+//! "Cache".
 
 use std::{
     cell::RefCell,
@@ -13,42 +15,43 @@ use std::{
 
 use crate::{debug_id::DebugId, error::SymbolError};
 
-/// How long an answer that a server has no file is believed: elfutils' `cache_miss_s`.
+/// Lifetime of a cached answer that servers have no file: elfutils' `cache_miss_s`.
 const MISS_TIME: Duration = Duration::from_mins(10);
-/// How long a server may take until it answers, if `DEBUGINFOD_TIMEOUT` says nothing.
+/// Timeout for a server's answer, unless `DEBUGINFOD_TIMEOUT` is set.
 const TIMEOUT: Duration = Duration::from_secs(90);
-/// How long one file may take: a server that stops sending does not keep the command for ever.
+/// Timeout for one file, so that a server that stops sending can't block the command for ever.
 const TRANSFER_TIME: Duration = Duration::from_mins(30);
-/// The most that is taken of one file. Chromium's debug information has 3 GB.
+/// Maximum size of a file, in bytes. Chromium's debug information has 3 GB.
 const MAX_BYTES: u64 = 16 << 30;
 
-/// Servers, and where their files are kept.
+/// Debuginfod servers and the cache for their files.
 #[derive(Clone, Debug)]
 pub struct Debuginfod {
-    /// Each is asked in this order, as `URL/buildid/BUILDID/debuginfo`.
+    /// The servers in order of preference; requests are `URL/buildid/BUILDID/debuginfo`.
     pub urls: Vec<String>,
-    /// The cache: `CACHE/BUILDID/debuginfo`.
+    /// The cache folder: `CACHE/BUILDID/debuginfo`.
     pub cache: PathBuf,
-    /// Until a server begins to answer.
+    /// Timeout until a server starts to answer.
     pub timeout: Duration,
-    /// Servers that could not be reached: they are not asked again.
+    /// Servers that could not be reached and are not contacted again.
     unreachable: RefCell<BTreeSet<String>>,
 }
 
 impl Debuginfod {
-    /// These servers and this cache.
+    /// Creates a configuration with these servers and this cache.
     pub fn new(urls: Vec<String>, cache: PathBuf) -> Self {
         Self { urls, cache, timeout: TIMEOUT, unreachable: RefCell::default() }
     }
 
-    /// By `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT` (seconds), as elfutils reads them; `None` if no server is
-    /// named, or there is no folder for a cache.
+    /// Returns the configuration in `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and
+    /// `DEBUGINFOD_TIMEOUT` (seconds), interpreted as in elfutils; `None` if no server is set or
+    /// there is no cache folder.
     pub fn from_environment() -> Option<Self> {
         let urls: Vec<String> = std::env::var("DEBUGINFOD_URLS").ok()?.split_whitespace().map(str::to_owned).collect();
         let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         let in_home = |below: &str| absolute("HOME").map(|home| home.join(below));
         let cache = absolute("DEBUGINFOD_CACHE_PATH")
-            // Where elfutils kept it once, if it is still there.
+            // The former cache folder of elfutils, if it still exists.
             .or_else(|| in_home(".debuginfod_client_cache").filter(|old| old.is_dir()))
             .or_else(|| absolute("XDG_CACHE_HOME").map(|caches| caches.join("debuginfod_client")))
             .or_else(|| in_home(".cache/debuginfod_client"))?;
@@ -58,10 +61,12 @@ impl Debuginfod {
         (!found.urls.is_empty()).then_some(found)
     }
 
-    /// The debug file of a build id, from the cache or a server; `None` if no server has it.
+    /// Returns the debug file for a build id, from the cache or a server; `None` if no server has
+    /// it.
     ///
     /// # Errors
-    /// If the last server that was asked could not be reached, or what it sent could not be written.
+    /// [`SymbolError`] if the last server that was asked could not be reached, or if the file could
+    /// not be written.
     pub(crate) fn debug_file(&self, id: &DebugId) -> Result<Option<PathBuf>, SymbolError> {
         let folder = self.cache.join(id.to_string());
         let path = folder.join("debuginfo");
@@ -69,7 +74,7 @@ impl Debuginfod {
             if metadata.len() > 0 {
                 return Ok(Some(path));
             }
-            // An empty file says that no server had it.
+            // An empty file records that no server had it.
             let age = metadata.modified().ok().and_then(|modified| modified.elapsed().ok());
             if age.is_some_and(|age| age < MISS_TIME) {
                 return Ok(None);
@@ -100,7 +105,8 @@ impl Debuginfod {
         outcome
     }
 
-    /// Writes what is at the address to a file; `false` if the server has no such file. The file is complete or not there.
+    /// Downloads a URL to a file; `false` if the server has no such file. The file is written
+    /// completely or not at all.
     fn fetch(&self, address: &str, path: &Path) -> io::Result<bool> {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)

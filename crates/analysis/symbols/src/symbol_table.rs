@@ -1,30 +1,32 @@
-//! Nearest-symbol lookup: all that a file says about where functions begin and end, made into disjoint ranges once.
+//! Nearest-symbol lookup: merges all function boundaries in a file into disjoint ranges.
 
 use std::{cell::Cell, cmp::Reverse, collections::BTreeMap};
 
 use crate::mapped_file::Bytes;
 
-/// Where a symbol was found, in rising order of trust for symbols that begin at the same address.
+/// The source of a symbol, in increasing order of preference for symbols at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum SymbolSource {
-    /// Mach-O `LC_FUNCTION_STARTS`: a function begins here, and nothing says its name.
+    /// Mach-O `LC_FUNCTION_STARTS`: the start of a function without a name.
     FunctionStarts,
-    /// A stub of the procedure linkage table, named after the symbol that its slot is bound to (`memcpy@plt`).
+    /// A stub in the procedure linkage table, named after the symbol that its slot is bound to
+    /// (`memcpy@plt`).
     Plt,
-    /// The Mach-O export trie, or the exports of a PE file.
+    /// The Mach-O export trie, or a PE file's exports.
     ExportTrie,
     /// Mach-O Objective-C metadata: a method's implementation (`-[Class selector]`).
     ObjcMetadata,
-    /// ELF `.gnu_debugdata`: the `.symtab` of functions that Fedora and Android keep in stripped files.
+    /// ELF `.gnu_debugdata`: the functions' `.symtab` that Fedora and Android keep in stripped
+    /// files.
     MiniDebugInfo,
     /// ELF `.dynsym`.
     Dynsym,
     /// ELF `.symtab`, or a Mach-O `LC_SYMTAB`.
     Symtab,
-    /// A `PUBLIC` or `FUNC` record of a breakpad `.sym` file.
+    /// A `PUBLIC` or `FUNC` record in a breakpad `.sym` file.
     Breakpad,
-    /// The local symbols that a dyld shared cache keeps for its images.
+    /// The local symbols that a dyld shared cache contains for its images.
     SharedCacheLocals,
 }
 
@@ -44,7 +46,7 @@ impl std::fmt::Display for SymbolSource {
     }
 }
 
-/// How binding and type of a symbol speak for its name, where several symbols begin at one address.
+/// The preference of a symbol by its binding and type, where several symbols start at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
     /// A label without a type, or data.
@@ -54,42 +56,44 @@ pub(crate) enum Standing {
     Global,
 }
 
-/// A name's place: in one of the table's pools, at an offset, up to the next NUL or the pool's end.
+/// A reference to a name: an offset in one of the table's pools; the name ends at the next NUL or
+/// the pool's end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameRef {
     pool: u16,
     offset: u32,
 }
 
-/// The pool of names that were made by us; real pools count from 1.
+/// The pool of names created here; the file's pools are numbered from 1.
 const MADE: u16 = 0;
-/// The "pool" of what has no name: the highest number that fits beside [`BEGINS_HERE`].
+/// The "pool" of symbols without a name: the highest number that fits beside [`BEGINS_HERE`].
 const UNNAMED: u16 = (1 << 15) - 1;
 
-/// One thing that begins at an address, as a file states it. Kept small: there are hundreds of thousands to sort.
+/// A symbol or boundary as given in a file. Kept small: hundreds of thousands of them are sorted.
 #[derive(Clone, Copy, Debug)]
 struct Stated {
     start: u64,
-    /// 0: the file doesn't say; the symbol reaches to the next one. No function has 4 GiB.
+    /// 0 if the file contains no size; the symbol then extends to the next one. Functions are
+    /// smaller than 4 GiB.
     size: u32,
     name_offset: u32,
     name_pool: u16,
-    /// What decides between those that begin at one address, the highest wins: named before unnamed, one with a size
-    /// before one without, then source, then standing.
+    /// Preference among symbols at the same address; the highest wins. Compares, in this order:
+    /// named or not, with or without a size, source, standing.
     worth: u16,
 }
 
 const _: () = assert!(size_of::<Stated>() <= 24);
 
-/// Collects what the parts of a file say; [`TableBuilder::build`] then settles it.
+/// Collects the symbols from all parts of a file; [`TableBuilder::build`] resolves overlaps.
 #[derive(Debug)]
 pub(crate) struct TableBuilder {
     pools: Vec<Bytes>,
-    /// Names that stand in no file: of PLT stubs and Objective-C methods.
+    /// Names that are not in the file: those of PLT stubs and Objective-C methods.
     made: Vec<u8>,
     stated: Vec<Stated>,
     counts: BTreeMap<SymbolSource, usize>,
-    /// How many bytes building may take, the table itself included.
+    /// Maximum number of bytes for building the table, including the table itself.
     limit: usize,
     overflowed: bool,
 }
@@ -100,36 +104,37 @@ impl Default for TableBuilder {
     }
 }
 
-/// What a symbol takes while the table is built: as it was stated, and as the range that is made of it (of which an eighth more may be
-/// made, with the symbols that go on behind others).
+/// Bytes needed for one symbol during building: as collected, and as the resulting range (plus an
+/// eighth more, for symbols that continue after nested ones).
 const SYMBOL_SIZE: usize = size_of::<Stated>() + 2 * size_of::<Range>();
 
 impl TableBuilder {
-    /// A builder that takes at most so many bytes.
+    /// Creates a builder that uses at most `limit` bytes.
     pub(crate) fn within(limit: usize) -> Self {
         let (pools, made, stated, counts) = Default::default();
         Self { pools, made, stated, counts, limit, overflowed: false }
     }
 
-    /// How many bytes it may still take.
+    /// Returns how many more bytes the builder may use.
     pub(crate) fn left(&self) -> usize {
         let held: usize = self.pools.iter().map(Bytes::owned_size).sum();
         let stated = self.stated.capacity().saturating_mul(SYMBOL_SIZE);
         self.limit.saturating_sub(held).saturating_sub(self.made.capacity()).saturating_sub(stated)
     }
 
-    /// Says that something was left out, since there was too little room for it.
+    /// Records that something was left out because the limit was reached.
     pub(crate) fn overflow(&mut self) {
         self.overflowed = true;
     }
 
-    /// Whether there was too little room for what the file says.
+    /// Whether something was left out because the limit was reached.
     pub(crate) fn overflowed(&self) -> bool {
         self.overflowed
     }
 
     fn push(&mut self, stated: Stated) {
-        // As much again is taken when there is no room left, and the old room is copied from.
+        // A full vector doubles its size, and during copying both the old and the new memory are in
+        // use.
         let full = self.stated.len() == self.stated.capacity();
         if full && self.limit != usize::MAX && self.left() < (self.stated.capacity() + 64).saturating_mul(SYMBOL_SIZE) {
             self.overflowed = true;
@@ -138,19 +143,21 @@ impl TableBuilder {
         self.stated.push(stated);
     }
 
-    /// Adds a string table that symbols then refer to. `None` where there are 32,000 already.
+    /// Adds a string table for symbols to refer to. Returns `None` if there are already about
+    /// 32,000.
     pub(crate) fn pool(&mut self, bytes: Bytes) -> Option<u16> {
         let number = u16::try_from(self.pools.len() + 1).ok().filter(|&number| number < UNNAMED)?;
         self.pools.push(bytes);
         Some(number)
     }
 
-    /// A name at an offset of a pool. Both formats' string offsets have 32 bits.
+    /// Returns a reference to a name at an offset in a pool. String offsets have 32 bits in both
+    /// formats.
     pub(crate) fn name_at(pool: u16, offset: u32) -> NameRef {
         NameRef { pool, offset }
     }
 
-    /// Keeps a name that stands in no file. `None` where there are 4 GiB of them already.
+    /// Stores a name that is not in the file. Returns `None` if 4 GiB of them are stored already.
     pub(crate) fn make_name(&mut self, name: &[u8]) -> Option<NameRef> {
         let offset = u32::try_from(self.made.len()).ok()?;
         if self.made.capacity() - self.made.len() <= name.len()
@@ -181,19 +188,20 @@ impl TableBuilder {
         self.push(Stated { start, size, name_offset: name.offset, name_pool: name.pool, worth });
     }
 
-    /// Says how many symbols a source had.
+    /// Adds to the number of symbols from a source.
     pub(crate) fn count(&mut self, source: SymbolSource, symbols: usize) {
         if symbols > 0 {
             *self.counts.entry(source).or_default() += symbols;
         }
     }
 
-    /// How many symbols were added so far, boundaries included.
+    /// Returns how many symbols were added so far, including boundaries.
     pub(crate) fn added(&self) -> usize {
         self.stated.len()
     }
 
-    /// Here something begins (or a section ends) whose name isn't known: symbols without a size end before it.
+    /// Adds the start of something unnamed, or the end of a section: symbols without a size end
+    /// before it.
     pub(crate) fn boundary(&mut self, at: u64) {
         self.push(Stated { start: at, size: 0, name_offset: 0, name_pool: UNNAMED, worth: 0 });
     }
@@ -209,7 +217,8 @@ impl TableBuilder {
             name_offset: stated.name_offset,
             name_pool: stated.name_pool,
         };
-        // The sized symbols that are open at the current address, the innermost (which began last) on top.
+        // The sized symbols that contain the current address, the innermost (which started last) on
+        // top.
         let mut open: Vec<(u64, Symbol)> = Vec::new();
         for stated in &self.stated {
             close_until(stated.start, &mut open, &mut ranges);
@@ -229,7 +238,8 @@ impl TableBuilder {
     }
 }
 
-/// Ends the sized symbols that end at or before an address, and says who goes on behind them.
+/// Removes the sized symbols that end at or before an address, and adds the ranges in which the
+/// enclosing symbols continue.
 fn close_until(address: u64, open: &mut Vec<(u64, Symbol)>, ranges: &mut Ranges) {
     while let Some(&(end, _)) = open.last()
         && end <= address
@@ -241,7 +251,7 @@ fn close_until(address: u64, open: &mut Vec<(u64, Symbol)>, ranges: &mut Ranges)
     }
 }
 
-/// What a range of addresses belongs to.
+/// The symbol of a range of addresses.
 #[derive(Clone, Copy, Debug)]
 struct Symbol {
     start: u64,
@@ -251,25 +261,26 @@ struct Symbol {
 
 const NOTHING: Symbol = Symbol { start: 0, name_offset: 0, name_pool: UNNAMED };
 
-/// A range up to the start of the next. What a lookup needs is side by side: each place in memory that it has to wait for
-/// costs more than the search.
+/// A range that extends to the start of the next one. All data for a lookup is adjacent: each cache
+/// miss costs more than the search.
 #[derive(Clone, Debug)]
 struct Range {
     start: u64,
-    /// Of the symbol that begins here too; else the number of another symbol ([`Ranges::others`]).
+    /// The name offset of a symbol that starts with this range; otherwise the index of another
+    /// symbol ([`Ranges::others`]).
     name_offset_or_number: u32,
-    /// [`BEGINS_HERE`], and the pool's number.
+    /// [`BEGINS_HERE`] and the pool's number.
     place: u16,
-    /// Of the name, once it was asked for: to find a name's end it is read, and then it is read by whoever asked. Those that are
-    /// longer, or were not asked for yet, have [`UNKNOWN`].
+    /// The name's length, cached on first use, because finding a name's end reads all of it.
+    /// [`UNKNOWN`] for longer names and for those not used yet.
     name_length: Cell<u16>,
 }
 
 const _: () = assert!(size_of::<Range>() == 16);
 
-/// The bit of [`Range::place`] that says that the range's symbol begins where the range does.
+/// The bit of [`Range::place`] that is set if the range's symbol starts with the range.
 const BEGINS_HERE: u16 = 1 << 15;
-/// A name's length that is not known.
+/// An unknown name length.
 const UNKNOWN: u16 = u16::MAX;
 
 impl Range {
@@ -287,22 +298,22 @@ impl Range {
     }
 }
 
-/// Disjoint ranges of addresses, and the innermost symbol of each.
+/// Disjoint ranges of addresses with their innermost symbols.
 #[derive(Debug, Default)]
 struct Ranges {
     ranges: Vec<Range>,
-    /// Symbols of ranges that begin elsewhere: in the middle of the symbol, behind another that was within it.
+    /// Symbols of ranges that start inside the symbol, after another symbol nested in it.
     others: Vec<Symbol>,
 }
 
 impl Ranges {
-    /// Adds a range behind the others; one that begins where the last one does takes its place.
+    /// Appends a range; it replaces the last one if both start at the same address.
     fn push(&mut self, start: u64, symbol: Symbol) {
         if self.ranges.last().is_some_and(|last| last.start == start) {
             self.ranges.pop();
         }
         let unnamed = symbol.name_pool == UNNAMED;
-        // More than four thousand millions of others are left without a name.
+        // Symbols beyond 2^32 others are left without a name.
         let other = u32::try_from(self.others.len()).ok().filter(|_| !unnamed && symbol.start != start);
         let begins_here = unnamed || symbol.start == start;
         let name_pool = if begins_here || other.is_some() { symbol.name_pool } else { UNNAMED };
@@ -322,26 +333,29 @@ impl Ranges {
     }
 }
 
-/// Entries of a level for which the next one has one: as many as a cache line has of the 4 bytes that each takes. A binary search
-/// over hundreds of thousands of starts waits for memory at almost every step, one after another.
+/// Number of entries in a level for each entry in the next higher one: the number of 4-byte entries
+/// in a cache line. A plain binary search over hundreds of thousands of addresses misses the cache
+/// at almost every step.
 const FANOUT: usize = 16;
 
-/// Which sixteen ranges an address falls into: a tree of the ranges' starts, each level the every sixteenth of the one below, in
-/// as few cache lines as there are levels. (Four for a million ranges; all but the lowest stay in the fastest cache.)
+/// A search tree over the ranges' starts that finds an address's block of sixteen ranges. Each
+/// level contains every sixteenth entry of the level below, so a lookup touches one cache line per
+/// level. (There are four levels for a million ranges; all but the lowest stay in the L1 cache.)
 #[derive(Debug, Default)]
 struct Summary {
-    /// The first range's start, which the entries are less by.
+    /// The first range's start, which is subtracted from all entries.
     base: u64,
-    /// The highest first. The lowest has the start of every sixteenth range.
+    /// From the highest to the lowest level. The lowest contains the start of every sixteenth
+    /// range.
     levels: Vec<Vec<u32>>,
 }
 
 impl Summary {
-    /// `None` for ranges that begin more than 4 GiB apart, as no program's do.
+    /// Builds the tree; `None` if the ranges span more than 4 GiB, which no real program does.
     fn of(ranges: &[Range]) -> Option<Self> {
         let base = ranges.first()?.start;
         u32::try_from(ranges.last()?.start - base).ok()?;
-        // Those between the two fit as well.
+        // The starts between these two fit as well.
         let mut level: Vec<u32> = ranges.iter().step_by(FANOUT).map(|range| (range.start - base) as u32).collect();
         let mut levels = Vec::new();
         while level.len() > 1 {
@@ -352,14 +366,15 @@ impl Summary {
         Some(Summary { base, levels })
     }
 
-    /// The first of the sixteen ranges among which the last one that begins at or before an address is.
+    /// Returns the index of the first range in the block of sixteen that contains the last range
+    /// starting at or before the address.
     fn block(&self, address: u64) -> usize {
         let key = u32::try_from(address.saturating_sub(self.base)).unwrap_or(u32::MAX);
         let mut at = 0;
         for level in &self.levels {
             let begin = at * FANOUT;
             let entries = level.get(begin..).unwrap_or_default();
-            // All are compared, which is quicker than to find out which of them have to be.
+            // Comparing all entries is faster than deciding which ones to compare.
             let before = match entries.first_chunk::<FANOUT>() {
                 Some(entries) => entries.iter().map(|&entry| u32::from(entry <= key)).sum::<u32>() as usize,
                 None => entries.iter().filter(|&&entry| entry <= key).count(),
@@ -370,23 +385,23 @@ impl Summary {
     }
 }
 
-/// Sorted, disjoint ranges.
+/// A table of sorted, disjoint ranges.
 #[derive(Debug)]
 pub(crate) struct SymbolTable {
     pools: Vec<Bytes>,
     ranges: Ranges,
-    /// `None` if there are no ranges, or they are too far apart.
+    /// `None` if there are no ranges, or they span too much.
     summary: Option<Summary>,
     counts: BTreeMap<SymbolSource, usize>,
     named: bool,
 }
 
-/// A symbol that contains the address that was asked for.
+/// The symbol that contains an address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
-    /// svma
+    /// The symbol's start (svma).
     pub(crate) start: u64,
-    /// As the file has it.
+    /// The name as in the file.
     pub(crate) name: &'a [u8],
 }
 
@@ -397,7 +412,7 @@ impl SymbolTable {
             None => (ranges, ranges.partition_point(|range| range.start <= svma)),
             Some(summary) => {
                 let ranges = ranges.get(summary.block(svma)..)?;
-                // Side by side, so that the four cache lines are waited for at once.
+                // Read all, so that the four cache lines are loaded in parallel.
                 let before = match ranges.first_chunk::<FANOUT>() {
                     Some(ranges) => ranges.iter().map(|range| usize::from(range.start <= svma)).sum(),
                     None => ranges.iter().filter(|range| range.start <= svma).count(),
@@ -407,13 +422,13 @@ impl SymbolTable {
         };
         let range = ranges.get(before.checked_sub(1)?)?;
         let symbol = self.ranges.symbol(range)?;
-        // The pool of what has no name is out of range.
+        // The pool number of unnamed symbols is out of range.
         let pool: &[u8] = self.pools.get(usize::from(symbol.name_pool))?;
         let name = pool.get(symbol.name_offset as usize..)?;
         let length = match range.name_length.get() {
             UNKNOWN => {
                 let length = memchr::memchr(0, name).unwrap_or(name.len());
-                // One that is as long as `UNKNOWN` says, or longer, stays unknown.
+                // The length `UNKNOWN` and greater ones are not cached.
                 range.name_length.set(u16::try_from(length).unwrap_or(UNKNOWN));
                 length
             }
@@ -422,7 +437,7 @@ impl SymbolTable {
         Some(Found { start: symbol.start, name: name.get(..length)? })
     }
 
-    /// How many symbols each source stated, before those of one address were settled.
+    /// Returns how many symbols came from each source, before duplicates were resolved.
     pub(crate) fn counts(&self) -> &BTreeMap<SymbolSource, usize> {
         &self.counts
     }

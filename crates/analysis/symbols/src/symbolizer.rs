@@ -1,4 +1,4 @@
-//! Names for the frames of reports: finds the files that belong to an image, by its id, and asks them.
+//! The symbolizer: finds the files for a report's images by id and looks up addresses in them.
 
 use std::{
     collections::HashMap,
@@ -18,61 +18,64 @@ use crate::{
     symbol_search::{Found, Locator, Options},
 };
 
-/// How the files that were found relate to the image of the report.
+/// The relation between the files that were found and the report's image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Match {
     /// At least one file has the image's id.
     Matched,
-    /// The image of the report has no id, nor has the file at its path: used, but it may have changed since.
+    /// Neither the report's image nor the file at its path has an id: the file is used, but it may
+    /// have changed since.
     Unverified,
-    /// The file at the image's path has another id, so it wasn't used: the app or library was replaced. Or there is none, and one of its name
-    /// in the folders of [`Options::search`] has another id.
+    /// The file at the image's path has another id and is not used, because the app or library was
+    /// replaced; or the path has no file, and one with the same name in the folders of
+    /// [`Options::search`] has another id.
     Mismatched {
-        /// What was found.
+        /// The file that was found.
         path: PathBuf,
-        /// Its ids: one, or one per architecture; none where it has no id at all, and was changed since the image was loaded.
+        /// The file's ids: one, or one per architecture; empty if the file has no id and was
+        /// changed since the image was loaded.
         found: Vec<DebugId>,
     },
-    /// Nothing was found.
+    /// No file was found.
     Missing,
-    /// A file with the image's id was found, but it has no symbols whatever.
+    /// A file with the image's id was found, but it contains no symbols.
     NoSymbols,
 }
 
-/// What is known about an image of the report.
+/// The state of an image's symbols.
 #[derive(Debug)]
 pub struct ImageStatus {
-    /// How the files relate to the image.
+    /// The relation of the files to the image.
     pub matched: Match,
-    /// The files that are used, the one with the most to say first.
+    /// The files in use, the one with the most information first.
     pub files: Vec<PathBuf>,
-    /// What was found broken on the way; the rest is used all the same.
+    /// Errors in files; the intact parts are used anyway.
     pub problems: Vec<SymbolError>,
 }
 
-/// One named call. Several calls of one address share it: all but the last were inlined.
+/// One call at an address. An address may have several calls: all but the last were inlined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolFrame {
-    /// The name for people, demangled.
+    /// The demangled name.
     pub function: Option<String>,
-    /// The name as the linker or the compiler has it.
+    /// The name as used by the linker or the compiler.
     pub raw_name: Option<String>,
-    /// What the name's mangling says.
+    /// The language, recognised by the name's mangling.
     pub language: Language,
-    /// Where the symbol begins (svma); `None` for inlined calls.
+    /// The symbol's start (svma); `None` for inlined calls.
     pub symbol_address: Option<u64>,
-    /// The source file as the compiler recorded it: often absolute on the machine that compiled it.
+    /// The source file as recorded by the compiler: often an absolute path on the build machine.
     pub file: Option<String>,
-    /// From 1.
+    /// Line, from 1.
     pub line: Option<u32>,
-    /// From 1, in bytes or characters as the compiler counts.
+    /// Column, from 1, in bytes or characters depending on the compiler.
     pub column: Option<u32>,
-    /// The compiler put this call into the next frame of the list.
+    /// Whether the call was inlined into the next frame in the list.
     pub inlined: bool,
 }
 
-/// Names addresses, and keeps the files it opened for the next ones.
+/// Names addresses and keeps opened files for later lookups.
 #[derive(Debug)]
 pub struct Symbolizer {
     pub(crate) locator: Locator,
@@ -87,43 +90,50 @@ struct Image {
 }
 
 impl Symbolizer {
-    /// A symbolizer that looks in these places. Nothing is opened yet.
+    /// Creates a symbolizer that searches the places in `options`. No file is opened yet.
     pub fn new(options: Options) -> Self {
         Self { debug_info: options.debug_info, locator: Locator::new(options), images: HashMap::new() }
     }
 
-    /// One that looks beside the images and where the system has debug files, and in no folder ([`Options::search`]): a program that has no other has
-    /// none of the code that walks folders and remembers what they hold.
+    /// Creates a symbolizer that searches beside the images and in the system's debug folders, but
+    /// not in [`Options::search`]. Programs that only use this constructor don't contain the code
+    /// for searching and indexing folders.
     pub fn beside_images(debug_info: bool) -> Self {
         let options = Options { debug_info, ..Options::default() };
         Self { debug_info, locator: Locator::beside_images(options), images: HashMap::new() }
     }
 
-    /// The calls at an address of an image, the innermost first. Empty where it has no name: [`Self::status`] says why.
+    /// Returns the calls at an address in an image, innermost first. Empty if the address can't be
+    /// named; [`Self::status`] has the reason.
     pub fn symbolicate(&mut self, image: &ImageKey, address: LookupAddress) -> Vec<SymbolFrame> {
         let base = image.base_svma;
-        // Breakpad's addresses count from the image's first byte.
+        // Breakpad's addresses are relative to the image's first byte.
         self.ask(image, address, |file| if file.kind() == FileKind::Breakpad { 0_u64.wrapping_sub(base) } else { 0 })
     }
 
-    /// As [`Self::symbolicate`], for an address that counts from the image's first byte, as in reports that don't say where the
-    /// image's own addresses begin: each file knows that of itself ([`SymbolFile::base_svma`]). What is answered counts
-    /// from there too; [`ImageKey::base_svma`] is of no account.
+    /// Like [`Self::symbolicate`], for an offset from the image's first byte, as in reports without
+    /// the image's own base address.
+    ///
+    /// Each file contains its base address ([`SymbolFile::base_svma`]). Results are also relative
+    /// to the first byte; [`ImageKey::base_svma`] is ignored.
     pub fn symbolicate_relative(&mut self, image: &ImageKey, offset: LookupAddress) -> Vec<SymbolFrame> {
         self.ask(image, offset, SymbolFile::base_svma)
     }
 
-    /// Looks many addresses of an image up at once, which takes a part of the time and memory that [`Self::symbolicate`] takes for one after
-    /// another; `symbolicate` then knows them. It is best called once for an image: [`SymbolFile::look_up`].
+    /// Looks up many addresses in an image at once, for later calls of [`Self::symbolicate`]. This
+    /// takes a fraction of the time and memory of single lookups. It is best called once for an
+    /// image: [`SymbolFile::look_up`].
     pub fn look_up(&mut self, image: &ImageKey, addresses: &[LookupAddress]) {
         let image = self.image(image);
-        // The others are asked where it knows nothing. Breakpad's has no debug information that could be passed over.
+        // The other files are only used where this one finds nothing. Breakpad files have no debug
+        // information to read in one pass.
         if let Some(file) = image.files.first() {
             file.look_up(addresses);
         }
     }
 
-    /// Asks the files in turn. `distance` is what a file's addresses have more than those that are asked for.
+    /// Looks up an address in each file in turn. `distance` returns what to add to the address for
+    /// a file.
     fn ask(
         &mut self,
         image: &ImageKey,
@@ -149,25 +159,26 @@ impl Symbolizer {
         best.into_iter().map(named).collect()
     }
 
-    /// Takes a file for the image of that path, where the path leads to another one by now, or to none: it was deleted or replaced while its
-    /// process runs (`/proc/PID/map_files`), or is of another root. Of an image with a build id the file must have it.
+    /// Uses `file` for the image with this path, if the path now leads to another file or to none:
+    /// because the file was deleted or replaced while its process runs (`/proc/PID/map_files`), or
+    /// is in another root. If the image has a build id, the file must have the same one.
     pub fn take_file(&mut self, image_path: impl Into<PathBuf>, file: impl Into<PathBuf>) {
         self.locator.take_file(image_path.into(), file.into());
     }
 
-    /// Walks the folders of [`Options::search`] now, if that isn't done yet, and gives `reading` each file that is opened for
-    /// it: not those that [`Options::index_cache`] remembers.
+    /// Searches the folders of [`Options::search`] now, unless that was done already. `reading` is
+    /// called with each file that is opened, which excludes those in [`Options::index_cache`].
     pub fn search(&mut self, reading: &mut dyn FnMut(&Path)) {
         self.locator.index_with(reading);
     }
 
-    /// What was wrong with the folders and files of [`Options::search`] themselves. They are walked when the first image
-    /// is asked for; before that, now.
+    /// Returns the errors from searching [`Options::search`]. Folders are searched when the first
+    /// image is looked up, or by this call.
     pub fn search_problems(&mut self) -> &[SymbolError] {
         self.locator.search_problems()
     }
 
-    /// What is known about an image: which files are used, or why none is.
+    /// Returns an image's state: the files in use, or the reason why there are none.
     pub fn status(&mut self, image: &ImageKey) -> &ImageStatus {
         let image = self.image(image);
         for file in &image.files {
@@ -176,13 +187,14 @@ impl Symbolizer {
         &image.status
     }
 
-    /// The files that are used for an image, the one with the most to say first: for [`SnapshotImages::add`](crate::SnapshotImages::add).
+    /// Returns the files in use for an image, the one with the most information first: for
+    /// [`SnapshotImages::add`](crate::SnapshotImages::add).
     pub fn files(&mut self, key: &ImageKey) -> &[SymbolFile] {
         &self.image(key).files
     }
 
     fn image(&mut self, key: &ImageKey) -> &mut Image {
-        // Two look-ups, because `entry` would need the key by value for every address.
+        // Two look-ups, because `entry` would need an owned key for every address.
         if !self.images.contains_key(key) {
             let image = open(&mut self.locator, key, self.debug_info);
             self.images.insert(key.clone(), image);
@@ -196,7 +208,7 @@ fn open(locator: &mut Locator, key: &ImageKey, debug_info: bool) -> Image {
     if !debug_info {
         files.iter_mut().for_each(SymbolFile::leave_out_debug_info);
     }
-    // The one with lines is asked first, and only where it doesn't know an address, the next.
+    // The file with lines is asked first; the others only if it doesn't contain an address.
     files.sort_by_key(SymbolFile::line_source);
     let matched = match (files.is_empty(), mismatched) {
         (true, Some((path, found))) => Match::Mismatched { path, found },
@@ -227,7 +239,7 @@ pub(crate) fn named(raw: Call) -> SymbolFrame {
     }
 }
 
-// Reports are symbolicated on a thread of their own.
+// Reports are symbolicated in a separate thread.
 const _: () = {
     const fn is_send<T: Send>() {}
     is_send::<Symbolizer>();

@@ -1,8 +1,10 @@
-//! Variables of a function by its debug information: where each is, and what lies in a value of its type.
+//! A function's variables from its debug information: their locations, and the members of their
+//! types.
 //!
-//! Of locations those are read that say a place without a computation: a register, memory at an offset from a register, from the frame's base or from its
-//! CFA, a fixed address, and pieces that are registers. What was at the entry of a function (`DW_OP_entry_value`) is no place. Units that are split off into
-//! other files are not read.
+//! Supported locations are those without computations: a register, memory at an offset from a
+//! register, from the frame base or from the CFA, a fixed address, and pieces in registers. Values
+//! at a function's entry (`DW_OP_entry_value`) are not locations. Split units in other files are
+//! not read.
 //!
 //! Sources: DWARF 5, 2.6 (locations), 4.1 (variables), 5.7 (structures), 6.2.
 
@@ -20,108 +22,113 @@ type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 type Entry<'a> = DebuggingInformationEntry<Slice<'a>>;
 
-/// Entries of a unit that are looked at.
+/// Maximum number of entries read in a unit.
 const MAX_ENTRIES: usize = 1 << 21;
-/// Variables of a function, and places of all of them together.
+/// Maximum number of a function's variables, and of all their places together.
 const MAX_VARIABLES: usize = 4096;
 const MAX_PLACES: usize = 1 << 14;
-/// How many entries may refer to each other: typedefs of typedefs, origins of origins.
+/// Maximum length of a chain of references, such as typedefs of typedefs.
 const MAX_REFERENCES: usize = 16;
-/// How deep structures may lie in each other.
+/// Maximum nesting of structures.
 const MAX_NESTING: usize = 16;
-/// Members of a structure that are looked at.
+/// Maximum number of a structure's members that are read.
 const MAX_MEMBERS: usize = 4096;
 
-/// A type, by its place in a file's debug information.
+/// A type, identified by its position in a file's debug information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TypeId {
     unit: usize,
     entry: usize,
 }
 
-/// Addresses, from the first on and before the second.
+/// A range of addresses, excluding its end.
 pub type Extent = (u64, u64);
 
-/// The variables that a function can name.
+/// The variables visible in a function.
 #[derive(Clone, Debug, Default)]
 pub struct FunctionVariables {
-    /// Where the function's code is (svma).
+    /// The function's code ranges (svma).
     pub extents: Vec<Extent>,
-    /// Those of inner blocks and of inlined calls behind those around them.
+    /// The variables; those of inner blocks and of inlined calls follow those of the enclosing
+    /// ones.
     pub variables: Vec<Variable>,
-    /// Where frame offsets count from.
+    /// The base of frame offsets.
     pub frame_base: Option<FrameBase>,
-    /// Whether fields of pointers are written with a dot, as in Rust and Swift.
+    /// Whether fields are accessed through pointers with a dot, as in Rust and Swift.
     pub by_dot: bool,
 }
 
-/// What a function's frame offsets count from.
+/// The base of a function's frame offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameBase {
     /// The canonical frame address.
     Cfa,
-    /// The value of a register (DWARF's number).
+    /// A register's value (DWARF register number).
     Register(u16),
 }
 
 /// A variable or a parameter.
 #[derive(Clone, Debug)]
 pub struct Variable {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its type, where it is known.
+    /// Type, if known.
     pub of: Option<TypeId>,
-    /// Where it is, with the addresses of code (svma) for which that is so; none of the latter: for all of its scope.
+    /// Places with the code ranges (svma) in which they apply; `None` means the whole scope.
     pub places: Vec<(Option<Extent>, Place)>,
-    /// Where in the code the name means it (svma); empty: in the whole function.
+    /// The code ranges (svma) in which the name refers to this variable; empty for the whole
+    /// function.
     pub scope: Vec<Extent>,
 }
 
-/// Where a variable is, or a part of it.
+/// The location of a variable or a part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In a register (DWARF's number): so many bytes of it, from `offset` on; all where `size` is `None`.
+    /// In a register: `size` bytes of the variable from `offset` on; the rest of it if `size` is
+    /// `None`.
     Register {
-        /// DWARF's number.
+        /// DWARF register number.
         register: u16,
-        /// From where in the variable on.
+        /// Offset in the variable, in bytes.
         offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         size: Option<u64>,
     },
-    /// In memory, so far from what a register holds.
+    /// In memory, at an offset from a register's value.
     Memory {
-        /// DWARF's number.
+        /// DWARF register number.
         register: u16,
-        /// What is added to it.
+        /// Offset added to the register's value.
         offset: i64,
     },
-    /// In memory, so far from the frame's base.
+    /// In memory, at an offset from the frame base.
     Frame(i64),
     /// In memory at an address (svma).
     Static(u64),
 }
 
-/// What a pointer leads to.
+/// The target of a pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointee {
-    /// Its type.
+    /// The target's type.
     pub of: TypeId,
-    /// Whether it is a reference of C++, whose fields are written as those of the thing itself.
+    /// Whether the pointer is a C++ reference, whose fields are accessed like those of the target
+    /// itself.
     pub is_reference: bool,
 }
 
-/// What lies at an offset of a value.
+/// The part of a value at an offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// How it is written behind the value: `.rows[3].number`; empty of the value itself.
+    /// The access path that follows the value's name: `.rows[3].number`; empty for the value
+    /// itself.
     pub path: String,
-    /// Its type. `None` where there is more inside of which it is not known which.
+    /// The part's type. `None` if it is unknown which of several inner parts is meant.
     pub of: Option<TypeId>,
 }
 
 impl Variable {
-    /// Where it is at an address of its function's code.
+    /// Returns the variable's places at an address in its function's code.
     pub fn places_at(&self, svma: u64) -> impl Iterator<Item = Place> + '_ {
         let has = move |(start, end): &Extent| (*start..*end).contains(&svma);
         let is_visible = self.scope.is_empty() || self.scope.iter().any(has);
@@ -130,7 +137,7 @@ impl Variable {
     }
 }
 
-/// The debug information of a file, and the units of it that were opened.
+/// A file's debug information, with a cache of parsed units.
 pub(crate) struct Reader<'r, 'a> {
     sections: &'r Dwarf<'a>,
     units: RefCell<HashMap<usize, Option<Rc<Unit<Slice<'a>>>>>>,
@@ -151,7 +158,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         unit
     }
 
-    /// The unit that an entry of the section is in, with the entry's place in it.
+    /// Returns the unit that contains an entry of the section, with the entry's position in it.
     fn unit_with(&self, entry: usize) -> Option<TypeId> {
         let mut units = self.sections.units();
         while let Ok(Some(header)) = units.next() {
@@ -163,7 +170,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         None
     }
 
-    /// What an attribute of an entry of `unit` refers to.
+    /// Resolves a reference from an entry of `unit`.
     fn referred(&self, unit: usize, value: Option<AttributeValue<Slice<'a>>>) -> Option<TypeId> {
         match value? {
             AttributeValue::UnitRef(UnitOffset(entry)) => Some(TypeId { unit, entry }),
@@ -183,7 +190,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         read(unit, &entry)
     }
 
-    /// The variables of the function with the code at an address, which one of these units has.
+    /// Returns the variables of the function that contains an address, from one of these units.
     pub(crate) fn function(&self, units: &[usize], svma: u64) -> Option<FunctionVariables> {
         units.iter().find_map(|offset| self.function_in(*offset, svma))
     }
@@ -194,7 +201,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         let mut found = FunctionVariables::default();
         let mut statics = Vec::new();
         let mut places = 0;
-        // The depth of the function, and of the blocks in it that the entries are in, with where these are.
+        // The depth of the function and of its blocks around the current entry, with their ranges.
         let mut function: Option<isize> = None;
         let mut scopes: Vec<(isize, Vec<Extent>)> = Vec::new();
         let mut entries = unit.entries();
@@ -231,12 +238,12 @@ impl<'r, 'a> Reader<'r, 'a> {
                     if is_inside =>
                 {
                     let extents = extents(unit, entry);
-                    // Those without code have no variables of their own.
+                    // Blocks without code have no variables of their own.
                     if !extents.is_empty() {
                         scopes.push((depth, extents));
                     }
                 }
-                // A function that is declared in another has variables of its own.
+                // A function declared inside another has its own variables.
                 gimli::DW_TAG_subprogram => scopes.push((depth, vec![(0, 0)])),
                 gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
                     let found_places = self.places(unit, entry, !is_inside);
@@ -262,7 +269,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         Some(found)
     }
 
-    /// Where a variable is. Of those outside of functions only what has an address.
+    /// Returns a variable's places. For variables outside functions, only fixed addresses.
     fn places(&self, unit: UnitRef<'_, Slice<'a>>, entry: &Entry<'a>, is_static: bool) -> Vec<(Option<Extent>, Place)> {
         let Some(location) = entry.attr_value(gimli::DW_AT_location) else { return Vec::new() };
         let whole = |expression: Expression<Slice<'a>>| {
@@ -291,7 +298,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         all
     }
 
-    /// Name and type of a variable, which the entry has, or the one that it was made from.
+    /// Returns a variable's name and type, from the entry itself or from its abstract origin.
     fn named(
         &self,
         offset: usize,
@@ -315,7 +322,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         name.filter(|name| !name.is_empty()).map(|name| (name, of))
     }
 
-    /// The type without its other names and its qualifiers, with its tag.
+    /// Strips typedefs and qualifiers from a type; returns the type with its tag.
     fn stripped(&self, mut of: TypeId) -> Option<(TypeId, gimli::DwTag)> {
         for _ in 0..MAX_REFERENCES {
             let (tag, next) = self.with_entry(of, |_, entry| {
@@ -334,7 +341,8 @@ impl<'r, 'a> Reader<'r, 'a> {
         None
     }
 
-    /// What a pointer or a reference leads to. `None` of other types, and of pointers to nothing that is known.
+    /// Returns the target of a pointer or a reference. `None` for other types and for pointers
+    /// without a known target.
     pub(crate) fn pointee(&self, of: TypeId) -> Option<Pointee> {
         let (of, tag) = self.stripped(of)?;
         let is_reference = match tag {
@@ -346,7 +354,7 @@ impl<'r, 'a> Reader<'r, 'a> {
         Some(Pointee { of, is_reference })
     }
 
-    /// Bytes of a value.
+    /// Returns the size of a type's values, in bytes.
     pub(crate) fn size(&self, of: TypeId) -> Option<u64> {
         self.size_within(of, MAX_NESTING)
     }
@@ -370,12 +378,13 @@ impl<'r, 'a> Reader<'r, 'a> {
         })
     }
 
-    /// How many elements an array has, of all its dimensions.
+    /// Returns an array's total number of elements over all dimensions.
     fn count(&self, unit: UnitRef<'_, Slice<'a>>, of: TypeId) -> Option<u64> {
         self.dimensions(unit, of)?.into_iter().try_fold(1, u64::checked_mul)
     }
 
-    /// How many elements each dimension of an array has, the outermost first. `None` if the type does not say it.
+    /// Returns the number of elements in each dimension of an array, the outermost first. `None` if
+    /// the type does not contain it.
     fn dimensions(&self, unit: UnitRef<'_, Slice<'a>>, of: TypeId) -> Option<Vec<u64>> {
         let mut tree = unit.entries_tree(Some(UnitOffset(of.entry))).ok()?;
         let mut children = tree.root().ok()?.children();
@@ -397,7 +406,8 @@ impl<'r, 'a> Reader<'r, 'a> {
         (!counts.is_empty()).then_some(counts)
     }
 
-    /// What lies at an offset of a value of a type, of which `width` bytes are used (`None`: nobody knows how many). `None` where that is not one thing.
+    /// Returns the part at an offset in a value of a type, of which `width` bytes are accessed
+    /// (`None` if unknown). `None` if the access doesn't fit a single part.
     pub(crate) fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
         self.part_within(of, offset, width.unwrap_or(1).max(1), MAX_NESTING)
     }
@@ -422,7 +432,7 @@ impl<'r, 'a> Reader<'r, 'a> {
                 let own = name.as_ref().map_or_else(String::new, |name| format!(".{name}"));
                 match inner {
                     Some(inner) => Some(Part { path: own + &inner.path, of: inner.of }),
-                    // A base class without a name says nothing.
+                    // A base class without a name adds no information.
                     None if own.is_empty() => None,
                     None => Some(Part { path: own, of: None }),
                 }
@@ -439,7 +449,7 @@ impl<'r, 'a> Reader<'r, 'a> {
                     indexes.insert_str(0, &format!("[{}]", number.checked_rem(*count)?));
                     number /= count;
                 }
-                // Beyond its end lies something else.
+                // Offsets beyond its end belong to something else.
                 if number != 0 {
                     return None;
                 }
@@ -454,7 +464,8 @@ impl<'r, 'a> Reader<'r, 'a> {
         }
     }
 
-    /// Members of a structure: offset, name (none of base classes), type. `None` where it is declared alone, or has what can't be known.
+    /// Returns a structure's members: offset, name (none for base classes), type. `None` if the
+    /// structure is only declared, or if a member can't be determined.
     fn members(&self, of: TypeId) -> Option<Vec<(u64, Option<String>, TypeId)>> {
         let unit = self.unit(of.unit)?;
         let unit = unit.unit_ref(self.sections);
@@ -471,7 +482,7 @@ impl<'r, 'a> Reader<'r, 'a> {
             let is_member = match entry.tag() {
                 gimli::DW_TAG_member => true,
                 gimli::DW_TAG_inheritance => false,
-                // Which of an enumeration's variants it is, is not known here.
+                // The active variant of an enumeration is not known here.
                 gimli::DW_TAG_variant_part => return None,
                 _ => continue,
             };
@@ -480,7 +491,7 @@ impl<'r, 'a> Reader<'r, 'a> {
             if is_static {
                 continue;
             }
-            // Bit fields have no place in bytes.
+            // Bit fields have no byte offset.
             let bits = [gimli::DW_AT_bit_size, gimli::DW_AT_data_bit_offset];
             if bits.iter().any(|name| entry.attr_value(*name).is_some()) {
                 continue;
@@ -503,7 +514,7 @@ impl<'r, 'a> Reader<'r, 'a> {
     }
 }
 
-/// Where the code of an entry is.
+/// Returns an entry's code ranges.
 fn extents<'a>(unit: UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Vec<Extent> {
     let ranges = EntryRanges::of(unit, Some(entry.offset())).into_iter().flatten();
     ranges.filter(|(begin, end)| begin < end).take(MAX_VARIABLES).collect()
@@ -519,11 +530,11 @@ fn frame_base<'a>(unit: UnitRef<'_, Slice<'a>>, value: &AttributeValue<Slice<'a>
     operations.next().ok()?.is_none().then_some(base)
 }
 
-/// The places that an expression says, without a computation. Empty of all others.
+/// Returns the places in an expression without computations. Empty for all other expressions.
 fn places_of<'a>(unit: UnitRef<'_, Slice<'a>>, expression: Expression<Slice<'a>>) -> Vec<Place> {
     let mut operations = expression.operations(unit.encoding());
     let mut places = Vec::new();
-    // Where the next piece begins, and a register that waits for how large its piece is.
+    // The start of the next piece, and a register whose piece's size is not known yet.
     let (mut start, mut waiting) = (0_u64, None);
     let mut has_pieces = false;
     for _ in 0..64 {
@@ -561,7 +572,7 @@ fn places_of<'a>(unit: UnitRef<'_, Slice<'a>>, expression: Expression<Slice<'a>>
             },
             _ => return Vec::new(),
         };
-        // In memory as a whole: nothing may follow, and no piece come before.
+        // A whole variable in memory: no operation may follow, and no piece may precede.
         let is_whole = !has_pieces && waiting.is_none() && places.is_empty();
         return match operations.next() {
             Ok(None) if is_whole => vec![place],

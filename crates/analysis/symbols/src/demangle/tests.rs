@@ -12,7 +12,7 @@ fn a_source_name_is_known_in_a_linker_name() {
         assert!(is_of_source_name(linker, source), "{linker} {source}");
         assert!(!is_of_source_name(linker, "another"), "{linker}");
     }
-    // What is no mangled name says no more than DWARF; what DWARF has mangled needs no other.
+    // A name that isn't mangled adds nothing to DWARF's name; a mangled DWARF name needs no other.
     assert!(!is_of_source_name("foo", "foo"));
     assert!(!is_of_source_name("_Z3foov", "_Z3foov"));
     for (name, last) in [
@@ -34,7 +34,7 @@ fn types() {
     assert_eq!(demangle_cpp_type("N4shop9DoorErrorE"), "shop::DoorError");
     assert_eq!(demangle_cpp_type("PKc"), "char const*");
     assert_eq!(demangle_cpp_type("i"), "int");
-    // Demangled already, and what is no type.
+    // Already demangled, or not a type.
     for name in ["std::runtime_error", "foreign exception MOZ RUST", ""] {
         assert_eq!(demangle_cpp_type(name), name);
     }

@@ -4,8 +4,9 @@ use coroner_process::symtab::LookupAddress;
 
 use crate::{NamingBudget, SymbolFile, naming_budget::Meter};
 
-/// A line program as GNU's linkers leave it where they dropped a function: a sequence that begins with the rows of one at address 0 and goes on
-/// with those of one that was kept; before it, one of its kind whose rows are of code further up.
+/// A line program as GNU's linkers leave it after dropping a function: a sequence that starts with
+/// the dropped function's rows at address 0 and continues with those of a kept function; before it,
+/// a similar sequence whose rows belong to code at higher addresses.
 const PROGRAM: &str = r#"
     .text
     .globl _start
