@@ -1,46 +1,51 @@
-//! The two architectures: registers by DWARF number, and which of them a call preserves.
+//! Architectures: register numbers by DWARF, and the registers that a call preserves.
 
 use core::fmt::Debug;
 use coroner_process::registers::{Aarch64Registers, Arch, X86_64Registers};
 
-/// The number of callee-saved registers (with the return address) that a [`crate::Row`] has places for.
+/// Number of callee-saved registers (with the return address) that a [`crate::Row`] has places for.
 pub const SLOTS: usize = 12;
 
-/// An architecture, as a type: a walk is compiled for one of them.
+/// An architecture as a type: a walk is compiled for one architecture.
 ///
-/// Registers are numbered as in DWARF: System V AMD64 psABI figure 3.36; DWARF for the Arm 64-bit Architecture (AADWARF64),
-/// section 4.1. Numbers of 32 and above (vector registers and states) are not carried.
+/// Registers are numbered as in DWARF: System V AMD64 psABI figure 3.36; DWARF for the Arm 64-bit
+/// Architecture (AADWARF64), section 4.1. Numbers of 32 and above (vector registers and states) are
+/// not carried.
 pub trait Architecture: Copy + Debug + 'static {
-    /// The machine's registers, as the operating system hands them over.
+    /// The machine's registers in the form that the operating system provides.
     type Registers;
-    /// Its number in reports.
+    /// The architecture's number in reports.
     const ARCH: Arch;
-    /// The stack pointer's number.
+    /// Number of the stack pointer.
     const SP: u8;
-    /// The frame pointer's number.
+    /// Number of the frame pointer.
     const FP: u8;
-    /// The return address: column 16 on x86_64 (no register has it), the link register x30 on arm64.
+    /// Number of the return address: column 16 on x86_64 (not a register), the link register x30 on
+    /// arm64.
     const RA: u8;
-    /// Whether a call leaves its return address in the register [`Self::RA`] (arm64) rather than on the stack.
+    /// Whether a call leaves its return address in the register [`Self::RA`] (arm64) rather than on
+    /// the stack.
     const LINK_REGISTER: bool;
-    /// The registers that a [`crate::Row`] has slots for, slot by slot; the rest of the slots are unused. The last used
-    /// one is [`Self::RA`].
+    /// The registers that a [`crate::Row`] has slots for, in slot order; the remaining slots are
+    /// unused. The last used one is [`Self::RA`].
     const SAVED: [u8; SLOTS];
-    /// How many of [`Self::SAVED`] are used.
+    /// Number of used entries in [`Self::SAVED`].
     const SAVED_COUNT: usize;
     /// The registers that a call preserves, as bits by number (with the stack pointer).
     const PRESERVED: u32;
-    /// Bits that a return address can't have: those of pointer authentication and of tags. The default of
-    /// [`crate::Options::authentication_mask`], right for 48-bit addresses; the system may state more.
+    /// Bits that a return address can't have: those of pointer authentication and of tags. This is
+    /// the default for [`crate::Options::authentication_mask`], correct for 48-bit addresses; the
+    /// system may have more.
     const AUTHENTICATION_MASK: u64;
 
-    /// Returns a thread's registers from number 0 on, one more by its number, and the program counter.
+    /// Returns a thread's registers from number 0 on, one more register with its number, and the
+    /// program counter.
     fn values(registers: &Self::Registers) -> (&[u64], (u8, u64), u64);
 
-    /// The slot of register `number` in a [`crate::Row`].
+    /// Returns the slot of register `number` in a [`crate::Row`].
     fn slot_of(number: u8) -> Option<usize>;
 
-    /// The registers of slots, as bits by number.
+    /// Returns the registers of slots, as bits by number.
     fn registers_of_slots(slots: u16) -> u32;
 }
 

@@ -1,21 +1,23 @@
 //! Evidence in the code before a return address: a call, and the mark of an outermost frame.
 //!
-//! Limits: x86_64 instructions can't be read backwards, so that bytes which only look like a call pass as one.
+//! Limits: x86_64 instructions can't be read backwards, so bytes that only look like a call are
+//! accepted as one.
 
 use crate::arch::Architecture;
 use coroner_process::memory::Memory;
 use coroner_process::registers::Arch;
 
-/// Whether no code can be at that address: no system maps the first page. Nothing is read there.
+/// Returns `true` if no code can be at that address: no system maps the first page. Reads no
+/// memory.
 #[inline]
 pub(crate) const fn is_in_zero_page(address: u64) -> bool {
     address < 0x1000
 }
 
-/// Whether the instruction that ends at `address` is a call; `None` if it can't be read.
+/// Returns whether the instruction that ends at `address` is a call; `None` if it can't be read.
 ///
-/// On x86_64, whose instructions can't be read backwards, this is whether the bytes could be a call's: one address of
-/// random code in a dozen passes.
+/// On x86_64, whose instructions can't be read backwards, returns whether the bytes could be a
+/// call's: about one in twelve addresses in random code passes.
 #[inline]
 pub(crate) fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> Option<bool> {
     match A::ARCH {
@@ -34,10 +36,10 @@ pub(crate) fn follows_call<A: Architecture, M: Memory>(memory: &mut M, address: 
     }
 }
 
-/// Whether the code before a return address sets the frame pointer to zero, which marks a program's or thread's outermost frame
-/// (System V AMD64 psABI, 3.4.1; AAPCS64, 6.2.3).
+/// Returns `true` if the code before a return address sets the frame pointer to zero, which marks a
+/// program's or thread's outermost frame (System V AMD64 psABI, 3.4.1; AAPCS64, 6.2.3).
 pub(crate) fn marks_outermost<A: Architecture, M: Memory>(memory: &mut M, address: u64) -> bool {
-    // Those of C libraries do it at most twelve instructions of arm64 before.
+    // C libraries do it at most twelve arm64 instructions before.
     let mut code = [0; 64];
     if memory.read(address.wrapping_sub(64), &mut code).is_err() {
         return false;
@@ -53,17 +55,19 @@ pub(crate) fn marks_outermost<A: Architecture, M: Memory>(memory: &mut M, addres
     }
 }
 
-/// Whether a word is `bl`, `blr` or an authenticating `blr`.
+/// Returns `true` if a word is `bl`, `blr` or an authenticating `blr`.
 pub(crate) const fn is_aarch64_call(word: u32) -> bool {
     word & 0xfc00_0000 == 0x9400_0000 || word & 0xfeff_f000 == 0xd63f_0000
 }
 
-/// Whether a ModRM byte is that of /2 with `mode` and, in its low bits, a base register (4 means that a SIB byte follows)
+/// Returns `true` if a ModRM byte is /2 with `mode` and a base register in its low bits (4 means
+/// that a SIB byte follows).
 const fn operand(modrm: u8, mode: u8, sib: bool) -> bool {
     modrm >> 3 & 7 == 2 && modrm >> 6 == mode && (modrm & 7 == 4) == sib
 }
 
-/// `call rel32` (E8), or `call r/m64` (FF /2) of each length that its operand may have.
+/// Returns `true` if the bytes end with `call rel32` (E8), or `call r/m64` (FF /2) of any length
+/// that its operand may have.
 const fn ends_with_x86_64_call(bytes: [u8; 8]) -> bool {
     let [_, b7, b6, b5, b4, b3, b2, b1] = bytes;
     if b5 == 0xe8 {

@@ -1,8 +1,9 @@
 //! Apple's compact unwind: `__TEXT,__unwind_info`.
 //!
-//! Format: `mach-o/compact_unwind_encoding.h` of Apple's libunwind. A first-level index of pages by function offset, each
-//! page an array of functions in one of two forms; an encoding of 32 bits says how a function's body is unwound.
-//! Consecutive functions with the same encoding are one entry, so an entry's start need not be a function's.
+//! Format: `mach-o/compact_unwind_encoding.h` of Apple's libunwind. A first-level index of pages by
+//! function offset, each page an array of functions in one of two forms; a 32-bit encoding
+//! describes how a function's body is unwound. Consecutive functions with the same encoding are one
+//! entry, so an entry's start need not be a function's.
 
 use crate::arch::Architecture;
 use crate::frame::{Malformed, Problem};
@@ -11,16 +12,16 @@ use crate::rule::Row;
 use coroner_process::memory::Memory;
 use coroner_process::registers::Arch;
 
-/// What `__unwind_info` says of an address.
+/// Entry of `__unwind_info` for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompactEntry {
-    /// The encoding; 0 says that there is no unwind information.
+    /// The encoding; 0 means that there is no unwind information.
     pub encoding: u32,
-    /// The code that has it.
+    /// The code that the entry covers.
     pub range: AddressRange,
 }
 
-/// What an encoding means.
+/// Decoded meaning of an encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compact {
     /// A row for the function's body.
@@ -31,7 +32,7 @@ pub(crate) enum Compact {
     None,
 }
 
-/// One array of the section: where it is and how many elements it has, checked to lie in the section.
+/// An array in the section: its address and number of elements, checked to be inside the section.
 #[derive(Clone, Copy)]
 struct Array {
     start: u64,
@@ -53,7 +54,7 @@ impl Array {
         self.start.wrapping_add(u64::from(index).wrapping_mul(self.stride))
     }
 
-    /// The index of the last element whose key is at or below `key`; elements are sorted.
+    /// Returns the index of the last element whose key is at or below `key`; elements are sorted.
     #[inline]
     fn search<M: Memory>(self, memory: &mut M, key: u32, mask: u32) -> Result<Option<u32>, Problem> {
         let (mut low, mut high) = (0, self.count);
@@ -83,10 +84,10 @@ fn read_words<M: Memory, const N: usize>(memory: &mut M, address: u64) -> Result
     Ok(bytes.map(u32::from_le_bytes))
 }
 
-/// What the section says of `address`; `None` if it lies before or behind all functions.
+/// Finds the section's entry for `address`; `None` if it is before or after all functions.
 ///
 /// # Errors
-/// If the data are malformed or unreadable.
+/// A [`Problem`] if the data are malformed or unreadable.
 pub(crate) fn find<M: Memory>(memory: &mut M, image: &Image, address: u64) -> Result<Option<CompactEntry>, Problem> {
     let section = image.unwind_info;
     let Some(offset) = address.checked_sub(image.base).and_then(|offset| u32::try_from(offset).ok()) else {
@@ -109,7 +110,7 @@ pub(crate) fn find<M: Memory>(memory: &mut M, image: &Image, address: u64) -> Re
     }
     let [page_function, page_offset, _, next_function] = read_words(memory, index.address(page_index))?;
     let page = at(page_offset);
-    // The larger of the two headers, so that what is read of either is in the section.
+    // The larger of the two headers, so that everything read from either is in the section.
     Array::new(section, page, 1, 12)?;
     let [kind, places] = read_words(memory, page)?;
     let (entries_offset, entries_count) = (places & 0xffff, places >> 16);
@@ -125,7 +126,8 @@ pub(crate) fn find<M: Memory>(memory: &mut M, image: &Image, address: u64) -> Re
             let end = if next < entries.count { read_u32(memory, entries.address(next))? } else { next_function };
             Ok(Some(CompactEntry { encoding, range: AddressRange { start: absolute(function), end: absolute(end) } }))
         }
-        // UNWIND_SECOND_LEVEL_COMPRESSED: 24 bits of offset from the page's first function, 8 of encoding
+        // UNWIND_SECOND_LEVEL_COMPRESSED: 24 bits of offset from the page's first function, 8 of
+        // encoding
         3 => {
             let entries = Array::new(section, entries, entries_count, 4)?;
             let [places] = read_words(memory, page.wrapping_add(8))?;
@@ -157,11 +159,11 @@ pub(crate) fn find<M: Memory>(memory: &mut M, image: &Image, address: u64) -> Re
 }
 
 impl CompactEntry {
-    /// What the encoding means.
+    /// Decodes the encoding.
     ///
     /// # Errors
-    /// [`Malformed::CompactEncoding`] for encodings that do not exist; unreadable code, which the indirect encoding of
-    /// large x86_64 stacks needs.
+    /// [`Malformed::CompactEncoding`] for encodings that do not exist; [`Problem::Unreadable`] for
+    /// code that can't be read, which the indirect encoding of large x86_64 stacks requires.
     pub(crate) fn decode<A: Architecture, M: Memory>(&self, memory: &mut M) -> Result<Compact, Problem> {
         match A::ARCH {
             Arch::X86_64 => self.decode_x86_64::<A, M>(memory),
@@ -185,8 +187,8 @@ impl CompactEntry {
             0x0400_0000 => Row::frame_record_at::<A>(A::FP, 0),
             _ => return Err(self.bad()),
         };
-        // Pairs lie below the frame record (or below the CFA of a frameless function), x19 and x20
-        // first, each register 8 bytes below the one before.
+        // Pairs are below the frame record (or below the CFA of a frameless function), x19 and x20
+        // first, each register 8 bytes below the previous one.
         let mut place = if row.cfa_register == A::FP { -16 } else { 0 };
         for pair in 0..5u8 {
             if encoding & 1u32.wrapping_shl(pair.into()) != 0 {
@@ -204,7 +206,8 @@ impl CompactEntry {
         let encoding = self.encoding;
         match encoding & MODE {
             0 => Ok(Compact::None),
-            // UNWIND_X86_64_MODE_RBP_FRAME: up to five registers, three bits each, from `rbp − 8 · offset` upwards
+            // UNWIND_X86_64_MODE_RBP_FRAME: up to five registers, three bits each, from
+            // `rbp − 8 · offset` upwards
             0x0100_0000 => {
                 let mut row = Row::frame_record_at::<A>(A::FP, 0);
                 let mut place = -16 - 8 * i64::from(encoding >> 16 & 0xff);
@@ -225,7 +228,7 @@ impl CompactEntry {
                 let size = if mode == 0x0200_0000 {
                     u64::from(size) * 8
                 } else {
-                    // The size is the operand of a `sub rsp, imm32` that many bytes into the function.
+                    // The size is the operand of a `sub rsp, imm32` at that offset in the function.
                     let operand = read_u32(memory, self.range.start.wrapping_add(size.into()))?;
                     u64::from(operand).wrapping_add(u64::from(encoding >> 13 & 7) * 8)
                 };
@@ -251,7 +254,7 @@ impl CompactEntry {
 /// `UNWIND_X86_64_MODE_MASK` and `UNWIND_ARM64_MODE_MASK`.
 const MODE: u32 = 0x0f00_0000;
 
-/// The DWARF number of `UNWIND_X86_64_REG_*`: rbx, r12–r15, rbp.
+/// Returns the DWARF number of `UNWIND_X86_64_REG_*`: rbx, r12–r15, rbp.
 const fn saved_register(number: u32) -> Option<u8> {
     match number {
         1 => Some(3),
@@ -261,8 +264,9 @@ const fn saved_register(number: u32) -> Option<u8> {
     }
 }
 
-/// The registers of a frameless function, numbers 1 to 6, in the order of their addresses: a permutation of `count` out
-/// of six as a number in the mixed radix that the header's comment describes.
+/// Returns the registers of a frameless function, numbers 1 to 6, in the order of their addresses:
+/// a permutation of `count` out of six as a number in the mixed radix that the header's comment
+/// describes.
 const fn permutation(count: u32, number: u32) -> Option<[u8; 6]> {
     let radices: [u32; 6] = match count {
         0 => [1; 6],
@@ -279,7 +283,7 @@ const fn permutation(count: u32, number: u32) -> Option<[u8; 6]> {
     let mut place = 0;
     while place < 6 && (place as u32) < count {
         let radix = radices[place];
-        // The sixth of six is the one that is left.
+        // The sixth of six is the remaining one.
         let mut rank = if place == 5 || radix == 0 { 0 } else { left / radix };
         if place != 5 && radix != 0 {
             left %= radix;

@@ -1,33 +1,35 @@
-//! A cursor that reads unwind data and code in place, a window at a time. Nothing beyond the end of its range is read.
+//! Cursor for reading unwind data and code in place, one window at a time. Nothing after the end of
+//! its range is read.
 
 use crate::frame::{Malformed, Problem};
 use crate::image::AddressRange;
 use coroner_process::memory::{BLOCK, Memory};
 
-/// Bytes that are read at once. Most entries of `.eh_frame` are shorter.
+/// Number of bytes read at once. Most entries of `.eh_frame` are shorter.
 const WINDOW: usize = BLOCK;
 
-/// A position in a section, and the memory that it is read from. Nothing beyond the section's end is ever read.
+/// A position in a section, and the memory to read from. Nothing after the section's end is ever
+/// read.
 #[derive(Debug)]
 pub(crate) struct Cursor<'m, M> {
-    /// The memory; also what a reader of the section may need to read elsewhere.
+    /// The memory; also used for reads outside the section.
     pub memory: &'m mut M,
     end: u64,
-    /// The address of the window's first byte.
+    /// Address of the window's first byte.
     base: u64,
-    /// Where in the window the cursor is.
+    /// Offset of the cursor in the window.
     position: usize,
-    /// How many bytes of the window were read, and how many of them are before the end.
+    /// Number of window bytes that were read, and number of them that are before the end.
     filled: usize,
     limit: usize,
     window: [u8; WINDOW],
 }
 
 impl<'m, M: Memory> Cursor<'m, M> {
-    /// A cursor at `at` in `range`.
+    /// Creates a cursor at `at` in `range`.
     ///
     /// # Errors
-    /// [`Malformed::OutOfRange`] if it is not in there (the end is).
+    /// [`Malformed::OutOfRange`] if `at` is not in `range` (the end is allowed).
     #[inline]
     pub(crate) fn new(memory: &'m mut M, range: AddressRange, at: u64) -> Result<Cursor<'m, M>, Problem> {
         if at < range.start || at > range.end {
@@ -36,25 +38,25 @@ impl<'m, M: Memory> Cursor<'m, M> {
         Ok(Cursor { memory, end: range.end, base: at, position: 0, filled: 0, limit: 0, window: [0; WINDOW] })
     }
 
-    /// The address of what is read next.
+    /// Returns the address of the next byte to read.
     #[inline]
     pub(crate) fn address(&self) -> u64 {
         self.base.wrapping_add(self.position as u64)
     }
 
-    /// The end of the section or of the part that [`Self::narrow`] left.
+    /// Returns the end of the section or of the part selected by [`Self::narrow`].
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.end
     }
 
-    /// Whether there is nothing more.
+    /// Returns `true` if there is nothing more to read.
     #[inline]
     pub(crate) fn is_at_end(&self) -> bool {
         self.address() >= self.end
     }
 
-    /// A problem at the cursor.
+    /// Returns a problem at the cursor.
     #[inline]
     pub(crate) fn malformed(&self, what: Malformed) -> Problem {
         Problem::Malformed { what, address: self.address() }
@@ -63,7 +65,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     /// Ends the section at `end`.
     ///
     /// # Errors
-    /// [`Malformed::Truncated`] if that is before the cursor or beyond the end.
+    /// [`Malformed::Truncated`] if `end` is before the cursor or after the current end.
     #[inline]
     pub(crate) fn narrow(&mut self, end: u64) -> Result<(), Problem> {
         if end < self.address() || end > self.end {
@@ -80,10 +82,11 @@ impl<'m, M: Memory> Cursor<'m, M> {
         self.limit = self.filled.min(before_end);
     }
 
-    /// Goes to another address of the section, which ends at `end`. What was read stays in the window.
+    /// Moves to another address in the section, which ends at `end`. Bytes already read stay in the
+    /// window.
     ///
     /// # Errors
-    /// [`Malformed::OutOfRange`] if `at` is beyond `end`.
+    /// [`Malformed::OutOfRange`] if `at` is after `end`.
     #[inline]
     pub(crate) fn seek(&mut self, at: u64, end: u64) -> Result<(), Problem> {
         if at > end {
@@ -101,10 +104,10 @@ impl<'m, M: Memory> Cursor<'m, M> {
         Ok(())
     }
 
-    /// Passes over `count` bytes.
+    /// Skips `count` bytes.
     ///
     /// # Errors
-    /// [`Malformed::Truncated`] if there are fewer.
+    /// [`Malformed::Truncated`] if fewer remain.
     #[inline]
     pub(crate) fn skip(&mut self, count: u64) -> Result<(), Problem> {
         match self.address().checked_add(count) {
@@ -113,8 +116,8 @@ impl<'m, M: Memory> Cursor<'m, M> {
         }
     }
 
-    /// Brings the bytes at the cursor into the window: as many as there are before the section's end, or before the end
-    /// of the page where the next one can't be read, or else `count`.
+    /// Reads the bytes at the cursor into the window: as many as there are before the section's
+    /// end, or before the end of the page if the next page can't be read, or else `count`.
     #[inline(never)]
     fn fill(&mut self, count: usize) -> Result<(), Problem> {
         let at = self.address();
@@ -134,7 +137,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
         }
         let page_left = 0x1000 - (at & 0xfff);
         let mut error = Problem::Unreadable { address: at };
-        // Memory ends at pages, saved memory anywhere.
+        // Memory ends at page boundaries, saved memory anywhere.
         for length in [all, all.min(page_left), count as u64] {
             let Some(into) = self.window.get_mut(..length as usize) else { break };
             match self.memory.read(at, into) {
@@ -146,14 +149,14 @@ impl<'m, M: Memory> Cursor<'m, M> {
                 Err(unreadable) => error = unreadable.into(),
             }
         }
-        // Where the bytes straddle two pages of which the second one can't be read, there are too few.
+        // If the bytes straddle two pages and the second one can't be read, there are too few.
         if self.limit < count { Err(error) } else { Ok(()) }
     }
 
-    /// The next `N` bytes.
+    /// Reads the next `N` bytes.
     ///
     /// # Errors
-    /// [`Malformed::Truncated`] if there are fewer, [`Problem::Unreadable`] where they can't be read.
+    /// [`Malformed::Truncated`] if fewer remain, [`Problem::Unreadable`] if they can't be read.
     #[inline]
     pub(crate) fn bytes<const N: usize>(&mut self) -> Result<[u8; N], Problem> {
         if self.limit.wrapping_sub(self.position) < N || self.position > self.limit {
@@ -164,56 +167,56 @@ impl<'m, M: Memory> Cursor<'m, M> {
         bytes.ok_or(Problem::Malformed { what: Malformed::Truncated, address: self.base })
     }
 
-    /// The next byte.
+    /// Reads the next byte.
     ///
     /// # Errors
-    /// As [`Self::bytes`].
+    /// See [`Self::bytes`].
     #[inline]
     pub(crate) fn u8(&mut self) -> Result<u8, Problem> {
         self.bytes::<1>().map(|[byte]| byte)
     }
 
-    /// The next 16-bit number, little endian.
+    /// Reads the next 16-bit number, little endian.
     ///
     /// # Errors
-    /// As [`Self::bytes`].
+    /// See [`Self::bytes`].
     #[inline]
     pub(crate) fn u16(&mut self) -> Result<u16, Problem> {
         self.bytes().map(u16::from_le_bytes)
     }
 
-    /// The next 32-bit number, little endian.
+    /// Reads the next 32-bit number, little endian.
     ///
     /// # Errors
-    /// As [`Self::bytes`].
+    /// See [`Self::bytes`].
     #[inline]
     pub(crate) fn u32(&mut self) -> Result<u32, Problem> {
         self.bytes().map(u32::from_le_bytes)
     }
 
-    /// The next 64-bit number, little endian.
+    /// Reads the next 64-bit number, little endian.
     ///
     /// # Errors
-    /// As [`Self::bytes`].
+    /// See [`Self::bytes`].
     #[inline]
     pub(crate) fn u64(&mut self) -> Result<u64, Problem> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    /// An unsigned LEB128 number. Bits beyond 64 are dropped, as linkers pad with zeros.
+    /// Reads an unsigned LEB128 number. Bits beyond 64 are dropped, as linkers pad with zeros.
     ///
     /// # Errors
-    /// As [`Self::bytes`]; [`Malformed::OutOfRange`] where it is longer than 16 bytes.
+    /// See [`Self::bytes`]; [`Malformed::OutOfRange`] if the number is longer than 16 bytes.
     #[inline]
     pub(crate) fn uleb(&mut self) -> Result<u64, Problem> {
         let byte = self.u8()?;
         if byte < 0x80 { Ok(u64::from(byte)) } else { Ok(self.leb_rest(byte)?.0) }
     }
 
-    /// A signed LEB128 number.
+    /// Reads a signed LEB128 number.
     ///
     /// # Errors
-    /// As [`Self::uleb`].
+    /// See [`Self::uleb`].
     #[inline]
     pub(crate) fn sleb(&mut self) -> Result<i64, Problem> {
         let byte = self.u8()?;
@@ -222,7 +225,8 @@ impl<'m, M: Memory> Cursor<'m, M> {
         Ok(value.wrapping_shl(unused) as i64 >> (unused & 63))
     }
 
-    /// A LEB128 number of more than one byte: its bits and how many there are.
+    /// Reads the rest of a LEB128 number of more than one byte; returns the value and its number of
+    /// bits.
     #[cold]
     fn leb_rest(&mut self, first: u8) -> Result<(u64, u32), Problem> {
         let mut value = u64::from(first & 0x7f);
@@ -237,11 +241,12 @@ impl<'m, M: Memory> Cursor<'m, M> {
         Err(self.malformed(Malformed::OutOfRange))
     }
 
-    /// A pointer in one of the `DW_EH_PE_*` encodings (LSB Core, "DWARF Exception Header Encoding"); `None` for
-    /// `DW_EH_PE_omit`.
+    /// Reads a pointer in one of the `DW_EH_PE_*` encodings (LSB Core, "DWARF Exception Header
+    /// Encoding"); `None` for `DW_EH_PE_omit`.
     ///
     /// # Errors
-    /// [`Malformed::PointerEncoding`] for an encoding that does not exist or has no base here, and what reading gives.
+    /// [`Malformed::PointerEncoding`] for an encoding that does not exist or has no base here, and
+    /// the errors of reading.
     #[inline]
     pub(crate) fn pointer(&mut self, encoding: u8, bases: &Bases) -> Result<Option<u64>, Problem> {
         let start = self.address();
@@ -260,7 +265,8 @@ impl<'m, M: Memory> Cursor<'m, M> {
             0x30 => bases.data.ok_or(bad)?,
             0x40 => bases.function.ok_or(bad)?,
             0x50 => {
-                // DW_EH_PE_aligned: padded to the next multiple of the address size, then an absolute pointer
+                // DW_EH_PE_aligned: padded to the next multiple of the address size, then an
+                // absolute pointer
                 self.skip(start.wrapping_neg() & 7)?;
                 return self.u64().map(Some);
             }
@@ -281,7 +287,7 @@ impl<'m, M: Memory> Cursor<'m, M> {
     }
 }
 
-/// What encoded pointers may be relative to.
+/// Bases for relative encoded pointers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bases {
     /// `DW_EH_PE_textrel`.
@@ -294,7 +300,7 @@ pub(crate) struct Bases {
 
 /// `DW_EH_PE_omit`: there is no pointer.
 pub(crate) const DW_EH_PE_OMIT: u8 = 0xff;
-/// `DW_EH_PE_pcrel | DW_EH_PE_absptr`, what Mach-O uses.
+/// `DW_EH_PE_pcrel | DW_EH_PE_absptr`, used by Mach-O.
 pub(crate) const DW_EH_PE_PCREL: u8 = 0x10;
-/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, what nearly all of ELF uses.
+/// `DW_EH_PE_pcrel | DW_EH_PE_sdata4`, used by nearly all ELF files.
 pub(crate) const DW_EH_PE_PCREL_SDATA4: u8 = 0x1b;

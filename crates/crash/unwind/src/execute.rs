@@ -1,5 +1,5 @@
-//! Executing a rule: from the registers of a frame and stack memory to the registers of its caller. Nothing else reads the stack
-//! by rule.
+//! Executes rules: computes the registers of a frame's caller from the frame's registers and stack
+//! memory. No other code reads the stack by rule.
 //!
 //! Guarantees: the registers change only if the rule could be executed and `accept` agreed.
 
@@ -13,24 +13,25 @@ use crate::rule::{Row, SignalContext};
 use coroner_process::memory::Memory;
 use coroner_process::registers::Arch;
 
-/// What a rule gives, before it is taken.
+/// Result of a rule, before it is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Caller {
     /// The CFA: the caller's stack pointer.
     pub cfa: u64,
-    /// The return address, as it was found (an authentication code may be in it).
+    /// The return address as found (it may contain an authentication code).
     pub pc: u64,
 }
 
-/// A register that a rule needs and of which nothing is known.
+/// Returns the problem for a register that a rule needs and whose value is unknown.
 const fn unknown(register: u8) -> Problem {
     Problem::Malformed { what: Malformed::UnknownRegister, address: register as u64 }
 }
 
-/// Executes a row. `accept` sees what it gives; only if it agrees are the registers made the caller's.
+/// Executes a row. `accept` receives the result; the registers become the caller's only if it
+/// agrees.
 ///
 /// # Errors
-/// What `accept` answers, and [`Problem`] where memory can't be read or a register is not known
+/// The error of `accept`, or a [`Problem`] if memory can't be read or a register is unknown
 /// ([`Malformed::UnknownRegister`], with the register's number as address).
 #[inline]
 pub(crate) fn row<A: Architecture, M: Memory, E: From<Problem>>(
@@ -55,7 +56,8 @@ pub(crate) fn row<A: Architecture, M: Memory, E: From<Problem>>(
     Ok(cfa)
 }
 
-/// The return address in the link register: it must be this frame's, and not what a call left there.
+/// Returns the return address in the link register: it must be this frame's, not a leftover of a
+/// call.
 #[inline]
 fn link_register<A: Architecture, M: Memory>(registers: &mut RegisterFile<A>, memory: &mut M) -> Result<u64, Problem> {
     if !A::LINK_REGISTER || !registers.is_certain(A::RA) {
@@ -64,7 +66,7 @@ fn link_register<A: Architecture, M: Memory>(registers: &mut RegisterFile<A>, me
     registers.value(A::RA, memory)?.ok_or(unknown(A::RA))
 }
 
-/// Where a row says that a register was saved, and the CFA.
+/// Returns the address at which a row saved a register, and the CFA.
 pub(crate) fn saved_at<A: Architecture, M: Memory>(
     row: &Row,
     register: u8,
@@ -80,7 +82,8 @@ pub(crate) fn saved_at<A: Architecture, M: Memory>(
     Some((cfa.wrapping_add_signed(words << 3), cfa))
 }
 
-/// Executes the frame record at the frame pointer: `pc' = *(fp + 8); fp' = *fp; sp' = cfa = fp + 16`.
+/// Executes the frame record at the frame pointer:
+/// `pc' = *(fp + 8); fp' = *fp; sp' = cfa = fp + 16`.
 #[inline]
 pub(crate) fn frame_record<A: Architecture, M: Memory, E: From<Problem>>(
     registers: &mut RegisterFile<A>,
@@ -98,7 +101,8 @@ pub(crate) fn frame_record<A: Architecture, M: Memory, E: From<Problem>>(
     Ok(cfa)
 }
 
-/// Executes a full row of call frame information, with expressions and registers in other registers.
+/// Executes a full row of call frame information, including expressions and registers saved in
+/// other registers.
 pub(crate) fn full_row<A: Architecture, M: Memory, E: From<Problem>>(
     state: &RowState,
     cie: &Cie,
@@ -142,7 +146,7 @@ fn evaluate_row<A: Architecture, M: Memory>(
             continue;
         }
         let at = |offset: i32| cfa.wrapping_add_signed(offset.into());
-        // Either the value, or where it is.
+        // Either the value, or its address.
         let (value, place) = match *rule {
             RegisterRule::Unspecified | RegisterRule::Same if is_return && A::LINK_REGISTER && number == A::RA => {
                 (Some(link_register(registers, memory)?), None)
@@ -164,7 +168,8 @@ fn evaluate_row<A: Architecture, M: Memory>(
                 Some(place) => Some(memory.read_u64(place)?),
                 None => value,
             };
-            // On arm64 the link register of interrupted code is its own, and pc has a column of its own.
+            // On arm64 the link register of interrupted code is its own, and pc has a separate
+            // column.
             if !(A::LINK_REGISTER && number == A::RA) {
                 continue;
             }
@@ -180,8 +185,8 @@ fn evaluate_row<A: Architecture, M: Memory>(
     Ok((cfa, pc))
 }
 
-/// Executes a signal context: all registers of the code that was interrupted, and its stack pointer as canonical frame
-/// address.
+/// Executes a signal context: restores all registers of the interrupted code, with its stack
+/// pointer as canonical frame address.
 pub(crate) fn signal_context<A: Architecture, M: Memory, E: From<Problem>>(
     context: SignalContext,
     registers: &mut RegisterFile<A>,
@@ -228,17 +233,19 @@ const PC: u8 = 0xff;
 const NONE: u8 = 0xfe;
 
 struct Layout {
-    /// Where the pointer to the machine context is, for those that have one.
+    /// Offset of the pointer to the machine context, if there is one.
     indirect: Option<u64>,
-    /// Where the general registers begin.
+    /// Offset of the general registers.
     general: u64,
-    /// The DWARF numbers of the words there.
+    /// DWARF numbers of the words there.
     order: &'static [u8],
 }
 
-/// Linux: `struct rt_sigframe`, `struct ucontext` and `struct sigcontext` of `arch/{x86,arm64}/include/uapi/asm`; on
-/// x86_64 the return from the handler has taken `pretcode` off the stack. Darwin: `struct __darwin_ucontext` and
-/// `struct __darwin_mcontext64` (`uc_mcontext` at 48; behind it the exception state of 16 bytes).
+/// Returns the layout of a signal context. Linux: `struct rt_sigframe`, `struct ucontext` and
+/// `struct sigcontext` of `arch/{x86,arm64}/include/uapi/asm`; on x86_64 the return from the
+/// handler has popped `pretcode` off the stack. Darwin: `struct __darwin_ucontext` and
+/// `struct __darwin_mcontext64` (`uc_mcontext`, at 48, points to the latter, which begins with the
+/// exception state of 16 bytes).
 const fn layout(arch: Arch, context: SignalContext) -> Layout {
     const X86_64_LINUX: &[u8] = &[8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7, PC];
     const X86_64_DARWIN: &[u8] = &[0, 3, 2, 1, 5, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, PC];

@@ -1,7 +1,7 @@
-//! The results of a walk: frames, and why it ended.
+//! Results of a walk: frames, and the reason for its end.
 
-/// How a frame was found, that is by what its *caller-side* registers were computed. The numbers are those of
-/// `coroner_report::wire::FoundBy`.
+/// How a frame was found, that is, the source of its *caller-side* registers. The numbers are those
+/// of `coroner_report::wire::FoundBy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Found {
@@ -11,28 +11,32 @@ pub enum Found {
     Cfi = 2,
     /// Compact unwind of the frame below: `__unwind_info`.
     CompactUnwind = 3,
-    /// The frame record at the frame pointer, without unwind data that proves it.
+    /// The frame record at the frame pointer, without unwind data that confirm it.
     FramePointer = 8,
-    /// The arm64 link register, because the program counter was no code: a call through a bad pointer.
+    /// The arm64 link register, because there was no code at the program counter: a call through a
+    /// bad pointer.
     LinkRegister = 9,
-    /// The word at the stack pointer, because the program counter was no code: a call through a bad pointer.
+    /// The word at the stack pointer, because there was no code at the program counter: a call
+    /// through a bad pointer.
     StackTop = 10,
-    /// The code of the frame below: what the instructions up to its return do to the stack.
+    /// The code of the frame below: the effect on the stack of the instructions up to its return.
     CodeAnalysis = 4,
     /// The context that the kernel saved below a signal trampoline.
     SignalContext = 5,
-    /// A Swift async context: this frame is not on the stack, it will run when the one below it returns.
+    /// A Swift async context: this frame is not on the stack, but will run when the one below it
+    /// returns.
     SwiftAsync = 7,
     /// A rule that the app registered.
     Registered = 6,
-    /// A search of the stack for something that looks like a return address. Not to be trusted blindly.
+    /// A search of the stack for words that look like return addresses. Less reliable than the
+    /// others.
     Scan = 11,
     /// A row of the frame below's `.sframe`.
     SFrame = 13,
 }
 
 impl Found {
-    /// The way of that number in a report.
+    /// Returns the variant with that number in a report.
     pub const fn from_number(number: u8) -> Option<Found> {
         Some(match number {
             1 => Found::Context,
@@ -51,7 +55,7 @@ impl Found {
         })
     }
 
-    /// A word for people: `context`, `cfi`, `compact`, `frame pointer`, …
+    /// Returns the variant's display name: `context`, `cfi`, `compact`, `frame pointer`, …
     pub const fn name(self) -> &'static str {
         match self {
             Found::Context => "context",
@@ -70,23 +74,25 @@ impl Found {
     }
 }
 
-/// What a frame's `pc` is. The numbers are part of the report format.
+/// Kind of a frame's `pc`. The numbers are part of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum AddressKind {
-    /// The instruction that was running (or about to run): the first frame, and the one that a signal interrupted.
+    /// The instruction that was running (or about to run), in the first frame and in one that a
+    /// signal interrupted.
     InstructionPointer = 1,
-    /// The instruction after a call. The call, and with it the function, line and unwind data, is before it: after a call
-    /// that never returns this address may belong to the next function.
+    /// The instruction after a call. The call, and with it the function, line and unwind data, is
+    /// before it: after a call that never returns this address may belong to the next function.
     ReturnAddress = 2,
-    /// An instruction of a signal trampoline, mostly its first one, to which the kernel made a signal handler return: no call is
-    /// before it. The frame above it was interrupted. (On Darwin, whose trampoline calls the handler, the address behind
-    /// that call, which is in the same function.)
+    /// An instruction of a signal trampoline, usually its first one, to which the kernel made a
+    /// signal handler return: no call precedes it. The frame above it was interrupted. (On Darwin,
+    /// whose trampoline calls the handler, the address after that call, which is in the same
+    /// function.)
     SignalTrampoline = 3,
 }
 
 impl AddressKind {
-    /// The kind of that number in a report.
+    /// Returns the kind with that number in a report.
     pub const fn from_number(number: u8) -> Option<AddressKind> {
         match number {
             1 => Some(AddressKind::InstructionPointer),
@@ -97,25 +103,27 @@ impl AddressKind {
     }
 }
 
-/// One frame of a stack.
+/// A stack frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The program counter, with authentication codes removed.
     pub pc: u64,
-    /// The stack pointer while this frame runs (for a frame up the stack: after its call returns). For a frame that is not
-    /// on the stack ([`Found::SwiftAsync`]) the address of its context.
+    /// The stack pointer while this frame runs (for a frame further up the stack: after its call
+    /// returns). For a frame that is not on the stack ([`Found::SwiftAsync`]), the address of its
+    /// context.
     pub sp: u64,
     /// The CFA: the stack pointer of the caller, before its call. `None` if the walk got no
     /// further, and for frames that are not on the stack ([`Found::SwiftAsync`]).
     pub cfa: Option<u64>,
     /// How this frame was found.
     pub found: Found,
-    /// What [`Self::pc`] is.
+    /// Kind of [`Self::pc`].
     pub kind: AddressKind,
 }
 
 impl Frame {
-    /// The address to look up functions, lines and unwind data with: inside the call for a return address.
+    /// Returns the address for looking up functions, lines and unwind data: inside the call for a
+    /// return address.
     #[inline]
     pub const fn lookup_address(&self) -> u64 {
         match self.kind {
@@ -125,30 +133,31 @@ impl Frame {
     }
 }
 
-/// What is wrong with unwind data. The numbers are part of the report format.
+/// Kind of malformed unwind data. The numbers are part of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Malformed {
-    /// An entry runs over the end of its section or of what contains it.
+    /// An entry extends past the end of its section or of its container.
     Truncated = 1,
-    /// A version that this code does not know.
+    /// An unsupported version.
     Version = 2,
-    /// A pointer encoding that does not exist or makes no sense there.
+    /// A pointer encoding that does not exist or makes no sense in its place.
     PointerEncoding = 3,
     /// A call frame instruction or expression operation that does not exist.
     Opcode = 4,
     /// An augmentation whose meaning and length are unknown.
     Augmentation = 5,
-    /// A number outside its possible range: an offset out of the section, a register that does not exist.
+    /// A number outside its valid range: an offset outside the section, a register that does not
+    /// exist.
     OutOfRange = 6,
     /// `DW_CFA_restore_state` without a remembered state, or more remembered states than are kept.
     StateStack = 7,
-    /// An expression that takes from an empty stack, fills it, or does not end.
+    /// An expression that pops from an empty stack, overflows it, or does not end.
     Expression = 8,
-    /// Unwind data that refer to each other in a circle, or to the wrong kind of entry.
+    /// Unwind data that refer to each other in a cycle, or to the wrong kind of entry.
     Reference = 9,
-    /// A rule for a register of which no value is known.
+    /// A rule for a register whose value is unknown.
     UnknownRegister = 10,
     /// A compact encoding that does not exist.
     CompactEncoding = 11,
@@ -172,47 +181,48 @@ impl core::fmt::Display for Malformed {
     }
 }
 
-/// Why a walk ended. [`End::number`] and [`End::address`] go into reports.
+/// Reason for the end of a walk. [`End::number`] and [`End::address`] go into reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum End {
-    /// The outermost frame: its unwind data say that it has no caller, or the chain of frame records ends with 0.
+    /// The outermost frame: its unwind data state that it has no caller, or the chain of frame
+    /// records ends with 0.
     EndOfStack,
-    /// The budget of frames is used up: there are more.
+    /// The frame budget is exhausted: there are more frames.
     FrameBudget,
-    /// The budget of reads is used up.
+    /// The read budget is exhausted.
     ReadBudget,
     /// The caller's stack pointer would not be above this frame's: a loop, or a broken stack.
     NoProgress {
         /// The stack pointer that the caller would have.
         sp: u64,
     },
-    /// Stack memory that is needed can't be read.
+    /// Required stack memory can't be read.
     Unreadable {
-        /// Its address.
+        /// Address of the memory.
         address: u64,
     },
-    /// The unwind data are malformed, and nothing else gave a caller.
+    /// The unwind data are malformed, and no other method found a caller.
     BadUnwindData {
-        /// What is wrong.
+        /// Kind of malformation.
         what: Malformed,
-        /// Where: an address in the section.
+        /// Address of the malformed data in the section.
         address: u64,
     },
-    /// No unwind data cover this address, and frame pointer and scan gave no caller.
+    /// No unwind data cover this address, and neither frame pointer nor scan found a caller.
     NoUnwindData {
         /// The address that was looked up.
         address: u64,
     },
-    /// What would be the return address is no code.
+    /// The presumed return address does not point to code.
     BadReturnAddress {
-        /// The value.
+        /// The presumed return address.
         address: u64,
     },
 }
 
 impl End {
-    /// The reason's number in reports, `coroner_report::wire::WalkEnd`.
+    /// Returns the reason's number in reports, `coroner_report::wire::WalkEnd`.
     pub const fn number(self) -> u8 {
         match self {
             End::EndOfStack => 1,
@@ -226,7 +236,7 @@ impl End {
         }
     }
 
-    /// The address that belongs to the reason, 0 where there is none.
+    /// Returns the address that belongs to the reason, 0 if there is none.
     pub const fn address(self) -> u64 {
         match self {
             End::EndOfStack | End::FrameBudget | End::ReadBudget => 0,
@@ -258,20 +268,20 @@ impl core::fmt::Display for End {
 
 impl core::error::Error for End {}
 
-/// Why a rule could not be found or executed. [`crate::Walker::problem`] keeps the first one of a walk, also where
-/// something less trustworthy then found the caller.
+/// Reason why a rule could not be found or executed. [`crate::Walker::problem`] keeps the first one
+/// of a walk, even if a less reliable method then found the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// Memory that can't be read, of the stack or of an unwind section.
+    /// Memory of the stack or of an unwind section that can't be read.
     Unreadable {
-        /// Its address.
+        /// Address of the memory.
         address: u64,
     },
     /// Malformed unwind data.
     Malformed {
-        /// What is wrong.
+        /// Kind of malformation.
         what: Malformed,
-        /// Where: an address in the section.
+        /// Address of the malformed data in the section.
         address: u64,
     },
 }

@@ -1,4 +1,5 @@
-//! The chain of frame records alone: the cheapest walk, for code that keeps frame pointers.
+//! Frame pointer walk: follows only the chain of frame records, the cheapest walk, for code that
+//! keeps frame pointers.
 
 use crate::arch::Architecture;
 use crate::frame::End;
@@ -6,10 +7,12 @@ use crate::swift_async::without_mark;
 use core::marker::PhantomData;
 use coroner_process::memory::Memory;
 
-/// Return addresses along the chain of frame records: `pc' = *(fp + 8); fp' = *fp`.
+/// Iterator over the return addresses along the chain of frame records:
+/// `pc' = *(fp + 8); fp' = *fp`.
 ///
-/// Where a function on the way keeps no frame record its caller is missing, without notice: this is for live backtraces
-/// of code that was built with frame pointers, and costs one read a frame. [`crate::Walker`] finds it.
+/// If a function on the way keeps no frame record, its caller is missing, without notice: this is
+/// for live backtraces of code that was built with frame pointers, and costs one read per frame.
+/// [`crate::Walker`] finds such callers.
 ///
 /// ```
 /// use coroner_process::memory::{Snapshot, SnapshotRange};
@@ -32,7 +35,8 @@ pub struct FramePointers<A, M> {
 }
 
 impl<A: Architecture, M: Memory> FramePointers<A, M> {
-    /// The chain that begins with the record at `fp`. `authentication_mask` is as in [`crate::Options`].
+    /// Creates the chain that begins with the record at `fp`. For `authentication_mask`, see
+    /// [`crate::Options`].
     #[inline]
     pub fn new(fp: u64, memory: M, authentication_mask: Option<u64>) -> FramePointers<A, M> {
         let mask = !authentication_mask.unwrap_or(A::AUTHENTICATION_MASK);
@@ -40,7 +44,7 @@ impl<A: Architecture, M: Memory> FramePointers<A, M> {
         FramePointers { fp, memory, mask, end, arch: PhantomData }
     }
 
-    /// Why the chain ended; `None` while it goes on.
+    /// Returns the reason for the chain's end; `None` before the end.
     #[inline]
     pub const fn end(&self) -> Option<End> {
         self.end

@@ -1,4 +1,5 @@
-//! The rule that the unwind data of an image state for an address: `__unwind_info`, `.eh_frame`, `.sframe`, `.debug_frame`.
+//! Lookup of the rule for an address in an image's unwind data: `__unwind_info`, `.eh_frame`,
+//! `.sframe`, `.debug_frame`.
 
 use crate::arch::Architecture;
 use crate::cfi::eh_frame_hdr::TableCache;
@@ -13,13 +14,14 @@ use crate::rule::{Program, Row, Rule};
 use crate::sframe;
 use coroner_process::memory::Memory;
 
-/// How long an `__eh_frame` without a search table may be to be read through for code that compact unwind does not know.
+/// Maximum length in bytes of an `__eh_frame` without a search table that is read completely for
+/// code that compact unwind does not cover.
 const READ_THROUGH: u64 = 1 << 20;
 
-/// What was read of sections for all of their entries: the sections of search tables and the CIEs.
+/// Data read from sections that are shared by all of their entries: search tables and CIEs.
 #[derive(Debug)]
 pub(crate) struct SectionCache {
-    /// Cie information entries.
+    /// Common information entries.
     pub cie: CieCache,
     /// Search tables.
     pub tables: TableCache,
@@ -36,19 +38,19 @@ impl SectionCache {
     }
 }
 
-/// What unwind data state besides a rule, which is made in place.
+/// Information from unwind data in addition to the rule, which is written in place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnwindEntry {
-    /// The function (or functions) that it is stated of.
+    /// The function (or functions) that the entry covers.
     pub range: AddressRange,
-    /// The function is a signal trampoline.
+    /// Whether the function is a signal trampoline.
     pub signal_trampoline: bool,
     /// The kind of unwind data.
     pub found: Found,
 }
 
-/// Writes to `into` the rule for `address` in a Mach-O image: by `__unwind_info`, and where that refers to it or says nothing, by
-/// `__eh_frame`. It holds in function bodies.
+/// Writes the rule for `address` in a Mach-O image to `into`: from `__unwind_info`, or from
+/// `__eh_frame` if `__unwind_info` refers to it or has no entry. The rule holds in function bodies.
 pub(crate) fn mach_rule<A: Architecture, M: Memory>(
     memory: &mut M,
     sections: &mut SectionCache,
@@ -81,7 +83,8 @@ pub(crate) fn mach_rule<A: Architecture, M: Memory>(
     section_rule::<A, M>(memory, sections, &eh_frame, image.eh_frame_hdr, address, into)
 }
 
-/// Writes to `into` the rule for `address` by `.eh_frame`, then `.sframe`, then `.debug_frame`. `None` if no entry covers it.
+/// Writes the rule for `address` to `into`: from `.eh_frame`, then `.sframe`, then `.debug_frame`.
+/// Returns `None` if no entry covers it.
 #[inline]
 pub(crate) fn frame_rule<A: Architecture, M: Memory>(
     memory: &mut M,
@@ -108,7 +111,8 @@ pub(crate) fn frame_rule<A: Architecture, M: Memory>(
     section_rule::<A, M>(memory, sections, &debug_frame, image.debug_frame_hdr, address, into)
 }
 
-/// Writes to `into` the rule that a section states for `address`: by its search table, or else by reading through all of it.
+/// Writes a section's rule for `address` to `into`: through its search table, or else by reading
+/// the whole section.
 #[inline]
 fn section_rule<A: Architecture, M: Memory>(
     memory: &mut M,
@@ -143,7 +147,8 @@ fn section_rule<A: Architecture, M: Memory>(
     }
 }
 
-/// Writes to `into` the rule that the entry at `at` states for `address`; `None` if it does not cover it.
+/// Writes the rule of the entry at `at` for `address` to `into`; returns `None` if the entry does
+/// not cover it.
 #[inline]
 pub(crate) fn rule_at<A: Architecture, M: Memory>(
     memory: &mut M,
@@ -175,7 +180,7 @@ pub(crate) fn rule_at<A: Architecture, M: Memory>(
     Ok(Some(UnwindEntry { range: entry.range, signal_trampoline: cie.signal_trampoline, found: Found::Cfi }))
 }
 
-/// The full row that [`Rule::Program`] stands for.
+/// Returns the full row that [`Rule::Program`] stands for.
 pub(crate) fn program_row<M: Memory>(
     memory: &mut M,
     sections: &mut SectionCache,

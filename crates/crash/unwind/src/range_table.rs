@@ -1,30 +1,31 @@
-//! Ranges of code that the app registers, each with a rule of its own.
+//! Code ranges that the app registers, each with its own rule.
 //!
-//! A [`RangeTable`] is a `static` that threads write outside signal handlers while others walk, one of them perhaps in a signal handler
-//! that interrupted a writer. There is no lock: a range that is being written is not found.
+//! A [`RangeTable`] is a `static` that threads write outside signal handlers while others walk, one
+//! of them perhaps in a signal handler that interrupted a writer. There is no lock: a range that is
+//! being written is not found.
 
 use crate::image::{AddressRange, Image, Images, Registered};
 use crate::rule::{Row, Rule};
 use core::num::NonZeroU64;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Words that a rule is kept in.
+/// Number of words in which a rule is stored.
 const RULE_WORDS: usize = 4;
 
-/// How a rule is kept: the lowest byte of the first word.
+/// Kinds of stored rules: the lowest byte of the first word.
 const ROW: u64 = 1;
 const FRAME_RECORD: u64 = 2;
 const OUTERMOST: u64 = 3;
 
-/// Why a range was not registered.
+/// Reason why a range was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisterError {
-    /// It holds no address, or those of no process.
+    /// The range is empty, or contains addresses that no process has.
     BadRange,
-    /// Such a rule needs unwind data, or the kernel's frame, and can't be registered.
+    /// The rule needs unwind data, or the kernel's frame, and can't be registered.
     BadRule,
-    /// There is no room for one more.
+    /// The table is full.
     Full,
 }
 
@@ -40,11 +41,12 @@ impl core::fmt::Display for RegisterError {
 
 impl core::error::Error for RegisterError {}
 
-/// What [`RangeTable::register`] gives, to take the range back with. No two are the same.
+/// Handle from [`RangeTable::register`] for unregistering the range. Each handle is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Registration(NonZeroU64);
 
-/// Bits of a [`Registration`] that are the slot's number; the others are the slot's version.
+/// Number of bits of a [`Registration`] that are the slot's index; the others are the slot's
+/// version.
 const INDEX_BITS: u32 = 16;
 
 impl Registration {
@@ -52,12 +54,12 @@ impl Registration {
         NonZeroU64::new(version << INDEX_BITS | index as u64).map(Registration)
     }
 
-    /// As a number that is not 0, to be handed through other languages.
+    /// Returns the registration as a number that is not 0, for passing through other languages.
     pub const fn to_number(self) -> u64 {
         self.0.get()
     }
 
-    /// The registration with that number; `None` for 0.
+    /// Returns the registration with that number; `None` for 0.
     pub const fn from_number(number: u64) -> Option<Registration> {
         match NonZeroU64::new(number) {
             Some(number) => Some(Registration(number)),
@@ -74,13 +76,13 @@ impl Registration {
     }
 }
 
-/// What a version's lowest two bits say of its slot.
+/// Mask of a version's lowest two bits, which are its slot's state.
 const STATE: u64 = 3;
 const FREE: u64 = 0;
 const USED: u64 = 2;
 
-/// One range. The version goes up by one when somebody begins to write and by one when they are done, so that a reader
-/// knows whether what it read belongs together.
+/// A range. The version is incremented at the beginning and at the end of each write, so that a
+/// reader can check whether what it read is consistent.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Slot {
@@ -100,7 +102,7 @@ impl Slot {
         }
     }
 
-    /// The range, if it holds `address`.
+    /// Returns the range if it contains `address`.
     fn holding(&self, address: u64) -> Option<Registered> {
         let version = self.version.load(Ordering::Acquire);
         if version & STATE != USED {
@@ -118,14 +120,14 @@ impl Slot {
         Some(Registered { range, rule: rule_of(words)? })
     }
 
-    /// Writes a range if the slot is free, and says which version that made it.
+    /// Writes a range if the slot is free, and returns the slot's new version.
     fn fill(&self, range: AddressRange, words: [u64; RULE_WORDS]) -> Option<u64> {
         let free = self.version.load(Ordering::Relaxed);
         if free & STATE != FREE {
             return None;
         }
         self.version.compare_exchange(free, free | 1, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        // Who sees a word of what follows sees the version of before it, too.
+        // Whoever reads one of the following words also sees the preceding version.
         fence(Ordering::Release);
         self.start.store(range.start, Ordering::Relaxed);
         self.end.store(range.end, Ordering::Relaxed);
@@ -173,10 +175,12 @@ fn rule_of(words: [u64; RULE_WORDS]) -> Option<Rule> {
     }
 }
 
-/// At most `N` ranges with a rule of their own (`N` at most 65,536), for all walks of a process.
+/// Table of at most `N` ranges with their own rules (`N` at most 65,536), for all walks of a
+/// process.
 ///
-/// Registering, taking back and finding take no lock, allocate nothing and may be done by any threads at once. To find one costs a
-/// look at each slot that was ever in use, a nanosecond or two: it is done once for an address that the cache does not know.
+/// Registering, unregistering and finding take no lock, allocate nothing and may be done by any
+/// threads at once. Finding a range checks each slot that was ever in use, which takes a nanosecond
+/// or two: it is done once per address that isn't in the cache.
 ///
 /// ```
 /// use coroner_unwind::{Images, RangeTable, Row, Rule, X86_64};
@@ -199,7 +203,7 @@ fn rule_of(words: [u64; RULE_WORDS]) -> Option<Rule> {
 #[derive(Debug)]
 pub struct RangeTable<const N: usize> {
     slots: [Slot; N],
-    /// Slots from here on were never used.
+    /// Slots from this index on were never used.
     used: AtomicUsize,
     generation: AtomicU64,
 }
@@ -211,18 +215,19 @@ impl<const N: usize> Default for RangeTable<N> {
 }
 
 impl<const N: usize> RangeTable<N> {
-    /// No ranges.
+    /// Creates an empty table.
     pub const fn new() -> RangeTable<N> {
         const { assert!(N <= 1 << INDEX_BITS) };
         RangeTable { slots: [const { Slot::empty() }; N], used: AtomicUsize::new(0), generation: AtomicU64::new(0) }
     }
 
-    /// Says that `rule` finds the caller of a frame at every instruction of `range`. Where ranges overlap, the shortest counts.
+    /// Registers `rule` as finding the caller of a frame at every instruction of `range`. If ranges
+    /// overlap, the shortest one counts.
     ///
     /// # Errors
     /// See [`RegisterError`].
     pub fn register(&self, range: AddressRange, rule: &Rule) -> Result<Registration, RegisterError> {
-        // The lowest page and the upper half of the address space hold no code of a process.
+        // The lowest page and the upper half of the address space contain no code of a process.
         if range.is_empty() || range.start < 0x1000 || range.end > 1 << 63 {
             return Err(RegisterError::BadRange);
         }
@@ -231,10 +236,10 @@ impl<const N: usize> RangeTable<N> {
             if slot.version.load(Ordering::Relaxed) & STATE != FREE {
                 continue;
             }
-            // Before the slot is filled, so that a reader looks there when it is.
+            // Before the slot is filled, so that a reader checks the slot once it is filled.
             self.used.fetch_max(index.saturating_add(1), Ordering::AcqRel);
             if let Some(version) = slot.fill(range, words) {
-                // After it, so that rules which were found meanwhile are dropped.
+                // After it, so that rules which were found in the meantime are dropped.
                 self.generation.fetch_add(1, Ordering::AcqRel);
                 return Registration::new(index, version).ok_or(RegisterError::Full);
             }
@@ -242,12 +247,12 @@ impl<const N: usize> RangeTable<N> {
         Err(RegisterError::Full)
     }
 
-    /// Takes a range back; `false` if that was done before. The code may go afterwards: walks that are under way may still
-    /// have the rule, and only that.
+    /// Unregisters a range; returns `false` if that was already done. The code may be removed
+    /// afterwards: walks in progress may still have the rule, but nothing else.
     pub fn unregister(&self, registration: Registration) -> bool {
         let Some(slot) = self.slots.get(registration.index()) else { return false };
         let used = registration.version();
-        // Nothing is written: the next to fill it makes it a version of its own.
+        // Nothing is written: the next one to fill the slot gives it a new version.
         let freed = used.wrapping_add(USED);
         let done = used & STATE == USED
             && slot.version.compare_exchange(used, freed, Ordering::AcqRel, Ordering::Relaxed).is_ok();
@@ -257,7 +262,7 @@ impl<const N: usize> RangeTable<N> {
         done
     }
 
-    /// The shortest range that holds `address`.
+    /// Returns the shortest range that contains `address`.
     #[inline]
     pub fn find(&self, address: u64) -> Option<Registered> {
         match self.used.load(Ordering::Acquire) {
@@ -280,20 +285,20 @@ impl<const N: usize> RangeTable<N> {
         found
     }
 
-    /// Another number after every change.
+    /// Returns a number that changes with every change of the table.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// `images`, and before them these ranges.
+    /// Combines these ranges with `images`; the ranges have priority.
     #[inline]
     pub const fn before<I: Images>(&self, images: I) -> WithRanges<'_, I, N> {
         WithRanges { ranges: self, images }
     }
 }
 
-/// Images, and before them the ranges of a table; see [`RangeTable::before`].
+/// Images combined with a table's ranges, which have priority; see [`RangeTable::before`].
 #[derive(Clone, Copy, Debug)]
 pub struct WithRanges<'t, I, const N: usize> {
     ranges: &'t RangeTable<N>,
@@ -318,7 +323,7 @@ impl<I: Images, const N: usize> Images for WithRanges<'_, I, N> {
         self.ranges.find(address).or_else(|| self.images.registered(address))
     }
 
-    /// Of both: counters far below 2³² don't meet.
+    /// Combines both: counters far below 2³² don't collide.
     #[inline]
     fn generation(&self) -> u64 {
         self.images.generation() ^ self.ranges.generation().rotate_left(32)

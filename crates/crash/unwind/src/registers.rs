@@ -1,4 +1,4 @@
-//! The registers of one frame, and which of them are certain.
+//! Registers of a frame, and which of them are certain.
 
 use crate::arch::Architecture;
 use crate::rule::Row;
@@ -6,27 +6,28 @@ use crate::swift_async::without_mark;
 use core::marker::PhantomData;
 use coroner_process::memory::{Memory, Unreadable};
 
-/// The registers of one frame by DWARF number, and the program counter.
+/// A frame's registers by DWARF number, and the program counter.
 ///
-/// A register that a callee saved is kept as the address where it was saved and is read when it is needed: most saved
-/// registers of most frames never are. This is right while the stack does not change under the walk.
+/// A register that a callee saved is kept as the address where it was saved and is read when
+/// needed: most saved registers of most frames never are. This is correct as long as the stack does
+/// not change during the walk.
 #[derive(Clone, Copy, Debug)]
 pub struct RegisterFile<A> {
-    /// The value, or where [`Self::in_memory`] has the bit, the address of the value.
+    /// The value, or if [`Self::in_memory`] has the bit, the address of the value.
     values: [u64; 32],
-    /// Registers of which a value is held at all.
+    /// Registers that have a value.
     held: u32,
     /// Registers whose value is at the address in [`Self::values`].
     in_memory: u32,
-    /// Registers whose value is certainly that of this frame.
+    /// Registers whose value is certainly this frame's.
     certain: u32,
-    /// The program counter of this frame: the instruction that runs next in it.
+    /// This frame's program counter: the next instruction that runs in it.
     pub pc: u64,
     arch: PhantomData<A>,
 }
 
 impl<A: Architecture> RegisterFile<A> {
-    /// A file with the program counter and nothing else.
+    /// Creates a file with only the program counter.
     #[inline]
     pub const fn new(pc: u64) -> RegisterFile<A> {
         RegisterFile { values: [0; 32], held: 0, in_memory: 0, certain: 0, pc, arch: PhantomData }
@@ -47,7 +48,7 @@ impl<A: Architecture> RegisterFile<A> {
         self.in_memory &= !known;
     }
 
-    /// Gives register `number` (below 32) a value.
+    /// Sets the value of register `number` (below 32).
     #[inline]
     pub fn set(&mut self, number: u8, value: u64) {
         let index = number & 31;
@@ -58,7 +59,8 @@ impl<A: Architecture> RegisterFile<A> {
         self.in_memory &= !bit;
     }
 
-    /// States that the value of register `number` (below 32) is the word at `address`.
+    /// Sets the value of register `number` (below 32) to the word at `address`, to be read when
+    /// needed.
     #[inline]
     pub fn set_saved_at(&mut self, number: u8, address: u64) {
         let index = number & 31;
@@ -69,23 +71,23 @@ impl<A: Architecture> RegisterFile<A> {
         self.in_memory |= bit;
     }
 
-    /// What a call and its return do, seen from the callee's row: callee-saved registers that the row names were saved at
-    /// their places, those that a call does not preserve are no longer certain ([`Self::after_call`]), the stack pointer
-    /// is the CFA.
+    /// Applies the effect of a call and its return, from the point of view of the callee's row:
+    /// callee-saved registers that the row names were saved at their places, those that a call does
+    /// not preserve are no longer certain ([`Self::after_call`]), the stack pointer is the CFA.
     #[inline]
     pub fn return_by(&mut self, row: &Row, cfa: u64, pc: u64) {
         self.save_by(row, cfa, row.saved & Self::SLOTS);
         self.return_to(pc, cfa);
     }
 
-    /// States that the registers of `slots` are where `row` says that they were saved.
+    /// Sets the registers of `slots` to the places where `row` saved them.
     #[inline]
     fn save_by(&mut self, row: &Row, cfa: u64, slots: u16) {
         self.save_places(row, cfa, slots);
         self.hold_places(slots);
     }
 
-    /// The one half of [`Self::save_by`]: where they are.
+    /// First half of [`Self::save_by`]: sets the addresses.
     #[inline]
     pub(crate) fn save_places(&mut self, row: &Row, cfa: u64, slots: u16) {
         let mut left = slots;
@@ -97,7 +99,7 @@ impl<A: Architecture> RegisterFile<A> {
         }
     }
 
-    /// The other half: that they are there.
+    /// Second half of [`Self::save_by`]: marks the registers as being at these addresses.
     #[inline]
     pub(crate) fn hold_places(&mut self, slots: u16) {
         let bits = A::registers_of_slots(slots);
@@ -106,10 +108,10 @@ impl<A: Architecture> RegisterFile<A> {
         self.certain |= bits;
     }
 
-    /// The slots of a row but for that of the return address, which is not a register of the caller's.
+    /// The slots of a row except that of the return address, which is not a register of the caller.
     pub(crate) const SLOTS: u16 = (1 << (A::SAVED_COUNT - 1)) - 1;
 
-    /// What calls and their returns do besides what each saved.
+    /// Applies the effect of calls and their returns apart from saved registers.
     #[inline]
     pub(crate) fn return_to(&mut self, pc: u64, sp: u64) {
         self.after_call(A::PRESERVED);
@@ -117,7 +119,7 @@ impl<A: Architecture> RegisterFile<A> {
         self.pc = pc;
     }
 
-    /// States that nothing is known of register `number`.
+    /// Marks the value of register `number` as unknown.
     #[inline]
     pub fn forget(&mut self, number: u8) {
         let bit = 1 << (number & 31);
@@ -126,15 +128,16 @@ impl<A: Architecture> RegisterFile<A> {
         self.in_memory &= !bit;
     }
 
-    /// What a call does: registers outside `preserved` keep their values here, but are no longer certain. They still
-    /// answer [`Self::value`], since unwind data that names such a register is of a callee that preserves it
-    /// (outlined functions keep lr in a scratch register).
+    /// Applies the effect of a call: registers outside `preserved` keep their values here, but are
+    /// no longer certain. [`Self::value`] still returns them, since unwind data that name such a
+    /// register are of a callee that preserves it (outlined functions keep lr in a scratch
+    /// register).
     #[inline]
     pub fn after_call(&mut self, preserved: u32) {
         self.certain &= preserved;
     }
 
-    /// The value of register `number`; `None` if none is held.
+    /// Returns the value of register `number`; `None` if it is unknown.
     ///
     /// # Errors
     /// [`Unreadable`] if the register was saved at an address that can't be read.
@@ -155,18 +158,19 @@ impl<A: Architecture> RegisterFile<A> {
         Ok(Some(self.values[index]))
     }
 
-    /// The value of register `number` where an address is to be computed from it: as [`Self::value`], but a frame pointer
-    /// without the mark that Swift's async functions give it, which no address has.
+    /// Returns the value of register `number` for computing an address: the same as
+    /// [`Self::value`], but a frame pointer without the mark of Swift's async functions, which no
+    /// address has.
     ///
     /// # Errors
-    /// As [`Self::value`].
+    /// See [`Self::value`].
     #[inline]
     pub fn address<M: Memory>(&mut self, number: u8, memory: &mut M) -> Result<Option<u64>, Unreadable> {
         let value = self.value(number, memory)?;
         Ok(if number == A::FP { value.map(without_mark) } else { value })
     }
 
-    /// The value of register `number` if it is certain and was not left in memory.
+    /// Returns the value of register `number` if it is certain and not still in memory.
     #[inline]
     pub fn certain(&self, number: u8) -> Option<u64> {
         let bit = 1u32.checked_shl(u32::from(number))?;
@@ -176,13 +180,14 @@ impl<A: Architecture> RegisterFile<A> {
         self.values.get(usize::from(number)).copied()
     }
 
-    /// Whether register `number`'s value is certainly this frame's (even if it still lies in memory).
+    /// Returns `true` if register `number`'s value is certainly this frame's (even if it is still
+    /// in memory).
     #[inline]
     pub const fn is_certain(&self, number: u8) -> bool {
         number < 32 && self.certain & (1 << (number & 31)) != 0
     }
 
-    /// Reads what still lies in memory; registers that can't be read are forgotten.
+    /// Reads the values that are still in memory; registers that can't be read become unknown.
     pub fn settle<M: Memory>(&mut self, memory: &mut M) {
         for number in 0..32 {
             if self.value(number, memory).is_err() {
@@ -191,7 +196,7 @@ impl<A: Architecture> RegisterFile<A> {
         }
     }
 
-    /// The stack pointer (0 if unknown).
+    /// Returns the stack pointer (0 if unknown).
     #[inline]
     pub fn sp(&self) -> u64 {
         self.values[usize::from(A::SP & 31)]

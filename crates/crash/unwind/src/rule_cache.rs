@@ -1,7 +1,8 @@
-//! The cache of rules by address.
+//! Cache of rules by address.
 //!
-//! The caller provides its memory, and uses it for one walk at a time, of one address space. It has no conflict cliff: addresses that
-//! share a set cost a comparison, and the oldest rule is replaced.
+//! The caller provides the cache's memory, and uses it for one walk at a time, of one address
+//! space. There is no conflict cliff: addresses that share a set cost a comparison, and the oldest
+//! rule is replaced.
 
 use crate::arch::Architecture;
 use crate::frame::{AddressKind, Found};
@@ -13,7 +14,7 @@ pub(crate) mod step_log;
 
 use step_log::StepLog;
 
-/// Entries of one set.
+/// Number of entries per set.
 const WAYS: usize = 4;
 const SETS: usize = 256;
 const ENTRIES: usize = SETS * WAYS;
@@ -23,21 +24,22 @@ const ENTRIES: usize = SETS * WAYS;
 pub(crate) struct FoundRule {
     /// The rule.
     pub rule: Rule,
-    /// What its result is to be marked with.
+    /// How the caller's frame is marked as found.
     pub found: Found,
-    /// The frame is a signal trampoline.
+    /// Whether the frame is a signal trampoline.
     pub signal_trampoline: bool,
 }
 
-/// The place of an entry of a [`RuleCache`].
+/// Place of an entry in a [`RuleCache`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct EntryIndex(u16);
 
-/// The number of a place is that of the entry times this, so that what is left of it is at once its distance in memory.
+/// Factor between an entry's number and its place, so that the place is directly proportional to
+/// the entry's distance in memory.
 const UNIT: u16 = 64;
 
 impl EntryIndex {
-    /// Any place.
+    /// An arbitrary place.
     pub(crate) const NONE: EntryIndex = EntryIndex(0);
 
     #[inline]
@@ -53,10 +55,10 @@ impl EntryIndex {
 
 const _: () = assert!(ENTRIES == (u16::MAX / UNIT) as usize + 1);
 
-/// What the CFA of a [`Step`] is relative to.
+/// Base of a [`Step`]'s CFA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Base {
-    /// The rule is not of the kind that a [`Step`] can say.
+    /// The rule can't be expressed as a [`Step`].
     #[default]
     Other,
     /// The stack pointer. The return address was saved.
@@ -65,17 +67,18 @@ pub(crate) enum Base {
     FramePointer,
 }
 
-/// What a walk needs to go from a frame to its caller, for the rules of nearly all frames. Distances are in words of 8 bytes.
+/// Everything that a walk needs to go from a frame to its caller, for the rules of nearly all
+/// frames. Distances are in words of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     pub base: Base,
-    /// The CFA minus the base; positive where that is the stack pointer.
+    /// The CFA minus the base; positive if the base is the stack pointer.
     pub cfa: i16,
-    /// Where the return address was saved, from the CFA.
+    /// Place of the saved return address, relative to the CFA.
     pub return_address: i16,
-    /// Where the frame pointer was saved, from the CFA; 0 where it was not.
+    /// Place of the saved frame pointer, relative to the CFA; 0 if it was not saved.
     pub frame_pointer: i16,
-    /// [`Row::saved`] but for the return address.
+    /// [`Row::saved`] without the return address.
     pub saved: u16,
 }
 
@@ -100,20 +103,22 @@ impl Step {
     }
 }
 
-/// One entry: a cache line, of which a walk needs nothing else for a frame. All zero is an entry of no epoch.
+/// A cache entry: one cache line, which is all that a walk needs for a frame. All zero is an entry
+/// of no epoch.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Entry {
-    /// What [`key()`] gives.
+    /// The entry's [`key()`].
     key: u64,
-    /// The [`RuleCache::epoch`] that the entry is of, plus one: it counts in no other.
+    /// The [`RuleCache::epoch`] of the entry, plus one: the entry is valid only in that epoch.
     epoch: u32,
-    /// Where the rule of the caller was the last time. A frame mostly has the caller that it had before, and to look
-    /// there first takes the way from one return address to the next out of the chain of what must wait for what.
+    /// Place of the caller's rule at the last use. A frame usually has the same caller as before,
+    /// and checking this place first removes the lookup of the next return address from the chain
+    /// of dependent operations.
     pub(crate) caller: EntryIndex,
     pub(crate) step: Step,
     signal_trampoline: bool,
-    /// The number of the [`Found`].
+    /// Number of the [`Found`].
     found: u8,
     rule: Rule,
 }
@@ -131,13 +136,13 @@ const EMPTY: Entry = Entry {
 };
 
 impl Entry {
-    /// What the caller is to be marked with.
+    /// Returns how the caller's frame is marked as found.
     #[inline]
     pub(crate) fn found(&self) -> Found {
         Found::from_number(self.found).unwrap_or(Found::Context)
     }
 
-    /// Whether there is no caller.
+    /// Returns `true` if there is no caller.
     #[inline]
     pub(crate) fn is_outermost(&self) -> bool {
         self.rule == Rule::Outermost
@@ -152,11 +157,12 @@ impl Entry {
     }
 }
 
-/// One set of the index: where the rules of addresses are whose hashes fall together. What it names may have been replaced.
+/// A set of the index: places of the rules for addresses whose hashes collide. The entries at these
+/// places may have been replaced.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
 struct Set {
-    /// For each a part of its key's hash: what is not there is known from one line of memory.
+    /// A part of each key's hash: one line of memory suffices to rule out an address.
     tags: [u32; WAYS],
     places: [EntryIndex; WAYS],
     /// The way that is replaced next.
@@ -165,21 +171,23 @@ struct Set {
 
 const NO_SET: Set = Set { tags: [0; WAYS], places: [EntryIndex::NONE; WAYS], next: 0 };
 
-/// The rules of the 1,024 addresses that were kept last, in the order in which they came: those of one walk lie side by side, in as
-/// few lines and pages as can be, which is what a first walk waits for. They are found by an index in sets of four: addresses
-/// that fall together cost a comparison and not a recomputation.
+/// Cache of the rules for the last 1,024 addresses, in the order in which they were added: those of
+/// one walk are adjacent, in as few lines and pages as possible, which dominate the time of a first
+/// walk. They are found through an index in sets of four: addresses that collide cost a comparison,
+/// not a recomputation.
 ///
-/// Plain memory of about 80 KiB, made before it is needed: a `static` (it is all zero, and takes no room in the file), or a
-/// field of something allocated at install. One cache serves one walk at a time, of one address space and architecture; it
-/// may serve crash and live walks in turn. Rules are dropped when [`crate::Images::generation`] changes.
+/// Plain memory of about 80 KiB, created before it is needed: a `static` (it is all zero, and takes
+/// no room in the file), or a field of something allocated at install. One cache serves one walk at
+/// a time, of one address space and architecture; it may serve crash and live walks in turn. Rules
+/// are dropped when [`crate::Images::generation`] changes.
 #[derive(Debug)]
 pub struct RuleCache {
     index: [Set; SETS],
     entries: [Entry; ENTRIES],
-    /// The number of the entry that is replaced next: the oldest.
+    /// Number of the entry that is replaced next: the oldest.
     next: u16,
     generation: u64,
-    /// Another one after each [`Self::clear`], which so costs nothing.
+    /// Changes with each [`Self::clear`], which is therefore cheap.
     epoch: u32,
     pub(crate) sections: SectionCache,
     pub(crate) log: StepLog,
@@ -191,8 +199,9 @@ impl Default for RuleCache {
     }
 }
 
-/// The key of a frame's address: that of an interrupted instruction is not that of a return address, since the rules of
-/// some formats hold at calls only. 0 is never asked for, as no code is at 0.
+/// Returns the key of a frame's address: an interrupted instruction has a different key from a
+/// return address, since the rules of some formats hold at calls only. 0 is never looked up, as no
+/// code is at 0.
 #[inline]
 const fn key(pc: u64, kind: AddressKind) -> u64 {
     match kind {
@@ -202,7 +211,7 @@ const fn key(pc: u64, kind: AddressKind) -> u64 {
     }
 }
 
-/// The set of a key and its tag there.
+/// Returns the set of a key, and the key's tag in it.
 #[inline]
 const fn set_and_tag(key: u64) -> (usize, u32) {
     // Fibonacci hashing: the top bits of the product depend on all bits of the key.
@@ -211,7 +220,7 @@ const fn set_and_tag(key: u64) -> (usize, u32) {
 }
 
 impl RuleCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     // Evaluated at compile time or boxed outside a signal handler.
     #[allow(clippy::large_stack_arrays)]
     pub const fn new() -> RuleCache {
@@ -226,7 +235,8 @@ impl RuleCache {
         }
     }
 
-    /// Not async-signal-safe: empties the cache and writes to all of its memory, so that the first walk takes no page fault for it.
+    /// Empties the cache and writes to all of its memory, so that the first walk takes no page
+    /// fault for it. Not async-signal-safe.
     pub fn prepare(&mut self) {
         for entry in &mut self.entries {
             entry.key = 0;
@@ -244,13 +254,13 @@ impl RuleCache {
         self.epoch = self.epoch.wrapping_add(1);
         self.next = 0;
         if self.epoch == u32::MAX {
-            // Entries of no epoch would count.
+            // Otherwise entries of no epoch would be valid.
             self.prepare();
         }
         self.sections.clear();
     }
 
-    /// Empties the cache if `generation` is another one than before.
+    /// Empties the cache if `generation` has changed.
     #[inline]
     pub(crate) fn enter(&mut self, generation: u64) {
         if self.generation != generation {
@@ -259,13 +269,14 @@ impl RuleCache {
         }
     }
 
-    /// What entries that count have as their epoch.
+    /// Returns the epoch value of valid entries.
     #[inline]
     pub(crate) fn current(&self) -> u32 {
         self.epoch.wrapping_add(1)
     }
 
-    /// Where the rule of a frame with this address is, if it is known. Valid until the next [`Self::put`].
+    /// Returns the place of the rule for a frame with this address, if it is known. Valid until the
+    /// next [`Self::put`].
     #[inline]
     pub(crate) fn find(&self, pc: u64, kind: AddressKind) -> Option<EntryIndex> {
         let key = key(pc, kind);
@@ -279,7 +290,7 @@ impl RuleCache {
         })
     }
 
-    /// Whether the next rule takes the place of none that counts.
+    /// Returns `true` if the next rule doesn't replace a valid one.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.entries[usize::from(self.next) & (ENTRIES - 1)].epoch != self.current()
@@ -296,20 +307,21 @@ impl RuleCache {
         FoundRule { rule: entry.rule, found: entry.found(), signal_trampoline: entry.signal_trampoline }
     }
 
-    /// Whether the rule at `place` is that of the return address `pc`. `current` is [`Self::current`].
+    /// Returns `true` if the rule at `place` is for the return address `pc`. `current` is
+    /// [`Self::current`].
     #[inline]
     pub(crate) fn is_of(&self, place: EntryIndex, pc: u64, current: u32) -> bool {
         let entry = self.entry(place);
         entry.key == pc && entry.epoch == current
     }
 
-    /// Remembers where the rule of the caller of the frame at `place` is.
+    /// Stores the place of the caller's rule for the frame at `place`.
     #[inline]
     pub(crate) fn set_caller(&mut self, place: EntryIndex, caller: EntryIndex) {
         self.entries[place.index()].caller = caller;
     }
 
-    /// Keeps the rule of frames with this address, and says where.
+    /// Stores the rule of frames with this address, and returns its place.
     #[inline]
     pub(crate) fn put<A: Architecture>(&mut self, pc: u64, kind: AddressKind, rule: &FoundRule) -> EntryIndex {
         let key = key(pc, kind);

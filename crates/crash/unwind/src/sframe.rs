@@ -1,14 +1,19 @@
-//! SFrame, the "simple frame" table of ELF (`.sframe`, `PT_GNU_SFRAME`), versions 2 and 3, little-endian.
+//! SFrame, the "simple frame" table of ELF (`.sframe`, `PT_GNU_SFRAME`), versions 2 and 3,
+//! little-endian.
 //!
-//! Format: "The SFrame Format", version 3 of February 2026 and version 2 (errata 1), published with GNU Binutils. A header; function
-//! descriptors of a fixed size in ascending order of address; and for each function rows that say from which address on the CFA, and
-//! where of it the return address and the frame pointer are. Rows hold at every instruction.
+//! Format: "The SFrame Format", version 3 of February 2026 and version 2 (errata 1), published with
+//! GNU Binutils. The section consists of a header; function descriptors of a fixed size in
+//! ascending order of address; and rows for each function that give, from an address on, the CFA,
+//! and the places of the return address and the frame pointer relative to it. Rows hold at every
+//! instruction.
 //!
 //! # Limits
-//! * The table says nothing of other callee-saved registers: they are taken as unchanged. It is asked where `.eh_frame` has no entry.
-//! * Sections without the flag that says that descriptors are sorted (those of object files) and version 1 are not read.
-//! * Rows of version 3's flexible type whose CFA is a word in memory (functions that realign their stack by way of a register) have
-//!   no rule here.
+//! * The table contains nothing about other callee-saved registers: they are taken as unchanged. It
+//!   is used if `.eh_frame` has no entry.
+//! * Sections without the flag for sorted descriptors (those of object files) and version 1 are not
+//!   read.
+//! * Rows of version 3's flexible type whose CFA is a word in memory (functions that realign their
+//!   stack through a register) have no rule here.
 
 use crate::arch::Architecture;
 use crate::cursor::Cursor;
@@ -22,55 +27,58 @@ use coroner_process::registers::Arch;
 const MAGIC: u16 = 0xdee2;
 /// `SFRAME_F_FDE_SORTED`: descriptors are in ascending order.
 const SORTED: u8 = 0x1;
-/// `SFRAME_F_FDE_FUNC_START_PCREL`: a function's start is relative to the field that says it, otherwise to the section.
+/// `SFRAME_F_FDE_FUNC_START_PCREL`: a function's start is relative to the field that contains it,
+/// otherwise to the section.
 const START_RELATIVE_TO_FIELD: u8 = 0x4;
-/// Preamble and header without the auxiliary one.
+/// Length in bytes of preamble and header without the auxiliary header.
 const HEADER_LENGTH: u64 = 28;
 
-/// The rule of an address, and of what code it is stated.
+/// The rule of an address, and the code that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stated {
-    /// The rule: a row, or [`Rule::Outermost`] where the return address is undefined.
+    /// The rule: a row, or [`Rule::Outermost`] if the return address is undefined.
     pub rule: Rule,
     /// The function.
     pub range: AddressRange,
-    /// The function is a signal trampoline (version 3).
+    /// Whether the function is a signal trampoline (version 3).
     pub signal_trampoline: bool,
 }
 
-/// What the header says.
+/// Content of the section's header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     version: u8,
     flags: u8,
-    /// Where of the CFA the frame pointer and the return address always are; 0 if rows say it.
+    /// Fixed offsets of the frame pointer and the return address from the CFA; 0 if the rows
+    /// contain them.
     fixed_fp: i8,
     fixed_ra: i8,
     functions: u32,
-    /// Where the descriptors and the rows are.
+    /// Address of the descriptors, and range of the rows.
     descriptors: u64,
     rows: AddressRange,
 }
 
-/// What a descriptor says, which is in two places in version 3.
+/// Content of a descriptor, which is in two places in version 3.
 #[derive(Clone, Copy, Debug)]
 struct Function {
     range: AddressRange,
-    /// Where its rows begin.
+    /// Address of the function's first row.
     rows: u64,
     row_count: u32,
-    /// Bytes of a row's start address.
+    /// Size of a row's start address in bytes.
     start_width: u8,
-    /// Addresses are taken modulo this, if it is not 0: the stubs of a procedure linkage table.
+    /// If not 0, addresses are taken modulo this: the stubs of a procedure linkage table.
     repeats: u8,
     flexible: bool,
     signal_trampoline: bool,
 }
 
-/// The rule that the section states for `address`; `None` if no entry covers it, or one that no [`Rule`] can express.
+/// Finds the section's rule for `address`; `None` if no entry covers it, or if no [`Rule`] can
+/// express the entry.
 ///
 /// # Errors
-/// If the section is malformed or unreadable.
+/// A [`Problem`] if the section is malformed or unreadable.
 pub(crate) fn find<A: Architecture, M: Memory>(
     memory: &mut M,
     section: AddressRange,
@@ -91,7 +99,7 @@ pub(crate) fn find<A: Architecture, M: Memory>(
 }
 
 impl Header {
-    /// Reads the header. `None` if the section is of another processor or is not sorted.
+    /// Reads the header. Returns `None` if the section is for another processor or is not sorted.
     fn read<A: Architecture, M: Memory>(memory: &mut M, section: AddressRange) -> Result<Option<Header>, Problem> {
         let mut cursor = Cursor::new(memory, section, section.start)?;
         if cursor.u16()? != MAGIC {
@@ -131,7 +139,7 @@ impl Header {
         self.descriptors.wrapping_add(u64::from(index).wrapping_mul(Header::descriptor_length(self.version)))
     }
 
-    /// Where the function of the descriptor at `at` starts.
+    /// Returns the start of the function whose descriptor is at `at`.
     fn start<M: Memory>(&self, memory: &mut M, section: AddressRange, at: u64) -> Result<u64, Problem> {
         let word = memory.read_u64(at)?;
         let offset = if self.version == 2 { i64::from(word as i32) } else { word as i64 };
@@ -139,7 +147,7 @@ impl Header {
         Ok(base.wrapping_add_signed(offset))
     }
 
-    /// The descriptor of the last function that starts at or below `address`.
+    /// Returns the descriptor of the last function that starts at or below `address`.
     fn search<M: Memory>(&self, memory: &mut M, section: AddressRange, address: u64) -> Result<Option<u64>, Problem> {
         let (mut low, mut high) = (0, self.functions);
         while low < high {
@@ -193,7 +201,7 @@ impl Header {
         })
     }
 
-    /// The rule of the last row that starts at or below `offset`.
+    /// Returns the rule of the last row that starts at or below `offset`.
     fn rule<A: Architecture, M: Memory>(
         &self,
         memory: &mut M,
@@ -248,7 +256,7 @@ impl Header {
         let mut row = Row::new(u8::try_from(cfa.register).ok()?, cfa.offset);
         for (register, fixed) in [(A::RA, self.fixed_ra), (A::FP, self.fixed_fp)] {
             let offset = match words.next() {
-                // Padding: the register is where it always is, or was not saved.
+                // Padding: the register is at its fixed place, or was not saved.
                 None | Some(0) if fixed == 0 => continue,
                 None | Some(0) => i64::from(fixed),
                 Some(control) => Location::new(control & mask, words.next()?).saved_at(&cfa)?,
@@ -259,7 +267,8 @@ impl Header {
     }
 }
 
-/// A pair of words of a flexible row: a register or the CFA, an offset from it, and whether the value lies in memory there.
+/// A pair of words in a flexible row: a register or the CFA, an offset from it, and whether the
+/// value is in memory there.
 #[derive(Clone, Copy, Debug)]
 struct Location {
     of_register: bool,
@@ -274,7 +283,8 @@ impl Location {
         Location { of_register: control & 1 != 0, in_memory: control & 2 != 0, register: control >> 3, offset }
     }
 
-    /// Where of the CFA the register was saved; `None` if it was not, or not at a fixed distance.
+    /// Returns the place of the saved register relative to the CFA, in bytes; `None` if it was not
+    /// saved, or not at a fixed distance.
     fn saved_at(self, cfa: &Location) -> Option<i64> {
         let offset = i64::from(self.offset);
         match self.of_register {
@@ -286,18 +296,18 @@ impl Location {
     }
 }
 
-/// The data words of a row.
+/// Data words of a row.
 #[derive(Clone, Copy, Debug)]
 struct Words {
     is_of_stack_pointer: bool,
-    /// The bits of a word, which is kept as a signed one.
+    /// Mask for the bits of a word, which is stored sign-extended.
     mask: i32,
     words: [i32; 6],
     count: usize,
 }
 
 impl Words {
-    /// Words beyond the sixth, which nothing has a meaning for, are passed over.
+    /// Reads a row's words. Words after the sixth, which have no meaning, are skipped.
     fn read<M: Memory>(cursor: &mut Cursor<M>) -> Result<Words, Problem> {
         let [info] = cursor.bytes()?;
         let count = usize::from(info >> 1 & 0xf);

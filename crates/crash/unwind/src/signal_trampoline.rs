@@ -1,8 +1,9 @@
-//! Signal trampolines: the code that a signal handler returns to. Linux's are recognised by their instructions, Darwin's by the frame
-//! that the kernel made.
+//! Signal trampolines: the code that a signal handler returns to. Linux's are recognized by their
+//! instructions, Darwin's by the frame that the kernel created.
 //!
-//! Linux: the kernel makes the handler return to the trampoline's first instruction, which follows no call. Some have no unwind data
-//! (musl, static programs, qemu-user), and none are needed: the interrupted registers are in the `ucontext` on the stack.
+//! Linux: the kernel makes the handler return to the trampoline's first instruction, which follows
+//! no call. Some have no unwind data (musl, static programs, qemu-user), and none are needed: the
+//! interrupted registers are in the `ucontext` on the stack.
 
 use crate::arch::Architecture;
 use crate::registers::RegisterFile;
@@ -17,18 +18,20 @@ const X86_64_SHORT: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// arm64 Linux: `mov x8, #__NR_rt_sigreturn; svc #0`, of the vDSO, bionic and qemu-user.
 const AARCH64: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
-/// arm64 Darwin: `struct user_sigframe64` of XNU's `bsd/dev/arm/unix_signal.c`, at the stack pointer with which the kernel
-/// enters `_sigtramp`, its CFA: siginfo (104 bytes), `ucontext64` (56 bytes), machine context. Two
-/// fields of the `ucontext64` have only one possible value: `uc_mcsize` and `uc_mcontext64`.
+/// arm64 Darwin: `struct user_sigframe64` of XNU's `bsd/dev/arm/unix_signal.c`, at the stack
+/// pointer with which the kernel enters `_sigtramp`, its CFA: siginfo (104 bytes), `ucontext64` (56
+/// bytes), machine context. Two fields of the `ucontext64` have only one possible value:
+/// `uc_mcsize` and `uc_mcontext64`.
 const DARWIN_CONTEXT: u64 = 104;
 const DARWIN_SIZE: u64 = DARWIN_CONTEXT + 40;
 const DARWIN_MACHINE_CONTEXT: u64 = 160;
 /// `UC_FLAVOR_SIZE64`.
 const DARWIN_MACHINE_CONTEXT_SIZE: u64 = 816;
 
-/// The signal context of an arm64 Darwin frame whose body has the row `row`, if the kernel made one there. (On x86_64 the
-/// unwind data of `_sigtramp` say where the registers are; on arm64 it is an ordinary function, whose caller would be
-/// taken to be the caller of what was interrupted.)
+/// Returns the signal context of an arm64 Darwin frame whose body has the row `row`, if the kernel
+/// created one there. (On x86_64 the unwind data of `_sigtramp` describe where the registers are;
+/// on arm64 it is an ordinary function, whose caller would be mistaken for the caller of the
+/// interrupted code.)
 pub(crate) fn recognise_darwin<A: Architecture, M: Memory>(
     memory: &mut M,
     registers: &mut RegisterFile<A>,
@@ -42,7 +45,7 @@ pub(crate) fn recognise_darwin<A: Architecture, M: Memory>(
     is_darwin_frame(memory, cfa).then_some(SignalContext::Darwin { register: row.cfa_register, offset })
 }
 
-/// Whether the arm64 frame with this CFA is one that Darwin's kernel made for a signal handler.
+/// Returns `true` if Darwin's kernel created the arm64 frame with this CFA for a signal handler.
 #[inline]
 pub(crate) fn is_darwin_frame<M: Memory>(memory: &mut M, cfa: u64) -> bool {
     memory.read_pair(cfa.wrapping_add(DARWIN_SIZE)).is_ok_and(|(size, context)| {
@@ -50,7 +53,8 @@ pub(crate) fn is_darwin_frame<M: Memory>(memory: &mut M, cfa: u64) -> bool {
     })
 }
 
-/// The signal context at the stack pointer if the code at `pc` is a Linux signal trampoline.
+/// Returns the signal context at the stack pointer if the code at `pc` is a Linux signal
+/// trampoline.
 #[inline]
 pub(crate) fn recognise<A: Architecture, M: Memory>(memory: &mut M, pc: u64) -> Option<SignalContext> {
     let first = memory.read_u64(pc).ok()?.to_le_bytes();
@@ -66,8 +70,9 @@ pub(crate) fn recognise<A: Architecture, M: Memory>(memory: &mut M, pc: u64) -> 
     found.then_some(SignalContext::Linux)
 }
 
-/// Whether Linux's kernel made a signal frame at `sp`, the stack pointer at the trampoline's first instruction: `uc_link` is 0 and
-/// `cs` is that of user code. On arm64 nothing is as certain.
+/// Returns `true` if Linux's kernel created a signal frame at `sp`, the stack pointer at the
+/// trampoline's first instruction: `uc_link` is 0 and `cs` is that of user code. On arm64 there is
+/// no equally certain check.
 pub(crate) fn is_signal_frame<A: Architecture, M: Memory>(memory: &mut M, sp: u64) -> bool {
     const UC_LINK: u64 = 8;
     const CS: u64 = 40 + 18 * 8;

@@ -1,7 +1,8 @@
 //! The search table of `.eh_frame_hdr`: the FDE of an address by binary search, in place.
 //!
-//! Format: Linux Standard Base, "Exception Frames", section "The .eh_frame_hdr section". Only tables of 4-byte and 8-byte relative rows
-//! are searched, which is what linkers and [`build_search_table`] write.
+//! Format: Linux Standard Base, "Exception Frames", section "The .eh_frame_hdr section". Only
+//! tables of 4-byte and 8-byte relative rows are searched, which is what linkers and
+//! [`build_search_table`] write.
 
 use crate::cfi::{CieCache, Dialect, FrameSection, for_each_fde};
 use crate::cursor::{Bases, Cursor, DW_EH_PE_OMIT};
@@ -74,7 +75,8 @@ impl SearchTable {
         }
     }
 
-    /// The address of the entry with the greatest start at or below `address`, which may end before it.
+    /// The address of the entry with the greatest start at or below `address`, which may end before
+    /// it.
     ///
     /// # Errors
     /// If the table can't be read.
@@ -96,9 +98,9 @@ impl SearchTable {
             Form::Relative4 => distance.min(i32::MAX.into()),
             Form::Relative8 => distance,
         };
-        // The row in question is among the `count` ones from `low` on, of which the first starts at or below the address, or
-        // none does. How often it goes round does not depend on what is found, and neither does a branch, which would be
-        // guessed wrong half of the time.
+        // The row in question is among the `count` ones from `low` on, of which the first starts at
+        // or below the address, or none does. How often it goes round does not depend on what is
+        // found, and neither does a branch, which would be guessed wrong half of the time.
         let (mut low, mut count) = (self.rows.start, self.count);
         while count > 1 {
             let half = count >> 1;
@@ -197,10 +199,12 @@ impl core::fmt::Display for BuildError {
 
 impl core::error::Error for BuildError {}
 
-/// Not async-signal-safe: builds a search table in the format of `.eh_frame_hdr` for a section that has none (static programs
-/// without one, Mach-O `__eh_frame`, `.debug_frame`), into `table`, which is at `table_address`. Returns the length used:
-/// [`Image::eh_frame_hdr`](crate::Image::eh_frame_hdr) or [`Image::debug_frame_hdr`](crate::Image::debug_frame_hdr) is
-/// then `table_address .. table_address + length`.
+/// Not async-signal-safe: builds a search table in the format of `.eh_frame_hdr` for a section that
+/// has none (static programs without one, Mach-O `__eh_frame`, `.debug_frame`), into `table`, which
+/// is at `table_address`. Returns the length used:
+/// [`Image::eh_frame_hdr`](crate::Image::eh_frame_hdr) or
+/// [`Image::debug_frame_hdr`](crate::Image::debug_frame_hdr) is then
+/// `table_address .. table_address + length`.
 ///
 /// 16 bytes are needed for each entry, and 32 once.
 ///

@@ -45,12 +45,13 @@ impl Stack {
     }
 }
 
-/// Evaluates the expression at `block`, a ULEB128 length and that many bytes, for the frame of `registers`. `initial` is
-/// what stands on the stack before: the CFA for the rule of a register.
+/// Evaluates the expression at `block`, a ULEB128 length and that many bytes, for the frame of
+/// `registers`. `initial` is what stands on the stack before: the CFA for the rule of a register.
 ///
 /// # Errors
 /// [`Malformed::Expression`] and [`Malformed::Opcode`] for expressions that make no sense;
-/// [`Malformed::UnknownRegister`] if a register is needed whose value is not known; unreadable memory.
+/// [`Malformed::UnknownRegister`] if a register is needed whose value is not known; unreadable
+/// memory.
 pub(crate) fn evaluate<A: Architecture, M: Memory>(
     block: u64,
     registers: &mut RegisterFile<A>,

@@ -1,10 +1,13 @@
-//! The fast path of call frame information: the row at an address straight from the bytes of an FDE.
+//! The fast path of call frame information: the row at an address straight from the bytes of an
+//! FDE.
 //!
-//! Nearly all FDEs of `.eh_frame` and `__eh_frame` are in the 32-bit format, have relative pointers, and a CIE that defines a row of
-//! which they change little. Such a one is called plain here.
+//! Nearly all FDEs of `.eh_frame` and `__eh_frame` are in the 32-bit format, have relative
+//! pointers, and a CIE that defines a row of which they change little. Such a one is called plain
+//! here.
 //!
-//! Guarantees: for a plain FDE the result is that of [`crate::cfi`] and [`crate::cfi::row`]. For any other one (expressions, other
-//! registers, malformed data) it is `None`, and the caller asks the full parser, which also says what is wrong.
+//! Guarantees: for a plain FDE the result is that of [`crate::cfi`] and [`crate::cfi::row`]. For
+//! any other one (expressions, other registers, malformed data) it is `None`, and the caller asks
+//! the full parser, which also says what is wrong.
 
 use crate::arch::{Architecture, SLOTS};
 use crate::cfi::{Cie, CieCache, Dialect, FrameSection};
@@ -25,7 +28,8 @@ pub(crate) struct FastCie {
     code: u32,
     /// The row after the initial instructions.
     row: Row,
-    /// 1 if they then say that the return address is undefined, as those of x86_64's `_start` do. (A number, as above.)
+    /// 1 if they then say that the return address is undefined, as those of x86_64's `_start` do.
+    /// (A number, as above.)
     outermost: u8,
 }
 
@@ -42,11 +46,12 @@ impl FastCie {
         is_plain.then_some(FastCie { pointer_bytes, words, code, row, outermost: 0 })
     }
 
-    /// What the entry at `address` says, read without [`Cie::parse`], and whether its entries are of signal trampolines.
-    /// `None` if it is not as compilers write them: one short piece of augmentation, numbers of one byte, instructions that
-    /// define a row and nothing else.
+    /// What the entry at `address` says, read without [`Cie::parse`], and whether its entries are
+    /// of signal trampolines. `None` if it is not as compilers write them: one short piece of
+    /// augmentation, numbers of one byte, instructions that define a row and nothing else.
     ///
-    /// The first walk of a process has to fetch each line of code that it runs, once for an image here.
+    /// The first walk of a process has to fetch each line of code that it runs, once for an image
+    /// here.
     fn read<A: Architecture, M: Memory>(
         memory: &mut M,
         section: &FrameSection,
@@ -54,7 +59,8 @@ impl FastCie {
     ) -> Option<(FastCie, bool)> {
         let mut window = [0; BLOCK];
         fill(memory, section, address, &mut window)?;
-        // What is beyond the window is cut off by the mask, and found to be beyond the entry in the end.
+        // What is beyond the window is cut off by the mask, and found to be beyond the entry in the
+        // end.
         let byte = |at: usize| window[at & (BLOCK - 1)];
         let total = usize::try_from(u32_at(&window, 0)).ok()?.checked_add(4).filter(|total| *total <= BLOCK)?;
         if u32_at(&window, 4) != 0 || !matches!(byte(8), 1 | 3) || byte(9) != b'z' || section.bias != 0 {
@@ -205,8 +211,8 @@ pub(crate) struct FastFde {
 /// The longest instruction here, `DW_CFA_def_cfa` with numbers of two and three bytes, fits twice.
 const MAX_LENGTH: usize = 16;
 
-/// Writes to `row` the row of the entry at `at` that holds at `address`. `None` if the entry is not plain, or not the kind of
-/// entry that is looked for, or malformed, or unreadable.
+/// Writes to `row` the row of the entry at `at` that holds at `address`. `None` if the entry is not
+/// plain, or not the kind of entry that is looked for, or malformed, or unreadable.
 #[inline]
 pub(crate) fn row_at<A: Architecture, M: Memory>(
     memory: &mut M,
@@ -259,7 +265,8 @@ pub(crate) fn row_at<A: Architecture, M: Memory>(
     Some(FastFde { range, covers, signal_trampoline: cie.signal_trampoline, outermost })
 }
 
-/// `DW_CFA_undefined`: of the return address, and with nothing behind it, it stands where threads begin.
+/// `DW_CFA_undefined`: of the return address, and with nothing behind it, it stands where threads
+/// begin.
 const UNDEFINED: u8 = 0x07;
 
 /// Whether all of an entry from `position` on is in the window, and is `DW_CFA_nop`.
@@ -343,7 +350,8 @@ struct Instructions<'a, M> {
 }
 
 impl<M: Memory> Instructions<'_, M> {
-    /// Writes to `row` the row that holds `distance` bytes behind the function's start. `None` if an instruction is not plain.
+    /// Writes to `row` the row that holds `distance` bytes behind the function's start. `None` if
+    /// an instruction is not plain.
     #[inline]
     fn run<A: Architecture>(mut self, cie: &FastCie, distance: u64, row: &mut Row) -> Option<()> {
         *row = cie.row;
@@ -370,8 +378,9 @@ impl<M: Memory> Instructions<'_, M> {
             }
             let window = &self.window;
             let mut byte = window[position & (BLOCK - 1)];
-            // Prologues: `DW_CFA_advance_loc`, `DW_CFA_def_cfa_offset` for every push, then `DW_CFA_offset` for every register.
-            // Two loops that each have one exit are guessed better than one that has a branch for each instruction.
+            // Prologues: `DW_CFA_advance_loc`, `DW_CFA_def_cfa_offset` for every push, then
+            // `DW_CFA_offset` for every register. Two loops that each have one exit are guessed
+            // better than one that has a branch for each instruction.
             while byte >> 6 == 1 {
                 location += u64::from(byte & 0x3f) * u64::from(cie.code);
                 position += 1;
@@ -460,7 +469,8 @@ impl<M: Memory> Instructions<'_, M> {
         }
     }
 
-    /// Where an instruction must begin to be in the window as a whole: the end of the entry if that is there.
+    /// Where an instruction must begin to be in the window as a whole: the end of the entry if that
+    /// is there.
     #[inline]
     fn edge(&self) -> usize {
         if self.total <= BLOCK as u64 { self.total as usize } else { BLOCK - MAX_LENGTH }

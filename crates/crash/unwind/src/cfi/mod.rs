@@ -1,11 +1,14 @@
-//! Call frame information (CFI): the CIEs and FDEs of `.eh_frame`, Mach-O `__eh_frame` and `.debug_frame`.
+//! Call frame information (CFI): the CIEs and FDEs of `.eh_frame`, Mach-O `__eh_frame` and
+//! `.debug_frame`.
 //!
-//! Format: DWARF 5, section 6.4.1; `.eh_frame` differs as the Linux Standard Base says ("Exception Frames"). All of the format is
-//! parsed, but for personality routines and language-specific data, which are skipped. [`eh_frame_hdr`] finds the FDE of an address,
-//! `row` runs its instructions, `expression` evaluates its expressions, and `fast_path` does all of it for the FDEs that compilers
-//! write.
+//! Format: DWARF 5, section 6.4.1; `.eh_frame` differs as the Linux Standard Base says ("Exception
+//! Frames"). All of the format is parsed, but for personality routines and language-specific data,
+//! which are skipped. [`eh_frame_hdr`] finds the FDE of an address, `row` runs its instructions,
+//! `expression` evaluates its expressions, and `fast_path` does all of it for the FDEs that
+//! compilers write.
 //!
-//! Guarantees: nothing outside a section is read; malformed data give a [`Problem`] with an address, never a panic or an endless loop.
+//! Guarantees: nothing outside a section is read; malformed data give a [`Problem`] with an
+//! address, never a panic or an endless loop.
 
 pub(crate) mod eh_frame_hdr;
 pub(crate) mod expression;
@@ -29,7 +32,8 @@ pub(crate) enum Dialect {
     DebugFrame,
 }
 
-/// A section of call frame information, in memory: what [`build_search_table`](crate::build_search_table) makes a table for.
+/// A section of call frame information, in memory: what
+/// [`build_search_table`](crate::build_search_table) makes a table for.
 #[derive(Clone, Copy, Debug)]
 pub struct FrameSection {
     /// Where it is.
@@ -43,8 +47,8 @@ pub struct FrameSection {
 }
 
 impl FrameSection {
-    /// The `.eh_frame` or `__eh_frame` of an image. Where only the search table's place is known the section is taken to
-    /// go on as far as memory and its entries do.
+    /// The `.eh_frame` or `__eh_frame` of an image. Where only the search table's place is known
+    /// the section is taken to go on as far as memory and its entries do.
     pub fn eh_frame(image: &Image) -> FrameSection {
         let range = if image.eh_frame.is_empty() && !image.eh_frame_hdr.is_empty() {
             AddressRange { start: 0, end: u64::MAX }
@@ -148,7 +152,8 @@ impl CieCache {
         self.plain = [CachedCie::NONE; 8];
     }
 
-    /// Where the entry at `address` has its place. Entries are aligned to 4 or 8 and images to pages: mix.
+    /// Where the entry at `address` has its place. Entries are aligned to 4 or 8 and images to
+    /// pages: mix.
     #[inline]
     pub(crate) const fn index(address: u64) -> usize {
         (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize & 7
@@ -180,7 +185,8 @@ enum Kind {
     Fde { cie: u64 },
 }
 
-/// Reads the head that both kinds of entry share. The cursor is left behind it, and its end is the entry's.
+/// Reads the head that both kinds of entry share. The cursor is left behind it, and its end is the
+/// entry's.
 fn kind<M: Memory>(cursor: &mut Cursor<'_, M>, section: &FrameSection) -> Result<Kind, Problem> {
     let (length, wide) = match cursor.u32()? {
         0 => return Ok(Kind::Terminator),
@@ -207,7 +213,8 @@ impl Cie {
     /// Parses the CIE at `address`.
     ///
     /// # Errors
-    /// If the data are malformed or unreadable; [`Malformed::Reference`] where there is another kind of entry.
+    /// If the data are malformed or unreadable; [`Malformed::Reference`] where there is another
+    /// kind of entry.
     pub(crate) fn parse<M: Memory>(memory: &mut M, section: &FrameSection, address: u64) -> Result<Cie, Problem> {
         let mut cursor = Cursor::new(memory, section.range, address)?;
         if !matches!(kind(&mut cursor, section)?, Kind::Cie) {
@@ -265,7 +272,8 @@ impl Cie {
                 }
                 b'R' => cie.pointer_encoding = cursor.u8()?,
                 b'S' => cie.signal_trampoline = true,
-                // The language-specific data's encoding: the entries' data are passed over as a whole.
+                // The language-specific data's encoding: the entries' data are passed over as a
+                // whole.
                 b'L' => {
                     cursor.u8()?;
                 }
@@ -307,7 +315,8 @@ impl Fde {
     /// Parses the FDE at the cursor, which is left at its instructions.
     ///
     /// # Errors
-    /// If the data are malformed or unreadable; [`Malformed::Reference`] where there is another kind of entry.
+    /// If the data are malformed or unreadable; [`Malformed::Reference`] where there is another
+    /// kind of entry.
     #[inline]
     pub(crate) fn parse<M: Memory>(
         cursor: &mut Cursor<'_, M>,

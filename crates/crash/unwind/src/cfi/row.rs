@@ -1,4 +1,5 @@
-//! Call frame instructions: the row of the unwind table that holds at an address (DWARF 5, section 6.4).
+//! Call frame instructions: the row of the unwind table that holds at an address (DWARF 5, section
+//! 6.4).
 //!
 //! Limits: at most eight remembered rows; columns of vector registers are skipped.
 
@@ -9,7 +10,8 @@ use crate::frame::{Malformed, Problem};
 use crate::rule::{Row, Rule};
 use coroner_process::memory::Memory;
 
-/// Register columns that are kept: the general registers of both architectures and x86_64's return address.
+/// Register columns that are kept: the general registers of both architectures and x86_64's return
+/// address.
 pub(crate) const COLUMNS: usize = 33;
 /// How many rows `DW_CFA_remember_state` may keep.
 const REMEMBERED: u32 = 8;
@@ -53,8 +55,8 @@ pub(crate) enum RegisterRule {
     ValueExpression(Block),
 }
 
-/// A block of expression bytes: where its length stands, relative to `RowState::origin`. (Entries are at most 2 GiB from
-/// their CIE.)
+/// A block of expression bytes: where its length stands, relative to `RowState::origin`. (Entries
+/// are at most 2 GiB from their CIE.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block(i32);
 
@@ -128,12 +130,13 @@ impl RowState {
                 _ => return None,
             }
         }
-        // A rule for the stack pointer itself is not simple; those of registers that a call does not preserve are
-        // of no use to the caller.
+        // A rule for the stack pointer itself is not simple; those of registers that a call does
+        // not preserve are of no use to the caller.
         matches!(self.register(A::SP), RegisterRule::Unspecified | RegisterRule::Same).then_some(row)
     }
 
-    /// The row of `entry` that holds at `address`, which the entry covers. The cursor stands in the entry's section.
+    /// The row of `entry` that holds at `address`, which the entry covers. The cursor stands in the
+    /// entry's section.
     ///
     /// # Errors
     /// If the data are malformed or unreadable.
@@ -150,7 +153,8 @@ impl RowState {
         Ok(state)
     }
 
-    /// Runs the initial instructions of `cie`, from the cursor's position to its end, on its own row.
+    /// Runs the initial instructions of `cie`, from the cursor's position to its end, on its own
+    /// row.
     pub(crate) fn initial<M: Memory>(cursor: &mut Cursor<'_, M>, cie: &Cie) -> Result<RowState, Problem> {
         let mut state = cie.initial;
         let mut location = 0;
@@ -322,8 +326,9 @@ impl<M: Memory> Run<'_, '_, M> {
                 let offset = self.factored_signed()?;
                 state.set(register, RegisterRule::ValueOffset(offset));
             }
-            // DW_CFA_AARCH64_negate_ra_state_with_pc, DW_CFA_AARCH64_negate_ra_state (on other machines
-            // DW_CFA_GNU_window_save): whether the return address is signed; codes are always removed.
+            // DW_CFA_AARCH64_negate_ra_state_with_pc, DW_CFA_AARCH64_negate_ra_state (on other
+            // machines DW_CFA_GNU_window_save): whether the return address is signed; codes are
+            // always removed.
             0x2c | 0x2d => {}
             // DW_CFA_GNU_args_size: of use to exceptions only
             0x2e => {

@@ -1,4 +1,5 @@
-//! arm64 instructions (Arm Architecture Reference Manual, chapter C4), as far as they concern the stack.
+//! arm64 instructions (Arm Architecture Reference Manual, chapter C4), as far as they concern the
+//! stack.
 
 use super::{Access, Effect, NO_REGISTER};
 use crate::cursor::Cursor;
@@ -109,7 +110,8 @@ fn arithmetic(word: u32, rd: u8, rn: u8) -> Option<Effect> {
             _ => Effect::Unknown { to: rd },
         });
     }
-    // Other data processing: of the registers that matter, fp and lr are the ones that it may really change.
+    // Other data processing: of the registers that matter, fp and lr are the ones that it may
+    // really change.
     let data_processing = word & 0x1c00_0000 == 0x1000_0000 || word & 0x0e00_0000 == 0x0a00_0000;
     (data_processing && matches!(rd, 9..=17 | 29 | 30)).then_some(Effect::Unknown { to: rd })
 }

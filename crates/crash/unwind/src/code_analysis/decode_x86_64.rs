@@ -1,5 +1,5 @@
-//! x86_64 instructions (Intel 64 Software Developer's Manual, volume 2, appendix A): their lengths, and their effects as
-//! far as they concern the stack.
+//! x86_64 instructions (Intel 64 Software Developer's Manual, volume 2, appendix A): their lengths,
+//! and their effects as far as they concern the stack.
 
 use super::{Access, Effect, NO_REGISTER};
 use crate::cursor::Cursor;
@@ -50,7 +50,8 @@ enum Operand {
     Memory,
 }
 
-/// Decodes the instruction at the cursor and moves behind it. What is no instruction is a [`Effect::Trap`].
+/// Decodes the instruction at the cursor and moves behind it. What is no instruction is a
+/// [`Effect::Trap`].
 pub(crate) fn decode<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Problem> {
     let mut prefixes = Prefixes::default();
     // At most 15 bytes make an instruction.
@@ -188,7 +189,8 @@ fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u
             let operands = operands(cursor, prefixes)?;
             match operands.extension {
                 2 | 3 => Effect::Call(None),
-                // Jump tables are never at a place of their own in the code: this is a tail call to another image.
+                // Jump tables are never at a place of their own in the code: this is a tail call to
+                // another image.
                 4 if operands.other == Operand::Relative => Effect::Return(NO_REGISTER),
                 4 | 5 => Effect::IndirectJump,
                 6 => push(NO_REGISTER),
@@ -359,8 +361,9 @@ const fn pop(register: u8) -> Effect {
     Effect::Access(Access { load: true, base: SP, offset: 0, update: 8, registers: [register, NO_REGISTER] })
 }
 
-/// A write of something to a register. Of those that matter here, the saved ones are put back before a return, so only
-/// the stack and frame pointers must be forgotten; the others' symbols are used for nothing but moves.
+/// A write of something to a register. Of those that matter here, the saved ones are put back
+/// before a return, so only the stack and frame pointers must be forgotten; the others' symbols are
+/// used for nothing but moves.
 const fn clobber(register: u8) -> Effect {
     if register == SP || register == FP || register >= 8 && register <= 11 {
         Effect::Unknown { to: register }

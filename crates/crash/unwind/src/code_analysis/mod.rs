@@ -1,17 +1,21 @@
-//! Code analysis: what the code of a function does to the stack between an instruction and the function's return.
+//! Code analysis: what the code of a function does to the stack between an instruction and the
+//! function's return.
 //!
-//! Unwind data of Mach-O describe function bodies only, those of some compilers are wrong in prologues, and a
-//! shrink-wrapped function has its frame on some of its paths only. The code is always right: whatever path it takes from an
-//! instruction to a return, it finds the return address and restores the registers that it saved. So a path is
-//! followed ([`Path`]), with symbols for values:
+//! Unwind data of Mach-O describe function bodies only, those of some compilers are wrong in
+//! prologues, and a shrink-wrapped function has its frame on some of its paths only. The code is
+//! always right: whatever path it takes from an instruction to a return, it finds the return
+//! address and restores the registers that it saved. So a path is followed ([`Path`]), with symbols
+//! for values:
 //!
-//! * if it comes to a return without a call, all is known ([`Reached::Return`]): this covers epilogues, leaves, and
-//!   everything on a path that builds no frame;
-//! * if it comes to a call first ([`Reached::Call`]), the unwind data there hold, since functions are described at calls;
-//!   what the path did is then taken back ([`Path::pull_back`]): this covers prologues.
+//! * if it comes to a return without a call, all is known ([`Reached::Return`]): this covers
+//!   epilogues, leaves, and everything on a path that builds no frame;
+//! * if it comes to a call first ([`Reached::Call`]), the unwind data there hold, since functions
+//!   are described at calls; what the path did is then taken back ([`Path::pull_back`]): this
+//!   covers prologues.
 //!
-//! Conditional branches are followed both ways, one after the other, each instruction once, within a budget. Calls of
-//! outlined functions are followed, and so is the return from one ([`outlined`]).
+//! Conditional branches are followed both ways, one after the other, each instruction once, within
+//! a budget. Calls of outlined functions are followed, and so is the return from one
+//! ([`outlined`]).
 
 pub(crate) mod decode_aarch64;
 pub(crate) mod decode_x86_64;
@@ -44,7 +48,8 @@ pub(crate) enum Effect {
     Sum { to: u8, from: u8, other: u8, negative: bool },
     /// `to` becomes something that is not followed.
     Unknown { to: u8 },
-    /// Loads or stores of 64-bit registers at `base + offset` and the next word, then `base += update`.
+    /// Loads or stores of 64-bit registers at `base + offset` and the next word, then
+    /// `base += update`.
     Access(Access),
     /// `sp = fp; fp = *sp; sp += 8`.
     Leave,
@@ -56,7 +61,8 @@ pub(crate) enum Effect {
     IndirectJump,
     /// A call, of this address if it is known.
     Call(Option<u64>),
-    /// A return to the address in this register, or (with [`NO_REGISTER`]) to the one on top of the stack.
+    /// A return to the address in this register, or (with [`NO_REGISTER`]) to the one on top of the
+    /// stack.
     Return(u8),
     /// The end of a path that does not return: a trap, or no instruction at all.
     Trap,
@@ -86,8 +92,8 @@ pub(crate) enum Reached {
     Return(CodeRow),
     /// A call, at this address.
     Call(u64, Path),
-    /// A jump to an address that is not known, at this address: a tail call, at which a return's row holds, or a jump table,
-    /// in a function's body as a call is.
+    /// A jump to an address that is not known, at this address: a tail call, at which a return's
+    /// row holds, or a jump table, in a function's body as a call is.
     Jump(u64, Path),
     /// None of these: all paths end otherwise, or the budget is used up.
     Nothing,
@@ -122,7 +128,8 @@ pub(crate) struct Code<'s> {
     pub start: &'s Start,
     /// The image's jumps to other images: a jump to one is a tail call.
     pub stubs: AddressRange,
-    /// Whether paths go on behind calls, as where there are no unwind data, rather than end at them, where unwind data hold.
+    /// Whether paths go on behind calls, as where there are no unwind data, rather than end at
+    /// them, where unwind data hold.
     pub through_calls: bool,
     /// Bits of return addresses that count.
     pub mask: u64,
@@ -133,7 +140,8 @@ pub(crate) struct Code<'s> {
 pub(crate) struct Followed {
     /// Where.
     pub reached: Reached,
-    /// The outlined functions that the path began in. What was reached is then of the function that called them.
+    /// The outlined functions that the path began in. What was reached is then of the function that
+    /// called them.
     pub parts: outlined::OutlinedReturns,
 }
 
@@ -182,7 +190,8 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
                     path.returns_from_outlined::<A, M>(code, link, &mut outlined_budget, cursor.memory)
                     && parts.add(part)
                 {
-                    // The function that called it has unwind data of its own, and nothing in the link register.
+                    // The function that called it has unwind data of its own, and nothing in the
+                    // link register.
                     through_calls = false;
                     if link == return_link {
                         path.set(link, Symbol::Unknown);

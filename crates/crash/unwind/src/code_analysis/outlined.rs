@@ -1,13 +1,16 @@
 //! Outlined functions of arm64.
 //!
-//! LLVM's machine outliner moves what functions have in common into `OUTLINED_FUNCTION_n`, saves and restores of registers above
-//! all, and with `-homogeneous-prolog-epilog` every prologue and epilogue is calls of shared helpers. They do not follow the calling
-//! convention: they may return with another stack pointer, or with registers saved in or restored from their caller's frame.
-//! Neither format of unwind data can say that, for either side of the call. The code does: an outlined function goes straight to its
-//! return, without a branch, and calls only further outlined functions, so that the rest of it belongs to the path like any other
-//! code. (One that calls functions is an ordinary function as far as unwinding goes, with unwind data.)
+//! LLVM's machine outliner moves what functions have in common into `OUTLINED_FUNCTION_n`, saves
+//! and restores of registers above all, and with `-homogeneous-prolog-epilog` every prologue and
+//! epilogue is calls of shared helpers. They do not follow the calling convention: they may return
+//! with another stack pointer, or with registers saved in or restored from their caller's frame.
+//! Neither format of unwind data can say that, for either side of the call. The code does: an
+//! outlined function goes straight to its return, without a branch, and calls only further outlined
+//! functions, so that the rest of it belongs to the path like any other code. (One that calls
+//! functions is an ordinary function as far as unwinding goes, with unwind data.)
 //!
-//! Only arm64 has them: on x86_64 a call pushes its return address, so what touches the stack pointer can't be called.
+//! Only arm64 has them: on x86_64 a call pushes its return address, so what touches the stack
+//! pointer can't be called.
 
 use super::symbolic_execution::{MAX_OUTLINED, Symbol};
 use super::{Code, Effect, NO_REGISTER, Path, Start, decode};
@@ -16,8 +19,8 @@ use crate::cursor::Cursor;
 use crate::image::AddressRange;
 use coroner_process::memory::Memory;
 
-/// How many instructions of what may be an outlined function are looked at. The longest that LLVM makes by itself, which saves all
-/// callee-saved registers, has a dozen.
+/// How many instructions of what may be an outlined function are looked at. The longest that LLVM
+/// makes by itself, which saves all callee-saved registers, has a dozen.
 const LENGTH: u32 = 64;
 
 /// How many instructions of what may be outlined functions are looked at for one path.
@@ -59,10 +62,11 @@ impl OutlinedReturns {
     }
 }
 
-/// Follows code that goes straight on from `from` to a return, with `path`, and says in which register the return address is
-/// there; `None` if it does anything else, is too long, or does not pass the address `passing`, and where it jumps to a
-/// function, whose call is then one by the calling convention. `budget` is what may be looked at and becomes what is left of
-/// it. Calls of outlined functions are followed so many deep as `nested` says.
+/// Follows code that goes straight on from `from` to a return, with `path`, and says in which
+/// register the return address is there; `None` if it does anything else, is too long, or does not
+/// pass the address `passing`, and where it jumps to a function, whose call is then one by the
+/// calling convention. `budget` is what may be looked at and becomes what is left of it. Calls of
+/// outlined functions are followed so many deep as `nested` says.
 fn straight<A: Architecture, M: Memory>(
     memory: &mut M,
     from: u64,
@@ -120,14 +124,16 @@ fn straight<A: Architecture, M: Memory>(
     None
 }
 
-/// The target of the jump at `at`, if it is that of an entry of a procedure linkage table or of a linker's veneer: shared
-/// helpers of prologues and epilogues that another image could replace are called through such a table.
+/// The target of the jump at `at`, if it is that of an entry of a procedure linkage table or of a
+/// linker's veneer: shared helpers of prologues and epilogues that another image could replace are
+/// called through such a table.
 pub(crate) fn through_veneer<A: Architecture, M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
     let start = at.checked_sub(12).filter(|_| A::LINK_REGISTER)?;
     let mut words = [[0; 4]; 4];
     memory.read(start, words.as_flattened_mut()).ok()?;
     let [first, second, third, jump] = words.map(u32::from_le_bytes);
-    // adrp xa, page; ldr xb, [xa, #offset]; (add xa, xa, #offset;) br xb, or adrp xa, page; add xa, xa, #offset; br xa
+    // adrp xa, page; ldr xb, [xa, #offset]; (add xa, xa, #offset;) br xb, or adrp xa, page; add xa,
+    // xa, #offset; br xa
     let add = |word: u32, register: u32| word & 0xffc0_03ff == 0x9100_0000 | register << 5 | register;
     let (place, page, load) = if add(third, first & 31) && second & 0xffc0_0000 == 0xf940_0000 {
         (start, first, second)
@@ -149,9 +155,10 @@ pub(crate) fn through_veneer<A: Architecture, M: Memory>(memory: &mut M, at: u64
     }
 }
 
-/// Whether the code at `target` is an outlined function that the function with the return address `pc` has called: it goes straight on to
-/// its return there, and does what no function does, or its caller kept the link register elsewhere for it. It must pass the
-/// address `passing`, if that is given.
+/// Whether the code at `target` is an outlined function that the function with the return address
+/// `pc` has called: it goes straight on to its return there, and does what no function does, or its
+/// caller kept the link register elsewhere for it. It must pass the address `passing`, if that is
+/// given.
 pub(crate) fn is_called_outlined<A: Architecture, M: Memory>(
     memory: &mut M,
     target: u64,
@@ -177,8 +184,9 @@ fn is_nested_outlined<A: Architecture, M: Memory>(
     path.get(link) == Symbol::Link(0) && (path.acts_as_outlined::<A>() || restores_link(memory, pc))
 }
 
-/// Whether the code at `target`, to which something jumps, is an outlined function: it goes straight on to a return and does what no
-/// function does. It is then the rest of an epilogue, or what a call of an outlined function was led to.
+/// Whether the code at `target`, to which something jumps, is an outlined function: it goes
+/// straight on to a return and does what no function does. It is then the rest of an epilogue, or
+/// what a call of an outlined function was led to.
 pub(crate) fn is_outlined<A: Architecture, M: Memory>(memory: &mut M, target: u64, budget: &mut u32) -> bool {
     let mut path = Path::new(&Start::unrelated());
     A::LINK_REGISTER
@@ -186,8 +194,9 @@ pub(crate) fn is_outlined<A: Architecture, M: Memory>(memory: &mut M, target: u6
         && path.acts_as_outlined::<A>()
 }
 
-/// Whether the instruction at a return address takes the link register from where its function kept it during the call of a
-/// part: no other call is in a function that has its return address there still.
+/// Whether the instruction at a return address takes the link register from where its function kept
+/// it during the call of a part: no other call is in a function that has its return address there
+/// still.
 fn restores_link<M: Memory>(memory: &mut M, pc: u64) -> bool {
     let mut bytes = [0; 4];
     if memory.read(pc, &mut bytes).is_err() {
@@ -213,7 +222,8 @@ pub(crate) fn to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u64, sta
     let everything = AddressRange { start: 0, end: u64::MAX };
     let mut path = Path::new(start);
     let mut cursor = Cursor::new(memory, everything, pc).ok()?;
-    // An entry of two instructions and a jump; the beginning that all entries share, of six at most.
+    // An entry of two instructions and a jump; the beginning that all entries share, of six at
+    // most.
     for _ in 0..12 {
         match decode::<A, _>(&mut cursor).ok()? {
             // The latter is x86_64's jump by a pointer in memory.
@@ -227,8 +237,9 @@ pub(crate) fn to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u64, sta
 }
 
 impl Path {
-    /// Whether the path, from the first instruction of something to its return, did what no function does: it changed the
-    /// stack pointer or a register that calls preserve, or stored such a register in its caller's frame.
+    /// Whether the path, from the first instruction of something to its return, did what no
+    /// function does: it changed the stack pointer or a register that calls preserve, or stored
+    /// such a register in its caller's frame.
     fn acts_as_outlined<A: Architecture>(&self) -> bool {
         let sp = self.get(A::SP);
         if !matches!(sp, Symbol::Register(base, _) if base == A::SP || base == A::FP) {
@@ -241,8 +252,8 @@ impl Path {
         sp != Symbol::Register(A::SP, 0) || changed || self.saved_in_frame_of_caller::<A>() > 0
     }
 
-    /// Whether the return to the address in `link` is that of an outlined function: the call before that address is one of code
-    /// that comes by the path's first instruction.
+    /// Whether the return to the address in `link` is that of an outlined function: the call before
+    /// that address is one of code that comes by the path's first instruction.
     pub(super) fn returns_from_outlined<A: Architecture, M: Memory>(
         &self,
         code: &Code<'_>,

@@ -1,4 +1,5 @@
-//! A path through code: what its instructions did to registers and stack, with symbols for the values at its start.
+//! A path through code: what its instructions did to registers and stack, with symbols for the
+//! values at its start.
 
 use super::{Access, Effect, NO_REGISTER};
 use crate::arch::Architecture;
@@ -19,9 +20,9 @@ pub(super) enum Symbol {
     Unknown,
 }
 
-/// The registers at the start of a path, as symbols: each is itself, but one that points into the stack near the stack
-/// pointer is named by its distance from it, so that a place on the stack has one name whichever register it is reached
-/// by.
+/// The registers at the start of a path, as symbols: each is itself, but one that points into the
+/// stack near the stack pointer is named by its distance from it, so that a place on the stack has
+/// one name whichever register it is reached by.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     symbols: [Symbol; 32],
@@ -76,7 +77,8 @@ impl Start {
     }
 }
 
-/// Outlined functions that a path may be in, one called by the other (LLVM's `-machine-outliner-reruns`).
+/// Outlined functions that a path may be in, one called by the other (LLVM's
+/// `-machine-outliner-reruns`).
 pub(crate) const MAX_OUTLINED: usize = 3;
 
 /// How many stores of a path are remembered: all callee-saved registers and some more.
@@ -95,13 +97,14 @@ pub(crate) struct Path {
     pub(super) entered: u8,
 }
 
-/// What code says of a frame: the row at the start of a path, and the register that the return address is in where the row
-/// does not say that it was saved.
+/// What code says of a frame: the row at the start of a path, and the register that the return
+/// address is in where the row does not say that it was saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CodeRow {
     /// The row.
     pub row: Row,
-    /// The register: the link register, or one that keeps it during the call of an outlined function.
+    /// The register: the link register, or one that keeps it during the call of an outlined
+    /// function.
     pub link: u8,
 }
 
@@ -116,7 +119,8 @@ impl Path {
         }
     }
 
-    /// What the call of an outlined function does, which returns to `link`; `false` if too many were entered.
+    /// What the call of an outlined function does, which returns to `link`; `false` if too many
+    /// were entered.
     pub(super) fn enter<A: Architecture>(&mut self, link: u64) -> bool {
         let Some(place) = self.links.get_mut(usize::from(self.entered)) else { return false };
         *place = link;
@@ -149,8 +153,8 @@ impl Path {
             known.2 = symbol;
             return;
         }
-        // Where there is no more room for what is stored, values of the program crowd out saved registers of no
-        // interest here: those are stored first.
+        // Where there is no more room for what is stored, values of the program crowd out saved
+        // registers of no interest here: those are stored first.
         if let Some(place) = self.stores.get_mut(self.stored) {
             *place = (register, offset, symbol);
             self.stored = self.stored.wrapping_add(1);
@@ -256,9 +260,10 @@ impl Path {
         }
     }
 
-    /// The row at the start of the path that follows from its state at a return to the address in `link` (or on top of
-    /// the stack). `None` if that is no sensible return, or none that a row can say: the stack pointer or the address
-    /// is not known, or a register is put back from another register.
+    /// The row at the start of the path that follows from its state at a return to the address in
+    /// `link` (or on top of the stack). `None` if that is no sensible return, or none that a row
+    /// can say: the stack pointer or the address is not known, or a register is put back from
+    /// another register.
     pub(crate) fn at_return<A: Architecture>(&self, start: &Start, link: u8) -> Option<CodeRow> {
         let Symbol::Register(base, offset) = self.get(A::SP) else { return None };
         if base == A::SP && offset < 0 {
@@ -277,7 +282,8 @@ impl Path {
         })
     }
 
-    /// Leaves an outlined function that the path entered, if it is its return address that is in a register, and gives that.
+    /// Leaves an outlined function that the path entered, if it is its return address that is in a
+    /// register, and gives that.
     pub(super) fn leave(&mut self, register: u8) -> Option<u64> {
         match self.get(register) {
             Symbol::Link(number) if number < self.entered => {
@@ -294,8 +300,8 @@ impl Path {
         raised || A::LINK_REGISTER && matches!(self.get(A::RA), Symbol::Memory(..))
     }
 
-    /// The row at the start of the path, from the one that holds at its end: what the path saves is not saved yet, what it
-    /// has put back is still saved.
+    /// The row at the start of the path, from the one that holds at its end: what the path saves is
+    /// not saved yet, what it has put back is still saved.
     pub(crate) fn pull_back<A: Architecture>(&self, start: &Start, row: &Row) -> Option<CodeRow> {
         let Symbol::Register(base, offset) = self.get(row.cfa_register) else { return None };
         let cfa = Row::new(base, offset.checked_add(row.cfa_offset)?);
@@ -303,8 +309,8 @@ impl Path {
             let slot = A::slot_of(number).filter(|slot| row.saved & 1u16.wrapping_shl(*slot as u32) != 0);
             match slot.and_then(|slot| row.slots.get(slot)) {
                 Some(words) => self.at(base, cfa.cfa_offset.wrapping_add(i32::from(*words).wrapping_mul(8))),
-                // What the path sets without having saved it is set for the caller: an outlined function that makes calls
-                // itself, and so has a row, does that.
+                // What the path sets without having saved it is set for the caller: an outlined
+                // function that makes calls itself, and so has a row, does that.
                 None => match self.get(number) {
                     put_back @ Symbol::Memory(..) => put_back,
                     _ if A::LINK_REGISTER && number != A::RA && number != A::FP => start.get(number),

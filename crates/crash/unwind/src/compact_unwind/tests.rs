@@ -12,8 +12,8 @@ use coroner_unwind_test_support::unwind_info::unwind_info;
 const BASE: u64 = 0x1_0000_0000;
 const INFO: u64 = BASE + 0x8000;
 
-/// The encoder of the header's comment (as LLVM's `encodeCompactUnwindRegistersWithoutFrame` has it), to check the
-/// decoder with.
+/// The encoder of the header's comment (as LLVM's `encodeCompactUnwindRegistersWithoutFrame` has
+/// it), to check the decoder with.
 fn encode(registers: &[u8]) -> u32 {
     let ranks: Vec<u32> = registers
         .iter()
@@ -140,8 +140,9 @@ fn every_encoding_of_arm64() {
 #[test]
 fn every_encoding_of_x86_64() {
     let frame = [(6, -16), (16, -8)];
-    // rbp frame; rbx and r14 with a gap, 4 words below; frameless 0x18; frameless 0x28 with two registers saved, of the
-    // permutation 3 · 5 + 0: the fourth, then the first of those that are left
+    // rbp frame; rbx and r14 with a gap, 4 words below; frameless 0x18; frameless 0x28 with two
+    // registers saved, of the permutation 3 · 5 + 0: the fourth, then the first of those that are
+    // left
     let decoded = decode::<X86_64>(&[
         0,
         0x0100_0000,
@@ -157,7 +158,8 @@ fn every_encoding_of_x86_64() {
         row::<X86_64>(6, 16, &frame),
         row::<X86_64>(6, 16, &[frame[0], frame[1], (3, -16 - 32), (14, -16 - 16)]),
         row::<X86_64>(7, 24, &[(16, -8)]),
-        // two registers: number 4 (r14) lower, number 1 (rbx) above it, both right below the return address
+        // two registers: number 4 (r14) lower, number 1 (rbx) above it, both right below the return
+        // address
         row::<X86_64>(7, 40, &[(16, -8), (14, -24), (3, -16)]),
         // the size is read from the code, which is all zeros
         row::<X86_64>(7, 0, &[(16, -8)]),

@@ -16,7 +16,8 @@ fn with<R>(words: &[u32], test: impl FnOnce(&mut Snapshot<'_>) -> R) -> R {
     test(&mut Snapshot { ranges: &ranges })
 }
 
-/// Whether the words are code of an outlined function that the function with the return address `CODE + 0x100` calls.
+/// Whether the words are code of an outlined function that the function with the return address
+/// `CODE + 0x100` calls.
 fn is_part_of_caller(words: &[u32]) -> bool {
     with(words, |memory| is_called_outlined::<Aarch64, _>(memory, CODE, CODE + 0x100, None, &mut { BUDGET }))
 }
