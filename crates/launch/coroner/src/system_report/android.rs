@@ -1,4 +1,4 @@
-//! Android's `ApplicationExitInfo` (API 30): why the system ended each process of the app.
+//! Android's `ApplicationExitInfo` (API 30): the reasons why the system ended processes of the app.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,10 +8,10 @@ use super::hand_over::known;
 use super::{SystemEnd, SystemReport};
 use crate::store::directory::Directory;
 
-/// Who says it, in every report.
+/// The source in every record.
 const SOURCE: &str = "ApplicationExitInfo";
 
-/// The names of the reasons, by their numbers: `REASON_…` of `android.app.ApplicationExitInfo`.
+/// Names of the reasons by number: `REASON_…` of `android.app.ApplicationExitInfo`.
 const REASONS: [&str; 17] = [
     "UNKNOWN",
     "EXIT_SELF",
@@ -32,7 +32,7 @@ const REASONS: [&str; 17] = [
     "PACKAGE_UPDATED",
 ];
 
-/// What `ActivityManager.getHistoricalProcessExitReasons` says of one process, as its methods give it.
+/// An entry of `ActivityManager.getHistoricalProcessExitReasons`, with the values of its methods.
 ///
 /// ```
 /// use coroner::{Config, ExitInfo};
@@ -46,27 +46,30 @@ const REASONS: [&str; 17] = [
 pub struct ExitInfo {
     /// `getPid`.
     pub pid: u32,
-    /// `getReason`: `REASON_ANR` is 6, and so on.
+    /// `getReason`, such as 6 for `REASON_ANR`.
     pub reason: i32,
-    /// `getStatus`: the exit code, or the signal.
+    /// `getStatus`: the exit code or the signal.
     pub status: i32,
-    /// `getImportance`: 100 is in front.
+    /// `getImportance`: 100 is the foreground.
     pub importance: i32,
-    /// `getTimestamp`: when it died, milliseconds since 1970.
+    /// `getTimestamp`: the time of death in milliseconds since 1970.
     pub timestamp_ms: u64,
-    /// `getRss`, kilobytes.
+    /// `getRss`, in kilobytes.
     pub rss_kb: u64,
-    /// `getPss`, kilobytes.
+    /// `getPss`, in kilobytes.
     pub pss_kb: u64,
     /// `getDescription`; may be empty.
     pub description: String,
-    /// All bytes of `getTraceInputStream`: of an ANR a text, of `REASON_CRASH_NATIVE` a protobuf tombstone (API 31). May be empty.
+    /// All bytes of `getTraceInputStream`, which may be none: text for an ANR, a protobuf tombstone
+    /// for `REASON_CRASH_NATIVE` (API 31).
     pub trace: Vec<u8>,
 }
 
 impl ExitInfo {
-    /// Whether an earlier launch handed this process's end over to the store in that directory, so that its trace need not be read again. By
-    /// process id and time.
+    /// Whether an earlier launch passed this process's end to the store in that directory, so that
+    /// its trace need not be read again.
+    ///
+    /// The process is identified by process id and time.
     pub fn is_known(&self, store_dir: &Path) -> bool {
         let report = SystemReport::from(self.clone());
         Directory::open(store_dir).is_ok_and(|store| known(&store).get(SOURCE).is_some_and(|known| known.has(&report)))
@@ -107,7 +110,7 @@ impl From<ExitInfo> for SystemReport {
             run_id: None,
             source: SOURCE.to_owned(),
             pid: info.pid,
-            // Beyond it a clock could not add.
+            // Above this limit, the addition could overflow.
             time: UNIX_EPOCH + Duration::from_millis(info.timestamp_ms.min(u64::MAX / 2_000_000)),
             end: info.end(),
             details,

@@ -1,7 +1,8 @@
-//! Putting what the system says to the runs that it is of.
+//! Assigns the system's records to the runs that they belong to.
 //!
-//! Systems give the same history at each launch: what has been seen is known by its identity ([`Known`]). What comes when the run's own
-//! report is delivered and gone already adds nothing: the processes that had one are known ([`note_reported`]).
+//! Systems provide the same history at each launch: records that were seen are recognized by their
+//! identity ([`Known`]). A record that arrives after the run's own report has been delivered and
+//! removed adds nothing: the processes that had a report are recorded ([`note_reported`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,26 +17,30 @@ use super::{FILE, SystemEnd, SystemReport};
 use crate::store::directory::Directory;
 use crate::store::{Claim, STATE, Store};
 
-/// In the store: what is known of what each source says, a [`Known`] by its source.
+/// In the store: the records seen so far, a [`Known`] per source.
 const SEEN: &str = "system_reports.json";
-/// How many identities of one source are kept. Android's history has 16 of a package, MetricKit's some of each day of a week.
+/// Maximum number of identities that are kept per source. Android's history has 16 per package,
+/// MetricKit's some for each day of a week.
 const IDENTITIES_KEPT: usize = 1024;
-/// In the store: the last processes whose death had a report of Coroner's own, with the time of their install.
+/// In the store: the last processes whose death had a report of Coroner's own, with the time of
+/// their install.
 const REPORTED: &str = "reported_processes.json";
-/// How many they are.
+/// Maximum number of such processes.
 const REPORTED_KEPT: usize = 32;
-/// How far the system's time of a death may lie before the install of its run, by clocks that differ.
+/// Maximum time by which the system's time of a death may precede the install of its run, because
+/// of different clocks.
 const SLACK: Duration = Duration::from_secs(2);
-/// What is known of what one source says.
+/// The records of one source that were seen so far.
 ///
-/// Not one time up to which all is known: a clock that was wrong dates a death in the future, and of two of one time the system may say one
-/// later.
+/// A single time up to which everything was seen would not be sufficient: a wrong clock dates a
+/// death in the future, and of two records with one time the system may provide one later.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Known {
-    /// Before this time, in nanoseconds since 1970, all is known: the identities of that are not kept.
+    /// Everything before this time, in nanoseconds since 1970, was seen; its identities are not
+    /// kept.
     until: u64,
-    /// Time and identity of what is known of that time and later.
+    /// Times and identities of what was seen from that time on.
     later: Vec<(u64, Id)>,
 }
 
@@ -54,13 +59,14 @@ impl Known {
     }
 }
 
-/// What is known in a store of what each source says.
+/// Reads what was seen so far, by source.
 pub(super) fn known(store: &Directory) -> BTreeMap<String, Known> {
     let noted = store.read(OsStr::new(SEEN), 1 << 20).ok();
     noted.and_then(|json| serde_json::from_slice(&json).ok()).unwrap_or_default()
 }
 
-/// Puts what the system says to the runs in the store that it is of, and makes runs of what is of none. `own` is this process's run.
+/// Assigns the system's records to their runs in the store, and creates runs for those without one.
+/// `own` is this process's run.
 pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) -> io::Result<()> {
     let root = store.root()?;
     let mut seen = known(&root);
@@ -70,7 +76,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
     }
     reports.sort_by_key(|report| report.time);
     let process = ProcessIdentity::of_this_process();
-    // Process ids of runs that have ended, with the time of their install.
+    // Process ids of ended runs, with the time of their install.
     let mut ended = Vec::new();
     for listed in store.unprocessed(Some(own))?.runs {
         if let Ok(Claim::Taken(run)) = store.claim(listed.id, &process)
@@ -93,7 +99,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         let found = of_it.max_by_key(|(_, installed, _)| *installed).map(|(_, _, id)| *id);
         let bytes = report.to_bytes();
         if let Some(id) = found {
-            // A process id that came again has a run of its own by then.
+            // A later process with the same id has a run of its own.
             ended.retain(|(_, _, other)| *other != id);
             if let Claim::Taken(run) = store.claim(id, &process)? {
                 run.directory.write_atomically(OsStr::new(FILE), &bytes)?;
@@ -103,7 +109,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         }
         Ok(())
     };
-    // One that fails is handed over at the next launch, those before it are not.
+    // If one fails, it is tried again at the next launch, without those that succeeded.
     let mut handed = Ok(());
     for report in reports {
         match hand_over_one(&report) {
@@ -119,7 +125,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
 #[derive(Serialize, Deserialize)]
 struct ReportedProcess {
     pid: u32,
-    /// When Coroner was installed in it, nanoseconds since 1970.
+    /// Time of Coroner's install in it, in nanoseconds since 1970.
     installed: u64,
     #[serde(default)]
     run: Option<Id>,
@@ -138,7 +144,8 @@ fn is_of(reported: &[ReportedProcess], report: &SystemReport, until: SystemTime)
     })
 }
 
-/// Notes that the death of a run's process had a report, which is delivered: what the system says of it later is no other death.
+/// Records that the death of a run's process had a report, which has been delivered: a later record
+/// of the system's about it is not another death.
 pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Result<()> {
     let Some(pid) = facts.process.map(|process| process.pid).or(facts.app.pid) else { return Ok(()) };
     let root = store.root()?;
@@ -150,12 +157,12 @@ pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Res
     root.write_atomically(OsStr::new(REPORTED), &serde_json::to_vec(&reported)?)
 }
 
-/// Makes a run that has ended, of a process that had not installed Coroner.
+/// Creates an ended run for a process that had not installed Coroner.
 fn make_run(store: &Store, report: &SystemReport, bytes: &[u8]) -> io::Result<()> {
     let id = report.run();
     let run = store.make_ended(id, report.time)?;
     run.write_atomically(OsStr::new(FILE), bytes)?;
-    // Its report is made when it is read.
+    // Its report is created when it is read.
     run.write_atomically(OsStr::new(STATE), b"")
 }
 

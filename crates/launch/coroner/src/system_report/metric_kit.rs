@@ -1,14 +1,21 @@
-//! Apple's MetricKit: what the system says of the app. Of its crashes (`MXCrashDiagnostic`), those that no process can record included: kills by
-//! the watchdog, for memory, by the code signature; and of what it went on from: hangs, too much processor time, too many writes to disk, slow launches.
+//! Apple's MetricKit: the system's diagnostics of the app.
 //!
-//! The app hands over what `MXDiagnosticPayload.jsonRepresentation()` gives. A crash is put to the run of its process: of iOS 17 and macOS 14 on the
-//! metadata have the process id (`pid`); a thread may say the run's ([`run_id_stack`]). Crashes without either are left out, since a second report of a death that Coroner has
-//! recorded could not be distinguished from a first. Each other diagnostic is a report of its own, of no run.
+//! These are crashes (`MXCrashDiagnostic`), including those that no process can record (kills by
+//! the watchdog, for memory, by the code signature), and what the app survived: hangs, too much
+//! processor time, too many disk writes, slow launches.
 //!
-//! Source of the form: MetricKit's documentation of the three `jsonRepresentation()`. Of a crash each thread is a chain of frames, the innermost
-//! being the root; addresses are those in the process, with the distance to the image's `__TEXT`. Where the stacks are not those of threads (`callStackPerThread`
-//! is false: of hangs, processor time and writes) the root is the outermost frame, and a frame has those below it of all samples ("Identify trends with the Power and Performance API",
-//! WWDC 2020): the report has the path that was sampled most.
+//! The app passes the output of `MXDiagnosticPayload.jsonRepresentation()`. A crash is assigned to
+//! its process's run: from iOS 17 and macOS 14 on, the metadata contains the process id (`pid`); a
+//! thread's stack may encode the run's id ([`run_id_stack`]). Crashes without either are left out,
+//! because a second report of a death that Coroner has recorded could not be distinguished from a
+//! first. Each other diagnostic is a report of its own, without a run.
+//!
+//! Source of the format: MetricKit's documentation of the three `jsonRepresentation()`. In a crash,
+//! each thread is a chain of frames with the innermost frame as the root; addresses are those in
+//! the process, with the offset from the image's `__TEXT`. If the stacks don't belong to threads
+//! (`callStackPerThread` is false: for hangs, processor time and writes), the root is the outermost
+//! frame, and a frame contains its callees in all samples ("Identify trends with the Power and
+//! Performance API", WWDC 2020): the report contains the path with the most samples.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,33 +33,34 @@ use serde_json::value::RawValue;
 use super::{SystemEnd, SystemReport};
 use crate::run_id_stack;
 
-/// Who says it, in every report.
+/// The source in every record.
 const SOURCE: &str = "MetricKit";
-/// What a trace of this form begins with.
+/// Prefix of a trace in this format.
 const FORM: &[u8] = b"{\"metric_kit_";
-/// Largest payload that is read, bytes.
+/// Maximum size in bytes of a payload that is read.
 const MAX_BYTES: usize = 32 << 20;
-/// Greatest depth of nesting: each frame is two deeper than its callee's.
+/// Maximum depth of nesting: each frame is two levels deeper than its callee's.
 const MAX_DEPTH: usize = 4096;
-/// The stack of the thread that reads: for each level of nesting a few functions of the reader.
+/// Size in bytes of the reading thread's stack: each level of nesting takes a few functions of the
+/// reader.
 const STACK: usize = 64 << 20;
 
-/// Why a payload is not read.
+/// The reason why a payload can't be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MetricKitError {
-    /// It is not the JSON of an `MXDiagnosticPayload`.
+    /// The JSON is not that of an `MXDiagnosticPayload`.
     NotAPayload(serde_json::Error),
-    /// It has no time that could be read.
+    /// The payload contains no valid time.
     NoTime(String),
-    /// It is larger or nested deeper than a payload is.
+    /// The payload is larger or nested more deeply than the limit.
     TooLarge {
-        /// Its size.
+        /// Size of the payload in bytes.
         bytes: usize,
-        /// How deep its objects and arrays are nested, as far as was looked.
+        /// Depth of its nested objects and arrays, as far as it was determined.
         depth: usize,
     },
-    /// No thread could be started to read it.
+    /// The reading thread could not be started.
     NoThread(std::io::Error),
 }
 
@@ -110,7 +118,7 @@ struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// All that it has, as traces, with the source by which it is known what of a kind was seen.
+    /// Returns all diagnostics as traces, with the source under which what was seen is recorded.
     fn traces(self) -> Vec<(&'static str, Trace<'a>)> {
         let of = |source, all: Vec<&'a RawValue>, make: fn(&'a RawValue) -> Trace<'a>| {
             all.into_iter().map(move |diagnostic| (source, make(diagnostic)))
@@ -148,7 +156,7 @@ struct CallStack {
 }
 
 impl CallStack {
-    /// The run's id, if it is the stack of the thread that says it.
+    /// Returns the run's id, if this is the stack of the thread that encodes it.
     fn run_id(&self) -> Option<Id> {
         let mut addresses = Vec::new();
         let mut next = self.call_stack_root_frames.first();
@@ -159,12 +167,12 @@ impl CallStack {
         run_id_stack::read(&addresses)
     }
 
-    /// The frames, innermost first.
+    /// Returns the frames, innermost first.
     fn frames(self, is_of_thread: bool) -> Vec<MetricFrame> {
         let mut frames = Vec::new();
         let heaviest = |all: Vec<MetricFrame>| match is_of_thread {
             true => all.into_iter().next(),
-            // The first of several that are as heavy.
+            // The first of several with the same weight.
             false => all.into_iter().rev().max_by_key(|frame| frame.sample_count),
         };
         let mut next = heaviest(self.call_stack_root_frames);
@@ -196,7 +204,7 @@ struct MetricFrame {
 struct MetaData {
     pid: Option<u32>,
     exception_type: Option<i32>,
-    // Codes are 64 bits, with a sign or without.
+    // Codes have 64 bits, signed or unsigned.
     exception_code: Option<i128>,
     signal: Option<i32>,
     termination_reason: Option<String>,
@@ -225,7 +233,7 @@ struct ExceptionReason {
     class_name: String,
 }
 
-/// What a trace is: a diagnostic as it was handed over.
+/// A trace: a diagnostic as MetricKit provided it.
 #[derive(Serialize, Deserialize, Clone, Copy)]
 #[serde(rename_all = "snake_case")]
 #[allow(clippy::enum_variant_names, reason = "files of traces have these names")]
@@ -252,7 +260,7 @@ impl Trace<'_> {
         json.get().as_bytes()
     }
 
-    /// What it is of that the process went on from, as MetricKit calls it, and how much of it there was.
+    /// Returns MetricKit's name of what the process survived, and a description with its amount.
     fn survived(&self, meta: &MetaData) -> Option<(&'static str, String)> {
         let said = |text: &Option<String>| text.clone().unwrap_or_else(|| "an unknown amount".to_owned());
         Some(match self {
@@ -274,7 +282,8 @@ impl Trace<'_> {
     }
 }
 
-/// How deep the objects and arrays of a JSON text are nested at most; it ends beyond [`MAX_DEPTH`].
+/// Returns the maximum depth of nested objects and arrays in a JSON text; stops above
+/// [`MAX_DEPTH`].
 fn depth_of(json: &[u8]) -> usize {
     let (mut depth, mut deepest, mut in_text, mut is_escaped) = (0_usize, 0, false, false);
     for byte in json {
@@ -294,7 +303,7 @@ fn depth_of(json: &[u8]) -> usize {
     deepest
 }
 
-/// Runs what reads on a stack that is deep enough for it.
+/// Runs `read` on a stack that is large enough for it.
 fn on_deep_stack<T: Send>(json: &[u8], read: impl FnOnce() -> T + Send) -> Result<T, MetricKitError> {
     let depth = depth_of(json);
     if json.len() > MAX_BYTES || depth > MAX_DEPTH {
@@ -307,7 +316,8 @@ fn on_deep_stack<T: Send>(json: &[u8], read: impl FnOnce() -> T + Send) -> Resul
     })
 }
 
-/// Reads a value that may be nested deeper than serde_json allows by itself. On a deep stack alone.
+/// Reads a value that may be nested more deeply than serde_json allows by default. Only on a large
+/// stack.
 fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     reader.disable_recursion_limit();
@@ -315,13 +325,18 @@ fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> 
     reader.end().map(|()| value)
 }
 
-/// The crashes, hangs and excesses that an `MXDiagnosticPayload` of MetricKit says of, from its `jsonRepresentation()`:
-/// [`Coroner::add_system_reports`](crate::Coroner::add_system_reports) takes them, those of all payloads that come at one time at once: what is
-/// older than what was handed over before of its kind, or as old, is taken for known. Crashes without a process id (before iOS 17 and macOS 14) and without the
-/// stack that says the run's ([`Config::run_id_thread`](crate::Config::run_id_thread)) are left out. What the process went on from is a report of its own.
+/// Converts an `MXDiagnosticPayload`, given its `jsonRepresentation()`, to records of crashes,
+/// hangs and other diagnostics.
+///
+/// Pass the result to [`Coroner::add_system_reports`](crate::Coroner::add_system_reports), which
+/// skips records that it has seen before. Crashes without a process id (before iOS 17 and macOS 14)
+/// and without the stack that encodes the run's id
+/// ([`Config::run_id_thread`](crate::Config::run_id_thread)) are left out. What the process
+/// survived is a report of its own.
 ///
 /// # Errors
-/// [`MetricKitError`]: the bytes are none, or too many, or say no time. A diagnostic of another form is left out where there are others.
+/// [`MetricKitError`] if the bytes are not a payload, are too many, or contain no time. A
+/// diagnostic in an unknown format is left out if there are others.
 pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitError> {
     on_deep_stack(json, || {
         let mut payload: Payload<'_> = deep(json)?;
@@ -333,7 +348,7 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
         let time = time_of(&end_of_payload).ok_or(MetricKitError::NoTime(end_of_payload))?;
         let (mut reports, mut refused) = (Vec::new(), None);
         for (source, trace) in traces {
-            // One that has another form is no reason to lose the others.
+            // A diagnostic in an unknown format must not lose the others.
             let Diagnostic { diagnostic_meta_data: meta, call_stack_tree } = match deep(trace.diagnostic()) {
                 Ok(diagnostic) => diagnostic,
                 Err(error) => {
@@ -364,7 +379,7 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
     })?
 }
 
-/// `2022-09-18 15:28:37`, with a fraction and an offset from UTC or without.
+/// Parses a time such as `2022-09-18 15:28:37`, with or without a fraction and an offset from UTC.
 fn time_of(text: &str) -> Option<SystemTime> {
     let mut words = text.split_whitespace();
     let (date, time, offset) = (words.next()?, words.next()?, words.next().unwrap_or("Z"));
@@ -395,12 +410,12 @@ fn details(meta: &MetaData) -> BTreeMap<String, String> {
     said.collect()
 }
 
-/// Whether a trace is a diagnostic of MetricKit's.
+/// Whether a trace is a MetricKit diagnostic.
 pub(super) fn is_of_it(trace: &[u8]) -> bool {
     trace.starts_with(FORM)
 }
 
-/// The report that a trace is.
+/// Converts a trace to a report.
 pub(super) fn read(trace: &[u8]) -> Option<Report> {
     let read = || {
         let trace: Trace<'_> = deep(trace).ok()?;
@@ -426,7 +441,7 @@ pub(super) fn read(trace: &[u8]) -> Option<Report> {
     on_deep_stack(trace, read).ok()?
 }
 
-/// A measurement of time as the system writes it for people: `20 sec`, `2,5 s`, `900 ms`, `1.5 min`.
+/// Parses a duration as the system writes it for people: `20 sec`, `2,5 s`, `900 ms`, `1.5 min`.
 fn nanoseconds(text: &str) -> Option<u64> {
     let text = text.trim();
     let number_end = text.find(|character: char| !matches!(character, '0'..='9' | '.' | ',')).unwrap_or(text.len());
@@ -439,13 +454,13 @@ fn nanoseconds(text: &str) -> Option<u64> {
         _ => return None,
     };
     let nanoseconds = number * seconds * 1e9;
-    // A hang of more than a year is none.
+    // A hang of more than a year is not plausible.
     (nanoseconds < 3.2e16).then_some(nanoseconds as u64)
 }
 
 fn report_of(diagnostic: Diagnostic) -> Report {
     let Diagnostic { call_stack_tree, diagnostic_meta_data: meta } = diagnostic;
-    // Elsewhere it is read at a desk; most devices are of iOS.
+    // On other systems, the report is read by a developer; most devices run iOS.
     let os = if cfg!(target_vendor = "apple") { Os::NATIVE } else { Os::IOS };
     let arch = match meta.platform_architecture.as_deref() {
         Some("x86_64" | "x86_64h") => Some(Arch::X86_64),
@@ -474,11 +489,11 @@ fn report_of(diagnostic: Diagnostic) -> Report {
     let mut images: BTreeMap<u64, Image> = BTreeMap::new();
     let is_any_attributed = call_stack_tree.call_stacks.iter().any(|stack| stack.thread_attributed);
     let is_of_thread = call_stack_tree.call_stack_per_thread.unwrap_or(true);
-    // The thread that says the run's id is none of the app's.
+    // The thread that encodes the run's id is not the app's.
     let is_shown = |(_, stack): &(usize, CallStack)| stack.thread_attributed || stack.run_id().is_none();
     for (index, stack) in call_stack_tree.call_stacks.into_iter().enumerate().filter(is_shown) {
         let crashed = stack.thread_attributed || !is_any_attributed && index == 0;
-        // MetricKit gives threads no ids: they are counted.
+        // MetricKit has no thread ids: threads are numbered.
         let tid = index as u64 + 1;
         let mut frames: Vec<Frame> = Vec::new();
         for frame in stack.frames(is_of_thread) {
@@ -515,7 +530,7 @@ fn frame_of(frame: &MetricFrame, is_first: bool, images: &mut BTreeMap<u64, Imag
             build_id: uuid_of(&frame.binary_uuid),
             ..Image::default()
         });
-        // How large it is nobody says: as large as its frames need.
+        // The image's size is unknown: it is as large as its frames need.
         image.size = image.size.max(offset.saturating_add(1));
     }
     Frame {

@@ -1,17 +1,22 @@
-//! What the system itself says of the app's deaths, at a later launch: why it ended a process, and a trace that it took.
+//! The system's own records of the app's deaths, provided at a later launch: why it ended a
+//! process, and a trace of it.
 //!
-//! A source makes [`SystemReport`]s of what its system hands over ([`ExitInfo`] of Android, [`metric_kit_reports`] of Apple's systems); a new
-//! one is a file beside `android.rs`. What is handed over ([`Config::system_report`](crate::Config::system_report),
-//! [`Coroner::add_system_reports`](crate::Coroner::add_system_reports)) is put to the run that it is of, by the run's id where the system's account has it
-//! ([`Config::run_id_thread`](crate::Config::run_id_thread)), else by process id and time:
+//! A source creates [`SystemReport`]s from what its system provides (Android's [`ExitInfo`],
+//! Apple's [`metric_kit_reports`]); a new source is one file beside `android.rs`. The app passes
+//! them by [`Config::system_report`](crate::Config::system_report) or
+//! [`Coroner::add_system_reports`](crate::Coroner::add_system_reports). They are assigned to their
+//! run by the run's id, if the record contains it
+//! ([`Config::run_id_thread`](crate::Config::run_id_thread)), otherwise by process id and time:
 //!
-//! * the run's outcome is completed by it, where the run itself left no trace of its end;
-//! * a report that the run left of its death takes in what it says: one death, one report;
-//! * without such a report, a crash or a hang with a trace becomes one; also where there is no run, since the app died before it installed
-//!   Coroner;
-//! * what the process went on from ([`SystemEnd::Survived`]) is always a report of its own, and no run's end.
+//! * The record completes the run's outcome, if the run itself left no trace of its end.
+//! * It is merged into the run's own report of its death: one death, one report.
+//! * Without such a report, a crash or a hang with a trace becomes one; also without a run, if the
+//!   app died before it installed Coroner.
+//! * Something that the process survived ([`SystemEnd::Survived`]) is always a report of its own,
+//!   and not the end of a run.
 //!
-//! Traces are read with the feature `system-reports`; without it a death has no stacks but those that the run itself left.
+//! Traces are read with the feature `system-reports`; without it, a death has no stacks except
+//! those that the run itself left.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -37,38 +42,39 @@ pub use android::ExitInfo;
 #[cfg(feature = "system-reports")]
 pub use metric_kit::{MetricKitError, metric_kit_reports};
 
-/// In a run's directory: what the system said of its end.
+/// In a run's directory: the system's record of its end.
 pub(crate) const FILE: &str = "system";
-/// Longest trace that is kept, bytes.
+/// Maximum length in bytes of a trace that is kept.
 const MAX_TRACE: usize = 16 << 20;
 
-/// How the system says that a process ended.
+/// How a process ended, according to the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SystemEnd {
-    /// By itself.
+    /// The process ended by itself.
     Exited,
-    /// It was asked to (SIGTERM).
+    /// SIGTERM asked the process to end.
     Terminated,
-    /// It crashed.
+    /// The process crashed.
     Crashed,
-    /// It did not answer.
+    /// The process hung.
     Hung,
-    /// The system needed its memory.
+    /// The system killed the process to free memory.
     OutOfMemory,
-    /// Its user ended it.
+    /// The user killed the process.
     EndedByUser,
-    /// The system ended it for another reason.
+    /// The system killed the process for another reason.
     EndedBySystem,
-    /// It did not: this is of something that it went on from, such as a hang, and is a report of its own.
+    /// The process did not end: it survived something, such as a hang, which is a report of its
+    /// own.
     Survived,
-    /// The system does not say.
+    /// The system does not provide a reason.
     Unknown,
 }
 
 impl SystemEnd {
-    /// The outcome of a run that is `known` to have ended so by what it left itself.
+    /// Returns the outcome of a run whose own files give the outcome `known`.
     pub(crate) fn complete(self, known: Outcome) -> Outcome {
         match (known, self) {
             (Outcome::Crashed, _) | (_, Self::Crashed) => Outcome::Crashed,
@@ -86,71 +92,74 @@ impl SystemEnd {
     }
 }
 
-/// What a system says of the end of one process of the app.
+/// A system's record of how one process of the app ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemReport {
-    /// Who says it, such as `ApplicationExitInfo`: the same at each launch.
+    /// The source of the record, such as `ApplicationExitInfo`: the same at each launch.
     pub source: String,
-    /// The process; 0 if the system does not say.
+    /// The process id; 0 if unknown.
     pub pid: u32,
-    /// The run, where what the system says has its id ([`Config::run_id_thread`](crate::Config::run_id_thread)).
+    /// The run's id, if the record contains it
+    /// ([`Config::run_id_thread`](crate::Config::run_id_thread)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<Id>,
-    /// When it ended.
+    /// When the process ended.
     pub time: SystemTime,
-    /// How.
+    /// How the process ended.
     pub end: SystemEnd,
-    /// What else the system says, for people: it stands in the report's context `system_report`.
+    /// Further data from the system, for people. It becomes the report's context `system_report`.
     pub details: BTreeMap<String, String>,
-    /// The system's account with stacks, as it handed it over: a tombstone or the trace of an ANR. May be empty.
+    /// The system's trace with stacks, unchanged: a tombstone or the trace of an ANR. May be empty.
     #[serde(skip)]
     pub trace: Vec<u8>,
 }
 
 impl SystemReport {
-    /// As a file: a line of JSON and the trace.
+    /// Serializes the record: a line of JSON and the trace.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // A text, numbers and texts: they have JSON.
+        // Texts and numbers: the conversion to JSON can't fail.
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes.extend_from_slice(self.trace.get(..MAX_TRACE).unwrap_or(&self.trace));
         bytes
     }
 
-    /// Reads what [`to_bytes`](Self::to_bytes) wrote; `None` if it is damaged.
+    /// Reads the output of [`to_bytes`](Self::to_bytes); `None` if it is damaged.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().position(|byte| *byte == b'\n')?;
         let read: Self = serde_json::from_slice(&bytes[..end]).ok()?;
         Some(Self { trace: bytes[end + 1..].to_vec(), ..read })
     }
 
-    /// Whether it is a report also where the process left none.
+    /// Whether the record becomes a report if the process left none.
     pub(crate) fn is_a_report(&self) -> bool {
         matches!(self.end, SystemEnd::Crashed | SystemEnd::Hung | SystemEnd::Survived) && trace::is_known(&self.trace)
     }
 
-    /// The run that it is of where the store has none.
+    /// Returns the id of the record's run if the store has none for it.
     pub(super) fn run(&self) -> Id {
         self.run_id.unwrap_or_else(|| self.identity())
     }
 
-    /// The same each time that the system says it, and of no other death.
+    /// Returns an id that is the same each time that the system provides this record, and that no
+    /// other death has.
     pub(super) fn identity(&self) -> Id {
         let hash = |seed: u64| {
             let text = format!("{}\0{}\0{}", self.source, self.pid, Timestamp::from(self.time).0);
-            // Several of them may have one time. A process ends once, and its trace may not be there each time.
+            // Several records may have the same time. But a process ends once, and its trace may
+            // not be available each time.
             let trace: &[u8] = if self.end == SystemEnd::Survived || self.pid == 0 { &self.trace } else { &[] };
             text.bytes().chain(trace.iter().copied()).fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash: u64, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
             })
         };
         let mut id = (u128::from(hash(0)) << 64 | u128::from(hash(0x9e37_79b9_7f4a_7c15))).to_be_bytes();
-        // Version 8 of RFC 9562: of no other run.
+        // Version 8 of RFC 9562, which no other run has.
         (id[6], id[8]) = (id[6] & 0x0F | 0x80, id[8] & 0x3F | 0x80);
         Id(id)
     }
 
-    /// The bytes of a report file with nothing but a header, which this report completes.
+    /// Returns the bytes of a report file with only a header, which this record completes.
     pub(crate) fn bare_report(&self, run: Id) -> Option<Vec<u8>> {
         let mut payload = [0; 512];
         let mut encoder = Encoder::new(&mut payload);
@@ -174,8 +183,9 @@ impl SystemReport {
     }
 }
 
-/// Completes a report that was read: by what the system said of the death, which a file has as a section; Java's exceptions by their stack
-/// traces, those of other runtimes by their frames; types of C++ exceptions by their names in the source.
+/// Completes a report that was read: merges the system's record of the death, which a file contains
+/// as a section; adds Java exceptions' frames from their stack traces, and those of other runtimes;
+/// and demangles types of C++ exceptions.
 pub fn complete_report(report: &mut Report) {
     let at = report.unknown_sections.iter().position(|section| section.kind == SectionKind::SYSTEM_REPORT);
     if let Some(at) = at {
@@ -192,7 +202,7 @@ pub fn complete_report(report: &mut Report) {
     naming::demangle_exception_types(report);
 }
 
-/// Java's exceptions are reported with their stack traces as text: frames and causes are made of that.
+/// Converts the stack traces of Java exceptions, which are reported as text, to frames and causes.
 fn name_java_exceptions(report: &mut Report) {
     let Some(place) = report.exceptions.iter().position(|exception| exception.language == Language::JAVA) else {
         return;
@@ -205,7 +215,7 @@ fn name_java_exceptions(report: &mut Report) {
     }
 }
 
-/// Adds to a report what the system said of the same death.
+/// Merges the system's record of the same death into a report.
 pub(crate) fn complete(report: &mut Report, system: &SystemReport) {
     let is_bare = report.crash.is_none() && report.threads.is_empty();
     if let Some(traced) = trace::read(&system.trace) {
@@ -225,7 +235,7 @@ pub(crate) fn complete(report: &mut Report, system: &SystemReport) {
     run.contexts.insert("system_report".to_owned(), Value::Map(context));
 }
 
-/// The system's report in the place of one that has nothing but a header.
+/// Replaces a report that has only a header by the system's report.
 fn take(report: &mut Report, traced: Report) -> Option<RunFacts> {
     let own = std::mem::take(report);
     *report = traced;
@@ -241,7 +251,7 @@ fn take(report: &mut Report, traced: Report) -> Option<RunFacts> {
     traced
 }
 
-/// What the system's report has and the process's own has not.
+/// Adds what the system's report contains and the process's own doesn't.
 fn add(report: &mut Report, traced: Report) -> Option<RunFacts> {
     let of_hang = traced.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::HANG);
     if let (Some(crash), Some(other)) = (&mut report.crash, &traced.crash)
@@ -251,7 +261,7 @@ fn add(report: &mut Report, traced: Report) -> Option<RunFacts> {
     }
     report.annotations.extend(traced.annotations);
     if of_hang {
-        // The process knows its native frames, the runtime those of Java.
+        // The process has its native frames, the runtime those of Java.
         for thread in traced.threads {
             let managed = thread.frames.into_iter().filter(trace::is_managed);
             if let Some(own) = report.threads.iter_mut().find(|own| own.tid == thread.tid) {

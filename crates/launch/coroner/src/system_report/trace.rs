@@ -1,4 +1,4 @@
-//! The traces that systems hand over, of whichever form.
+//! Reads the systems' traces in all known formats.
 
 #[cfg(feature = "system-reports")]
 mod forms {
@@ -7,18 +7,18 @@ mod forms {
 
     use super::super::metric_kit;
 
-    /// Whether a report can be made of a trace.
+    /// Whether the trace's format is known, so that it can be converted to a report.
     pub(in super::super) fn is_known(trace: &[u8]) -> bool {
         coroner_formats::tombstone::form_of(trace).is_some() || metric_kit::is_of_it(trace)
     }
 
-    /// The report that a trace is.
+    /// Converts a trace to a report.
     pub(in super::super) fn read(trace: &[u8]) -> Option<Report> {
         if metric_kit::is_of_it(trace) { metric_kit::read(trace) } else { coroner_formats::tombstone::read(trace).ok() }
     }
 }
 
-/// Without the feature no form is known.
+/// Without the feature, no format is known.
 #[cfg(not(feature = "system-reports"))]
 mod forms {
     use coroner_report::model::{Exception, Frame, Report};
