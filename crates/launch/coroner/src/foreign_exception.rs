@@ -1,5 +1,6 @@
-//! Exceptions of languages whose runtime walks its own stacks: JavaScript, C#, Dart, Lua, Python, Ruby, PHP. They are reported with the frames that the runtime
-//! has, as text ([`frame_text`](crate::frame_text)).
+//! Exceptions of languages whose runtime walks its own stacks: JavaScript, C#, Dart, Lua, Python,
+//! Ruby, PHP. They are reported with the runtime's frames as text
+//! ([`frame_text`](crate::frame_text)).
 
 use coroner_process::registers::Registers;
 use coroner_report::wire::{Exception, Language, Monitor};
@@ -10,37 +11,42 @@ use crate::frame_text::lines;
 use crate::own_run;
 use crate::system::capture::exception::{self, Ending, Threads};
 
-/// An exception of a language with a runtime of its own, for [`report_foreign_exception`].
+/// An exception of a language with its own runtime, for [`report_foreign_exception`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ForeignException<'a> {
-    /// The language whose exception it is.
+    /// The exception's language.
     pub language: Language,
-    /// Its type, such as `TypeError`.
+    /// The exception's type, such as `TypeError`.
     pub kind: &'a str,
-    /// What it says of itself; may be empty.
+    /// The exception's message; may be empty.
     pub message: &'a str,
-    /// Its stack, innermost first, as the runtime has it.
+    /// The exception's stack from the runtime, innermost frame first.
     pub frames: &'a [ForeignFrame<'a>],
-    /// Whether the native stacks of the other threads are in the report, for which they stand still for some milliseconds.
+    /// Whether the report contains the native stacks of the other threads, which are stopped for
+    /// some milliseconds.
     pub all_threads: bool,
-    /// Whether the process ends of it. The caller then has it ended, as the runtime does.
+    /// Whether the exception ends the process. The caller then ends the process, as the runtime
+    /// does.
     pub fatal: bool,
 }
 
 impl<'a> ForeignException<'a> {
-    /// An exception of that language, type and message with its stack, that the app survives; without the native stacks of other threads.
+    /// Creates a non-fatal exception with this language, type, message and stack, without the
+    /// native stacks of other threads.
     pub fn new(language: Language, kind: &'a str, message: &'a str, frames: &'a [ForeignFrame<'a>]) -> Self {
         Self { language, kind, message, frames, all_threads: false, fatal: false }
     }
 
-    /// With the native stacks of the other threads, for which they stand still for some milliseconds.
+    /// Sets whether to include the native stacks of the other threads, which are stopped for some
+    /// milliseconds.
     #[must_use]
     pub fn all_threads(self, all_threads: bool) -> Self {
         Self { all_threads, ..self }
     }
 
-    /// The process ends of it. The caller then has it ended, as the runtime does.
+    /// Sets whether the exception ends the process. The caller then ends the process, as the
+    /// runtime does.
     #[must_use]
     pub fn fatal(self, fatal: bool) -> Self {
         Self { fatal, ..self }
@@ -51,54 +57,58 @@ impl<'a> ForeignException<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct ForeignFrame<'a> {
-    /// The function; may be empty.
+    /// The function's name; may be empty.
     pub function: &'a str,
-    /// Its source file, if it is known.
+    /// The source file, if known.
     pub file: Option<&'a str>,
-    /// The line in it, from 1, if it is known.
+    /// The line, from 1, if known.
     pub line: Option<u32>,
-    /// The column, from 1, if it is known.
+    /// The column, from 1, if known.
     pub column: Option<u32>,
-    /// Whether it is the app's own code, and not that of the runtime or a library.
+    /// Whether it is the app's own code, and not the runtime's or a library's.
     pub in_app: bool,
 }
 
 impl<'a> ForeignFrame<'a> {
-    /// A frame of that function, which may be empty, of the runtime or a library.
+    /// Creates a frame of the function, whose name may be empty, as code of the runtime or a
+    /// library.
     pub fn new(function: &'a str) -> Self {
         Self { function, ..Self::default() }
     }
 
-    /// Its source file.
+    /// Sets the source file.
     #[must_use]
     pub fn file(self, file: &'a str) -> Self {
         Self { file: Some(file), ..self }
     }
 
-    /// The line in it, from 1.
+    /// Sets the line, from 1.
     #[must_use]
     pub fn line(self, line: u32) -> Self {
         Self { line: Some(line), ..self }
     }
 
-    /// The column, from 1.
+    /// Sets the column, from 1.
     #[must_use]
     pub fn column(self, column: u32) -> Self {
         Self { column: Some(column), ..self }
     }
 
-    /// Whether it is the app's own code.
+    /// Sets whether it is the app's own code.
     #[must_use]
     pub fn in_app(self, in_app: bool) -> Self {
         Self { in_app, ..self }
     }
 }
 
-/// Reports an exception of another language that its runtime caught, or ends the process by: a report as of a crash, with the exception's frames
-/// and the native stacks. Unless it is fatal, the app goes on, and the report is delivered as that of
+/// Reports an exception of another language that its runtime caught, or that ends the process.
+///
+/// The report is like a crash's, with the exception's frames and the native stacks. If it is not
+/// fatal, the app continues, and the report is delivered like one of
 /// [`report_exception`](crate::report_exception).
 ///
-/// `false` if there is no report: Coroner is not installed, this thread is dying already, or, unless it is fatal, there are more than
+/// Returns `false` if no report was written: Coroner is not installed, this thread is already
+/// dying, or, for a non-fatal exception, there are more than
 /// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) allows.
 ///
 /// ```no_run
@@ -114,7 +124,8 @@ pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {
     report_foreign_exception_above(thrown, &current_registers())
 }
 
-/// For bindings, as [`report_exception_above`](crate::report_exception_above).
+/// Reports an exception for bindings, like
+/// [`report_exception_above`](crate::report_exception_above).
 #[doc(hidden)]
 pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: &Registers) -> bool {
     let frames = lines(thrown.frames);

@@ -1,15 +1,17 @@
-//! Where a panic that has just begun will be caught, without unwinding anything.
+//! Determines where a panic that has just begun will be caught, without unwinding anything.
 //!
-//! The frames above are walked by the unwinder that will unwind them (`_Unwind_Backtrace`), and of each the table is read by
-//! which it decides (the language-specific data area: LLVM's "Exception Handling in LLVM", GCC's `gcc/except.cc`; read in
-//! Rust's own `std::sys::personality::dwarf::eh`). What a call site does with an exception is one of: pass, clean up and pass,
-//! catch, or refuse (a filter: the function must not unwind).
+//! The frames above are walked by the unwinder that will unwind them (`_Unwind_Backtrace`), and for
+//! each frame the table is read by which it decides (the language-specific data area: LLVM's
+//! "Exception Handling in LLVM", GCC's `gcc/except.cc`; read in Rust's own
+//! `std::sys::personality::dwarf::eh`). A call site does one of these with an exception: pass,
+//! clean up and pass, catch, or refuse (a filter: the function must not unwind).
 //!
-//! The standard library catches at the top of every thread it starts, and around `main`: a panic whose first catching frame is
-//! the last one of its thread reaches the top. In a program whose `main` is another language's (Python that calls Rust), one that a
-//! function called from there catches has that language's frames behind it.
+//! The standard library catches at the top of every thread it starts, and around `main`: a panic
+//! whose first catching frame is the last one of its thread reaches the top. If a program's `main`
+//! is another language's (Python that calls Rust), a catching frame of a function called from there
+//! has that language's frames after it.
 
-/// Where a panic ends.
+/// The place where a panic ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Landing {
     /// A frame of the app catches it.
@@ -18,7 +20,7 @@ pub(super) enum Landing {
     Top,
     /// A frame that must not unwind ends the process.
     CannotUnwind,
-    /// Nobody catches it: the runtime can't begin to unwind, and ends the process.
+    /// No frame catches it: the runtime can't begin to unwind, and aborts.
     Nowhere,
 }
 
@@ -44,21 +46,21 @@ use unwinder as frames;
 #[cfg(all(windows, any(target_arch = "x86_64", target_arch = "aarch64")))]
 use windows as frames;
 
-/// What the frames say so far.
+/// The result of the frames so far.
 struct Search {
     landing: Landing,
-    /// Frames that catch.
+    /// Number of frames that catch.
     catches: u32,
-    /// Frames behind the last of them.
+    /// Number of frames after the last one that catches.
     behind: u32,
 }
 
-/// The frames of a program's start, behind the standard library's that catches what leaves `main`: `lang_start`, C's `main`, libc's
-/// two and `_start`, with one to spare.
+/// Maximum number of frames of a program's start, after the standard library's frame that catches
+/// panics of `main`: `lang_start`, C's `main`, libc's two and `_start`, with one to spare.
 const START: u32 = 6;
 
 impl Search {
-    /// Takes in what the next frame does with a panic.
+    /// Adds the next frame's action.
     fn frame(&mut self, action: Option<Action>) {
         self.behind += 1;
         match action {
@@ -81,37 +83,41 @@ fn search() -> Search {
     search
 }
 
-/// Where a panic that begins at the caller will end.
+/// Returns where a panic that begins at the caller will end.
 pub(super) fn of_this_panic() -> Landing {
     let search = search();
     let is_top = search.catches == 1 && (search.behind <= START || !super::is_main_thread());
     if search.landing == Landing::Caught && is_top { Landing::Top } else { search.landing }
 }
 
-/// Whether a panic that is unwinding through the caller, a destructor, reaches the top. (The destructor itself must not unwind.)
+/// Whether a panic that is unwinding through the caller, a destructor, reaches the top. (The
+/// destructor itself must not unwind.)
 pub(super) fn is_caught_by_top() -> bool {
     let search = search();
     search.catches == 1 && search.behind <= START
 }
 
-/// Whether the process ends since `main` has returned: nothing is left on the stack but its start and the functions of its end.
+/// Whether the process ends because `main` has returned: only the frames of the program's start and
+/// end are left on the stack.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(super) fn is_main_gone() -> bool {
     let search = search();
     search.catches == 0 && search.behind <= START + 4
 }
 
-/// What a call site does with a panic.
+/// A call site's action for a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     Catch,
     Refuse,
 }
 
-/// Reads one after another.
+/// Reads values one after another.
 struct Reader(*const u8);
 
 impl Reader {
+    /// Reads `N` bytes.
+    ///
     /// # Safety
     /// There must be that many bytes; here and below.
     unsafe fn take<const N: usize>(&mut self) -> [u8; N] {
@@ -155,8 +161,9 @@ impl Reader {
         }
     }
 
-    /// A number in an encoding of the DWARF extensions (LSB 10.5.1), its form alone: offsets of call sites are relative to
-    /// nothing. None for one that no compiler uses here.
+    /// Reads a number in an encoding of the DWARF extensions (LSB 10.5.1), by its format only:
+    /// offsets of call sites are not relative to anything. Returns `None` for a format that no
+    /// compiler uses here.
     unsafe fn encoded(&mut self, encoding: u8) -> Option<u64> {
         // SAFETY: by the contract.
         unsafe {
@@ -173,13 +180,14 @@ impl Reader {
     }
 }
 
-/// No value: `DW_EH_PE_omit`.
+/// `DW_EH_PE_omit`: no value.
 const OMIT: u8 = 0xff;
 
-/// What the call site that holds `ip` does with an exception of Rust: only a catch of everything catches it. None where it
-/// passes, with or without cleaning up.
+/// Returns the action of the call site that contains `ip` for a Rust exception, which only a
+/// catch-all catches. `None` if the exception passes, with or without cleanup.
 ///
 /// # Safety
+/// `table` is a language-specific data area of the function at `start`.
 /// `table` is a language-specific data area of the function at `start`.
 unsafe fn action(table: *const u8, start: usize, ip: usize) -> Option<Action> {
     // SAFETY: by the contract, everything that is read is in the table.
@@ -218,7 +226,7 @@ unsafe fn action(table: *const u8, start: usize, ip: usize) -> Option<Action> {
     }
 }
 
-/// What a chain of actions does: the first that is no cleanup and applies.
+/// Returns the result of a chain of actions: the first action that applies and is not a cleanup.
 unsafe fn chain(first: *const u8, types: *const u8, type_encoding: u8) -> Option<Action> {
     let mut at = first;
     for _ in 0..64 {
@@ -231,7 +239,7 @@ unsafe fn chain(first: *const u8, types: *const u8, type_encoding: u8) -> Option
             if filter < 0 {
                 return Some(Action::Refuse);
             }
-            // A catch of everything has no type.
+            // A catch-all has no type.
             if filter > 0 && is_null_type(types, type_encoding, filter as usize) {
                 return Some(Action::Catch);
             }
@@ -244,7 +252,8 @@ unsafe fn chain(first: *const u8, types: *const u8, type_encoding: u8) -> Option
     None
 }
 
-/// Whether type number `index` of the table that ends at `types` is none. Whatever the encoding, a null pointer is zeros.
+/// Whether type number `index` of the table that ends at `types` is missing. In any encoding, a
+/// null pointer is zeros.
 unsafe fn is_null_type(types: *const u8, encoding: u8, index: usize) -> bool {
     if types.is_null() {
         return true;

@@ -1,31 +1,34 @@
-//! Rust panics: a hook that takes each panic in and then calls the hook that was there before.
+//! Rust panics: a hook that records each panic and then calls the previous hook.
 //!
-//! What a panic becomes depends on where it will end, which is known when it begins: the frames above are looked through for
-//! the one that catches it ([`landing`]).
+//! What a panic becomes depends on where it will end, which is determined when it begins: the
+//! frames above are searched for one that catches it ([`landing`]).
 //!
 //! | the panic | becomes |
 //! |---|---|
-//! | is caught by the app (`catch_unwind`, a runtime of tasks) | a breadcrumb; with [`PanicPolicy::All`] a report that the process survives |
+//! | is caught by the app (`catch_unwind`, a runtime of tasks) | a breadcrumb; with [`PanicPolicy::All`] a non-fatal report |
 //! | is caught, and its thread aborts within a second (rayon's `spawn`) | the exception of the SIGABRT's report, of type `panic shortly before the abort` |
 //! | is raised again (`resume_unwind`) and reaches the top of the main thread | the cause of a crash, reported at the end of the process |
 //! | reaches the top of the main thread | the cause of a crash, reported where it panicked: the process ends with it |
-//! | reaches the top of another thread | a report that the process survives, of type `panic that ended its thread` |
+//! | reaches the top of another thread | a non-fatal report of type `panic that ended its thread` |
 //! | `panic = "abort"` | the cause of a crash |
-//! | meets a function that can't unwind (`extern "C"`) | the cause of a crash, when the runtime gives up |
-//! | leaves a destructor while another one unwinds | the cause of a crash, of type `panic while panicking`, with the first panic behind it |
+//! | meets a function that can't unwind (`extern "C"`) | the cause of a crash, when the runtime aborts |
+//! | leaves a destructor while another one unwinds | the cause of a crash, of type `panic while panicking`, with the first panic as the next exception |
 //!
-//! Whether anybody joins a thread that has panicked is not known when it does; its report says that it ended its thread, and a
-//! thread that joins it and unwraps has a panic and a report of its own.
+//! It is not known at the panic whether another thread joins a thread that has panicked. The
+//! report's type is therefore that it ended its thread, and a thread that joins and unwraps has a
+//! panic and a report of its own.
 //!
-//! The SIGABRT that follows is the same death and makes no report of its own.
+//! The SIGABRT that follows is the same death and gets no report of its own.
 //!
 //! # Limits
-//! A hook that the app sets later and that does not call the one before it takes panics away from Coroner: what aborts is then
-//! reported as a SIGABRT. Payloads that are no text (`panic_any`) have no message.
+//! A hook that the app sets later and that does not call the previous one hides panics from
+//! Coroner: an abort is then reported as a SIGABRT. Payloads that are not text (`panic_any`) have
+//! no message.
 //!
-//! `resume_unwind` calls no hook. That `main` ended by such a panic is known by two things: a [`Coroner`](crate::Coroner) that lives in
-//! `main` is dropped while the thread panics; and with glibc the process ends with status 101 as `main` returns. Which panic it was is not
-//! known: it is taken to be the last one.
+//! `resume_unwind` calls no hook. There are two signs that `main` ended by such a panic: a
+//! [`Coroner`](crate::Coroner) that lives in `main` is dropped while the thread panics; and with
+//! glibc the process ends with status 101 as `main` returns. It is not known which panic it was:
+//! the last one is assumed.
 
 mod landing;
 
@@ -49,16 +52,18 @@ use crate::system::process::threads;
 use crate::system::walk::current_registers;
 use landing::Landing;
 
-/// Whether panics are taken in.
+/// Whether panics are recorded.
 static ON: AtomicBool = AtomicBool::new(false);
 
-/// Whether caught ones are reported.
+/// Whether caught panics are reported.
 static ALL: AtomicBool = AtomicBool::new(false);
 
-/// The process's last panic, which may be raised again. Tried and never waited for: a child made by fork may find it locked.
+/// The process's last panic, which may be raised again. Never waited for, because a child created
+/// by fork may find it locked.
 static LAST: Mutex<Option<Arc<Panic>>> = Mutex::new(None);
 
-/// Panics of a thread that are kept, since a later one may show that they were fatal.
+/// Maximum number of panics that are kept per thread, because a later one may show that they were
+/// fatal.
 const KEPT: usize = 4;
 
 #[derive(Debug)]
@@ -73,9 +78,9 @@ struct Panic {
 #[derive(Default)]
 struct Recent {
     panics: Vec<Arc<Panic>>,
-    /// One of them was reported as the end of the process.
+    /// One of the panics was reported as the end of the process.
     fatal: bool,
-    /// The newest was reported, or will be when the runtime gives up.
+    /// The newest panic was reported, or will be when the runtime aborts.
     #[cfg_attr(not(feature = "sentry-client"), allow(dead_code))]
     reported: bool,
 }
@@ -84,7 +89,7 @@ thread_local! {
     static RECENT: RefCell<Recent> = const { RefCell::new(Recent { panics: Vec::new(), fatal: false, reported: false }) };
 }
 
-/// Takes panics in from now on. The hook is set once in a process and stays.
+/// Records panics from now on. The hook is set once per process and stays.
 pub(crate) fn install(policy: PanicPolicy) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
@@ -101,25 +106,25 @@ pub(crate) fn install(policy: PanicPolicy) {
     ON.store(true, Ordering::Release);
 }
 
-/// Whether the panic whose hooks run on this thread now has a report of Coroner's.
+/// Whether Coroner has a report of the panic whose hooks are running on this thread.
 #[cfg(feature = "sentry-client")]
 pub(crate) fn is_reported() -> bool {
     RECENT.try_with(|recent| recent.try_borrow().is_ok_and(|recent| recent.reported)).unwrap_or(false)
 }
 
-/// Takes none in from now on.
+/// Records no panics from now on.
 pub(crate) fn uninstall() {
     ON.store(false, Ordering::Release);
 }
 
-/// Why the runtime gives up, where it says so by a panic of its own (`core::panicking`).
+/// The reason why the runtime aborts, if it raises a panic of its own for it (`core::panicking`).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum GivesUp {
     CannotUnwind,
     InCleanup,
 }
 
-/// Whether the message is one with which the runtime gives up.
+/// Returns the reason for the abort if the message is that of such a panic.
 fn gives_up(message: &str) -> Option<GivesUp> {
     match message {
         "panic in a function that cannot unwind" => Some(GivesUp::CannotUnwind),
@@ -152,7 +157,8 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
             *last = Some(Arc::clone(&panic));
         }
         watch_exit();
-        // Whoever catches it may then abort, as may a hook; what is fatal has a report of its own.
+        // The code that catches the panic, or a hook, may then abort; a fatal panic has a report of
+        // its own.
         #[cfg(supported)]
         caught_panic::keep(&panic.wire(""));
         let landing = if cfg!(panic = "abort") { Landing::Nowhere } else { landing::of_this_panic() };
@@ -164,7 +170,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
                 let text = format!("panic caught: {message}");
                 add_breadcrumb(&Breadcrumb::new(&text).category("panic").level(Level::Error));
             }
-            // The runtime says so itself when it gets there.
+            // The runtime raises a panic of its own when it gets there.
             Landing::CannotUnwind => recent.reported = true,
             Landing::Top if !is_main_thread() => {
                 report(&mut recent, &["panic that ended its thread"], Ending::NonFatal, registers);
@@ -176,7 +182,7 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
     });
 }
 
-/// The runtime gives up, because of the panics before.
+/// Reports that the runtime aborts, because of the previous panics.
 fn report_end(recent: &mut Recent, why: GivesUp, registers: &Registers) {
     let kinds: &[&str] = match why {
         GivesUp::CannotUnwind => &["panic in a function that cannot unwind"],
@@ -189,7 +195,7 @@ fn report_end(recent: &mut Recent, why: GivesUp, registers: &Registers) {
 fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Registers) -> bool {
     let exceptions: Vec<Exception<'_>> =
         recent.panics.iter().rev().zip(kinds).map(|(panic, kind)| panic.wire(kind)).collect();
-    // One that was fatal already has grown worse on its way up: still one death.
+    // A panic that was already fatal has got worse on its way up: still one death.
     let ending = if recent.fatal && ending == Ending::Fatal { Ending::FatalAgain } else { ending };
     let reported = exception::report(registers, Monitor::PANIC, &exceptions, ending);
     recent.reported = reported;
@@ -215,7 +221,7 @@ impl Panic {
         }
     }
 
-    /// Whether a report is of this panic, which the process had survived by then.
+    /// Whether the report is a non-fatal one of this panic.
     fn is_survived_in(&self, report: &Report) -> bool {
         let is_survived = report.crash.as_ref().is_some_and(|crash| {
             crash.monitor == Monitor::PANIC && crash.has(CrashFlag::NotFatal) && crash.tid == self.tid
@@ -230,7 +236,8 @@ impl Panic {
     }
 }
 
-/// `main` has ended by a panic that was raised again: the last one of the process, whose report this becomes.
+/// Reports that `main` has ended by a panic that was raised again, taken to be the process's last
+/// one, whose non-fatal report this replaces.
 fn main_ended() {
     let panic = LAST.try_lock().ok().and_then(|last| last.clone());
     let Some(panic) = panic.filter(|_| ON.load(Ordering::Acquire) && !exception::is_reported_as_fatal()) else {
@@ -246,33 +253,35 @@ fn main_ended() {
     }
 }
 
-/// A [`Coroner`](crate::Coroner) is dropped: if that is since `main` unwinds, out of the program, that is the end of it.
+/// Called when a [`Coroner`](crate::Coroner) is dropped: if `main` is unwinding out of the program,
+/// the process ends.
 pub(crate) fn dropped() {
     if std::thread::panicking() && is_main_thread() && landing::is_caught_by_top() {
         main_ended();
     }
 }
 
-/// From now on the status of the process's end is known, where the system tells.
+/// Watches the exit status of the process from now on, where the system provides it.
 fn watch_exit() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         use std::ffi::{c_int, c_void};
 
-        // glibc, on_exit(3).
+        // From glibc, on_exit(3).
         unsafe extern "C" {
             fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
         }
-        /// What the standard library returns from `main` after a panic.
+        /// The standard library's return value of `main` after a panic.
         const PANICKED: c_int = 101;
         extern "C" fn ends(status: c_int, _argument: *mut c_void) {
-            // `exit` called by the app has the frames of `main` above it.
+            // If the app called `exit`, the frames of `main` are still above.
             if status == PANICKED && is_main_thread() && landing::is_main_gone() {
                 main_ended();
             }
         }
         static WATCHED: Once = Once::new();
-        // SAFETY: registers a function that does not unwind, and is there as long as the panic hook is.
+        // SAFETY: registers a function that does not unwind, and that exists as long as the panic
+        // hook does.
         WATCHED.call_once(|| unsafe {
             on_exit(ends, std::ptr::null_mut());
         });
@@ -281,11 +290,11 @@ fn watch_exit() {
 
 fn is_main_thread() -> bool {
     #[cfg(target_vendor = "apple")]
-    // SAFETY: only asks.
+    // SAFETY: only queries the thread.
     return unsafe { libc::pthread_main_np() } == 1;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     return threads::this_thread() as i64 == i64::from(threads::process_id());
-    // The standard library names it, and no other by itself.
+    // The standard library gives this name only to the main thread.
     #[cfg(not(any(target_vendor = "apple", target_os = "linux", target_os = "android")))]
     return std::thread::current().name() == Some("main");
 }

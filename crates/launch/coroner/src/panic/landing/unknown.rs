@@ -1,4 +1,4 @@
-//! A system whose tables of exceptions are not read: a panic counts as one that nobody catches.
+//! Systems whose exception tables are not read: a panic counts as uncaught.
 
 use super::{Landing, Search};
 

@@ -1,10 +1,10 @@
-//! The frames above, walked by the unwinder that the standard library is linked with.
+//! Walks the frames above with the unwinder that the standard library is linked with.
 
 use std::ffi::{c_int, c_void};
 
 use super::{Landing, Search, action};
 
-/// Where a panic ends that no frame catches: the runtime can't begin to unwind.
+/// The landing of a panic that no frame catches: the runtime can't begin to unwind.
 pub(super) const WITHOUT: Landing = Landing::Nowhere;
 
 #[repr(C)]
@@ -14,7 +14,8 @@ struct Context {
 
 type Trace = extern "C" fn(*mut Context, *mut c_void) -> c_int;
 
-// The unwinder that the standard library is linked with (libgcc_s or libunwind): _Unwind_Reason_Code is an int.
+// The unwinder that the standard library is linked with (libgcc_s or libunwind):
+// _Unwind_Reason_Code is an int.
 unsafe extern "C" {
     fn _Unwind_Backtrace(trace: Trace, argument: *mut c_void) -> c_int;
     fn _Unwind_GetIPInfo(context: *mut Context, before: *mut c_int) -> usize;
@@ -23,13 +24,14 @@ unsafe extern "C" {
 }
 
 pub(super) fn look_through(search: &mut Search) {
-    // SAFETY: the unwinder of this program walks its own frames and calls `look` with each; the argument is the search.
+    // SAFETY: the unwinder of this program walks its own frames and calls `look` with each; the
+    // argument is the search.
     unsafe { _Unwind_Backtrace(look, (&raw mut *search).cast()) };
 }
 
-/// Looks at one frame. 0 (`_URC_NO_REASON`) goes on.
+/// Examines one frame. Returns 0 (`_URC_NO_REASON`), which continues the walk.
 extern "C" fn look(context: *mut Context, search: *mut c_void) -> c_int {
-    // SAFETY: what `look_through` gave; the context is valid for this call.
+    // SAFETY: the argument of `look_through`; the context is valid for this call.
     let (search, table, start, ip) = unsafe {
         let mut before = 0;
         let ip = _Unwind_GetIPInfo(context, &raw mut before);

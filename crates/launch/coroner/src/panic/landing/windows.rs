@@ -1,12 +1,13 @@
-//! The frames above on 64-bit Windows, walked by the system's own unwinder (`RtlVirtualUnwind`), which says of each where the data of its
-//! exception handler are. Built for GNU these are the table of [`action`]; built for MSVC they are the `FuncInfo` of `__CxxFrameHandler3`
-//! (LLVM's `WinException::emitCXXFrameHandler3Table`).
+//! Walks the frames above on 64-bit Windows with the system's unwinder (`RtlVirtualUnwind`), which
+//! returns the address of each exception handler's data. Built for GNU, this is the table of
+//! [`action`]; built for MSVC, it is the `FuncInfo` of `__CxxFrameHandler3` (LLVM's
+//! `WinException::emitCXXFrameHandler3Table`).
 
 use std::ffi::c_void;
 
 use super::{Action, Landing, Search};
 
-/// Where a panic ends that no frame catches: the runtime can't begin to unwind.
+/// The landing of a panic that no frame catches: the runtime can't begin to unwind.
 pub(super) const WITHOUT: Landing = Landing::Nowhere;
 
 /// `CONTEXT` of winnt.h.
@@ -32,10 +33,11 @@ impl Context {
     }
 }
 
-/// Of winnt.h: the function has a handler that is called when an exception is looked for.
+/// From winnt.h: the function has a handler that is called in the search for a handler of an
+/// exception.
 const UNW_FLAG_EHANDLER: u32 = 1;
 
-/// No stack has more frames than this but one of an endless recursion.
+/// Maximum number of frames: only an endless recursion has more.
 const MAX_FRAMES: usize = 1 << 16;
 
 #[link(name = "kernel32")]
@@ -57,15 +59,17 @@ unsafe extern "system" {
 #[inline(never)]
 pub(super) fn look_through(search: &mut Search) {
     let mut context = Context([0; SIZE]);
-    // SAFETY: the context is as large and as aligned as the system's.
+    // SAFETY: the context has the size and alignment of the system's.
     unsafe { RtlCaptureContext(&raw mut context) };
-    // The first handler is that of a function of Rust's, since those are innermost: of this crate. Functions with another one are none of
-    // Rust's, and their data is something else.
+    // The first handler is that of a function of this crate, since those are innermost, and so of a
+    // Rust function. Functions with another handler are not Rust's, and their data has another
+    // format.
     let mut personality = std::ptr::null::<c_void>();
     for _ in 0..MAX_FRAMES {
         let (pc, sp) = (context.word(PC), context.word(SP));
         let (mut base, mut data, mut frame) = (0, std::ptr::null(), 0);
-        // SAFETY: each writes what it is given room for; the context is of this thread's own stack, whose frames below are live.
+        // SAFETY: each call writes only to the arguments; the context is that of this thread's own
+        // stack, whose frames below are live.
         let (function, handler) = unsafe {
             let function = RtlLookupFunctionEntry(pc, &raw mut base, std::ptr::null_mut());
             if function.is_null() {
@@ -88,34 +92,40 @@ pub(super) fn look_through(search: &mut Search) {
         }
         let is_ours = !handler.is_null() && handler == personality && !data.is_null();
         search.frame(if is_ours {
-            // SAFETY: the data of a handler of Rust's, in a loaded image; the first word of a function's entry is where it begins in that.
+            // SAFETY: the data of a Rust handler, in a loaded image; the first word of a function's
+            // entry is its start in the image.
             unsafe { decide(data, base, u64::from(*function), pc.wrapping_sub(1)) }
         } else {
             None
         });
         let next = context.word(PC);
-        // The end of the stack: x86_64 has no return address there, arm64 the same one.
+        // The end of the stack: there, x86_64 has no return address, and arm64 the same one again.
         if next == 0 || (next == pc && context.word(SP) == sp) {
             break;
         }
     }
 }
 
+/// Returns the action of the call site at `pc`.
+///
 /// # Safety
-/// `data` is that of a handler of Rust's, of the function at `start` in the image at `base`.
+/// `data` is that of a Rust handler, for the function at `start` in the image at `base`.
 #[cfg(not(target_env = "msvc"))]
 unsafe fn decide(data: *const u8, base: u64, start: u64, pc: u64) -> Option<Action> {
     // SAFETY: by the contract.
     unsafe { super::action(data, base.wrapping_add(start) as usize, pc as usize) }
 }
 
+/// Returns the action of the call site at `pc`.
+///
 /// # Safety
 /// As above.
 #[cfg(target_env = "msvc")]
 unsafe fn decide(data: *const u8, base: u64, _start: u64, pc: u64) -> Option<Action> {
-    /// `magicNumber` of a `FuncInfo`, its version in the upper bits: the lower 29 count.
+    /// `magicNumber` of a `FuncInfo`, the version in its lower 29 bits.
     const MAGIC: u32 = 0x1993_0520;
-    // SAFETY: by the contract: the data is where the `FuncInfo` is in the image, that says where its tables are and how many entries they have.
+    // SAFETY: by the contract: the data is the offset of the `FuncInfo` in the image, which
+    // contains the offsets and lengths of its tables.
     unsafe {
         let word = |address: u64, index: u64| (address.wrapping_add(4 * index) as *const u32).read_unaligned();
         let info = base.wrapping_add(u64::from(word(data as u64, 0)));
