@@ -1,8 +1,9 @@
-//! Apple's systems: the main thread is watched by what it does not have to do anything for. Something is put into the main queue of
-//! libdispatch, which the main run loop works through; while it does not come back, the main thread is at work.
+//! Apple's systems: watches the main thread without any help from it.
 //!
-//! The functions are looked up at run time: without them, or in a program whose main thread never comes to its queue (one without a
-//! run loop), the main thread is not watched.
+//! Work is queued to libdispatch's main queue, which the main run loop works through; while it does
+//! not return, the main thread is busy. The functions are looked up at run time: without them, or
+//! in a program whose main thread never gets to its queue (one without a run loop), the main thread
+//! is not watched.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Weak};
 use super::{Beats, silence};
 use crate::backtrace::thread_id;
 
-/// `dispatch_async_f` (<dispatch/queue.h>).
+/// Signature of `dispatch_async_f` (<dispatch/queue.h>).
 type DispatchAsync =
     unsafe extern "C" fn(queue: *mut c_void, context: *mut c_void, work: unsafe extern "C" fn(*mut c_void));
 
@@ -20,7 +21,7 @@ type DispatchAsync =
 pub(super) struct MainQueue {
     beats: Arc<Beats>,
     dispatch: DispatchAsync,
-    /// `_dispatch_main_q`, an object of libdispatch's that is always there.
+    /// `_dispatch_main_q`, a static object of libdispatch.
     queue: usize,
 }
 
@@ -41,24 +42,27 @@ impl MainQueue {
         Some(Self { beats: Arc::new(Beats::new(0)), dispatch, queue: queue as usize })
     }
 
-    /// Asks the main thread for a sign of life, if it has given the last one. Until it does, it counts as busy.
+    /// Asks the main thread for a sign of life, if it has answered the last request. Until it
+    /// answers, it counts as busy.
     pub(super) fn ask(&self) {
         if silence::is_busy(self.beats.shown.load(Ordering::Acquire)) {
             return;
         }
         self.beats.show(true);
         let context = Arc::into_raw(Arc::clone(&self.beats));
-        // SAFETY: the queue is the main one, and `answer` takes the context, once. If the queue never comes to it, it stays.
+        // SAFETY: the queue is the main one, and `answer` takes the context, once. If the queue
+        // never gets to it, the context leaks.
         unsafe { (self.dispatch)(self.queue as *mut c_void, context.cast_mut().cast(), answer) };
     }
 
-    /// What the main thread shows; nothing before its first answer, since it may never come to its queue.
+    /// Returns the main thread's signs of life; `None` before its first answer, because it may
+    /// never get to its queue.
     pub(super) fn beats(&self) -> Option<Weak<Beats>> {
         (self.beats.thread.load(Ordering::Acquire) != 0).then(|| Arc::downgrade(&self.beats))
     }
 }
 
-/// On the main thread.
+/// Answers on the main thread.
 ///
 /// # Safety
 /// `context` is from `ask`, and not used again.

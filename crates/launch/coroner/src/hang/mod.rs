@@ -1,17 +1,19 @@
-//! Hangs: threads that do not answer any more.
+//! Hang detection for watched threads.
 //!
-//! A thread of Coroner's, `coroner-watchdog`, looks at each watched thread several times in the time after which it counts as
-//! hanging ([`Config::hang_threshold`](crate::Config::hang_threshold)). A watched thread shows that it is alive by
-//! [`HangWatch::beat`], which is one store. On Apple's systems the main thread is watched without that: what is put into the main
-//! queue does not come back while it hangs.
+//! A Coroner thread, `coroner-watchdog`, checks each watched thread several times within the
+//! threshold ([`Config::hang_threshold`](crate::Config::hang_threshold)). A watched thread shows
+//! that it is alive by [`HangWatch::beat`], which is one store. On Apple's systems the main thread
+//! is watched without this: work that is queued to the main queue does not return while the main
+//! thread hangs.
 //!
-//! What follows is written down at once, since a hang most often ends with the process: the run state says since when it lasts, and
-//! there is a report of all threads. If the thread answers again, its report says how long the hang was; if the process is
-//! ended before, the next launch reports it as fatal, and the run's session as abnormal. A report whose hang is over, or lasts for a
-//! minute, is delivered while the process goes on.
+//! A hang is recorded at once, because it usually ends with the process: the run state contains the
+//! hang's start, and a report of all threads is written. If the thread answers again, its report
+//! contains the hang's length. If the process is killed before, the next launch reports the hang as
+//! fatal, and the run's session as abnormal. A report whose hang is over, or has lasted for a
+//! minute, is delivered while the process continues.
 //!
-//! Only time in which the process ran counts: it may be stopped (SIGSTOP), the machine may sleep, or have no time for it. Under a debugger
-//! nothing is a hang.
+//! Only time in which the process ran counts: it may be stopped (SIGSTOP), the machine may sleep,
+//! or be too busy to run it. Under a debugger, nothing counts as a hang.
 
 mod profile;
 mod silence;
@@ -37,17 +39,18 @@ use crate::system::capture::hang;
 use profile::Sampler;
 use silence::{Silence, Verdict};
 
-/// The shortest threshold: what is shorter can't be distinguished from a machine that is busy.
+/// Minimum threshold: a shorter hang can't be distinguished from a busy machine.
 pub(crate) const MIN_DURATION: Duration = Duration::from_millis(50);
-/// Looks in the time of the threshold.
+/// Number of checks per threshold.
 const LOOKS: u32 = 5;
-/// The longest time between two looks.
+/// Maximum time between two checks.
 const MAX_TICK: Duration = Duration::from_millis(500);
-/// How long the end of the process waits for a report that is being written: one that is cut could be taken for a crash's.
+/// Maximum time that the end of the process waits for a report that is being written: a cut-off
+/// report could be taken for a crash's.
 const MAX_END: Duration = Duration::from_millis(500);
 
-/// What a thread shows of itself: an odd number while it is at work, an even one while it waits for some. Each change makes it
-/// greater.
+/// A watched thread's signs of life: an odd number while it is busy, an even one while it waits for
+/// work. Each change increases it.
 #[derive(Debug)]
 struct Beats {
     shown: AtomicU64,
@@ -59,7 +62,8 @@ impl Beats {
         Self { shown: AtomicU64::new(0), thread: AtomicU64::new(thread) }
     }
 
-    /// Only the watched thread calls it, so that a load and a store do.
+    /// Shows that the thread is alive. Only called by the watched thread, so a load and a store are
+    /// enough.
     #[inline]
     fn show(&self, busy: bool) {
         let shown = self.shown.load(Ordering::Relaxed);
@@ -67,8 +71,10 @@ impl Beats {
     }
 }
 
-/// Watches the thread that made it, as long as it is there. Made at any time, before or after [`install`](crate::install); without
-/// [`Config::hang_threshold`](crate::Config::hang_threshold) nobody looks.
+/// Watches the thread that created it until it is dropped.
+///
+/// It can be created before or after [`install`](crate::install). Without
+/// [`Config::hang_threshold`](crate::Config::hang_threshold), it has no effect.
 ///
 /// ```no_run
 /// # struct Event;
@@ -89,7 +95,7 @@ impl Beats {
 #[derive(Debug)]
 pub struct HangWatch {
     beats: Arc<Beats>,
-    /// It is of one thread: beats of another would hide that this one hangs.
+    /// Makes it `!Send`: beats of another thread would hide that this one hangs.
     of_thread: PhantomData<*const ()>,
 }
 
@@ -106,21 +112,25 @@ impl HangWatch {
         Self { beats, of_thread: PhantomData }
     }
 
-    /// The thread is alive, and at work: without another beat, or [`idle`](Self::idle), within the threshold it hangs. Wait-free, a
-    /// store.
+    /// Shows that the thread is alive and busy. Wait-free: one store.
+    ///
+    /// The thread counts as hung if another beat, or [`idle`](Self::idle), does not follow within
+    /// the threshold.
     #[inline]
     pub fn beat(&self) {
         self.beats.show(true);
     }
 
-    /// The thread is alive, and is going to wait for work: it is not expected to show anything until its next beat. Wait-free, a
-    /// store.
+    /// Shows that the thread is alive and about to wait for work. Wait-free: one store.
+    ///
+    /// It is not expected to show anything until its next beat.
     #[inline]
     pub fn idle(&self) {
         self.beats.show(false);
     }
 
-    /// A [`beat`](Self::beat), and [`idle`](Self::idle) when what it returns is dropped: around the handling of each event.
+    /// Calls [`beat`](Self::beat), and [`idle`](Self::idle) when the return value is dropped: for
+    /// the handling of each event.
     pub fn busy(&self) -> Busy<'_> {
         self.beat();
         Busy { watch: self }
@@ -133,7 +143,7 @@ impl Default for HangWatch {
     }
 }
 
-/// A watched thread is at work until this is dropped.
+/// Keeps a watched thread marked as busy until dropped.
 #[derive(Debug)]
 #[must_use = "the thread counts as idle again when this is dropped"]
 pub struct Busy<'a> {
@@ -146,16 +156,16 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// Threads that are watched, for whatever watchdog there is.
+/// The watched threads, for the watchdog of any install.
 static WATCHED: Mutex<Vec<Weak<Beats>>> = Mutex::new(Vec::new());
-/// Woken where a watchdog that sleeps has to look at `WATCHED` or at its end.
+/// Notified when a sleeping watchdog has to check `WATCHED` or stop.
 static CHANGED: Condvar = Condvar::new();
-/// Held while a hang is written down.
+/// Held while a hang is recorded.
 static WRITING: Mutex<()> = Mutex::new(());
-/// The process is ending: nothing more is written down.
+/// Set when the process is ending: nothing more is recorded.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// The watching thread of an install.
+/// The watchdog thread of an install.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     stop: Arc<AtomicBool>,
@@ -163,7 +173,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch. `None` where no thread is to be had: the app runs on unwatched.
+    /// Starts to watch. `None` if the thread can't be started: the app then runs unwatched.
     pub(crate) fn start(threshold: Duration, state: RunState<'static>) -> Option<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         WAITING.store(0, Ordering::Release);
@@ -177,10 +187,11 @@ impl Watchdog {
         }
     }
 
-    /// Ends it, and waits for its end.
+    /// Stops the thread and waits for its end.
     pub(crate) fn stop(self) {
         {
-            // Under the lock, so that it does not fall between the thread's look at it and its sleep.
+            // Under the lock, so that the store does not fall between the thread's check and its
+            // sleep.
             let _watched = locked(&WATCHED);
             self.stop.store(true, Ordering::Release);
         }
@@ -189,15 +200,16 @@ impl Watchdog {
     }
 }
 
-/// The hangs of this run whose reports wait in it, by their numbers.
+/// Bits of the numbers of this run's hangs whose reports wait for delivery.
 static WAITING: AtomicU16 = AtomicU16::new(0);
 
-/// The report of a hang is delivered.
+/// Records that a hang's report was delivered.
 pub(crate) fn delivered(number: u8) {
     WAITING.fetch_and(!1_u16.checked_shl(number.into()).unwrap_or(0), Ordering::AcqRel);
 }
 
-/// Called when the process ends in good order: a report that is being written is finished, no other is begun.
+/// Called on a clean end of the process: a report that is being written is finished, and no other
+/// is started.
 pub(crate) fn end() {
     ENDED.store(true, Ordering::SeqCst);
     let until = Instant::now() + MAX_END;
@@ -210,7 +222,7 @@ pub(crate) fn end() {
     }
 }
 
-/// What the watchdog knows.
+/// The state of the watchdog thread.
 #[derive(Debug)]
 struct Watch {
     threshold: Duration,
@@ -222,16 +234,16 @@ struct Watch {
     main_queue: Option<main_queue::MainQueue>,
 }
 
-/// A watched thread, as the watchdog sees it.
+/// A watched thread, as seen by the watchdog.
 #[derive(Debug)]
 struct Thread {
     beats: Weak<Beats>,
     silence: Silence,
-    /// When its hang began, nanoseconds since the Unix epoch.
+    /// Start of the thread's hang in nanoseconds since the Unix epoch; 0 if it doesn't hang.
     since: u64,
-    /// The number of the report of its hang.
+    /// The number of the hang's report.
     report: Option<u8>,
-    /// What it does while it hangs.
+    /// Samples what the thread does while it hangs.
     sampler: Option<Sampler>,
 }
 
@@ -261,18 +273,21 @@ impl Watch {
             for thread in &mut self.threads {
                 thread.sample();
             }
-            // What this thread did itself, such as a report, for which all threads stood still, is nobody's silence.
+            // This thread's own work, such as a report for which all threads were stopped, doesn't
+            // count as silence.
             last = Instant::now();
         }
         for thread in &mut self.threads {
-            // Nobody looks any more; that it went on to hang is not known.
+            // Nothing is watched from here on, so it is unknown whether the thread continued to
+            // hang.
             let lasted = thread.silence.lasted();
             thread.answers(&self.state, lasted);
         }
         self.state.set_scalar(Scalar::HANG_SINCE, 0);
     }
 
-    /// Waits for the next look; without anything to look at, for that. False at the end.
+    /// Waits until the next check or, if no thread is watched, until there is one. Returns `false`
+    /// at the end.
     fn sleep(&mut self) -> bool {
         let mut watched = locked(&WATCHED);
         self.adopt(&watched);
@@ -299,7 +314,7 @@ impl Watch {
         }
     }
 
-    /// Takes up the threads that are new among those that are watched.
+    /// Adds the newly watched threads.
     fn adopt(&mut self, watched: &[Weak<Beats>]) {
         #[cfg(target_vendor = "apple")]
         let main_queue = self.main_queue.as_ref().and_then(main_queue::MainQueue::beats);
@@ -322,7 +337,7 @@ impl Watch {
         let mut ongoing = reported.fold(0, |ongoing, number| ongoing | 1 << number);
         for thread in &mut self.threads {
             let beats = thread.beats.upgrade();
-            // One that is watched no longer is idle.
+            // A thread that is no longer watched counts as idle.
             let shown = beats.as_ref().map_or(0, |beats| beats.shown.load(Ordering::Relaxed));
             match thread.silence.look(shown, elapsed) {
                 Verdict::Nothing => {}
@@ -348,7 +363,8 @@ impl Watch {
 }
 
 impl Thread {
-    /// It hangs, and has shown `shown` since: notes it, and writes a report. False if it is not to be reported.
+    /// Records that the thread hangs and has shown `shown` since then, and writes a report. Returns
+    /// `false` if the hang is not to be recorded.
     fn hangs(&mut self, state: &RunState<'_>, beats: &Beats, shown: u64, ongoing: u16) -> bool {
         let _writing = locked(&WRITING);
         if ENDED.load(Ordering::SeqCst) {
@@ -361,17 +377,18 @@ impl Thread {
             }
         }
         let number = beats.thread.load(Ordering::Relaxed);
-        // Where it hangs, for certain: when the report stops all threads, it may have gone on.
+        // Samples the hang's place for certain: the thread may continue before the report stops all
+        // threads.
         let mut sampler = Sampler::new(number as ThreadId);
         if !sampler.sample(|| beats.shown.load(Ordering::Acquire) == shown) {
             return false;
         }
         let lasted_ns = self.silence.lasted().as_nanos() as u64;
         self.since = now_ns().saturating_sub(lasted_ns).max(1);
-        // Before the report: the process may be ended while that is written.
+        // Before the report: the process may be killed while the report is written.
         let before = state.scalar(Scalar::HANG_SINCE);
         state.set_scalar(Scalar::HANG_SINCE, if before == 0 { self.since } else { before.min(self.since) });
-        // The number of a hang that is over and delivered is free for another.
+        // The number of a hang that is over and delivered can be reused.
         let taken = WAITING.load(Ordering::Acquire) | ongoing;
         let free = (0..MAX_HANGS).find(|free| taken & 1 << free == 0);
         match free {
@@ -397,7 +414,7 @@ impl Thread {
         true
     }
 
-    /// Takes a sample of what it does, if it hangs and it is time for one.
+    /// Samples what the thread does, if it hangs and a sample is due.
     fn sample(&mut self) {
         let Some(sampler) = &mut self.sampler else { return };
         let (beats, silence) = (&self.beats, &self.silence);
@@ -408,10 +425,10 @@ impl Thread {
         }
     }
 
-    /// Its hang is over, or it had none.
+    /// Records that the thread answers again. It may not have been hanging.
     fn answers(&mut self, state: &RunState<'_>, lasted: Duration) {
         self.since = 0;
-        // Before it is said that the report is complete.
+        // Before the scalar that marks the report as complete.
         if let Some(mut sampler) = self.sampler.take() {
             sampler.write();
         }
@@ -436,7 +453,7 @@ mod os {
         None
     }
 
-    /// Clocks of a thread, which are not read here.
+    /// The clocks of a thread, which are not read here.
     #[derive(Debug)]
     pub(super) struct Clocks;
 
@@ -444,7 +461,7 @@ mod os {
         None
     }
 
-    /// What a thread is doing: not known.
+    /// Returns what a thread is doing: unknown here.
     pub(super) fn activity(_thread: ThreadId, _clocks: Option<(&Clocks, &Clocks)>) -> (ThreadState, Option<i64>) {
         (ThreadState::default(), None)
     }
@@ -458,7 +475,8 @@ mod os {
 
     pub(super) use coroner_process::vitals::debugged;
 
-    /// How long a thread ran, and how long it waited for a processor, nanoseconds: `schedstat` (Documentation/scheduler/sched-stats.rst).
+    /// How long a thread ran and how long it waited for a processor, in nanoseconds: `schedstat`
+    /// (Documentation/scheduler/sched-stats.rst).
     #[derive(Debug)]
     pub(super) struct Clocks {
         ran: u64,
@@ -471,12 +489,13 @@ mod os {
         Some(Clocks { ran: words.next()?, waited: words.next()? })
     }
 
-    /// What a thread is doing, and the system call that it waits in: the state of proc_pid_stat(5), and proc_pid_syscall(5). One that is ready
-    /// for a processor ran or waited for one since the last sample, whichever was longer.
+    /// Returns what a thread is doing, and the system call that it waits in, from the state in
+    /// proc_pid_stat(5) and from proc_pid_syscall(5). For a thread that is ready to run, this is
+    /// what it did for longer since the last sample: run, or wait for a processor.
     pub(super) fn activity(thread: ThreadId, clocks: Option<(&Clocks, &Clocks)>) -> (ThreadState, Option<i64>) {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).unwrap_or_default();
         let stat = read("stat");
-        // Behind the name in parentheses, which may have some itself.
+        // The state follows the name in parentheses, which may contain some itself.
         let letter = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         let state = match letter {
             Some('R') => {

@@ -1,8 +1,9 @@
-//! What a thread does while it hangs: its stack, sampled, as a tree of bounded size, and written behind the hang's report from time to time, so
-//! that it is there whoever ends the process.
+//! A profile of a hanging thread: its stack, sampled, as a tree of bounded size.
 //!
-//! Samples are taken 20 times a second at first, more seldom the longer the hang lasts, down to one a second, and never so often that they
-//! take more than a two-hundredth of the time. Each stands for the time since the one before it.
+//! The profile is appended to the hang's report from time to time, so that it exists however the
+//! process ends. Samples are taken 20 times per second at first, then less often the longer the
+//! hang lasts, down to once per second, and never so often that they take more than 1/200 of the
+//! time. Each sample stands for the time since the previous one.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -17,34 +18,34 @@ use super::os;
 use crate::backtrace::{Backtrace, CaptureOptions, ThreadId};
 use crate::clock::thread_time;
 
-/// The shortest and the longest time between two samples.
+/// Minimum and maximum time between two samples.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a hang has been sampled by the time at which the pause is the longest.
+/// Number by which a hang's age is divided to get the time between two samples.
 const SLOWING: u32 = 20;
-/// The part of a processor's time that samples may take.
+/// Inverse of the share of a processor's time that samples may take.
 const SHARE: u32 = 200;
-/// When nothing more is learned by more samples.
+/// Age of a hang after which more samples provide nothing new.
 const ENOUGH: Duration = Duration::from_mins(10);
-/// When it is written for the first time; then at the double of each time.
+/// Age of a hang at the first write; each following write is at twice the age of the previous one.
 const FIRST_WRITE: Duration = Duration::from_millis(200);
-/// Most nodes of the tree, and most different ends.
+/// Maximum number of nodes in the tree, and of different ends.
 const NODES: usize = 2500;
 const ENDS: usize = 500;
-/// What a profile of that size takes encoded, and more.
+/// Buffer size in bytes: more than an encoded profile of maximum size takes.
 const BUFFER: usize = 96 << 10;
 
 /// The samples of one hang.
 #[derive(Debug)]
 pub(super) struct Sampler {
     thread: ThreadId,
-    /// The hang's report, to whose end is written, once it is there.
+    /// The hang's report, once written, to which the profile is appended.
     file: Option<File>,
     began: Instant,
     last: Instant,
     next: Instant,
     write_at: Duration,
-    /// Where the thread's clocks stood at the last sample.
+    /// The thread's clocks at the last sample.
     clocks: Option<os::Clocks>,
     nodes: Vec<ProfileNode>,
     by_call: HashMap<(u32, u64), u32>,
@@ -55,7 +56,8 @@ pub(super) struct Sampler {
     waits_in: WaitsIn,
 }
 
-/// The system call that a thread waits in. One that had to begin to wait anew after a stop, as each sample is, is another to the kernel.
+/// The system call that a thread waits in. After a stop, as for each sample, the kernel reports the
+/// restarted wait as another call.
 #[derive(Debug, Default)]
 struct WaitsIn(Option<i64>);
 
@@ -65,7 +67,7 @@ impl WaitsIn {
     #[cfg(any(target_vendor = "apple", not(supported)))]
     const RESTART: Option<i64> = None;
 
-    /// What the kernel says, or what was restarted, if that is known.
+    /// Returns the call that the kernel reports or, for a restart, the restarted call if known.
     fn of(&mut self, said: Option<i64>) -> Option<i64> {
         if said.is_none() || said != Self::RESTART {
             self.0 = said;
@@ -75,7 +77,7 @@ impl WaitsIn {
 }
 
 impl Sampler {
-    /// Begins to sample a thread.
+    /// Starts to sample a thread.
     pub(super) fn new(thread: ThreadId) -> Self {
         let now = Instant::now();
         Self {
@@ -96,25 +98,25 @@ impl Sampler {
         }
     }
 
-    /// When it is to be called again.
+    /// Returns when the next sample is due.
     pub(super) fn next(&self) -> Instant {
         self.next
     }
 
-    /// Writes to the end of `file` from now on, which is the hang's report.
+    /// Sets the file that the profile is appended to, which is the hang's report.
     pub(super) fn attach(&mut self, file: File) {
         self.file = Some(file);
     }
 
-    /// Takes a sample, if it is time for one. False if the thread has gone on meanwhile, as `hangs` says of it: where it was is not where
-    /// it hung.
+    /// Takes a sample if one is due. Returns `false` if the thread has continued in the meantime,
+    /// according to `hangs`: then it wasn't sampled where it hung.
     pub(super) fn sample(&mut self, hangs: impl Fn() -> bool) -> bool {
         let now = Instant::now();
         if now < self.next {
             return true;
         }
         let interval = ((now - self.began) / SLOWING).clamp(MIN_INTERVAL, MAX_INTERVAL);
-        // A process that was stopped has a pause that is nobody's time.
+        // A pause in which the process was stopped doesn't count.
         let weight = (now - self.last).clamp(Duration::from_nanos(1), interval * 4);
         self.last = now;
         let spent = thread_time();
@@ -152,7 +154,8 @@ impl Sampler {
         true
     }
 
-    /// The node of a stack's innermost frame; of one that finds no room, of the last caller that is there.
+    /// Returns the node of a stack's innermost frame or, if there is no room for it, of the last
+    /// caller that has one.
     fn node(&mut self, backtrace: &Backtrace) -> u32 {
         let mut parent = 0;
         for (place, address) in backtrace.addresses().iter().enumerate().rev() {
@@ -178,7 +181,7 @@ impl Sampler {
         self.samples += 1;
         let mut end = (node, state.0, syscall);
         if self.ends.len() >= ENDS && !self.ends.contains_key(&end) {
-            // Time that stands nowhere would change the weights of all else.
+            // Leaving this time out would change the weights of all the rest.
             end = (0, 0, None);
         }
         let (samples, weights) = self.ends.entry(end).or_default();
@@ -186,7 +189,7 @@ impl Sampler {
         *weights += weight.as_nanos() as u64;
     }
 
-    /// Writes what there is behind the report. What can't be written is lost; the report is there.
+    /// Appends the profile to the report. If it can't be written, it is lost, but not the report.
     pub(super) fn write(&mut self) {
         let Some(mut file) = self.file.as_ref() else { return };
         if std::mem::replace(&mut self.is_written, true) {
@@ -217,7 +220,8 @@ impl Sampler {
         }
         let length = encoder.position();
         if let Some(length) = seal(&mut bytes, SectionKind::PROFILE, length) {
-            // One call, so that all of it is in the file or nothing, whenever the process is killed.
+            // One call, so that the file contains all of it or nothing, whenever the process is
+            // killed.
             let _ = file.write_all(&bytes[..length]);
         }
     }

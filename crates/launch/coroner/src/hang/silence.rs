@@ -1,45 +1,46 @@
-//! From what a watched thread shows of itself to hangs: no clock and no thread of its own.
+//! Derives hangs from a watched thread's signs of life, without a clock or a thread of its own.
 
 use std::time::Duration;
 
-/// What an observation says.
+/// Result of an observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Nothing new.
     Nothing,
-    /// The thread has not answered for as long as the threshold says: it hangs.
+    /// The thread has not answered for the threshold: it hangs.
     Hangs,
-    /// A hang is over; it lasted so long.
+    /// A hang of this length is over.
     Answers(Duration),
 }
 
-/// A watched thread, as far as it is silent.
+/// The silence of a watched thread.
 #[derive(Debug)]
 pub(super) struct Silence {
     threshold: Duration,
     tick: Duration,
-    /// What it last showed.
+    /// The last value that the thread showed.
     seen: u64,
-    /// For how long it has shown nothing else, in time that was watched.
+    /// How long the thread has shown no other value, in time that was watched.
     lasted: Duration,
     hangs: bool,
 }
 
-/// Whether a thread that shows this is at work, and so is to show something else soon.
+/// Whether a thread that shows this value is busy, and so has to show another one soon.
 pub(super) fn is_busy(shown: u64) -> bool {
     shown & 1 == 1
 }
 
 impl Silence {
-    /// Of a thread that is looked at every `tick`, and hangs after `threshold`.
+    /// Creates the state for a thread that is checked every `tick`, and hangs after `threshold`.
     pub(super) fn new(threshold: Duration, tick: Duration, shown: u64) -> Self {
         Self { threshold, tick, seen: shown, lasted: Duration::ZERO, hangs: false }
     }
 
-    /// The thread shows `shown`; the last look was `elapsed` ago.
+    /// Records that the thread shows `shown`; the last check was `elapsed` ago.
     ///
-    /// Looks come every tick. One that comes late by a whole tick says that the watching thread did not run either: the process
-    /// was stopped, or the machine slept or had no time for it. That time is nobody's silence.
+    /// Checks come every tick. One that is late by a whole tick shows that the watchdog thread did
+    /// not run either: the process was stopped, or the machine slept or was too busy. That time
+    /// doesn't count as silence.
     pub(super) fn look(&mut self, shown: u64, elapsed: Duration) -> Verdict {
         if shown != self.seen || !is_busy(shown) {
             self.seen = shown;
@@ -56,12 +57,12 @@ impl Silence {
         Verdict::Nothing
     }
 
-    /// What it showed at the last look.
+    /// Returns the value that the thread showed at the last check.
     pub(super) fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// For how long it has been silent.
+    /// Returns how long the thread has been silent.
     pub(super) fn lasted(&self) -> Duration {
         self.lasted
     }
