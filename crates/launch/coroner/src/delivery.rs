@@ -1,17 +1,21 @@
-//! The next launch: every run that has ended becomes a report, and the report goes to the sinks.
+//! Delivery at the next launch: every run that has ended becomes a report, which is passed to the
+//! sinks.
 //!
-//! The first look ([`intake`]) is taken in install, by the thread that calls it: how the last run ended, and reports as the crash
-//! left them for the sinks that store such. So the shortest launch stores what waits. All else happens on one background thread
-//! that exists only while there is something to do. Its order is made so that a crash, a kill or a power failure at any point
-//! loses nothing:
+//! The first step ([`intake`]) runs in install, on the calling thread: it determines how the last
+//! run ended, and passes reports as the crash left them to sinks that store these, so that even the
+//! shortest launch stores what waits. Everything else happens on one background thread that exists
+//! only while there is work. Its steps are ordered so that a crash, a kill or a power failure at
+//! any point loses nothing:
 //!
-//! 1. A run is taken by its lock, so nobody else works on it. One is held at a time: there may be more runs than descriptors.
-//! 2. Which run is being processed, and by which thread, is noted in this process's own run state before anything of the run is
-//!    read. If that thread crashes, the next launch counts it against the run ([`evidence`]); a kill is no evidence. A run whose
-//!    processing has crashed as often as is allowed is set aside unread.
-//! 3. What each sink said is on disk before the next is asked.
-//! 4. The run is removed when all sinks have it, or never want it.
-//! 5. What has to stay is kept within the limits.
+//! 1. A run is claimed by its lock, so that no other process works on it. One is held at a time,
+//!    because there may be more runs than descriptors.
+//! 2. This process's own run state records which run is being processed and by which thread, before
+//!    anything of the run is read. If that thread crashes, the next launch counts it against the
+//!    run ([`evidence`]); a kill is no evidence. A run whose processing has crashed as often as is
+//!    allowed is set aside unread.
+//! 3. Each sink's answer is written to disk before the next sink is asked.
+//! 4. The run is removed when all sinks have accepted or rejected it.
+//! 5. The rest is kept within the limits.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -54,21 +58,23 @@ mod preparation;
 mod scrubber;
 mod sinks;
 
-/// Delivers what is in the store, as the [`DeliveryThread`](crate::delivery_thread::DeliveryThread) asks.
+/// Delivers the reports in the store, on behalf of the
+/// [`DeliveryThread`](crate::delivery_thread::DeliveryThread).
 pub(crate) struct Deliverer {
     runs: EndedRuns,
     sinks: Sinks,
     preparation: Preparation,
     last_run: LastRunSearch,
     retention: Retention,
-    /// What sinks said of reports in this process's own run, by the reports' numbers.
+    /// Sinks' answers about reports in this process's own run, by the reports' numbers.
     own_answers: Mutex<BTreeMap<u32, Answers>>,
-    /// The sinks have been notified of this process's own run.
+    /// Whether the sinks have been notified of this process's own run.
     announced: AtomicBool,
 }
 
 impl Deliverer {
-    /// A deliverer of what is in `store`, as `config` says. `own` is the process's own run.
+    /// Creates a deliverer for `store` with the options in `config`. `own` is the process's own
+    /// run.
     pub(crate) fn new(store: Store, own: Id, sinks: Vec<Arc<dyn Sink>>, config: &Config) -> Self {
         let options = &config.delivery;
         let (app, attempts) = (app_number(&config.app), options.attempts);
@@ -91,19 +97,21 @@ impl Deliverer {
         }
     }
 
-    /// The same with the state of this process's own run: the sinks are notified of it in the first round, and it records what is
-    /// being processed.
+    /// Adds the state of this process's own run, in which it records what is being processed. The
+    /// sinks are notified of that run in the first round.
     pub(crate) fn announcing(mut self, state: RunState<'static>) -> Self {
         self.runs.own_state = Some(state);
         self
     }
 
-    /// The same with the run whose files this process's run uses, if there is one. That was the last one, if there are no others.
+    /// Adds the run whose files this process's run reuses, if any. Without `others`, it is the last
+    /// run.
     pub(crate) fn after(self, previous: Option<LastRun>, others: bool) -> Self {
         Self { last_run: self.last_run.after(previous, others), ..self }
     }
 
-    /// One for a child made by fork with a run of its own. No lock of this one is taken: a thread of the parent may have held it.
+    /// Creates a deliverer for a child created by fork with its own run. It takes none of this
+    /// one's locks, which a thread of the parent may have held.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn of_child(&self, own: Id, state: RunState<'static>) -> Self {
         Self {
@@ -117,27 +125,27 @@ impl Deliverer {
         }
     }
 
-    /// The number of this process's app ([`app_number`]).
+    /// Returns the number of this process's app ([`app_number`]).
     pub(crate) fn app(&self) -> u64 {
         self.runs.app
     }
 
-    /// The store.
+    /// Returns the store.
     pub(crate) fn store(&self) -> &Store {
         &self.runs.store
     }
 
-    /// Who waits for the thread that this works on.
+    /// Returns the counter of threads that wait for the delivery thread.
     pub(crate) fn waiters(&self) -> Waiters {
         self.preparation.waiters.clone()
     }
 
-    /// Whether a sink wants to know of runs, and so a round is to be made even if there is nothing to deliver.
+    /// Whether a sink follows runs, so that a round is needed even if there is nothing to deliver.
     pub(crate) fn follows_runs(&self) -> bool {
         self.sinks.follow_runs()
     }
 
-    /// Returns how the last run ended. Nobody is waited for but who is finding that out.
+    /// Returns how the last run ended. Waits only for another thread that is determining this.
     pub(crate) fn last_run(&self) -> LastRun {
         self.last_run.known().unwrap_or_else(|| {
             let listed = self.runs.list().map(|found| found.runs).unwrap_or_default();
@@ -146,7 +154,7 @@ impl Deliverer {
         })
     }
 
-    /// Gives the sinks what a user says. Returns whether one took it.
+    /// Passes a user's feedback to the sinks. Returns whether one accepted it.
     pub(crate) fn take_feedback(&self, feedback: &Feedback) -> bool {
         self.announce();
         self.sinks.take_feedback(feedback)
@@ -164,7 +172,7 @@ impl Deliverer {
         }
     }
 
-    /// Looks at every run that has ended. Returns how many reports have to stay for another time.
+    /// Processes every run that has ended. Returns how many reports have to stay for later.
     fn round(&self) -> usize {
         self.announce();
         #[cfg(supported)]
@@ -194,7 +202,7 @@ impl Deliverer {
                 break;
             }
         }
-        // What left no report is done in a moment, and makes room: a launch may be killed soon.
+        // Runs without a report are done quickly, and make room: a launch may be killed soon.
         let mut pending = 0;
         let mut waiting = Vec::new();
         for listed in &found.runs {
@@ -223,7 +231,7 @@ impl Deliverer {
         pending
     }
 
-    /// Says to whom it matters that so many reports went.
+    /// Records and notifies the sinks that this number of reports were removed.
     fn count_evicted(&self, reports: usize) {
         if reports > 0 {
             self.runs.store.set_evicted(self.runs.store.evicted().saturating_add(reports as u64));
@@ -231,7 +239,7 @@ impl Deliverer {
         }
     }
 
-    /// Delivers the reports of one run. Returns how many have to stay for another time.
+    /// Delivers one run's reports. Returns how many have to stay for later.
     fn process(&self, mut run: EndedRun, now: SystemTime) -> usize {
         if self.runs.is_spent(&run) {
             let times = match run.progress.attempts {
@@ -243,7 +251,7 @@ impl Deliverer {
         }
         let _mark = self.runs.mark(run.id);
         if !run.was_made() {
-            // An install that failed, for want of room as a rule; the app ran on without Coroner.
+            // An install that failed, usually for lack of space; the app ran without Coroner.
             if let Err(error) = self.runs.store.remove(run) {
                 log::warn!("coroner: what a failed install left can't be removed: {error}");
             }
@@ -279,7 +287,8 @@ impl Deliverer {
                 Some(Ok(Ok(report))) => {
                     healthy &= self.submit(&mut run, &raw, index, report.as_ref(), now);
                     if self.sinks.have_answered(run.progress.reports.get(&(index as u32))) {
-                        // It says how many went; they are said once.
+                        // The report contains the number of removed reports, which is reported
+                        // once.
                         self.runs.store.set_evicted(0);
                     } else {
                         pending += 1;
@@ -309,9 +318,9 @@ impl Deliverer {
         }
         if pending > 0 || !healthy {
             run.progress.notified = true;
-            // It was named; a sink wants it later.
+            // Naming has finished; a sink wants the report later.
             run.progress.unnamed = 0;
-            // An end without a fault takes back the attempts that ended in one.
+            // Processing that ends without a fault resets the attempts that ended in one.
             run.progress.attempts = if healthy { 0 } else { run.progress.attempts + 1 };
             record(&run);
             return pending.max(1);
@@ -333,10 +342,10 @@ impl Deliverer {
         0
     }
 
-    /// How the reports of a run are named now. Launches that are too short for it have less to do each, so that what they deliver does not
-    /// wait for names that never come.
+    /// Returns how a run's reports are named now. If launches were too short for it, later ones
+    /// name less, so that delivery doesn't wait for names that never come.
     fn begin_naming(&self, run: &mut EndedRun) -> Naming {
-        // Most launches that were too short did not get as far as to begin with names.
+        // Most launches that were too short did not get as far as naming.
         let cut_short = run.progress.cut_short / 4;
         let unfinished = run.progress.unnamed.max(cut_short);
         let naming = self.preparation.naming_after(unfinished);
@@ -347,7 +356,8 @@ impl Deliverer {
         naming
     }
 
-    /// Asks each sink that has not finally answered, and notes what they say. Says whether none panicked.
+    /// Asks each sink that has not answered finally, and records the answers. Returns whether none
+    /// panicked.
     fn submit(&self, run: &mut EndedRun, raw: &RawRun, index: usize, report: Option<&Report>, now: SystemTime) -> bool {
         let mut answers = run.progress.reports.remove(&(index as u32)).unwrap_or_default();
         self.sinks.ask(run.id, &mut answers, (raw, index, report), now, |answers| {

@@ -1,4 +1,5 @@
-//! The background thread that delivers: when it runs, and who waits for it. It exists only while there is something to do.
+//! The background thread that delivers, and the threads that wait for it. It exists only while
+//! there is work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,36 +9,36 @@ use std::time::{Duration, Instant};
 use crate::background_thread;
 use crate::locked::locked;
 
-/// What the thread does.
+/// The work of the thread.
 pub(crate) trait Work: Send + Sync {
-    /// Delivers the reports of runs that have ended. Returns how many have to stay for another time.
+    /// Delivers the reports of runs that have ended. Returns how many have to stay for later.
     fn deliver_ended(&self) -> usize;
 
-    /// Delivers what this process has survived so far.
+    /// Delivers this process's non-fatal reports so far.
     fn deliver_own(&self) -> Left;
 
-    /// Waits until what was delivered is where it should be, at most `timeout`. Returns whether it is.
+    /// Waits until what was delivered has arrived, at most for `timeout`. Returns whether it has.
     fn flush(&self, timeout: Duration) -> bool;
 }
 
-/// What was done with the process's own reports.
+/// Result of delivering the process's own reports.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// Reports that wait for a sink, or for the end of their hang.
+    /// Number of reports that wait for a sink or for the end of their hang.
     pub(crate) pending: usize,
-    /// When to look again.
+    /// Time until the next attempt.
     pub(crate) again: Option<Duration>,
 }
 
 impl Left {
-    /// Counts a report that waits for this time.
+    /// Counts a report that has to wait for `time`.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.pending += 1;
         self.again = Some(self.again.map_or(time, |again| again.min(time)));
     }
 }
 
-/// How many threads of the app wait for the delivery thread.
+/// Number of the app's threads that wait for the delivery thread.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Waiters(Arc<AtomicUsize>);
 
@@ -46,7 +47,7 @@ impl Waiters {
         self.0.load(Ordering::Acquire) == 0
     }
 
-    /// Counts the calling thread until what this returns is dropped.
+    /// Counts the calling thread until the return value is dropped.
     fn enter(&self) -> impl Drop {
         struct Waiter(Arc<AtomicUsize>);
         impl Drop for Waiter {
@@ -63,50 +64,52 @@ impl Waiters {
 pub(crate) struct DeliveryThread {
     work: Arc<dyn Work>,
     waiters: Waiters,
-    /// Whether it looks again at the process's own reports by itself.
+    /// Whether the thread checks the process's own reports again by itself.
     repeats: bool,
     state: Mutex<State>,
     /// Woken when `state` changes.
     changed: Condvar,
 }
 
-/// How far delivery has come.
+/// The progress of delivery.
 #[derive(Debug, Default)]
 struct State {
     running: bool,
-    /// How often something was asked for.
+    /// Number of requests.
     asked: u64,
-    /// How much of that the last round that came to its end had seen.
+    /// Number of requests that had been made when the last finished round started.
     served: u64,
-    /// A look at all runs was asked for, and not only at this process's own.
+    /// Whether a round for all runs was requested, and not only for this process's own.
     all: bool,
     /// When the next round is due.
     due: Option<Instant>,
-    /// Reports of this process's own run that wait.
+    /// Number of reports of this process's own run that wait.
     own_pending: usize,
-    /// Reports that are still in the store after the last round, because a sink wants to be asked again.
+    /// Number of reports that are still in the store after the last round, because a sink wants
+    /// them later.
     pending: usize,
 }
 
 impl DeliveryThread {
-    /// The thread is not started. `waiters` counts those that wait for it.
+    /// Creates the scheduler without starting the thread. `waiters` counts the threads that wait
+    /// for it.
     pub(crate) fn new(work: Arc<dyn Work>, waiters: Waiters, repeats: bool) -> Self {
         Self { work, waiters, repeats, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Whether it looks again at the process's own reports by itself.
+    /// Whether the thread checks the process's own reports again by itself.
     #[cfg(all(supported, not(target_vendor = "apple")))]
     pub(crate) fn repeats(&self) -> bool {
         self.repeats
     }
 
-    /// Starts a round in the background, unless one is going on.
+    /// Starts a round in the background, unless one is in progress.
     pub(crate) fn start(self: &Arc<Self>) {
         self.ask(true, Duration::ZERO);
     }
 
-    /// Asks for a round in that time, and returns which [`State::served`] shows that it is over; `None` where no thread can be started: the
-    /// reports wait for the next launch.
+    /// Requests a round within that time, and returns the [`State::served`] at which it is
+    /// finished; `None` if the thread can't be started: the reports wait for the next launch.
     pub(crate) fn ask(self: &Arc<Self>, all: bool, within: Duration) -> Option<u64> {
         let due = Instant::now() + within;
         let mut state = locked(&self.state);
@@ -129,7 +132,7 @@ impl DeliveryThread {
         Some(asked)
     }
 
-    /// The background thread: it ends when nothing of this process's own run waits.
+    /// Runs the background thread, which ends when no report of this process's own run waits.
     fn run(&self) {
         let mut state = locked(&self.state);
         while let Some(due) = state.due {
@@ -147,7 +150,7 @@ impl DeliveryThread {
             state.served = asked;
             match done {
                 Some(Ok(pending)) => state.pending = pending,
-                // A panic of Coroner's own: no run was lost, and whoever waits must not wait for ever.
+                // A panic in Coroner: no run was lost, and waiting threads must not wait forever.
                 Some(Err(_)) => state.pending = state.pending.max(1),
                 None => {}
             }
@@ -162,7 +165,8 @@ impl DeliveryThread {
         self.changed.notify_all();
     }
 
-    /// Waits until the thread has done what it was asked for, at most `limit`. Not for what sinks continue with by themselves.
+    /// Waits, at most for `limit`, until the thread has finished what was requested. Doesn't wait
+    /// for what sinks continue by themselves.
     pub(crate) fn wait(&self, limit: Duration) {
         let _waiter = self.waiters.enter();
         let state = locked(&self.state);
@@ -171,7 +175,8 @@ impl DeliveryThread {
         drop(self.changed.wait_timeout_while(state, limit, is_busy));
     }
 
-    /// Makes a round, waits for its end and for the sinks, at most `timeout`. Returns whether nothing is left to deliver.
+    /// Runs a round, and waits, at most for `timeout`, for its end and for the sinks. Returns
+    /// whether nothing is left to deliver.
     pub(crate) fn flush(self: &Arc<Self>, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));

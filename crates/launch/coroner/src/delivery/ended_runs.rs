@@ -1,4 +1,4 @@
-//! Walking through the runs in the store that have ended: taking them one by one, and noting how far each has come.
+//! Iterates over the store's ended runs: claims them one by one, and records each one's progress.
 
 use std::io;
 
@@ -8,27 +8,28 @@ use coroner_report::run_state::{ProcessIdentity, RunState};
 use crate::last_run::app_number;
 use crate::store::{Claim, EndedRun, ListedRun, RawRun, Store, Unprocessed};
 
-/// The runs in the store but this process's own.
+/// The runs in the store except this process's own.
 #[derive(Debug, Clone)]
 pub(super) struct EndedRuns {
     pub(super) store: Store,
-    /// This process's own run, which is not looked at.
+    /// This process's own run, which is skipped.
     pub(super) own: Id,
-    /// The state of its own run, in which it notes what it is processing.
+    /// The state of this process's own run, in which it records what it is processing.
     pub(super) own_state: Option<RunState<'static>>,
     /// The number of this process's app ([`app_number`]).
     pub(super) app: u64,
-    /// How many times the processing of a run may end in a crash.
+    /// Maximum number of crashes while processing a run.
     pub(super) attempts: u32,
 }
 
 impl EndedRuns {
-    /// Lists them, oldest first.
+    /// Lists the runs, oldest first.
     pub(super) fn list(&self) -> io::Result<Unprocessed> {
         self.store.unprocessed(Some(self.own))
     }
 
-    /// Takes a run; `None` if it lives, somebody else is working on it, or it is not a run of ours.
+    /// Claims a run; `None` if it lives, if another process is working on it, or if the entry is
+    /// not a run of this app's user.
     pub(super) fn claim(&self, listed: &ListedRun, process: &ProcessIdentity) -> io::Result<Option<EndedRun>> {
         match self.store.claim(listed.id, process) {
             Ok(Claim::Taken(run)) => Ok(Some(*run)),
@@ -41,7 +42,8 @@ impl EndedRuns {
         }
     }
 
-    /// Does something with a run if it can be taken; returns how many of its reports have to stay for another time.
+    /// Calls `act` with a run if it can be claimed; returns how many of its reports have to stay
+    /// for later.
     pub(super) fn with_claimed(
         &self,
         listed: &ListedRun,
@@ -62,18 +64,18 @@ impl EndedRuns {
         }
     }
 
-    /// Whether all attempts on the run have been made.
+    /// Whether all attempts to process the run have been made.
     pub(super) fn is_spent(&self, run: &EndedRun) -> bool {
         run.progress.attempts >= self.attempts
     }
 
-    /// Returns the number of the run's app: this process's, where the run does not record it.
+    /// Returns the number of the run's app: this process's, if the run does not record it.
     pub(super) fn app_of(&self, raw: &RawRun) -> u64 {
         let app = RunFacts::read(&raw.state).ok().and_then(|facts| facts.app.id).filter(|id| !id.is_empty());
         app.map_or(self.app, |id| app_number(&id))
     }
 
-    /// Sets a run aside; returns 1 if it has to stay for another time.
+    /// Sets a run aside; returns 1 if it has to stay for later.
     pub(super) fn set_aside(&self, run: &EndedRun, why: &str) -> usize {
         let id = run.id;
         match self.store.set_aside(run, why) {
@@ -87,10 +89,10 @@ impl EndedRuns {
     }
 }
 
-/// Writes what is known of the run, so that the next launch goes on from here.
+/// Writes the run's progress, so that the next launch continues from there.
 pub(super) fn record(run: &EndedRun) {
     if let Err(error) = run.progress.write(&run.directory) {
-        // Usually a full disk. The worst that follows is that a sink gets this report twice.
+        // Usually a full disk. The worst consequence is that a sink gets this report twice.
         log::warn!("coroner: the progress of run {} can't be written: {error}", run.id);
     }
 }

@@ -1,10 +1,11 @@
-//! Which report a crash of the processing is evidence against.
+//! Attributes crashes during processing to the report that was being processed.
 //!
-//! A report can be such that processing it crashes: a bug of ours, of a hook or of a sink. Then it must not crash every launch. But
-//! that a process ended while it processed a report says little: it was killed, or ended by itself, or crashed elsewhere. Only a
-//! fault *of the thread* that processed the report *while* it did is evidence. So that thread writes into its own run state what
-//! it is at, which costs three stores and outlives the process, however that ends; and at the next launch, a run that crashed in that thread
-//! counts against the run that it was processing.
+//! Processing a report may crash, by a bug of Coroner, a hook or a sink. Such a report must not
+//! crash every launch. But it is weak evidence that a process ended while it processed a report: it
+//! may have been killed, have exited, or have crashed elsewhere. Only a fault *of the thread* that
+//! processed the report *while* it did is evidence. So that thread writes into its own run state
+//! what it is processing, which takes three stores and survives any end of the process. At the next
+//! launch, a run that crashed in that thread counts against the run that it was processing.
 
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use super::ended_runs::{EndedRuns, record};
 use crate::run_end::crash_threads;
 use crate::store::ListedRun;
 
-/// Says in the run state of this process that the calling thread is processing a run, until dropped.
+/// Records in this process's run state that the calling thread is processing a run, until dropped.
 pub(super) struct Mark<'a> {
     state: Option<&'a RunState<'static>>,
 }
@@ -29,21 +30,21 @@ impl Drop for Mark<'_> {
 }
 
 impl EndedRuns {
-    /// Notes that the calling thread processes `run`.
+    /// Records that the calling thread processes `run`.
     pub(super) fn mark(&self, run: Id) -> Mark<'_> {
         if let Some(state) = &self.own_state {
             let id = u128::from_be_bytes(run.0);
             state.set_scalar(Scalar::PROCESSING_THREAD, 0);
             state.set_scalar(Scalar::PROCESSING_RUN_HIGH, (id >> 64) as u64);
             state.set_scalar(Scalar::PROCESSING_RUN_LOW, id as u64);
-            // Last: without a thread the others say nothing.
+            // Stored last: without a thread the others mean nothing.
             state.set_scalar(Scalar::PROCESSING_THREAD, crate::system::process::threads::this_thread() as u64);
         }
         Mark { state: self.own_state.as_ref() }
     }
 
-    /// Counts the crashes of earlier launches that happened in the thread that processed a run, against that run.
-    /// From `until` on, if there is such a time, the others wait for another time once one was counted.
+    /// Counts earlier launches' crashes in the thread that was processing a run, against that run.
+    /// From `until` on, if set, the others wait for later once one was counted.
     pub(super) fn count_evidence(&self, runs: &[ListedRun], process: &ProcessIdentity, until: Option<Instant>) {
         let mut counted = false;
         for listed in runs.iter().filter(|listed| !listed.progress.counted) {
@@ -61,7 +62,7 @@ impl EndedRuns {
                 crashed.raw().map(|raw| crash_threads(&raw)).unwrap_or_default()
             };
             if threads.contains(&tid) && suspect == crashed.id {
-                // It was at a report of its own.
+                // The thread was processing a report of its own run.
                 crashed.progress.attempts = crashed.progress.attempts.saturating_add(1);
             } else if threads.contains(&tid)
                 && let Some(suspect) = runs.iter().find(|run| run.id == suspect)

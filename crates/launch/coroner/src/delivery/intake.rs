@@ -1,8 +1,11 @@
-//! The first look at a launch: how the last run ended, and reports that sinks store as the crash left them.
+//! The first step of delivery: how the last run ended, and reports that sinks store as the crash
+//! left them.
 //!
-//! Install waits for it, so it costs a few milliseconds where a report waits, and nothing if no run does. It waits for nothing
-//! itself, not even for the disk, and however many runs wait, it reads a few of them: the runs stay in the store until the delivery
-//! thread is done with them, and that thread does again what a power failure undid. What a crash of it is evidence against is the same as for that thread ([`evidence`](super::evidence)).
+//! Install waits for it, so it takes a few milliseconds if a report waits, and nothing if no run
+//! does. It waits for nothing itself, not even for the disk, and reads only a few runs however many
+//! wait. The runs stay in the store until the delivery thread has finished with them, and that
+//! thread repeats what a power failure undid. A crash of the first step is evidence in the same way
+//! as one of that thread ([`evidence`](super::evidence)).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime};
@@ -19,55 +22,62 @@ use crate::sink::Submission;
 use crate::store::progress::Progress;
 use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};
 
-/// Of how many runs a launch releases what was reserved: more than one, so that it is soon done of all.
+/// Number of runs whose reserved space a launch releases: more than one, so that soon all are done.
 const MAX_RELEASED: usize = 2;
 
-/// After so many launches that were too short for it, one waits until the delivery thread is done with a run.
+/// Number of too short launches after which one waits until the delivery thread has finished with a
+/// run.
 const MAX_CUT_SHORT: u32 = 10;
-/// How long the first such launch waits at most. Each later one waits twice as long, up to [`MAX_DOUBLED`] times: what is too slow for the
-/// first wait, on a slow machine or with a large report, is done in a longer one.
+/// Maximum time that the first such launch waits. Each later one waits twice as long, doubled at
+/// most [`MAX_DOUBLED`] times: what is too slow for the first wait, on a slow machine or with a
+/// large report, finishes in a longer one.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const MAX_DOUBLED: u32 = 4;
-/// Of how many runs a launch tries to store the reports after its time is over, where nothing was stored yet: some can't be read.
+/// Number of runs whose reports a launch tries to store after its time is over, if nothing was
+/// stored yet: some can't be read.
 const MAX_LATE: usize = 4;
-/// How many runs a launch removes to keep the store within its limits: more than it can leave behind itself.
+/// Number of runs that a launch removes to keep the store within its limits: more than it can leave
+/// itself.
 const MAX_REMOVED: usize = 8;
 
-/// What the first look left to be done.
+/// Result of the first step.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intake {
-    /// There is something for the delivery thread.
+    /// Whether there is work for the delivery thread.
     pub(crate) left: bool,
-    /// A sink has not stored a report.
+    /// Whether a sink has not stored a report.
     pub(crate) unstored: bool,
-    /// A report was shown to the sinks.
+    /// Whether a report was passed to the sinks.
     stored: bool,
-    /// This launch was counted for the oldest run that was stored early.
+    /// Whether this launch was counted for the oldest run that was stored early.
     counted: bool,
-    /// Too many launches were too short to be done with it: this one is to wait a moment.
+    /// How long this launch has to wait, if too many launches were too short to finish with the
+    /// run.
     pub(crate) waits: Option<Duration>,
-    /// How many runs with a report were claimed.
+    /// Number of runs with a report that were claimed.
     tried: usize,
-    /// A run without a report was removed: one a launch at least, so that launches that are killed leave no more and more of them.
+    /// Whether a run without a report was removed: at least one per launch, so that launches that
+    /// are killed don't leave ever more of them.
     removed: bool,
 }
 
 impl Intake {
-    /// Nothing more is stored once the time is over.
+    /// Whether nothing more is stored after the time is over.
     fn is_over(&self) -> bool {
         self.stored || self.tried >= MAX_LATE
     }
 }
 
 impl Deliverer {
-    /// Takes the first look. From `until` on, runs without a report stay for the delivery thread; once a report is stored, it ends then.
+    /// Runs the first step. From `until` on, runs without a report stay for the delivery thread,
+    /// and the step ends once a report is stored.
     pub(crate) fn intake(&self, until: Instant) -> Intake {
         let Ok(found) = self.runs.list() else {
             return Intake { left: true, unstored: true, ..Intake::default() };
         };
         let process = ProcessIdentity::of_this_process();
-        // First of all, and however long it takes, so that launches that are killed before more is done do not fill the disk: what
-        // runs did not use of what was reserved for them.
+        // Space that runs reserved and did not use is released first, however long it takes, so
+        // that launches that are killed soon afterwards don't fill the disk.
         for listed in found.runs.iter().rev().filter(|listed| listed.has_reserved).take(MAX_RELEASED) {
             if let Ok(Some(run)) = self.runs.claim(listed, &process) {
                 run.release_reserved();
@@ -89,7 +99,7 @@ impl Deliverer {
             intake.tried += usize::from(listed.has_report);
             match self.runs.claim(listed, &process) {
                 Ok(Some(run)) => intake.left |= self.store_early(run, until, &mut intake),
-                // It lives, or somebody else is at it.
+                // The run lives, or another process is working on it.
                 Ok(None) => {}
                 Err(_) => intake.left = true,
             }
@@ -98,8 +108,9 @@ impl Deliverer {
         intake
     }
 
-    /// Removes runs whose reports an earlier launch has shown to the sinks, as far as they are beyond the limits: those of which all sinks
-    /// have stored the reports first, which loses nothing. In a loop of crashes no launch comes to more than that.
+    /// Removes runs whose reports an earlier launch has passed to the sinks, if they exceed the
+    /// limits. Runs whose reports all sinks have stored are removed first, which loses nothing. In
+    /// a crash loop, no launch gets further than this.
     fn make_room(&self, runs: &[ListedRun], process: &ProcessIdentity) {
         let shown = runs.iter().filter(|listed| listed.progress.stored_early && listed.has_report);
         let kept = shown.map(|listed| Kept {
@@ -112,7 +123,7 @@ impl Deliverer {
             bytes: listed.bytes,
             item: listed,
         });
-        // What is too old is delivered first, if that can be done.
+        // A report that is too old is delivered first, if possible.
         let retention = Retention { age: Duration::MAX, ..self.retention };
         let mut lost = 0;
         for kept in retention.beyond(kept.collect(), SystemTime::now()).into_iter().take(MAX_REMOVED) {
@@ -126,8 +137,8 @@ impl Deliverer {
         }
     }
 
-    /// Counts this launch for a run that was stored early. How long it is to wait for the delivery thread, if too many were too short
-    /// for that.
+    /// Counts this launch for a run that was stored early. Returns how long to wait for the
+    /// delivery thread if too many launches were too short for it.
     fn count_launch(&self, listed: &ListedRun, process: &ProcessIdentity) -> Option<Duration> {
         let Ok(Some(mut run)) = self.runs.claim(listed, process) else { return None };
         if self.runs.is_spent(&run) || !run.was_made() {
@@ -140,8 +151,8 @@ impl Deliverer {
         launches.is_multiple_of(MAX_CUT_SHORT).then(|| FIRST_WAIT * (1 << doubled))
     }
 
-    /// Shows the reports of a run to the sinks as they are. A run without one, of which nobody is to be notified, is removed, if there is
-    /// time. Whether there is something left to be done for it.
+    /// Passes a run's reports to the sinks as they are. A run without a report that nobody has to
+    /// be notified of is removed, if there is time. Returns whether work is left for the run.
     fn store_early(&self, mut run: EndedRun, until: Instant, intake: &mut Intake) -> bool {
         let _mark = self.runs.mark(run.id);
         if run.progress.stored_early || self.runs.is_spent(&run) || !run.was_made() {
@@ -180,12 +191,12 @@ impl Deliverer {
         true
     }
 
-    /// Removes a run that left no report; false if it has to stay.
+    /// Removes a run that left no report; returns `false` if it has to stay.
     fn remove_unused(&self, run: EndedRun) -> bool {
         if self.sinks.follow_runs() {
             return false;
         }
-        // There was no time yet to find out how the last run ended, and it may be this one.
+        // How the last run ended has not been determined yet, and this run may be the last one.
         let Some(last_run) = self.last_run.known() else { return false };
         let write =
             |last_run: LastRun| self.runs.store.root().and_then(|root| last_run.write(&root, self.runs.app)).is_ok();

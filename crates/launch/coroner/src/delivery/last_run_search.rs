@@ -1,4 +1,4 @@
-//! Finding out how the last run ended, and notifying the app of it once.
+//! Determines how the last run ended, and notifies the app of it once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
@@ -14,14 +14,14 @@ use crate::outcome::Outcome;
 use crate::run_end::{is_no_launch, outcome};
 use crate::store::{EndedRun, ListedRun, RawRun};
 
-/// What is known of the last run.
+/// The state of the search for the last run.
 #[derive(Debug, Default)]
 pub(super) struct LastRunSearch {
-    /// The run whose files this process's run uses, which ended by itself.
+    /// The run whose files this process's run reuses, which ended cleanly.
     previous: Option<LastRun>,
-    /// The last run, from the first look on.
+    /// The last run, once it has been determined.
     known: Mutex<Option<LastRun>>,
-    /// Held while somebody finds out how it ended.
+    /// Held while a thread determines how the last run ended.
     looking: Mutex<()>,
     /// Called once.
     on_crashed: Mutex<Option<OnCrashedLastRun>>,
@@ -32,20 +32,24 @@ impl LastRunSearch {
         Self { on_crashed: Mutex::new(on_crashed), ..Self::default() }
     }
 
-    /// The same with the run whose files this process's run uses, if there is one. That was the last one, if there are no others.
+    /// Adds the run whose files this process's run reuses, if any. Without `others`, it is the last
+    /// run.
     pub(super) fn after(self, previous: Option<LastRun>, others: bool) -> Self {
         Self { known: Mutex::new(previous.clone().filter(|_| !others)), previous, ..self }
     }
 
-    /// Returns the last run, if somebody found out already how it ended.
+    /// Returns the last run, if it has already been determined.
     pub(super) fn known(&self) -> Option<LastRun> {
         locked(&self.known).clone()
     }
 
-    /// Finds out how the last run ended, the first time: of the ended runs that no launch has looked at, and the one whose files
-    /// this process uses, the one that began last; else what an earlier launch noted.
+    /// Determines how the last run ended, the first time it is called.
     ///
-    /// From `until` on, if there is such a time, no more than one run is read, and the answer may be `None`.
+    /// The last run is the one that began last among the ended runs that no launch has processed,
+    /// and the one whose files this process reuses; otherwise it is the one that an earlier launch
+    /// recorded.
+    ///
+    /// From `until` on, if set, at most one run is read, and the result may be `None`.
     pub(super) fn look(
         &self,
         runs: &EndedRuns,
@@ -63,7 +67,8 @@ impl LastRunSearch {
         for listed in listed.iter().rev().filter(|listed| !listed.progress.notified) {
             let is_late = is_read && until.is_some_and(|until| Instant::now() >= until);
             match &newest {
-                // In a loop of crashes no launch comes to notify of them: those before are counted by what they left.
+                // In a crash loop no launch gets as far as notifying the app of them: earlier
+                // crashes are counted by the files that they left.
                 Some(last_run) if is_late || !last_run.crashed() || last_run.crashes.len() >= MAX_CRASHES => break,
                 None if is_late => return None,
                 _ => {}
@@ -83,7 +88,7 @@ impl LastRunSearch {
                 }
             }
         }
-        // What an earlier launch noted is of the run before those.
+        // The record of an earlier launch is of the run before those.
         let newest = newest.map(|last_run| if is_whole { last_run } else { last_run.following(&noted) });
         let mut last_run = noted;
         for other in [newest, self.previous.clone()].into_iter().flatten() {
@@ -95,8 +100,9 @@ impl LastRunSearch {
         Some(last_run)
     }
 
-    /// Records how a run ended, and notifies the app if it was the last one and crashed. Returns whether the run was a launch of the app, and
-    /// not a crashed child of one; `None` if its files can't be read.
+    /// Records how a run ended, and notifies the app if the run was the last one and crashed.
+    /// Returns whether the run was a launch of the app, and not a crashed child of one; `None` if
+    /// its files can't be read.
     pub(super) fn notify_of(&self, runs: &EndedRuns, mut run: EndedRun) -> Option<bool> {
         let _mark = runs.mark(run.id);
         let raw = run.raw().ok()?;
@@ -135,7 +141,8 @@ impl LastRunSearch {
     }
 }
 
-/// Notes how a run of another app ended that has this store, for that app's next launch: this one is not notified of it.
+/// Records how a run of another app that shares this store ended, for that app's next launch: this
+/// app is not notified of it.
 pub(super) fn note_of_other(runs: &EndedRuns, app: u64, run: &EndedRun, raw: &RawRun) {
     let noted = runs.store.root().and_then(|root| {
         let noted = LastRun::read(&root, app);
@@ -147,7 +154,7 @@ pub(super) fn note_of_other(runs: &EndedRuns, app: u64, run: &EndedRun, raw: &Ra
     }
 }
 
-/// Returns how a run ended; `None` if it can't be read, or was no launch of this app.
+/// Returns how a run ended; `None` if it can't be read, or was not a launch of this app.
 fn outcome_of_launch(runs: &EndedRuns, run: &EndedRun) -> Option<LastRun> {
     let _mark = runs.mark(run.id);
     let raw = run.raw().ok()?;

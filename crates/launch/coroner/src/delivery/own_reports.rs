@@ -1,10 +1,11 @@
-//! What a process that goes on has survived: exceptions that it handled, panics that ended a thread, hangs that are over. A server may
-//! run for weeks, so these reports don't wait for the next launch: the delivery thread takes them out of the process's own run within
-//! seconds.
+//! Delivers non-fatal reports of this process: handled exceptions, panics that ended a thread,
+//! hangs that are over.
 //!
-//! It is started when such a report was written, and ends when nothing waits. A report is removed from the run when all sinks have
-//! finally answered; what they said before is in [`LIVE`], so that the next launch goes on from there if the process ends first.
-//! Crashes are not touched: the process may be dying of them.
+//! A server may run for weeks, so these reports don't wait for the next launch: the delivery thread
+//! takes them from the process's own run within seconds. It is started when such a report was
+//! written, and ends when none waits. A report is removed from the run when all sinks have answered
+//! finally; earlier answers are in [`LIVE`], so that the next launch continues from there if the
+//! process ends first. Crash reports are not touched: the process may be dying.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -27,15 +28,16 @@ use crate::store::directory::Directory;
 use crate::store::progress::{Answers, LIVE};
 use crate::system::capture::{FIRST_NON_FATAL, exception};
 
-/// A hang is delivered once it is over, so that its report says how long it was; one as long as this while it goes on.
+/// Age at which a hang is delivered while it lasts. A shorter one is delivered once it is over, so
+/// that its report contains its length.
 const LONG_HANG: Duration = Duration::from_mins(1);
 
 impl Deliverer {
-    /// Delivers what this process has survived so far.
+    /// Delivers this process's non-fatal reports so far.
     pub(super) fn deliver_survived(&self) -> Left {
         let mut left = Left::default();
         let Some(state) = self.runs.own_state.filter(|_| !self.sinks.is_empty()) else { return left };
-        // A run in memory alone has no directory.
+        // A run in memory only has no directory.
         let Ok((directory, reports)) = self.runs.store.reports_of(self.runs.own) else { return left };
         let mut all = locked(&self.own_answers);
         let now = SystemTime::now();
@@ -49,7 +51,8 @@ impl Deliverer {
             let _mark = self.runs.mark(self.runs.own);
             let Ok(raw) = self.own_report(&directory, &name, number, &state) else { continue };
             let index = raw.reports.len() - 1;
-            // One that another thread is writing comes when that is done; a torn one at the next launch.
+            // A report that another thread is writing is delivered when it is complete; a torn one
+            // at the next launch.
             let Some(report) = Report::read(&raw.reports[index]).ok().filter(|report| report.end.is_some()) else {
                 continue;
             };
@@ -59,7 +62,7 @@ impl Deliverer {
                 continue;
             }
             let naming = if self.preparation.names { Naming::Lines } else { Naming::None };
-            // Not caught: what a panic here would leave, the next launch takes up.
+            // Not caught: the next launch processes what a panic here leaves.
             let Ok(Ok(report)) = catch_unwind(AssertUnwindSafe(|| self.preparation.prepare(&raw, index, naming)))
             else {
                 log::warn!("coroner: report {number} of this run can't be processed before the next launch");
@@ -89,7 +92,7 @@ impl Deliverer {
         left
     }
 
-    /// The report of that number, in the place that it has by that, with the state as it is now.
+    /// Returns the report with that number at the index for it, and the run state as it is now.
     fn own_report(&self, directory: &Directory, name: &OsStr, number: u32, state: &RunState<'_>) -> io::Result<RawRun> {
         let mut reports = vec![Vec::new(); number as usize];
         reports[number as usize - 1] = RawRun::read_report(directory, name)?;
@@ -105,7 +108,7 @@ impl Deliverer {
         })
     }
 
-    /// Notifies the sinks how many reports were left out, once.
+    /// Notifies the sinks of the number of reports that were left out, once.
     fn notify_left_out(&self, state: &RunState<'_>) {
         let left_out = state.scalar(Scalar::REPORTS_LEFT_OUT);
         let new = left_out.saturating_sub(state.scalar(Scalar::LEFT_OUT_NOTIFIED));
@@ -116,7 +119,7 @@ impl Deliverer {
     }
 }
 
-/// Notes what the sinks said of reports that stay, for the next launch.
+/// Records the sinks' answers about reports that stay, for the next launch.
 fn note(directory: &Directory, all: &BTreeMap<u32, Answers>) {
     let name = OsStr::new(LIVE);
     let noted = if all.is_empty() {
@@ -132,7 +135,7 @@ fn note(directory: &Directory, all: &BTreeMap<u32, Answers>) {
     }
 }
 
-/// How long to wait for the end of a hang; `None` where it is over, or is long already.
+/// Returns how long to wait for the end of a hang; `None` if it is over or already long.
 fn hang_wait(number: u8, report: &Report, raw: &RawRun, now: SystemTime) -> Option<Duration> {
     let is_over = RunFacts::read(&raw.state).is_ok_and(|facts| facts.lifecycle.hang_durations_ns.contains_key(&number));
     let since = report.crash.as_ref().filter(|crash| !is_over && crash.monitor == Monitor::HANG)?.time.0;

@@ -1,4 +1,5 @@
-//! From a report as the crash left it to the one that sinks get: completed, scrubbed, named, explained, and seen by the app's hook.
+//! Prepares a report as the crash left it for the sinks: completes, scrubs, names and explains it,
+//! and calls the app's hook.
 
 use coroner_report::model::{CrashFlag, Id, Report, Value};
 
@@ -9,11 +10,11 @@ use crate::naming::{self, Naming, NamingBudget};
 use crate::store::{RawRun, Store};
 use crate::{background_thread, device_state, run_reports};
 
-/// The context in a report that says how many reports were removed before it to keep the store within its limits, and how many of its run
-/// were not written, since there were too many.
+/// A report's context with the numbers of reports that were removed before it to keep the store
+/// within its limits, and of reports of its run that were not written because there were too many.
 pub(super) const STORE_CONTEXT: &str = "coroner_store";
 
-/// How reports are prepared for sinks.
+/// Prepares reports for sinks.
 #[derive(Debug, Clone)]
 pub(super) struct Preparation {
     pub(super) store: Store,
@@ -24,17 +25,19 @@ pub(super) struct Preparation {
     pub(super) names: bool,
     pub(super) naming_budget: NamingBudget,
     pub(super) before_deliver: Option<BeforeDeliver>,
-    /// Who waits for the thread that prepares.
+    /// The threads that wait for the thread that prepares.
     pub(super) waiters: Waiters,
 }
 
 impl Preparation {
-    /// How the reports of a run are named, of which so many launches have begun to name some and ended meanwhile.
+    /// Returns how to name the reports of a run for which `unfinished` launches have started to
+    /// name some and ended in the meantime.
     pub(super) fn naming_after(&self, unfinished: u32) -> Naming {
         if cfg!(feature = "symbolicate") && self.names { Naming::after(unfinished) } else { Naming::None }
     }
 
-    /// Returns the report `index` of a run as the hook leaves it, with such names; `Ok(None)` if the hook dropped it.
+    /// Returns the run's report `index` with names and as the hook leaves it; `Ok(None)` if the
+    /// hook dropped it.
     pub(super) fn prepare(&self, raw: &RawRun, index: usize, naming: Naming) -> Result<Option<Report>, String> {
         let mut report = run_reports::report(raw, index).map_err(|error| error.to_string())?;
         if let Some(run) = &mut report.run {
@@ -43,7 +46,7 @@ impl Preparation {
         if raw.run == Some(self.own)
             && let Some(crash) = report.crash.as_mut().filter(|crash| !crash.has(CrashFlag::NotFatal))
         {
-            // A hang that goes on would have been the end of a run that is over.
+            // In an ended run, an ongoing hang is fatal; in this one it is not.
             crash.flags.push(CrashFlag::NotFatal);
         }
         if let Some(run) = &mut report.run {
@@ -63,7 +66,7 @@ impl Preparation {
         naming::name(&mut report, naming, self.naming_budget);
         #[cfg(feature = "symbolicate")]
         {
-            // By what the report has alone: no file is opened for it.
+            // Uses only what the report contains: opens no file.
             report.explanation = Some(coroner_explain::explain(&report, &coroner_explain::NoCode));
         }
         Ok(match &self.before_deliver {

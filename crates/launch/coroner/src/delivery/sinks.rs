@@ -1,4 +1,4 @@
-//! All sinks of an install: asking and notifying each of them, whatever the others do.
+//! All sinks of an install: asks and notifies each of them, whatever the others do.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::sink::{Sink, SinkAnswer, Submission};
 use crate::store::RawRun;
 use crate::store::progress::{Answers, SinkState};
 
-/// The sinks, in the order in which the app gave them.
+/// The sinks, in the order in which the app added them.
 #[derive(Debug, Clone)]
 pub(super) struct Sinks(pub(super) Vec<Arc<dyn Sink>>);
 
@@ -21,12 +21,12 @@ impl Sinks {
         self.0.is_empty()
     }
 
-    /// Whether a sink wants to know of runs.
+    /// Whether a sink follows runs.
     pub(super) fn follow_runs(&self) -> bool {
         self.0.iter().any(|sink| sink.follows_runs())
     }
 
-    /// Notifies every sink; that one panics changes nothing for the others.
+    /// Notifies every sink, even if one panics.
     pub(super) fn notify(&self, notify: impl Fn(&dyn Sink)) {
         for sink in &self.0 {
             if catch_unwind(AssertUnwindSafe(|| notify(sink.as_ref()))).is_err() {
@@ -35,37 +35,39 @@ impl Sinks {
         }
     }
 
-    /// Gives the sinks what a user says. Returns whether one took it.
+    /// Passes a user's feedback to the sinks. Returns whether one accepted it.
     pub(super) fn take_feedback(&self, feedback: &Feedback) -> bool {
         let take = |sink: &Arc<dyn Sink>| catch_unwind(AssertUnwindSafe(|| sink.feedback(feedback))).unwrap_or(false);
         self.0.iter().filter(|sink| take(sink)).count() > 0
     }
 
-    /// Waits for all of them, `timeout` at most for all together. Returns whether all have what they took where it should be.
+    /// Waits for all sinks, at most for `timeout` in total. Returns whether everything that they
+    /// accepted has arrived.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
         self.0.iter().filter(|sink| !sink.flush(left())).count() == 0
     }
 
-    /// Shows them a report as the crash left it. Returns whether all have stored it.
+    /// Passes the sinks a report as the crash left it. Returns whether all have stored it.
     pub(super) fn store_early(&self, submission: &Submission<'_>) -> bool {
         let store = |sink: &Arc<dyn Sink>| catch_unwind(AssertUnwindSafe(|| sink.store_early(submission)));
         self.0.iter().filter(|sink| !store(sink).unwrap_or(false)).count() == 0
     }
 
-    /// Whether every sink has finally answered.
+    /// Whether every sink has answered finally.
     pub(super) fn have_answered(&self, answers: Option<&Answers>) -> bool {
         self.0.iter().all(|sink| answers.and_then(|answers| answers.get(sink.name())).is_some_and(SinkState::is_final))
     }
 
-    /// Whether a sink is to be asked at `now`.
+    /// Whether a sink may be asked at `now`.
     pub(super) fn is_one_due(&self, answers: Option<&Answers>, now: SystemTime) -> bool {
         let said = |sink: &Arc<dyn Sink>| answers.and_then(|answers| answers.get(sink.name()));
         self.0.iter().any(|sink| said(sink).is_none_or(|state| state.may_be_asked(now)))
     }
 
-    /// How long no sink is to be asked, though one has not finally answered. `attempts`: how often one is asked before it waits an hour.
+    /// Returns how long no sink may be asked although one has not answered finally. `attempts` is
+    /// how often a sink is asked before it waits for an hour.
     pub(super) fn wait_of(&self, answers: &Answers, now: SystemTime, attempts: u32) -> Option<Duration> {
         let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let waits = self.0.iter().map(|sink| match answers.get(sink.name()) {
@@ -73,15 +75,16 @@ impl Sinks {
             Some(said @ SinkState::Retry { not_before, .. }) if !said.may_be_asked(now) => {
                 Duration::from_secs(*not_before).saturating_sub(since_epoch)
             }
-            // One that panics or wants to be asked at once is asked a little later.
+            // A sink that panics, or wants to be asked at once, is asked a little later.
             Some(SinkState::Retry { tries, .. }) if *tries >= attempts => Duration::from_hours(1),
             _ => Duration::ZERO,
         });
         waits.min().filter(|wait| !wait.is_zero()).map(|wait| wait.clamp(SETTLE, Duration::from_hours(24)))
     }
 
-    /// Asks each sink that has not finally answered about the report `index` of a run. What one said is noted before the next is asked.
-    /// `report` is `None` if the hook dropped it. Returns whether none panicked.
+    /// Asks each sink that has not answered finally about a run's report `index`. Each answer is
+    /// recorded before the next sink is asked. `report` is `None` if the hook dropped it. Returns
+    /// whether no sink panicked.
     pub(super) fn ask(
         &self,
         run: Id,
@@ -116,7 +119,8 @@ impl Sinks {
                 SinkAnswer::Retry { after, reason } => {
                     log::warn!("coroner: sink `{}` can't take report {index} of run {run} now: {reason}", sink.name());
                     let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
-                    // A clock that was set back meanwhile must not hold back what may be asked at once.
+                    // If the clock is set back in the meantime, this must not delay a sink that may
+                    // be asked at once.
                     let not_before = if after.is_zero() { 0 } else { since_epoch.saturating_add(after).as_secs() };
                     SinkState::Retry { not_before, tries: tries.saturating_add(1), reason }
                 }

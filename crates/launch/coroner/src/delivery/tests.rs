@@ -546,7 +546,8 @@ fn a_record_whose_crash_has_a_report_makes_no_other() {
         assert_eq!((sink.asked(), seen.load(Ordering::SeqCst)), (1, 78));
         assert_eq!(launch.last_run().event_id, Some(Id([0xa1; 16])));
     }
-    // After a crash of the same thread that was repaired, a moment before: it has a report, and the last has none.
+    // After a crash of the same thread that was repaired, a moment before: it has a report, and the
+    // last has none.
     let bench = Bench::new();
     let repaired = report_file_of(id, 0xa1, (CRASH.time_ns - 1, CRASH.tid));
     bench.lay_files(1, &crashed_state(id, |_, _| ()), &[repaired]);
@@ -629,7 +630,8 @@ fn without_sinks_reports_stay() {
 
 #[test]
 fn a_run_whose_progress_cannot_be_written_is_delivered_and_waits_if_it_has_to() {
-    // Root may write anywhere, and a disk without inodes is hard to come by: a directory stands where the file is made.
+    // Root may write anywhere, and a disk without inodes is hard to come by: a directory stands
+    // where the file is made.
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
     bench.lay(2, ExitKind::CRASHED, &[0xa2]);
@@ -801,7 +803,8 @@ fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
     }
     assert!(bench.is_there(40) && event_ids(&folder).contains(&Id([40; 16])), "the newest stay");
 
-    // A sink that can't store them at once: so they are lost, and counted. What the other has stored goes before.
+    // A sink that can't store them at once: so they are lost, and counted. What the other has
+    // stored goes before.
     for run in 41..=80 {
         bench.lay(run, ExitKind::CRASHED, &[run]);
         launch(vec![Scripted::new("sink", [])]).intake(Instant::now());
