@@ -1,4 +1,4 @@
-//! A system on which crashes are reported.
+//! Systems on which crashes are reported.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,19 +12,20 @@ use crate::backtrace::Backtrace;
 pub(crate) use coroner_capture::InstallError as Reason;
 pub(crate) use {coroner_capture as capture, coroner_process as process, coroner_walk as walk};
 
-/// Begins a run in the store at `directory`, and takes the signals.
+/// Begins a run in the store at `directory`, and installs the signal handlers.
 pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> Result<capture::Run, Reason> {
-    // A path with a NUL in it could not have been opened as a store; an empty one fails.
+    // A path that contains NUL could not have been opened as a store; an empty one fails.
     let path = CString::new(directory.as_os_str().as_bytes()).unwrap_or_default();
     capture::install(&path, options)
 }
 
-/// A stack of this thread, as a report's exception has it.
+/// A stack of this thread, in the form of a report's exception.
 #[derive(Debug, Default)]
 pub(crate) struct Stack(Vec<Frame>);
 
 impl Stack {
-    /// That of the caller of a function that is running on this thread. `registers` are that function's, whose own frame is none of the app's.
+    /// Captures the stack of the caller of a function that is running on this thread. `registers`
+    /// are those of the function, whose own frame is not the app's.
     pub(crate) fn above(registers: &Registers) -> Self {
         let backtrace = Backtrace::above(registers);
         let frames = backtrace.addresses().iter().enumerate().map(|(index, pc)| {
@@ -36,13 +37,13 @@ impl Stack {
         Self(frames.collect())
     }
 
-    /// Its frames, to be named at the next launch.
+    /// Returns the frames, to be named at the next launch.
     pub(crate) fn frames(&self) -> &[Frame] {
         &self.0
     }
 
-    /// Its frames with their names, where this process finds them.
-    #[allow(clippy::unused_self)] // As where it does.
+    /// Returns the frames with names, where this process determines them: not here.
+    #[allow(clippy::unused_self)] // For the same signature as on other systems.
     pub(crate) fn text(&self) -> Option<&[u8]> {
         None
     }

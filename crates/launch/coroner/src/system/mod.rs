@@ -1,5 +1,5 @@
-//! What this crate needs of crash time, under one set of names: the crates that have it, or, on systems where no fault is caught
-//! (`build.rs`), what the standard library gives in their place.
+//! This crate's interface to crash time, under one set of names: the crates that implement it or,
+//! where faults are not caught (`build.rs`), replacements by the standard library.
 
 #[cfg(supported)]
 mod crash_time;

@@ -1,4 +1,5 @@
-//! The face of crash time: what an app may ask for, and what of it is done here.
+//! The interface of crash time: everything that an app may request, and the part of it that is
+//! implemented here.
 #![allow(clippy::unnecessary_wraps, reason = "as where they do something")]
 
 pub(crate) use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
@@ -8,7 +9,8 @@ pub(crate) use super::exception;
 pub(crate) use super::report::FIRST_NON_FATAL;
 pub(crate) use super::run::Run;
 
-/// Whether the thread's say is another run's: a child made by fork has none of its own here, and says nothing of its parent.
+/// Whether the thread is in a child created by fork, which has no run of its own here and must not
+/// write to its parent's.
 pub(crate) fn is_unsettled_child() -> bool {
     super::run::is_child()
 }
@@ -17,10 +19,10 @@ pub(crate) fn ignore_next_signal(_signal: i32) -> bool {
     false
 }
 
-/// Output is read again by crash time alone.
+/// Does nothing: output is read again only at crash time.
 pub(crate) fn keep_output() {}
 
-/// No run's files are used again.
+/// Returns `false`: a run's files are not reused.
 pub(crate) fn is_unused() -> bool {
     false
 }
@@ -38,7 +40,7 @@ pub(crate) fn uninstall() {
 pub(crate) mod app_memory {
     use std::ffi::c_void;
 
-    /// A function that writes at most `room` bytes, and says how many.
+    /// A function that writes at most `room` bytes, and returns how many.
     pub type CrashCallback = unsafe extern "C" fn(context: *mut c_void, into: *mut u8, room: usize) -> usize;
 
     pub(crate) const MAX_REGIONS: usize = 16;
@@ -52,7 +54,7 @@ pub(crate) mod app_memory {
     pub(crate) fn set_callback(_callback: Option<CrashCallback>, _context: *mut c_void) {}
 }
 
-/// A panic that is caught and after which the thread aborts: an abort is not noticed here.
+/// Panics that are caught and after which the thread aborts: an abort is not detected here.
 pub(crate) mod caught_panic {
     pub(crate) fn unwinds() {}
 }
@@ -61,7 +63,8 @@ pub(crate) mod exit {
     use super::super::run;
     use super::exception;
 
-    /// Returns `true` if the end of this process is a clean end of its run: not in a child made by fork, or after a fatal report.
+    /// Returns `true` if the end of this process is a clean end of its run: not in a child created
+    /// by fork, or after a fatal report.
     pub(crate) fn ends_clean(_finish: fn()) -> bool {
         run::current().is_some() && !exception::is_reported_as_fatal()
     }

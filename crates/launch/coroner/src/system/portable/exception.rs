@@ -1,4 +1,4 @@
-//! Reports of what the process says of itself: panics, errors that it handled.
+//! Reports that the process makes about itself: panics and handled errors.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,7 +13,7 @@ pub(crate) use super::report::{Ending, Threads};
 use super::run;
 use crate::clock::now_ns;
 
-/// So many reports may wait in the run for their delivery.
+/// Maximum number of reports that may wait in the run for delivery.
 const MAX_WAITING: u32 = 16;
 
 pub(crate) fn report(registers: &Registers, monitor: Monitor, exceptions: &[Exception<'_>], ending: Ending) -> bool {
@@ -40,7 +40,7 @@ pub(crate) fn report_with(
     let time_ns = now_ns();
     if ending != Ending::NonFatal {
         run.is_reported.store(true, Ordering::Release);
-        // First of all: the next launch makes a report of it, whatever becomes of this one.
+        // First of all: if this report fails, the next launch creates one from the record.
         run.state.set_crash(&CrashRecord { monitor, tid, time_ns, ..CrashRecord::default() });
     }
     let written = report::write(run, &What { monitor, exceptions, ending, tid, time_ns });
@@ -53,7 +53,7 @@ pub(crate) fn report_with(
     written.is_ok()
 }
 
-/// Whether one more report that the process survives is within the limits; it waits from now on.
+/// Whether one more non-fatal report is within the limits; counts it as waiting from now on.
 #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 fn may_survive(run: &run::Current) -> bool {
     static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -69,7 +69,7 @@ fn may_survive(run: &run::Current) -> bool {
     is_within
 }
 
-/// A report does not wait any more: another may.
+/// Counts one report fewer as waiting, so that another may.
 #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub(crate) fn delivered() {
     let Some(run) = run::current() else { return };
@@ -80,7 +80,7 @@ pub(crate) fn is_reported_as_fatal() -> bool {
     run::current().is_some_and(|run| run.is_reported.load(Ordering::Acquire))
 }
 
-/// The calling thread ends the process by what it reported last.
+/// Records that the calling thread ends the process because of what it reported last.
 pub(crate) fn dies() {
     if let Some(run) = run::current() {
         run.dying.store(this_thread() + 1, Ordering::Release);

@@ -1,7 +1,7 @@
 //! This process and its threads.
 
 pub(crate) mod threads {
-    /// Where a system has no numbers for its threads, all have 0.
+    /// Thread id; always 0 on systems without one.
     pub(crate) type Tid = u64;
 
     #[cfg(windows)]
@@ -20,7 +20,7 @@ pub(crate) mod threads {
 
     #[cfg(target_os = "freebsd")]
     pub(crate) fn this_thread() -> Tid {
-        // SAFETY: it only asks.
+        // SAFETY: it only queries the thread.
         unsafe { libc::pthread_getthreadid_np() as Tid }
     }
 

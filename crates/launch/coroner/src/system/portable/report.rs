@@ -1,4 +1,4 @@
-//! A report of what the process says of itself: encoded in memory, and put on the disk as a whole.
+//! Reports that the process makes about itself: encoded in memory and written as a whole.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -13,33 +13,34 @@ use coroner_report::wire::{
 use super::run::{Current, random_id};
 use crate::store::directory::Directory;
 
-/// The number of a run's first report after which the process goes on.
+/// The number of a run's first non-fatal report.
 pub(crate) const FIRST_NON_FATAL: u32 = 9;
-/// Room for the payload of a section: an exception's text of frames is 24 KiB at most.
+/// Maximum size in bytes of a section's payload: an exception's text of frames is 24 KiB at most.
 const ROOM: usize = 256 << 10;
-/// Reports of deaths that a run may have; the last one's place is used again. One more place is that of a fault (`windows_crash`).
+/// Maximum number of fatal reports of a run; the last one's number is reused. One more number is
+/// for a fault (`windows_crash`).
 const MAX_REPORTS: u32 = FIRST_NON_FATAL - 2;
 
-/// What becomes of the process after the report.
+/// What happens to the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Fatal,
-    /// It was reported as fatal already on this thread, and has grown worse.
+    /// Already reported as fatal on this thread, and got worse.
     FatalAgain,
     NonFatal,
 }
 
-/// A report has the calling thread in any case.
+/// The threads to report; the calling thread always is.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
     AsInstalled,
     This,
 }
 
-/// A report in the making.
+/// A report that is being written.
 struct Sections {
     bytes: Vec<u8>,
-    /// A section was left out, or an element of one.
+    /// Whether a section, or an element of one, was left out.
     is_cut: bool,
 }
 
@@ -61,10 +62,10 @@ impl Sections {
     }
 }
 
-/// What a report is of.
+/// The subject of a report.
 pub(super) struct What<'a> {
     pub(super) monitor: Monitor,
-    /// The one that it is about, then what caused it.
+    /// The reported exception, followed by its causes.
     pub(super) exceptions: &'a [Exception<'a>],
     pub(super) ending: Ending,
     pub(super) tid: u64,
@@ -111,7 +112,7 @@ fn encode(run: &Current, what: &What<'_>) -> Vec<u8> {
         encoder.end();
     });
     let this = std::thread::current();
-    // The stack is the exception's.
+    // The stack belongs to the exception.
     let thread = Thread {
         tid: what.tid,
         name: this.name().map(str::as_bytes),
@@ -139,7 +140,7 @@ pub(super) fn write(run: &Current, what: &What<'_>) -> io::Result<()> {
     let next = |counter: &std::sync::atomic::AtomicU32| counter.fetch_add(1, Ordering::AcqRel).saturating_add(1);
     let number = match what.ending {
         Ending::NonFatal => FIRST_NON_FATAL - 1 + next(&run.non_fatal),
-        // In the place of the one that it has grown out of.
+        // Replaces the report of what has got worse.
         Ending::FatalAgain => run.reports.load(Ordering::Acquire).clamp(1, MAX_REPORTS),
         Ending::Fatal => next(&run.reports).min(MAX_REPORTS),
     };

@@ -1,4 +1,5 @@
-//! The run of this process: its directory in the store, the lock, the mapped state. The layout on the disk is that of `coroner_capture`'s run.
+//! This process's run: its directory in the store, the lock, the mapped state. The layout on disk
+//! is that of `coroner_capture`'s run.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -19,7 +20,7 @@ use crate::locked::locked;
 use crate::store::directory::{Directory, try_lock};
 use crate::store::{LOCK, RUNS, STATE, name_of};
 
-/// Why a run could not begin.
+/// The reason why a run could not begin.
 #[derive(Debug)]
 pub(crate) enum Reason {
     AlreadyInstalled,
@@ -30,7 +31,7 @@ pub(crate) enum Reason {
     },
 }
 
-/// For `map_err`.
+/// Converts an error in `map_err`.
 fn at(step: &'static str) -> impl FnOnce(io::Error) -> Reason {
     move |error| Reason::Failed { step, error }
 }
@@ -42,9 +43,9 @@ pub(crate) struct Run {
     pub(crate) pid: i32,
     pub(crate) state: RunState<'static>,
     pub(crate) limits: InstallLimits,
-    /// Always `None`: no run's files are used again.
+    /// Always `None`: a run's files are not reused.
     pub(crate) previous: Option<CleanRun>,
-    /// Not asked here: see `facts`.
+    /// Not queried here: see `facts`.
     pub(crate) pid_namespace: u64,
 }
 
@@ -57,50 +58,51 @@ pub(super) struct Current {
     pub(super) state: RunState<'static>,
     pub(super) options: InstallOptions,
     pub(super) process_name: String,
-    /// Since the epoch, nanoseconds.
+    /// Nanoseconds since the epoch.
     pub(super) process_start: u64,
     installed: Instant,
-    /// Added to `installed`: the app began later, after a wait at its start.
+    /// Added to `installed`: the app started later, after a wait at its start.
     waited_ns: AtomicU64,
-    /// Reports of the process's death, and of what it survived.
+    /// Numbers of fatal and of non-fatal reports.
     pub(super) reports: AtomicU32,
     pub(super) non_fatal: AtomicU32,
-    /// Reports of what it survived that wait for their delivery, and how many more may be written.
+    /// Number of non-fatal reports that wait for delivery, and the budget for more.
     pub(super) waiting: AtomicU32,
     pub(super) budget: Budget,
-    /// The number of the thread that dies of what is reported, and one more; 0 for none.
+    /// The number of the thread that dies from what is reported, plus one; 0 for none.
     pub(super) dying: AtomicU64,
-    /// The process dies of what is reported.
+    /// Whether the process dies from what is reported.
     pub(super) is_reported: AtomicBool,
-    /// Held for the process's life; given back by an uninstall.
+    /// Held for the process's life; released by an uninstall.
     lock: Mutex<Option<File>>,
 }
 
 impl Current {
-    /// How long the app has run with Coroner.
+    /// Returns how long the app has run with Coroner.
     pub(super) fn age(&self) -> Duration {
         self.installed.elapsed().saturating_sub(Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)))
     }
 }
 
-/// Each one is leaked: threads may be writing a report of it when it ends.
+/// Each run is leaked, because threads may be writing a report in it when it ends.
 static CURRENT: AtomicPtr<Current> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The run of this process. `None` in a child made by fork, too, whose run it is not.
+/// Returns the run of this process. `None` in a child created by fork, too, which doesn't own the
+/// run.
 pub(super) fn current() -> Option<&'static Current> {
     // SAFETY: null, or from `Box::leak` in `install`, and never freed.
     let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
     current.filter(|current| current.pid == process_id())
 }
 
-/// Whether this is a child made by fork, of a process that installed Coroner.
+/// Whether this is a child, created by fork, of a process that installed Coroner.
 pub(super) fn is_child() -> bool {
     // SAFETY: as in `current`.
     let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
     current.is_some_and(|current| current.pid != process_id())
 }
 
-/// 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4).
+/// Returns 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4).
 pub(super) fn random_id() -> [u8; 16] {
     // The keys of a hash map are random, and no two maps have the same.
     let word = |salt: u8| RandomState::new().hash_one((salt, std::process::id(), now_ns())).to_le_bytes();
@@ -153,24 +155,26 @@ pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<&'static
     Ok(unsafe { &*CURRENT.load(Ordering::Acquire) })
 }
 
-/// The lock, taken, and the state, mapped for ever.
+/// Creates and takes the lock, and creates the state, which stays mapped forever.
 fn make(directory: &Directory, id: [u8; 16], options: &InstallOptions) -> Result<(File, RunState<'static>), Reason> {
     let lock = directory.new_file(LOCK.as_ref()).map_err(at("can't make the run's lock"))?;
-    // Of two runs that began within one tick of the file system's clock nobody could say which was the last.
+    // Otherwise the order of two runs that began within one tick of the file system's clock would
+    // be unknown.
     let _ = lock.set_modified(SystemTime::now());
     let is_locked =
         try_lock(&lock).and_then(|is_ours| if is_ours { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) });
     is_locked.map_err(at("can't lock the run"))?;
     let limits = options.state.allowed();
-    // Written, and not only made so long: a store to a hole of a file on a full disk ends a process.
+    // Written, and not only extended: a store to a hole of a file on a full disk kills the process.
     let map = || -> io::Result<MmapMut> {
         directory.write_quickly(STATE.as_ref(), &vec![0; limits.size()])?;
         let file = directory.file(STATE.as_ref(), true)?;
-        // SAFETY: a new file of this run's own, in a directory of this user alone, which nobody makes shorter; its words are atomics.
+        // SAFETY: a new file of this run, in a directory of this user only, which nothing
+        // truncates; its words are atomics.
         unsafe { MmapMut::map_mut(&file) }
     };
     let mapping = Box::leak(Box::new(map().map_err(at("can't map the run state"))?));
-    // SAFETY: mapped for that size for ever, and used by these words alone.
+    // SAFETY: mapped with that size forever, and accessed only through these words.
     let words = unsafe { words_of_mapping(mapping.as_mut_ptr(), mapping.len()) };
     let identity = ProcessIdentity::of_this_process();
     let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());
@@ -178,7 +182,7 @@ fn make(directory: &Directory, id: [u8; 16], options: &InstallOptions) -> Result
     Ok((lock, state))
 }
 
-/// When the process was started, or about so.
+/// Returns the approximate start time of the process.
 fn process_start() -> u64 {
     #[cfg(windows)]
     if let Some(start) = crate::facts::process_start() {
@@ -196,7 +200,7 @@ pub(super) fn uninstall() {
     locked(&current.lock).take();
 }
 
-/// Says that the app goes on only now, after a wait at its start.
+/// Records that the app starts only now, after a wait at its start.
 pub(super) fn begin_anew() {
     let Some(current) = current() else { return };
     current.waited_ns.store(current.installed.elapsed().as_nanos() as u64, Ordering::Relaxed);

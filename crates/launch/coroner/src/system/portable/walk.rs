@@ -1,4 +1,5 @@
-//! Stacks, by the unwinder that the system or the standard library has, named at once: the process is well.
+//! Stacks, from the unwinder of the system or the standard library, named at once because the
+//! process is not crashing.
 
 use std::sync::OnceLock;
 
@@ -8,23 +9,23 @@ use coroner_unwind::RangeTable;
 
 use crate::frame_text::{InlinedText, NativeText, lines};
 
-/// Numbers of registers are this architecture's.
+/// The architecture for register numbers.
 pub(crate) type Native = coroner_unwind::X86_64;
 
 pub(crate) const MAX_RANGES: usize = 512;
 
-/// No walk asks it.
+/// Not used by any walk.
 pub(crate) static RANGES: RangeTable<MAX_RANGES> = RangeTable::new();
 
-/// More frames than that are those of a recursion, of which the innermost are kept.
+/// Maximum number of frames; only a recursion has more, and its innermost frames are kept.
 const MAX_FRAMES: usize = 256;
 
-/// The addresses of all frames from that of the caller of the function that calls this, innermost first. `here` is the address of a local
-/// variable of that function.
+/// Returns the addresses of all frames from the caller of the calling function on, innermost first.
+/// `here` is the address of a local variable of that function.
 fn walk(here: usize) -> Vec<usize> {
     let mut addresses = Vec::new();
     backtrace::trace(|frame| {
-        // Stacks grow downwards: the frames of who was called from there lie below.
+        // Stacks grow downwards: the frames of functions called from there are below.
         if frame.sp() as usize > here {
             addresses.push(frame.ip() as usize);
         }
@@ -33,7 +34,8 @@ fn walk(here: usize) -> Vec<usize> {
     addresses
 }
 
-/// Says which function calls it: how many frames there are from that on stands in the program counter's place. No other register is known.
+/// Identifies the calling function: the program counter contains the number of frames from it on.
+/// No other register is set.
 #[inline(never)]
 pub fn current_registers() -> Registers {
     let here = 0_u8;
@@ -46,12 +48,14 @@ pub fn current_registers() -> Registers {
 pub(crate) struct Stack {
     /// Innermost first.
     addresses: Vec<usize>,
-    /// Made when it is asked for: of most panics, which somebody catches, it never is.
+    /// Created when needed, which is never for most panics, because they are caught.
     text: OnceLock<String>,
 }
 
 impl Stack {
-    /// That of the caller of a function that is running on this thread. `registers` are that function's ([`current_registers`]).
+    /// Captures the stack of the caller of a function that is running on this thread, whose
+    /// registers are `registers` ([`current_registers`]).
+    /// function's ([`current_registers`]).
     #[inline(never)]
     pub(crate) fn above(registers: &Registers) -> Self {
         let here = 0_u8;
@@ -62,23 +66,23 @@ impl Stack {
         Self { addresses, text: OnceLock::new() }
     }
 
-    /// No frame is left for the next launch to name.
-    #[allow(clippy::unused_self)] // As where there are some.
+    /// Returns nothing: no frame is left for the next launch to name.
+    #[allow(clippy::unused_self)] // For the same signature as on other systems.
     pub(crate) fn frames(&self) -> &[Frame] {
         &[]
     }
 
-    /// The frames with their names, as the next launch reads them.
+    /// Returns the frames with names, in the form that the next launch reads.
     pub(crate) fn text(&self) -> Option<&[u8]> {
         let text = self.text.get_or_init(|| lines(self.addresses.iter().map(|address| named(*address))));
         (!text.is_empty()).then_some(text.as_bytes())
     }
 }
 
-/// A frame by its return address: the function that stands in memory, and those that were inlined into it.
+/// Names a frame by its return address: the function in memory, and those inlined into it.
 fn named(address: usize) -> NativeText {
     let mut functions = Vec::new();
-    // The crate looks up the byte before a return address itself.
+    // The crate itself looks up the byte before a return address.
     backtrace::resolve(address as *mut std::ffi::c_void, |symbol| {
         functions.push(InlinedText {
             function: symbol.name().map(|name| format!("{name:#}")),

@@ -1,4 +1,4 @@
-//! The minidump, by the system's `MiniDumpWriteDump`.
+//! Writes the minidump by the system's `MiniDumpWriteDump`.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -19,15 +19,17 @@ use windows_sys::Win32::System::Threading::{
 
 use crate::store::layout::MINIDUMP_END;
 
-/// Writes all threads with their stacks, and the images. The threads stand still meanwhile, but for the one that crashed: it waits, and no longer than
-/// the deadline. One that is whole has [`MINIDUMP_END`] at its end: the process may end before.
+/// Writes all threads with their stacks, and the images. Meanwhile, all threads are stopped, except
+/// the crashed one, which waits until the deadline at most. A complete minidump ends with
+/// [`MINIDUMP_END`]: the process may end before.
 pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
-    // SAFETY: a thread's number; no handle is an error below.
+    // SAFETY: the argument is a thread's number; a null handle is an error below.
     let thread = unsafe { OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32) };
     let exception =
         MINIDUMP_EXCEPTION_INFORMATION { ThreadId: tid as u32, ExceptionPointers: pointers, ClientPointers: 0 };
     let callback = MINIDUMP_CALLBACK_INFORMATION { CallbackRoutine: Some(on_progress), CallbackParam: thread };
-    // SAFETY: all of them are there until it returns, the exception by the thread that waits.
+    // SAFETY: all arguments live until the call returns, and the exception does because its thread
+    // waits.
     unsafe {
         let is_written = MiniDumpWriteDump(
             GetCurrentProcess(),
@@ -47,35 +49,36 @@ pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
     }
 }
 
-/// Is asked what to write, once the threads stand still. Of what it does not know, the function does what it does without it.
+/// Callback about what to write, once the threads are stopped. For a kind that it does not handle,
+/// the function behaves as without it.
 unsafe extern "system" fn on_progress(
     thread: *mut c_void,
     input: *const MINIDUMP_CALLBACK_INPUT,
     _output: *mut MINIDUMP_CALLBACK_OUTPUT,
 ) -> i32 {
-    // SAFETY: a handle of a thread, or none; one that runs goes on running.
+    // SAFETY: a handle of a thread, or null; a running thread continues to run.
     unsafe { ResumeThread(thread) };
-    // SAFETY: the system gives it.
+    // SAFETY: the system provides the input.
     let kind = unsafe { (*input).CallbackType }.cast_signed();
     let is_known = [ModuleCallback, ThreadCallback, ThreadExCallback, IncludeModuleCallback, IncludeThreadCallback]
         .contains(&kind);
     i32::from(is_known)
 }
 
-/// Has a thread go on that was stopped for a minidump.
+/// Resumes a thread that was stopped for a minidump.
 pub(super) fn resume(tid: u64) {
-    // SAFETY: a thread's number; no handle is an error below.
+    // SAFETY: the argument is a thread's number; a null handle is an error below.
     unsafe {
         let thread = OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32);
-        // It may have been stopped more than once.
+        // The thread may have been stopped more than once.
         while ResumeThread(thread).wrapping_add(1) > 2 {}
         CloseHandle(thread);
     }
 }
 
-/// Takes back what was written.
+/// Truncates the file.
 pub(super) fn empty(file: HANDLE) {
-    // SAFETY: the file is open for ever.
+    // SAFETY: the file stays open forever.
     unsafe {
         SetFilePointerEx(file, 0, std::ptr::null_mut(), FILE_BEGIN);
         SetEndOfFile(file);

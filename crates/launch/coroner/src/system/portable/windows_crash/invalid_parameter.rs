@@ -1,7 +1,9 @@
-//! An invalid parameter of a function of Microsoft's universal C runtime, such as a null stream: where no handler is set, the runtime ends the process by
-//! `__fastfail`, which nothing in it sees.
+//! Invalid parameters of functions of Microsoft's universal C runtime, such as a null stream.
+//! Without a handler, the runtime ends the process by `__fastfail`, which can't be detected in the
+//! process.
 //!
-//! The old msvcrt.dll, which GNU's programs mostly have, goes on then, and has no handler set.
+//! The old msvcrt.dll, which most GNU programs use, continues after one, and its handler is not
+//! set.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,18 +13,18 @@ use super::{STATUS_INVALID_CRUNTIME_PARAMETER, report_call, survived};
 type Handler = unsafe extern "C" fn(*const u16, *const u16, *const u16, u32, usize);
 type SetHandler = unsafe extern "C" fn(Option<Handler>) -> Option<Handler>;
 
-/// Whose handler was there before.
+/// Address of the previous handler; 0 for none.
 static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes the handler, if the process has that runtime.
+/// Installs the handler, if the process has that runtime.
 pub(super) fn take() {
     let Some(set) = set_handler() else { return };
-    // SAFETY: the function is of that signature, and the handler stays.
+    // SAFETY: the function has that signature, and the handler stays loaded.
     let previous = unsafe { set(Some(on_invalid_parameter)) };
     PREVIOUS.store(previous.map_or(0, |handler| handler as usize), Ordering::Release);
 }
 
-/// The program's own copy of the runtime.
+/// Returns the function in the program's own copy of the runtime.
 #[cfg(all(target_env = "msvc", target_feature = "crt-static"))]
 fn set_handler() -> Option<SetHandler> {
     unsafe extern "C" {
@@ -31,11 +33,12 @@ fn set_handler() -> Option<SetHandler> {
     Some(_set_invalid_parameter_handler)
 }
 
-/// The shared one, if it is loaded.
+/// Returns the function in the shared runtime, if it is loaded.
 #[cfg(not(all(target_env = "msvc", target_feature = "crt-static")))]
 fn set_handler() -> Option<SetHandler> {
     use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
-    // SAFETY: both texts end with a NUL. The runtime stays loaded, since it does not let itself be unloaded.
+    // SAFETY: both texts end with a NUL. The runtime stays loaded, because it prevents its
+    // unloading.
     let function = unsafe {
         let runtime = GetModuleHandleA(c"ucrtbase.dll".as_ptr().cast());
         if runtime.is_null() {
@@ -48,7 +51,7 @@ fn set_handler() -> Option<SetHandler> {
         .map(|function| unsafe { std::mem::transmute::<unsafe extern "system" fn() -> isize, SetHandler>(function) })
 }
 
-/// What was invalid is said by the runtime's debug version alone.
+/// Reports the invalid parameter. Only the runtime's debug version passes details.
 unsafe extern "C" fn on_invalid_parameter(
     expression: *const u16,
     function: *const u16,
@@ -60,11 +63,11 @@ unsafe extern "C" fn on_invalid_parameter(
     match PREVIOUS.load(Ordering::Acquire) {
         0 => fail_fast(),
         previous => {
-            // SAFETY: a handler, as the runtime returned it.
+            // SAFETY: a handler that the runtime returned.
             unsafe {
                 std::mem::transmute::<usize, Handler>(previous)(expression, function, file, line, reserved);
             }
-            // It came back: the function that was called returns an error.
+            // The handler has returned: the function that was called returns an error.
             if is_begun {
                 survived();
             }
@@ -72,9 +75,9 @@ unsafe extern "C" fn on_invalid_parameter(
     }
 }
 
-/// Ends the process as the runtime does where no handler is set: `__fastfail(FAST_FAIL_INVALID_ARG)`.
+/// Ends the process as the runtime does without a handler: `__fastfail(FAST_FAIL_INVALID_ARG)`.
 fn fail_fast() -> ! {
     const FAST_FAIL_INVALID_ARG: u32 = 5;
-    // SAFETY: it does not come back.
+    // SAFETY: it doesn't return.
     unsafe { std::arch::asm!("int 0x29", in("ecx") FAST_FAIL_INVALID_ARG, options(noreturn, nostack)) }
 }

@@ -1,4 +1,5 @@
-//! What is mapped at an address, or next to it, as the kernel says it. `docs/explanations.md` says what rests on it.
+//! Describes the mapping at an address, or its neighbors, from the kernel. `docs/explanations.md`
+//! explains how it is used.
 
 use std::ffi::c_void;
 
@@ -13,7 +14,7 @@ const EXECUTE: u8 = 1;
 const WRITE: u8 = 2;
 const READ: u8 = 4;
 
-/// Encodes the mapping at an address; where none is, those before and behind it.
+/// Encodes the mapping at an address or, if there is none, those before and after it.
 pub(super) fn encode_around(encoder: &mut Encoder<'_>, address: u64) {
     let Some(region) = region_at(address) else { return };
     if region.State != MEM_FREE {
@@ -28,7 +29,8 @@ pub(super) fn encode_around(encoder: &mut Encoder<'_>, address: u64) {
     }
 }
 
-/// Pages with the same rights. `None` where no process has any.
+/// Returns the pages with the same protection around an address. `None` if no process can have
+/// pages there.
 fn region_at(address: u64) -> Option<MEMORY_BASIC_INFORMATION> {
     let mut region = MEMORY_BASIC_INFORMATION::default();
     // SAFETY: the address is only looked up, and one structure is written.
@@ -47,12 +49,12 @@ fn encode(encoder: &mut Encoder<'_>, region: &MEMORY_BASIC_INFORMATION) {
     Mapping { start, size, protection: rights(region), name, file_offset: 0 }.encode(encoder);
 }
 
-/// What is allowed. Addresses that are reserved, and a page that is a guard, allow nothing.
+/// Returns the allowed accesses: none for reserved addresses and guard pages.
 fn rights(region: &MEMORY_BASIC_INFORMATION) -> u8 {
     if region.State == MEM_RESERVE || region.Protect & PAGE_GUARD != 0 {
         return 0;
     }
-    // Above are flags of caching.
+    // The upper bits are caching flags.
     match region.Protect & 0xff {
         PAGE_READONLY => READ,
         PAGE_READWRITE | PAGE_WRITECOPY => READ | WRITE,

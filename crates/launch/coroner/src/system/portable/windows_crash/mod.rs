@@ -1,11 +1,14 @@
-//! Native crashes on Windows (feature `windows-crashes`): exceptions that nobody handles, and the C runtime's `abort`.
+//! Native crashes on Windows (feature `windows-crashes`): unhandled exceptions, and the C runtime's
+//! `abort`.
 //!
-//! The thread that crashes does little, since its stack may be full: it records the crash in the run state, wakes a thread that was made at install, and
-//! waits for it, for the deadline at most. That thread writes the report into a file that install mapped, section by section, and then has the system write
-//! a minidump. Whoever had the exception before gets it then, and the system after that, so that the process ends as it would have.
+//! The crashing thread does little, because its stack may be full: it records the crash in the run
+//! state, wakes a thread that was created at install, and waits for it, for the deadline at most.
+//! That thread writes the report, section by section, into a file that install mapped, and then
+//! makes the system write a minidump. The previous exception filter gets the exception next, and
+//! then the system, so that the process ends as it would have without Coroner.
 //!
-//! A fault of the writing thread comes to the same filter; a second thread then writes the rest of the report. Nothing here allocates at crash time, or
-//! waits without an end.
+//! A fault of the writing thread gets to the same filter; a second thread then writes the rest of
+//! the report. Nothing here allocates at crash time, or waits without a limit.
 
 mod dump;
 mod invalid_parameter;
@@ -45,18 +48,18 @@ use crate::store::directory::Directory;
 use record::Target;
 use stack::AlignedContext;
 
-/// The last place for a report of a death, which no report of a panic takes.
+/// The last number for a fatal report, which reports of panics don't use.
 const REPORT: &str = "report-8";
-/// Less than what a first report's file has at its end for another one (`store::raw_run`).
+/// Less than the spare report at the end of a first report's file (`store::raw_run`).
 const REPORT_BYTES: usize = 120 << 10;
-/// The stacks of the writing threads: dbghelp.dll needs most of it.
+/// Stack size in bytes of the writing threads: dbghelp.dll needs most of it.
 const STACK: usize = 512 << 10;
-/// What is kept free for a filter on a stack that is full, bytes.
+/// Bytes that are kept free for a filter on a full stack.
 const GUARANTEE: u32 = 32 << 10;
-/// How long another thread's crash is waited for beyond the deadline of its report.
+/// Time in milliseconds to wait for another thread's crash after the deadline of its report.
 const GRACE_MS: u64 = 1000;
 
-/// ntstatus.h.
+/// From ntstatus.h.
 const STATUS_ACCESS_VIOLATION: i32 = 0xc000_0005_u32.cast_signed();
 const STATUS_GUARD_PAGE_VIOLATION: i32 = 0x8000_0001_u32.cast_signed();
 const STATUS_IN_PAGE_ERROR: i32 = 0xc000_0006_u32.cast_signed();
@@ -64,10 +67,11 @@ const STATUS_STACK_OVERFLOW: i32 = 0xc000_00fd_u32.cast_signed();
 const STATUS_HEAP_CORRUPTION: i32 = 0xc000_0374_u32.cast_signed();
 const STATUS_INVALID_CRUNTIME_PARAMETER: i32 = 0xc000_0417_u32.cast_signed();
 const STATUS_FATAL_APP_EXIT: i32 = 0x4000_0015;
-/// What libgcc raises for a `throw` (`STATUS_GCC_THROW` of unwind-seh.c). Where nobody catches it, mingw's filter has the process go on, and the runtime
-/// calls `std::terminate`.
+/// Code that libgcc raises for a `throw` (`STATUS_GCC_THROW` of unwind-seh.c). If it is not caught,
+/// mingw's filter continues the process, and the runtime calls `std::terminate`.
 const STATUS_GCC_THROW: i32 = 0x2047_4343;
-/// The program counter is one that a call returns to (winnt.h, `EXCEPTION_SOFTWARE_ORIGINATE`): no instruction faulted there.
+/// The program counter is a return address (winnt.h, `EXCEPTION_SOFTWARE_ORIGINATE`): no
+/// instruction faulted there.
 const SOFTWARE_ORIGINATE: u32 = 0x80;
 /// The C runtime's number.
 const SIGABRT: i32 = 22;
@@ -75,7 +79,7 @@ const SIG_DFL: usize = 0;
 const SIG_IGN: usize = 1;
 const SIG_ERR: usize = usize::MAX;
 
-/// What a run has for its crash, made at install and never freed.
+/// The prepared resources for a run's crash, created at install and never freed.
 pub(super) struct Armed {
     run: &'static Current,
     event_id: [u8; 16],
@@ -85,36 +89,38 @@ pub(super) struct Armed {
     stack_memory: u32,
 }
 
-// SAFETY: what it points to is used by the thread that owns the crash, and those that it wakes, one at a time ([`OWNER`], events).
+// SAFETY: its targets are used by the thread that owns the crash and those that it wakes, one at a
+// time ([`OWNER`], events).
 unsafe impl Send for Armed {}
 // SAFETY: as above.
 unsafe impl Sync for Armed {}
 
-/// What was made once for the process.
+/// The resources that are created once per process.
 struct Handlers {
-    /// Each wakes the writing thread of its number.
+    /// Events that wake the writing threads, by their numbers.
     wake: [usize; 2],
-    /// The report is written, or given up.
+    /// Event that is set when the report was written or given up.
     done: usize,
 }
 
 static HANDLERS: OnceLock<Option<Handlers>> = OnceLock::new();
-/// Whose filter was there before, and the address of who had SIGABRT.
+/// Addresses of the previous exception filter and of the previous SIGABRT handler.
 static PREVIOUS_FILTER: AtomicUsize = AtomicUsize::new(0);
 static PREVIOUS_ABORT: AtomicUsize = AtomicUsize::new(SIG_DFL);
-/// The run whose crash is reported; null: none.
+/// The run whose crashes are reported; null for none.
 static ARMED: AtomicPtr<Armed> = AtomicPtr::new(null_mut());
-/// The thread whose crash is being reported, or was; 0: none.
+/// The thread whose crash is being reported, or was; 0 for none.
 static OWNER: AtomicU64 = AtomicU64::new(0);
-/// The writing threads.
+/// The thread ids of the writing threads.
 static WRITERS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-/// The crash: what the system said of it, in the owner's stack, and what it is named by.
+/// The crash: the system's pointers to the owner's stack, the number that names the crash, and its
+/// time.
 static POINTERS: AtomicPtr<EXCEPTION_POINTERS> = AtomicPtr::new(null_mut());
 static NUMBER: AtomicI32 = AtomicI32::new(0);
 static TIME: AtomicU64 = AtomicU64::new(0);
-/// The number of its crash record.
+/// The number of the crash record.
 static RECORD: AtomicU64 = AtomicU64::new(0);
-/// The step that the first writing thread is at.
+/// The current step of the first writing thread.
 static STEP: AtomicU32 = AtomicU32::new(0);
 
 fn armed() -> Option<&'static Armed> {
@@ -122,7 +128,8 @@ fn armed() -> Option<&'static Armed> {
     unsafe { ARMED.load(Ordering::Acquire).as_ref() }
 }
 
-/// Has the run's crash reported. False where the system refuses something: the run is then without.
+/// Prepares the report of the run's crash. Returns `false` if the system refuses something: the run
+/// then has no crash report.
 pub(super) fn install(run: &'static Current, options: &InstallOptions, event_id: [u8; 16]) -> bool {
     let armed = arm(run, options, event_id);
     let armed = armed.inspect_err(|error| log::warn!("coroner: crashes will not be reported: {error}"));
@@ -136,7 +143,8 @@ pub(super) fn install(run: &'static Current, options: &InstallOptions, event_id:
     is_taken
 }
 
-/// No crash is reported any more. The handlers stay, and hand on what comes to them: others may have been put above them.
+/// Disables crash reports. The handlers stay and forward what they get, because others may have
+/// been installed after them.
 pub(super) fn disarm() {
     ARMED.store(null_mut(), Ordering::Release);
 }
@@ -145,9 +153,9 @@ fn arm(run: &'static Current, options: &InstallOptions, event_id: [u8; 16]) -> i
     let directory = Directory::open(&run.directory)?;
     directory.write_quickly(REPORT.as_ref(), &vec![0; REPORT_BYTES])?;
     let file = directory.file(REPORT.as_ref(), true)?;
-    // SAFETY: a new file of this run's own, in a directory of this user alone, which nobody makes shorter.
+    // SAFETY: a new file of this run, in a directory of this user only, which nothing truncates.
     let mapping = unsafe { memmap2::MmapMut::map_mut(&file) }?;
-    // A minidump has whole stacks: who wants no stack memory in reports wants none.
+    // A minidump contains whole stacks, so there is none if reports should contain no stack memory.
     let dump =
         (options.stack_memory > 0).then(|| directory.new_file(MINIDUMP.as_ref()).map(leak_handle)).transpose()?;
     Ok(Armed {
@@ -166,16 +174,17 @@ fn leak_handle(file: File) -> HANDLE {
 }
 
 fn event() -> io::Result<usize> {
-    // SAFETY: no attributes and no name; it resets by itself, and is not set.
+    // SAFETY: no attributes and no name; it resets automatically, and is not set.
     let event = unsafe { CreateEventW(std::ptr::null(), 0, 0, std::ptr::null()) };
     if event.is_null() { Err(io::Error::last_os_error()) } else { Ok(event as usize) }
 }
 
-/// The image that this code is in stays until the process ends, though it be a library that is closed: handlers and threads are in it.
+/// Keeps the image with this code, which may be a library that is closed, loaded until the process
+/// ends: it contains handlers and threads.
 fn stay() -> io::Result<()> {
     let flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_PIN;
     let mut image = null_mut();
-    // SAFETY: an address in it instead of a name, and one handle is written.
+    // SAFETY: an address in the image instead of a name, and one handle is written.
     let is_found = unsafe { GetModuleHandleExW(flags, (stay as *const ()).cast(), &raw mut image) };
     if is_found == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -200,20 +209,20 @@ fn take_handlers() -> io::Result<Handlers> {
                 unsafe { SetEvent(done as HANDLE) };
             }
         })?;
-        // It is known by its number before anything is written.
+        // The thread's number must be known before anything is written.
         let _ = ready.recv_timeout(Duration::from_secs(10));
     }
     let mut guarantee = GUARANTEE;
-    // SAFETY: one number is read and written; of a thread that has more already nothing is taken.
+    // SAFETY: one number is read and written; a thread that has a larger guarantee keeps it.
     unsafe { SetThreadStackGuarantee(&raw mut guarantee) };
-    // SAFETY: the functions are of the signatures asked for, and stay.
+    // SAFETY: the functions have the required signatures, and stay loaded.
     unsafe {
         let previous = SetUnhandledExceptionFilter(Some(on_exception));
         PREVIOUS_FILTER.store(previous.map_or(0, |filter| filter as usize), Ordering::Release);
         AddVectoredExceptionHandler(1, Some(on_any_exception));
         match libc::signal(SIGABRT, on_abort as *const () as usize) {
             SIG_ERR => {}
-            // Whoever ignores it goes on.
+            // An app that ignores the signal continues to.
             SIG_IGN => drop(libc::signal(SIGABRT, SIG_IGN)),
             previous => PREVIOUS_ABORT.store(previous, Ordering::Release),
         }
@@ -224,14 +233,14 @@ fn take_handlers() -> io::Result<Handlers> {
 
 /// The filter of unhandled exceptions.
 unsafe extern "system" fn on_exception(pointers: *const EXCEPTION_POINTERS) -> i32 {
-    // SAFETY: the system gives an exception and a context that are there until this returns.
+    // SAFETY: the system provides an exception and a context that live until this returns.
     let exception = unsafe { &*(*pointers).ExceptionRecord };
     let is_begun = exception.ExceptionCode != STATUS_GCC_THROW && report(pointers, exception.ExceptionCode);
     let previous = PREVIOUS_FILTER.load(Ordering::Acquire);
     if previous == 0 {
         return EXCEPTION_CONTINUE_SEARCH;
     }
-    // SAFETY: a filter, as `SetUnhandledExceptionFilter` returned it.
+    // SAFETY: a filter that `SetUnhandledExceptionFilter` returned.
     let answer = unsafe {
         std::mem::transmute::<usize, unsafe extern "system" fn(*const EXCEPTION_POINTERS) -> i32>(previous)(pointers)
     };
@@ -241,7 +250,7 @@ unsafe extern "system" fn on_exception(pointers: *const EXCEPTION_POINTERS) -> i
     answer
 }
 
-/// A heap that is corrupt comes to no filter of unhandled exceptions.
+/// Reports heap corruption, which does not get to the filter of unhandled exceptions.
 unsafe extern "system" fn on_any_exception(pointers: *mut EXCEPTION_POINTERS) -> i32 {
     // SAFETY: as in `on_exception`.
     let code = unsafe { (*(*pointers).ExceptionRecord).ExceptionCode };
@@ -251,12 +260,14 @@ unsafe extern "system" fn on_any_exception(pointers: *mut EXCEPTION_POINTERS) ->
     EXCEPTION_CONTINUE_SEARCH
 }
 
-/// The C runtime's SIGABRT: of `abort`, a failed assertion, `std::terminate`, a call of a pure virtual function.
+/// Handles the C runtime's SIGABRT, from `abort`, a failed assertion, `std::terminate`, or a call
+/// of a pure virtual function.
 extern "C" fn on_abort(signal: i32) {
     report_call(STATUS_FATAL_APP_EXIT, SIGABRT);
     match PREVIOUS_ABORT.load(Ordering::Acquire) {
-        // The signal's action is the default by now. In GNU's C runtime that ends the process as `abort` does; in Microsoft's universal one `abort`, when
-        // this returns, does it in another way.
+        // By now, the signal has its default action. In GNU's C runtime, it ends the process as
+        // `abort` does; in Microsoft's universal one, `abort` does so in another way when this
+        // returns.
         SIG_DFL => {
             #[cfg(all(target_env = "gnu", not(target_abi = "llvm")))]
             // SAFETY: it may be called anywhere.
@@ -267,18 +278,19 @@ extern "C" fn on_abort(signal: i32) {
                 raise(signal);
             }
         }
-        // SAFETY: a handler, as `signal` returned it.
+        // SAFETY: a handler that `signal` returned.
         previous => unsafe { std::mem::transmute::<usize, extern "C" fn(i32)>(previous)(signal) },
     }
 }
 
-/// Reports that the C runtime called its handler, whose own frames are left out. False if it is not this one's to report.
+/// Reports that the C runtime called its handler, and leaves out the handler's own frames. Returns
+/// `false` if the report is another thread's.
 #[inline(always)]
 fn report_call(code: i32, number: i32) -> bool {
     let mut context = AlignedContext::default();
-    // SAFETY: the context is aligned and this thread's own.
+    // SAFETY: the context is aligned, and this thread's own.
     unsafe { RtlCaptureContext(context.get()) };
-    // Who called the handler, which this is a part of: the C runtime.
+    // To the caller of the handler that this function is inlined into: the C runtime.
     stack::step(&mut context);
     let mut exception = EXCEPTION_RECORD {
         ExceptionCode: code,
@@ -290,7 +302,8 @@ fn report_call(code: i32, number: i32) -> bool {
     report(&raw const pointers, number)
 }
 
-/// Reports a crash of the calling thread, named by `number`. False if it is not this one's to report.
+/// Reports a crash of the calling thread, named by `number`. Returns `false` if the report is
+/// another thread's.
 fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     let (Some(armed), Some(Some(handlers))) = (armed(), HANDLERS.get()) else { return false };
     let tid = this_thread();
@@ -306,7 +319,7 @@ fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     POINTERS.store(pointers.cast_mut(), Ordering::Release);
     NUMBER.store(number, Ordering::Release);
     TIME.store(time_ns, Ordering::Release);
-    // First of all: the next launch makes a report of it, whatever becomes of this one.
+    // First of all: if this report fails, the next launch creates one from the record.
     let record = armed.run.state.set_crash(&CrashRecord {
         monitor: Monitor::SEH,
         signal: number,
@@ -327,11 +340,13 @@ fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     true
 }
 
-/// Whether the thread's crash is the one to be reported. Another one's is waited for: the process ends of it.
+/// Whether the thread's crash is the one to report. If it is another thread's, waits for it: the
+/// process ends with it.
 fn own(tid: u64, armed: &Armed) -> bool {
     let mut left = u64::from(armed.deadline_ms) + GRACE_MS;
     loop {
-        // A panic that the process dies of, or a crash that it dies of already, says more than what comes of it.
+        // A fatal panic, or a crash that is already being reported, contains more than its
+        // consequence.
         match OWNER.compare_exchange(0, tid, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) if armed.run.is_reported.load(Ordering::Acquire) => {
                 OWNER.store(0, Ordering::Release);
@@ -348,7 +363,7 @@ fn own(tid: u64, armed: &Armed) -> bool {
     }
 }
 
-/// The filter that was there before repaired the fault: it was no crash.
+/// Discards the report: the previous filter repaired the fault, so it was not a crash.
 fn survived() {
     let Some(armed) = armed() else { return };
     armed.run.state.set_crash_not_fatal(RECORD.load(Ordering::Acquire));
@@ -360,14 +375,14 @@ fn survived() {
     OWNER.store(0, Ordering::Release);
 }
 
-/// A fault of a writing thread, which stays where it is. What is left is the other one's.
+/// Handles a fault of a writing thread, which then stops for good. The other one writes the rest.
 fn of_writer(pointers: *const EXCEPTION_POINTERS, handlers: &Handlers) -> ! {
     let is_first = WRITERS[0].load(Ordering::Acquire) == this_thread();
     // SAFETY: as in `on_exception`.
     let (exception, context) = unsafe { (&*(*pointers).ExceptionRecord, &*(*pointers).ContextRecord) };
     record::note_fault(exception.ExceptionCode, fault(exception).1, context.Rip);
     let next = if is_first { handlers.wake[1] } else { handlers.done };
-    // It may have been stopped for the minidump.
+    // The thread may have been stopped for the minidump.
     dump::resume(OWNER.load(Ordering::Acquire));
     dump::resume(WRITERS[1].load(Ordering::Acquire));
     // SAFETY: the events are never closed.
@@ -378,7 +393,8 @@ fn of_writer(pointers: *const EXCEPTION_POINTERS, handlers: &Handlers) -> ! {
     }
 }
 
-/// What a fault's instruction did, and where (winnt.h, `EXCEPTION_RECORD`). The system says −1 of an address that is none.
+/// Returns a faulting instruction's access and its address (winnt.h, `EXCEPTION_RECORD`). The
+/// system uses −1 for an address that is unknown.
 fn fault(exception: &EXCEPTION_RECORD) -> (Option<Access>, Option<u64>) {
     let has =
         matches!(exception.ExceptionCode, STATUS_ACCESS_VIOLATION | STATUS_IN_PAGE_ERROR | STATUS_GUARD_PAGE_VIOLATION);

@@ -1,15 +1,16 @@
-//! The loaded images, by the loader's list in the process environment block, without its lock: every word is read by the kernel and may be wrong.
+//! Reads the loaded images from the loader's list in the process environment block, without its
+//! lock: every word is read by the kernel and may be wrong.
 
 use coroner_report::wire::{Encoder, Image, ImageKind};
 
 use super::memory::{self, u16_at, u32_at, u64_at};
 
-/// More than a process has; a list that leads back into itself ends.
+/// Maximum number of modules: more than a process has, so that a list that loops ends.
 const MAX_MODULES: usize = 1024;
-/// Letters of a path.
+/// Maximum length of a path in UTF-16 units.
 const MAX_PATH: usize = 1024;
 
-/// Room to work in.
+/// Working memory.
 pub(super) struct Room {
     wide: [u8; 2 * MAX_PATH],
     path: [u8; 3 * MAX_PATH],
@@ -22,17 +23,19 @@ impl Room {
     }
 }
 
-/// This process's environment block: `ProcessEnvironmentBlock` of the thread's (winternl.h, `TEB`).
+/// Returns the address of this process's environment block: `ProcessEnvironmentBlock` of the
+/// thread's (winternl.h, `TEB`).
 fn environment_block() -> u64 {
     let block: u64;
-    // SAFETY: on x86-64 gs is the thread's environment block, which has it at 0x60.
+    // SAFETY: on x86-64, gs points to the thread's environment block, which contains the address at
+    // 0x60.
     unsafe { std::arch::asm!("mov {}, gs:[0x60]", out(reg) block, options(nostack, preserves_flags, readonly)) };
     block
 }
 
-/// Encodes the images, the program first. False if some had no room.
+/// Encodes the images, the program first. Returns `false` if there was no room for some.
 pub(super) fn encode(encoder: &mut Encoder<'_>, room: &mut Room) -> bool {
-    // `Ldr`, and `InLoadOrderModuleList` in it, the head of a ring.
+    // `Ldr`, and in it `InLoadOrderModuleList`, the head of a ring.
     let Some(head) = u64_at(environment_block() + 0x18).map(|list| list + 0x10) else { return false };
     let mut at = u64_at(head);
     for number in 0..MAX_MODULES {
@@ -47,13 +50,13 @@ pub(super) fn encode(encoder: &mut Encoder<'_>, room: &mut Room) -> bool {
     true
 }
 
-/// An image by its `LDR_DATA_TABLE_ENTRY`.
+/// Reads an image from its `LDR_DATA_TABLE_ENTRY`.
 fn image_of(entry: u64, room: &mut Room, is_main: bool) -> Option<Image<'_>> {
     let base = u64_at(entry + 0x30)?;
     let name = entry + 0x48;
     let length = usize::from(u16_at(name)?).min(room.wide.len()) & !1;
     let wide = room.wide.get_mut(..length)?;
-    // An image whose path can't be read is one all the same.
+    // An image whose path can't be read is included without it.
     let length = if u64_at(name + 8).is_some_and(|at| memory::read(at, wide)) { utf8(wide, &mut room.path) } else { 0 };
     // "PE Format", headers of PE32+.
     let headers = base + u64::from(u32_at(base + 0x3c)?);
@@ -75,7 +78,8 @@ fn image_of(entry: u64, room: &mut Room, is_main: bool) -> Option<Image<'_>> {
         kind: ImageKind::PE,
         path: room.path.get(..length)?,
         load_address: base,
-        // A file's addresses count from its first byte: the one that it was linked for is overwritten in memory.
+        // Addresses in the file are relative to its first byte: the preferred address is
+        // overwritten in memory.
         slide: base,
         size: size.into(),
         text: (base + u64::from(code), code_size.into()),
@@ -85,7 +89,7 @@ fn image_of(entry: u64, room: &mut Room, is_main: bool) -> Option<Image<'_>> {
     })
 }
 
-/// GUID and age of the CodeView data (`RSDS`), by the debug directory.
+/// Reads GUID and age of the CodeView data (`RSDS`) from the debug directory.
 fn code_view(base: u64, optional: u64, into: &mut [u8]) -> Option<()> {
     const DEBUG: u64 = 6;
     const CODE_VIEW: u32 = 2;
@@ -105,7 +109,7 @@ fn code_view(base: u64, optional: u64, into: &mut [u8]) -> Option<()> {
     None
 }
 
-/// Converts little-endian UTF-16. How many bytes it has.
+/// Converts little-endian UTF-16, and returns the number of bytes.
 fn utf8(wide: &[u8], into: &mut [u8]) -> usize {
     let units = wide.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
     let mut length = 0;

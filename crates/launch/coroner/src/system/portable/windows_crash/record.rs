@@ -1,4 +1,4 @@
-//! The report of a crash, written section by section into the mapped file.
+//! Writes a crash's report section by section into the mapped file.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
@@ -17,12 +17,12 @@ use super::{
     memory, modules,
 };
 
-/// Most stack memory that is kept.
+/// Maximum bytes of stack memory that are kept.
 const MAX_STACK: usize = 16 << 10;
-/// Code that is kept before and behind the program counter.
+/// Bytes of code that are kept before and after the program counter.
 const CODE: usize = 64;
 
-/// Where a report is written, and the room that this takes.
+/// The file that a report is written to, and the working memory for it.
 pub(super) struct Target {
     file: UnsafeCell<&'static mut MmapMut>,
     room: UnsafeCell<Box<Room>>,
@@ -36,9 +36,9 @@ struct Room {
     code: [u8; 2 * CODE],
 }
 
-/// How much of the file is written.
+/// Number of bytes of the file that are written.
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
-/// A fault of the first writing thread.
+/// The fault of the first writing thread.
 static FAULT_CODE: AtomicI32 = AtomicI32::new(0);
 static FAULT_ADDRESS: AtomicU64 = AtomicU64::new(NOWHERE);
 static FAULT_PC: AtomicU64 = AtomicU64::new(0);
@@ -63,9 +63,9 @@ impl Target {
         Self { file: UnsafeCell::new(file), room: UnsafeCell::new(Box::new(room)) }
     }
 
-    /// Takes back what was written.
+    /// Discards what was written.
     pub(super) fn wipe(&self) {
-        // SAFETY: the crash's owner calls it when nobody writes.
+        // SAFETY: the crash's owner calls it when no thread writes.
         unsafe { &mut **self.file.get() }.fill(0);
         LENGTH.store(0, Ordering::Release);
         STEP.store(0, Ordering::Release);
@@ -73,10 +73,10 @@ impl Target {
     }
 }
 
-/// A report in the making.
+/// A report that is being written.
 struct Sections<'a> {
     file: &'a mut [u8],
-    /// A section has less than it could.
+    /// Whether a section contains less than it could.
     is_cut: bool,
 }
 
@@ -120,11 +120,13 @@ fn section_of(step: u32) -> SectionKind {
     }
 }
 
-/// Writes the report, and then the minidump; the second writing thread what the first one did not come to.
+/// Writes the report, and then the minidump; the second writing thread writes what the first one
+/// did not get to.
 pub(super) fn write(armed: &Armed, writer: usize) {
     let began = Instant::now();
     let pointers = POINTERS.load(Ordering::Acquire);
-    // SAFETY: one thread writes at a time: the first until it is done or faults, when it stays where it is.
+    // SAFETY: one thread writes at a time: the first until it is done or faults, after which it
+    // stops for good.
     let (file, room) = unsafe { (&mut *armed.target.file.get(), &mut *armed.target.room.get()) };
     let mut sections = Sections { file: &mut file[..], is_cut: false };
     let failed = STEP.load(Ordering::Acquire);
@@ -133,7 +135,7 @@ pub(super) fn write(armed: &Armed, writer: usize) {
             *prefix = FILE_PREFIX;
             LENGTH.store(prefix.len(), Ordering::Release);
         }
-        // SAFETY: the thread that crashed waits, and they lie in its stack.
+        // SAFETY: the crashed thread waits, and the target is in its stack.
         room.context.0 = unsafe { *(*pointers).ContextRecord };
     } else {
         if let Some(rest) = sections.file.get_mut(LENGTH.load(Ordering::Acquire)..) {
@@ -192,7 +194,7 @@ pub(super) fn write(armed: &Armed, writer: usize) {
             }
         }
     }
-    // SAFETY: mapped for ever.
+    // SAFETY: mapped forever.
     let _ = unsafe { &*armed.target.file.get() }.flush_async();
     if writer == 0
         && let Some(file) = armed.dump
@@ -243,7 +245,7 @@ fn crash(
     sections.add(SectionKind::CRASH, |encoder| crash.encode(encoder));
 }
 
-/// The thread that crashed, with as much of its stack as is known.
+/// Writes the crashed thread, with the part of its stack that is known.
 fn thread(sections: &mut Sections<'_>, room: &Room) {
     let registers = stack::registers(&room.context.0);
     let thread = Thread {
@@ -269,7 +271,7 @@ fn thread(sections: &mut Sections<'_>, room: &Room) {
 fn stack_memory(sections: &mut Sections<'_>, room: &mut Room, wanted: u32) {
     let size = room.stack.len().min(wanted as usize);
     let sp = room.context.0.Rsp;
-    // Near a stack's beginning there is less.
+    // Near the start of a stack there is less.
     let sizes = [size, 2048, 512, 128];
     let size = sizes.into_iter().find(|part| {
         *part <= size && *part > 0 && room.stack.get_mut(..*part).is_some_and(|bytes| memory::read(sp, bytes))
@@ -284,7 +286,8 @@ fn stack_memory(sections: &mut Sections<'_>, room: &mut Room, wanted: u32) {
 
 fn code(sections: &mut Sections<'_>, room: &mut Room, is_jump: bool) {
     let pc = room.context.0.Rip;
-    // After a jump to where no code is (`is_jump`), what it returns to is on top of the stack.
+    // After a jump to an address without code (`is_jump`), the return address is on top of the
+    // stack.
     let caller = memory::u64_at(room.context.0.Rsp).unwrap_or(pc);
     let around = |at: u64| [(at.wrapping_sub(CODE as u64), 2 * CODE), (at, CODE), (at, 16)];
     let found = if is_jump { [around(caller), around(pc)] } else { [around(pc), around(caller)] };
@@ -300,7 +303,7 @@ fn code(sections: &mut Sections<'_>, room: &mut Room, is_jump: bool) {
     });
 }
 
-/// That a section ended by a fault.
+/// Records that a section ended with a fault.
 fn note(sections: &mut Sections<'_>, step: u32) {
     let address = Some(FAULT_ADDRESS.load(Ordering::Acquire)).filter(|address| *address != NOWHERE);
     let fault = Fault {

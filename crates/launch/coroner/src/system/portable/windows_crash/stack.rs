@@ -1,4 +1,5 @@
-//! The stack of the thread that crashed, by the system's unwinder and the images' unwind data (learn.microsoft.com, "x64 exception handling").
+//! Walks the crashed thread's stack with the system's unwinder and the images' unwind data
+//! (learn.microsoft.com, "x64 exception handling").
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -11,7 +12,8 @@ use windows_sys::Win32::System::Diagnostics::Debug::{
 
 use super::memory;
 
-/// As the processor needs it for its vector registers: `CONTEXT` of winnt.h is aligned so, and not that of the bindings.
+/// A context with the alignment that the processor requires for its vector registers: `CONTEXT` of
+/// winnt.h has it, but not that of the bindings.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(16))]
 pub(super) struct AlignedContext(pub(super) CONTEXT);
@@ -22,7 +24,7 @@ impl AlignedContext {
     }
 }
 
-/// In the order of the DWARF numbers.
+/// Returns the registers in the order of their DWARF numbers.
 pub(super) fn registers(context: &CONTEXT) -> X86_64Registers {
     let CONTEXT { Rax, Rdx, Rcx, Rbx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15, Rip, EFlags, .. } =
         *context;
@@ -30,17 +32,17 @@ pub(super) fn registers(context: &CONTEXT) -> X86_64Registers {
     X86_64Registers { gpr, pc: Rip, flags: EFlags.into() }
 }
 
-/// The innermost frames that are kept, and the outermost.
+/// Numbers of innermost and of outermost frames that are kept.
 const FIRST: usize = 192;
 const LAST: usize = 64;
-/// More than a stack of 1 MiB has room for.
+/// Maximum number of frames: more than fit in a stack of 1 MiB.
 const MAX_FRAMES: usize = 100_000;
 
-/// What is known of a stack, also if the walk ends by a fault.
+/// The known part of a stack, also if the walk ends with a fault.
 #[derive(Clone, Copy)]
 pub(super) struct Frames {
     first: [Frame; FIRST],
-    /// A ring.
+    /// A ring buffer.
     last: [Frame; LAST],
     count: usize,
     pub(super) end: WalkEnd,
@@ -60,7 +62,7 @@ impl Frames {
         self.count += 1;
     }
 
-    /// Hands out the frames, and how many are left out before one.
+    /// Passes the frames to `with`, each with the number of frames left out before it.
     pub(super) fn each(&self, mut with: impl FnMut(u64, &Frame)) {
         for frame in self.first.iter().take(self.count) {
             with(0, frame);
@@ -75,7 +77,7 @@ impl Frames {
         }
     }
 
-    /// Walks up from `context`, which is used up. `kind` says what its program counter is.
+    /// Walks up from `context`, which is overwritten. `kind` is the kind of its program counter.
     pub(super) fn walk(&mut self, context: &mut AlignedContext, kind: AddressKind) {
         (self.count, self.end) = (0, WalkEnd::FAULT);
         let (mut found_by, mut address_kind) = (FoundBy::CONTEXT, kind);
@@ -95,7 +97,8 @@ impl Frames {
             found_by = if unwind(context, lookup) {
                 FoundBy::CFI
             } else if self.count == 1 {
-                // No unwind data: a function that moved nothing, or no code at all after a call of it. The caller stands where the stack pointer is.
+                // No unwind data: a function that has not moved the stack pointer, or a call to an
+                // address without code. The return address is at the stack pointer.
                 context.0.Rip = memory::u64_at(sp).unwrap_or(0);
                 context.0.Rsp = sp.wrapping_add(8);
                 FoundBy::STACK_TOP
@@ -110,7 +113,8 @@ impl Frames {
     }
 }
 
-/// Goes to the caller by the unwind data of the function at `lookup`. False if it has none.
+/// Unwinds to the caller by the unwind data of the function at `lookup`. Returns `false` if it has
+/// none.
 fn unwind(context: &mut AlignedContext, lookup: u64) -> bool {
     let mut base = 0;
     // SAFETY: one number is written; no history is kept.
@@ -119,7 +123,8 @@ fn unwind(context: &mut AlignedContext, lookup: u64) -> bool {
         return false;
     }
     let (pc, mut handler_data, mut establisher) = (context.0.Rip, null_mut::<c_void>(), 0);
-    // SAFETY: the entry is the function's. It reads the stack; a fault comes to the filter, which ends the walk.
+    // SAFETY: the entry is the function's. The call reads the stack; a fault gets to the filter,
+    // which ends the walk.
     unsafe {
         RtlVirtualUnwind(
             UNW_FLAG_NHANDLER,
@@ -135,7 +140,7 @@ fn unwind(context: &mut AlignedContext, lookup: u64) -> bool {
     true
 }
 
-/// Goes from a function that is running on this thread to its caller.
+/// Unwinds from a function that is running on this thread to its caller.
 pub(super) fn step(context: &mut AlignedContext) {
     let pc = context.0.Rip;
     unwind(context, pc);
