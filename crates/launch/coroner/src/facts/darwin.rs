@@ -1,16 +1,16 @@
-//! Apple's systems: `sysctlbyname(3)`, by the names of <sys/sysctl.h>. What a system does not have, or hides from apps in a
-//! sandbox, is left out.
+//! Apple's systems: `sysctlbyname(3)`, with the names of <sys/sysctl.h>. Facts that a system
+//! doesn't have, or hides from sandboxed apps, are left out.
 
 use std::ffi::CStr;
 
 use coroner_report::run_state::{Fact, FactsEncoder};
 
-/// Not known: nothing is taken over from an earlier run.
+/// Returns 0: unknown, so no facts are reused from an earlier run.
 pub(super) fn machine(_pid_namespace: u64) -> u64 {
     0
 }
 
-/// The system: its name, version, build.
+/// Adds the system's name, version and build.
 pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::OS_NAME, NAME);
     facts.text(Fact::OS_VERSION, &text(c"kern.osproductversion"));
@@ -18,13 +18,13 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::OS_KERNEL_VERSION, &text(c"kern.version"));
 }
 
-/// The C library, which is a part of the system and has its version.
+/// Adds the C library, which is a part of the system and has its version.
 pub(super) fn runtime(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::RUNTIME_NAME, "libSystem");
     facts.text(Fact::RUNTIME_VERSION, &text(c"kern.osproductversion"));
 }
 
-/// Whether it is a Mac: an app of Mac Catalyst is built as one of iOS, and the system says what it says to those of macOS.
+/// Whether this is a Mac: a Mac Catalyst app is built as one for iOS, and gets macOS's values.
 const IS_MAC: bool = cfg!(any(target_os = "macos", target_abi = "macabi"));
 
 /// The system's name, as Apple writes it.
@@ -42,13 +42,13 @@ const NAME: &str = if IS_MAC {
     "Darwin"
 };
 
-/// The device: model, processors, memory, when it was started.
+/// Adds the device's model, processors, memory and boot time.
 pub(super) fn device(facts: &mut FactsEncoder<'_>) {
-    // The model of a Mac is `hw.model`; on the other devices that is a board, and `hw.machine` is the model.
+    // A Mac's model is `hw.model`; on other devices that is a board, and `hw.machine` is the model.
     let model = text(if IS_MAC { c"hw.model" } else { c"hw.machine" });
     facts.text(Fact::DEVICE_MODEL, &model);
     facts.text(Fact::DEVICE_FAMILY, family(&model));
-    // Not uname's: there it is the model on all devices but Macs.
+    // Not from uname, which returns the model on all devices except Macs.
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { std::env::consts::ARCH };
     facts.text(Fact::DEVICE_ARCH, arch);
     facts.text(Fact::DEVICE_CPU, &text(c"machdep.cpu.brand_string"));
@@ -64,12 +64,12 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     facts.bool(Fact::DEVICE_SIMULATOR, cfg!(target_abi = "sim"));
 }
 
-/// `iPhone15,2` is an iPhone.
+/// Returns the family of a model: that of `iPhone15,2` is `iPhone`.
 fn family(model: &str) -> &str {
     model.split(|c: char| c.is_ascii_digit()).next().unwrap_or_default()
 }
 
-/// Asks for a fact of at most `N` bytes; how many it has.
+/// Queries a fact of at most `N` bytes; returns them and their number.
 fn ask<const N: usize>(name: &CStr) -> Option<([u8; N], usize)> {
     let (mut bytes, mut length) = ([0; N], N);
     // SAFETY: the name ends in NUL, there is room for `length` bytes, and nothing is set.
@@ -79,14 +79,14 @@ fn ask<const N: usize>(name: &CStr) -> Option<([u8; N], usize)> {
     (failed == 0 && length <= N).then_some((bytes, length))
 }
 
-/// A fact that is text; empty where there is none.
+/// Returns a text fact; empty if there is none.
 fn text(name: &CStr) -> String {
     let Some((bytes, length)) = ask::<512>(name) else { return String::new() };
     let text = bytes[..length].split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).trim_end().to_owned()
 }
 
-/// A fact that is a number, of 32 or of 64 bits.
+/// Returns a numeric fact of 32 or 64 bits.
 fn number(name: &CStr) -> Option<u64> {
     match ask::<8>(name)? {
         (bytes, 8) => Some(u64::from_ne_bytes(bytes)),
@@ -95,7 +95,8 @@ fn number(name: &CStr) -> Option<u64> {
     }
 }
 
-/// When the system was started, nanoseconds since the Unix epoch: a `struct timeval`, of two 64-bit words with its padding.
+/// Returns the system's boot time in nanoseconds since the Unix epoch, from a `struct timeval`,
+/// which is two 64-bit words with its padding.
 fn boot_time() -> Option<u64> {
     let (bytes, 16) = ask::<16>(c"kern.boottime")? else { return None };
     let seconds = i64::from_ne_bytes(bytes[..8].try_into().ok()?);
@@ -103,7 +104,7 @@ fn boot_time() -> Option<u64> {
     u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?.checked_add(u64::try_from(microseconds).ok()? * 1000)
 }
 
-/// What of the program shows an update: its version and build say it here.
+/// Adds nothing: the app's version and build identify an update here.
 pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
-//! What the bundle of an app states of it: the file `Info.plist` ("Information Property List", Bundle Resources, Apple).
+//! Reads an app bundle's facts from its file `Info.plist` ("Information Property List", Bundle
+//! Resources, Apple).
 //!
-//! It is read here and not by Foundation, so that an app links nothing for Coroner and install starts no runtime.
+//! It is read here and not by Foundation, so that an app links nothing for Coroner and install
+//! starts no runtime.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +11,8 @@ use plist::Value;
 use super::Stated;
 
 impl Stated {
-    /// Of the bundle that `program` is the executable of. `None` if it is in none, or the list can't be understood.
+    /// Reads the facts of the bundle whose executable is `program`. All are `None` if it is in no
+    /// bundle, or if the list is invalid.
     pub(super) fn by_bundle_of(program: &Path) -> Stated {
         let read = |path: PathBuf| Value::from_file(path).ok()?.into_dictionary();
         let Some(list) = places(program).find_map(read) else { return Stated::default() };
@@ -22,8 +25,8 @@ impl Stated {
     }
 }
 
-/// Where the list of a program is: `App.app/Contents/MacOS/app` has it in `App.app/Contents` (macOS), `App.app/app` beside
-/// itself (iOS).
+/// Returns the possible paths of a program's list: in `App.app/Contents` for
+/// `App.app/Contents/MacOS/app` (macOS), and beside the program for `App.app/app` (iOS).
 fn places(program: &Path) -> impl Iterator<Item = PathBuf> {
     let folder = program.parent();
     let contents = folder.filter(|folder| folder.ends_with("Contents/MacOS")).and_then(Path::parent);

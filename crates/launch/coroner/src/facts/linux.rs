@@ -3,7 +3,7 @@
 use coroner_process::elf::FileHeader;
 use coroner_report::run_state::{Fact, FactsEncoder};
 
-/// The system: its name, version, distribution.
+/// Adds the system's name, version and distribution.
 pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
@@ -16,7 +16,7 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     #[cfg(not(target_os = "android"))]
     {
         facts.text(Fact::OS_NAME, &name.sysname().to_string_lossy());
-        // As sentry-native has it: `6.1.0-13-amd64` is version `6.1.0`, build `13-amd64`.
+        // As in sentry-native: `6.1.0-13-amd64` is version `6.1.0`, build `13-amd64`.
         let (version, build) = release.split_once('-').unwrap_or((&release, ""));
         facts.text(Fact::OS_VERSION, version);
         facts.text(Fact::OS_BUILD, build);
@@ -31,7 +31,8 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     }
 }
 
-/// What of the program shows an update or a service: its build id, the service manager's watchdog. Neither takes a system call.
+/// Adds the program's build id, which identifies an update, and the service manager's watchdog.
+/// Neither takes a system call.
 pub(super) fn program(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::APP_BUILD_ID, &build_id().unwrap_or_default());
     let watchdog = std::env::var("WATCHDOG_USEC").ok().and_then(|value| value.parse().ok());
@@ -42,26 +43,28 @@ pub(super) fn program(facts: &mut FactsEncoder<'_>) {
     }
 }
 
-/// Of a 32-bit program it is not read.
+/// Returns `None`: not read in a 32-bit program.
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) fn build_id() -> Option<String> {
     None
 }
 
-/// The build id of the program, hexadecimal digits: of its note in memory (`NT_GNU_BUILD_ID`, elf(5)); `None` if it has none.
+/// Returns the program's build id in hexadecimal digits, from its note in memory
+/// (`NT_GNU_BUILD_ID`, elf(5)); `None` if it has none.
 #[cfg(target_pointer_width = "64")]
 pub(crate) fn build_id() -> Option<String> {
     use std::fmt::Write as _;
-    // SAFETY: it reads the auxiliary vector.
+    // SAFETY: getauxval reads the auxiliary vector.
     let (at, count) = unsafe { (libc::getauxval(libc::AT_PHDR), libc::getauxval(libc::AT_PHNUM)) };
     if at == 0 || count > 256 {
         return None;
     }
-    // SAFETY: the kernel has mapped the program's headers there, so many of them, and they stay.
+    // SAFETY: the kernel has mapped this number of the program's headers there, and they stay
+    // mapped.
     let headers = unsafe { std::slice::from_raw_parts(at as *const libc::Elf64_Phdr, count as usize) };
     let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0)?;
-    // They say themselves where they are, wherever a tool (patchelf) has put them; where they don't, as in a static program that is not
-    // relocated, they stand right behind the file's header.
+    // The headers contain their own address, wherever a tool (patchelf) has put them; if they
+    // don't, as in a static program that is not relocated, they directly follow the file's header.
     let own = headers.iter().find(|header| header.p_type == libc::PT_PHDR);
     let linked = own.map_or(first.p_vaddr.checked_add(FileHeader::SIZE as u64)?, |own| own.p_vaddr);
     let slide = at.wrapping_sub(linked);
@@ -74,7 +77,7 @@ pub(crate) fn build_id() -> Option<String> {
         header.p_type == libc::PT_NOTE && loaded.contains(&header.p_vaddr) && end.is_some_and(|end| end <= loaded.end)
     });
     let id = notes.into_iter().find_map(|header| {
-        // SAFETY: in the first segment, which is mapped and stays so.
+        // SAFETY: the note is in the first segment, which stays mapped.
         build_id_in(unsafe {
             std::slice::from_raw_parts(slide.wrapping_add(header.p_vaddr) as *const u8, header.p_memsz as usize)
         })
@@ -85,7 +88,8 @@ pub(crate) fn build_id() -> Option<String> {
     }))
 }
 
-/// Each note: three words (length of the name, of the description, type), then both, each padded to 4 bytes.
+/// Finds the build id in notes. Each note is three words (length of the name, length of the
+/// description, type), then name and description, each padded to 4 bytes.
 #[cfg(target_pointer_width = "64")]
 fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     const NT_GNU_BUILD_ID: u32 = 3;
@@ -101,24 +105,24 @@ fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Another one for each time that the machine was started.
+/// Returns an id that changes each time the machine is started.
 pub(crate) fn boot_id() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     (digits.len() == 32).then_some(digits)
 }
 
-/// A property of the system (`getprop`); `None` if it is not set.
+/// Returns a system property (`getprop`); `None` if it is not set.
 #[cfg(target_os = "android")]
 fn property(name: &std::ffi::CStr) -> Option<String> {
     let mut value = [0_u8; libc::PROP_VALUE_MAX as usize];
-    // SAFETY: the library writes at most so many bytes, with a NUL at their end.
+    // SAFETY: the library writes at most `PROP_VALUE_MAX` bytes, including a NUL at their end.
     let length = unsafe { libc::__system_property_get(name.as_ptr(), value.as_mut_ptr().cast()) };
     let value = value.get(..usize::try_from(length).ok()?)?;
     (!value.is_empty()).then(|| String::from_utf8_lossy(value).into_owned())
 }
 
-/// What one read gives of a small text file.
+/// Returns the result of one read of a small text file.
 #[cfg(target_os = "linux")]
 fn read_start(path: &str) -> Option<String> {
     use std::io::Read as _;
@@ -127,7 +131,8 @@ fn read_start(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
-/// When the machine was started, nanoseconds since the epoch. By the C library, which mostly needs no system call for it.
+/// Returns the machine's boot time in nanoseconds since the epoch, by the C library, which usually
+/// needs no system call for it.
 fn boot_time() -> u64 {
     let now = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -138,17 +143,17 @@ fn boot_time() -> u64 {
     now(libc::CLOCK_REALTIME).saturating_sub(now(libc::CLOCK_BOOTTIME))
 }
 
-/// Another number for each boot, and each container, by its pid namespace, of which none is known where that is 0. A clock that was
-/// set makes another one of it, too.
+/// Returns a number that differs for each boot and for each container, by its pid namespace; 0 if
+/// the namespace is unknown. Setting the clock also changes the number.
 pub(super) fn machine(pid_namespace: u64) -> u64 {
     if pid_namespace == 0 { 0 } else { (boot_time() / 8_000_000_000) << 32 | pid_namespace & 0xffff_ffff }
 }
 
-/// The C library that this program runs on.
+/// Adds the C library that this program runs on.
 pub(super) fn runtime(facts: &mut FactsEncoder<'_>) {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: it takes nothing, and gives a constant text.
+        // SAFETY: the function takes nothing, and returns a constant text.
         let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
         facts.text(Fact::RUNTIME_NAME, "glibc");
         facts.text(Fact::RUNTIME_VERSION, &version.to_string_lossy());
@@ -157,21 +162,23 @@ pub(super) fn runtime(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::RUNTIME_NAME, if cfg!(target_os = "android") { "bionic" } else { "musl" });
 }
 
-/// The value of a variable in the text of `/etc/os-release` (os-release(5)); empty if it is not there.
+/// Returns a variable's value in the text of `/etc/os-release` (os-release(5)); empty if it is
+/// missing.
 #[cfg(any(target_os = "linux", test))]
 fn os_release(text: &str, variable: &str) -> String {
     let value = text.lines().find_map(|line| line.strip_prefix(variable)?.strip_prefix('='));
     value.unwrap_or_default().trim().trim_matches(['"', '\'']).to_owned()
 }
 
-/// The device: processors, memory, when it was started.
+/// Adds the device's processors, memory and boot time.
 pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     #[cfg(target_os = "android")]
     {
         facts.text(Fact::DEVICE_MODEL, &property(c"ro.product.model").unwrap_or_default());
         facts.text(Fact::DEVICE_FAMILY, &property(c"ro.product.brand").unwrap_or_default());
     }
-    // One system call; `available_parallelism` reads a handful of files, and install has a millisecond.
+    // One system call; `available_parallelism` reads a handful of files, and install has only a
+    // millisecond.
     if let Ok(processors) = rustix::thread::sched_getaffinity(None) {
         facts.uint(Fact::DEVICE_PROCESSOR_COUNT, processors.count().into());
     }

@@ -1,6 +1,7 @@
-//! What is written down at install because it can't be asked for when the process dies: app, system, device.
+//! Facts that are recorded at install because a dying process can't query them: app, system,
+//! device.
 //!
-//! No command line and no environment variables: they hold secrets.
+//! They include no command line and no environment variables, which may contain secrets.
 
 use std::path::{Path, PathBuf};
 
@@ -35,32 +36,32 @@ pub(crate) use os::process_start;
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub(crate) use os::{boot_id, build_id};
 
-/// The path of the program's file; empty if the system does not say.
+/// Returns the path of the program's file; empty if unknown.
 #[cfg(supported)]
 fn program(run: &Run) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     std::ffi::OsStr::from_bytes(run.program).into()
 }
 
-/// The path of the program's file; empty if the system does not say.
+/// Returns the path of the program's file; empty if unknown.
 #[cfg(not(supported))]
 fn program(_run: &Run) -> PathBuf {
     std::env::current_exe().unwrap_or_default()
 }
 
-/// What the app says of itself.
+/// The app's own data.
 #[derive(Debug, Default)]
 pub(crate) struct App<'a> {
     pub(crate) id: &'a str,
     pub(crate) version: Option<&'a str>,
-    /// Without one it is made of id and version.
+    /// If `None`, it is formed from id and version.
     pub(crate) release: Option<&'a str>,
     pub(crate) dist: Option<&'a str>,
     pub(crate) environment: Option<&'a str>,
 }
 
-/// Writes the facts of this process to its run state. What can't be found out is left out; what an earlier run of this boot found out of
-/// the machine, whose files this one uses, is not asked for again.
+/// Writes this process's facts to its run state. Unavailable facts are left out; facts about the
+/// machine from an earlier run of this boot, whose files this run reuses, are not queried again.
 pub(crate) fn write(run: &Run, app: &App<'_>) {
     let mut buffer = vec![0; Limits::default().facts_bytes as usize];
     let state = &run.state;
@@ -93,10 +94,10 @@ pub(crate) fn write(run: &Run, app: &App<'_>) {
     }
 }
 
-/// What the app states of itself beside its [`App`]: Apple's bundles do.
+/// The app's data in its bundle, in addition to [`App`]: only on Apple's systems.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Stated {
-    /// Its name for people.
+    /// The app's display name.
     name: Option<String>,
     version: Option<String>,
     build: Option<String>,
@@ -129,7 +130,7 @@ fn write_app(facts: &mut FactsEncoder<'_>, program: &Path, app: &App<'_>) {
     facts.text(Fact::SDK_VERSION, env!("CARGO_PKG_VERSION"));
 }
 
-/// The language and the region that a command-line program is given.
+/// Returns the language and region that are set for a command-line program.
 fn locale() -> String {
     #[cfg(windows)]
     return os::locale();

@@ -1,13 +1,13 @@
-//! Other systems: what `uname` says, where there is one.
+//! Other systems: `uname`, where there is one.
 
 use coroner_report::run_state::{Fact, FactsEncoder};
 
-/// Not known: nothing is taken over from an earlier run.
+/// Returns 0: unknown, so no facts are reused from an earlier run.
 pub(super) fn machine(_pid_namespace: u64) -> u64 {
     0
 }
 
-/// The system: its name and version.
+/// Adds the system's name and version.
 pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     #[cfg(unix)]
     {
@@ -15,7 +15,7 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
         let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
         let release = text(name.release());
         facts.text(Fact::OS_NAME, &text(name.sysname()));
-        // `14.1-RELEASE-p3`: a version, and which build of it.
+        // `14.1-RELEASE-p3`: the version, and its build.
         let (version, build) = release.split_once('-').unwrap_or((&release, ""));
         facts.text(Fact::OS_VERSION, version);
         facts.text(Fact::OS_BUILD, build);
@@ -29,15 +29,15 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     }
 }
 
-/// The device: processors.
+/// Adds the device's processors.
 pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     if let Ok(processors) = std::thread::available_parallelism() {
         facts.uint(Fact::DEVICE_PROCESSOR_COUNT, processors.get() as u64);
     }
 }
 
-/// What of the program shows an update: nothing is read.
+/// Adds nothing: no data that identifies an update is read here.
 pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
 
-/// The C library: not known.
+/// Adds nothing: the C library is unknown here.
 pub(super) fn runtime(_facts: &mut FactsEncoder<'_>) {}

@@ -1,4 +1,4 @@
-//! Windows: what kernel32 and ntdll say.
+//! Windows: kernel32 and ntdll.
 
 use std::ffi::c_void;
 
@@ -21,7 +21,7 @@ struct Version {
 struct Memory {
     length: u32,
     load: u32,
-    /// Bytes of the machine's memory, first.
+    /// The size of the machine's memory in bytes comes first.
     sizes: [u64; 7],
 }
 
@@ -45,12 +45,12 @@ unsafe extern "system" {
     safe fn GetCurrentProcess() -> *mut c_void;
 }
 
-/// Not known: nothing is taken over from an earlier run.
+/// Returns 0: unknown, so no facts are reused from an earlier run.
 pub(super) fn machine(_pid_namespace: u64) -> u64 {
     0
 }
 
-/// The system: its name and version.
+/// Adds the system's name and version.
 pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::OS_NAME, "Windows");
     let mut version = Version {
@@ -61,7 +61,7 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
         platform: 0,
         service_pack: [0; 128],
     };
-    // SAFETY: it writes one structure of the size that stands in it.
+    // SAFETY: the function writes one structure of the size in its first field.
     if unsafe { RtlGetVersion(&raw mut version) } == 0 {
         facts.text(Fact::OS_VERSION, &format!("{}.{}.{}", version.major, version.minor, version.build));
         facts.text(Fact::OS_BUILD, &version.build.to_string());
@@ -69,13 +69,13 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::DEVICE_ARCH, std::env::consts::ARCH);
 }
 
-/// The device: processors, memory, when it was started.
+/// Adds the device's processors, memory and boot time.
 pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     if let Ok(processors) = std::thread::available_parallelism() {
         facts.uint(Fact::DEVICE_PROCESSOR_COUNT, processors.get() as u64);
     }
     let mut memory = Memory { length: size_of::<Memory>() as u32, ..Memory::default() };
-    // SAFETY: it writes one structure of the size that stands in it.
+    // SAFETY: the function writes one structure of the size in its first field.
     if unsafe { GlobalMemoryStatusEx(&raw mut memory) } != 0 {
         facts.uint(Fact::DEVICE_MEMORY_SIZE, memory.sizes[0]);
     }
@@ -84,30 +84,31 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     facts.uint(Fact::DEVICE_BOOT_TIME, boot / 1_000_000_000 * 1_000_000_000);
 }
 
-/// What of the program shows an update: nothing is read.
+/// Adds nothing: no data that identifies an update is read here.
 pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
 
-/// The C library that the program was built for.
+/// Adds the C library that the program was built for.
 pub(super) fn runtime(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::RUNTIME_NAME, if cfg!(target_env = "msvc") { "UCRT" } else { "MinGW" });
 }
 
-/// The user's language and region, such as `de-DE`.
+/// Returns the user's language and region, such as `de-DE`.
 pub(super) fn locale() -> String {
     let mut name = [0_u16; 85];
-    // SAFETY: it writes at most so many characters, the last a NUL that is counted.
+    // SAFETY: the function writes at most as many characters as the buffer has, including a NUL,
+    // which the length counts.
     let length = unsafe { GetUserDefaultLocaleName(name.as_mut_ptr(), name.len() as i32) };
     let length = usize::try_from(length).unwrap_or(0).saturating_sub(1);
     String::from_utf16_lossy(name.get(..length).unwrap_or_default())
 }
 
-/// When this process was started, nanoseconds since the Unix epoch.
+/// Returns this process's start time in nanoseconds since the Unix epoch.
 pub(crate) fn process_start() -> Option<u64> {
     /// From 1601 to 1970, in units of 100 ns.
     const EPOCH: u64 = 116_444_736_000_000_000;
     let (mut started, mut others) = (0, [0_u64; 3]);
     let [ended, kernel, user] = &mut others;
-    // SAFETY: it writes four times.
+    // SAFETY: the function writes four times.
     let known = unsafe { GetProcessTimes(GetCurrentProcess(), &raw mut started, ended, kernel, user) };
     (known != 0).then(|| started.checked_sub(EPOCH)?.checked_mul(100)).flatten()
 }
