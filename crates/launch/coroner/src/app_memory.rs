@@ -1,15 +1,17 @@
-//! Memory and a function of the app's for the moment of a crash.
+//! The app's memory and callback that add data to a crash report.
 
 use std::ffi::c_void;
 use std::fmt;
 
 use crate::system::capture::app_memory;
 
-/// A function that is called when the process crashes: with what was given to [`set_crash_callback`], and with memory for so many bytes, of which it
-/// returns how many it wrote.
+/// A function that is called when the process crashes and returns the number of bytes that it
+/// wrote.
+///
+/// It gets the context that was passed to [`set_crash_callback`], and a buffer with its size.
 pub use crate::system::capture::app_memory::CrashCallback;
 
-/// Memory that is kept with a crash, until this is dropped.
+/// Memory that is included in crash reports until this is dropped.
 #[derive(Debug)]
 #[must_use = "the memory is kept as long as this is there"]
 pub struct RegisteredMemory {
@@ -17,7 +19,7 @@ pub struct RegisteredMemory {
 }
 
 impl RegisteredMemory {
-    /// The memory stays registered until the process ends.
+    /// Keeps the memory registered until the process ends.
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -29,7 +31,7 @@ impl Drop for RegisteredMemory {
     }
 }
 
-/// 16 pieces of memory are registered already.
+/// The maximum of 16 pieces of memory is already registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisterMemoryError;
 
@@ -41,10 +43,13 @@ impl fmt::Display for RegisterMemoryError {
 
 impl std::error::Error for RegisterMemoryError {}
 
-/// Registers memory of the app's, `size` bytes from `start`, whose content goes with each report of this process: a ring of log lines, a game's
-/// state. It is read when the process crashes, when all that Coroner itself has to say is in the report, and read guarded: memory that is gone by then
-/// is left out. Of each the first 60 KiB are kept. At the next launch it is an attachment of that name, and the report's `app_memory`; it is not
-/// scrubbed.
+/// Registers `size` bytes of the app's memory from `start`, which each report of this process
+/// includes.
+///
+/// Suited to a ring of log lines or a game's state. The memory is read when the process crashes,
+/// after everything of Coroner's own is in the report, and by guarded loads: memory that no longer
+/// exists is left out. At most the first 60 KiB of each piece are kept. At the next launch it is an
+/// attachment of that name, and in the report's `app_memory`; it is not scrubbed.
 ///
 /// Can be called before and after [`install`](crate::install).
 ///
@@ -54,21 +59,27 @@ impl std::error::Error for RegisterMemoryError {}
 /// ```
 ///
 /// # Errors
-/// 16 are registered already.
+/// [`RegisterMemoryError`] if 16 pieces are already registered.
 pub fn register_memory(name: &str, start: *const u8, size: usize) -> Result<RegisteredMemory, RegisterMemoryError> {
     let number = app_memory::register(name, start as u64, size).ok_or(RegisterMemoryError)?;
     Ok(RegisteredMemory { number })
 }
 
-/// Has a function of the app's called when this process crashes, when all else is in the report, in place of the one before; `None` for none. What it
-/// writes, at most 60 KiB, is in the report's `app_memory` and an attachment, `crash_callback`.
+/// Sets a callback that is called when this process crashes, after everything else is in the
+/// report.
 ///
-/// A fault in it ends it alone, and so does the report's deadline ([`Limits::deadline`](crate::Limits::deadline)). It is not called for what the process
-/// survives, for hangs, or in children made by `fork`.
+/// It replaces the previous callback; `None` sets none. What it writes, at most 60 KiB, is in the
+/// report's `app_memory` and in the attachment `crash_callback`.
+///
+/// A fault in the callback ends only the callback, and so does the report's deadline
+/// ([`Limits::deadline`](crate::Limits::deadline)). The callback is not called for non-fatal
+/// reports, for hangs, or in children created by `fork`.
 ///
 /// # Safety
-/// The function is async-signal-safe (signal-safety(7)): it may not allocate, take a lock, wait, or leave by a jump or an exception, for any thread
-/// may have been anywhere. It writes no more bytes than there is room for. `context` is valid for it until another function is set and no crash is
+/// The function must be async-signal-safe (signal-safety(7)): it may not allocate, take a lock,
+/// wait, or leave by a jump or an exception, because any thread may have been anywhere. It must not
+/// write more bytes than the buffer has. `context` must be valid for it until another function is
+/// set and no crash is being reported.
 /// being reported.
 pub unsafe fn set_crash_callback(callback: Option<CrashCallback>, context: *mut c_void) {
     app_memory::set_callback(callback, context);

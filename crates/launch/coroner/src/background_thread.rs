@@ -1,9 +1,10 @@
-//! The threads that Coroner starts in the app.
+//! Starts Coroner's threads in the app.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// The priority of the delivery thread: of two threads that want one processor, the app's gets nine tenths of it.
+/// Nice value of the delivery thread: if it competes with one of the app's threads for a processor,
+/// the app's gets nine tenths.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NICE: i32 = 10;
 
@@ -16,9 +17,9 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
     })
 }
 
-/// Blocks the signals that other processes and timers send: the app may block them in its threads and wait for them in one, and a
-/// thread of Coroner's that took one in their place would end the process. Signals of crashes, and the real-time ones by which threads
-/// are stopped, stay open.
+/// Blocks the signals that other processes and timers send: the app may block them in its threads
+/// and wait for them in one, and a Coroner thread that took one instead would end the process.
+/// Crash signals, and the real-time signals that stop threads, stay unblocked.
 #[cfg(unix)]
 fn leave_signals_to_the_app() {
     let open = [
@@ -32,7 +33,8 @@ fn leave_signals_to_the_app() {
         libc::SIGKILL,
         libc::SIGSTOP,
     ];
-    // SAFETY: a set of this frame, emptied before it is used; the mask is this thread's own.
+    // SAFETY: the set is this frame's, and emptied before it is used; the mask is this thread's
+    // own.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -43,13 +45,14 @@ fn leave_signals_to_the_app() {
     }
 }
 
-/// Gives the calling thread a low priority until it ends: a launch has better things to do than to name frames. On Linux a process without
-/// privileges can't raise it again.
+/// Gives the calling thread a low priority until it ends, because a launch has more important work
+/// than naming frames. On Linux a process without privileges can't raise it again.
 pub(crate) fn lower_priority() {
     #[cfg(target_vendor = "apple")]
-    // SAFETY: changes the calling thread alone.
+    // SAFETY: changes only the calling thread.
     let refused = unsafe { libc::pthread_set_qos_class_self_np(libc::qos_class_t::QOS_CLASS_UTILITY, 0) } != 0;
-    // Linux takes the calling thread for what POSIX calls the process. An app that is nicer already stays so.
+    // Linux applies this to the calling thread, where POSIX has the process. An app with a higher
+    // nice value keeps it.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let refused = rustix::process::getpriority_process(None)
         .is_ok_and(|nice| nice < NICE && rustix::process::setpriority_process(None, NICE).is_err());

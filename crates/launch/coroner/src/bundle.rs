@@ -1,21 +1,22 @@
-//! A report and the run state that belongs to it, in one file: a report file with a run state section.
+//! Combines a report and its run state in one file: a report file with a run state section.
 //!
-//! The crash leaves two files, since it has no time to copy the run state. Once they leave the store they stay together:
-//! the run state becomes the section [`RUN_STATE`](SectionKind::RUN_STATE), which [`Report::read`](crate::Report::read)
-//! stitches in.
+//! A crash leaves two files, because it has no time to copy the run state. Outside the store they
+//! stay together: the run state becomes the section [`RUN_STATE`](SectionKind::RUN_STATE), which
+//! [`Report::read`](crate::Report::read) merges.
 
 use coroner_report::wire::{Encoder, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, parse_header, seal_header};
 
 /// Room for the head of a CBOR byte string (RFC 8949, section 3: at most 9 bytes).
 const MAX_HEAD: usize = 9;
 
-/// The report file `report`, without the zeros that were reserved behind it, and the run state file `state` as its last
-/// section. A run state that is too long for a section is left out.
+/// Returns the report file `report`, without the zeros reserved at its end, and with the run state
+/// file `state` as its last section. A run state that is too long for a section is left out.
 ///
-/// `system`, what the system said of the same death, becomes the section [`SYSTEM_REPORT`](SectionKind::SYSTEM_REPORT).
+/// `system`, the system's record of the same death, becomes the section
+/// [`SYSTEM_REPORT`](SectionKind::SYSTEM_REPORT).
 pub(crate) fn pack(report: &[u8], state: &[u8], system: &[u8]) -> Vec<u8> {
     let mut packed = written(report).to_vec();
-    // A run state is made of words of 8 bytes; its reader takes those that are not there for zeros.
+    // A run state consists of words of 8 bytes; its reader takes missing ones for zeros.
     let words = without_zeros(state).len().next_multiple_of(8);
     let state = state.get(..words).unwrap_or(state);
     for (kind, bytes) in [(SectionKind::RUN_STATE, state), (SectionKind::SYSTEM_REPORT, system)] {
@@ -35,8 +36,8 @@ pub(crate) fn pack(report: &[u8], state: &[u8], system: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// What was written of a reserved report file. A section may end with zeros of its own, so the sections are counted; where
-/// they are damaged, everything up to the last byte that is not zero is kept.
+/// Returns the written part of a reserved report file. A section may end with zeros of its own, so
+/// sections are counted; where they are damaged, everything up to the last non-zero byte is kept.
 fn written(report: &[u8]) -> &[u8] {
     let mut end = FILE_PREFIX.len();
     while let Some(header) = report.get(end..).and_then(|rest| parse_header(rest).ok()) {
@@ -50,7 +51,8 @@ fn without_zeros(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)]
 }
 
-/// Whether a report file has anything in it: a run that did not crash leaves what was reserved, all zeros.
+/// Whether a report file contains anything: a run that did not crash leaves the reserved file, all
+/// zeros.
 pub(crate) fn is_written(report: &[u8]) -> bool {
     report.iter().any(|byte| *byte != 0)
 }

@@ -9,7 +9,7 @@ pub(crate) fn now_ns() -> u64 {
     Timestamp::from(SystemTime::now()).0
 }
 
-/// Returns the processor time that the calling thread has used; zero where no thread's is read.
+/// Returns zero: thread times are not read on this system.
 #[cfg(not(unix))]
 pub(crate) fn thread_time() -> Duration {
     Duration::ZERO
@@ -18,7 +18,7 @@ pub(crate) fn thread_time() -> Duration {
 /// Returns the processor time that the calling thread has used.
 #[cfg(unix)]
 pub(crate) fn thread_time() -> Duration {
-    // SAFETY: zeroes are a valid time; the library writes one, outside a signal handler.
+    // SAFETY: zeros are a valid time; the library writes one, outside a signal handler.
     let time = unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);

@@ -1,21 +1,26 @@
-//! Where an app's data goes when it does not say.
+//! The default directory of an app's store.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// The default store of the app `app`. Linux, the first that there is:
+/// Returns the default store directory of the app `app`.
 ///
-/// * `$STATE_DIRECTORY/<app>/coroner`: what systemd gives a service with `StateDirectory=` (systemd.exec(5)), the first of them;
-/// * `$XDG_STATE_HOME/<app>/coroner`, or `~/.local/state/<app>/coroner` (XDG Base Directory Specification 0.8) if there is a home
-///   directory: that of services is often one that does not exist (`/nonexistent`), and is not made;
-/// * for root `/var/lib/<app>/coroner`.
+/// Linux, the first that exists:
 ///
-/// macOS and iOS: `~/Library/Application Support/<app>/Coroner` (in an app's sandbox `~` is its container), which is in backups and
-/// not purged by the system, as `Caches` is.
+/// * `$STATE_DIRECTORY/<app>/coroner`, for systemd services with `StateDirectory=`
+///   (systemd.exec(5)): the first directory in the variable;
+/// * `$XDG_STATE_HOME/<app>/coroner`, or `~/.local/state/<app>/coroner` (XDG Base Directory
+///   Specification 0.8) if the home directory exists: a service's often doesn't (`/nonexistent`),
+///   and is not created;
+/// * for root, `/var/lib/<app>/coroner`.
 ///
-/// Windows: `%LOCALAPPDATA%\\<app>\\Coroner`. Other systems: as Linux.
+/// macOS and iOS: `~/Library/Application Support/<app>/Coroner` (in an app's sandbox `~` is its
+/// container), which is included in backups and, unlike `Caches`, not purged by the system.
 ///
-/// `None` if there is none of them, and on Android, whose apps learn their directory from their `Context` only.
+/// Windows: `%LOCALAPPDATA%\<app>\Coroner`. Other systems: as on Linux.
+///
+/// `None` if there is none of them, and on Android, where apps get their directory only from their
+/// `Context`.
 pub fn default_store_dir(app: &str) -> Option<PathBuf> {
     #[cfg(unix)]
     let is_root = rustix::process::geteuid().is_root();
@@ -24,7 +29,7 @@ pub fn default_store_dir(app: &str) -> Option<PathBuf> {
     default_store_dir_in(app, is_root, &|name| std::env::var_os(name), &Path::is_dir)
 }
 
-/// [`default_store_dir`] with the environment given, and which directories there are.
+/// Like [`default_store_dir`], with the environment and the existing directories as parameters.
 fn default_store_dir_in(
     app: &str,
     is_root: bool,
@@ -38,7 +43,7 @@ fn default_store_dir_in(
     if app.is_empty() || app == "." || app == ".." || cfg!(target_os = "android") {
         return None;
     }
-    // The specification has relative paths ignored.
+    // The specification requires ignoring relative paths.
     let absolute = |path: PathBuf| Some(path).filter(|path| path.is_absolute());
     let directory = |name| variable(name).map(PathBuf::from).and_then(absolute);
     if cfg!(windows) {
@@ -50,7 +55,7 @@ fn default_store_dir_in(
     }
     let home = home.filter(|home| exists(home));
     let below = |parent: PathBuf| parent.join(&app).join("coroner");
-    // Several are separated by colons.
+    // Several directories are separated by colons.
     let of_service = variable("STATE_DIRECTORY").and_then(|list| absolute(std::env::split_paths(&list).next()?));
     let of_user = || directory("XDG_STATE_HOME").or_else(|| Some(home?.join(".local/state")));
     of_service.or_else(of_user).or_else(|| is_root.then(|| PathBuf::from("/var/lib"))).map(below)

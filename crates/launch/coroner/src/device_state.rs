@@ -1,9 +1,13 @@
-//! What of the device changes while an app runs: free storage and memory, battery, heat. It is read while the app runs and noted in the run state,
-//! because the process that dies can't ask for most of it; the event says when that was.
+//! Records device state that changes while an app runs: free storage and memory, battery, heat.
 //!
-//! Storage is read by an install that makes the run's files, and else with the first breadcrumb: an ordinary launch of a short program has no
-//! call to spare. Of a run that read none the next launch does, when it processes the report. All of it is read by the delivery thread: where an earlier run left something,
-//! after an error that the app reported, and when the app says that it comes to the front or leaves it.
+//! It is read while the app runs and stored in the run state, because a dying process can't query
+//! most of it; the event contains the time of reading.
+//!
+//! Storage is read by an install that creates the run's files, otherwise with the first breadcrumb:
+//! an ordinary launch of a short program has no system call to spare. If a run did not read it, the
+//! next launch does when it processes the report. The delivery thread reads everything: if an
+//! earlier run left something, after an error that the app reported, and when the app reports that
+//! it enters or leaves the foreground.
 
 use std::path::Path;
 
@@ -22,7 +26,7 @@ use linux as power;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 use unknown as power;
 
-/// Battery and heat, as far as they are known.
+/// Battery and thermal state, as far as known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Power {
     percent: Option<u8>,
@@ -31,7 +35,7 @@ struct Power {
 }
 
 impl Power {
-    /// As [`Scalar::POWER`] has it.
+    /// Encodes the state as [`Scalar::POWER`].
     fn word(self) -> u64 {
         let percent = self.percent.map_or(0, |percent| u64::from(percent.min(100)) + 1);
         let charging = self.charging.map_or(0, |charging| 1 + u64::from(charging));
@@ -39,11 +43,12 @@ impl Power {
     }
 }
 
-/// Size of the file system of `directory`, and what of it an app can still have, bytes.
+/// Returns the size of `directory`'s file system and the part that is available to an app, in
+/// bytes.
 #[cfg(unix)]
 fn storage(directory: &Path) -> Option<(u64, u64)> {
     let storage = rustix::fs::statvfs(directory).ok()?;
-    // Not `f_bfree`: root has blocks that nobody else gets.
+    // Not `f_bfree`: it includes blocks that are reserved for root.
     let of = |blocks: u64| blocks.saturating_mul(storage.f_frsize);
     Some((of(storage.f_blocks), of(storage.f_bavail)))
 }
@@ -58,7 +63,8 @@ fn storage(directory: &Path) -> Option<(u64, u64)> {
     }
     let path: Vec<u16> = directory.as_os_str().encode_wide().chain([0]).collect();
     let (mut available, mut size) = (0, 0);
-    // SAFETY: the path ends with a NUL; two numbers are written, and a null pointer asks for no third.
+    // SAFETY: the path ends with a NUL; two numbers are written, and a null pointer is allowed for
+    // the third.
     let known = unsafe { GetDiskFreeSpaceExW(path.as_ptr(), &raw mut available, &raw mut size, std::ptr::null_mut()) };
     (known != 0).then_some((size, available))
 }
@@ -68,7 +74,7 @@ fn storage(_directory: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// Notes how full the file system of `directory` is.
+/// Records how full the file system of `directory` is.
 pub(crate) fn note_storage(state: &RunState<'_>, directory: &Path) {
     let Some((size, free)) = storage(directory) else { return };
     state.set_scalar(Scalar::STORAGE_SIZE, size);
@@ -76,7 +82,7 @@ pub(crate) fn note_storage(state: &RunState<'_>, directory: &Path) {
     note_time(state);
 }
 
-/// Says how full the file system of `directory` is now, of a run that did not come to it.
+/// Adds how full the file system of `directory` is now to a run that did not record it.
 pub(crate) fn complete(facts: &mut RunFacts, directory: &Path) {
     if facts.device_state.is_none()
         && let Some((size, free)) = storage(directory)
@@ -86,7 +92,8 @@ pub(crate) fn complete(facts: &mut RunFacts, directory: &Path) {
     }
 }
 
-/// Notes all of it. It reads some files, of which a driver may take milliseconds to answer: not for a thread that the app waits for.
+/// Records everything. It reads some files, and a driver may take milliseconds to answer: not for a
+/// thread that the app waits for.
 pub(crate) fn note(state: &RunState<'_>, directory: &Path) {
     note_storage(state, directory);
     state.set_scalar(Scalar::MACHINE_MEMORY_FREE, power::memory_free().unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What is done when the process ends by itself.
+//! Handles a clean end of the process.
 
 use std::sync::Once;
 
@@ -9,7 +9,8 @@ use crate::installed::INSTALLED;
 use crate::own_run;
 use crate::system::capture::exit;
 
-/// Registers, once in a process, what is done at its end by `exit`, `quick_exit` or the return of `main`.
+/// Registers, once per process, the handler for an end by `exit`, `quick_exit` or a return from
+/// `main`.
 pub(crate) fn register() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -18,20 +19,21 @@ pub(crate) fn register() {
             if let Ok(installed) = INSTALLED.try_lock()
                 && let Some(coroner) = installed.as_ref()
             {
-                // A child made by fork that ends says nothing of its parent, and after a panic of `main` the process ends by `exit`, too.
+                // The end of a child created by fork doesn't concern its parent, and after a panic
+                // in `main` the process also ends by `exit`.
                 if exit::ends_clean(crate::hang::end) {
                     coroner.inner.scope.note_exit(ExitKind::CLEAN);
                     coroner.leave_clean();
                 }
             }
         }
-        // C11's, which Apple's systems have not, nor all of Windows' C libraries.
+        // From C11; missing on Apple's systems and in some of Windows' C libraries.
         #[cfg(all(unix, not(target_vendor = "apple")))]
         unsafe extern "C" {
             fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
         }
-        // SAFETY: registers a function without arguments that does not unwind. Where no more can be registered, clean exits
-        // count as unexplained ends.
+        // SAFETY: registers a function without arguments that does not unwind. If no more can be
+        // registered, clean exits count as unexplained ends.
         unsafe {
             libc::atexit(at_exit);
             #[cfg(all(unix, not(target_vendor = "apple")))]

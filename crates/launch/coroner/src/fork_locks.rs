@@ -1,9 +1,11 @@
-//! Locks of this crate that a child of `fork` must not find taken by a thread that it does not have: it would wait forever.
+//! Locks of this crate that a child of `fork` must not find taken by a thread that it does not
+//! have: it would wait forever.
 //!
-//! They are taken before a fork and released after it in both processes, as pthread_atfork(3) recommends. Each wait is bounded
-//! ([`MAX_TRIES`], [`MAX_TRIES_OF_APP`]): another thread may be inside the app's own code
-//! ([`Scope::configure`](crate::Scope::configure)), or the forking thread may hold the lock itself. The app's own fork handlers may
-//! call Coroner between the two: code takes these locks by [`lock`], which calls [`release_own`] first.
+//! They are taken before a fork and released after it in both processes, as pthread_atfork(3)
+//! recommends. Each wait is bounded ([`MAX_TRIES`], [`MAX_TRIES_OF_APP`]): another thread may be
+//! inside the app's own code ([`Scope::configure`](crate::Scope::configure)), or the forking thread
+//! may hold the lock itself. The app's own fork handlers may call Coroner between the two: code
+//! takes these locks by [`lock`], which calls [`release_own`] first.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -27,40 +29,45 @@ mod over_forks {
     use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
     use std::time::Duration;
 
-    /// Maximum tries for a lock that is never held over the app's code, 0.1 ms apart: about 2 s. A thread that is off its processor
-    /// can hold it for as long as the scheduler keeps it waiting, tens of milliseconds on a busy machine.
+    /// Maximum tries for a lock that is never held over the app's code, 0.1 ms apart: about 2 s. A
+    /// thread that is off its processor can hold it for as long as the scheduler keeps it waiting,
+    /// tens of milliseconds on a busy machine.
     pub(crate) const MAX_TRIES: u32 = 20_000;
 
-    /// Maximum tries for a lock that may be held over the app's code, and by the forking thread itself: about 0.5 s.
+    /// Maximum tries for a lock that may be held over the app's code, and by the forking thread
+    /// itself: about 0.5 s.
     pub(crate) const MAX_TRIES_OF_APP: u32 = 5_000;
 
-    /// The thread that forks and has them, as pthread_self(3) says; 0 if none does. (A look at a thread-local variable may allocate, and an app's signal
-    /// handler may call what asks for this.)
+    /// The thread that is forking and holds the locks, as its pthread_self(3); 0 if none does. (An
+    /// access to a thread-local variable may allocate, and an app's signal handler may call what
+    /// reads this.)
     static HOLDER: AtomicUsize = AtomicUsize::new(0);
 
-    /// A lock, and how often it is tried.
+    /// A lock and its maximum number of tries.
     type HeldOverForks = (&'static Mutex<dyn Any + Send>, u32);
 
-    /// How many there are.
+    /// Number of locks.
     const COUNT: usize = 4;
 
     static LOCKS: OnceLock<[HeldOverForks; COUNT]> = OnceLock::new();
 
     thread_local! {
-        /// Those that this thread took for a fork.
+        /// The locks that this thread has taken for a fork.
         static HELD: RefCell<[Option<MutexGuard<'static, dyn Any + Send>>; COUNT]> = const { RefCell::new([const { None }; COUNT]) };
     }
 
-    /// Has these locks held over each fork from now on, taken in this order.
+    /// Makes these locks be held across each fork from now on, taken in this order.
     pub(crate) fn hold_over_forks(locks: [HeldOverForks; COUNT]) {
         if LOCKS.set(locks).is_ok() {
-            // SAFETY: functions without requirements, which stay: `install` keeps the library that they are in loaded.
+            // SAFETY: functions without requirements, which stay valid: `install` keeps their
+            // library loaded.
             unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
         }
     }
 
     unsafe extern "C" fn before() {
-        // One fork at a time: the child of another thread's would find them taken. A fork of a large process takes a tenth of a second.
+        // One fork at a time: the child of another thread's fork would find the locks taken. A fork
+        // of a large process takes a tenth of a second.
         let is_taken = || HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err();
         for _ in 0..MAX_TRIES {
             if !is_taken() {
@@ -73,7 +80,7 @@ mod over_forks {
     fn take() {
         let Some(locks) = LOCKS.get() else { return };
         let held = locks.map(|(lock, max_tries)| get(lock, max_tries));
-        // Of a thread that ends just now they are released at once.
+        // If the thread is ending, they are released at once.
         let _ = HELD.try_with(|of_thread| *of_thread.borrow_mut() = held);
     }
 
@@ -83,11 +90,11 @@ mod over_forks {
 
     unsafe extern "C" fn in_child() {
         release_own();
-        // Another thread that had them is not here.
+        // Another thread that held them doesn't exist here.
         HOLDER.store(0, Ordering::Relaxed);
     }
 
-    /// Releases them if the calling thread has them for a fork.
+    /// Releases the locks if the calling thread holds them for a fork.
     pub(crate) fn release_own() {
         if HOLDER.load(Ordering::Relaxed) == this_thread() {
             let _ = HELD.try_with(|held| held.borrow_mut().fill_with(|| None));
@@ -96,7 +103,7 @@ mod over_forks {
     }
 
     fn this_thread() -> usize {
-        // SAFETY: no requirements.
+        // SAFETY: pthread_self has no requirements.
         unsafe { libc::pthread_self() as usize }
     }
 

@@ -1,14 +1,16 @@
-//! Frames as text in a report, an object of JSON a line: of runtimes that walk their own stacks, and of Rust's stacks where the process
-//! names them itself (`system::portable`). The next launch makes frames of it.
+//! Frames as text in a report, one JSON object per line: of runtimes that walk their own stacks,
+//! and of Rust stacks where the process names them itself (`system::portable`). The next launch
+//! converts them to frames.
 
 use coroner_report::model::{Address, Frame, InlinedFrame, Report};
 use coroner_report::wire::{AddressKind, FoundBy, Language};
 use serde::{Deserialize, Serialize};
 
-/// Longest text of frames that fits into a report, in bytes. Of more frames the innermost are kept.
+/// Maximum length of the text of frames in a report, in bytes. Of more frames, the innermost are
+/// kept.
 const MAX_TEXT: usize = 24 << 10;
 
-/// Frames as the report has them: an object of JSON a line.
+/// Formats frames for the report: one JSON object per line.
 pub(crate) fn lines<T: Serialize>(frames: impl IntoIterator<Item = T>) -> String {
     let mut text = String::new();
     for line in frames.into_iter().map_while(|frame| serde_json::to_string(&frame).ok()) {
@@ -25,11 +27,11 @@ pub(crate) fn lines<T: Serialize>(frames: impl IntoIterator<Item = T>) -> String
 #[cfg_attr(supported, allow(dead_code, reason = "the next launch reads it everywhere"))]
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NativeText {
-    /// Its return address.
+    /// The frame's return address.
     pub(crate) address: u64,
     #[serde(flatten)]
     pub(crate) whole: InlinedText,
-    /// What was inlined into it, innermost first.
+    /// The functions inlined into the frame, innermost first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) inlined: Vec<InlinedText>,
 }
@@ -47,7 +49,7 @@ pub(crate) struct InlinedText {
     pub(crate) column: Option<u32>,
 }
 
-/// A frame of a language with a runtime of its own.
+/// A frame of a language with its own runtime.
 #[derive(Deserialize)]
 struct ManagedText {
     #[serde(flatten)]
@@ -79,7 +81,7 @@ impl From<NativeText> for Frame {
     }
 }
 
-/// Whether the exceptions of a language have their frames as such a text.
+/// Whether a language's exceptions have their frames as such a text.
 fn is_foreign(language: Language) -> bool {
     const FOREIGN: [Language; 7] = [
         Language::JAVASCRIPT,
@@ -93,7 +95,7 @@ fn is_foreign(language: Language) -> bool {
     FOREIGN.contains(&language)
 }
 
-/// Makes frames of the texts in a report that was read.
+/// Converts the texts in a report that was read to frames.
 pub(crate) fn name_frames(report: &mut Report) {
     for thrown in &mut report.exceptions {
         let language = thrown.language;
@@ -104,7 +106,7 @@ pub(crate) fn name_frames(report: &mut Report) {
         };
         let foreign =
             || is_foreign(language).then(|| text.lines().map(|line| frame(line, language)).collect()).flatten();
-        // What was not written by this stays what it was.
+        // Text that is not in this form stays unchanged.
         if let Some(frames) = native().or_else(foreign) {
             thrown.frames = frames;
             thrown.user_info = None;

@@ -139,7 +139,8 @@ pub use system_report::{ExitInfo, SystemEnd, SystemReport};
 pub use system_report::{MetricKitError, metric_kit_reports};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
-/// The examples of the README and of the documentation's pages are compiled with those of this crate.
+/// The examples of the README and of the documentation's pages are compiled with those of this
+/// crate.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../../README.md")]

@@ -1,4 +1,4 @@
-//! What a report's frames are named with, and what that may cost.
+//! How a report's frames are named, and the budget for it.
 
 use std::time::Duration;
 
@@ -9,26 +9,29 @@ mod symbol_search;
 #[cfg(feature = "symbolicate")]
 pub use symbol_search::SymbolSearch;
 
-/// What naming one report may cost the app, at the launch after a crash or while it goes on. Frames for which it does not suffice have what
-/// is cheaper: functions without lines, or what the crash found itself. The report then says so (the context `coroner_naming`), and
-/// whoever names it elsewhere, as `coroner show` does, completes it.
+/// Maximum cost for the app of naming one report, at the launch after a crash or while the app
+/// continues.
+///
+/// Frames for which the budget is not sufficient get cheaper names: functions without lines, or
+/// what the crash itself found. The report then records this (the context `coroner_naming`), and
+/// naming it elsewhere, as `coroner show` does, adds the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamingBudget {
-    /// Bytes of memory of its own at any one time. Symbol files are mapped, and not counted.
+    /// Maximum bytes of memory in use at any one time. Symbol files are mapped, and not counted.
     pub memory: usize,
-    /// Processor time of the thread that names.
+    /// Maximum processor time of the thread that names.
     pub time: Duration,
 }
 
 impl NamingBudget {
-    /// Bytes of memory of its own at any one time.
+    /// Sets the maximum bytes of memory in use at any one time.
     #[must_use]
     pub fn memory(self, memory: usize) -> Self {
         Self { memory, ..self }
     }
 
-    /// Processor time of the thread that names.
+    /// Sets the maximum processor time of the thread that names.
     #[must_use]
     pub fn time(self, time: Duration) -> Self {
         Self { time, ..self }
@@ -36,28 +39,31 @@ impl NamingBudget {
 }
 
 impl Default for NamingBudget {
-    /// 32 MiB and one second; ten seconds in a build with debug assertions, whose code takes about ten times as long.
+    /// Returns 32 MiB and one second; ten seconds in a build with debug assertions, whose code
+    /// takes about ten times as long.
     fn default() -> Self {
         Self { memory: 32 << 20, time: Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 }) }
     }
 }
 
-/// What a report is named with.
+/// How a report's frames are named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// Functions, inlined calls, files and lines.
     Lines,
-    /// Functions, by symbol tables.
+    /// Functions, from symbol tables.
     Functions,
-    /// What the crash itself found.
+    /// Only what the crash itself found.
     None,
 }
 
 impl Naming {
-    /// So many launches may end before they have read debug information, and then as many before they have read symbol tables.
+    /// Number of launches that may end before they have read debug information, and then before
+    /// they have read symbol tables.
     const LAUNCHES: u32 = 5;
 
-    /// What is tried next of a run, which so many launches have begun to name, and ended meanwhile.
+    /// Returns how to name a run's reports after `unfinished` launches that started naming and
+    /// ended in the meantime.
     pub(crate) fn after(unfinished: u32) -> Naming {
         match unfinished / Self::LAUNCHES {
             0 => Naming::Lines,
@@ -67,19 +73,19 @@ impl Naming {
     }
 }
 
-/// Names the frames of `report` at a launch of the app, within its budget.
+/// Names the frames of `report` at a launch of the app, within the budget.
 #[cfg(feature = "symbolicate")]
 pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
     symbol_search::name(report, naming, budget);
 }
 
-/// Finds the image of each frame. Names are left to who reads the report where symbols are.
+/// Finds each frame's image. Names are left to readers of the report that have symbols.
 #[cfg(not(feature = "symbolicate"))]
 pub(crate) fn name(report: &mut Report, _: Naming, _: NamingBudget) {
     report.attribute_frames();
 }
 
-/// Names the frames of `report` with all that is known of them on this machine.
+/// Names the frames of `report` with everything available on this machine.
 pub(crate) fn complete(report: &mut Report) {
     #[cfg(feature = "symbolicate")]
     SymbolSearch::default().symbolicate(report);
@@ -92,7 +98,7 @@ pub(crate) fn complete(report: &mut Report) {
     }
 }
 
-/// Gives exceptions of C++ the names that their types have in the source.
+/// Demangles the types of C++ exceptions.
 pub(crate) fn demangle_exception_types(report: &mut Report) {
     #[cfg(feature = "symbolicate")]
     coroner_symbols::demangle_exception_types(report);
@@ -100,7 +106,7 @@ pub(crate) fn demangle_exception_types(report: &mut Report) {
     let _ = report;
 }
 
-/// The name that a function has in the source, by its linker name.
+/// Demangles a function's linker name.
 pub(crate) fn demangle(linker_name: &str) -> String {
     #[cfg(feature = "symbolicate")]
     return coroner_symbols::demangle(linker_name).name;

@@ -1,4 +1,4 @@
-//! A report as its process left it, with the run state stitched in.
+//! Reads a report as its process left it, and merges the run state into it.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use coroner_report::wire::Monitor;
 use crate::bundle::is_written;
 use crate::store::{MINIDUMP, RawRun};
 
-/// A file that is no report, and where.
+/// A file that is not a valid report, with its index.
 #[derive(Debug)]
 pub struct InvalidReport {
-    /// Which of the run's reports, 0 being the first.
+    /// The index among the run's reports; 0 is the first.
     pub index: usize,
-    /// What is wrong with it.
+    /// The reader's error.
     pub error: ReadError,
 }
 
@@ -33,7 +33,7 @@ impl std::error::Error for InvalidReport {
     }
 }
 
-/// The report `index` of a run as the process left it, with the run state stitched in.
+/// Returns the report `index` of a run as the process left it, with the run state merged into it.
 pub(crate) fn own_report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport> {
     let bytes = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
     let mut report = Report::read(bytes).map_err(|error| InvalidReport { index, error })?;
@@ -49,15 +49,15 @@ pub(crate) fn own_report(raw: &RawRun, index: usize) -> Result<Report, InvalidRe
         });
     }
     if let Some(run) = report.run.as_mut().filter(|_| survived) {
-        // It says why the process ended, of which this report is not.
+        // It is the cause of the process's end, which this report is not of.
         run.termination.clone_from(&raw.termination);
     }
     identify(&mut report, raw, index);
     Ok(report)
 }
 
-/// Gives a report that does not say which it is the run's id, by which sinks distinguish reports; behind the first report with
-/// its place in the last byte.
+/// Sets the ids of a report without a run id or event id to the run's id; sinks distinguish reports
+/// by the event id. After the first report, the event id's last byte contains the index.
 fn identify(report: &mut Report, raw: &RawRun, index: usize) {
     let header = &mut report.header;
     let run = raw.run.unwrap_or(header.run_id);
@@ -70,7 +70,8 @@ fn identify(report: &mut Report, raw: &RawRun, index: usize) {
     }
 }
 
-/// Puts the run state into the report. One that can't be read is no reason to lose the report: it is a problem of it.
+/// Merges the run state into the report. If it can't be read, the report is kept, and the failure
+/// becomes one of its problems.
 fn stitch(report: &mut Report, state: &[u8]) {
     if !is_written(state) {
         return;

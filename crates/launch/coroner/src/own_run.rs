@@ -1,4 +1,5 @@
-//! This process's run, as threads find it that leave a report in it or note something: each way to wake the delivery thread is here.
+//! This process's run, for threads that leave a report or record something in it. All ways to wake
+//! the delivery thread are here.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -22,32 +23,35 @@ use crate::store::Store;
 use crate::system::capture::FIRST_NON_FATAL;
 use crate::system::process::threads::process_id;
 
-/// After the first report, how long others are waited for; one that the end of the process makes superfluous is gone by then, too.
+/// Time to wait for further reports after the first; a report that the end of the process makes
+/// superfluous is gone by then, too.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
-/// Longest report that is read to find out whether it is a hang's.
+/// Maximum length in bytes of a report that is read to find out whether it is a hang's.
 const MAX_REPORT: u64 = 64 << 20;
 
 /// The run of this process.
 pub(crate) struct OwnRun {
     pub(crate) id: Id,
-    /// The process that installed Coroner or made the run: a child made by fork has another, and may find any lock taken.
+    /// The process that installed Coroner or created the run. A child created by fork has another
+    /// id, and may find any lock taken.
     pub(crate) pid: i32,
     pub(crate) state: RunState<'static>,
     pub(crate) store: Store,
-    /// Delivers what the process survives; `None` where reports wait for [`Coroner::flush`](crate::Coroner::flush).
+    /// Delivers non-fatal reports; `None` if reports wait for
+    /// [`Coroner::flush`](crate::Coroner::flush).
     pub(crate) thread: Option<Arc<DeliveryThread>>,
 }
 
 /// The installed run.
 static CURRENT: AtomicPtr<OwnRun> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes it the run in which this process's threads leave reports from now on.
+/// Makes `run` the run in which this process's threads leave reports from now on.
 pub(crate) fn activate(run: OwnRun) {
-    // Never freed, as another thread may be using it: some bytes for each install.
+    // Never freed, because another thread may be using it: some bytes per install.
     CURRENT.store(Box::into_raw(Box::new(run)), Ordering::Release);
 }
 
-/// From here on reports wait for the next launch.
+/// Makes reports wait for the next launch from now on.
 pub(crate) fn deactivate() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
 }
@@ -57,7 +61,7 @@ fn installed() -> Option<&'static OwnRun> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// The run, if it is this process's and not its parent's.
+/// Returns the run, if it belongs to this process and not to its parent.
 fn current() -> Option<&'static OwnRun> {
     installed().filter(|run| run.pid == process_id())
 }
@@ -68,12 +72,12 @@ fn ask(within: Duration) {
     }
 }
 
-/// Has a report delivered of something that this process survived, which was written or has become complete.
+/// Starts the delivery of a non-fatal report that was written or completed.
 pub(crate) fn survived() {
     ask(SETTLE);
 }
 
-/// Wakes the delivery thread, which has something to do, such as to read how the device is.
+/// Wakes the delivery thread, which has something to do, such as reading the device's state.
 pub(crate) fn wake() {
     ask(Duration::ZERO);
 }
@@ -84,13 +88,13 @@ pub(crate) fn directory() -> Option<PathBuf> {
     installed().map(|run| run.store.path().join(crate::store::RUNS).join(run.id.to_string()))
 }
 
-/// Opens the report of the hang of that number, which was just written, to write behind its end. `None` where it can't be opened: the run may
-/// be in memory alone.
+/// Opens the report of the hang with that number, which was just written, for appending. `None` if
+/// it can't be opened: the run may be in memory only.
 pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     let run = current()?;
     let (directory, mut reports) = run.store.reports_of(run.id).ok()?;
     reports.retain(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number));
-    // The one that was written last has it, if no other thread was quicker.
+    // It is the one written last, if no other thread was faster.
     reports.sort_unstable_by_key(|(number, _)| *number);
     let found = reports.into_iter().rev().take(8).find_map(|(_, name)| {
         let bytes = directory.read(&name, MAX_REPORT).ok()?;
@@ -103,17 +107,18 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     Some(file)
 }
 
-/// Notes that the process ends by `_exit`, which is an end like that of `exit`, if nothing else was noted. Async-signal-safe.
+/// Records that the process ends by `_exit`, which counts as an end by `exit`, if nothing else was
+/// recorded. Async-signal-safe.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) fn note_immediate_exit() {
-    // A child made by fork or vfork that ends so says nothing of its parent.
+    // The end of a child created by fork or vfork doesn't concern its parent.
     if let Some(run) = current().filter(|run| run.state.scalar(Scalar::EXIT) == 0) {
         run.state.set_scalar(Scalar::EXIT_TIME, now_ns());
         run.state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
     }
 }
 
-/// Notes how full the disk is, unless the install did.
+/// Records how full the disk is, unless install did.
 pub(crate) fn note_storage() {
     if let Some(run) = installed().filter(|run| run.state.scalar(Scalar::DEVICE_READ) == 0) {
         device_state::note_storage(&run.state, run.store.path());

@@ -1,17 +1,20 @@
-//! The end of the process by `ExitProcess`, which is what Rust's `exit` is on Windows: no function of `atexit` is called then, but the image's TLS callbacks
-//! are ("PE Format", section *The .tls Section*; the standard library's destructors of thread-locals rely on it), once all other threads are gone. (Wine calls
-//! those of libraries alone.)
+//! Handles the end of the process by `ExitProcess`, which Rust's `exit` calls on Windows.
+//!
+//! `ExitProcess` calls no function registered with `atexit`, but the image's TLS callbacks ("PE
+//! Format", section *The .tls Section*; the standard library's destructors of thread-locals rely on
+//! it), after all other threads are gone. (Wine calls only those of libraries.)
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is called.
+/// Address of the function to call; 0 for none.
 static AT_END: AtomicUsize = AtomicUsize::new(0);
 
-/// As winnt.h has it.
+/// From winnt.h.
 const DLL_PROCESS_DETACH: u32 = 0;
 
-/// The linker puts all of these sections, in their order, into the image's list of callbacks, between the C library's `.CRT$XLA` and `.CRT$XLZ`.
+/// The linker merges all sections of this kind, in order, into the image's list of callbacks,
+/// between the C library's `.CRT$XLA` and `.CRT$XLZ`.
 #[unsafe(link_section = ".CRT$XLC")]
 #[used]
 static CALLBACK: unsafe extern "system" fn(*mut c_void, u32, *mut c_void) = on_event;
@@ -19,14 +22,15 @@ static CALLBACK: unsafe extern "system" fn(*mut c_void, u32, *mut c_void) = on_e
 unsafe extern "system" fn on_event(_image: *mut c_void, reason: u32, _reserved: *mut c_void) {
     let function = AT_END.load(Ordering::Acquire);
     if reason == DLL_PROCESS_DETACH && function != 0 {
-        // SAFETY: what `call_at_end` was given.
+        // SAFETY: the function that was passed to `call_at_end`.
         unsafe { std::mem::transmute::<usize, extern "C" fn()>(function)() };
     }
 }
 
-/// Has `function` called when the process ends by itself. It must wait for nobody: whoever is waited for is gone.
+/// Makes `function` be called at a clean end of the process. It must not wait for other threads,
+/// which no longer exist.
 pub(crate) fn call_at_end(function: extern "C" fn()) {
-    // What nobody refers to, a linker leaves in its library.
+    // A linker leaves out unreferenced objects of a library.
     std::hint::black_box(&raw const CALLBACK);
     AT_END.store(function as usize, Ordering::Release);
 }

@@ -1,15 +1,16 @@
-//! How a run ended, decided by what it left: the run state first, and its reports where that says nothing.
+//! Determines how a run ended from what it left: its run state and, if that is not sufficient, its
+//! reports.
 //!
-//! | the run state says | a report of a crash | outcome |
+//! | run state | report of a crash | outcome |
 //! |---|---|---|
 //! | a crash record, and no other end since | any or none | crashed |
-//! | nothing of a crash | there is one: it was cut short by the end of the process | crashed |
-//! | a clean exit, SIGTERM, another signal, uninstalled | any or none: the process went on after it | as it says |
-//! | a hang that goes on | none | hung |
-//! | nothing | none | what the machine says of it ([`termination`](crate::termination)), else unknown |
+//! | no crash | there is one: it was cut off by the end of the process | crashed |
+//! | a clean exit, SIGTERM, another signal, uninstalled | any or none: the process continued after it | as recorded |
+//! | an ongoing hang | none | hung |
+//! | nothing | none | what the machine recorded ([`termination`](crate::termination)), otherwise unknown |
 //!
-//! A crash record is the first that a crash writes, so that a crash whose report is empty, missing or torn at its start is
-//! known, too; the report is then made from the run state ([`RawRun`]).
+//! A crash writes its crash record first, so that a crash whose report is empty, missing or torn at
+//! its start is known, too; the report is then created from the run state ([`RawRun`]).
 
 use std::time::{Duration, SystemTime};
 
@@ -26,43 +27,45 @@ use crate::store::RawRun;
 use crate::system_report::{SystemEnd, SystemReport};
 use crate::termination;
 
-/// Whether the run is no launch of the app: that of a crashed child made by fork, or one that was made for what the system says that a process went on
-/// from.
+/// Whether the run was not a launch of the app: it belongs to a crashed child created by fork, or
+/// was created for the system's record of something that the process survived.
 pub(crate) fn is_no_launch(raw: &RawRun) -> bool {
     if SystemReport::read(&raw.system).is_some_and(|system| system.end == SystemEnd::Survived) {
         return true;
     }
-    // Of a child without a run of its own the report is in the spare place of its parent's.
+    // The report of a child without a run of its own is in the spare report of its parent's.
     report(raw, 0).is_ok_and(|report| report.crash.is_some_and(|crash| crash.has(CrashFlag::ForkChild)))
 }
 
-/// Whether the report is of a crash that ended the process, as far as it knows, and not of a non-fatal one or of a hang.
-/// `report` is `None` if it can't be read.
+/// Whether the report is of a crash that ended the process, as far as it knows, and not a non-fatal
+/// one or of a hang. `report` is `None` if it can't be read.
 fn is_of_crash(reports: &[Vec<u8>], index: usize, report: Option<&Report>) -> bool {
     match report.and_then(|report| report.crash.as_ref()) {
-        // A child's crash in another place than the first is not that of the run's process.
+        // A child's crash report at an index other than 0 does not belong to the run's process.
         Some(crash) if index > 0 && crash.has(CrashFlag::ForkChild) => false,
         Some(crash) => !crash.has(CrashFlag::NotFatal) && crash.monitor != Monitor::HANG,
-        // Cut before it says what it is of. The first place is for a crash, and those behind for more of them once that is
-        // taken; non-fatal ones have places of their own.
+        // The report was cut off before its kind. The first index is for a crash, and those after
+        // it for further crashes once it is taken; non-fatal reports have file numbers of their
+        // own.
         None => index == 0 || reports.first().is_some_and(|first| is_written(first)),
     }
 }
 
-/// Whether the report, which is in the place `index`, is of the crash in the record: the two have one time, which is taken once.
+/// Whether the report at `index` is of the crash in the record: the two have the same time, which
+/// is taken once.
 pub(crate) fn is_of_record(reports: &[Vec<u8>], index: usize, report: &Report, record: &CrashRecord) -> bool {
     let Some(crash) = &report.crash else { return is_of_crash(reports, index, Some(report)) };
     let is_same = crash.tid == record.tid && crash.time == record.time;
     is_same || crash.concurrent_crashes.iter().any(|concurrent| concurrent.tid == record.tid)
 }
 
-/// Whether the report is of a hang in which the process was ended.
+/// Whether the report is of a hang in which the process was killed.
 fn is_fatal_hang(report: &Report) -> bool {
     let crash = report.crash.as_ref();
     crash.is_some_and(|crash| crash.monitor == Monitor::HANG && !crash.has(CrashFlag::NotFatal))
 }
 
-/// Which report of a run is of the death that the system speaks of, if one is.
+/// Returns the index of the report of the death that the system recorded, if there is one.
 pub(crate) fn of_death(raw: &RawRun) -> Option<usize> {
     if raw.made_of_system.is_some() {
         return raw.made_of_system;
@@ -79,7 +82,7 @@ pub(crate) fn of_death(raw: &RawRun) -> Option<usize> {
     found.or_else(|| reports.iter().rfind(|(_, report)| is_fatal_hang(report))).map(|(index, _)| *index)
 }
 
-/// How many reports of crashes a run has left that could have ended it.
+/// Returns how many reports of crashes that could have ended it a run has left.
 pub(crate) fn crashes(raw: &RawRun) -> usize {
     let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
     let is_hang = |index: usize| {
@@ -91,7 +94,7 @@ pub(crate) fn crashes(raw: &RawRun) -> usize {
     crashes.filter(|index| is_of_crash(&raw.reports, *index, report(raw, *index).ok().as_ref())).count()
 }
 
-/// The threads that crashed at the end of a run.
+/// Returns the threads that crashed at the end of a run.
 pub(crate) fn crash_threads(raw: &RawRun) -> Vec<u64> {
     let last = outcome(Id::default(), SystemTime::UNIX_EPOCH, raw);
     if !last.crashed() {
@@ -104,7 +107,7 @@ pub(crate) fn crash_threads(raw: &RawRun) -> Vec<u64> {
     record.into_iter().chain(crashes.map(|crash| crash.tid)).collect()
 }
 
-/// What is remembered of a crash, by its report, if there is one.
+/// Returns the record of a crash, from its report if there is one.
 fn past_crash(report: Option<Report>) -> PastCrash {
     let crash = report.as_ref().and_then(|report| report.crash.as_ref());
     let ran_for_ms = crash.map(|crash| crash.since_install_ns / 1_000_000);
@@ -115,14 +118,14 @@ fn past_crash(report: Option<Report>) -> PastCrash {
     PastCrash { ran_for_ms, signature }
 }
 
-/// How a run ended, by its files.
+/// Determines how a run ended from its files.
 pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
     let facts = RunFacts::read(&raw.state).ok();
     let lifecycle = facts.as_ref().map(|facts| &facts.lifecycle);
     let record = facts.as_ref().and_then(RunFacts::fatal_crash);
     let written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index]));
     let reports: Vec<_> = written.map(|index| (index, report(raw, index).ok())).collect();
-    // A report of a non-fatal crash (a handled exception) says nothing of the run's end.
+    // A report of a non-fatal crash (a handled exception) does not affect the run's outcome.
     let made_of_system = SystemReport::read(&raw.system).filter(|_| raw.made_of_system.is_some());
     let is_of_system = |index: usize| raw.made_of_system == Some(index);
     let mut of_crash = reports.iter().filter(|(index, report)| match &made_of_system {
@@ -131,7 +134,8 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
     });
     let first = of_crash.clone().next();
     let exit = lifecycle.map(|lifecycle| lifecycle.exit);
-    // A crash that the process survived has a record that says so. A report without a record was cut short by the end of the process.
+    // A crash that the process survived has a record marked as such. A report without a record was
+    // cut off by the end of the process.
     let noted = lifecycle.is_some_and(|lifecycle| lifecycle.crashed_by.is_some());
     let crashed = exit == Some(ExitKind::CRASHED) || (first.is_some() && !noted);
     let outcome = match exit {

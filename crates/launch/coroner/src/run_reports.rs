@@ -1,4 +1,5 @@
-//! The reports of a run that has ended: read from its files, completed by the crash record and by what the system said, and parsed.
+//! Reads the reports of an ended run: from its files, completed by the crash record and the
+//! system's record, and parsed.
 
 use std::io;
 use std::path::Path;
@@ -13,20 +14,22 @@ use crate::store::directory::Directory;
 use crate::store::{RawRun, StoreError, run_of};
 use crate::system_report::{self, SystemReport};
 
-/// A crash is recorded in the run state before anything of the report is written. Where the report of such a crash is empty,
-/// missing or torn before its first whole section, one is made from the run state and stands in its place.
+/// A crash is recorded in the run state before anything of the report is written. If the report of
+/// such a crash is empty, missing or torn before its first whole section, a report created from the
+/// run state replaces it.
 impl RawRun {
     /// Reads the files in the directory of one run, living, ended or broken.
     ///
     /// # Errors
-    /// The directory or one of its files can't be read, is a symbolic link, or is too large to be what it should be.
+    /// An error if the directory or one of its files can't be read, is a symbolic link, or is too
+    /// large.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
         let run = Directory::open(path).map_err(StoreError::at("open the run", path))?;
         let id = path.file_name().and_then(run_of);
         Self::read_in(&run, id).map_err(StoreError::at("read the run", path))
     }
 
-    /// Reads the files in a run's directory; `id` is the run's, where that is known.
+    /// Reads the files in a run's directory; `id` is the run's, if known.
     pub(crate) fn read_in(run: &Directory, id: Option<Id>) -> io::Result<Self> {
         let mut raw = Self::read_files(run, id)?;
         raw.add_report_of_record();
@@ -34,18 +37,19 @@ impl RawRun {
         Ok(raw)
     }
 
-    /// What the system said of the death that the report `index` is of.
+    /// Returns the system's record of the death that the report `index` is of.
     pub(crate) fn system_of(&self, index: usize) -> Option<SystemReport> {
         let system = SystemReport::read(&self.system)?;
         (of_death(self) == Some(index)).then_some(system)
     }
 
-    /// The file with what the system said, if the report `index` is of that death; else nothing.
+    /// Returns the file with the system's record, if the report `index` is of that death; otherwise
+    /// nothing.
     pub(crate) fn system_file(&self, index: usize) -> &[u8] {
         if self.system_of(index).is_some() { &self.system } else { &[] }
     }
 
-    /// Puts a report for what the system said behind the others, if the run left none of its death.
+    /// Appends a report created from the system's record, if the run left none of its death.
     fn add_report_of_system(&mut self) {
         let Some(system) = SystemReport::read(&self.system).filter(SystemReport::is_a_report) else { return };
         if of_death(self).is_some() {
@@ -60,14 +64,15 @@ impl RawRun {
         self.made_of_system = Some(place.unwrap_or(self.reports.len() - 1));
     }
 
-    /// Puts a report made from the crash record in the place of the first report, if no report is of that crash.
+    /// Replaces the first report by one created from the crash record, if no report is of that
+    /// crash.
     fn add_report_of_record(&mut self) {
         let Ok(facts) = RunFacts::read(&self.state) else { return };
         let Some(record) = facts.fatal_crash() else { return };
         let read: Vec<_> = self.reports.iter().map(|report| Report::read(report)).collect();
         let is_there = read.iter().enumerate().any(|(index, report)| match report {
             Ok(report) => is_of_record(&self.reports, index, report, record),
-            // What it is of, a later version can say.
+            // A later version can read what the report is of.
             Err(ReadError::Newer { .. }) => true,
             Err(_) => false,
         });
@@ -82,18 +87,22 @@ impl RawRun {
         }
     }
 
-    /// The run's reports, with the run state stitched in. Names of functions are those that the crash itself found (see
-    /// `SymbolSearch::symbolicate` for more), types of C++ exceptions are demangled.
+    /// Parses the run's reports, and merges the run state into them.
+    ///
+    /// Function names are those that the crash itself found (see `SymbolSearch::symbolicate` for
+    /// more); types of C++ exceptions are demangled.
     ///
     /// # Errors
-    /// One of the files is no report. Files that were reserved and never written are not looked at.
+    /// [`InvalidReport`] if one of the files is not a valid report. Files that were reserved and
+    /// never written are skipped.
     pub fn parse(&self) -> Result<Vec<Report>, InvalidReport> {
         let written = (0..self.reports.len()).filter(|index| is_written(&self.reports[*index]));
         written.map(|index| report(self, index)).collect()
     }
 }
 
-/// The report `index` of a run, with the run state stitched in and what the system said of the same death.
+/// Returns the report `index` of a run, with the run state and the system's record of the same
+/// death merged into it.
 pub(crate) fn report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport> {
     let mut report = own_report(raw, index)?;
     if let Some(system) = raw.system_of(index) {

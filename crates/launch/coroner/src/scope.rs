@@ -385,7 +385,8 @@ impl Scope {
     /// fields that Coroner doesn't set.
     ///
     /// # Errors
-    /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`], [`ScopeError::WrongType`].
+    /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`],
+    /// [`ScopeError::WrongType`].
     pub fn set_context(&self, name: &str, value: &serde_json::Value) -> Result<(), ScopeError> {
         known::check_context(name, value)?;
         answer(self.state.set_cbor(Kind::CONTEXT, name, &to_cbor(value)))
@@ -533,7 +534,8 @@ impl Scope {
 
     /// Leaves a breadcrumb. If there are 100 already, it replaces the oldest.
     pub fn add_breadcrumb(&self, breadcrumb: &Breadcrumb<'_>) {
-        // SAFETY: null, or from `Box::into_raw` in `set_before_breadcrumb`, and never freed or changed.
+        // SAFETY: null, or from `Box::into_raw` in `set_before_breadcrumb`, and never freed or
+        // changed.
         let hook = unsafe { BEFORE_BREADCRUMB.load(Ordering::Acquire).as_ref() };
         let kept = hook.map_or(Some(*breadcrumb), |hook| hook(*breadcrumb));
         let Some(Breadcrumb { message, category, kind, level, data }) = kept else { return };

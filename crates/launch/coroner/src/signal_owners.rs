@@ -1,4 +1,5 @@
-//! Finding out who has taken a crash signal from Coroner: for the log, this run's tags, and so the next launch.
+//! Detects which code has taken a crash signal from Coroner: for the log, this run's tags, and so
+//! the next launch.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -9,10 +10,11 @@ use coroner_capture::{TakenSignal, look_at_signals};
 
 use crate::locked::locked;
 
-/// How often it is looked at most.
+/// Minimum time between two checks, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Looks if the last look is a second ago at `now_ns`, by any clock. Returns a sentence on all that were taken so far, if there are new ones.
+/// Checks the signals if the last check was a second before `now_ns`, by any clock. Returns a
+/// description of all taken signals so far, if there are new ones.
 pub(crate) fn look(now_ns: u64) -> Option<String> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let last = LAST.load(Ordering::Relaxed);
@@ -31,10 +33,10 @@ pub(crate) fn look(now_ns: u64) -> Option<String> {
     is_new.then(|| describe(&all))
 }
 
-/// Those of this run.
+/// The taken signals of this run.
 static TAKEN: Mutex<Vec<TakenSignal>> = Mutex::new(Vec::new());
 
-/// Those that one handler has in one sentence.
+/// Describes the taken signals, with one sentence per handler.
 fn describe(all: &[TakenSignal]) -> String {
     let mut owners: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
     for taken in all {
@@ -56,9 +58,9 @@ fn describe(all: &[TakenSignal]) -> String {
     sentences.collect::<Vec<_>>().join("; ")
 }
 
-/// The path of the image that a function is in.
+/// Returns the path of the image that contains a function.
 fn image_of(function: usize) -> String {
-    // SAFETY: all zero is valid; the name is that of a loaded image.
+    // SAFETY: zeros are valid; the name is that of a loaded image.
     unsafe {
         let mut found: libc::Dl_info = std::mem::zeroed();
         if libc::dladdr(function as *const libc::c_void, &raw mut found) == 0 || found.dli_fname.is_null() {

@@ -1,18 +1,19 @@
-//! Why a run ended that left no word of its end, found out once, at the first launch that looks at it: counters move on.
+//! Determines why a run ended that recorded no end. This happens once, at the first launch that
+//! processes the run, because counters change.
 //!
-//! | reason | what speaks for it | certainty |
+//! | reason | evidence | certainty |
 //! |---|---|---|
-//! | replaced | its process lives, and is another program by now: the run's files are mapped no longer | certain |
-//! | system restart | another boot id | likely: the process may have been killed before that |
-//! | out of memory | the kernel's log names the process id, after its start, and the name | certain |
-//! | | a counter of such kills moved (the cgroup's `oom_kill`, or where that is another cgroup by now the machine's), and the process used half of what it might when that was last read | likely |
-//! | | a counter moved, or was not read before | possible |
-//! | processor time | it had used nine tenths of `RLIMIT_CPU` when that was last read | likely |
-//! | debugger | one was attached when that was last read | likely |
-//! | update | the program's build id is another one | possible |
+//! | replaced | the process lives, and is another program by now: the run's files are no longer mapped | certain |
+//! | system restart | another boot id | likely: the process may have been killed before |
+//! | out of memory | the kernel's log contains the process id, after the process's start, and its name | certain |
+//! | | a counter of such kills increased (the cgroup's `oom_kill`, or the machine's if the cgroup has changed), and the process used half of its limit at the last reading | likely |
+//! | | a counter increased, or was not read before | possible |
+//! | processor time | it had used nine tenths of `RLIMIT_CPU` at the last reading | likely |
+//! | debugger | one was attached at the last check | likely |
+//! | update | the program's build id has changed | possible |
 //!
-//! What is only possible changes no outcome. If the counters did not move, or the log names others alone, it was not for want of memory: that
-//! is said, too.
+//! A merely possible reason changes no outcome. If the counters did not change, or the log contains
+//! only other processes, it was not out of memory, which is recorded as well.
 
 use std::ffi::OsStr;
 use std::io;
@@ -27,15 +28,16 @@ use crate::store::directory::Directory;
 #[cfg(all(supported, not(target_vendor = "apple")))]
 mod kernel_log;
 
-/// In a run's directory: the [`Termination`] that a launch found, as JSON.
+/// In a run's directory: the [`Termination`] that a launch determined, as JSON.
 pub(crate) const FILE: &str = "termination.json";
 
-/// Reads what an earlier look has found; `None` if there was none, or it is damaged.
+/// Reads the result of an earlier investigation; `None` if there was none, or it is damaged.
 pub(crate) fn read(bytes: &[u8]) -> Option<Termination> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// The outcome that a reason makes of an unknown one; `None` if it is not sure enough.
+/// Returns the outcome that a reason gives to a run with an unknown one; `None` if it is not
+/// certain enough.
 pub(crate) fn outcome(termination: &Termination) -> Option<Outcome> {
     if termination.certainty == TerminationCertainty::Possible {
         return None;
@@ -50,7 +52,7 @@ pub(crate) fn outcome(termination: &Termination) -> Option<Outcome> {
     }
 }
 
-/// What the run itself recorded of the signal that asked for its end.
+/// Returns the run's own record of the signal that asked it to end.
 pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
     let lifecycle = &facts.lifecycle;
     if !matches!(lifecycle.exit, ExitKind::SIGTERM | ExitKind::SIGNAL) {
@@ -79,9 +81,10 @@ pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
     Some(found)
 }
 
-/// Finds out why a run ended, if it left no word of it, and leaves that in its directory. `None` if there is nothing to find out.
+/// Determines why a run ended, if it recorded no end, and stores the result in its directory.
+/// `None` if there is nothing to determine.
 pub(crate) fn investigate(run: &Directory, state: &[u8]) -> Option<Termination> {
-    // What is fixed of it says whether there is anything to find out.
+    // The fixed part of the state shows whether there is anything to determine.
     let start = RunFacts::read(state.get(..FIXED_BYTES as usize)?).ok()?.lifecycle;
     if start.exit != ExitKind::RUNNING || start.crashed_by.is_some() {
         return None;
@@ -96,11 +99,12 @@ pub(crate) fn investigate(run: &Directory, state: &[u8]) -> Option<Termination> 
     Some(found)
 }
 
-/// Whether the process goes on though its run has ended: it executed another program, or its own again. Who claims a run has seen that no
-/// process has its files mapped.
+/// Whether the process lives although its run has ended: it executed another program, or its own
+/// again. The process that claimed the run has seen that no process has the run's files mapped.
 fn replaced(facts: &RunFacts, now: &Now) -> Option<Termination> {
     let process = coroner_report::run_state::ProcessIdentity::from(facts.process?);
-    // With the boot, since what lives may be a later process of another one.
+    // Checks the boot as well, because a living process with that id may be a later one of another
+    // boot.
     let own = coroner_report::run_state::ProcessIdentity::of_this_process();
     let is_this_boot = facts.os.boot_id.is_some() && facts.os.boot_id == now.boot_id;
     (is_this_boot && process.lives(&own) == Some(true)).then(|| Termination {
@@ -113,7 +117,7 @@ fn replaced(facts: &RunFacts, now: &Now) -> Option<Termination> {
     })
 }
 
-/// How the machine is at the launch that looks.
+/// The state of the machine at the launch that investigates.
 #[derive(Debug)]
 #[cfg_attr(any(target_vendor = "apple", not(supported)), derive(Default))]
 pub(crate) struct Now {
@@ -121,7 +125,7 @@ pub(crate) struct Now {
     build_id: Option<String>,
     #[cfg(all(supported, not(target_vendor = "apple")))]
     vitals: coroner_process::vitals::Vitals,
-    /// The kernel's log; not read before it is asked for.
+    /// Reads the kernel's log, only if needed.
     #[cfg(all(supported, not(target_vendor = "apple")))]
     kernel_log: fn() -> Option<String>,
 }
@@ -138,7 +142,7 @@ impl Default for Now {
     }
 }
 
-/// Why the run of `facts` ended, of which nothing is recorded.
+/// Explains why the run of `facts` ended, which recorded no end.
 pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
     let found = |reason, certainty, evidence: Vec<String>| Termination { reason, certainty, evidence };
     if let (Some(then), Some(boot)) = (&facts.os.boot_id, &now.boot_id)
@@ -164,7 +168,8 @@ pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
         if used >= limit.saturating_mul(900) {
             return found(TerminationReason::CpuLimit, TerminationCertainty::Likely, vec![sentence]);
         }
-        // How much it used after that is not known: it may have been that.
+        // It is not known how much the process used after the reading: the limit may have been the
+        // cause.
         memory.evidence.push(sentence);
     }
     if facts.lifecycle.debugged {
@@ -185,7 +190,7 @@ pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
     memory
 }
 
-/// Whether it was killed for want of memory.
+/// Whether the process was killed for lack of memory.
 #[cfg(all(supported, not(target_vendor = "apple")))]
 mod memory {
     use coroner_report::model::Timestamp;
@@ -253,7 +258,7 @@ mod memory {
         Termination { reason: TerminationReason::OutOfMemory, certainty, evidence }
     }
 
-    /// Whether the reading was made in this run, and not in one before.
+    /// Whether the reading was made in this run, and not in an earlier one.
     fn is_of_run(facts: &RunFacts, read: Timestamp) -> bool {
         facts.app.installed.is_some_and(|installed| read >= installed)
     }
@@ -262,7 +267,7 @@ mod memory {
         if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
     }
 
-    /// What it used, and what it might.
+    /// Adds the memory that the process used, and its limits.
     fn add_memory(evidence: &mut Vec<String>, facts: &RunFacts, now: &Now) {
         let then = facts.vitals.clone().unwrap_or_default();
         let mebibytes = |bytes: u64| format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);

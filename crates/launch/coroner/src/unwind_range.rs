@@ -1,4 +1,4 @@
-//! Code that the app makes itself and that no unwind data describe: JITs, interpreters, trampolines.
+//! Unwind rules for the app's own code without unwind data: JITs, interpreters, trampolines.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,11 +7,12 @@ use coroner_unwind::{Architecture, RegisterError, Registration, Row, Rule};
 
 use crate::system::walk::{MAX_RANGES, Native, RANGES};
 
-/// How the caller of a frame is found, at every instruction of a range: where the stack pointer was before the call (the *canonical
-/// frame address*, CFA) and where, from there, the caller's registers were saved.
+/// A rule for finding a frame's caller, valid at every instruction of a range.
 ///
-/// Registers have the numbers of DWARF (System V AMD64 psABI, figure 3.36; AADWARF64, section 4.1). Those that a call preserves and
-/// that the rule does not name are the caller's still.
+/// It defines the value of the stack pointer before the call (the *canonical frame address*, CFA),
+/// and where, relative to it, the caller's registers were saved. Registers have their DWARF numbers
+/// (System V AMD64 psABI, figure 3.36; AADWARF64, section 4.1). Registers that a call preserves and
+/// that the rule does not name still have the caller's values.
 ///
 /// | | x86_64 | arm64 |
 /// |---|---|---|
@@ -23,18 +24,20 @@ use crate::system::walk::{MAX_RANGES, Native, RANGES};
 pub struct UnwindRule(Rule);
 
 impl UnwindRule {
-    /// The number of the stack pointer.
+    /// DWARF number of the stack pointer.
     pub const STACK_POINTER: u8 = <Native as Architecture>::SP;
-    /// The number of the frame pointer.
+    /// DWARF number of the frame pointer.
     pub const FRAME_POINTER: u8 = <Native as Architecture>::FP;
-    /// The number of the return address.
+    /// DWARF number of the return address.
     pub const RETURN_ADDRESS: u8 = <Native as Architecture>::RA;
 
-    /// `cfa = register + offset` bytes. Nothing is saved but, on x86_64, the return address, at `cfa - 8`; on arm64 it is in
-    /// x30 until [`saved`](Self::saved) says otherwise.
+    /// Creates the rule `cfa = register + offset`, with `offset` in bytes.
+    ///
+    /// No registers are saved except, on x86_64, the return address at `cfa - 8`; on arm64 it is in
+    /// x30 unless [`saved`](Self::saved) changes that.
     ///
     /// # Errors
-    /// [`UnwindRangeError::BadRule`] where there is no such register.
+    /// [`UnwindRangeError::BadRule`] if there is no such register.
     pub fn frame(register: u8, offset: i32) -> Result<UnwindRule, UnwindRangeError> {
         // x0 to x30 and sp; rax to r15.
         let last = if <Native as Architecture>::LINK_REGISTER { 31 } else { 15 };
@@ -46,27 +49,31 @@ impl UnwindRule {
         if <Native as Architecture>::LINK_REGISTER { Ok(rule) } else { rule.saved(Self::RETURN_ADDRESS, -8) }
     }
 
-    /// A frame record (the caller's frame pointer, 8 bytes above it the return address) at `register + offset` bytes, with the
-    /// caller's stack above it: `cfa = register + offset + 16`. Code that keeps frame pointers has its own at
-    /// `(FRAME_POINTER, 0)`; ART's generic JNI trampoline at `(STACK_POINTER, 0xd0)`.
+    /// Creates the rule for a frame record at `register + offset` bytes.
+    ///
+    /// A frame record is the caller's frame pointer and, 8 bytes above it, the return address. The
+    /// caller's stack is above the record: `cfa = register + offset + 16`. Code with frame pointers
+    /// has its record at `(FRAME_POINTER, 0)`; ART's generic JNI trampoline at
+    /// `(STACK_POINTER, 0xd0)`.
     ///
     /// # Errors
-    /// [`UnwindRangeError::BadRule`] where there is no such register.
+    /// [`UnwindRangeError::BadRule`] if there is no such register.
     pub fn frame_record(register: u8, offset: i32) -> Result<UnwindRule, UnwindRangeError> {
         let rule = Self::frame(register, offset.checked_add(16).ok_or(UnwindRangeError::BadRule)?)?;
         rule.saved(Self::FRAME_POINTER, -16)?.saved(Self::RETURN_ADDRESS, -8)
     }
 
-    /// Here stacks end: a thread's or coroutine's first function.
+    /// Creates the rule for the end of a stack: a thread's or coroutine's first function.
     pub const fn outermost() -> UnwindRule {
         UnwindRule(Rule::Outermost)
     }
 
-    /// The same rule, and the caller's `register` was saved at `cfa + offset` bytes, a multiple of 8.
+    /// Returns the rule with the caller's `register` saved at `cfa + offset` bytes, a multiple of
+    /// 8.
     ///
     /// # Errors
-    /// [`UnwindRangeError::BadRule`] where such a register can't be saved, or not there (more than 256 KiB away), or the stack
-    /// has its end here.
+    /// [`UnwindRangeError::BadRule`] if such a register can't be saved, or not there (more than 256
+    /// KiB away), or if this is the rule for the end of a stack.
     pub fn saved(self, register: u8, offset: i32) -> Result<UnwindRule, UnwindRangeError> {
         let UnwindRule(Rule::Row(row)) = self else { return Err(UnwindRangeError::BadRule) };
         let row = row.with_saved::<Native>(register, offset.into()).ok_or(UnwindRangeError::BadRule)?;
@@ -74,15 +81,15 @@ impl UnwindRule {
     }
 }
 
-/// Why a range was not registered.
+/// The reason why a range was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnwindRangeError {
-    /// It holds no addresses, or none that code can have.
+    /// The range contains no addresses, or none that code can have.
     BadRange,
-    /// The rule names a register, or a place, that it can't.
+    /// The rule contains an invalid register or offset.
     BadRule,
-    /// 512 ranges are registered.
+    /// The maximum of 512 ranges is registered.
     Full,
 }
 
@@ -98,25 +105,29 @@ impl fmt::Display for UnwindRangeError {
     }
 }
 
-/// A range that is registered: dropping it takes it back. See [`register_unwind_range`].
+/// A registered range, which is unregistered when dropped. See [`register_unwind_range`].
 #[must_use = "dropping it takes the range back"]
 #[derive(Debug)]
 pub struct UnwindRange(Registration);
 
 impl UnwindRange {
-    /// Leaves it registered, and gives a number for [`UnwindRange::from_number`]: for other languages, or for ever.
+    /// Keeps the range registered, and returns a number for [`UnwindRange::from_number`].
+    ///
+    /// For other languages, or for a range that stays forever.
     pub fn into_number(self) -> u64 {
         let number = self.0.to_number();
         std::mem::forget(self);
         number
     }
 
-    /// What had that number; `None` for numbers that none has. If it was taken back meanwhile, dropping it again does nothing.
+    /// Returns the range with that number; `None` if the number is invalid. If the range was
+    /// unregistered in the meantime, dropping it again does nothing.
     pub fn from_number(number: u64) -> Option<UnwindRange> {
         Registration::from_number(number).map(UnwindRange)
     }
 
-    /// Takes the range back; `false` where that was done before, by another one of the same number.
+    /// Unregisters the range; returns `false` if that was already done by another value with the
+    /// same number.
     pub fn unregister(self) -> bool {
         let registration = self.0;
         std::mem::forget(self);
@@ -130,18 +141,22 @@ impl Drop for UnwindRange {
     }
 }
 
-/// Tells every walk of this process, of crashes and of live backtraces, how to find the caller of a frame whose program counter is
-/// in `range`. It comes before unwind data, frame pointers and all else; where ranges overlap the shortest counts. Frames that were
-/// left by it are marked as found by a registered range.
+/// Registers the rule for finding the caller of a frame whose program counter is in `range`, for
+/// every walk of this process.
 ///
-/// The rule holds at every instruction of the range. Code that builds its frame by steps has several ranges: its first
-/// instructions, its body, its last ones.
+/// This covers walks of crashes and of live backtraces. The rule takes precedence over unwind data,
+/// frame pointers and everything else; where ranges overlap, the shortest applies. Frames that were
+/// unwound by it are marked as found by a registered range.
 ///
-/// Takes no lock, allocates nothing, and works before [`install`](crate::install) and after [`uninstall`](crate::Coroner::uninstall)
-/// as well; any threads may do it at once. Take the range back before the code goes: a walk that is under way then only finds wrong
-/// callers, or none.
+/// The rule is valid at every instruction of the range. Code that builds its frame in steps needs
+/// several ranges: its first instructions, its body, its last ones.
 ///
-/// At most 512 ranges are registered at a time, so a JIT does it for each piece of memory that it maps and not for each function.
+/// Takes no lock, doesn't allocate, and works before [`install`](crate::install) and after
+/// [`uninstall`](crate::Coroner::uninstall), too; any threads may call it concurrently. Unregister
+/// the range before the code is removed: a walk in progress then only finds wrong callers, or none.
+///
+/// At most 512 ranges can be registered at a time, so a JIT should register each piece of memory
+/// that it maps, and not each function.
 ///
 /// ```
 /// use coroner::UnwindRule;

@@ -55,7 +55,7 @@ impl fmt::Display for NamedFrame {
 pub struct Names {
     frames: Vec<NamedFrame>,
     addresses: Vec<u64>,
-    /// The state of the images under which these names hold.
+    /// The state of the images for which these names are valid.
     identity: u64,
 }
 

@@ -1,5 +1,6 @@
-//! Linux and Android: `/proc/meminfo`, `power_supply` and `thermal` of sysfs (Documentation/ABI/testing/sysfs-class-power,
-//! sysfs-class-thermal). An app of Android may read neither of the latter.
+//! Linux and Android: `/proc/meminfo`, and sysfs's `power_supply` and `thermal`
+//! (Documentation/ABI/testing/sysfs-class-power, sysfs-class-thermal). An Android app may not read
+//! the latter two.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,7 @@ use coroner_report::run_state::ThermalState;
 
 use super::Power;
 
-/// Directories of a class that are looked at, at most: a large server has dozens of sensors.
+/// Maximum number of directories of a class that are read: a large server has dozens of sensors.
 const MOST: usize = 32;
 
 pub(super) fn memory_free() -> Option<u64> {
@@ -18,13 +19,13 @@ pub(super) fn read() -> Power {
     read_below(Path::new("/sys/class"))
 }
 
-/// What the classes below `root` say.
+/// Reads the classes below `root`.
 pub(super) fn read_below(root: &Path) -> Power {
     let (percent, charging) = battery(&root.join("power_supply"));
     Power { percent, charging, thermal: thermal(&root.join("thermal")) }
 }
 
-/// Charge of the machine's batteries together, and whether one is being charged.
+/// Returns the mean charge of the machine's batteries, and whether they are charging.
 fn battery(class: &Path) -> (Option<u8>, Option<bool>) {
     // Batteries of mice and headsets have the scope `Device`.
     let is_own = |supply: &PathBuf| {
@@ -36,13 +37,14 @@ fn battery(class: &Path) -> (Option<u8>, Option<bool>) {
     let states: Vec<String> = batteries.iter().filter_map(|supply| text(supply, "status")).collect();
     let is = |state: &str, others: &[&str]| others.contains(&state);
     let charging = states.iter().any(|state| is(state, &["Charging", "Full", "Not charging"]));
-    // A second battery that is full says nothing beside one that is being used.
+    // A full second battery doesn't matter while another one is being used.
     let discharging = states.iter().any(|state| state == "Discharging");
     let known = charging || discharging;
     (percent.and_then(|percent| percent.try_into().ok()), known.then_some(charging && !discharging))
 }
 
-/// By the trip points of its zones: from a passive one on the system slows down, from a critical one on it switches off.
+/// Determines the thermal state by the zones' trip points: above a passive one the system slows
+/// down, above a critical one it switches off.
 fn thermal(class: &Path) -> ThermalState {
     let mut worst = ThermalState::UNKNOWN;
     for zone in directories(class) {
@@ -56,7 +58,7 @@ fn thermal(class: &Path) -> ThermalState {
                 "passive" | "active" => ThermalState::FAIR,
                 _ => continue,
             };
-            // Points that are not in use are at 0, or below.
+            // Unused points are at 0 or below.
             let Some(at) = number(&zone, &format!("trip_point_{point}_temp")).filter(|at| *at > 0) else { continue };
             let found = if now >= at { reached } else { ThermalState::NOMINAL };
             state = if found.0 > state.0 { found } else { state };

@@ -1,4 +1,5 @@
-//! Where battery and heat are only known to frameworks that an app need not have: the app can say them (`set_context("device", …)`).
+//! Systems where battery and heat are only available from frameworks that an app need not link: the
+//! app can set them (`set_context("device", …)`).
 
 use super::Power;
 

@@ -1,4 +1,4 @@
-//! Looking for symbols on this machine.
+//! Symbol search on this machine.
 
 use std::path::PathBuf;
 
@@ -8,16 +8,17 @@ use coroner_symbols::{Options, Symbolizer};
 use super::{Naming, NamingBudget};
 use crate::clock::thread_time;
 
-/// Where symbols are looked for, beside the images themselves.
+/// The places where symbols are searched, in addition to the images themselves.
 ///
-/// The default looks on this machine as a debugger would: at the images' own paths, beside them, and in `/usr/lib/debug`.
+/// By default, these are those of a debugger on this machine: the images' own paths, files beside
+/// them, and `/usr/lib/debug`.
 #[derive(Debug, Clone, Default)]
 pub struct SymbolSearch {
-    /// Folders and files with debug information: ELF debug files, dSYM bundles, breakpad `.sym` files, unstripped programs.
-    /// What has an image's build id is used.
+    /// Folders and files with debug information: ELF debug files, dSYM bundles, breakpad `.sym`
+    /// files, unstripped programs. Those with an image's build id are used.
     pub paths: Vec<PathBuf>,
-    /// A file that remembers what the folders hold, so that the next search opens only what changed. `None`: nothing is
-    /// remembered.
+    /// A file that caches an index of the folders, so that the next search opens only what has
+    /// changed. `None` disables the cache.
     pub index_cache: Option<PathBuf>,
 }
 
@@ -34,7 +35,7 @@ impl SymbolSearch {
     }
 }
 
-/// Names the frames of a report at a launch of the app, by what is beside the images: within its budget.
+/// Names a report's frames at a launch of the app, from files beside the images, within the budget.
 pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
     let debug_info = match naming {
         Naming::Lines => true,

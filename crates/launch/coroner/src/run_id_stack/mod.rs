@@ -1,9 +1,11 @@
-//! A run's id as a stack: a thread that waits for ever has a call stack that says the id, so that who sees nothing of the process but
-//! its stacks (MetricKit, the system's crash reports) says which run it was.
+//! Encodes a run's id as a call stack of a thread that waits forever, so that tools that see only
+//! the process's stacks (MetricKit, the system's crash reports) identify the run.
 //!
-//! The stack is calls of sixteen pieces of code that lie one behind the other, of one size ([`thread`]): each frame is a digit, by which piece its return address
-//! is in. Read from the innermost frame on: the mark `0 15 0 15`, 32 digits, two of a checksum. The mark says where the pieces lie and how large they are, so
-//! that nothing but the differences of addresses is needed: neither symbols, nor the app's file, nor that the app that reads is the one that wrote.
+//! The stack consists of calls in sixteen consecutive pieces of code of one size ([`thread`]): each
+//! frame is a digit, given by the piece that contains its return address. From the innermost frame
+//! on, it contains the mark `0 15 0 15`, 32 digits, and two of a checksum. The mark shows where the
+//! pieces are and how large they are, so that only differences of addresses are needed: no symbols,
+//! no file of the app, and no need for the reading app to be the one that wrote.
 
 #[cfg(all(supported, target_vendor = "apple"))]
 pub(crate) mod thread;
@@ -11,16 +13,16 @@ pub(crate) mod thread;
 #[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 use coroner_report::model::Id;
 
-/// What a stack begins with.
+/// The digits at the start of the stack.
 #[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 const MARK: [u8; 4] = [0, 15, 0, 15];
 #[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 const LENGTH: usize = MARK.len() + 32 + 2;
-/// What ends [`calls`]: no digit.
+/// The end of [`calls`], which is not a digit.
 #[cfg(any(all(supported, target_vendor = "apple"), all(test, feature = "system-reports")))]
 const END: u8 = 0xff;
 
-/// The digits of an id, the innermost frame's first.
+/// Returns the digits of an id, those of the innermost frame first.
 #[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 fn digits(id: Id) -> [u8; LENGTH] {
     let mut digits = [0; LENGTH];
@@ -30,7 +32,7 @@ fn digits(id: Id) -> [u8; LENGTH] {
     digits
 }
 
-/// The calls that make the stack, the outermost first, and the end.
+/// Returns the calls that create the stack, the outermost first, and the end.
 #[cfg(any(all(supported, target_vendor = "apple"), all(test, feature = "system-reports")))]
 fn calls(id: Id) -> [u8; LENGTH + 1] {
     let mut calls = [END; LENGTH + 1];
@@ -38,7 +40,7 @@ fn calls(id: Id) -> [u8; LENGTH + 1] {
     calls
 }
 
-/// The id that a stack says, given as the addresses of its frames, from either end.
+/// Returns the id that a stack encodes, given the addresses of its frames in either order.
 #[cfg(feature = "system-reports")]
 pub(crate) fn read(addresses: &[u64]) -> Option<Id> {
     let innermost_first = addresses.windows(LENGTH).find_map(|frames| read_at(frames.iter().copied()));

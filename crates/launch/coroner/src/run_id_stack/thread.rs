@@ -1,5 +1,6 @@
-//! The thread: it calls itself into the stack, and waits at a semaphore of the kernel's that nobody signals before the uninstall. It has no wake-ups, all signals blocked, and of its
-//! stack two pages are touched. Neither reports nor live backtraces have it.
+//! The thread with the stack: it calls itself into the stack, and waits for a kernel semaphore that
+//! is only signaled by the uninstall. It has no wake-ups, blocks all signals, and touches two pages
+//! of its stack. Neither reports nor live backtraces include it.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -13,16 +14,17 @@ use mach2::traps::mach_task_self;
 
 use super::{LENGTH, calls};
 
-/// Bytes of the thread's stack: the least that all Apple's systems allow.
+/// Size of the thread's stack in bytes: the minimum that all Apple's systems allow.
 const STACK: usize = 16 << 10;
 
-/// What the thread calls.
+/// The thread's calls.
 static CALLS: [AtomicU8; LENGTH + 1] = [const { AtomicU8::new(super::END) }; LENGTH + 1];
-/// What it waits at.
+/// The semaphore that the thread waits for.
 static SEMAPHORE: AtomicU32 = AtomicU32::new(0);
 
-// `coroner_run_id(calls)`: each call takes the next digit and goes to that piece of code, which makes a frame record and calls again; what is no digit
-// goes to `wait`. One symbol, so that no linker tears the pieces apart.
+// `coroner_run_id(calls)`: each call takes the next digit and jumps to that piece of code, which
+// creates a frame record and calls again; a value that is not a digit jumps to `wait`. One symbol,
+// so that no linker separates the pieces.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".p2align 4",
@@ -94,15 +96,15 @@ unsafe extern "C" {
     fn coroner_run_id(calls: *const AtomicU8);
 }
 
-/// The innermost function of the stack's that is ours.
+/// The innermost function of Coroner's in the stack.
 extern "C" fn wait() {
     let semaphore = SEMAPHORE.load(Ordering::Acquire);
-    // SAFETY: a semaphore of this task, or the name of none, which is an error.
+    // SAFETY: the name of a semaphore of this task, or an invalid one, which is an error.
     while unsafe { semaphore_wait(semaphore) } == KERN_ABORTED {}
 }
 
 extern "C" fn run(_: *mut c_void) -> *mut c_void {
-    // SAFETY: a name that ends in NUL; the calls end with what is no digit.
+    // SAFETY: the name ends in NUL; the calls end with a value that is not a digit.
     unsafe {
         libc::pthread_setname_np(c"coroner.run_id".as_ptr());
         coroner_run_id(CALLS.as_ptr());
@@ -110,7 +112,7 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// The thread while it waits. Dropping it ends it.
+/// The waiting thread. Dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct RunIdThread {
     thread: libc::pthread_t,
@@ -118,24 +120,25 @@ pub(crate) struct RunIdThread {
 }
 
 impl RunIdThread {
-    /// Starts it. `None` if the system has no thread or no semaphore to give. There is one at a time: it belongs to the install.
+    /// Starts the thread. `None` if the system can't create a thread or a semaphore. There is one
+    /// at a time, which belongs to the install.
     pub(crate) fn start(id: Id) -> Option<Self> {
         let mut semaphore = 0;
-        // SAFETY: the kernel writes a name.
+        // SAFETY: the kernel writes one name.
         let made = unsafe { semaphore_create(mach_task_self(), &raw mut semaphore, SYNC_POLICY_FIFO, 0) };
         if made != KERN_SUCCESS {
             return None;
         }
         CALLS.iter().zip(calls(id)).for_each(|(to, digit)| to.store(digit, Ordering::Release));
         SEMAPHORE.store(semaphore, Ordering::Release);
-        // SAFETY: all zero is fit to be initialised; the attributes and the sets of signals are local.
+        // SAFETY: zeros may be initialized; the attributes and the signal sets are local.
         let thread = unsafe {
             let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
             libc::pthread_attr_init(&raw mut attributes);
             libc::pthread_attr_setstacksize(&raw mut attributes, STACK.max(libc::PTHREAD_STACK_MIN));
             let (mut thread, mut all, mut before) = (0, 0, 0);
             libc::sigfillset(&raw mut all);
-            // It inherits the mask.
+            // The thread inherits the mask.
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
             let answer = libc::pthread_create(&raw mut thread, &raw const attributes, run, std::ptr::null_mut());
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
@@ -143,11 +146,11 @@ impl RunIdThread {
             (answer == 0).then_some(thread)
         };
         let Some(thread) = thread else {
-            // SAFETY: made above, and nobody's.
+            // SAFETY: created above, and not used by anyone else.
             unsafe { semaphore_destroy(mach_task_self(), semaphore) };
             return None;
         };
-        // SAFETY: a thread that has not been joined.
+        // SAFETY: the thread has not been joined.
         let facts = threads::facts(unsafe { libc::pthread_mach_thread_np(thread) });
         threads::leave_out(facts.map_or(0, |facts| facts.tid));
         Some(Self { thread, semaphore })
@@ -156,7 +159,9 @@ impl RunIdThread {
 
 impl Drop for RunIdThread {
     fn drop(&mut self) {
-        // SAFETY: ours; the thread ends when it is signalled, and is joined once. In a child of fork, where it is not, the name is that of none.
+        // SAFETY: both belong to this value; the thread ends when it is signaled, and is joined
+        // once. In a child of fork, where the thread doesn't exist, the semaphore's name is
+        // invalid.
         unsafe {
             if semaphore_signal(self.semaphore) == KERN_SUCCESS {
                 libc::pthread_join(self.thread, std::ptr::null_mut());

@@ -156,7 +156,8 @@ fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_livin
         left.sort();
         left
     };
-    // Three reports, one of them broken; the run without one does not count, and nor does the own run.
+    // Three reports, one of them broken; the run without one does not count, and nor does the own
+    // run.
     assert_eq!(enforce(Retention { number: 3, runs: 1, ..Retention::default() }), Evicted::default());
     assert_eq!(enforce(Retention { number: 2, ..Retention::default() }), Evicted { reports: 1, runs: 0 });
     assert_eq!(left(), [id(1), id(3), id(4), id(5)]);

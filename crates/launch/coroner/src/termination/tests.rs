@@ -6,7 +6,8 @@ use super::*;
 const CGROUP: u64 = 4711;
 const MIB: u64 = 1 << 20;
 
-/// A run that used 200 of 256 MiB of its cgroup when that was last read, in which nothing had been killed.
+/// A run that used 200 of 256 MiB of its cgroup when that was last read, in which nothing had been
+/// killed.
 fn run() -> RunFacts {
     let mut run = RunFacts::default();
     run.app.installed = Some(Timestamp(1000));
