@@ -1,4 +1,4 @@
-//! Instructions of arm64, with the values of their operands.
+//! Decodes arm64 instructions with the values of their operands.
 
 use coroner_report::wire::Access;
 use yaxpeax_arch::{Decoder, U8Reader};
@@ -7,9 +7,9 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Instruction, Opcode, Operand, SIMDSiz
 use crate::instruction::{Class, Decoded, MemoryOperand, State};
 use crate::trap;
 
-/// Length of an instruction.
+/// Length of an instruction, in bytes.
 const LENGTH: usize = 4;
-/// The instruction that `code` begins with. `None` if there are too few bytes.
+/// Decodes the instruction at the start of `code`. `None` if there are too few bytes.
 pub(crate) fn decode(code: &[u8], state: &State<'_>) -> Option<Decoded> {
     let bytes = code.first_chunk::<LENGTH>()?;
     let word = u32::from_le_bytes(*bytes);
@@ -34,7 +34,7 @@ pub(crate) fn decode(code: &[u8], state: &State<'_>) -> Option<Decoded> {
         return Some(named(format!("udf #{number:#x}"), Class::Trap(trap::Meaning::new(what))));
     }
     let Ok(instruction) = InstDecoder::default().decode(&mut U8Reader::new(bytes)) else {
-        // It knows no SVE, and not all that is new.
+        // The decoder doesn't support SVE and some new instructions.
         return Some(named(format!(".inst {word:#010x}"), Class::Other));
     };
     let text = instruction.to_string();
@@ -51,7 +51,7 @@ fn register(number: u16, state: &State<'_>) -> Option<(&'static str, u64)> {
     }
 }
 
-/// 31 is the stack pointer in addresses.
+/// Returns a base register; 31 is the stack pointer in addresses.
 fn base(number: u16, state: &State<'_>) -> Option<(&'static str, u64)> {
     if number == 31 { state.register("sp") } else { register(number, state) }
 }
@@ -98,7 +98,7 @@ fn operand(instruction: &Instruction, text: &str, state: &State<'_>) -> Option<M
     })
 }
 
-/// The index as it is added.
+/// Returns the index with its extension and shift applied.
 fn extended(value: u64, size: SizeCode, style: ShiftStyle) -> Option<u64> {
     Some(match (size, style) {
         (SizeCode::W, ShiftStyle::SXTW) => i64::from(value as i32) as u64,
@@ -108,7 +108,8 @@ fn extended(value: u64, size: SizeCode, style: ShiftStyle) -> Option<u64> {
     })
 }
 
-/// What a load or a store does; `Some(None)` of those that do both. `None` of all that touches no memory by an operand.
+/// Returns the access of a load or a store; `Some(None)` for instructions that read and write.
+/// `None` for instructions without a memory operand.
 fn access(mnemonic: &str) -> Option<Option<Access>> {
     const BOTH: [&str; 10] = ["ldadd", "ldclr", "ldeor", "ldset", "ldsmax", "ldsmin", "ldumax", "ldumin", "swp", "cas"];
     match mnemonic {
@@ -119,13 +120,14 @@ fn access(mnemonic: &str) -> Option<Option<Access>> {
     }
 }
 
-/// Bytes of an access. `None` where that is not known: of structures (`ld1` and so on) and of exotic ones.
+/// Returns the access's width in bytes. `None` if unknown: for structures (`ld1` and so on) and
+/// rare instructions.
 fn width(mnemonic: &str, instruction: &Instruction) -> Option<u32> {
     let structure = matches!(mnemonic.as_bytes().get(2), Some(b'1'..=b'4'));
     if structure {
         return None;
     }
-    // An exclusive store has its status first.
+    // An exclusive store's first operand is its status.
     let place = usize::from(mnemonic.starts_with("stx") || mnemonic.starts_with("stlx"));
     let register = match instruction.operands.get(place)? {
         Operand::Register(SizeCode::X, _) | Operand::SIMDRegister(SIMDSizeCode::D, _) => 8,
@@ -147,7 +149,8 @@ fn width(mnemonic: &str, instruction: &Instruction) -> Option<u32> {
 }
 
 fn class(instruction: &Instruction, word: u32, state: &State<'_>) -> Class {
-    // Arm's reference manual, C4.1: unconditional branches by a register; those with authentication change the value.
+    // Arm's reference manual, C4.1: unconditional branches to a register; those with authentication
+    // change the value.
     let by_register = matches!(word & 0xffff_fc1f, 0xd61f_0000 | 0xd63f_0000);
     match instruction.opcode {
         _ if by_register => match register((word >> 5 & 31) as u16, state) {
@@ -160,7 +163,7 @@ fn class(instruction: &Instruction, word: u32, state: &State<'_>) -> Class {
     }
 }
 
-/// The call that returns to an address, of which `code` are the bytes before: by a register.
+/// Returns the call through a register that returns to an address, where `code` ends.
 pub(crate) fn calls_before(code: &[u8], state: &State<'_>) -> Vec<Decoded> {
     let Some(bytes) = code.last_chunk::<LENGTH>() else { return Vec::new() };
     let is_call = u32::from_le_bytes(*bytes) & 0xffff_fc1f == 0xd63f_0000;

@@ -1,9 +1,10 @@
-//! What instructions of arm64 do to the general registers: by the encoding itself, so that of an instruction that is not known here it is
-//! known which registers it can write at most. Arm's reference manual, C4.1 "A64 instruction set encoding".
+//! The effects of arm64 instructions on the general registers. They are derived from the encoding,
+//! so that the registers that an unknown instruction may write are known, too. Arm's reference
+//! manual, C4.1 "A64 instruction set encoding".
 
 use crate::step::{ARM64_SP, Base, Effect, Flow, Register, Step};
 
-/// The instructions of a function, from first to last.
+/// Decodes a function's instructions from first to last.
 pub(crate) fn steps(code: &[u8], start: u64) -> Option<Vec<Step>> {
     let (words, rest) = code.as_chunks::<4>();
     if !rest.is_empty() || start & 3 != 0 {
@@ -13,7 +14,7 @@ pub(crate) fn steps(code: &[u8], start: u64) -> Option<Vec<Step>> {
     Some(words.iter().enumerate().map(step).collect())
 }
 
-/// A field of an instruction: `length` bits from `from` on.
+/// Returns a field of an instruction: `length` bits, starting at bit `from`.
 fn bits(word: u32, from: u32, length: u32) -> u32 {
     word >> from & ((1 << length) - 1)
 }
@@ -36,14 +37,15 @@ fn step(word: u32, address: u64) -> Step {
         0b0101 | 0b1101 => by_registers(word, &mut step),
         // Floating point and vectors: a few write a general register.
         0b0111 | 0b1111 => step.may_write(register(word, 0)),
-        // Reserved, SME, SVE: all that an encoding can name.
+        // Reserved, SME, SVE: all registers that an encoding can name.
         _ => [0, 5, 10, 16].iter().for_each(|from| step.may_write(register(word, *from))),
     }
-    // 31 is the zero register but where an immediate or a base says the stack pointer.
+    // 31 is the zero register, except in instructions with an immediate or a base, where it is the
+    // stack pointer.
     step
 }
 
-/// Data processing with a number.
+/// Data processing with an immediate.
 fn immediate(word: u32, step: &mut Step) {
     let target = register(word, 0);
     let is_long = word >> 31 == 1;
@@ -56,7 +58,7 @@ fn immediate(word: u32, step: &mut Step) {
                 false => step.address.wrapping_add(offset as u64),
             })
         }
-        // ADD, SUB, and those that set flags.
+        // ADD, SUB, and the forms that set flags.
         0b010 => {
             let number = i64::from(bits(word, 10, 12)) << (12 * bits(word, 22, 1));
             let number = if bits(word, 30, 1) == 1 { -number } else { number };
@@ -75,7 +77,7 @@ fn immediate(word: u32, step: &mut Step) {
                 _ => Effect::Other,
             }
         }
-        // Tags, logical, bit fields: ANDS has the zero register.
+        // Tags, logical, bit fields: register 31 is the zero register for ANDS.
         0b100 if bits(word, 29, 2) == 0b11 && target == 31 => return,
         _ => Effect::Other,
     };
@@ -94,7 +96,7 @@ fn branch(word: u32, step: &mut Step) {
         },
         _ if bits(word, 24, 8) == 0b0101_0100 || bits(word, 25, 6) == 0b01_1010 => Flow::Conditional(target(5, 19)),
         _ if bits(word, 25, 6) == 0b01_1011 => Flow::Conditional(target(5, 14)),
-        // By a register: BR, BLR, RET, and those with authentication.
+        // Branches to a register: BR, BLR, RET, and the forms with authentication.
         _ if bits(word, 25, 7) == 0b110_1011 => match bits(word, 21, 2) {
             0b00 => Flow::AnyJump,
             0b01 => Flow::Call(None),
@@ -141,11 +143,11 @@ fn memory(word: u32, step: &mut Step) {
                 let width = if word >> 30 == 0b10 { 8 } else { 4 };
                 let first = signed(word, 15, 7) * i64::from(width);
                 let at = |displacement| match (mode, word >> 30) {
-                    // The address is the base's alone.
+                    // The address is the base without an offset.
                     (0b001, _) | (_, 0b01 | 0b11) => Effect::Other,
                     _ => Effect::Load { base: counts_from, displacement, width },
                 };
-                // With write-back the base is another one afterwards.
+                // With write-back the base changes.
                 let at = |displacement| if mode == 0b011 { Effect::Other } else { at(displacement) };
                 write(step, target, at(first));
                 write(step, second, at(first + i64::from(width)));
@@ -155,7 +157,7 @@ fn memory(word: u32, step: &mut Step) {
             }
         }
         0b111 => one(word, step, counts_from),
-        // Exclusive, ordered, compare and swap, tags, vectors' structures, copies of memory.
+        // Exclusive, ordered, compare and swap, tags, vector structures, memory copies.
         _ => [target, second, base, status]
             .iter()
             .filter(|register| **register != ARM64_SP)
@@ -163,7 +165,7 @@ fn memory(word: u32, step: &mut Step) {
     }
 }
 
-/// A load or a store of one register.
+/// Handles a load or a store of one register.
 fn one(word: u32, step: &mut Step, counts_from: Base) {
     let (target, base) = (register(word, 0), register(word, 5));
     let (size, kind) = (word >> 30, bits(word, 22, 2));
@@ -186,7 +188,7 @@ fn one(word: u32, step: &mut Step, counts_from: Base) {
         step.writes(
             target,
             match (is_scaled, is_register, mode) {
-                // Signed ones of fewer bytes are another value.
+                // Sign-extending loads produce a different value.
                 _ if kind != 0b01 => Effect::Other,
                 (true, ..) => load(i64::from(bits(word, 10, 12)) << size),
                 (false, false, 0b00) => load(signed(word, 12, 9)),
@@ -202,7 +204,7 @@ fn one(word: u32, step: &mut Step, counts_from: Base) {
 /// Data processing with registers.
 fn by_registers(word: u32, step: &mut Step) {
     let target = register(word, 0);
-    // Conditional compares have flags where others have the register.
+    // Conditional compares have flags in place of the target register.
     let is_compare = bits(word, 21, 8) == 0b1101_0010;
     if is_compare || target == 31 {
         return;

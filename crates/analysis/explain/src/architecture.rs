@@ -1,8 +1,8 @@
-//! What differs between the architectures: register names, pointers, the stack.
+//! Differences between the architectures: register names, pointers, the stack.
 
 use coroner_process::registers::Arch;
 
-/// Bytes that a call puts on the stack.
+/// Returns the number of bytes that a call pushes on the stack.
 pub(crate) fn pushed_by_call(arch: Arch) -> u64 {
     match arch {
         Arch::X86_64 => 8,
@@ -10,7 +10,8 @@ pub(crate) fn pushed_by_call(arch: Arch) -> u64 {
     }
 }
 
-/// Registers of x86_64 with their parts of four bytes, two and one, and the second byte of those that have a name for it.
+/// x86_64 registers with the names of their lowest four bytes, two bytes and one byte, and of their
+/// second byte if it has a name.
 const PARTS: [(&str, [&str; 4]); 16] = [
     ("rax", ["eax", "ax", "al", "ah"]),
     ("rbx", ["ebx", "bx", "bl", "bh"]),
@@ -30,7 +31,7 @@ const PARTS: [(&str, [&str; 4]); 16] = [
     ("r15", ["r15d", "r15w", "r15b", ""]),
 ];
 
-/// The name of a register's part, by its lowest bytes or (`is_second`) its second one.
+/// Returns the name of a register's part: its lowest bytes or (`is_second`) its second one.
 pub(crate) fn part_name(whole: &'static str, bytes: usize, is_second: bool) -> &'static str {
     let place = match bytes {
         4 => 0,
@@ -43,7 +44,8 @@ pub(crate) fn part_name(whole: &'static str, bytes: usize, is_second: bool) -> &
     parts.and_then(|(_, parts)| parts.get(place)).filter(|name| !name.is_empty()).copied().unwrap_or(whole)
 }
 
-/// The register that a name is of, and how many of its lowest bytes, where it is not all of them. `None` of its second byte alone.
+/// Returns the register to which a name belongs, and the number of its lowest bytes, unless all.
+/// `None` for a second byte.
 pub(crate) fn whole_of(arch: Arch, name: &str) -> Option<(&str, Option<u64>)> {
     let part = || PARTS.iter().find_map(|(whole, parts)| Some((*whole, parts.iter().position(|part| *part == name)?)));
     match part().filter(|_| arch == Arch::X86_64) {
@@ -56,7 +58,8 @@ pub(crate) fn whole_of(arch: Arch, name: &str) -> Option<(&str, Option<u64>)> {
 /// The bits of an arm64 pointer that address memory: the top byte may be a tag.
 const UNTAGGED: u64 = 0x00ff_ffff_ffff_ffff;
 
-/// Whether a process can have the address: on x86_64 with page tables of four levels, on arm64 with 48 bits of addresses, tag aside.
+/// Whether an address is valid for a process: on x86_64 with four-level page tables, on arm64 with
+/// 48-bit addresses, ignoring the tag.
 pub(crate) fn is_canonical(arch: Arch, address: u64) -> bool {
     match arch {
         Arch::X86_64 => (address as i64) << 16 >> 16 == address as i64,
@@ -64,7 +67,7 @@ pub(crate) fn is_canonical(arch: Arch, address: u64) -> bool {
     }
 }
 
-/// The bits of a pointer that address memory.
+/// Returns the bits of a pointer that address memory.
 pub(crate) fn address_mask(arch: Arch) -> u64 {
     match arch {
         Arch::X86_64 => u64::MAX,

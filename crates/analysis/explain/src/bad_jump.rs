@@ -1,4 +1,4 @@
-//! Where a jump or a return to no code came from.
+//! Finds the origin of a jump or a return to an address without code.
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
@@ -12,13 +12,14 @@ use crate::step::{self, Base, Effect, Register};
 use crate::{architecture, decode, poison_pattern};
 use coroner_report::model::{BadOperand, Explanation, Instruction};
 
-/// Bytes of a procedure linkage table's entry.
+/// Size of a procedure linkage table entry, in bytes.
 const LINKAGE: usize = 32;
-/// Loads, copies and sums that are followed.
+/// Maximum number of loads, copies and sums that are followed.
 const MAX_STEPS: usize = 4;
 
-/// Fills in the call that led to `pc`, if it is proved that it went there: what it was called by had the address. A call that went elsewhere, to a function
-/// whose last instruction was a jump to `pc`, has the same return address.
+/// Fills in the call that led to `pc`, if it is proved that it went there because its operand had
+/// that address. A call to another function whose last instruction was a jump to `pc` has the same
+/// return address.
 pub(crate) fn from(
     thread: &Thread,
     arch: Arch,
@@ -37,11 +38,12 @@ pub(crate) fn from(
     }
     let mask = architecture::address_mask(arch);
     let is_there = |value: u64| (value ^ pc.0) & mask == 0;
-    // What the call went to, if that is the bad address.
+    // The call's target, if it is the bad address.
     let target = |address: Address, call: &Decoded| {
         let before = Before { arch, call: address, state, function: Function::at(arch, address, code) };
         let target = match call.class {
-            // What it holds now proves nothing: a function that was called may have jumped on by the same register.
+            // The register's current value proves nothing: a called function may have jumped
+            // through the same register.
             Class::Branch { register, .. } => before.register(register),
             Class::BranchByMemory => before.target(call),
             _ => None,
@@ -62,7 +64,7 @@ pub(crate) fn from(
     }
 }
 
-/// What registers held at a call, by what functions keep for their callers and by the saved stacks.
+/// Register values at a call, from the registers that functions preserve and from the saved stacks.
 struct Before<'a> {
     arch: Arch,
     call: Address,
@@ -97,7 +99,7 @@ impl Before<'_> {
         }
     }
 
-    /// The address that a call takes from memory.
+    /// Returns the address that a call takes from memory.
     fn target(&self, call: &Decoded) -> Option<u64> {
         let operand = call.memory.iter().find(|operand| operand.access == Some(Access::READ))?;
         let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
@@ -105,10 +107,10 @@ impl Before<'_> {
     }
 }
 
-/// Whether the innermost frame's caller is one by a link register (arm64) that a call may have left there which returned: that call does not lead to the
-/// function of the innermost frame.
+/// Whether the innermost frame's caller was found from a link register (arm64) that may be left
+/// over from a call that returned: a call that doesn't lead to the innermost frame's function.
 pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
-    /// Arm's reference manual: BL, and the 26 bits of its offset.
+    /// Arm's reference manual: BL, with the 26 bits of its offset.
     const BL: u32 = 0x9400_0000;
     let Some([first, caller, ..]) = report.crashed_thread().map(|thread| thread.frames.as_slice()) else {
         return false;
@@ -135,18 +137,21 @@ pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
     }
 }
 
-/// Where the address came from if a return led to `pc`, and not a call or a jump. `None` if that is not certain.
+/// Returns the origin of the address if a return led to `pc`, rather than a call or a jump. `None`
+/// if that is not certain.
 ///
-/// A return leaves the address where it took it from: just below the stack pointer (x86_64), in the link register (arm64). A call would have
-/// put its own return address in that place (arm64) or above it (x86_64), where the walk would have found it; a jump that ends a function
-/// leaves that of the function's caller there.
+/// A return leaves the address where it took it from: just below the stack pointer (x86_64), in the
+/// link register (arm64). A call would have put its own return address in that place (arm64) or
+/// above it (x86_64), where the walk would have found it; a jump that ends a function leaves the
+/// return address of the function's caller there.
 pub(crate) fn returned_by(thread: &Thread, arch: Arch, pc: Address, state: &State<'_>) -> Option<BadOperand> {
     let is_called = |frame: &Frame| !matches!(frame.found_by, FoundBy::SCAN | FoundBy::FRAME_POINTER);
     if thread.frames.get(1).is_some_and(is_called) {
         return None;
     }
     let (text, register, value) = match arch {
-        // A function without calls keeps its variables below the stack pointer, where its frame pointer leads to, too: it may have jumped by one.
+        // A function without calls keeps its variables below the stack pointer, where its frame
+        // pointer also points: it may have jumped through one of them.
         Arch::X86_64 if state.register("rbp").map(|(_, value)| Address(value)) == state.registers.sp() => return None,
         Arch::X86_64 => ("[rsp-8]", None, state.saved(state.registers.sp()?.0.checked_sub(8)?, 8)?),
         Arch::Aarch64 => {

@@ -1,4 +1,4 @@
-//! Which operand of an instruction was the bad one, and by which register.
+//! Finds an instruction's bad operand, and the register that made it bad.
 
 use coroner_process::registers::Arch;
 use coroner_report::model::Address;
@@ -8,21 +8,23 @@ use crate::instruction::{Decoded, MemoryOperand};
 use crate::{architecture, poison_pattern};
 use coroner_report::model::{BadOperand, Index};
 
-/// Addresses near 0 at which nothing is mapped: Linux's default of `vm.mmap_min_addr`.
+/// Addresses below this one count as near null, where nothing is mapped: Linux's default of
+/// `vm.mmap_min_addr`.
 pub(crate) const NEAR_NULL: u64 = 0x1_0000;
 
-/// The operand whose address the processor said. `None` if there is none, or if it may be one of several.
+/// Returns the operand with the address reported by the processor. `None` if there isn't exactly
+/// one.
 pub(crate) fn at(decoded: &Decoded, arch: Arch, address: Address, access: Option<Access>) -> Option<&MemoryOperand> {
     let mask = architecture::address_mask(arch);
     only(decoded.memory.iter().filter(|operand| operand.has(address.0, mask) && operand.can_be(access)))
 }
 
-/// The one operand whose address no process can have: its use is a fault without an address.
+/// Returns the single operand with a non-canonical address: its use is a fault without an address.
 pub(crate) fn non_canonical(decoded: &Decoded, arch: Arch) -> Option<&MemoryOperand> {
     only(decoded.memory.iter().filter(|operand| !architecture::is_canonical(arch, operand.address)))
 }
 
-/// The one operand that is not aligned as its instruction needs it.
+/// Returns the single operand without the alignment that its instruction requires.
 pub(crate) fn unaligned(decoded: &Decoded) -> Option<&MemoryOperand> {
     only(decoded.memory.iter().filter(|operand| {
         operand.alignment.is_some_and(|alignment| !operand.address.is_multiple_of(u64::from(alignment)))
@@ -34,7 +36,7 @@ fn only<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
     all.next().is_none().then_some(first)
 }
 
-/// What is said of an operand.
+/// Describes an operand.
 pub(crate) fn describe(operand: &MemoryOperand, arch: Arch) -> BadOperand {
     let all = BadOperand {
         text: operand.text.clone(),
@@ -66,7 +68,7 @@ pub(crate) fn describe(operand: &MemoryOperand, arch: Arch) -> BadOperand {
             index: operand.base.map(|(register, value)| named((register, value, 1))),
             ..all
         },
-        // Of two small values that are added as they are, either may be the pointer.
+        // If two small values are added unscaled, either may be the pointer.
         None if operand.base.is_some_and(|(_, base)| base < NEAR_NULL)
             && operand.index.is_some_and(|(_, index, scale)| index < NEAR_NULL && scale == 1) =>
         {
@@ -81,7 +83,7 @@ enum Culprit {
     Index,
 }
 
-/// Which register held the bad value.
+/// Returns the register that held the bad value.
 fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
     let ((_, base), (_, index, scale)) = match (operand.base, operand.index) {
         (Some(_), None) => return Some(Culprit::Base),
@@ -90,7 +92,7 @@ fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
         (None, _) => return None,
     };
     let is_pointer_like = |value: u64| value >= NEAR_NULL && architecture::is_canonical(arch, value);
-    // A register that holds what no pointer is made of, beside one that does not.
+    // One register holds a value that can't be a pointer, and the other does not.
     let is_bad = |value: u64| !architecture::is_canonical(arch, value) || poison_pattern::of(value).is_some();
     match (is_bad(base), is_bad(index)) {
         (true, false) => return Some(Culprit::Base),
@@ -98,6 +100,7 @@ fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
         (_, true) => return None,
         (false, false) => {}
     }
-    // What is scaled is the index, null is the pointer. Of two that are added as they are, either may be the pointer.
+    // A scaled register is the index; null is the pointer. If two are added unscaled, either may be
+    // the pointer.
     (base == 0 && scale > 1 && index < NEAR_NULL).then_some(Culprit::Base)
 }

@@ -1,7 +1,9 @@
-//! Good addresses that differ from a bad one by one bit: memory that fails flips bits.
+//! Finds valid addresses that differ from a bad one in one bit: faulty memory flips bits.
 //!
-//! As rust-minidump does on x86_64 (`minidump-processor`'s `bit_flip`). Only what nothing else explains is looked at: no null, no fill pattern, nothing near
-//! what is mapped, no text. A single flip of a high bit hits what is mapped by chance about once in 2^17, since a process has some GiB in 2^47.
+//! Works like rust-minidump on x86_64 (`minidump-processor`'s `bit_flip`). Only values without
+//! another explanation are examined: not null, not a fill pattern, not near a mapping, not text. A
+//! single flipped high bit hits mapped memory by chance about once in 2^17, because a process uses
+//! some GiB of 2^47.
 
 use coroner_process::heap_sort;
 use coroner_process::registers::Arch;
@@ -13,28 +15,31 @@ use crate::bad_operand::NEAR_NULL;
 use crate::memory_map;
 use crate::pointer_authentication::is_of_code;
 
-/// Lower bits lead to memory nearby, where a wrong offset leads, too.
+/// Lowest bit examined. Lower bits lead to nearby memory, which a wrong offset also reaches.
 const LOWEST: u32 = 24;
-/// Bits below this one lead to within 4 GiB, where a wrong index may lead to what is mapped, too: the good address has to be beside something that the thread
-/// held.
+/// Bits below this one lead to within 4 GiB, where a wrong index may also reach mapped memory: the
+/// valid address must then be close to a value that the thread held.
 const FAR: u32 = 32;
-/// Bits of an address in its page. Where a page begins, a large buffer may: what lies a power of two behind that is one bit away.
+/// The bits of an address within its page. A large buffer may start at a page boundary, and its end
+/// may be a power of two away, which is one bit.
 const IN_PAGE: u64 = 0xfff;
-/// How near to another register's value an address is called beside it: of one object or frame.
+/// Maximum distance between an address and another register's value to count as close, in bytes:
+/// within one object or frame.
 const BESIDE: u64 = 0x1000;
-/// The same of lower bits, where chance leads to what is held sooner.
+/// The same limit for lower bits, where a match by chance is more likely.
 const BESIDE_LOW: u64 = 0x400;
-/// Compilers align what they access to its size, up to this one.
+/// Compilers align accesses to their size, up to this one, in bytes.
 const ALIGNED: u32 = 8;
-/// An index of 2^32 - 1 is a 0 from which 1 was taken: so many elements lead, from an array of elements of one byte to eight, to one of these bits from what lies
-/// an element before it.
+/// Bits reached by a wrong index. An index of 2^32 - 1 is 0 minus 1: in an array with elements of
+/// one to eight bytes, it leads to the address one element before the array, plus one of these
+/// bits.
 const OF_INDEX: std::ops::RangeInclusive<u32> = 32..=35;
-/// Elements that the array may have been before.
+/// Maximum number of elements between that address and the array.
 const ELEMENTS: u64 = 16;
-/// More candidates than these are none.
+/// If there are more candidates, none is reported.
 const MAX_CANDIDATES: usize = 2;
 
-/// What the bad address might have been made of by one flipped bit.
+/// Returns the addresses that may have become the bad one by a flipped bit.
 pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitFlip> {
     let is_open = matches!(explanation.kind, FaultKind::Unmapped | FaultKind::NonCanonical | FaultKind::JumpToNowhere);
     let thread = report.crashed_thread();
@@ -45,13 +50,14 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
     let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL && bad.0 & IN_PAGE != 0) else {
         return Vec::new();
     };
-    // What is not aligned as its access would not be so with another high bit either. (More than a register are copied from anywhere.)
+    // An address that is not aligned for its access would not be aligned with another high bit
+    // either. (Copies larger than a register need no alignment.)
     let access = explanation.access.and_then(|access| Some((access.address?.0, access.width?)));
     let is_odd = |(address, width): (u64, u32)| width <= ALIGNED && !address.is_multiple_of(width.max(1).into());
     if access.is_some_and(is_odd) {
         return Vec::new();
     }
-    // A tag of arm64 (MTE) is not the address.
+    // An arm64 memory tag (MTE) is not part of the address.
     let highest = match arch {
         Arch::X86_64 => 63,
         Arch::Aarch64 => 55,
@@ -88,12 +94,12 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
     };
     let mut all: Vec<(bool, BitFlip)> =
         (LOWEST..=highest).filter(|bit| !is_of_code(arch, *bit)).filter_map(good).collect();
-    // Beside another register is likelier.
+    // Candidates close to another register are more likely.
     heap_sort(&mut all, |(first, one), (second, other)| (first, one.bit) < (second, other.bit));
     if all.len() > MAX_CANDIDATES { Vec::new() } else { all.into_iter().map(|(_, flip)| flip).collect() }
 }
 
-/// The words of the crashed thread's stack, as far as it was saved.
+/// Returns the words on the crashed thread's stack, as far as it was saved.
 fn saved_words(report: &Report) -> impl Iterator<Item = u64> {
     const WORDS: usize = 1024;
     let tid = report.crash.as_ref().map(|crash| crash.tid);
@@ -102,12 +108,12 @@ fn saved_words(report: &Report) -> impl Iterator<Item = u64> {
     words.map(|word| u64::from_le_bytes(*word))
 }
 
-/// Whether a value is eight characters of text, as a string that was written over a pointer leaves it.
+/// Whether a value is eight characters of text, as left by a string that overwrote a pointer.
 fn is_text(value: u64) -> bool {
     value.to_le_bytes().iter().all(|byte| (0x20..0x7f).contains(byte))
 }
 
-/// What is said of them.
+/// Describes the candidates in a sentence.
 pub(crate) fn sentence(flips: &[BitFlip]) -> Option<String> {
     let all: Vec<String> =
         flips.iter().map(|flip| format!("{}, {} (bit {})", flip.address, flip.place, flip.bit)).collect();

@@ -1,4 +1,4 @@
-//! Whether the code that ran is that of the image's file.
+//! Compares the code that ran with the image's file.
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
@@ -6,17 +6,19 @@ use coroner_report::model::{Address, Bytes, CodeChange, CodeChangeKind};
 
 use crate::code_source::CodeSource;
 
-/// Pieces of code that a report has, and bytes of each: what has more is not of a crash.
+/// Maximum number of code pieces in a report, and maximum size of each, in bytes. Reports of
+/// crashes contain less.
 const MAX_PIECES: usize = 16;
 const MAX_PIECE: usize = 4096;
-/// More bytes of addresses than these are not in the code of a crash.
+/// Maximum number of relocated bytes in a crash's code.
 const MAX_RELOCATED: usize = 256;
 
-/// Compares the code of the report with a file's. `None` if they are the same, or if it is not known that the file is the one that ran.
+/// Compares the report's code with a file's. `None` if they are equal, or if the file isn't known
+/// to be the one that ran.
 pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeChange> {
     let mut all: Vec<(u64, u8, u8)> = Vec::new();
     for piece in report.code.iter().take(MAX_PIECES) {
-        // Up to where the file is known: the report's piece may go beyond the image.
+        // Only as far as the file is known: the report's piece may extend beyond the image.
         let length = piece.bytes.0.len().min(MAX_PIECE);
         let Some(file) = files.code(piece.address, length).filter(|code| code.is_verified) else { continue };
         let pairs = piece.bytes.0.iter().zip(&file.bytes).enumerate();
@@ -28,7 +30,7 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
     if all.len() <= MAX_RELOCATED {
         all.retain(|(at, ..)| !is_relocated(report, *at));
     }
-    // Pieces may have the same bytes.
+    // Pieces may overlap.
     all.sort_unstable();
     all.dedup();
     let (first, last) = (all.first()?.0, all.last()?.0);
@@ -37,7 +39,7 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
         _ if all.iter().all(|(at, ..)| is_breakpoint(report, *at)) => CodeChangeKind::Breakpoint,
         _ => CodeChangeKind::Other,
     };
-    // Of changes that are far from each other the first.
+    // If there are several distant changes, only the first is reported.
     let end = if last.wrapping_sub(first) < 16 { last } else { first };
     let bytes = |source: &dyn Fn(u64) -> Option<u8>| Bytes((first..=end).map_while(source).collect());
     let ran = |at: u64| byte(report, at);
@@ -45,7 +47,8 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
     Some(CodeChange { address: Address(first), kind, found: bytes(&ran), expected: bytes(&expected) })
 }
 
-/// Whether a byte is one of an address in an image: the dynamic linker writes those also into code, where a library is linked so (`DT_TEXTREL`).
+/// Whether a byte is part of an address in an image: the dynamic linker also writes addresses into
+/// code if a library is linked with text relocations (`DT_TEXTREL`).
 fn is_relocated(report: &Report, at: u64) -> bool {
     (at.saturating_sub(7)..=at).any(|start| {
         let word = (0..8)
@@ -62,7 +65,7 @@ fn byte(report: &Report, at: u64) -> Option<u8> {
     })
 }
 
-/// Whether a byte that was changed is one of a breakpoint instruction.
+/// Whether a changed byte belongs to a breakpoint instruction.
 fn is_breakpoint(report: &Report, at: u64) -> bool {
     match report.header.arch {
         Some(Arch::X86_64) => byte(report, at) == Some(0xcc),
@@ -76,7 +79,7 @@ fn is_breakpoint(report: &Report, at: u64) -> bool {
     }
 }
 
-/// What is said of it.
+/// Describes a change in a sentence.
 pub(crate) fn sentence(change: &CodeChange) -> String {
     let bytes = |bytes: &Bytes| bytes.0.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
     let (found, expected) = (bytes(&change.found), bytes(&change.expected));

@@ -1,4 +1,4 @@
-//! Where the bytes of instructions come from.
+//! Sources of instruction bytes.
 
 use coroner_process::memory::{Memory, Unreadable};
 use coroner_process::registers::Arch as Machine;
@@ -9,48 +9,51 @@ use coroner_symbols::{
     TypeId,
 };
 
-/// The code of a process that is dead, and what is known of it. Without more than [`Self::code`] no register is said to have been set anywhere, and no
-/// variable is named.
+/// The code of a crashed process, with information about it. If only [`Self::code`] is implemented,
+/// explanations don't include where a register was set, nor variables.
 pub trait CodeSource {
-    /// Up to `length` bytes of the code at `address`: fewer where what is known ends, `None` if nothing is known there.
+    /// Returns up to `length` bytes of the code at `address`: fewer at the end of known code,
+    /// `None` if nothing is known there.
     fn code(&self, address: Address, length: usize) -> Option<Code>;
 
-    /// Where the function with the code at `address` begins and ends.
+    /// Returns the start and end of the function that contains `address`.
     fn function(&self, _address: Address) -> Option<(Address, Address)> {
         None
     }
 
-    /// The variables of the function with the code at `address`, by debug information; its addresses are those of [`Self::svma`].
+    /// Returns the variables of the function that contains `address`, from debug information; its
+    /// addresses are those of [`Self::svma`].
     fn variables(&self, _address: Address) -> Option<FunctionVariables> {
         None
     }
 
-    /// What the image's own file calls an address.
+    /// Converts an address to the one in the image's own file.
     fn svma(&self, _address: Address) -> Option<u64> {
         None
     }
 
-    /// What a pointer of that type leads to.
+    /// Returns the target of a pointer type.
     fn pointee(&self, _of: TypeId) -> Option<Pointee> {
         None
     }
 
-    /// What lies at an offset of a value of that type, if one thing alone has `width` bytes there.
+    /// Returns the part at an offset in a value of the type, if a single part contains all `width`
+    /// bytes there.
     fn part(&self, _of: TypeId, _offset: u64, _width: Option<u64>) -> Option<Part> {
         None
     }
 
-    /// Bytes of a value of that type.
+    /// Returns the size of the type's values, in bytes.
     fn size_of(&self, _of: TypeId) -> Option<u64> {
         None
     }
 
-    /// File and line of an instruction.
+    /// Returns an instruction's file and line.
     fn line(&self, _address: Address) -> Option<(String, u32)> {
         None
     }
 
-    /// The name of the function that begins at an address.
+    /// Returns the name of the function that starts at an address.
     fn name(&self, _address: Address) -> Option<String> {
         None
     }
@@ -61,11 +64,12 @@ pub trait CodeSource {
 pub struct Code {
     /// The bytes, at least one.
     pub bytes: Vec<u8>,
-    /// Whether they are known to be of the file that ran. Otherwise nothing that is said by them is certain.
+    /// Whether the bytes are known to be from the file that ran. Otherwise conclusions from them
+    /// are not certain.
     pub is_verified: bool,
 }
 
-/// No code: an explanation by signal, address and registers alone.
+/// A source without code, for explanations from signal, address and registers only.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoCode;
 
@@ -75,14 +79,14 @@ impl CodeSource for NoCode {
     }
 }
 
-/// The code that the report has, which is what ran; where it has none, that of another source.
+/// The code in the report, which is what ran; where the report has none, code from another source.
 pub(crate) struct RanCode<'a> {
     pub(crate) report: &'a Report,
     pub(crate) otherwise: &'a dyn CodeSource,
 }
 
 impl RanCode<'_> {
-    /// Bytes of the report at `address`: of pieces that follow each other as of one.
+    /// Returns bytes from the report at `address`; adjacent pieces are joined.
     fn recorded(&self, address: Address, length: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < length {
@@ -144,19 +148,20 @@ impl CodeSource for RanCode<'_> {
     }
 }
 
-/// Code from the files of the images that the crashed thread's innermost frames are in.
+/// Code from the files of the images in the crashed thread's innermost frames.
 ///
-/// It is what was loaded: a breakpoint or a hook that was written into the code later is not in it.
+/// It is the code that was loaded: breakpoints or hooks written into it later are not included.
 #[derive(Debug, Default)]
 pub struct ImageFiles<'s> {
     images: SnapshotImages,
-    /// Code of images without a build id, which a file of the same path may have or not.
+    /// Code ranges of images without a build id, which the file at the same path may not match.
     unverified: Vec<(u64, u64)>,
-    /// The image whose function, variables and lines are asked for: the one with the instruction that crashed, or that jumped to where no code is.
+    /// The image for lookups of functions, variables and lines: the one with the instruction that
+    /// crashed, or that jumped to an address without code.
     crashed: Option<Crashed<'s>>,
 }
 
-/// An image with the files that say what is in it.
+/// An image with the symbol files for it.
 #[derive(Debug)]
 struct Crashed<'s> {
     load_address: u64,
@@ -169,7 +174,8 @@ impl Crashed<'_> {
         address.0.checked_sub(self.load_address).filter(|offset| *offset < self.size)
     }
 
-    /// What the first file says that knows it. Addresses that are asked for are the file's own.
+    /// Returns the first file's result that isn't `None`. Addresses are converted to the file's
+    /// own.
     fn ask<T>(&self, address: Address, ask: impl Fn(&SymbolFile, u64) -> Option<T>) -> Option<T> {
         let offset = self.offset(address)?;
         self.files.iter().find_map(|file| ask(file, file.base_svma().checked_add(offset)?))
@@ -180,11 +186,11 @@ impl Crashed<'_> {
     }
 }
 
-/// Innermost frames whose images are opened: the one that crashed, and who called it.
+/// Number of innermost frames whose images are opened: the crashed one and its callers.
 const FRAMES: usize = 6;
 
 impl<'s> ImageFiles<'s> {
-    /// Finds the files by the build ids of the images, as `symbolizer` finds them.
+    /// Finds the images' files by their build ids with `symbolizer`.
     pub fn of(report: &Report, symbolizer: &'s mut Symbolizer) -> Self {
         let mut files = Self::default();
         let arch = match report.header.arch {
@@ -216,7 +222,7 @@ impl<'s> ImageFiles<'s> {
     }
 }
 
-/// Most bytes of code that are read at once.
+/// Maximum number of bytes of code read at once.
 const MAX_CODE: usize = 1 << 20;
 
 impl CodeSource for ImageFiles<'_> {
@@ -225,7 +231,7 @@ impl CodeSource for ImageFiles<'_> {
         let length = length.min(MAX_CODE);
         let mut bytes = vec![0; length];
         if memory.read(address.0, &mut bytes).is_err() {
-            // As many as there are.
+            // As many bytes as can be read.
             bytes.clear();
             while bytes.len() < length {
                 let mut byte = [0];
@@ -290,7 +296,7 @@ impl CodeSource for ImageFiles<'_> {
     }
 }
 
-/// No memory was saved that code could be read from.
+/// Saved memory that contains no code.
 struct Nothing;
 
 impl Memory for Nothing {

@@ -1,4 +1,4 @@
-//! Instructions of either architecture: decodes them, and finds the calls before a return address.
+//! Decodes instructions of both architectures, and finds the calls before a return address.
 
 use coroner_process::registers::Arch;
 use coroner_report::model::Address;
@@ -9,12 +9,13 @@ use crate::step::Step;
 #[cfg(feature = "decode")]
 use crate::{aarch64, aarch64_step, step::Flow, x86_64, x86_64_step};
 
-/// Bytes of the longest instruction.
+/// Length of the longest instruction, in bytes.
 const MAX_INSTRUCTION: usize = 15;
-/// Bytes before a return address that its call may have.
+/// Maximum length of a call before a return address, in bytes.
 const CALL: usize = 8;
 
-/// The instruction at `address`, and whether its bytes are known to be those that ran. `None` without the feature `decode`, too.
+/// Decodes the instruction at `address`; also returns whether its bytes are known to be those that
+/// ran. `None` without the feature `decode`.
 pub(crate) fn decode(
     arch: Arch,
     address: Address,
@@ -55,7 +56,8 @@ fn calls(_: Arch, _: &[u8], _: Address, _: &State<'_>) -> Vec<Decoded> {
     Vec::new()
 }
 
-/// What of the processor the instruction needs, where that is no part of every one. `None` of arm64.
+/// Returns the processor feature that the instruction requires, unless every processor has it.
+/// `None` for arm64.
 #[cfg(feature = "decode")]
 pub(crate) fn needed_feature(arch: Arch, bytes: &[u8]) -> Option<String> {
     if arch == Arch::X86_64 { x86_64::needed_feature(bytes) } else { None }
@@ -66,7 +68,8 @@ pub(crate) fn needed_feature(_: Arch, _: &[u8]) -> Option<String> {
     None
 }
 
-/// The instructions of a function. `None` if something in it is no instruction, or without the feature `decode`.
+/// Decodes a function's instructions. `None` if one of them is invalid, or without the feature
+/// `decode`.
 #[cfg(feature = "decode")]
 pub(crate) fn steps(arch: Arch, code: &[u8], start: u64) -> Option<Vec<Step>> {
     match arch {
@@ -80,7 +83,8 @@ pub(crate) fn steps(_: Arch, _: &[u8], _: u64) -> Option<Vec<Step>> {
     None
 }
 
-/// Whether the code at an address jumps to a function of another image, as a procedure linkage table does. Instructions are looked for in so many bytes.
+/// Whether the code at an address jumps to a function in another image, as a procedure linkage
+/// table does. `length` bytes are searched.
 #[cfg(feature = "decode")]
 pub(crate) fn is_linkage(arch: Arch, address: u64, source: &dyn CodeSource, length: usize) -> bool {
     let Some(code) = source.code(Address(address), length) else { return false };
@@ -91,7 +95,8 @@ pub(crate) fn is_linkage(arch: Arch, address: u64, source: &dyn CodeSource, leng
     let last = first.iter().find(|step| step.flow != Flow::Next).map(|step| step.flow);
     match arch {
         Arch::X86_64 => last == Some(Flow::Elsewhere),
-        // `br x17`, which no table of a `switch` jumps by: the linker's own registers are 16 and 17.
+        // `br x17`, which is not used for the jump table of a `switch`: registers 16 and 17 are
+        // reserved for the linker.
         Arch::Aarch64 => {
             let word = |step: &Step| {
                 let at = usize::try_from(step.address.wrapping_sub(address)).ok()?;
@@ -107,7 +112,7 @@ pub(crate) fn is_linkage(_: Arch, _: u64, _: &dyn CodeSource, _: usize) -> bool 
     false
 }
 
-/// The calls that may return to `address`, with where they are.
+/// Returns the calls that may return to `address`, with their addresses.
 pub(crate) fn calls_before(
     arch: Arch,
     address: Address,

@@ -1,4 +1,4 @@
-//! Faults: what the processor or the kernel stopped a thread for.
+//! Faults: why the processor or the kernel stopped a thread.
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
@@ -14,9 +14,9 @@ use crate::{architecture, bad_jump, decode, poison_pattern, recursion, shadow_st
 use coroner_report::model::FaultKind;
 use coroner_report::model::{BadOperand, Certainty, Explanation, Instruction, MemoryAccess};
 
-/// Addresses that errors are, taken for pointers: −1 to −4095 (Linux's `MAX_ERRNO`; `MAP_FAILED` is −1).
+/// Error codes taken for pointers: −1 to −4095 (Linux's `MAX_ERRNO`; `MAP_FAILED` is −1).
 const ERRORS: u64 = 0xffff_ffff_ffff_f001;
-/// Largest offset from a null pointer that is called one of a field or an element.
+/// Maximum offset from a null pointer that is described as a field or an element, in bytes.
 const MAX_OFFSET: u64 = 0x10_0000;
 /// Explains a fault.
 pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> Explanation {
@@ -25,7 +25,7 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
         notice => notice,
     };
     let thread = report.crashed_thread();
-    // Registers that are not those of the instruction say nothing of it.
+    // Registers of another frame don't belong to the instruction.
     let registers = thread.and_then(|thread| thread.registers.as_ref()).filter(|registers| !registers.only_preserved);
     let state = registers.map(|registers| State::of(report, registers));
     let arch = registers.and_then(|registers| registers.arch);
@@ -44,7 +44,7 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
         explanation.kind = FaultKind::StackOverflow;
         explanation.certainty = Certainty::Certain;
         explanation.recursion = recursion::of(thread);
-        // An operand is bad only in that the stack has no room there.
+        // The operand is only bad because the stack has no room there.
         explanation.operand = None;
         if notice == Notice::GeneralProtection {
             explanation.facts.insert(0, "the kernel had no room on the stack for the frame of a signal".to_owned());
@@ -57,7 +57,7 @@ pub(crate) fn explain(report: &Report, crash: &Crash, code: &dyn CodeSource) -> 
     explanation
 }
 
-/// What is known without registers.
+/// Explains a fault without registers.
 fn by_notice(report: &Report, crash: &Crash, notice: Notice) -> Explanation {
     let mut explanation = Explanation::default();
     let certain = |kind| (kind, Certainty::Certain);
@@ -120,12 +120,13 @@ fn is_about_memory(notice: Notice) -> bool {
     )
 }
 
-/// The access that the processor said; numbers of a later version are none.
+/// Returns the access reported by the processor; unknown values are ignored.
 fn said_access(crash: &Crash) -> Option<Access> {
     crash.access.filter(|access| [Access::READ, Access::WRITE, Access::EXECUTE].contains(access))
 }
 
-/// The kind of a fault at an address where nothing is mapped, by the value of the register that it came from.
+/// Returns the kind of a fault at an unmapped address, from the value of the register that it came
+/// from.
 fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> FaultKind {
     let value = operand.and_then(|(value, ..)| value);
     let is_near = address.0 < NEAR_NULL || address.0 >= ERRORS;
@@ -139,14 +140,14 @@ fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> Fa
     }
 }
 
-/// Whether the kernel said that nothing is mapped where a mapping is that can be accessed: a guard was made within it (Linux's
-/// `MADV_GUARD_INSTALL`), or it was mapped after the fault.
+/// Whether the kernel reported an unmapped address that lies in an accessible mapping: a guard was
+/// installed inside it (Linux's `MADV_GUARD_INSTALL`), or it was mapped after the fault.
 fn is_guard_within(report: &Report, crash: &Crash) -> bool {
     let is_open = |address| report.mappings.iter().any(|at| at.contains(address) && at.protection & MAY_ALL != 0);
     crash.mach.is_none() && notice::of(report, crash) == Notice::Unmapped && crash.address.is_some_and(is_open)
 }
 
-/// The kind of an access that memory did not allow.
+/// Returns the kind of an access that the mapping did not allow.
 fn denied(report: &Report, crash: &Crash) -> (FaultKind, Certainty) {
     if is_guard_within(report, crash) {
         return (FaultKind::GuardPage, Certainty::Possible);
@@ -164,10 +165,11 @@ fn denied(report: &Report, crash: &Crash) -> (FaultKind, Certainty) {
     (kind, Certainty::Certain)
 }
 
-/// A return led to where no code is.
+/// Handles a return to an address without code.
 fn returned(thread: &Thread, explanation: &mut Explanation) {
     explanation.kind = FaultKind::BadReturn;
-    // Of a stack without callers (as of `makecontext`, which begins with a return) it may have been the first.
+    // On a stack without callers (such as `makecontext`'s, which starts with a return) it may have
+    // been the first return.
     let is_start = |frame: &Frame| frame.function.as_deref() == Some("__start_context");
     if thread.frames.iter().skip(1).all(is_start) {
         return;
@@ -234,11 +236,12 @@ impl Fault<'_> {
         explanation
     }
 
-    /// What the shadow stack says of return addresses, where the thread had one.
+    /// Compares return addresses with the shadow stack, if the thread had one.
     fn compare_shadow_stack(&self, explanation: &mut Explanation) {
         let stopped = self.notice == Notice::ShadowStack;
         let returns = self.found.as_ref().is_none_or(|(decoded, _)| decoded.class == Class::Return);
-        // A return that the processor did not let go, for the shadow stack's sake or because its address can be none.
+        // A return that the processor did not allow, because of the shadow stack or because of an
+        // invalid address.
         let failed = returns && (stopped || self.found.is_some() && explanation.kind == FaultKind::BadReturn);
         if stopped && !failed {
             return;
@@ -260,19 +263,19 @@ impl Fault<'_> {
         self.found.as_ref().is_some_and(|(_, code)| code.is_verified)
     }
 
-    /// How certain that is which the code says.
+    /// Returns how certain conclusions from the code are.
     fn by_code(&self) -> Certainty {
         if self.is_verified() { Certainty::Certain } else { Certainty::Possible }
     }
 
-    /// The thread was at the address itself: it jumped there.
+    /// Handles a thread whose program counter is the fault's address: it jumped there.
     fn jumped(&self, explanation: &mut Explanation) {
         explanation.kind = match self.notice {
             Notice::Unmapped if self.pc.0 < NEAR_NULL => FaultKind::JumpToNull,
-            // x86_64 does not get there.
+            // Can't happen on x86_64.
             Notice::Unmapped if !architecture::is_canonical(self.arch, self.pc.0) => FaultKind::NonCanonical,
             Notice::Unmapped => FaultKind::JumpToNowhere,
-            // The mapping is there, and its code could not be fetched.
+            // The mapping exists, but its code could not be fetched.
             _ if rights(self.report, self.pc).is_none_or(|rights| rights & MAY_EXECUTE == 0) => {
                 FaultKind::ExecuteOfData
             }
@@ -290,7 +293,7 @@ impl Fault<'_> {
         }
     }
 
-    /// Names the operand whose address is the processor's. `None` if no operand is.
+    /// Finds the operand whose address the processor reported. `None` if there isn't one.
     fn operand_at_address(&self, explanation: &mut Explanation) -> Option<&MemoryOperand> {
         let (decoded, _) = self.found.as_ref()?;
         let address = self.crash.address?;
@@ -315,11 +318,13 @@ impl Fault<'_> {
             let Some((decoded, _)) = &self.found else { return };
             if self.arch == Arch::Aarch64 && address.0 == 0 && bad_operand::non_canonical(decoded, self.arch).is_some()
             {
-                // An emulator of arm64 on x86_64 (qemu-user) hands on that processor's faults, which have no address where that can be none.
+                // An emulator of arm64 on x86_64 (qemu-user) forwards that processor's faults,
+                // which have no address if it is not canonical.
                 return self.general_protection(explanation);
             }
             explanation.certainty = Certainty::Possible;
-            // The code that is known is not what said the address. (By fs or gs, or of a gather, no operand is known.)
+            // The known code did not access the address. (No operand is known for fs, gs and
+            // gathers.)
             let mask = architecture::address_mask(self.arch);
             if !decoded.memory.is_empty() && !decoded.memory.iter().any(|operand| operand.has(address.0, mask)) {
                 explanation.facts.push("no operand of the instruction has the address of the fault".to_owned());
@@ -343,14 +348,15 @@ impl Fault<'_> {
         }
     }
 
-    /// Whether the instruction is made of zeros, and in no image: `add [rax], al` on x86_64.
+    /// Whether the instruction consists of zeros and is outside all images: `add [rax], al` on
+    /// x86_64.
     fn is_cleared_code(&self) -> bool {
         const ZEROS: usize = 8;
         let is_zero = |code: &Code| code.bytes.iter().take(ZEROS).all(|byte| *byte == 0);
         self.report.image_at(self.pc).is_none() && self.found.as_ref().is_some_and(|(_, code)| is_zero(code))
     }
 
-    /// The processor did not say what kind of access it was: the instruction does.
+    /// Takes the access from the instruction if the processor did not report it.
     fn denied_by_instruction(&self, explanation: &mut Explanation) {
         let said = Crash { access: explanation.access.and_then(|access| access.kind), ..self.crash.clone() };
         if said_access(self.crash).is_none() && explanation.operand.is_some() && self.is_verified() {
@@ -358,7 +364,7 @@ impl Fault<'_> {
         }
     }
 
-    /// x86_64: the processor gives no address, so that the instruction has to say what was wrong.
+    /// x86_64: the processor gives no address, so the cause is derived from the instruction.
     fn general_protection(&self, explanation: &mut Explanation) {
         let Some((decoded, _)) = &self.found else { return self.general_protection_by_registers(explanation) };
         let is_bad = |value: u64| !architecture::is_canonical(self.arch, value);
@@ -393,7 +399,8 @@ impl Fault<'_> {
         }
     }
 
-    /// The same without the instruction: if one register alone holds what no address is, that may have been it.
+    /// Like [`Self::general_protection`], without the instruction: if exactly one register holds a
+    /// non-canonical value, that may be the cause.
     fn general_protection_by_registers(&self, explanation: &mut Explanation) {
         let named = self.state.registers.named().filter(|(name, _)| !matches!(*name, "rip" | "rflags"));
         let mut bad = named.filter(|(_, value)| !architecture::is_canonical(self.arch, *value));
@@ -418,7 +425,7 @@ impl Fault<'_> {
         let Some(divisor) = divisor else { return };
         explanation.kind = if divisor.value == 0 { FaultKind::DivisionByZero } else { FaultKind::DivisionOverflow };
         explanation.certainty = self.by_code();
-        // Memory may have another value by now: by -1 alone a compiler's division overflows.
+        // Memory may have changed since: a compiler's division only overflows with -1.
         let is_minus_one = matches!(divisor.value, 0xff | 0xffff | 0xffff_ffff | u64::MAX);
         if divisor.register.is_none() && divisor.value != 0 && !is_minus_one {
             explanation.certainty = Certainty::Possible;
@@ -433,7 +440,8 @@ impl Fault<'_> {
 
     fn illegal(&self, explanation: &mut Explanation) {
         let signal = self.crash.signal.as_ref();
-        // Arm's reference manual, ESR_EL1.EC: a branch target that is no landing pad, a pointer that failed its authentication.
+        // Arm's reference manual, ESR_EL1.EC: a branch target that is not a landing pad, a pointer
+        // that failed authentication.
         let class = signal
             .and_then(|signal| signal.error_code)
             .filter(|_| self.arch == Arch::Aarch64)
@@ -458,7 +466,8 @@ impl Fault<'_> {
         match &decoded.class {
             Class::Trap(meaning) => {
                 explanation.kind = if meaning.is_control_flow { FaultKind::ControlFlow } else { FaultKind::Trap };
-                // Elsewhere no compiler put it, or one of those that make code as the program runs.
+                // Outside images it was not put there by an ahead-of-time compiler, but possibly by
+                // one that generates code at run time.
                 let is_of_image = self.report.image_at(self.pc).is_some();
                 explanation.facts.extend(is_of_image.then(|| meaning.what.to_owned()));
             }
@@ -476,13 +485,14 @@ impl Fault<'_> {
 
     fn breakpoint(&self, explanation: &mut Explanation) {
         let is_of_windows = self.crash.monitor == Monitor::SEH;
-        // A step or a watchpoint of a debugger (`TRAP_TRACE`, `TRAP_HWBKPT` of Linux) is no instruction of the program's.
+        // A debugger's step or watchpoint (`TRAP_TRACE`, `TRAP_HWBKPT` on Linux) is not an
+        // instruction of the program.
         if self.crash.signal.as_ref().is_some_and(|signal| matches!(signal.code, 2 | 4)) {
             (explanation.kind, explanation.instruction) = (FaultKind::Unknown, None);
             return;
         }
         let (decoded, certainty, at) = match self.arch {
-            // The processor goes on behind `int3` before it traps. (Windows puts it back.)
+            // The processor advances past `int3` before it traps. (Windows resets it.)
             Arch::X86_64 if !is_of_windows => {
                 explanation.instruction = None;
                 let before = Address(self.pc.0.wrapping_sub(1));

@@ -1,4 +1,4 @@
-//! The sentence.
+//! The headline: a one-sentence summary of an explanation.
 
 use coroner_report::Report;
 use coroner_report::model::{Crash, Frame, InApp, InAppRules, PURE_VIRTUAL_CALL};
@@ -9,14 +9,15 @@ use crate::{memory_map, shadow_stack, zombie};
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
 use coroner_report::model::{CodeChangeKind, FaultKind};
 
-/// Characters that a headline has at most.
+/// Maximum length of a headline, in characters.
 const MAX_CHARS: usize = 400;
-/// Characters of a function's name.
+/// Maximum length of a function's name, in characters.
 const NAME: usize = 100;
-/// Frames in which the caller with a line is looked for.
+/// Maximum number of frames searched for a caller with a line.
 const CALLERS: usize = 24;
 
-/// The sentence of an explanation whose other parts are known. `is_alone`: of the crashed thread the innermost frame alone is certain.
+/// Returns the headline for an explanation whose other parts are complete. `is_alone`: only the
+/// crashed thread's innermost frame is certain.
 pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> String {
     let what = match explanation.kind {
         FaultKind::Abort
@@ -35,7 +36,7 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
     let place = place(report, crash, explanation, is_alone).unwrap_or_default();
     let mut sentence = one_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(NAME));
     sentence.push_str(&place);
-    // Of a thread that somebody's signal found in its wait, and of one that does not answer.
+    // For a thread that received a signal while waiting, or that doesn't respond.
     let waits =
         matches!(explanation.kind, FaultKind::Hang | FaultKind::SentSignal | FaultKind::Abort | FaultKind::Requested);
     if let Some(waits_for) = explanation.waits_for.as_ref().filter(|_| waits) {
@@ -52,11 +53,13 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
         });
         sentence.push_str(&format!("; the code at {at}{image} is not what was shipped, one bit differs"));
     }
-    // Names of functions and files are a report's, too: with lines of their own they would look like other parts of it.
+    // Function and file names come from the report: with line breaks they could imitate other parts
+    // of it.
     let sentence = sentence.replace(char::is_control, " ");
     let mut letters = sentence.chars();
     match letters.next() {
-        // A type's name is written as it is: `std::runtime_error: …`, and of a handled error `core::num::error::ParseIntError: …`.
+        // Type names keep their case: `std::runtime_error: …`, or for a handled error
+        // `core::num::error::ParseIntError: …`.
         Some(first) if !begins_with_type(report, crash, explanation.kind) => {
             std::iter::once(first.to_ascii_uppercase()).chain(letters).collect()
         }
@@ -64,7 +67,7 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
     }
 }
 
-/// Whether the sentence begins with the name of a type.
+/// Whether the sentence starts with a type's name.
 fn begins_with_type(report: &Report, crash: &Crash, kind: FaultKind) -> bool {
     match kind {
         FaultKind::Exception => !report.is_pure_virtual_call(),
@@ -72,22 +75,22 @@ fn begins_with_type(report: &Report, crash: &Crash, kind: FaultKind) -> bool {
     }
 }
 
-/// Whether the instruction itself was changed by one bit.
+/// Whether one bit of the instruction itself was changed.
 fn is_flipped_instruction(explanation: &Explanation) -> bool {
-    /// Bytes of the longest instruction.
+    /// Length of the longest instruction, in bytes.
     const MAX_INSTRUCTION: u64 = 15;
     let instruction = explanation.instruction.as_ref();
     let change = flipped_code(explanation);
     change.zip(instruction).is_some_and(|(change, at)| change.0.wrapping_sub(at.address.0) < MAX_INSTRUCTION)
 }
 
-/// Where code of the crashed thread was changed by one bit.
+/// Returns where one bit of the crashed thread's code was changed.
 fn flipped_code(explanation: &Explanation) -> Option<coroner_report::model::Address> {
     let change = explanation.code_change.as_ref().filter(|change| change.kind == CodeChangeKind::OneBit);
     change.map(|change| change.address)
 }
 
-/// What the program or the system said.
+/// Returns the message from the program or the system.
 fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     let exception = report.exceptions.first();
     let signal = crash.signal.as_ref();
@@ -120,7 +123,7 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
         let by = match pid {
             _ if pid == report.header.pid => "the process itself".to_owned(),
             0 => "a process of another pid namespace".to_owned(),
-            // Of a command such as `systemctl kill` it is the sender, too.
+            // Also the sender for commands such as `systemctl kill`.
             1 => match watchdog.filter(|_| is_abort) {
                 Some(us) => {
                     let seconds = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
@@ -139,12 +142,12 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     cause.map_or(name.clone(), |cause| format!("{name}: {cause}"))
 }
 
-/// Whether Rust's standard library ended the program because an allocation failed.
+/// Whether Rust's standard library terminated the program because an allocation failed.
 fn is_out_of_memory(report: &Report) -> bool {
     is_within(report, &|name| matches!(name, "alloc::alloc::handle_alloc_error" | "std::alloc::rust_oom"))
 }
 
-/// Whether such a function is among the innermost of the crashed thread, or of where the exception was thrown.
+/// Whether such a function is among the innermost ones of the crashed thread or of the throw.
 fn is_within(report: &Report, is_it: &dyn Fn(&str) -> bool) -> bool {
     const INNERMOST: usize = 16;
     let frames = report.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
@@ -159,7 +162,7 @@ fn is_within(report: &Report, is_it: &dyn Fn(&str) -> bool) -> bool {
     frames.iter().take(INNERMOST).chain(thrown.iter().take(INNERMOST)).any(is_named)
 }
 
-/// `` `row` was null: ``
+/// Returns, for example, `` `row` was null: ``.
 fn variable(explanation: &Explanation) -> String {
     let Some(variable) = &explanation.variable else { return String::new() };
     match variable.value.0 {
@@ -169,13 +172,13 @@ fn variable(explanation: &Explanation) -> String {
     }
 }
 
-/// `` `row->number`, ``
+/// Returns, for example, `` at `row->number` ``.
 fn accessed_in_source(explanation: &Explanation) -> String {
     let accessed = explanation.variable.as_ref().and_then(|variable| variable.accessed.as_ref());
     accessed.map_or_else(String::new, |accessed| format!(" at `{accessed}`"))
 }
 
-/// An address behind the name of what is there.
+/// Adds an address to the name of its location.
 fn beside(within: &str, at: &str, preposition: &str) -> String {
     match at.strip_prefix(preposition) {
         Some(address) if !within.is_empty() => format!(", {address}"),
@@ -260,7 +263,7 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
     }
 }
 
-/// `write of 4 bytes`.
+/// Returns, for example, `write of 4 bytes`.
 fn accessed(access: &MemoryAccess) -> String {
     let what = match access.kind {
         Some(Access::READ) => "read",
@@ -275,7 +278,7 @@ fn accessed(access: &MemoryAccess) -> String {
     }
 }
 
-/// `rax is 0x10`.
+/// Returns, for example, `rax is 0x10`.
 fn held(operand: &BadOperand) -> Option<String> {
     let value = operand.value?;
     let name = operand.register.as_deref().unwrap_or(&operand.text);
@@ -293,7 +296,8 @@ fn recursed(recursion: &Recursion) -> String {
     format!("{names} {how}, {} times in the report{bytes}", recursion.rounds)
 }
 
-/// The function in which it happened; of a jump to where no code is, its caller.
+/// Returns the function in which the crash happened; for a jump to an address without code, its
+/// caller.
 pub(crate) fn function(report: &Report, explanation: &Explanation, is_alone: bool) -> Option<String> {
     let frames = certain(&report.crashed_thread()?.frames, is_alone);
     if explanation.kind == FaultKind::BadReturn && is_jump(explanation, frames.first()?) {
@@ -304,20 +308,21 @@ pub(crate) fn function(report: &Report, explanation: &Explanation, is_alone: boo
     name.map(|name| short_function(name, NAME).into_owned())
 }
 
-/// The frames before the first that was found by searching the stack: what stands there need not have been called.
+/// Returns the frames before the first one found by a stack scan: addresses on the stack need not
+/// be callers.
 fn certain(frames: &[Frame], is_alone: bool) -> &[Frame] {
     let found = frames.iter().position(|frame| frame.found_by == FoundBy::SCAN).unwrap_or(frames.len());
     frames.get(..if is_alone { found.min(1) } else { found }).unwrap_or_default()
 }
 
-/// Whether the innermost frame is the address of a jump, and no function.
+/// Whether the innermost frame is a jump's target rather than a function.
 fn is_jump(explanation: &Explanation, first: &Frame) -> bool {
     explanation
         .access
         .is_some_and(|access| access.kind == Some(Access::EXECUTE) && access.address == Some(first.address))
 }
 
-/// ` in save (notes.c:27)`.
+/// Returns, for example, ` in save (notes.c:27)`.
 fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> Option<String> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let is_thrown = thrown.is_some();
@@ -327,7 +332,8 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bo
     let caller = |frames: &[Frame]| Some(format!(", called by {}", in_app(report, frames)?));
     match explanation.kind {
         FaultKind::StackOverflow if explanation.recursion.is_some() => None,
-        // Which function returned is not known, and what was found on the stack need not have called it.
+        // It is not known which function returned, and addresses found on the stack need not be
+        // callers.
         FaultKind::BadReturn if is_jump(explanation, first) => None,
         _ if is_jump(explanation, first) => {
             let callers = frames.get(1..)?;
@@ -349,7 +355,7 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bo
         FaultKind::Panic | FaultKind::Hang | FaultKind::Requested => None,
         _ => {
             let at = named(first)?;
-            // Of a fault in a library the app's own function is what is looked for.
+            // For a fault in a library, the app's own function is more interesting.
             match in_app(report, frames) {
                 Some(caller) if caller != at => Some(format!(" in {at}, called by {caller}")),
                 _ => Some(format!(" in {at}")),
@@ -358,7 +364,7 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bo
     }
 }
 
-/// The innermost function of the app's own that has a name.
+/// Returns the app's own innermost function that has a name.
 fn in_app(report: &Report, frames: &[Frame]) -> Option<String> {
     let rules = InAppRules::default();
     let rule = InApp::new(&rules, report);
@@ -379,7 +385,7 @@ fn last(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
-/// Name, file and line of the innermost function at a frame.
+/// Returns name, file and line of a frame's innermost function.
 fn innermost(frame: &Frame) -> (Option<&str>, Option<&str>, Option<u32>) {
     match frame.inlined.first() {
         Some(inlined) => {
@@ -399,7 +405,7 @@ fn named(frame: &Frame) -> Option<String> {
     Some(sourced(name, file, line))
 }
 
-/// The first line of a text, cut where it is too long.
+/// Returns the first line of a text, cut if it is too long.
 fn one_line(text: &str, longest: usize) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     match line.char_indices().nth(longest) {

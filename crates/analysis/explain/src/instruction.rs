@@ -1,4 +1,4 @@
-//! An instruction with the values that its registers had, of either architecture.
+//! A decoded instruction with its register values, for both architectures.
 
 use coroner_report::Report;
 use coroner_report::model::{Address, Registers, StackMemory};
@@ -7,42 +7,42 @@ use coroner_report::wire::Access;
 use crate::architecture;
 use crate::trap::Meaning;
 
-/// An instruction.
+/// A decoded instruction.
 #[derive(Clone, Debug)]
 pub(crate) struct Decoded {
     pub(crate) text: String,
     pub(crate) length: usize,
-    /// What it reads and writes. Empty where that is not known, too.
+    /// The memory operands. Empty if unknown.
     pub(crate) memory: Vec<MemoryOperand>,
     pub(crate) class: Class,
 }
 
-/// What an instruction is, as far as crashes are about it.
+/// The class of an instruction, as far as it matters for crashes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Other,
-    /// An integer division, by a divisor that is known or not.
+    /// An integer division, with the divisor if known.
     Division {
         divisor: Option<Divisor>,
     },
     Trap(Meaning),
     Breakpoint(Meaning),
     Privileged,
-    /// No instruction.
+    /// Not a valid instruction.
     Invalid,
-    /// A jump or a call by a register.
+    /// A jump or a call to the address in a register.
     Branch {
         register: &'static str,
         value: u64,
     },
-    /// A jump or a call by an address in memory.
+    /// A jump or a call to an address in memory.
     BranchByMemory,
     Return,
     /// A direct jump or call.
     OtherBranch,
 }
 
-/// What an integer was divided by.
+/// The divisor of an integer division.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Divisor {
     pub(crate) text: String,
@@ -50,7 +50,7 @@ pub(crate) struct Divisor {
     pub(crate) value: u64,
 }
 
-/// An operand in memory.
+/// A memory operand.
 #[derive(Clone, Debug)]
 pub(crate) struct MemoryOperand {
     pub(crate) text: String,
@@ -59,19 +59,19 @@ pub(crate) struct MemoryOperand {
     pub(crate) displacement: i64,
     pub(crate) address: u64,
     pub(crate) width: Option<u32>,
-    /// `None`: it reads and writes.
+    /// The access; `None` if the instruction reads and writes.
     pub(crate) access: Option<Access>,
     /// The alignment without which the instruction faults.
     pub(crate) alignment: Option<u32>,
 }
 
 impl MemoryOperand {
-    /// Whether the operand has the byte at `address`, of which only the bits of `mask` count.
+    /// Whether the operand contains the byte at `address`. Only the bits in `mask` are compared.
     pub(crate) fn has(&self, address: u64, mask: u64) -> bool {
         (address.wrapping_sub(self.address) & mask) < u64::from(self.width.unwrap_or(1).max(1))
     }
 
-    /// Whether it may have been the access that the processor says.
+    /// Whether the operand matches the access reported by the processor.
     pub(crate) fn can_be(&self, said: Option<Access>) -> bool {
         match (self.access, said) {
             (Some(own), Some(said)) => own == said,
@@ -81,7 +81,7 @@ impl MemoryOperand {
     }
 }
 
-/// What the thread had when it crashed.
+/// The crashed thread's state.
 pub(crate) struct State<'a> {
     pub(crate) registers: &'a Registers,
     memory: &'a [StackMemory],
@@ -92,12 +92,13 @@ impl<'a> State<'a> {
         Self { registers, memory: &report.stack_memory }
     }
 
-    /// The value of a general register, by the name that the report has for it, with that name.
+    /// Returns the value of a general register by its name in reports, with that name.
     pub(crate) fn register(&self, name: &str) -> Option<(&'static str, u64)> {
         self.registers.named().find(|(known, _)| *known == name)
     }
 
-    /// `width` bytes (at most 8) of the saved stacks and of what the registers pointed to, as a little-endian number.
+    /// Returns `width` bytes (at most 8) from the saved stacks and the saved memory at register
+    /// values, as a little-endian number.
     pub(crate) fn saved(&self, address: u64, width: u32) -> Option<u64> {
         let width = usize::try_from(width).ok().filter(|width| (1..=8).contains(width))?;
         let mask = self.registers.arch.map_or(u64::MAX, architecture::address_mask);

@@ -1,8 +1,11 @@
-//! Where in a function a register was last set before an instruction, if every way to the instruction comes by there.
+//! Finds where a function last set a register before an instruction, on every path to that
+//! instruction.
 //!
-//! The whole function is decoded, with the parts of it that lie elsewhere, and each address that something jumps to is noted. From the instruction it goes back
-//! until something sets the register: beyond conditional jumps and calls that return, but not beyond an address that is jumped to, nor
-//! beyond what does not go on to the next instruction. A function that jumps to where is not known (a table's jump) may jump anywhere in it: of that nothing is said.
+//! The whole function is decoded, including its parts elsewhere, and all jump targets are recorded.
+//! The search goes backwards from the instruction until something sets the register. It continues
+//! across conditional jumps and calls that return, but not across a jump target, nor across an
+//! instruction that doesn't continue to the next one. A function with a jump to an unknown address
+//! (from a table) may jump anywhere inside itself, so it has no result.
 
 use std::collections::HashSet;
 
@@ -13,18 +16,18 @@ use crate::code_source::CodeSource;
 use crate::decode;
 use crate::step::{self, Flow, Register, Step};
 
-/// Bytes of a function, or of a part of one, that are decoded.
+/// Maximum size of a function, or of a part of one, that is decoded, in bytes.
 const MAX_FUNCTION: u64 = 1 << 18;
-/// Parts of a function that lie elsewhere.
+/// Maximum number of a function's parts elsewhere.
 const MAX_PARTS: usize = 16;
-/// Instructions that lead from a procedure linkage table to elsewhere.
+/// Size of a procedure linkage table entry's code that is searched, in bytes.
 const LINKAGE: usize = 32;
 
-/// What a register was last set by.
+/// The instruction that last set a register.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Setter<'f> {
     Instruction(&'f Step),
-    /// What a call returned.
+    /// A call, which returned the value.
     Call(&'f Step),
 }
 
@@ -38,7 +41,8 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// The function at an address. `None` if where it begins or ends, its code, or where it jumps to is not known.
+    /// Decodes the function at an address. `None` if its extent, its code or one of its jump
+    /// targets is unknown.
     pub(crate) fn at(arch: Arch, address: Address, source: &dyn CodeSource) -> Option<Self> {
         let (extent, code) = read(address, source)?;
         let steps = decode::steps(arch, &code.bytes, extent.0)?;
@@ -57,14 +61,16 @@ impl Function {
             }
             let (part, code) = read(Address(target), source)?;
             known.push(part);
-            // What begins as a function is called, and jumps to no place in this one; a part of this one is jumped to in its middle, too.
+            // A function elsewhere is called and doesn't jump into this one; a part of this
+            // function may be jumped to in its middle.
             let steps = decode::steps(arch, &code.bytes, part.0)?;
             function.note(extent, Some(&steps))?;
         }
         Some(function)
     }
 
-    /// Notes where the steps of the function, or of a part of it, jump to. Returns what is outside. `None` if a jump's target is not known.
+    /// Records the jump targets in the function or in one of its parts. Returns the targets
+    /// outside. `None` if a jump's target is unknown.
     fn note(&mut self, (start, end): (u64, u64), part: Option<&[Step]>) -> Option<Vec<u64>> {
         let mut outside = Vec::new();
         let Self { steps, entered, .. } = self;
@@ -74,7 +80,7 @@ impl Function {
                     entered.insert(target);
                 }
                 Flow::Conditional(target) | Flow::Jump(target) => outside.push(target),
-                // Of a part: it may be another function, whose tables do not lead here.
+                // In a part: it may be another function, whose jump tables don't lead here.
                 Flow::AnyJump if part.is_none() => return None,
                 _ => {}
             }
@@ -86,7 +92,7 @@ impl Function {
         self.steps.binary_search_by_key(&address.0, |step| step.address).ok()
     }
 
-    /// What last set a register before the instruction at an address.
+    /// Returns what last set a register before the instruction at an address.
     pub(crate) fn setter(&self, register: Register, before: Address) -> Option<Setter<'_>> {
         let mut index = self.index(before)?;
         loop {
@@ -107,19 +113,21 @@ impl Function {
         }
     }
 
-    /// Whether a register holds at `to` what it held before the instruction at `from`, by the instructions between them.
+    /// Whether a register has the same value at `to` as before the instruction at `from`,
+    /// considering the instructions in between.
     pub(crate) fn is_kept(&self, register: Register, from: Address, to: Address) -> bool {
         let (Some(from), Some(to)) = (self.index(from), self.index(to)) else { return false };
         let Some(between) = self.steps.get(from..to) else { return false };
         between.iter().all(|step| match step.flow {
             Flow::Next | Flow::Conditional(_) => !step.changes(register),
-            // A call has the stack pointer back when it returns.
+            // A call restores the stack pointer when it returns.
             Flow::Call(_) => step::is_preserved(self.arch, register),
             _ => false,
         })
     }
 
-    /// Whether the code at an address sets the register that is returned: a caller that uses the register after the call can't have meant what it held before.
+    /// Whether the code at an address sets the return register: a caller that uses the register
+    /// after the call can't expect its old value.
     pub(crate) fn returns_a_value(arch: Arch, target: u64, source: &dyn CodeSource) -> bool {
         if decode::is_linkage(arch, target, source, LINKAGE) {
             return true;
@@ -129,7 +137,7 @@ impl Function {
     }
 }
 
-/// Where the function at an address is, and its code.
+/// Returns the extent of the function at an address, and its code.
 fn read(address: Address, source: &dyn CodeSource) -> Option<((u64, u64), crate::Code)> {
     let (start, end) = source.function(address)?;
     let length = end.0.checked_sub(start.0).filter(|length| (1..=MAX_FUNCTION).contains(length))?;

@@ -1,13 +1,17 @@
-//! Why a process died, in one sentence and in parts, from the facts of its report: the registers of the thread that crashed, the signal, the address,
-//! the images, and the code at the program counter, which the report has or which comes from the image's file.
+//! Explains why a process crashed, in one sentence and in details, from its report: the crashed
+//! thread's registers, the signal, the address, the images, and the code at the program counter,
+//! from the report or the image's file.
 //!
-//! [`explain`] decodes the instruction (x86_64, arm64), finds the operand that was bad and the register that it came from, and says what kind
-//! of fault it was. All of it is computed at the desk, so that an old report gains when the analysis does.
+//! [`explain`] decodes the instruction (x86_64, arm64), finds the bad operand and the register that
+//! it came from, and determines the kind of fault. All of this runs at analysis time, so that old
+//! reports benefit from improvements.
 //!
-//! # What is claimed
-//! A wrong claim is worse than none. An operand is named only if its address, by the values of its registers, is the one that the processor said, and if the
-//! instruction does what the processor said (a read, a write). Where two registers may have been the bad one, none is named. What the
-//! report does not say is [`FaultKind::Unknown`]. `docs/explanations.md` lists what each kind rests on.
+//! # Certainty
+//! A wrong claim is worse than none. An operand is only named if its address, computed from the
+//! register values, is the one reported by the processor, and if the instruction performs the
+//! reported access (a read, a write). If either of two registers may be the bad one, neither is
+//! named. If the report doesn't contain the cause, the result is [`FaultKind::Unknown`].
+//! `docs/explanations.md` lists the evidence for each kind.
 //!
 //! # Example
 //! ```no_run
@@ -21,7 +25,7 @@
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
-// What an instruction is made into is there without it, too.
+// The types for decoded instructions exist without the feature as well.
 #![cfg_attr(not(feature = "decode"), allow(dead_code))]
 
 #[cfg(feature = "decode")]
@@ -69,7 +73,7 @@ pub use profile::{ProfileFunction, ProfileTree};
 use code_source::RanCode;
 use coroner_report::Report;
 
-/// Why the process of `report` died, with the code that it ran.
+/// Explains why the process in `report` crashed, using `code` to read its instructions.
 pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     let Some(crash) = &report.crash else {
         return Explanation {

@@ -1,4 +1,4 @@
-//! Where an address lies: in an image, on a stack, in a mapping, or between two.
+//! Describes an address: in an image, on a stack, in a mapping, or between two.
 
 use coroner_report::Report;
 use coroner_report::model::{Address, Mapping, Segment, Thread};
@@ -10,10 +10,10 @@ pub(crate) const MAY_EXECUTE: u8 = 1;
 pub(crate) const MAY_WRITE: u8 = 2;
 pub(crate) const MAY_READ: u8 = 4;
 pub(crate) const MAY_ALL: u8 = 7;
-/// How far from a mapping an address may lie to be said as near it.
+/// Maximum distance from a mapping at which an address is described as near it, in bytes.
 const NEAR: u64 = 1 << 30;
 
-/// A sentence about where an address lies. `None` if the report does not contain that.
+/// Describes the location of an address in a sentence. `None` if the report does not contain it.
 pub(crate) fn describe_address(report: &Report, address: Address) -> Option<String> {
     let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
     if let Some(image) = report.image_at(address) {
@@ -60,7 +60,7 @@ fn in_mapping(report: &Report, mapping: &Mapping, address: Address) -> String {
     format!("{address} is in {what}, mapped with the rights {rights}")
 }
 
-/// What is nearest to an address at which nothing is mapped.
+/// Describes what is closest to an address at which nothing is mapped.
 fn between(report: &Report, address: Address) -> Option<String> {
     if address.0 < NEAR_NULL || report.mappings.is_empty() {
         return None;
@@ -78,7 +78,7 @@ fn between(report: &Report, address: Address) -> Option<String> {
     Some(format!("{address} is {distance:#x} bytes {side} {what} (rights {})", rights_text(mapping.protection)))
 }
 
-/// The thread on whose stack an address is.
+/// Returns the thread whose stack contains an address.
 pub(crate) fn thread_with(report: &Report, address: Address) -> Option<&Thread> {
     let on_stack = |thread: &&Thread| thread.stack.is_some_and(|(start, end)| (start..end).contains(&address));
     report.threads.iter().find(on_stack)
@@ -92,20 +92,22 @@ fn is_of_stack(name: &str) -> bool {
     name.contains("stack")
 }
 
-/// The name of a mapping, of a path the last part: the others may tell of the user.
+/// Returns a mapping's name; for a path only the last component, because the others may contain
+/// personal data.
 pub(crate) fn named(mapping: &Mapping) -> Option<String> {
     let name = mapping.name.as_deref()?;
     let name = if is_file(mapping) { name.rsplit('/').next().unwrap_or(name) } else { name };
     Some(name.to_owned())
 }
 
-/// The image segment at an address.
+/// Returns the image segment at an address.
 fn segment(report: &Report, address: Address) -> Option<&Segment> {
     let image = report.image_at(address)?;
     image.segments.iter().find(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
 }
 
-/// The rights at an address: those of the mapping when it crashed, else those of the image segment.
+/// Returns the access rights at an address: those of the mapping at the time of the crash, else
+/// those of the image segment.
 pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
     let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
     mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))

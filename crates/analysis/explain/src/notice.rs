@@ -1,4 +1,5 @@
-//! What the system said: signals of Linux and exceptions of Mach and of Windows as one.
+//! The fault as reported by the system: one set of values for Linux signals, Mach exceptions and
+//! Windows exceptions.
 
 use coroner_report::Report;
 use coroner_report::model::{Crash, Signal};
@@ -7,48 +8,49 @@ use coroner_report::wire::{Access, Monitor};
 use crate::bad_operand::NEAR_NULL;
 use crate::memory_map::{MAY_EXECUTE, MAY_READ, MAY_WRITE};
 
-/// What the system noticed.
+/// The fault that the system reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// Nothing is mapped at the address.
     Unmapped,
-    /// What is mapped there does not allow the access.
+    /// The mapping doesn't allow the access.
     Denied,
-    /// A protection key does not allow it.
+    /// A protection key doesn't allow the access.
     DeniedByKey,
-    /// Windows: a page that says so once when it is touched.
+    /// Windows: a guard page, which reports its first access.
     GuardPage,
     /// x86_64: a general protection or stack fault, without an address.
     GeneralProtection,
     /// The address is not aligned.
     Unaligned,
-    /// A mapped object has no byte there.
+    /// The mapped object has no byte at the address.
     NoObject,
     MemoryFailure,
     Tag,
     ShadowStack,
     IntegerDivision,
     FloatingPoint,
-    /// No instruction, or one that is undefined.
+    /// An invalid or undefined instruction.
     Illegal,
     Privileged,
     Breakpoint,
     /// The allocator found its own data overwritten.
     Heap,
     Abort,
-    /// An exception of a language that nobody caught.
+    /// An uncaught language exception.
     Thrown,
     SystemCall,
-    /// Software sent the signal.
+    /// The signal was sent by software.
     Sent,
     Other,
 }
 
-/// What the system said of a crash.
+/// Returns the fault that the system reported for a crash.
 pub(crate) fn of(report: &Report, crash: &Crash) -> Notice {
     match (&crash.mach, &crash.signal) {
         (None, Some(signal)) if crash.monitor == Monitor::SEH => of_exception(report, crash, signal),
-        // <mach/exception_types.h>, <mach/kern_return.h>, <mach/i386/exception.h>, <mach/arm/exception.h>.
+        // <mach/exception_types.h>, <mach/kern_return.h>, <mach/i386/exception.h>,
+        // <mach/arm/exception.h>.
         (Some(mach), _) => match (mach.exception, mach.code) {
             (1, 1) => Notice::Unmapped,
             (1, 2) => Notice::Denied,
@@ -68,7 +70,7 @@ pub(crate) fn of(report: &Report, crash: &Crash) -> Notice {
 }
 
 fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
-    // `SI_USER`, `SI_QUEUE`, `SI_TKILL` and others of software.
+    // `SI_USER`, `SI_QUEUE`, `SI_TKILL` and other codes for signals sent by software.
     let is_sent = signal.code <= 0 || matches!(signal.code_name, Some("SI_USER" | "SI_QUEUE"));
     match (signal.name.unwrap_or_default(), signal.code_name.unwrap_or_default()) {
         ("SIGABRT", _) => Notice::Abort,
@@ -79,7 +81,7 @@ fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
         ("SIGSEGV", "SEGV_PKUERR") => Notice::DeniedByKey,
         ("SIGSEGV", "SEGV_MTEAERR" | "SEGV_MTESERR") => Notice::Tag,
         ("SIGSEGV", "SEGV_CPERR") => Notice::ShadowStack,
-        // A stack fault (an address by the stack pointer) is a SIGBUS on Linux.
+        // A stack fault (for an address computed from the stack pointer) is a SIGBUS on Linux.
         ("SIGSEGV" | "SIGBUS", "SI_KERNEL") if crash.address.is_none() => Notice::GeneralProtection,
         ("SIGBUS", "BUS_ADRALN") => Notice::Unaligned,
         ("SIGBUS", "BUS_ADRERR") => Notice::NoObject,
@@ -92,10 +94,11 @@ fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
     }
 }
 
-/// An exception of Windows, by its code (ntstatus.h), or the C runtime's SIGABRT.
+/// Returns the fault for a Windows exception code (ntstatus.h), or the C runtime's SIGABRT.
 fn of_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
     match signal.number.cast_unsigned() {
-        // SIGABRT, as a minidump has it, too; an invalid parameter of a function of the C runtime; `__fastfail`.
+        // SIGABRT, which minidumps also contain; an invalid parameter of a C runtime function;
+        // `__fastfail`.
         22 | 0x4000_0015 | 0xc000_0417 | 0xc000_0409 => Notice::Abort,
         0xc000_0005 => of_access_violation(report, crash),
         0x8000_0001 => Notice::GuardPage,
@@ -112,9 +115,11 @@ fn of_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
     }
 }
 
-/// Windows does not say whether something is mapped there: the mappings do, of which a report has the one at the address or else those next to it.
+/// Returns the fault for an access violation. Windows doesn't report whether something is mapped at
+/// the address. The mappings show it: a report contains the one at the address or else those next
+/// to it.
 fn of_access_violation(report: &Report, crash: &Crash) -> Notice {
-    // −1, which is not an address of the fault: the processor said none.
+    // −1 is not the fault's address: the processor reported none.
     let Some(address) = crash.address else { return Notice::GeneralProtection };
     let needed = match crash.access {
         Some(Access::READ) => MAY_READ,
@@ -123,10 +128,10 @@ fn of_access_violation(report: &Report, crash: &Crash) -> Notice {
         _ => 0,
     };
     match report.mappings.iter().find(|mapping| mapping.contains(address)) {
-        // It was mapped after the fault, or the program raised the exception itself.
+        // The mapping was created after the fault, or the program raised the exception itself.
         Some(mapping) if mapping.protection & needed != 0 => Notice::Other,
         Some(_) => Notice::Denied,
-        // Windows gives no process the lowest 64 KiB (`lpMinimumApplicationAddress` of `GetSystemInfo`).
+        // Windows never maps the lowest 64 KiB (`lpMinimumApplicationAddress` of `GetSystemInfo`).
         None if address.0 < NEAR_NULL || !report.mappings.is_empty() => Notice::Unmapped,
         None => Notice::Other,
     }

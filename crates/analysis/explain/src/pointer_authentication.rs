@@ -1,10 +1,13 @@
-//! Pointers of arm64 that failed their authentication.
+//! Detects arm64 pointers that failed authentication.
 //!
-//! The processor leaves an error code in such a pointer, so that its first use faults (Arm's reference manual, `Auth` of the shared pseudocode): 01 of
-//! key A, 10 of key B, in bits 54 and 53 where the top byte is ignored, in bits 62 and 61 elsewhere. The first is so on Linux and of data on Darwin, the
-//! second of code on Darwin. Processors with FEAT_FPAC fault at the authentication itself, and leave none.
+//! The processor puts an error code into such a pointer, so that its first use faults (Arm's
+//! reference manual, `Auth` in the shared pseudocode): 01 for key A, 10 for key B, in bits 54 and
+//! 53 if the top byte is ignored, otherwise in bits 62 and 61. The former applies to Linux and to
+//! data on Darwin, the latter to code on Darwin. Processors with FEAT_FPAC fault at the
+//! authentication itself, without an error code.
 //!
-//! One flipped bit of memory makes the same value: which of the two it was can't be known, and the rarer one ([`crate::bit_flip`]) is not claimed.
+//! A flipped bit in memory can produce the same value. The two cases can't be distinguished, and
+//! the rarer one ([`crate::bit_flip`]) is not reported.
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
@@ -13,16 +16,16 @@ use coroner_report::model::{Address, Explanation, FaultKind};
 use crate::bad_operand::NEAR_NULL;
 use crate::memory_map;
 
-/// Where the lower bit of an error code is.
+/// The position of an error code's lower bit.
 const TOP_BYTE_IGNORED: u32 = 53;
 const TOP_BYTE_USED: u32 = 61;
 
-/// Whether a bit of an address is one of an error code, where the top byte is none of it.
+/// Whether a bit of an address belongs to an error code, if the top byte is ignored.
 pub(crate) fn is_of_code(arch: Arch, bit: u32) -> bool {
     arch == Arch::Aarch64 && (bit == TOP_BYTE_IGNORED || bit == TOP_BYTE_IGNORED + 1)
 }
 
-/// What is said of a bad pointer that has an error code.
+/// Describes a bad pointer that contains an error code, in a sentence.
 pub(crate) fn sentence(report: &Report, explanation: &Explanation) -> Option<String> {
     let is_open = matches!(explanation.kind, FaultKind::Unmapped | FaultKind::NonCanonical | FaultKind::JumpToNowhere);
     let registers = report.crashed_thread()?.registers.as_ref()?;

@@ -1,33 +1,44 @@
-//! What memory without a value is filled with.
+//! Fill patterns of uninitialised and freed memory.
 //!
-//! | bytes | who | source |
-//! |---|---|---|
-//! | `5a`, `a5` | jemalloc's `opt.junk`: freed, allocated | `JEMALLOC_FREE_JUNK`, `JEMALLOC_ALLOC_JUNK` of jemalloc's `util.h`; jemalloc(3). FreeBSD's malloc is jemalloc |
-//! | `e5`, `e4` | Mozilla's jemalloc: freed, allocated | `kAllocPoison`, `kAllocJunk` of `mozmemory_utils.h` |
-//! | `df`, `d0`, `de` | mimalloc's debug builds: freed, allocated, padding | `MI_DEBUG_FREED`, `MI_DEBUG_UNINIT`, `MI_DEBUG_PADDING` of `mimalloc/types.h` |
-//! | `dd`, `cd`, `fd` | Microsoft's debug heap and CPython's: freed, allocated, guard bytes | "CRT debug heap details"; `PYMEM_DEADBYTE`, `PYMEM_CLEANBYTE`, `PYMEM_FORBIDDENBYTE` of `pycore_pymem.h` |
-//! | `cd`, `ab`, `ef` | PartitionAlloc: freed, allocated, quarantined | `kFreedByte`, `kUninitializedByte`, `kQuarantinedByte` of `partition_alloc_constants.h` |
-//! | `cc` | Microsoft's `/RTC`: a stack's variables | "/RTC (Run-time error checks)" |
-//! | `55`, `aa` | Darwin's `MallocScribble`, `MallocPreScribble`: freed, allocated | `SCRABBLE_BYTE`, `SCRIBBLE_BYTE` of libmalloc's `base.h`; malloc(3) of macOS |
-//! | `be`, `55` | AddressSanitizer: `malloc_fill_byte`, `free_fill_byte` (the latter with `max_free_fill_size`) | `asan_flags.inc` |
-//! | `ab` | Scudo's pattern fill: allocated | `PatternFillByte` of `scudo/standalone/common.h` |
-//! | `eb`, `ef` | bionic's malloc debug: allocated, freed | `DEFAULT_FILL_ALLOC_VALUE`, `DEFAULT_FILL_FREE_VALUE` of `libc/malloc_debug/Config.h` |
-//! | `aa` | Clang's `-ftrivial-auto-var-init=pattern`; Zig's `undefined` | `patternFor` of `PatternInit.cpp`; Zig's language reference |
-//! | `fe` | GCC's `-ftrivial-auto-var-init=pattern` | "Optimize Options" of GCC's manual |
-//! | `deadbeef` | Go: freed, with `GODEBUG=clobberfree=1` | `clobberfree` of `runtime/mgcsweep.go` |
-//! | `01` | Rust's `mem::uninitialized` | its documentation |
+//! - `5a`, `a5`: jemalloc's `opt.junk`: freed, allocated. Sources: `JEMALLOC_FREE_JUNK`,
+//!   `JEMALLOC_ALLOC_JUNK` in jemalloc's `util.h`; jemalloc(3). FreeBSD's malloc is jemalloc.
+//! - `e5`, `e4`: Mozilla's jemalloc: freed, allocated. Source: `kAllocPoison`, `kAllocJunk` in
+//!   `mozmemory_utils.h`.
+//! - `df`, `d0`, `de`: mimalloc's debug builds: freed, allocated, padding. Source:
+//!   `MI_DEBUG_FREED`, `MI_DEBUG_UNINIT`, `MI_DEBUG_PADDING` in `mimalloc/types.h`.
+//! - `dd`, `cd`, `fd`: Microsoft's debug heap and CPython's: freed, allocated, guard bytes.
+//!   Sources: "CRT debug heap details"; `PYMEM_DEADBYTE`, `PYMEM_CLEANBYTE`, `PYMEM_FORBIDDENBYTE`
+//!   in `pycore_pymem.h`.
+//! - `cd`, `ab`, `ef`: PartitionAlloc: freed, allocated, quarantined. Source: `kFreedByte`,
+//!   `kUninitializedByte`, `kQuarantinedByte` in `partition_alloc_constants.h`.
+//! - `cc`: Microsoft's `/RTC`: variables on the stack. Source: "/RTC (Run-time error checks)".
+//! - `55`, `aa`: Darwin's `MallocScribble`, `MallocPreScribble`: freed, allocated. Sources:
+//!   `SCRABBLE_BYTE`, `SCRIBBLE_BYTE` in libmalloc's `base.h`; malloc(3) on macOS.
+//! - `be`, `55`: AddressSanitizer: `malloc_fill_byte`, `free_fill_byte` (the latter with
+//!   `max_free_fill_size`). Source: `asan_flags.inc`.
+//! - `ab`: Scudo's pattern fill: allocated. Source: `PatternFillByte` in
+//!   `scudo/standalone/common.h`.
+//! - `eb`, `ef`: bionic's malloc debug: allocated, freed. Source: `DEFAULT_FILL_ALLOC_VALUE`,
+//!   `DEFAULT_FILL_FREE_VALUE` in `libc/malloc_debug/Config.h`.
+//! - `aa`: Clang's `-ftrivial-auto-var-init=pattern`; Zig's `undefined`. Sources: `patternFor` in
+//!   `PatternInit.cpp`; Zig's language reference.
+//! - `fe`: GCC's `-ftrivial-auto-var-init=pattern`. Source: "Optimize Options" in GCC's manual.
+//! - `deadbeef`: Go: freed, with `GODEBUG=clobberfree=1`. Source: `clobberfree` in
+//!   `runtime/mgcsweep.go`.
+//! - `01`: Rust's `mem::uninitialized`. Source: its documentation.
 //!
-//! glibc's `MALLOC_PERTURB_` fills freed memory with a byte that the user chooses and new memory with its complement (`free_perturb`,
-//! `alloc_perturb` of `malloc.c`). Eight times the same byte that is none of these, and no character, is called filled memory, as by that; if
-//! it is one of these, the words "as of" are all that is claimed.
+//! glibc's `MALLOC_PERTURB_` fills freed memory with a byte chosen by the user, and new memory with
+//! its complement (`free_perturb`, `alloc_perturb` in `malloc.c`). If all eight bytes are the same,
+//! but neither listed here nor a printable character, the value is described as filled memory, with
+//! this as an example. For the bytes listed here the description only claims "as of".
 
-/// Where the address of an element or a field may lie from the pointer that was filled.
+/// Maximum distance of an element's or a field's address from the filled pointer, in bytes.
 const REACH: u64 = 0x1_0000;
 
-/// Two words of Go's.
+/// Two of the words that Go writes.
 const CLOBBERED: u64 = 0xdead_beef_dead_beef;
 
-/// By the byte that all eight of a pointer are.
+/// Patterns by the byte that is repeated in all eight bytes of a pointer.
 const PATTERNS: &[(u8, &str)] = &[
     (0x01, "0x01 bytes, as of Rust's mem::uninitialized"),
     (0x55, "0x55 bytes, as of freed memory of Darwin's MallocScribble or of AddressSanitizer's free_fill_byte"),
@@ -56,8 +67,9 @@ const PATTERNS: &[(u8, &str)] = &[
     (0xfe, "0xfe bytes, as of a variable that was never written (GCC's -ftrivial-auto-var-init=pattern)"),
 ];
 
-/// Who fills memory with what `value` is, or is near to. `None` of addresses that a process has (a program's are below 2⁴⁷ or 2⁴⁸, where a pattern's
-/// upper bytes are no zeros), as of everything else.
+/// Returns the origin of a fill pattern that `value` equals or is close to. `None` for other
+/// values, including all valid addresses of a process (programs use addresses below 2⁴⁷ or 2⁴⁸, and
+/// the upper bytes of a pattern are not zero).
 pub(crate) fn of(value: u64) -> Option<&'static str> {
     let is_near = |filled: u64| value.wrapping_sub(filled) < REACH || filled.wrapping_sub(value) < REACH;
     if is_near(CLOBBERED) {

@@ -1,4 +1,4 @@
-//! What a thread did while it hung: the samples of its profile by function, and in a sentence.
+//! A hanging thread's activity: the samples in its profile by function, and as a sentence.
 
 use std::collections::HashMap;
 
@@ -8,40 +8,42 @@ use coroner_report::model::{Frame, InApp, InAppRules, Profile, ProfileEnd};
 use coroner_report::text::short_function;
 use coroner_report::wire::ThreadState;
 
-/// Most letters of a function's name.
+/// Maximum length of a function's name, in characters.
 const NAME: usize = 60;
-/// How many functions a sentence has, and the part of the time from which one is said.
+/// Maximum number of functions in a sentence, and the minimum percentage of time for each.
 const SAID: usize = 3;
 const LEAST: u64 = 10;
 
-/// The samples of a profile as a tree of functions: calls of one function from different places are one.
+/// A profile's samples as a tree of functions. Calls of a function from different places are
+/// merged.
 #[derive(Clone, Debug, Default)]
 pub struct ProfileTree {
-    /// Each after its caller.
+    /// The nodes; each comes after its caller.
     pub nodes: Vec<ProfileFunction>,
-    /// The time of all samples, nanoseconds.
+    /// Total time of all samples, in nanoseconds.
     pub weight_ns: u64,
 }
 
-/// A function of a [`ProfileTree`].
+/// A function in a [`ProfileTree`].
 #[derive(Clone, Debug, Default)]
 pub struct ProfileFunction {
-    /// The index of its caller.
+    /// Index of its caller.
     pub parent: Option<usize>,
-    /// How many callers it has above it.
+    /// Number of callers above it.
     pub depth: usize,
-    /// Its name, or image and offset where that is not known.
+    /// The function's name, or image and offset if the name is unknown.
     pub name: String,
-    /// Whether it is the app's own.
+    /// Whether the function is the app's own.
     pub in_app: bool,
-    /// The time in it and in all that it called, nanoseconds.
+    /// Time in the function and its callees, in nanoseconds.
     pub weight_ns: u64,
-    /// Of the samples that end in it: what the thread was doing most of the time, and how long.
+    /// For samples that end in this function: the thread's most frequent activity and its time, in
+    /// nanoseconds.
     pub doing: Option<(String, u64)>,
 }
 
 impl ProfileTree {
-    /// The tree of a report's profile. `None` if it has none, or one without samples.
+    /// Returns the tree for a report's profile. `None` if there are no samples.
     pub fn of(report: &Report) -> Option<ProfileTree> {
         let profile = report.profile.as_ref()?;
         let weight_ns = profile.weight_ns();
@@ -72,7 +74,7 @@ impl ProfileTree {
                 tree.nodes[next].weight_ns = tree.nodes[next].weight_ns.saturating_add(weights[number]);
                 place = Some(next);
             }
-            // A frame has one function at least.
+            // Every frame has at least one function.
             places.push(place.unwrap_or_default());
         }
         let mut doing: HashMap<(usize, String), u64> = HashMap::new();
@@ -92,12 +94,13 @@ impl ProfileTree {
         Some(tree)
     }
 
-    /// Percent of the time.
+    /// Returns a time as a percentage of the total.
     pub fn percent(&self, weight_ns: u64) -> f64 {
         weight_ns as f64 * 100.0 / self.weight_ns.max(1) as f64
     }
 
-    /// The functions that a node calls, those with most time first; without a node those that nothing calls.
+    /// Returns each node's callees in order of decreasing time; `None` as the key has the root
+    /// functions.
     pub fn called_by(&self) -> HashMap<Option<usize>, Vec<usize>> {
         let mut called: HashMap<Option<usize>, Vec<usize>> = HashMap::new();
         for (number, node) in self.nodes.iter().enumerate() {
@@ -110,7 +113,7 @@ impl ProfileTree {
     }
 }
 
-/// The functions at a frame, the outermost first, and whether each is the app's own.
+/// Returns a frame's functions, outermost first, and whether each is the app's own.
 fn functions(in_app: &InApp<'_>, frame: &Frame) -> Vec<(String, bool)> {
     let mut found: Vec<(String, bool)> = in_app
         .functions(frame)
@@ -127,7 +130,7 @@ fn functions(in_app: &InApp<'_>, frame: &Frame) -> Vec<(String, bool)> {
     found
 }
 
-/// What the thread was doing.
+/// Describes a thread's activity.
 fn doing(end: &ProfileEnd) -> String {
     let call = end.syscall_name.map_or_else(String::new, |call| format!(" in {call}"));
     match end.state {
@@ -140,7 +143,8 @@ fn doing(end: &ProfileEnd) -> String {
     }
 }
 
-/// `93 % in save (notes.c:27), blocked in fdatasync`: the functions of the app's own in which the most time was spent, and what the thread did there.
+/// Returns, for example, `93 % in save (notes.c:27), blocked in fdatasync`: the app's own functions
+/// with the most time, and the thread's activity there.
 pub(crate) fn sentence(report: &Report) -> Option<String> {
     let profile = report.profile.as_ref()?;
     let all = profile.weight_ns();
@@ -168,7 +172,7 @@ pub(crate) fn sentence(report: &Report) -> Option<String> {
     (!said.is_empty()).then(|| said.join("; "))
 }
 
-/// The innermost function of the app's own on a stack; without one, the innermost.
+/// Returns the app's own innermost function on a stack; if there are none, the innermost function.
 fn own_function(profile: &Profile, in_app: &InApp<'_>, node: usize) -> Option<String> {
     let path = || std::iter::successors(Some(node), |node| profile.parent(*node));
     let mut all = path().filter_map(|node| profile.nodes.get(node)).map(|node| functions(in_app, &node.frame));

@@ -1,4 +1,4 @@
-//! Ends that the program or the system named itself: no fault has to be found.
+//! Terminations that the program or the system identified itself, so that no fault has to be found.
 
 use coroner_report::Report;
 use coroner_report::model::Crash;
@@ -8,7 +8,7 @@ use crate::notice::{self, Notice};
 use coroner_report::model::FaultKind;
 use coroner_report::model::{Certainty, Explanation};
 
-/// Explains an end that says itself what it is. `None` of faults.
+/// Explains a termination whose cause the report contains. `None` for faults.
 pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
     let language = report.exceptions.first().map(|exception| exception.language);
     let kind = match () {
@@ -30,8 +30,9 @@ pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
     Some(Explanation { kind, certainty: Certainty::Certain, ..Explanation::default() })
 }
 
-/// Whether the signal is not from the process itself, as `abort` sends it: another process sent it, or the kernel did for a timer, a message or input
-/// (`SI_TIMER`, `SI_MESGQ`, `SI_ASYNCIO`, `SI_SIGIO`).
+/// Whether the signal came from outside the process, unlike that of `abort`: from another process,
+/// or from the kernel for a timer, a message or input (`SI_TIMER`, `SI_MESGQ`, `SI_ASYNCIO`,
+/// `SI_SIGIO`).
 fn is_from_elsewhere(report: &Report, crash: &Crash) -> bool {
     let Some(signal) = &crash.signal else { return false };
     matches!(signal.code, -5..=-2) || signal.sender_pid.is_some_and(|pid| pid != report.header.pid)

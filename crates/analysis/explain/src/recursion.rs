@@ -1,4 +1,4 @@
-//! What repeats on a stack.
+//! Detects repeating functions on a stack.
 
 use std::collections::HashMap;
 
@@ -6,18 +6,18 @@ use coroner_report::model::{Frame, Thread};
 
 use coroner_report::model::Recursion;
 
-/// Innermost frames that may be beside the recursion: what it called last.
+/// Maximum number of innermost frames outside the recursion: the functions that it called last.
 const BEGINNINGS: usize = 16;
-/// Most functions of a round.
+/// Maximum number of functions in a cycle.
 const MAX_PERIOD: usize = 32;
-/// Fewest rounds that are called a recursion.
+/// Minimum number of repetitions that count as a recursion.
 const FEWEST: usize = 8;
-/// Most functions of a round that are named.
+/// Maximum number of functions in a cycle that are named.
 const NAMED: usize = 8;
-/// Frames that are looked at.
+/// Maximum number of frames examined.
 const FRAMES: usize = 8192;
 
-/// The round that fills a stack. `None` if no functions repeat.
+/// Returns the cycle that fills a stack. `None` if no functions repeat.
 pub(crate) fn of(thread: &Thread) -> Option<Recursion> {
     let frames = thread.frames.get(..thread.frames.len().min(FRAMES))?;
     // Frames are compared by numbers.
@@ -29,7 +29,7 @@ pub(crate) fn of(thread: &Thread) -> Option<Recursion> {
             *numbers.entry(key(frame)).or_insert(next)
         })
         .collect();
-    // The first frames that are left out end what can be compared.
+    // Comparison ends at the first omitted frames.
     let gap = thread.skipped.first().map_or(numbers.len(), |skipped| skipped.after.min(numbers.len()));
     let mut best: Option<(usize, usize, usize)> = None;
     for start in 0..BEGINNINGS.min(gap) {
@@ -45,7 +45,7 @@ pub(crate) fn of(thread: &Thread) -> Option<Recursion> {
     let (start, period, length) = best?;
     let until_gap = start + length >= gap;
     let left_out = thread.skipped.first().filter(|_| until_gap).map_or(0, |skipped| skipped.count);
-    // What follows the gap of the same round is counted, too.
+    // Frames of the same cycle after the gap count as well.
     let after = numbers.get(gap..).unwrap_or_default();
     let round = &numbers[start..start + period];
     let after = if left_out > 0 { after.iter().take_while(|number| round.contains(number)).count() } else { 0 };

@@ -1,7 +1,8 @@
-//! The hardware's shadow stack beside the walk: a return address that is not what the call pushed was overwritten.
+//! Compares the hardware's shadow stack with the stack walk: a return address that differs from the
+//! one pushed by the call was overwritten.
 //!
-//! Sources: Intel's manual, volume 1, chapter 17; Arm's manual, D11 (GCS); Linux's arch/x86/kernel/shstk.c, arch/arm64/kernel/signal.c and
-//! Documentation/arch/arm64/gcs.rst.
+//! Sources: Intel's manual, volume 1, chapter 17; Arm's manual, D11 (GCS); Linux's
+//! arch/x86/kernel/shstk.c, arch/arm64/kernel/signal.c and Documentation/arch/arm64/gcs.rst.
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
@@ -12,21 +13,23 @@ use crate::architecture;
 use crate::instruction::State;
 use crate::memory_map::{MAY_EXECUTE, rights};
 
-/// Words of a shadow stack that are looked at: a report has no more.
+/// Maximum number of words read from a shadow stack; a report contains no more.
 const MAX: u64 = 288;
 
-/// A word of a shadow stack.
+/// A word in a shadow stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
-    /// Where a call returns to, or a handler, to the signal's trampoline.
+    /// The return address of a call, or of a handler, which is the signal trampoline's.
     Return(u64),
-    /// What the kernel pushed for a signal.
+    /// A kernel entry for a signal.
     Signal,
-    /// Where a stack that was switched away from goes on: what is above it is of an older switch.
+    /// A token where a stack continues after a switch away from it: what is above it belongs to an
+    /// older switch.
     Restore,
 }
 
-/// What a word at an address is. `None` of one that is nothing of these: arm64's end of a stack, a token in use.
+/// Classifies the word at an address. `None` for other values: arm64's end of a stack, a token in
+/// use.
 fn entry(arch: Arch, at: u64, word: u64) -> Option<Entry> {
     const PAGE: u64 = !0xfff;
     let next = at.wrapping_add(8);
@@ -42,7 +45,7 @@ fn entry(arch: Arch, at: u64, word: u64) -> Option<Entry> {
     })
 }
 
-/// The shadow stack from its pointer on, innermost first.
+/// Returns the shadow stack's entries from its pointer on, innermost first.
 fn entries(arch: Arch, state: &State<'_>) -> Vec<Entry> {
     let pointer = state.registers.extra.iter().find(|(register, _)| *register == ExtraRegister::SHADOW_STACK);
     let Some(pointer) = pointer.map(|(_, pointer)| *pointer).filter(|pointer| pointer.is_multiple_of(8)) else {
@@ -55,9 +58,9 @@ fn entries(arch: Arch, state: &State<'_>) -> Vec<Entry> {
     words.take_while(|entry| *entry != Entry::Restore).collect()
 }
 
-/// The return address that was overwritten, if the shadow stack says so without a doubt.
+/// Returns the overwritten return address, if the shadow stack proves it.
 ///
-/// `failed` says that the processor stopped the thread because a return did not lead where its shadow stack does.
+/// `failed`: the processor stopped the thread because a return did not match the shadow stack.
 pub(crate) fn compare(
     report: &Report,
     thread: &Thread,
@@ -77,7 +80,7 @@ pub(crate) fn compare(
         })
     };
     if failed {
-        // It stopped at the return, which has taken nothing yet.
+        // The thread stopped at the return, which has not popped anything yet.
         let leads_to = match arch {
             Arch::X86_64 => state.saved(state.stack_pointer()?, 8)?,
             Arch::Aarch64 => state.register("lr")?.1,
@@ -104,11 +107,11 @@ pub(crate) fn compare(
     let is_on_shadow = |address: u64| {
         shadow.iter().skip(first).any(|entry| matches!(entry, Entry::Return(other) if is_same(*other, address)))
     };
-    // On x86_64 the place of the return address is certain where the frame's end is.
+    // On x86_64 the return address's location is certain if the frame's end is.
     let slot = walked.get(first).and_then(|frame| frame.cfa?.0.checked_sub(8)).filter(|_| arch == Arch::X86_64);
     let stored = slot.and_then(|slot| state.saved(slot, 8));
     let leads_to = match callers.get(first) {
-        // The frames behind it agree again: this one's address alone is another.
+        // The frames after this one match again, so only this address differs.
         Some(frame)
             if frame.address_kind == AddressKind::RETURN
                 && agrees(first + 1)
@@ -116,20 +119,21 @@ pub(crate) fn compare(
         {
             frame.address.0
         }
-        // The walk ended here, since what it found is no code.
+        // The walk ended here, because the address that it found is not code.
         None if walked.len() == thread.frames.len() && thread.walk_end == Some(WalkEnd::OUTSIDE_IMAGES) => {
             stored.filter(|address| !is_code(*address))?
         }
         _ => return None,
     };
-    // Frames that were left by a jump are on one of the two stacks still: then they differ, and nothing was overwritten.
+    // Frames skipped by a longjmp remain on one of the two stacks: the stacks then differ, although
+    // nothing was overwritten.
     if is_walked_later || is_on_shadow(leads_to) {
         return None;
     }
     overwritten(first, leads_to, was)
 }
 
-/// It as a sentence.
+/// Describes an overwritten return address in a sentence.
 pub(crate) fn sentence(report: &Report, overwritten: &OverwrittenReturn) -> String {
     let OverwrittenReturn { frame, leads_to, was } = overwritten;
     let whose = if *frame == 0 { String::new() } else { format!(" of frame {frame}") };
@@ -137,7 +141,7 @@ pub(crate) fn sentence(report: &Report, overwritten: &OverwrittenReturn) -> Stri
     format!("the return address{whose} was overwritten, says the shadow stack: returns to {leads_to}, was {was}")
 }
 
-/// `0x401234 (paint + 0x1234)`.
+/// Returns, for example, `0x401234 (paint + 0x1234)`.
 pub(crate) fn place(report: &Report, address: Address) -> String {
     report.image_at(address).map_or_else(
         || address.to_string(),

@@ -1,4 +1,4 @@
-//! A frame that is larger than what the stack has left.
+//! Detects a frame that is larger than the remaining stack.
 
 use coroner_report::Report;
 use coroner_report::model::{Address, Crash, Frame, Thread};
@@ -6,13 +6,17 @@ use coroner_report::wire::AddressKind;
 
 use crate::instruction::State;
 
-/// How far below the stack pointer a function uses its stack without saying so, and a call writes.
+/// Number of bytes below the stack pointer that a function may use without adjusting it, and that a
+/// call may write.
 const RED_ZONE: u64 = 256;
-/// A frame is not larger.
+/// Maximum size of a frame, in bytes.
 const MAX_FRAME: u64 = 1 << 32;
 
-/// Bytes of the frame that the fault lies in, of the crashed function or of one that called it, if its caller's end is on a stack, its own stack pointer is
-/// below that, and the fault is there: the frame went over the guard page, which is where a stack overflow is looked for as it happens.
+/// Returns the size of the frame that contains the fault's address, in bytes, if it skipped the
+/// guard page, which is where stack overflows are normally detected.
+///
+/// The frame may belong to the crashed function or to one of its callers. Its caller's end must be
+/// on a stack, its own stack pointer below that, and the fault in between.
 pub(crate) fn too_large(report: &Report, thread: &Thread, state: &State<'_>, crash: &Crash) -> Option<u64> {
     let address = crash.address?;
     let at = thread.frames.iter().position(|frame| frame.cfa.is_none_or(|cfa| cfa > address))?;
@@ -20,7 +24,8 @@ pub(crate) fn too_large(report: &Report, thread: &Thread, state: &State<'_>, cra
     let is_called = |frame: &Frame| frame.address_kind == AddressKind::RETURN;
     let sp = match at.checked_sub(1) {
         None => state.stack_pointer()?,
-        // What it called has its frame below it. (A signal's handler may have a stack of its own, somewhere.)
+        // The called function's frame is below it. (A signal handler may have its own stack
+        // anywhere.)
         Some(below) if thread.frames.get(1..=at + 1)?.iter().all(is_called) => thread.frames[below].cfa?.0,
         Some(_) => return None,
     };

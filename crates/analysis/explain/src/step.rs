@@ -1,18 +1,18 @@
-//! What an instruction does to the general registers, and where the next one is.
+//! An instruction's effects on the general registers, and where execution continues.
 
 use coroner_process::registers::Arch;
 
-/// A general register, by DWARF's number on the architecture.
+/// A general register by its DWARF number on the architecture.
 pub(crate) type Register = u8;
 
-/// Register of arm64 that is the stack pointer.
+/// arm64's stack pointer.
 #[cfg(feature = "decode")]
 pub(crate) const ARM64_SP: Register = 31;
-/// Names by DWARF's numbers, as reports have them ("System V ABI, AMD64", figure 3.36).
+/// Register names in reports, by DWARF number ("System V ABI, AMD64", figure 3.36).
 const X86_64: [&str; 16] =
     ["rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15"];
 
-/// The name that reports have for a register.
+/// Returns a register's name in reports.
 pub(crate) fn name(arch: Arch, register: Register) -> Option<&'static str> {
     let register = usize::from(register);
     match arch {
@@ -22,12 +22,12 @@ pub(crate) fn name(arch: Arch, register: Register) -> Option<&'static str> {
     }
 }
 
-/// The register that reports have under a name.
+/// Returns the register with this name in reports.
 pub(crate) fn number(arch: Arch, wanted: &str) -> Option<Register> {
     (0..32).find(|register| name(arch, *register) == Some(wanted))
 }
 
-/// Registers that a function keeps for its caller.
+/// Whether functions preserve a register for their caller.
 pub(crate) fn is_preserved(arch: Arch, register: Register) -> bool {
     match arch {
         // rbx, rbp, rsp, r12 to r15.
@@ -39,13 +39,13 @@ pub(crate) fn is_preserved(arch: Arch, register: Register) -> bool {
 /// The register in which a function returns a value.
 pub(crate) const RETURNED: Register = 0;
 
-/// An instruction, as far as registers go.
+/// An instruction's effects on registers.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) address: u64,
-    /// Registers, as bits, that it may write.
+    /// Registers that the instruction may write, as bits.
     pub(crate) may_write: u32,
-    /// Those of which it is known that it writes all of them, with what.
+    /// Registers that the instruction certainly writes as a whole, with their values.
     pub(crate) writes: [Option<(Register, Effect)>; 3],
     pub(crate) flow: Flow,
 }
@@ -55,7 +55,8 @@ impl Step {
         Step { address, may_write: 0, writes: [None; 3], flow: Flow::Next }
     }
 
-    /// Notes a register that is written. A fourth is one that may be written.
+    /// Adds a register that the instruction writes. From the fourth on, they only count as possibly
+    /// written.
     pub(crate) fn writes(&mut self, register: Register, effect: Effect) {
         self.may_write |= bit(register);
         if let Some(free) = self.writes.iter_mut().find(|write| write.is_none()) {
@@ -67,7 +68,7 @@ impl Step {
         self.may_write |= bit(register);
     }
 
-    /// What it writes into a register for certain.
+    /// Returns the value that the instruction certainly writes to a register.
     pub(crate) fn effect(&self, register: Register) -> Option<Effect> {
         self.writes.iter().flatten().find(|(written, _)| *written == register).map(|(_, effect)| *effect)
     }
@@ -81,42 +82,42 @@ fn bit(register: Register) -> u32 {
     1_u32.checked_shl(register.into()).unwrap_or(0)
 }
 
-/// What a register is set to.
+/// The value that a register is set to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// What is in memory, of `width` bytes and without an index.
+    /// A memory operand of `width` bytes without an index.
     Load {
         base: Base,
         displacement: i64,
         width: u32,
     },
     Copy(Register),
-    /// What another register, or the same, holds and a number.
+    /// The value of another or the same register plus a constant.
     Sum(Register, i64),
     Constant(u64),
     Other,
 }
 
-/// Where an address counts from.
+/// The base of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Register(Register),
-    /// From 0: the displacement is the address.
+    /// No base: the displacement is the address.
     Nothing,
 }
 
-/// Where the next instruction is.
+/// The control flow after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Next,
-    /// Here or at the target.
+    /// At the next instruction or at the target.
     Conditional(u64),
     Jump(u64),
-    /// A jump to where is not known: of a table, or to another function.
+    /// A jump to an unknown address: from a jump table, or to another function.
     AnyJump,
-    /// A jump by an address at a fixed place, which is no table's.
+    /// A jump to an address stored at a fixed location, which isn't a jump table.
     Elsewhere,
-    /// A call, and where to if that is known.
+    /// A call, with the target if known.
     Call(Option<u64>),
     /// A return, or an end.
     End,

@@ -1,20 +1,21 @@
-//! What instructions mean that end a program on purpose.
+//! The meanings of instructions that terminate a program on purpose.
 //!
-//! | instruction | meaning | source |
-//! |---|---|---|
-//! | `ud2`; arm64 `brk #1` | `__builtin_trap` of Clang (GCC: `ud2`, `brk #1000`), Rust's `abort` intrinsic, a failed check of Swift | LLVM's `ISD::TRAP`; GCC's `aarch64.md` |
-//! | `ud1 eax, [eax+KIND]`; `brk #0x5500+KIND` | `-fsanitize-trap`: UBSan's check KIND | LLVM's `ISD::UBSANTRAP`; Clang's `SanitizerHandler.h` |
-//! | `int3`; `brk #0xf000` | `__builtin_debugtrap`, a breakpoint | LLVM's `ISD::DEBUGTRAP` |
-//! | `brk #0xc470` … `#0xc473` | a pointer that failed authentication by key IA, IB, DA, DB | LLVM's `AArch64AsmPrinter`, "ptrauth traps" |
-//! | `brk #0xf003` | `__fastfail` | Microsoft's "ARM64 ABI conventions" |
-//! | `udf #0` | bytes that are zero: no code | Arm's reference manual, UDF |
+//! - `ud2`, arm64 `brk #1`: `__builtin_trap` in Clang (GCC: `ud2`, `brk #1000`), Rust's `abort`
+//!   intrinsic, a failed check in Swift. Sources: LLVM's `ISD::TRAP`; GCC's `aarch64.md`.
+//! - `ud1 eax, [eax+KIND]`, `brk #0x5500+KIND`: `-fsanitize-trap`, UBSan's check KIND. Sources:
+//!   LLVM's `ISD::UBSANTRAP`; Clang's `SanitizerHandler.h`.
+//! - `int3`, `brk #0xf000`: `__builtin_debugtrap`, a breakpoint. Source: LLVM's `ISD::DEBUGTRAP`.
+//! - `brk #0xc470` … `#0xc473`: a pointer that failed authentication with key IA, IB, DA, DB.
+//!   Source: LLVM's `AArch64AsmPrinter`, "ptrauth traps".
+//! - `brk #0xf003`: `__fastfail`. Source: Microsoft's "ARM64 ABI conventions".
+//! - `udf #0`: zero bytes, not code. Source: Arm's reference manual, UDF.
 
-/// What is known of a trap.
+/// The meaning of a trap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Meaning {
-    /// For the sentence.
+    /// Text for the headline.
     pub(crate) what: &'static str,
-    /// Whether a failed check of control flow is meant.
+    /// Whether the trap is a failed control-flow check.
     pub(crate) is_control_flow: bool,
 }
 
@@ -33,7 +34,8 @@ pub(crate) const BREAKPOINT: Meaning = Meaning::new(
     "an abort of the program's own (__builtin_debugtrap, V8's and GLib's), or a breakpoint that is left of a debugger",
 );
 
-/// UBSan's checks, by their number in traps (Clang's `LIST_SANITIZER_CHECKS`). Newer ones are at the end.
+/// UBSan's checks by their number in traps (Clang's `LIST_SANITIZER_CHECKS`). New ones are added at
+/// the end.
 const CHECKS: &[&str] = &[
     "UBSan: an addition overflowed",
     "UBSan: code was reached that is marked as unreachable",
@@ -63,13 +65,13 @@ const CHECKS: &[&str] = &[
     "-fbounds-safety: a bound was exceeded",
 ];
 
-/// A trap of `-fsanitize-trap`.
+/// Returns the meaning of a `-fsanitize-trap` trap.
 pub(crate) fn of_sanitizer(number: u8) -> Meaning {
     let what = CHECKS.get(usize::from(number)).copied().unwrap_or("a check of -fsanitize-trap failed");
     Meaning { what, is_control_flow: number == 2 }
 }
 
-/// What `brk` with that number is.
+/// Returns the meaning of `brk` with this number.
 pub(crate) fn of_brk(number: u16) -> Option<Meaning> {
     Some(match number {
         1 => TRAP,

@@ -1,4 +1,4 @@
-//! Where a bad value came from: the instruction that set the register, and the variable that it is.
+//! Finds the origin of a bad value: the instruction that set the register, and the variable.
 
 use coroner_report::Report;
 use coroner_report::model::{Address, Certainty, Explanation, FaultKind, Instruction, LastSet, SourceValue};
@@ -11,7 +11,7 @@ use crate::step::{self, Base, Flow};
 use crate::variable::{Named, Names};
 use crate::{architecture, decode};
 
-/// Fills in what is known of it. Only of what is certain: of other code than ran nothing is said.
+/// Adds the origin if it is certain; code that may differ from what ran is not used.
 pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Explanation) {
     let is_memory = explanation.access.is_some();
     let is_division = matches!(explanation.kind, FaultKind::DivisionByZero | FaultKind::DivisionOverflow);
@@ -22,18 +22,18 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
     let Some(registers) = thread.registers.as_ref().filter(|registers| !registers.only_preserved) else { return };
     let (Some(arch), Some(pc)) = (registers.arch, registers.pc()) else { return };
     let state = State::of(report, registers);
-    // Of a jump to where no code is, the call is the instruction.
+    // For a jump to an address without code, the instruction is the call.
     let (at, depth) = match (&explanation.call, &explanation.instruction) {
         (Some(call), _) => (call.address, 1),
         (None, Some(instruction)) if instruction.address == pc => (pc, 0),
         _ => return,
     };
     let Some((instruction, _)) = decode::decode(arch, at, source, &state) else { return };
-    // Those that repeat have moved their registers by what was done before.
+    // Repeated instructions have changed their registers in earlier iterations.
     if instruction.text.starts_with("rep") {
         return;
     }
-    // A call's address that memory has is loaded by the call itself.
+    // If a call takes its address from memory, the call itself loads it.
     let by_memory = instruction.class == Class::BranchByMemory && explanation.operand.is_none();
     let operand = explanation.operand.as_ref();
     let (register, part) = match (by_memory, operand) {
@@ -66,7 +66,8 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
     explanation.variable = match register {
         Some(register) => {
             let value = operand.and_then(|operand| operand.value).unwrap_or_default();
-            // Of what is larger than the part of the register that was used the rest may be another.
+            // If the variable is larger than the part of the register that was used, the rest may
+            // differ.
             let is_whole = |named: &Named| {
                 let size = named.of.and_then(|of| source.size_of(of));
                 part.is_none_or(|part| size.is_some_and(|size| size <= part) && named.added == 0)
@@ -81,7 +82,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
                 of(&named, value, accessed.flatten())
             })
         }
-        // The divisor is what memory has.
+        // The divisor is the value in memory.
         None if is_division => {
             instruction.memory.iter().find(|operand| operand.access == Some(Access::READ)).and_then(|operand| {
                 let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
@@ -90,7 +91,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
                 Some(of(&names.in_memory(base, operand.displacement, operand.width?, at)?, value, None))
             })
         }
-        // The target of the call is what its operand has.
+        // The call's target is the value of its operand.
         None => instruction.memory.iter().find(|operand| operand.access == Some(Access::READ)).and_then(|operand| {
             let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
             let pointer = names.of_register(step::number(arch, base)?, at)?;
@@ -122,7 +123,7 @@ fn last_set(
         Flow::Call(target) => target,
         _ => None,
     };
-    // A caller that knows what it calls may keep a value in a register that others lose.
+    // A caller that knows its callee may keep a value in a register that is normally not preserved.
     if is_returned && !target.is_none_or(|target| Function::returns_a_value(arch, target, source)) {
         return None;
     }
@@ -133,7 +134,7 @@ fn last_set(
     Some(LastSet { instruction: Instruction { address, text: decoded.text }, is_returned, function, file, line })
 }
 
-/// What is said of it.
+/// Describes the instruction that last set a register, in a sentence.
 pub(crate) fn sentence(set: &LastSet, register: &str) -> String {
     let place = match (&set.file, set.line) {
         (Some(file), Some(line)) => format!(" ({}:{line})", file.rsplit(['/', '\\']).next().unwrap_or(file)),

@@ -1,11 +1,12 @@
-//! What a bad register is called in the source: the variable that it holds, or the field that it was loaded from.
+//! Source names of bad registers: the variable that the register holds, or the field that it was
+//! loaded from.
 //!
-//! | the register | is called |
-//! |---|---|
-//! | debug information says that a variable is in it, at that address | the variable |
-//! | was last set by a load from where a variable is: on the stack, or at a fixed address | the variable, or its field there |
-//! | was last set by a load at an offset from a register that has a name, a pointer to a structure | the structure's field at the offset |
-//! | was last set by a copy of, or a sum with, a register that has a name | that |
+//! - Debug information has a variable in the register at that address: the variable.
+//! - The register was last set by a load from a variable's location, on the stack or at a fixed
+//!   address: the variable, or its field there.
+//! - The register was last set by a load at an offset from a register that has a name and points to
+//!   a structure: the structure's field at the offset.
+//! - The register was last set by a copy of, or a sum with, a register that has a name: that name.
 
 use coroner_report::model::Address;
 use coroner_symbols::{FrameBase, FunctionVariables, Place, Pointee, TypeId, Variable};
@@ -15,36 +16,36 @@ use crate::instruction::State;
 use crate::last_set::{Function, Setter};
 use crate::step::{self, Base, Effect, Register};
 
-/// Loads, copies and sums that are followed.
+/// Maximum number of loads, copies and sums that are followed.
 const MAX_STEPS: usize = 8;
 
-/// A value with a name in the source.
+/// A value with a source name.
 #[derive(Clone, Debug)]
 pub(crate) struct Named {
-    /// `row->pixels`
+    /// The source expression, such as `row->pixels`.
     pub(crate) path: String,
-    /// Its type, if it is known.
+    /// Its type, if known.
     pub(crate) of: Option<TypeId>,
-    /// What was added to it.
+    /// The constant that was added to it.
     pub(crate) added: i64,
 }
 
-/// What names of a function rest on.
+/// The context for finding source names in a function.
 pub(crate) struct Names<'a> {
     pub(crate) function: Option<&'a Function>,
     pub(crate) variables: &'a FunctionVariables,
     pub(crate) source: &'a dyn CodeSource,
     pub(crate) state: &'a State<'a>,
-    /// The canonical frame address of the function.
+    /// The function's canonical frame address.
     pub(crate) cfa: Option<u64>,
-    /// The instruction before which registers had the values of `state`.
+    /// The instruction before which registers have the values in `state`.
     pub(crate) at: Address,
-    /// But for the stack pointer, which is lower by so much.
+    /// Number of bytes by which the stack pointer is lower than in `state`.
     pub(crate) pushed: u64,
 }
 
 impl Names<'_> {
-    /// What a register holds before the instruction at an address.
+    /// Returns the name of a register's value before the instruction at an address.
     pub(crate) fn of_register(&self, register: Register, at: Address) -> Option<Named> {
         self.followed(register, at, MAX_STEPS)
     }
@@ -67,7 +68,7 @@ impl Names<'_> {
         }
     }
 
-    /// The variable, or the part of one, that debug information says is in a register.
+    /// Returns the variable, or part of one, that is in a register according to debug information.
     fn in_register(&self, register: Register, at: Address) -> Option<Named> {
         let svma = self.source.svma(at)?;
         self.innermost(svma, |variable, place| match place {
@@ -86,7 +87,8 @@ impl Names<'_> {
         })
     }
 
-    /// A variable in a register of its own; a structure of one pointer is called by that.
+    /// Returns the name of a variable in its own register; a structure with a single pointer is
+    /// named after that field.
     fn whole(&self, variable: &Variable) -> Named {
         let inner = variable.of.and_then(|of| self.source.part(of, 0, None)).filter(|part| !part.path.is_empty());
         let path = inner.as_ref().map_or("", |part| part.path.as_str());
@@ -94,7 +96,8 @@ impl Names<'_> {
         Named { path: variable.name.clone() + path, of, added: 0 }
     }
 
-    /// What is found last, of the innermost block, of the variables that can be named at an address.
+    /// Returns the last match, which is in the innermost block, among the variables visible at an
+    /// address.
     fn innermost(&self, svma: u64, find: impl Fn(&Variable, Place) -> Option<Named>) -> Option<Named> {
         self.variables
             .variables
@@ -103,13 +106,13 @@ impl Names<'_> {
             .find_map(|variable| variable.places_at(svma).find_map(|place| find(variable, place)))
     }
 
-    /// What a load gives, by where it was from.
+    /// Returns the name of a loaded value, from the location that it was loaded from.
     fn loaded(&self, base: Base, displacement: i64, width: u32, at: Address, left: usize) -> Option<Named> {
         if let Some(named) = self.in_memory(base, displacement, width, at) {
             return Some(named);
         }
         let Base::Register(register) = base else { return None };
-        // arm64 has the address of a variable in a register, by two instructions.
+        // On arm64 two instructions compute a variable's address in a register.
         if let Some(address) = self.constant(register, at, left) {
             return self.at_address(address.wrapping_add(displacement as u64), width, at);
         }
@@ -117,7 +120,7 @@ impl Names<'_> {
         self.field(&pointer, displacement, Some(width))
     }
 
-    /// The number that a register was set to.
+    /// Returns the constant that a register was set to.
     fn constant(&self, register: Register, at: Address, left: usize) -> Option<u64> {
         let left = left.checked_sub(1)?;
         let Setter::Instruction(setter) = self.function?.setter(register, at)? else { return None };
@@ -130,12 +133,13 @@ impl Names<'_> {
         }
     }
 
-    /// The field of what a pointer leads to.
+    /// Returns the field that a pointer and an offset refer to.
     pub(crate) fn field(&self, pointer: &Named, displacement: i64, width: Option<u32>) -> Option<Named> {
         let offset = u64::try_from(pointer.added.checked_add(displacement)?).ok()?;
         let Pointee { of, is_reference } = self.source.pointee(pointer.of?)?;
         let part = self.source.part(of, offset, width.map(u64::from)).or_else(|| {
-            // An element of an array that the pointer leads to; a field behind a structure is as well one of a larger structure that the pointer was cast to.
+            // An array element. A field at such an offset is not named: it could equally belong to
+            // a larger structure that the pointer was cast to.
             let size = self.source.size_of(of).filter(|size| *size > 0 && offset >= *size)?;
             let part = self.source.part(of, offset % size, width.map(u64::from)).filter(|part| part.path.is_empty())?;
             Some(coroner_symbols::Part { path: format!("[{}]", offset / size), ..part })
@@ -150,13 +154,14 @@ impl Names<'_> {
         Some(Named { path, of: part.of, added: 0 })
     }
 
-    /// The variable at an address that a register and a number say.
+    /// Returns the variable at an address given by a register and a displacement.
     pub(crate) fn in_memory(&self, base: Base, displacement: i64, width: u32, at: Address) -> Option<Named> {
         let Base::Register(register) = base else {
             return self.at_address(displacement as u64, width, at);
         };
         let svma = self.source.svma(at)?;
-        // The address, by what the register still holds; only of the stack.
+        // The address from the register's current value, if it is still the same; only for the
+        // stack.
         let held = || {
             let is_kept =
                 at == self.at || self.function.is_some_and(|function| function.is_kept(register, at, self.at));
@@ -181,7 +186,7 @@ impl Names<'_> {
         })
     }
 
-    /// The variable at a fixed address.
+    /// Returns the variable at a fixed address.
     fn at_address(&self, address: u64, width: u32, at: Address) -> Option<Named> {
         let (target, svma) = (self.source.svma(Address(address))?, self.source.svma(at)?);
         self.innermost(svma, |variable, place| match place {
@@ -190,7 +195,7 @@ impl Names<'_> {
         })
     }
 
-    /// The part of a variable in memory that has so many bytes at an offset.
+    /// Returns the part of a variable in memory with this size and offset.
     fn part_of(&self, variable: &Variable, offset: u64, width: u32) -> Option<Named> {
         let part = self.source.part(variable.of?, offset, Some(width.into()))?;
         Some(Named { path: variable.name.clone() + &part.path, of: part.of, added: 0 })

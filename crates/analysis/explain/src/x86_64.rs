@@ -1,4 +1,4 @@
-//! Instructions of x86_64, with the values of their operands.
+//! Decodes x86_64 instructions with the values of their operands.
 
 use coroner_report::wire::Access;
 use iced_x86::{
@@ -9,15 +9,16 @@ use iced_x86::{
 use crate::instruction::{Class, Decoded, Divisor, MemoryOperand, State};
 use crate::{architecture, trap};
 
-/// Longest instruction.
+/// Length of the longest instruction, in bytes.
 const MAX_LENGTH: usize = 15;
 
-/// The instruction at `address`, whose bytes `code` begins with. `None` if they end before the instruction does.
+/// Decodes the instruction at `address`, which is at the start of `code`. `None` if `code` ends
+/// inside the instruction.
 pub(crate) fn decode(code: &[u8], address: u64, state: &State<'_>) -> Option<Decoded> {
     let mut decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let instruction = decoder.decode();
     if instruction.is_invalid() {
-        // Too few bytes are no invalid instruction.
+        // Too few bytes don't make an instruction invalid.
         let whole = code.len() >= MAX_LENGTH;
         return whole.then(|| Decoded {
             text: "(no instruction)".to_owned(),
@@ -51,7 +52,7 @@ fn text(instruction: &Instruction) -> String {
     text
 }
 
-/// The value of a register, or of the part of it that is named, with the name.
+/// Returns the value of a register or of its named part, with the name.
 fn value(register: Register, state: &State<'_>) -> Option<(&'static str, u64)> {
     if !register.is_gpr() {
         return None;
@@ -67,8 +68,8 @@ fn width_mask(bytes: usize) -> u64 {
 }
 
 fn operand(instruction: &Instruction, used: &UsedMemory, state: &State<'_>) -> Option<MemoryOperand> {
-    // Of gathers and scatters each element has an address of its own, and the registers are not in a report. The base of fs and gs is not a
-    // general register.
+    // Gathers and scatters have an address for each element, and reports don't contain their
+    // registers. The base of fs and gs is not in a general register.
     let no_access = matches!(used.access(), OpAccess::None | OpAccess::NoMemAccess);
     if no_access || used.vsib_size() != 0 || matches!(used.segment(), Register::FS | Register::GS) {
         return None;
@@ -85,7 +86,7 @@ fn operand(instruction: &Instruction, used: &UsedMemory, state: &State<'_>) -> O
     if used.address_size() == CodeSize::Code32 {
         address &= width_mask(4);
     }
-    // A mask leaves elements out.
+    // A mask disables some elements.
     let width = u32::try_from(used.memory_size().size()).ok().filter(|width| *width > 0 && !instruction.has_op_mask());
     let access = match used.access() {
         OpAccess::Read | OpAccess::CondRead => Some(Access::READ),
@@ -113,7 +114,8 @@ fn operand_text(
     }
 }
 
-/// The alignment that an operand has to have: those of SSE, but for the few that say otherwise, and AVX's aligned moves.
+/// Returns the alignment that an operand requires: SSE operands with few exceptions, and AVX's
+/// aligned moves.
 fn alignment(instruction: &Instruction, width: Option<u32>) -> Option<u32> {
     use Mnemonic as M;
     let aligned_moves = [
@@ -141,7 +143,7 @@ fn alignment(instruction: &Instruction, width: Option<u32>) -> Option<u32> {
 fn class(instruction: &Instruction, code: &[u8], state: &State<'_>, memory: &[MemoryOperand]) -> Class {
     match instruction.mnemonic() {
         Mnemonic::Ud2 => return Class::Trap(trap::TRAP),
-        // `ud1 eax, [eax+KIND]`, as LLVM writes it.
+        // `ud1 eax, [eax+KIND]`, as emitted by LLVM.
         Mnemonic::Ud1 => {
             return match code {
                 [0x67, 0x0f, 0xb9, 0x40, kind, ..] => Class::Trap(trap::of_sanitizer(*kind)),
@@ -184,7 +186,8 @@ fn divisor(instruction: &Instruction, state: &State<'_>, memory: &[MemoryOperand
     Some(Divisor { text: operand.text.clone(), register: None, value })
 }
 
-/// The calls that may be what returns to an address, of which `code` are the bytes before: instructions of each length that end there.
+/// Returns the possible calls that return to an address, where `code` ends: instructions of each
+/// length that end there.
 pub(crate) fn calls_before(code: &[u8], returned_to: u64, state: &State<'_>) -> Vec<Decoded> {
     let calls = (2..=8_usize).filter_map(|length| {
         let bytes = code.get(code.len().checked_sub(length)?..)?;
@@ -198,7 +201,7 @@ pub(crate) fn calls_before(code: &[u8], returned_to: u64, state: &State<'_>) -> 
     calls.collect()
 }
 
-/// What of the processor the instruction needs, where that is no part of every x86_64.
+/// Returns the processor feature that the instruction requires, unless every x86_64 has it.
 pub(crate) fn needed_feature(code: &[u8]) -> Option<String> {
     let instruction = Decoder::new(64, code, DecoderOptions::NONE).decode();
     let is_base = matches!(instruction.encoding(), EncodingKind::Legacy) && instruction.cpuid_features().len() <= 1;

@@ -1,4 +1,4 @@
-//! What instructions of x86_64 do to the general registers.
+//! The effects of x86_64 instructions on the general registers.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
@@ -7,7 +7,7 @@ use iced_x86::{
 
 use crate::step::{Base, Effect, Flow, Register, Step};
 
-/// The instructions of a function, from first to last. `None` if something there is no instruction.
+/// Decodes a function's instructions from first to last. `None` if one of them is invalid.
 pub(crate) fn steps(code: &[u8], start: u64) -> Option<Vec<Step>> {
     let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
@@ -23,7 +23,7 @@ pub(crate) fn steps(code: &[u8], start: u64) -> Option<Vec<Step>> {
     Some(all)
 }
 
-/// The first few instructions of what may end in the middle of one.
+/// Decodes the first instructions of code that may end inside an instruction.
 pub(crate) fn leading(code: &[u8], start: u64, count: usize) -> Vec<Step> {
     let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let mut factory = InstructionInfoFactory::new();
@@ -31,9 +31,9 @@ pub(crate) fn leading(code: &[u8], start: u64, count: usize) -> Vec<Step> {
     decoded.map(|instruction| step(&instruction, &mut factory)).collect()
 }
 
-/// DWARF's number.
+/// Returns the DWARF register number.
 fn number(register: Named) -> Option<Register> {
-    // iced's numbers are the processor's: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi.
+    // iced uses the processor's numbers: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi.
     const NUMBERS: [Register; 8] = [0, 2, 1, 3, 7, 6, 4, 5];
     if !register.is_gpr() {
         return None;
@@ -61,11 +61,11 @@ fn step(instruction: &Instruction, factory: &mut InstructionInfoFactory) -> Step
             _ => {}
         }
     }
-    // `push rbx` and the like change the stack pointer alone.
+    // `push rbx` and similar instructions only change the stack pointer.
     step
 }
 
-/// What the first operand, a register, is set to.
+/// Returns the effect on the first operand, a register.
 fn effect(instruction: &Instruction) -> Effect {
     let is_long = instruction.op0_register().size() == 8;
     let source = || number(instruction.op1_register()).filter(|_| instruction.op1_kind() == OpKind::Register);
@@ -103,7 +103,7 @@ fn effect(instruction: &Instruction) -> Effect {
     }
 }
 
-/// The address of an operand in memory that has no index.
+/// Returns the address of a memory operand without an index.
 fn address(instruction: &Instruction) -> Option<(Base, i64)> {
     let displacement = instruction.memory_displacement64() as i64;
     if instruction.memory_index() != Named::None || matches!(instruction.memory_segment(), Named::FS | Named::GS) {
@@ -130,7 +130,7 @@ fn flow(instruction: &Instruction) -> Flow {
                 && matches!(instruction.memory_base(), Named::RIP | Named::None);
             if is_fixed { Flow::Elsewhere } else { Flow::AnyJump }
         }
-        // System calls and interrupts change registers of which the instruction says nothing.
+        // System calls and interrupts change registers that the instruction doesn't list.
         _ => Flow::End,
     }
 }

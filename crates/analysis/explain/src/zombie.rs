@@ -1,9 +1,10 @@
-//! Objective-C objects that were deallocated before the crash, as far as the app had them remembered ([`Report::zombies`]).
+//! Objective-C objects that were deallocated before the crash, if the app enabled zombie tracking
+//! ([`Report::zombies`]).
 
 use coroner_report::Report;
 use coroner_report::model::{Explanation, Zombie};
 
-/// Adds what is known of each object.
+/// Adds the facts about each object.
 pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
     explanation.facts.extend(report.zombies.iter().map(sentence));
 }
@@ -28,9 +29,10 @@ fn sentence(zombie: &Zombie) -> String {
     }
 }
 
-/// What the thread did with an object that is no more, for the headline. Nothing is claimed of memory that is an object now.
+/// Returns the thread's use of a deallocated object, for the headline. Memory that contains an
+/// object again is not considered.
 pub(crate) fn claim(report: &Report, explanation: &Explanation) -> Option<String> {
-    /// The first argument's.
+    /// The registers of the first argument.
     const FIRST: [&str; 2] = ["rdi", "x0"];
     let mut gone = report.zombies.iter().filter(|zombie| zombie.register.is_some() && zombie.class_now.is_none());
     if let Some(Zombie { class, selector: Some(selector), .. }) =
@@ -39,7 +41,7 @@ pub(crate) fn claim(report: &Report, explanation: &Explanation) -> Option<String
         return Some(format!("`{selector}` was sent to a deallocated {class}"));
     }
     let bad = explanation.operand.as_ref().and_then(|operand| operand.register.as_deref());
-    // `objc_retain`, `objc_release` and their like.
+    // `objc_retain`, `objc_release` and similar functions.
     let is_of_runtime = explanation.function.as_ref().is_some_and(|function| function.starts_with("objc_"));
     let used = gone.find(|zombie| {
         let register = zombie.register.as_deref();

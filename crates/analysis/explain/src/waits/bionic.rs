@@ -1,11 +1,13 @@
-//! Mutexes of Android's C library on 64-bit systems: `struct pthread_mutex_internal_t` of bionic/pthread_mutex.cpp, a 16-bit state and as much
-//! padding, for which threads wait, then the owner's tid, which only mutexes have that are recursive or check errors.
+//! Mutexes of Android's C library on 64-bit systems: `struct pthread_mutex_internal_t` in
+//! bionic/pthread_mutex.cpp has a 16-bit state and equal padding, for which threads wait, then the
+//! owner's tid, which is only set for recursive and error-checking mutexes.
 
 use coroner_report::model::{FutexWait, WaitKind};
 
 use super::futex::{Lock, TID};
 
-/// The state's kind: 0 plain, 1 recursive, 2 checks errors, 3 of priority inheritance, which has another layout.
+/// The mutex type in the state: 0 normal, 1 recursive, 2 error-checking, 3 priority inheritance,
+/// which has another layout.
 const KIND: u32 = 14;
 /// The lowest bits of the state of a mutex for which threads wait.
 const CONTENDED: u32 = 2;

@@ -1,8 +1,8 @@
-//! Commands and words of futexes (linux/futex.h).
+//! Futex commands and words (linux/futex.h).
 
 use coroner_report::model::{FutexWait, WaitKind};
 
-/// `FUTEX_CMD_MASK`, `FUTEX_PRIVATE_FLAG`, `FUTEX_TID_MASK`, `FUTEX_OWNER_DIED` of linux/futex.h.
+/// `FUTEX_CMD_MASK`, `FUTEX_PRIVATE_FLAG`, `FUTEX_TID_MASK`, `FUTEX_OWNER_DIED` in linux/futex.h.
 const COMMAND: u32 = 127;
 const PRIVATE: u32 = 128;
 pub(super) const TID: u32 = 0x3fff_ffff;
@@ -10,12 +10,12 @@ pub(super) const OWNER_DIED: u32 = 0x4000_0000;
 /// `FUTEX_WAIT`.
 pub(super) const WAIT: u32 = 0;
 
-/// Whether only threads of this process can wait for it.
+/// Whether only threads of this process can wait for the futex.
 pub(super) fn is_private(futex: &FutexWait) -> bool {
     futex.operation & PRIVATE != 0
 }
 
-/// The command of the call, without its flags.
+/// Returns the call's command without flags.
 pub(super) fn command(futex: &FutexWait) -> u32 {
     futex.operation & COMMAND
 }

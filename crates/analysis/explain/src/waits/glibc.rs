@@ -1,5 +1,6 @@
-//! Locks of glibc on 64-bit systems, as `struct __pthread_mutex_s` (sysdeps/nptl/bits/struct_mutex.h) and `struct __pthread_rwlock_arch_t`
-//! (struct_rwlock.h) lay them out; both have been so since 2.25, the mutex for much longer.
+//! Locks of glibc on 64-bit systems: `struct __pthread_mutex_s` (sysdeps/nptl/bits/struct_mutex.h)
+//! and `struct __pthread_rwlock_arch_t` (struct_rwlock.h). Both layouts are unchanged since 2.25,
+//! the mutex's for much longer.
 
 use coroner_report::model::{FutexWait, WaitKind};
 
@@ -11,44 +12,47 @@ const PRIORITY_PROTECT: u32 = 64;
 const KINDS: u32 = 0x3ff;
 /// `__lock` of a mutex for which threads wait.
 const CONTENDED: u32 = 2;
-/// Bits of `__readers`: a writer's turn, and a writer has it.
+/// Bits of `__readers`: a write phase, and a writer holds the lock.
 const WRITER_HOLDS: u32 = 3;
 
 pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
     match kind {
         WaitKind::Mutex => mutex(futex),
-        // What a condition variable waits for is no plain wait; that is for its mutex, which it takes again.
+        // A condition variable itself uses a different command; a plain wait is for its mutex,
+        // which is being locked again.
         WaitKind::Condition if command(futex) == WAIT => mutex(futex),
         WaitKind::ReadLock | WaitKind::WriteLock => rwlock(kind, futex),
-        // The word is the thread's tid, which the kernel sets to 0 when it ends.
+        // The word is the thread's tid, which the kernel sets to 0 when the thread exits.
         WaitKind::ThreadEnd => Some(Lock { kind, word_offset: 0, owner: futex.word() }),
         _ => None,
     }
 }
 
-/// Whether the word may be that of a robust mutex. (pthread_mutex_init.c gives each the bit of those that processes share.)
+/// Whether the word may belong to a robust mutex. (pthread_mutex_init.c sets the process-shared bit
+/// for all of them.)
 pub(super) fn is_robust(futex: &FutexWait) -> bool {
     futex.at(16).is_some_and(|kind| kind & ROBUST != 0 && kind & !KINDS == 0)
 }
 
-/// `__lock`, `__count`, `__owner`, `__nusers`, `__kind`.
+/// Fields: `__lock`, `__count`, `__owner`, `__nusers`, `__kind`.
 fn mutex(futex: &FutexWait) -> Option<Lock> {
     let (lock, owner, users, kind) = (futex.word()?, futex.at(8)?, futex.at(12)?, futex.at(16)?);
     if kind & !KINDS != 0 || kind & PRIORITY_PROTECT != 0 {
         return None;
     }
     let owner = match kind & ROBUST {
-        // It is set after the lock was taken, and reset before it is let go.
+        // The owner is set after locking and reset before unlocking.
         0 => (lock == CONTENDED && users > 0).then_some(owner).filter(|tid| tid & !TID == 0),
         _ => Some(lock & TID).filter(|_| lock & OWNER_DIED == 0),
     };
     Some(Lock { kind: WaitKind::Mutex, word_offset: 0, owner })
 }
 
-/// `__readers`, `__writers`, `__wrphase_futex`, `__writers_futex`, two of padding, `__cur_writer`, `__shared`. Who reads is not
-/// written down.
+/// Fields: `__readers`, `__writers`, `__wrphase_futex`, `__writers_futex`, two of padding,
+/// `__cur_writer`, `__shared`. Readers are not recorded.
 fn rwlock(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
-    // A reader waits for `__wrphase_futex`; a writer for `__writers_futex`, or also for the other, while others read.
+    // A reader waits for `__wrphase_futex`; a writer for `__writers_futex`, or also for
+    // `__wrphase_futex` while others read.
     let word_offset: i64 = if kind == WaitKind::ReadLock { 8 } else { 12 };
     let (readers, writer) = (futex.at(-word_offset)?, futex.at(24 - word_offset)?);
     let shared = futex.at(28 - word_offset)?;

@@ -1,4 +1,5 @@
-//! Which lock a futex belongs to, by the function that waits and by the memory around the word.
+//! Identifies the lock to which a futex belongs, from the waiting function and the memory around
+//! the word.
 
 use coroner_report::Report;
 use coroner_report::model::{Address, Frame, FutexWait, Thread, WaitKind};
@@ -7,12 +8,13 @@ use super::futex::{TID, command, is_private};
 use super::{bionic, glibc, musl};
 use coroner_report::wire::{AddressKind, Os};
 
-/// `FUTEX_LOCK_PI` and `FUTEX_LOCK_PI2`: the word's low bits are the owner's tid, which the kernel itself relies on.
+/// `FUTEX_LOCK_PI` and `FUTEX_LOCK_PI2`: the word's low bits are the owner's tid, on which the
+/// kernel itself relies.
 const LOCK_PI: [u32; 2] = [6, 13];
-/// How many of the innermost functions are searched for the one that waits.
+/// Number of innermost functions that are searched for the waiting one.
 const FUNCTIONS: usize = 12;
 
-/// What a thread waits for.
+/// The lock or condition that a thread waits for.
 pub(super) struct Found {
     pub(super) kind: WaitKind,
     pub(super) library: Option<&'static str>,
@@ -20,13 +22,13 @@ pub(super) struct Found {
     pub(super) owner: Option<u64>,
 }
 
-/// Whose a lock is.
+/// The library that a lock belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Library {
     Glibc,
     Musl,
     Bionic,
-    /// Rust's.
+    /// Rust's standard library.
     Std,
     ParkingLot,
 }
@@ -43,12 +45,14 @@ impl Library {
     }
 }
 
-/// Whether other processes may have the lock. (Robust mutexes of glibc look so, too, if they are of one process.)
+/// Whether other processes may hold the lock. (glibc's robust mutexes look the same if they belong
+/// to one process.)
 pub(super) fn is_of_processes(futex: &FutexWait) -> bool {
     !is_private(futex) && !glibc::is_robust(futex)
 }
 
-/// What a thread waits for. An owner is named only where the layout of the lock is known and all of it agrees.
+/// Returns what a thread waits for. An owner is only named if the lock's layout is known and all of
+/// its fields are consistent.
 pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
     let unknown = Found { kind: WaitKind::Futex, library: None, address: futex.address, owner: None };
     if LOCK_PI.contains(&command(futex)) {
@@ -57,7 +61,7 @@ pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
     }
     let Some((kind, library)) = waits_in(report, thread) else { return unknown };
     let found = Found { kind, library: library.map(Library::name), ..unknown };
-    // The word is what it was to be: the thread has not been woken yet.
+    // The word still has the expected value: the thread has not been woken yet.
     if futex.word() != Some(futex.expected) {
         return found;
     }
@@ -65,7 +69,7 @@ pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
         Some(Library::Glibc) => glibc::owner(kind, futex),
         Some(Library::Musl) => musl::owner(kind, futex),
         Some(Library::Bionic) => bionic::owner(kind, futex),
-        // A word that says whether it is locked, and not by whom.
+        // The word records whether it is locked, but not by which thread.
         Some(Library::Std | Library::ParkingLot) | None => None,
     };
     let Some(known) = known else { return found };
@@ -73,7 +77,7 @@ pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
     Found { kind: known.kind, address, owner: known.owner.map(u64::from).filter(|tid| *tid != 0), ..found }
 }
 
-/// The innermost function that is known to wait, and the library that it is of.
+/// Returns the innermost function known to wait, and its library.
 fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Library>)> {
     let mut inner = None;
     let mut searched = 0;
@@ -93,12 +97,13 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
             }
             if let Some(kind) = of_pthread(name) {
                 let library = library_of(report, frame);
-                // A function of the app may be called so, too. A static program has the C library's.
+                // An app's function may have the same name. In a static program it is the C
+                // library's.
                 if library.is_some() || is_static(report) {
                     return Some((kind, library.or(inner)));
                 }
             }
-            // Another function waits by itself: what called it waits for nothing.
+            // Another function waits by itself, so its caller doesn't wait for a lock.
             if number > 0 && !is_of_waiting(name) && library_of(report, frame).is_none() {
                 return None;
             }
@@ -107,8 +112,9 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
     None
 }
 
-/// Whether a function may stand between one that waits and its system call: of Rust's standard library, of the crates by which its locks
-/// make the call, of the C library's own in a static program.
+/// Whether a function may appear between a waiting function and its system call: from Rust's
+/// standard library, from the crates that make the call for its locks, or from the C library in a
+/// static program.
 fn is_of_waiting(name: &str) -> bool {
     let bare = name.trim_start_matches(['<', '&']);
     let is_of = |prefixes: &[&str]| prefixes.iter().any(|prefix| bare.starts_with(prefix));
@@ -127,7 +133,7 @@ fn is_of_waiting(name: &str) -> bool {
     ])
 }
 
-/// The names of the functions at a frame, innermost first.
+/// Returns the names of a frame's functions, innermost first.
 fn names(frame: &Frame) -> impl Iterator<Item = &str> {
     let inlined = frame.inlined.iter().filter_map(|one| one.function.as_deref().or(one.raw_function.as_deref()));
     inlined.chain(frame.function.as_deref().or(frame.raw_function.as_deref()))
@@ -138,7 +144,8 @@ fn is_static(report: &Report) -> bool {
     !report.images.iter().any(|image| by_path(report, &image.path).is_some())
 }
 
-/// The C library that has the function: by the image's name; of a static program by what the app recorded.
+/// Returns the C library that contains the function: by the image's name; for a static program by
+/// what the app recorded.
 fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
     let path = frame.module.as_deref()?;
     if let Some(library) = by_path(report, path) {
@@ -149,7 +156,7 @@ fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
     [Library::Glibc, Library::Musl, Library::Bionic].into_iter().find(|library| library.name() == recorded)
 }
 
-/// By the name of the library's file.
+/// Returns a C library by its file name.
 fn by_path(report: &Report, path: &str) -> Option<Library> {
     let name = path.rsplit('/').next().unwrap_or(path);
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
@@ -165,7 +172,7 @@ fn by_path(report: &Report, path: &str) -> Option<Library> {
     None
 }
 
-/// A C library by its own inner function, of which the others have none.
+/// Returns a C library by an internal function that the others don't have.
 fn by_inner(name: &str) -> Option<Library> {
     let name = name.trim_start_matches('_').trim_start_matches("GI_").trim_start_matches('_');
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
@@ -177,7 +184,7 @@ fn by_inner(name: &str) -> Option<Library> {
 }
 
 fn of_rust(name: &str) -> Option<(WaitKind, Library)> {
-    // As `<std::sys::…::Mutex>::lock_contended`, too, by how the compiler mangles.
+    // Depending on the mangling also `<std::sys::…::Mutex>::lock_contended`.
     let name = &*name.replace(['<', '>'], "");
     let ends = |suffix: &str| name.ends_with(suffix);
     if name.starts_with("parking_lot::") {
@@ -203,7 +210,8 @@ fn of_rust(name: &str) -> Option<(WaitKind, Library)> {
     Some((kind, Library::Std))
 }
 
-/// By the names that glibc, musl and bionic have for their functions, with or without underscores before and versions behind.
+/// Returns the kind of wait by a function's name in glibc, musl and bionic, with or without leading
+/// underscores and version suffixes.
 fn of_pthread(name: &str) -> Option<WaitKind> {
     let name = name.trim_start_matches('_').trim_start_matches("GI_").trim_start_matches('_');
     let name = name.split(['@', '.']).next().unwrap_or(name);

@@ -1,4 +1,4 @@
-//! What each thread waits for and who has it: the wait-for graph of a report, and its cycles.
+//! The locks that threads wait for and their owners: a report's wait-for graph, and its cycles.
 
 mod apple;
 mod bionic;
@@ -12,9 +12,9 @@ use std::collections::{HashMap, HashSet};
 use coroner_report::Report;
 use coroner_report::model::{Explanation, FutexWait, LockWait, OwnerIs, Thread};
 
-/// The longest chain of threads that a sentence has.
+/// Maximum length of a chain of threads in a sentence.
 const CHAIN: usize = 6;
-/// Most letters of a thread's name in a sentence.
+/// Maximum length of a thread's name in a sentence, in characters.
 const NAME: usize = 40;
 
 /// Adds the waits of a report's threads to its explanation.
@@ -33,7 +33,7 @@ pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
     explanation.deadlocks = deadlocks;
 }
 
-/// What the threads wait for, in the report's order.
+/// Returns the threads' waits in the report's order.
 fn of(report: &Report) -> Vec<LockWait> {
     let tids: HashSet<u64> = report.threads.iter().map(|thread| thread.tid).collect();
     let is_whole = has_all_threads(report);
@@ -64,18 +64,20 @@ fn of(report: &Report) -> Vec<LockWait> {
     waits.collect()
 }
 
-/// Whether every thread that the process had is in the report.
+/// Whether the report contains all threads of the process.
 fn has_all_threads(report: &Report) -> bool {
     match &report.end {
         Some(end) => end.dropped.is_empty() && end.threads > 1 && end.threads == report.threads.len() as u64,
-        // A report that was made of another process has them all, if nothing is wrong with it.
+        // A report made from another process contains all threads, unless it is incomplete.
         None => report.complete,
     }
 }
 
-/// The cycles of the graph: in each a thread waits for the next, and the last for the first. Waits that end by themselves are in none.
+/// Returns the graph's cycles: in each a thread waits for the next, and the last for the first.
+/// Waits that end by themselves are not part of cycles.
 fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
-    // A lock that processes share has a number that another pid namespace may have given. Apple's are those of the whole system.
+    // A process-shared lock contains a tid that may be from another pid namespace. Apple's ids are
+    // system-wide.
     let futexes: HashMap<u64, &FutexWait> =
         report.threads.iter().filter_map(|thread| Some((thread.tid, thread.futex.as_ref()?))).collect();
     let is_private = |wait: &&LockWait| {
@@ -86,7 +88,7 @@ fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
     let lasting = waits.iter().filter(|wait| !wait.timed).filter(is_private);
     let edges: HashMap<u64, u64> = lasting.filter_map(|wait| Some((wait.tid, wait.owner_in_report()?))).collect();
     let reported = report.crash.as_ref().map(|crash| crash.tid);
-    // The thread that the report is about first, if it is in one.
+    // Start with the thread that the report is about, if it is in a cycle.
     let starts = reported.into_iter().chain(report.threads.iter().map(|thread| thread.tid));
     let mut seen = HashSet::new();
     let mut cycles = Vec::new();
@@ -97,7 +99,7 @@ fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
             path.push(tid);
             at = edges.get(&tid).copied();
         }
-        // It came back to where it has been on this way, and on no other.
+        // The path returned to one of its own threads: a new cycle.
         if let Some(from) = at.and_then(|tid| path.iter().position(|passed| *passed == tid)) {
             cycles.push(path.split_off(from));
         }
@@ -105,7 +107,8 @@ fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
     cycles
 }
 
-/// `thread 3 waits for thread 7, which waits for thread 3`. `None` if that thread waits for nothing of which an owner is known.
+/// Returns, for example, `thread 3 waits for thread 7, which waits for thread 3`. `None` if the
+/// thread doesn't wait for anything with a known owner.
 fn sentence(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
     let by_tid: HashMap<u64, &LockWait> = waits.iter().map(|wait| (wait.tid, wait)).collect();
     let mut wait = *by_tid.get(&tid)?;
@@ -151,7 +154,7 @@ fn sentence(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
     Some(text)
 }
 
-/// `thread 4711 (worker)`.
+/// Returns, for example, `thread 4711 (worker)`.
 fn named(report: &Report, tid: u64) -> String {
     let thread = report.threads.iter().find(|thread| thread.tid == tid);
     let name = |thread: &Thread| thread.name.clone().filter(|name| !name.is_empty());

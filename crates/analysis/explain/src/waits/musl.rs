@@ -1,13 +1,16 @@
-//! Locks of musl on 64-bit systems (src/internal/pthread_impl.h): `_m_type` is a mutex's first int, `_m_lock` the second.
+//! Locks of musl on 64-bit systems (src/internal/pthread_impl.h): `_m_type` is a mutex's first int,
+//! `_m_lock` the second.
 
 use coroner_report::model::{FutexWait, WaitKind};
 
 use super::futex::{Lock, OWNER_DIED, TID};
 
-/// Bits of `_m_type`: the kind (0 plain, 1 recursive, 2 checks errors), robust, of priority inheritance, shared.
+/// Bits of `_m_type`: the type (0 normal, 1 recursive, 2 error-checking), robust, priority
+/// inheritance, process-shared.
 const TYPES: u32 = 3 | 4 | 8 | 128;
 const PRIORITY_INHERITANCE: u32 = 8;
-/// From a thread's `tid` to its `detach_state`, for which `pthread_join` waits: `int tid; int errno_val; volatile int detach_state`.
+/// Offset from a thread's `tid` to its `detach_state`, for which `pthread_join` waits: `int tid;
+/// int errno_val; volatile int detach_state`.
 const TID_BEFORE_DETACH_STATE: i64 = 8;
 
 pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
@@ -23,7 +26,7 @@ fn mutex(futex: &FutexWait) -> Option<Lock> {
     if kind & !TYPES != 0 || kind & PRIORITY_INHERITANCE != 0 {
         return None;
     }
-    // Of a plain one there is a constant in the owner's place.
+    // A normal mutex has a constant in the owner's place.
     let has_owner = kind & 7 != 0 && lock & OWNER_DIED == 0;
     Some(Lock { kind: WaitKind::Mutex, word_offset: 4, owner: Some(lock & TID).filter(|_| has_owner) })
 }
