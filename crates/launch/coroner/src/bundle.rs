@@ -36,8 +36,10 @@ pub(crate) fn pack(report: &[u8], state: &[u8], system: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// Returns the written part of a reserved report file. A section may end with zeros of its own, so
-/// sections are counted; where they are damaged, everything up to the last non-zero byte is kept.
+/// Returns the written part of a reserved report file.
+///
+/// A section may end with zeros of its own, so sections are counted; where they are damaged,
+/// everything up to the last non-zero byte is kept.
 fn written(report: &[u8]) -> &[u8] {
     let mut end = FILE_PREFIX.len();
     while let Some(header) = report.get(end..).and_then(|rest| parse_header(rest).ok()) {

@@ -50,8 +50,10 @@ impl StartupGuard {
         Self { within, ..self }
     }
 
-    /// Whether the app should start in a safe mode. A crash at an unknown time counts as soon after
-    /// install: there was no time to write a report.
+    /// Whether the app should start in a safe mode.
+    ///
+    /// A crash at an unknown time counts as soon after install: there was no time to write a
+    /// report.
     pub fn is_due(&self, last_run: &LastRun) -> bool {
         let most = self.within.as_millis();
         let soon = |ran_for: Option<u64>| ran_for.is_none_or(|ran_for| u128::from(ran_for) <= most);

@@ -73,8 +73,9 @@ pub(crate) struct Deliverer {
 }
 
 impl Deliverer {
-    /// Creates a deliverer for `store` with the options in `config`. `own` is the process's own
-    /// run.
+    /// Creates a deliverer for `store` with the options in `config`.
+    ///
+    /// `own` is the process's own run.
     pub(crate) fn new(store: Store, own: Id, sinks: Vec<Arc<dyn Sink>>, config: &Config) -> Self {
         let options = &config.delivery;
         let (app, attempts) = (app_number(&config.app), options.attempts);
@@ -97,21 +98,24 @@ impl Deliverer {
         }
     }
 
-    /// Adds the state of this process's own run, in which it records what is being processed. The
-    /// sinks are notified of that run in the first round.
+    /// Adds the state of this process's own run, in which it records what is being processed.
+    ///
+    /// The sinks are notified of that run in the first round.
     pub(crate) fn announcing(mut self, state: RunState<'static>) -> Self {
         self.runs.own_state = Some(state);
         self
     }
 
-    /// Adds the run whose files this process's run reuses, if any. Without `others`, it is the last
-    /// run.
+    /// Adds the run whose files this process's run reuses, if any.
+    ///
+    /// Without `others`, it is the last run.
     pub(crate) fn after(self, previous: Option<LastRun>, others: bool) -> Self {
         Self { last_run: self.last_run.after(previous, others), ..self }
     }
 
-    /// Creates a deliverer for a child created by fork with its own run. It takes none of this
-    /// one's locks, which a thread of the parent may have held.
+    /// Creates a deliverer for a child created by fork with its own run.
+    ///
+    /// It takes none of this one's locks, which a thread of the parent may have held.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn of_child(&self, own: Id, state: RunState<'static>) -> Self {
         Self {
@@ -342,8 +346,10 @@ impl Deliverer {
         0
     }
 
-    /// Returns how a run's reports are named now. If launches were too short for it, later ones
-    /// name less, so that delivery doesn't wait for names that never come.
+    /// Returns how a run's reports are named now.
+    ///
+    /// If launches were too short for it, later ones name less, so that delivery doesn't wait for
+    /// names that never come.
     fn begin_naming(&self, run: &mut EndedRun) -> Naming {
         // Most launches that were too short did not get as far as naming.
         let cut_short = run.progress.cut_short / 4;
@@ -356,8 +362,9 @@ impl Deliverer {
         naming
     }
 
-    /// Asks each sink that has not answered finally, and records the answers. Returns whether none
-    /// panicked.
+    /// Asks each sink that has not answered finally, and records the answers.
+    ///
+    /// Returns whether none panicked.
     fn submit(&self, run: &mut EndedRun, raw: &RawRun, index: usize, report: Option<&Report>, now: SystemTime) -> bool {
         let mut answers = run.progress.reports.remove(&(index as u32)).unwrap_or_default();
         self.sinks.ask(run.id, &mut answers, (raw, index, report), now, |answers| {

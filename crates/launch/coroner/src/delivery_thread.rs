@@ -1,5 +1,6 @@
-//! The background thread that delivers, and the threads that wait for it. It exists only while
-//! there is work.
+//! The background thread that delivers, and the threads that wait for it.
+//!
+//! It exists only while there is work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,8 +92,9 @@ struct State {
 }
 
 impl DeliveryThread {
-    /// Creates the scheduler without starting the thread. `waiters` counts the threads that wait
-    /// for it.
+    /// Creates the scheduler without starting the thread.
+    ///
+    /// `waiters` counts the threads that wait for it.
     pub(crate) fn new(work: Arc<dyn Work>, waiters: Waiters, repeats: bool) -> Self {
         Self { work, waiters, repeats, state: Mutex::default(), changed: Condvar::new() }
     }
@@ -165,8 +167,9 @@ impl DeliveryThread {
         self.changed.notify_all();
     }
 
-    /// Waits, at most for `limit`, until the thread has finished what was requested. Doesn't wait
-    /// for what sinks continue by themselves.
+    /// Waits, at most for `limit`, until the thread has finished what was requested.
+    ///
+    /// Doesn't wait for what sinks continue by themselves.
     pub(crate) fn wait(&self, limit: Duration) {
         let _waiter = self.waiters.enter();
         let state = locked(&self.state);
@@ -175,8 +178,9 @@ impl DeliveryThread {
         drop(self.changed.wait_timeout_while(state, limit, is_busy));
     }
 
-    /// Runs a round, and waits, at most for `timeout`, for its end and for the sinks. Returns
-    /// whether nothing is left to deliver.
+    /// Runs a round, and waits, at most for `timeout`, for its end and for the sinks.
+    ///
+    /// Returns whether nothing is left to deliver.
     pub(crate) fn flush(self: &Arc<Self>, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));

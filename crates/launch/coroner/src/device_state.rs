@@ -92,8 +92,10 @@ pub(crate) fn complete(facts: &mut RunFacts, directory: &Path) {
     }
 }
 
-/// Records everything. It reads some files, and a driver may take milliseconds to answer: not for a
-/// thread that the app waits for.
+/// Records everything.
+///
+/// It reads some files, and a driver may take milliseconds to answer: not for a thread that the app
+/// waits for.
 pub(crate) fn note(state: &RunState<'_>, directory: &Path) {
     note_storage(state, directory);
     state.set_scalar(Scalar::MACHINE_MEMORY_FREE, power::memory_free().unwrap_or(0));

@@ -40,8 +40,10 @@ impl<'a> HandledException<'a> {
     }
 }
 
-/// Reports a handled exception. The report contains all threads, as for a crash, and the calling
-/// thread's stack as the exception's.
+/// Reports a handled exception.
+///
+/// The report contains all threads, as for a crash, and the calling thread's stack as the
+/// exception's.
 ///
 /// The app continues; all threads stop for some milliseconds. The report is delivered within
 /// seconds by this process, or by the next launch.
@@ -83,6 +85,7 @@ fn survive(registers: &Registers, exceptions: &[Exception<'_>]) -> bool {
 pub use crate::system::walk::current_registers;
 
 /// Reports a handled error with its [sources](Error::source) as its causes, up to eight errors.
+///
 /// Like [`report_exception`].
 ///
 /// The type is that of the reference. For a `&dyn Error` and for causes, it is the type name at the
@@ -116,8 +119,9 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CodedError<'a> {
-    /// The error's domain, such as `NSCocoaErrorDomain`, or a Swift type. It becomes the
-    /// exception's type.
+    /// The error's domain, such as `NSCocoaErrorDomain`, or a Swift type.
+    ///
+    /// It becomes the exception's type.
     pub domain: &'a str,
     /// The error's code in that domain.
     pub code: i64,
@@ -227,8 +231,9 @@ pub fn report_uncaught_exception(exception: &ManagedException<'_>) -> bool {
     exception::report(&current_registers(), Monitor::USER, &[managed(exception)], Ending::Fatal)
 }
 
-/// Reports a handled Java exception with the frames of its stack trace. Otherwise like
-/// [`report_exception`].
+/// Reports a handled Java exception with the frames of its stack trace.
+///
+/// Otherwise like [`report_exception`].
 #[inline(never)]
 pub fn report_managed_exception(exception: &ManagedException<'_>) -> bool {
     survive(&current_registers(), &[managed(exception)])

@@ -26,8 +26,9 @@ pub struct ForeignException<'a> {
     /// Whether the report contains the native stacks of the other threads, which are stopped for
     /// some milliseconds.
     pub all_threads: bool,
-    /// Whether the exception ends the process. The caller then ends the process, as the runtime
-    /// does.
+    /// Whether the exception ends the process.
+    ///
+    /// The caller then ends the process, as the runtime does.
     pub fatal: bool,
 }
 
@@ -45,8 +46,9 @@ impl<'a> ForeignException<'a> {
         Self { all_threads, ..self }
     }
 
-    /// Sets whether the exception ends the process. The caller then ends the process, as the
-    /// runtime does.
+    /// Sets whether the exception ends the process.
+    ///
+    /// The caller then ends the process, as the runtime does.
     #[must_use]
     pub fn fatal(self, fatal: bool) -> Self {
         Self { fatal, ..self }

@@ -29,18 +29,20 @@ mod over_forks {
     use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
     use std::time::Duration;
 
-    /// Maximum tries for a lock that is never held over the app's code, 0.1 ms apart: about 2 s. A
-    /// thread that is off its processor can hold it for as long as the scheduler keeps it waiting,
-    /// tens of milliseconds on a busy machine.
+    /// Maximum tries for a lock that is never held over the app's code, 0.1 ms apart: about 2 s.
+    ///
+    /// A thread that is off its processor can hold it for as long as the scheduler keeps it
+    /// waiting, tens of milliseconds on a busy machine.
     pub(crate) const MAX_TRIES: u32 = 20_000;
 
     /// Maximum tries for a lock that may be held over the app's code, and by the forking thread
     /// itself: about 0.5 s.
     pub(crate) const MAX_TRIES_OF_APP: u32 = 5_000;
 
-    /// The thread that is forking and holds the locks, as its pthread_self(3); 0 if none does. (An
-    /// access to a thread-local variable may allocate, and an app's signal handler may call what
-    /// reads this.)
+    /// The thread that is forking and holds the locks, as its pthread_self(3); 0 if none does.
+    ///
+    /// (An access to a thread-local variable may allocate, and an app's signal handler may call
+    /// what reads this.)
     static HOLDER: AtomicUsize = AtomicUsize::new(0);
 
     /// A lock and its maximum number of tries.

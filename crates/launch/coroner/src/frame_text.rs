@@ -6,8 +6,9 @@ use coroner_report::model::{Address, Frame, InlinedFrame, Report};
 use coroner_report::wire::{AddressKind, FoundBy, Language};
 use serde::{Deserialize, Serialize};
 
-/// Maximum length of the text of frames in a report, in bytes. Of more frames, the innermost are
-/// kept.
+/// Maximum length of the text of frames in a report, in bytes.
+///
+/// Of more frames, the innermost are kept.
 const MAX_TEXT: usize = 24 << 10;
 
 /// Formats frames for the report: one JSON object per line.

@@ -5,8 +5,9 @@ use std::fmt;
 use crate::store::StoreError;
 use crate::system::Reason;
 
-/// The reason why Coroner could not be installed. The app continues as if `install` had not been
-/// called.
+/// The reason why Coroner could not be installed.
+///
+/// The app continues as if `install` had not been called.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InstallError {

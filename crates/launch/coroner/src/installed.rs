@@ -32,8 +32,9 @@ use crate::{fork_locks, own_run};
 /// Maximum size in bytes of an attachment that is kept in a run's directory.
 const MAX_KEPT: usize = 20 << 20;
 
-/// Handle of the Coroner that is installed in this process. Cloning and dropping it is cheap;
-/// dropping it uninstalls nothing.
+/// Handle of the Coroner that is installed in this process.
+///
+/// Cloning and dropping it is cheap; dropping it uninstalls nothing.
 #[derive(Clone)]
 pub struct Coroner {
     pub(crate) inner: Arc<Inner>,
@@ -67,8 +68,9 @@ pub(crate) fn lock_installed() -> MutexGuard<'static, Option<Coroner>> {
     fork_locks::lock(&INSTALLED)
 }
 
-/// Makes `run` receive this process's non-fatal reports. Returns the thread that delivers them by
-/// `deliverer`.
+/// Makes `run` receive this process's non-fatal reports.
+///
+/// Returns the thread that delivers them by `deliverer`.
 pub(crate) fn activate_delivery(
     deliverer: &Arc<Deliverer>,
     run: &capture::Run,
@@ -189,14 +191,16 @@ impl Coroner {
         Ok(())
     }
 
-    /// Returns how the last run ended. It does not wait, neither for a report's names nor for a
-    /// server.
+    /// Returns how the last run ended.
+    ///
+    /// It does not wait, neither for a report's names nor for a server.
     pub fn last_run(&self) -> LastRun {
         self.inner.deliverer.last_run()
     }
 
-    /// Delivers what is in the store and waits for that, at most for `timeout`. Returns `true` if
-    /// nothing is left to deliver.
+    /// Delivers what is in the store and waits for that, at most for `timeout`.
+    ///
+    /// Returns `true` if nothing is left to deliver.
     ///
     /// For apps that end soon, and for those that choose when to deliver
     /// ([`Delivery::at_install`](crate::Delivery::at_install)).
@@ -269,8 +273,9 @@ impl Coroner {
         &self.inner.scope
     }
 
-    /// Restores the previous signal handlers and ends this run. Coroner can be installed again
-    /// afterwards.
+    /// Restores the previous signal handlers and ends this run.
+    ///
+    /// Coroner can be installed again afterwards.
     ///
     /// Waits for a report that is being written. A thread that is delivering reports finishes its
     /// work.

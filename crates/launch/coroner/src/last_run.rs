@@ -1,5 +1,6 @@
-//! The last run and its outcome, as the app gets it and as the store records it. `run_end.rs`
-//! determines the outcome.
+//! The last run and its outcome, as the app gets it and as the store records it.
+//!
+//! `run_end.rs` determines the outcome.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -27,8 +28,9 @@ pub struct LastRun {
     /// The run's id; `None` for [`Outcome::FirstLaunch`].
     #[serde(default)]
     pub run: Option<Id>,
-    /// The event id of the run's report, if the run crashed or hung. A server lists the event under
-    /// it.
+    /// The event id of the run's report, if the run crashed or hung.
+    ///
+    /// A server lists the event under it.
     #[serde(default)]
     pub event_id: Option<Id>,
     /// When the run began.
@@ -109,8 +111,9 @@ impl LastRun {
         self.outcome == Outcome::Crashed
     }
 
-    /// Returns how many runs in a row crashed, up to the last one; 0 if that one did not crash. At
-    /// most 8 are counted.
+    /// Returns how many runs in a row crashed, up to the last one; 0 if that one did not crash.
+    ///
+    /// At most 8 are counted.
     pub fn consecutive_crashes(&self) -> u32 {
         self.crashes.len() as u32
     }
@@ -143,8 +146,9 @@ impl LastRun {
         self
     }
 
-    /// Reads the record of an earlier launch. If it is missing or invalid, this is the first
-    /// launch.
+    /// Reads the record of an earlier launch.
+    ///
+    /// If it is missing or invalid, this is the first launch.
     pub(crate) fn read(store: &Directory, app: u64) -> LastRun {
         let noted = store.read(&file_of(app), 1 << 16).ok();
         noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Self::FIRST_LAUNCH)

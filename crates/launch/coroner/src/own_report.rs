@@ -70,8 +70,9 @@ fn identify(report: &mut Report, raw: &RawRun, index: usize) {
     }
 }
 
-/// Merges the run state into the report. If it can't be read, the report is kept, and the failure
-/// becomes one of its problems.
+/// Merges the run state into the report.
+///
+/// If it can't be read, the report is kept, and the failure becomes one of its problems.
 fn stitch(report: &mut Report, state: &[u8]) {
     if !is_written(state) {
         return;

@@ -1,5 +1,6 @@
-//! This process's run, for threads that leave a report or record something in it. All ways to wake
-//! the delivery thread are here.
+//! This process's run, for threads that leave a report or record something in it.
+//!
+//! All ways to wake the delivery thread are here.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -32,8 +33,9 @@ const MAX_REPORT: u64 = 64 << 20;
 /// The run of this process.
 pub(crate) struct OwnRun {
     pub(crate) id: Id,
-    /// The process that installed Coroner or created the run. A child created by fork has another
-    /// id, and may find any lock taken.
+    /// The process that installed Coroner or created the run.
+    ///
+    /// A child created by fork has another id, and may find any lock taken.
     pub(crate) pid: i32,
     pub(crate) state: RunState<'static>,
     pub(crate) store: Store,
@@ -88,8 +90,9 @@ pub(crate) fn directory() -> Option<PathBuf> {
     installed().map(|run| run.store.path().join(crate::store::RUNS).join(run.id.to_string()))
 }
 
-/// Opens the report of the hang with that number, which was just written, for appending. `None` if
-/// it can't be opened: the run may be in memory only.
+/// Opens the report of the hang with that number, which was just written, for appending.
+///
+/// `None` if it can't be opened: the run may be in memory only.
 pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     let run = current()?;
     let (directory, mut reports) = run.store.reports_of(run.id).ok()?;

@@ -27,8 +27,9 @@ unsafe extern "system" fn on_event(_image: *mut c_void, reason: u32, _reserved: 
     }
 }
 
-/// Makes `function` be called at a clean end of the process. It must not wait for other threads,
-/// which no longer exist.
+/// Makes `function` be called at a clean end of the process.
+///
+/// It must not wait for other threads, which no longer exist.
 pub(crate) fn call_at_end(function: extern "C" fn()) {
     // A linker leaves out unreferenced objects of a library.
     std::hint::black_box(&raw const CALLBACK);

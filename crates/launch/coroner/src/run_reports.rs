@@ -14,9 +14,10 @@ use crate::store::directory::Directory;
 use crate::store::{RawRun, StoreError, run_of};
 use crate::system_report::{self, SystemReport};
 
-/// A crash is recorded in the run state before anything of the report is written. If the report of
-/// such a crash is empty, missing or torn before its first whole section, a report created from the
-/// run state replaces it.
+/// A crash is recorded in the run state before anything of the report is written.
+///
+/// If the report of such a crash is empty, missing or torn before its first whole section, a report
+/// created from the run state replaces it.
 impl RawRun {
     /// Reads the files in the directory of one run, living, ended or broken.
     ///

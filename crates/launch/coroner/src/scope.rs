@@ -32,8 +32,9 @@ use crate::signal_owners;
 use crate::system::capture::is_unsettled_child;
 use crate::vitals;
 
-/// The installed run's scope. It is never freed, because another thread may be using it while
-/// Coroner is uninstalled.
+/// The installed run's scope.
+///
+/// It is never freed, because another thread may be using it while Coroner is uninstalled.
 static ACTIVE: AtomicPtr<Active> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Active {
@@ -104,8 +105,10 @@ impl fmt::Display for ScopeError {
     }
 }
 
-/// Converts the run state's answer to an update. If a thread set the same key at the same time and
-/// won, this counts as success, as if that thread had come just after.
+/// Converts the run state's answer to an update.
+///
+/// If a thread set the same key at the same time and won, this counts as success, as if that thread
+/// had come just after.
 fn answer<T>(result: Result<T, Refused>) -> Result<(), ScopeError> {
     match result.err() {
         None | Some(Refused::Overtaken | Refused::AlreadySet) => Ok(()),
@@ -224,9 +227,10 @@ pub(crate) static FLAGS: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
 /// Held by the thread that changes several things at once.
 pub(crate) static CHANGE: Mutex<()> = Mutex::new(());
 
-/// The pthread_self(3) of the thread that is in [`Scope::configure`]; 0 if there is none. (A
-/// thread-local variable may allocate at a thread's first access, and an app's signal handler may
-/// set a tag.)
+/// The pthread_self(3) of the thread that is in [`Scope::configure`]; 0 if there is none.
+///
+/// (A thread-local variable may allocate at a thread's first access, and an app's signal handler
+/// may set a tag.)
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the address of a thread-local variable, which identifies the thread.
@@ -251,8 +255,9 @@ fn is_changing() -> bool {
 /// Maximum number of flags that are kept.
 const MAX_FLAGS: usize = 100;
 
-/// Sets the hook for breadcrumbs. The previous hook is never freed, because another thread may be
-/// using it.
+/// Sets the hook for breadcrumbs.
+///
+/// The previous hook is never freed, because another thread may be using it.
 pub(crate) fn set_before_breadcrumb(hook: Option<Arc<BeforeBreadcrumb>>) {
     let hook = hook.map_or(std::ptr::null_mut(), |hook| Box::into_raw(Box::new(hook)));
     BEFORE_BREADCRUMB.store(hook, Ordering::Release);
@@ -272,8 +277,9 @@ impl Scope {
         Self { state }
     }
 
-    /// Makes this scope the one that this crate's functions use. In a child created by fork they
-    /// call `settle_child` first.
+    /// Makes this scope the one that this crate's functions use.
+    ///
+    /// In a child created by fork they call `settle_child` first.
     pub(crate) fn activate(self, settle_child: fn() -> bool) {
         // Never freed, see `ACTIVE`: some 100 bytes for each install.
         ACTIVE.store(Box::into_raw(Box::new(Active { state: self.state, settle_child })), Ordering::Release);
@@ -323,8 +329,9 @@ impl Scope {
         Ok(Self { state: if is_changing() { state.together() } else { state } })
     }
 
-    /// Begins the run's session, by which servers count crashing runs. The session's id is the
-    /// run's.
+    /// Begins the run's session, by which servers count crashing runs.
+    ///
+    /// The session's id is the run's.
     pub(crate) fn begin_session(&self, run: Id) {
         let id = u128::from_be_bytes(run.0);
         self.state.set_scalar(Scalar::SESSION_ID_HIGH, (id >> 64) as u64);
@@ -379,6 +386,7 @@ impl Scope {
     }
 
     /// Sets a context: values that belong together, such as `document` with its size and kind.
+    ///
     /// Values may be nested.
     ///
     /// A context that Coroner fills itself (`app`, `device`, `os`, `runtime`, `culture`) gets the
@@ -410,8 +418,9 @@ impl Scope {
         self.remove(Kind::EXTRA, key);
     }
 
-    /// Sets the fingerprint by which a server groups reports instead of by its own rules. An empty
-    /// one removes it.
+    /// Sets the fingerprint by which a server groups reports instead of by its own rules.
+    ///
+    /// An empty one removes it.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`].
@@ -423,8 +432,9 @@ impl Scope {
         answer(self.state.set_cbor(Kind::FINGERPRINT, "", &parts.to_cbor()))
     }
 
-    /// Sets the severity of the app's events, or `None` for their own level. The end of the process
-    /// is always fatal.
+    /// Sets the severity of the app's events, or `None` for their own level.
+    ///
+    /// The end of the process is always fatal.
     pub fn set_level(&self, level: impl Into<Option<Level>>) {
         self.state.set_scalar(Scalar::LEVEL, level.into().map_or(0, |level| run_state::Level::from(level).0.into()));
     }
@@ -626,8 +636,9 @@ of_the_installed_run! {
     set_context(name: &str, value: &serde_json::Value);
     /// Sets an extra value of the installed run, which is shown but not searched.
     set_extra(key: &str, value: &serde_json::Value);
-    /// Sets the fingerprint by which a server groups the installed run's reports. An empty one
-    /// removes it.
+    /// Sets the fingerprint by which a server groups the installed run's reports.
+    ///
+    /// An empty one removes it.
     set_fingerprint(parts: &[&str]);
 }
 
@@ -680,8 +691,9 @@ pub fn configure_scope<R>(change: impl FnOnce(&Scope) -> R) -> Result<R, ScopeEr
     Ok(Scope::active()?.configure(change))
 }
 
-/// Sets the severity of the app's events, or `None` for their own level. The end of the process is
-/// always fatal.
+/// Sets the severity of the app's events, or `None` for their own level.
+///
+/// The end of the process is always fatal.
 ///
 /// Does nothing if Coroner is not installed.
 pub fn set_level(level: impl Into<Option<Level>>) {
@@ -690,16 +702,18 @@ pub fn set_level(level: impl Into<Option<Level>>) {
     }
 }
 
-/// Records whether the app is in the foreground ([`Scope::set_foreground`]). Does nothing if
-/// Coroner is not installed.
+/// Records whether the app is in the foreground ([`Scope::set_foreground`]).
+///
+/// Does nothing if Coroner is not installed.
 pub fn set_foreground(is_foreground: bool) {
     if let Ok(scope) = Scope::active() {
         scope.set_foreground(is_foreground);
     }
 }
 
-/// Counts an error that the app recovered from, for release health. Does nothing if Coroner is not
-/// installed.
+/// Counts an error that the app recovered from, for release health.
+///
+/// Does nothing if Coroner is not installed.
 pub fn count_error() {
     if let Ok(scope) = Scope::active() {
         scope.count_error();

@@ -13,8 +13,9 @@ use crate::locked::locked;
 /// Minimum time between two checks, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Checks the signals if the last check was a second before `now_ns`, by any clock. Returns a
-/// description of all taken signals so far, if there are new ones.
+/// Checks the signals if the last check was a second before `now_ns`, by any clock.
+///
+/// Returns a description of all taken signals so far, if there are new ones.
 pub(crate) fn look(now_ns: u64) -> Option<String> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let last = LAST.load(Ordering::Relaxed);

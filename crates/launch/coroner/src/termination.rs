@@ -1,5 +1,6 @@
-//! Determines why a run ended that recorded no end. This happens once, at the first launch that
-//! processes the run, because counters change.
+//! Determines why a run ended that recorded no end.
+//!
+//! This happens once, at the first launch that processes the run, because counters change.
 //!
 //! | reason | evidence | certainty |
 //! |---|---|---|
@@ -82,6 +83,7 @@ pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
 }
 
 /// Determines why a run ended, if it recorded no end, and stores the result in its directory.
+///
 /// `None` if there is nothing to determine.
 pub(crate) fn investigate(run: &Directory, state: &[u8]) -> Option<Termination> {
     // The fixed part of the state shows whether there is anything to determine.

@@ -120,8 +120,9 @@ impl UnwindRange {
         number
     }
 
-    /// Returns the range with that number; `None` if the number is invalid. If the range was
-    /// unregistered in the meantime, dropping it again does nothing.
+    /// Returns the range with that number; `None` if the number is invalid.
+    ///
+    /// If the range was unregistered in the meantime, dropping it again does nothing.
     pub fn from_number(number: u64) -> Option<UnwindRange> {
         Registration::from_number(number).map(UnwindRange)
     }

@@ -24,8 +24,9 @@ const NEAR_LIMIT: u64 = 200;
 /// Time of the last reading, by any clock.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Starts without a reading: the previous run's values stay valid. The first second of a run takes
-/// no reading.
+/// Starts without a reading: the previous run's values stay valid.
+///
+/// The first second of a run takes no reading.
 pub(crate) fn begin() {
     LAST.store(crate::clock::now_ns(), Ordering::Relaxed);
 }
@@ -39,8 +40,9 @@ pub(crate) fn note(state: &RunState<'_>) {
     state.set_scalar(Scalar::VITALS_READ, crate::clock::now_ns());
 }
 
-/// Reads and records the values: some small files of `/proc`, a tenth of a millisecond. Doesn't
-/// allocate and never waits.
+/// Reads and records the values: some small files of `/proc`, a tenth of a millisecond.
+///
+/// Doesn't allocate and never waits.
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub(crate) fn note(state: &RunState<'_>) {
     let vitals = Vitals::read();
@@ -69,8 +71,9 @@ pub(crate) fn note(state: &RunState<'_>) {
 #[cfg(not(supported))]
 pub(crate) fn note(_state: &RunState<'_>) {}
 
-/// Calls [`note`] if the last reading was a second before `now_ns`. On an alternate signal stack,
-/// which may be small, it does nothing.
+/// Calls [`note`] if the last reading was a second before `now_ns`.
+///
+/// On an alternate signal stack, which may be small, it does nothing.
 pub(crate) fn note_at(state: &RunState<'_>, now_ns: u64) {
     let last = LAST.load(Ordering::Relaxed);
     if now_ns.abs_diff(last) < INTERVAL_NS

@@ -13,6 +13,7 @@ use super::loaded_image::LoadedImage;
 use super::{NotCaptured, ThreadId};
 
 /// Calls `with` with a stopped thread's registers and how to handle marks of Swift async frames.
+///
 /// The kernel stops the thread and interrupts none of its calls.
 pub(super) fn with_stopped(
     thread: ThreadId,

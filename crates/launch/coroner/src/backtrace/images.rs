@@ -42,6 +42,7 @@ pub fn set_in_app<P: Into<String>>(prefixes: impl IntoIterator<Item = P>) {
 }
 
 /// Returns the images now, from the dynamic linker's list read through `memory`; none without it.
+///
 /// Takes no lock and doesn't allocate while that list is unchanged.
 #[cfg(supported)]
 pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
@@ -50,8 +51,9 @@ pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
     held.filter(|held| held.list.as_ref().is_some_and(|list| list.is_current(memory))).unwrap_or_else(|| make(memory))
 }
 
-/// Whether an image is still loaded. If it isn't, something else may be mapped in its place, even
-/// the file that it is compared with.
+/// Whether an image is still loaded.
+///
+/// If it isn't, something else may be mapped in its place, even the file that it is compared with.
 #[cfg(supported)]
 pub(super) fn is_listed(image: &LoadedImage) -> bool {
     let now = current(LiveReader::new());

@@ -90,8 +90,9 @@ pub struct CaptureOptions {
     /// Runtimes that are linked into these images are included: their functions are known only with
     /// the names ([`NamedFrame::in_app`]).
     pub in_app_only: bool,
-    /// Whether the walk continues from a Swift async function to those that wait for it. Default:
-    /// yes on Apple's systems, no elsewhere.
+    /// Whether the walk continues from a Swift async function to those that wait for it.
+    ///
+    /// Default: yes on Apple's systems, no elsewhere.
     ///
     /// The walk then follows Swift's marks in frame records (on Apple's systems if the thread runs
     /// a task, as `backtrace_async` does) instead of continuing to the executor that runs the
@@ -112,8 +113,9 @@ const MAX_WALKED: usize = 4096;
 
 #[cfg(supported)]
 impl CaptureOptions {
-    /// Returns the options of a walk. `marks` is how to handle marks of Swift async frames if they
-    /// are followed.
+    /// Returns the options of a walk.
+    ///
+    /// `marks` is how to handle marks of Swift async frames if they are followed.
     fn of_walk(&self, marks: SwiftAsync) -> WalkOptions {
         let swift_async = if self.swift_async { marks } else { swift_tasks::NOT_FOLLOWED };
         // One more than is kept shows that there are more.
@@ -272,8 +274,10 @@ impl Backtrace {
         unsafe { made.assume_init() }
     }
 
-    /// Captures the calling thread's stack into `made`. A separate function, so that the kilobyte
-    /// of the backtrace is created where the caller's caller wants it, and not copied there.
+    /// Captures the calling thread's stack into `made`.
+    ///
+    /// A separate function, so that the kilobyte of the backtrace is created where the caller's
+    /// caller wants it, and not copied there.
     #[cfg(supported)]
     #[inline(never)]
     fn walk_into(registers: &Registers, options: &CaptureOptions, made: &mut MaybeUninit<Backtrace>) {
@@ -419,10 +423,12 @@ fn claim_rules() -> rule_caches::Claimed {
 /// one.
 const LANES: usize = 4;
 
-/// Hashes addresses in their order. Each is mixed into one of four lanes by a multiplication that
-/// carries every bit upwards and a rotation that brings the upper ones down again, so that neither
-/// permutations nor repetitions (recursion) cancel out, as they do in an XOR of addresses. The end
-/// is MurmurHash3's finalizer, which makes every bit depend on every other.
+/// Hashes addresses in their order.
+///
+/// Each is mixed into one of four lanes by a multiplication that carries every bit upwards and a
+/// rotation that brings the upper ones down again, so that neither permutations nor repetitions
+/// (recursion) cancel out, as they do in an XOR of addresses. The end is MurmurHash3's finalizer,
+/// which makes every bit depend on every other.
 fn hash(addresses: &[u64], instructions: u128, images: u64) -> u64 {
     // Digits of pi: no two lanes begin alike, so that the words of one lane can't be exchanged with
     // those of another.

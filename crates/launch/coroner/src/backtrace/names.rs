@@ -149,6 +149,7 @@ impl SymbolTable {
     }
 
     /// Passes index, name and start (svma) of every address in `scan` that has a name to `each`.
+    ///
     /// Returns `false`, without calling `each`, if the symbols were in memory and the image is no
     /// longer loaded.
     fn names(

@@ -12,8 +12,9 @@ pub(super) struct SharedArc<T> {
     current: AtomicPtr<T>,
     /// Number of threads between reading `current` and owning a share of its target.
     readers: AtomicUsize,
-    /// Replaced values that a thread counted in `readers` may still be about to share. A child of
-    /// fork, where such a thread doesn't exist, keeps them forever.
+    /// Replaced values that a thread counted in `readers` may still be about to share.
+    ///
+    /// A child of fork, where such a thread doesn't exist, keeps them forever.
     replaced: Mutex<Vec<Arc<T>>>,
 }
 

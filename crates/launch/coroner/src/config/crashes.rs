@@ -42,6 +42,7 @@ group! {
         /// Ctrl-C only if the signal still has its default action.
         endings: SignalSet = InstallOptions::DEFAULT.endings,
         /// Sets whether the handlers that were installed before Coroner get every fault first.
+        ///
         /// Default: no.
         ///
         /// A crash is then reported only if they don't handle it. Code that a runtime compiles
@@ -57,8 +58,9 @@ group! {
         /// breadcrumb is left, at most once a second, and in any case logs which handler has the
         /// signal.
         reinstall_handlers: bool = InstallOptions::DEFAULT.reinstall_handlers,
-        /// Sets what a crash does in a child created by `fork`. Default: it is reported, as a run
-        /// of its own.
+        /// Sets what a crash does in a child created by `fork`.
+        ///
+        /// Default: it is reported, as a run of its own.
         fork: ForkPolicy = InstallOptions::DEFAULT.fork,
         /// Sets which threads get an alternate signal stack. Default: all.
         ///

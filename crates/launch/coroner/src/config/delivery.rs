@@ -51,13 +51,15 @@ group! {
         /// [`Coroner::flush`](crate::Coroner::flush).
         at_install: bool = true,
         /// Sets whether the next launch looks up function names, files and lines on this machine.
+        ///
         /// Default: yes.
         ///
         /// It needs the feature `symbolicate`. A server that has the app's debug files can do this
         /// instead, and reports are then a little smaller.
         symbolicate: bool = true,
-        /// Sets how much memory and processor time naming one report may take. Default: 32 MiB and
-        /// one second.
+        /// Sets how much memory and processor time naming one report may take.
+        ///
+        /// Default: 32 MiB and one second.
         ///
         /// The report records which names were left out, and `coroner show` adds them.
         naming_budget: NamingBudget = NamingBudget::default(),
@@ -71,6 +73,7 @@ group! {
 
 impl Delivery {
     /// Sets how often processing one run may end in a crash or a panic before the run is set aside.
+    ///
     /// Default: 3, at least 1.
     ///
     /// This counts a crash or panic of a sink, a hook or Coroner; a kill, or a crash of another

@@ -9,7 +9,9 @@ pub enum PanicPolicy {
     /// Uncaught panics, which end the process or a thread.
     #[default]
     UncaughtOnly,
-    /// All panics. Caught ones become non-fatal reports
+    /// All panics.
+    ///
+    /// Caught ones become non-fatal reports
     /// ([`Limits::reports_per_hour`](crate::Limits::reports_per_hour)).
     ///
     /// This suits a server whose runtime catches the panics of handlers, as tokio does.
@@ -40,8 +42,9 @@ group! {
         /// Panics that end the process or a thread are reported with message, location and stack;
         /// panics that the app catches become breadcrumbs. The previous panic hook is still called.
         panics: bool = true,
-        /// Sets which panics are reported: uncaught ones or all. Default:
-        /// [`PanicPolicy::UncaughtOnly`].
+        /// Sets which panics are reported: uncaught ones or all.
+        ///
+        /// Default: [`PanicPolicy::UncaughtOnly`].
         panic_policy: PanicPolicy = PanicPolicy::default(),
         /// Sets whether uncaught C++ exceptions are reported with type, message and causes instead
         /// of as the abort that follows.

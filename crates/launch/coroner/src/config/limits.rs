@@ -33,8 +33,9 @@ group! {
         /// Hangs have a separate budget of the same size. Events beyond the budget are counted, and
         /// the next report contains their number. Default: 16.
         reports_per_hour: u32 = 16,
-        /// Sets how long writing a report may take. After that, the process ends with what was
-        /// written. Default: 5 s.
+        /// Sets how long writing a report may take.
+        ///
+        /// After that, the process ends with what was written. Default: 5 s.
         deadline: Duration = Duration::from_secs(5),
     }
 }

@@ -134,8 +134,10 @@ impl Config {
         self
     }
 
-    /// Adds a sink. The first one replaces the default, a [`FolderSink`](crate::FolderSink) on
-    /// `reports` in the store.
+    /// Adds a sink.
+    ///
+    /// The first one replaces the default, a [`FolderSink`](crate::FolderSink) on `reports` in the
+    /// store.
     pub fn sink(mut self, sink: impl Sink + 'static) -> Self {
         self.sinks.get_or_insert_with(Vec::new).push(Arc::new(sink));
         self
@@ -187,6 +189,7 @@ impl Config {
     }
 
     /// Sets whether reports include the last 60 KiB that the process wrote to stderr and to stdout.
+    ///
     /// Default: no.
     ///
     /// They become the attachments `stderr` and `stdout`. This works only where they are regular
@@ -223,8 +226,9 @@ impl Config {
         self
     }
 
-    /// Sets what a launch does with the reports of earlier ones. Replaces all options of an earlier
-    /// call.
+    /// Sets what a launch does with the reports of earlier ones.
+    ///
+    /// Replaces all options of an earlier call.
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
         self

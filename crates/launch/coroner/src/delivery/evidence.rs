@@ -44,6 +44,7 @@ impl EndedRuns {
     }
 
     /// Counts earlier launches' crashes in the thread that was processing a run, against that run.
+    ///
     /// From `until` on, if set, the others wait for later once one was counted.
     pub(super) fn count_evidence(&self, runs: &[ListedRun], process: &ProcessIdentity, until: Option<Instant>) {
         let mut counted = false;

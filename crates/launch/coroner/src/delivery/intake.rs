@@ -28,9 +28,10 @@ const MAX_RELEASED: usize = 2;
 /// Number of too short launches after which one waits until the delivery thread has finished with a
 /// run.
 const MAX_CUT_SHORT: u32 = 10;
-/// Maximum time that the first such launch waits. Each later one waits twice as long, doubled at
-/// most [`MAX_DOUBLED`] times: what is too slow for the first wait, on a slow machine or with a
-/// large report, finishes in a longer one.
+/// Maximum time that the first such launch waits.
+///
+/// Each later one waits twice as long, doubled at most [`MAX_DOUBLED`] times: what is too slow for
+/// the first wait, on a slow machine or with a large report, finishes in a longer one.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const MAX_DOUBLED: u32 = 4;
 /// Number of runs whose reports a launch tries to store after its time is over, if nothing was
@@ -69,8 +70,10 @@ impl Intake {
 }
 
 impl Deliverer {
-    /// Runs the first step. From `until` on, runs without a report stay for the delivery thread,
-    /// and the step ends once a report is stored.
+    /// Runs the first step.
+    ///
+    /// From `until` on, runs without a report stay for the delivery thread, and the step ends once
+    /// a report is stored.
     pub(crate) fn intake(&self, until: Instant) -> Intake {
         let Ok(found) = self.runs.list() else {
             return Intake { left: true, unstored: true, ..Intake::default() };
@@ -137,8 +140,9 @@ impl Deliverer {
         }
     }
 
-    /// Counts this launch for a run that was stored early. Returns how long to wait for the
-    /// delivery thread if too many launches were too short for it.
+    /// Counts this launch for a run that was stored early.
+    ///
+    /// Returns how long to wait for the delivery thread if too many launches were too short for it.
     fn count_launch(&self, listed: &ListedRun, process: &ProcessIdentity) -> Option<Duration> {
         let Ok(Some(mut run)) = self.runs.claim(listed, process) else { return None };
         if self.runs.is_spent(&run) || !run.was_made() {
@@ -151,8 +155,10 @@ impl Deliverer {
         launches.is_multiple_of(MAX_CUT_SHORT).then(|| FIRST_WAIT * (1 << doubled))
     }
 
-    /// Passes a run's reports to the sinks as they are. A run without a report that nobody has to
-    /// be notified of is removed, if there is time. Returns whether work is left for the run.
+    /// Passes a run's reports to the sinks as they are.
+    ///
+    /// A run without a report that nobody has to be notified of is removed, if there is time.
+    /// Returns whether work is left for the run.
     fn store_early(&self, mut run: EndedRun, until: Instant, intake: &mut Intake) -> bool {
         let _mark = self.runs.mark(run.id);
         if run.progress.stored_early || self.runs.is_spent(&run) || !run.was_made() {

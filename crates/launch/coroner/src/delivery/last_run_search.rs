@@ -32,8 +32,9 @@ impl LastRunSearch {
         Self { on_crashed: Mutex::new(on_crashed), ..Self::default() }
     }
 
-    /// Adds the run whose files this process's run reuses, if any. Without `others`, it is the last
-    /// run.
+    /// Adds the run whose files this process's run reuses, if any.
+    ///
+    /// Without `others`, it is the last run.
     pub(super) fn after(self, previous: Option<LastRun>, others: bool) -> Self {
         Self { known: Mutex::new(previous.clone().filter(|_| !others)), previous, ..self }
     }
@@ -101,6 +102,7 @@ impl LastRunSearch {
     }
 
     /// Records how a run ended, and notifies the app if the run was the last one and crashed.
+    ///
     /// Returns whether the run was a launch of the app, and not a crashed child of one; `None` if
     /// its files can't be read.
     pub(super) fn notify_of(&self, runs: &EndedRuns, mut run: EndedRun) -> Option<bool> {

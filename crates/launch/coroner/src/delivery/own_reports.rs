@@ -28,8 +28,9 @@ use crate::store::directory::Directory;
 use crate::store::progress::{Answers, LIVE};
 use crate::system::capture::{FIRST_NON_FATAL, exception};
 
-/// Age at which a hang is delivered while it lasts. A shorter one is delivered once it is over, so
-/// that its report contains its length.
+/// Age at which a hang is delivered while it lasts.
+///
+/// A shorter one is delivered once it is over, so that its report contains its length.
 const LONG_HANG: Duration = Duration::from_mins(1);
 
 impl Deliverer {

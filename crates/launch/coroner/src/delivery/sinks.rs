@@ -41,8 +41,9 @@ impl Sinks {
         self.0.iter().filter(|sink| take(sink)).count() > 0
     }
 
-    /// Waits for all sinks, at most for `timeout` in total. Returns whether everything that they
-    /// accepted has arrived.
+    /// Waits for all sinks, at most for `timeout` in total.
+    ///
+    /// Returns whether everything that they accepted has arrived.
     pub(super) fn flush(&self, timeout: Duration) -> bool {
         let deadline = Instant::now().checked_add(timeout);
         let left = || deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
@@ -66,8 +67,9 @@ impl Sinks {
         self.0.iter().any(|sink| said(sink).is_none_or(|state| state.may_be_asked(now)))
     }
 
-    /// Returns how long no sink may be asked although one has not answered finally. `attempts` is
-    /// how often a sink is asked before it waits for an hour.
+    /// Returns how long no sink may be asked although one has not answered finally.
+    ///
+    /// `attempts` is how often a sink is asked before it waits for an hour.
     pub(super) fn wait_of(&self, answers: &Answers, now: SystemTime, attempts: u32) -> Option<Duration> {
         let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let waits = self.0.iter().map(|sink| match answers.get(sink.name()) {
@@ -82,9 +84,10 @@ impl Sinks {
         waits.min().filter(|wait| !wait.is_zero()).map(|wait| wait.clamp(SETTLE, Duration::from_hours(24)))
     }
 
-    /// Asks each sink that has not answered finally about a run's report `index`. Each answer is
-    /// recorded before the next sink is asked. `report` is `None` if the hook dropped it. Returns
-    /// whether no sink panicked.
+    /// Asks each sink that has not answered finally about a run's report `index`.
+    ///
+    /// Each answer is recorded before the next sink is asked. `report` is `None` if the hook
+    /// dropped it. Returns whether no sink panicked.
     pub(super) fn ask(
         &self,
         run: Id,

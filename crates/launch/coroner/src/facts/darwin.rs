@@ -1,5 +1,6 @@
-//! Apple's systems: `sysctlbyname(3)`, with the names of <sys/sysctl.h>. Facts that a system
-//! doesn't have, or hides from sandboxed apps, are left out.
+//! Apple's systems: `sysctlbyname(3)`, with the names of <sys/sysctl.h>.
+//!
+//! Facts that a system doesn't have, or hides from sandboxed apps, are left out.
 
 use std::ffi::CStr;
 

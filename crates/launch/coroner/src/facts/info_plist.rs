@@ -11,8 +11,9 @@ use plist::Value;
 use super::Stated;
 
 impl Stated {
-    /// Reads the facts of the bundle whose executable is `program`. All are `None` if it is in no
-    /// bundle, or if the list is invalid.
+    /// Reads the facts of the bundle whose executable is `program`.
+    ///
+    /// All are `None` if it is in no bundle, or if the list is invalid.
     pub(super) fn by_bundle_of(program: &Path) -> Stated {
         let read = |path: PathBuf| Value::from_file(path).ok()?.into_dictionary();
         let Some(list) = places(program).find_map(read) else { return Stated::default() };

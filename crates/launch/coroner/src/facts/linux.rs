@@ -32,6 +32,7 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
 }
 
 /// Adds the program's build id, which identifies an update, and the service manager's watchdog.
+///
 /// Neither takes a system call.
 pub(super) fn program(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::APP_BUILD_ID, &build_id().unwrap_or_default());
@@ -88,8 +89,10 @@ pub(crate) fn build_id() -> Option<String> {
     }))
 }
 
-/// Finds the build id in notes. Each note is three words (length of the name, length of the
-/// description, type), then name and description, each padded to 4 bytes.
+/// Finds the build id in notes.
+///
+/// Each note is three words (length of the name, length of the description, type), then name and
+/// description, each padded to 4 bytes.
 #[cfg(target_pointer_width = "64")]
 fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     const NT_GNU_BUILD_ID: u32 = 3;

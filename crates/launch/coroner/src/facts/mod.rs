@@ -60,8 +60,10 @@ pub(crate) struct App<'a> {
     pub(crate) environment: Option<&'a str>,
 }
 
-/// Writes this process's facts to its run state. Unavailable facts are left out; facts about the
-/// machine from an earlier run of this boot, whose files this run reuses, are not queried again.
+/// Writes this process's facts to its run state.
+///
+/// Unavailable facts are left out; facts about the machine from an earlier run of this boot, whose
+/// files this run reuses, are not queried again.
 pub(crate) fn write(run: &Run, app: &App<'_>) {
     let mut buffer = vec![0; Limits::default().facts_bytes as usize];
     let state = &run.state;

@@ -42,8 +42,9 @@ impl MainQueue {
         Some(Self { beats: Arc::new(Beats::new(0)), dispatch, queue: queue as usize })
     }
 
-    /// Asks the main thread for a sign of life, if it has answered the last request. Until it
-    /// answers, it counts as busy.
+    /// Asks the main thread for a sign of life, if it has answered the last request.
+    ///
+    /// Until it answers, it counts as busy.
     pub(super) fn ask(&self) {
         if silence::is_busy(self.beats.shown.load(Ordering::Acquire)) {
             return;

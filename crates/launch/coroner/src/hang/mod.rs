@@ -62,8 +62,9 @@ impl Beats {
         Self { shown: AtomicU64::new(0), thread: AtomicU64::new(thread) }
     }
 
-    /// Shows that the thread is alive. Only called by the watched thread, so a load and a store are
-    /// enough.
+    /// Shows that the thread is alive.
+    ///
+    /// Only called by the watched thread, so a load and a store are enough.
     #[inline]
     fn show(&self, busy: bool) {
         let shown = self.shown.load(Ordering::Relaxed);
@@ -286,8 +287,9 @@ impl Watch {
         self.state.set_scalar(Scalar::HANG_SINCE, 0);
     }
 
-    /// Waits until the next check or, if no thread is watched, until there is one. Returns `false`
-    /// at the end.
+    /// Waits until the next check or, if no thread is watched, until there is one.
+    ///
+    /// Returns `false` at the end.
     fn sleep(&mut self) -> bool {
         let mut watched = locked(&WATCHED);
         self.adopt(&watched);
@@ -363,8 +365,9 @@ impl Watch {
 }
 
 impl Thread {
-    /// Records that the thread hangs and has shown `shown` since then, and writes a report. Returns
-    /// `false` if the hang is not to be recorded.
+    /// Records that the thread hangs and has shown `shown` since then, and writes a report.
+    ///
+    /// Returns `false` if the hang is not to be recorded.
     fn hangs(&mut self, state: &RunState<'_>, beats: &Beats, shown: u64, ongoing: u16) -> bool {
         let _writing = locked(&WRITING);
         if ENDED.load(Ordering::SeqCst) {

@@ -56,8 +56,9 @@ pub(super) struct Sampler {
     waits_in: WaitsIn,
 }
 
-/// The system call that a thread waits in. After a stop, as for each sample, the kernel reports the
-/// restarted wait as another call.
+/// The system call that a thread waits in.
+///
+/// After a stop, as for each sample, the kernel reports the restarted wait as another call.
 #[derive(Debug, Default)]
 struct WaitsIn(Option<i64>);
 
@@ -108,8 +109,10 @@ impl Sampler {
         self.file = Some(file);
     }
 
-    /// Takes a sample if one is due. Returns `false` if the thread has continued in the meantime,
-    /// according to `hangs`: then it wasn't sampled where it hung.
+    /// Takes a sample if one is due.
+    ///
+    /// Returns `false` if the thread has continued in the meantime, according to `hangs`: then it
+    /// wasn't sampled where it hung.
     pub(super) fn sample(&mut self, hangs: impl Fn() -> bool) -> bool {
         let now = Instant::now();
         if now < self.next {

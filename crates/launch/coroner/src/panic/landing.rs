@@ -90,8 +90,9 @@ pub(super) fn of_this_panic() -> Landing {
     if search.landing == Landing::Caught && is_top { Landing::Top } else { search.landing }
 }
 
-/// Whether a panic that is unwinding through the caller, a destructor, reaches the top. (The
-/// destructor itself must not unwind.)
+/// Whether a panic that is unwinding through the caller, a destructor, reaches the top.
+///
+/// (The destructor itself must not unwind.)
 pub(super) fn is_caught_by_top() -> bool {
     let search = search();
     search.catches == 1 && search.behind <= START
@@ -252,8 +253,9 @@ unsafe fn chain(first: *const u8, types: *const u8, type_encoding: u8) -> Option
     None
 }
 
-/// Whether type number `index` of the table that ends at `types` is missing. In any encoding, a
-/// null pointer is zeros.
+/// Whether type number `index` of the table that ends at `types` is missing.
+///
+/// In any encoding, a null pointer is zeros.
 unsafe fn is_null_type(types: *const u8, encoding: u8, index: usize) -> bool {
     if types.is_null() {
         return true;

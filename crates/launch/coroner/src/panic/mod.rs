@@ -58,8 +58,9 @@ static ON: AtomicBool = AtomicBool::new(false);
 /// Whether caught panics are reported.
 static ALL: AtomicBool = AtomicBool::new(false);
 
-/// The process's last panic, which may be raised again. Never waited for, because a child created
-/// by fork may find it locked.
+/// The process's last panic, which may be raised again.
+///
+/// Never waited for, because a child created by fork may find it locked.
 static LAST: Mutex<Option<Arc<Panic>>> = Mutex::new(None);
 
 /// Maximum number of panics that are kept per thread, because a later one may show that they were

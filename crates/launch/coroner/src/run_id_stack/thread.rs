@@ -120,8 +120,10 @@ pub(crate) struct RunIdThread {
 }
 
 impl RunIdThread {
-    /// Starts the thread. `None` if the system can't create a thread or a semaphore. There is one
-    /// at a time, which belongs to the install.
+    /// Starts the thread.
+    ///
+    /// `None` if the system can't create a thread or a semaphore. There is one at a time, which
+    /// belongs to the install.
     pub(crate) fn start(id: Id) -> Option<Self> {
         let mut semaphore = 0;
         // SAFETY: the kernel writes one name.

@@ -13,8 +13,9 @@ use crate::store::{Kept, Retention, Worth};
 
 /// Extension of the report as JSON, for people and scripts.
 const JSON: &str = "json";
-/// Extension of the report as the crash left it, with the run state. `coroner show` and later
-/// versions of Coroner read it.
+/// Extension of the report as the crash left it, with the run state.
+///
+/// `coroner show` and later versions of Coroner read it.
 const RAW: &str = "coroner";
 /// Extension of the file that is written last: if it exists, all files of the report do.
 const LAST: &str = if cfg!(feature = "json") { JSON } else { RAW };
@@ -80,8 +81,9 @@ impl FolderSink {
         self.enforce_limits(&folder, &stem)
     }
 
-    /// Writes the files unless they exist, without waiting for the disk. Returns `false` if an
-    /// attachment is left for later.
+    /// Writes the files unless they exist, without waiting for the disk.
+    ///
+    /// Returns `false` if an attachment is left for later.
     fn write_early(&self, submission: &Submission<'_>) -> io::Result<bool> {
         let folder = Directory::create(&self.path)?;
         let stem = stem(submission.report);
@@ -100,8 +102,9 @@ impl FolderSink {
         Ok(are_all)
     }
 
-    /// Removes the oldest reports until the rest is within the limits. The report just written
-    /// stays, because it counts as delivered.
+    /// Removes the oldest reports until the rest is within the limits.
+    ///
+    /// The report just written stays, because it counts as delivered.
     fn enforce_limits(&self, folder: &Directory, newest: &str) -> io::Result<()> {
         let mut reports: Vec<Kept<(String, Vec<OsString>)>> = Vec::new();
         // Names are sorted, so the files of one report follow each other.

@@ -66,8 +66,9 @@ pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_
 /// # let _config = coroner::Config::new("app").sink(Printer);
 /// ```
 pub trait Sink: Send + Sync {
-    /// Returns the sink's name, by which the store records what the sink has accepted. It must be
-    /// unique, and the same at every launch.
+    /// Returns the sink's name, by which the store records what the sink has accepted.
+    ///
+    /// It must be unique, and the same at every launch.
     fn name(&self) -> &str;
 
     /// Delivers one report.
@@ -76,8 +77,9 @@ pub trait Sink: Send + Sync {
     /// the next launch delivers the report.
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer;
 
-    /// Stores a report as the crash left it, before [`deliver`](Self::deliver). Returns whether the
-    /// report is stored.
+    /// Stores a report as the crash left it, before [`deliver`](Self::deliver).
+    ///
+    /// Returns whether the report is stored.
     ///
     /// It is called in [`install`](crate::install) on the calling thread, so that a launch of a few
     /// milliseconds is enough. Function names are those that the crash itself found. What it stores
@@ -111,8 +113,9 @@ pub trait Sink: Send + Sync {
         let _ = run;
     }
 
-    /// Notifies the sink of a run that has ended in any way, after its reports. It may be called
-    /// twice for one run.
+    /// Notifies the sink of a run that has ended in any way, after its reports.
+    ///
+    /// It may be called twice for one run.
     fn run_ended(&self, run: &FinishedRun<'_>) {
         let _ = run;
     }
@@ -136,8 +139,9 @@ pub trait Sink: Send + Sync {
         false
     }
 
-    /// Waits, at most for `timeout`, until all accepted reports have arrived. Returns whether they
-    /// have.
+    /// Waits, at most for `timeout`, until all accepted reports have arrived.
+    ///
+    /// Returns whether they have.
     ///
     /// The default implementation, for sinks that hold nothing back, returns `true`.
     fn flush(&self, timeout: Duration) -> bool {
@@ -261,17 +265,20 @@ pub enum SinkAnswer {
     },
     /// The sink could not accept the report now: no network, no room.
     Retry {
-        /// Minimum time before the next attempt. The attempt is made by the first launch of the
-        /// app, or [`Coroner::flush`](crate::Coroner::flush), after that time; more than a day
-        /// counts as a day.
+        /// Minimum time before the next attempt.
+        ///
+        /// The attempt is made by the first launch of the app, or
+        /// [`Coroner::flush`](crate::Coroner::flush), after that time; more than a day counts as a
+        /// day.
         after: Duration,
         /// The reason, for people.
         reason: String,
     },
 }
 
-/// A value of a sink with the process that created it. In a child created by fork, the value's
-/// threads don't exist and its locks may be taken.
+/// A value of a sink with the process that created it.
+///
+/// In a child created by fork, the value's threads don't exist and its locks may be taken.
 #[cfg(any(feature = "otlp", feature = "sentry"))]
 struct OfProcess<T>(Option<(u32, T)>);
 

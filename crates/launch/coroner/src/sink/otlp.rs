@@ -64,8 +64,9 @@ impl OtlpSink {
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Changes the options. Call it before passing the sink to
-    /// [`Config::sink`](crate::Config::sink).
+    /// Changes the options.
+    ///
+    /// Call it before passing the sink to [`Config::sink`](crate::Config::sink).
     #[must_use]
     pub fn options(self, change: impl FnOnce(&mut Options)) -> Self {
         change(&mut locked(&self.inner).options);
@@ -102,8 +103,9 @@ impl OtlpSink {
         }
     }
 
-    /// Returns the client, which can be opened once the outbox's directory is known. It is opened
-    /// without the lock: a child of `fork` would wait for the lock forever.
+    /// Returns the client, which can be opened once the outbox's directory is known.
+    ///
+    /// It is opened without the lock: a child of `fork` would wait for the lock forever.
     fn client(&self) -> Result<Client, String> {
         let inner = locked(&self.inner);
         if let Some(client) = inner.client.get() {

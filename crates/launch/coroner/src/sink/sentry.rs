@@ -71,8 +71,9 @@ impl SentrySink {
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// Changes the options. Call it before passing the sink to
-    /// [`Config::sink`](crate::Config::sink).
+    /// Changes the options.
+    ///
+    /// Call it before passing the sink to [`Config::sink`](crate::Config::sink).
     #[must_use]
     pub fn options(self, change: impl FnOnce(&mut Options)) -> Self {
         change(&mut locked(&self.inner).options);
@@ -119,8 +120,9 @@ impl SentrySink {
         }
     }
 
-    /// Returns the client, which can be opened once the outbox's directory is known. It is opened
-    /// without the lock: a child of `fork` would wait for the lock forever.
+    /// Returns the client, which can be opened once the outbox's directory is known.
+    ///
+    /// It is opened without the lock: a child of `fork` would wait for the lock forever.
     fn client(&self) -> Result<Client, String> {
         #[cfg_attr(not(feature = "sentry-client"), allow(unused_mut))]
         let mut inner = locked(&self.inner);

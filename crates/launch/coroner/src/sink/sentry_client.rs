@@ -65,8 +65,9 @@ impl SentryClientSink {
 }
 
 impl SentryClientSink {
-    /// Returns the options that match the client's own events. This run's release and environment
-    /// apply only if the run that ended has recorded none.
+    /// Returns the options that match the client's own events.
+    ///
+    /// This run's release and environment apply only if the run that ended has recorded none.
     fn options_beside(&self, client: &ClientOptions, run: Option<&RunFacts>) -> EventOptions {
         let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
         let mut options = self.options.clone();
@@ -160,8 +161,10 @@ impl Mirrored {
     };
 }
 
-/// Records at install whether there is a sink for Sentry that gets panics. If the client reports
-/// them too, each would be two events: [`SentryIntegration`] drops the client's.
+/// Records at install whether there is a sink for Sentry that gets panics.
+///
+/// If the client reports them too, each would be two events: [`SentryIntegration`] drops the
+/// client's.
 pub(crate) fn beside_sentry_client(has_panics: bool) {
     HAS_PANICS.store(has_panics, Ordering::Release);
     let Some(client) = Hub::main().client().filter(|client| has_panics && client.is_enabled()) else { return };

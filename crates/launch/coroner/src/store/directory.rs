@@ -121,8 +121,9 @@ impl Directory {
         if sync { file.sync_all() } else { Ok(()) }
     }
 
-    /// Removes `name` and, if it is a directory, its contents. Symbolic links are removed and not
-    /// followed.
+    /// Removes `name` and, if it is a directory, its contents.
+    ///
+    /// Symbolic links are removed and not followed.
     pub(crate) fn remove_tree(&self, name: &OsStr) -> io::Result<()> {
         self.remove_tree_to(name, MAX_TREE_DEPTH)
     }

@@ -10,8 +10,9 @@ pub(crate) const RUNS: &str = "runs";
 pub(crate) const CLEAN: &str = "clean";
 /// In a run's directory: the minidump of its crash (Windows).
 pub(crate) const MINIDUMP: &str = "minidump.dmp";
-/// Stored after a complete minidump. Readers use the offsets of its streams, and not the file's
-/// length.
+/// Stored after a complete minidump.
+///
+/// Readers use the offsets of its streams, and not the file's length.
 pub(crate) const MINIDUMP_END: [u8; 8] = *b"\0whole\0\n";
 /// The folder of the default folder sink.
 pub(crate) const REPORTS: &str = "reports";
@@ -27,8 +28,9 @@ pub(crate) fn name_of(run: Id) -> OsString {
     run.to_string().into()
 }
 
-/// Returns the run whose directory has this name. Only one form of an id is a name, so that no run
-/// has two.
+/// Returns the run whose directory has this name.
+///
+/// Only one form of an id is a name, so that no run has two.
 pub(crate) fn run_of(name: &OsStr) -> Option<Id> {
     let id: Id = name.to_str()?.parse().ok()?;
     (name_of(id) == name).then_some(id)

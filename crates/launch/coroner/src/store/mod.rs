@@ -61,12 +61,15 @@ const BROKEN: &str = "broken";
 const EVICTED: &str = "evicted";
 /// Contains the reason why a run is in `broken`, in words.
 const WHY: &str = "why.txt";
-/// Prefix of a run that is being removed. It is renamed first, so that a half-removed run is never
-/// taken for a run.
+/// Prefix of a run that is being removed.
+///
+/// It is renamed first, so that a half-removed run is never taken for a run.
 const REMOVED: &str = ".removed-";
 
-/// A store of crash reports. It holds no descriptor open, because an app may close descriptors that
-/// it doesn't know and reuse their numbers.
+/// A store of crash reports.
+///
+/// It holds no descriptor open, because an app may close descriptors that it doesn't know and reuse
+/// their numbers.
 #[derive(Debug, Clone)]
 pub struct Store {
     path: PathBuf,
@@ -96,8 +99,9 @@ pub(crate) struct Unprocessed {
     pub(crate) foreign: Vec<(PathBuf, String)>,
 }
 
-/// A run in the store. No descriptor is held for it: there may be more runs than a process may have
-/// descriptors.
+/// A run in the store.
+///
+/// No descriptor is held for it: there may be more runs than a process may have descriptors.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedRun {
     pub(crate) id: Id,
@@ -109,8 +113,9 @@ pub(crate) struct ListedRun {
     pub(crate) processing: Option<Processing>,
     /// How far processing the run has come, read without a claim.
     pub(crate) progress: Progress,
-    /// Whether there is a report, judging by the file names and the start of the first report. A
-    /// run without one may still have a report in the spare place.
+    /// Whether there is a report, judging by the file names and the start of the first report.
+    ///
+    /// A run without one may still have a report in the spare place.
     pub(crate) has_report: bool,
     /// Bytes that the run's report and state take on the disk.
     pub(crate) bytes: u64,
@@ -185,8 +190,9 @@ impl Store {
         &self.path
     }
 
-    /// Returns all runs in the store, living, ended and broken, oldest first. Nothing is claimed or
-    /// changed.
+    /// Returns all runs in the store, living, ended and broken, oldest first.
+    ///
+    /// Nothing is claimed or changed.
     ///
     /// # Errors
     /// An error if a directory of the store can't be read.
@@ -434,8 +440,9 @@ impl Store {
         String::from_utf8_lossy(&text).trim().parse().unwrap_or(0)
     }
 
-    /// Stores the number of reports that were removed since a report last recorded it. If it can't
-    /// be written, the number is lost.
+    /// Stores the number of reports that were removed since a report last recorded it.
+    ///
+    /// If it can't be written, the number is lost.
     pub(crate) fn set_evicted(&self, count: u64) {
         let _ = match count {
             0 => self.root().and_then(|directory| directory.remove_file(EVICTED.as_ref())),
@@ -485,8 +492,9 @@ fn worth(run: &EndedRun) -> Worth {
     }
 }
 
-/// Whether the error means that there is no such directory. Another kind of entry is not examined,
-/// and a link is not followed.
+/// Whether the error means that there is no such directory.
+///
+/// Another kind of entry is not examined, and a link is not followed.
 fn is_no_directory(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -29,8 +29,9 @@ const MAX_BYTES: u64 = 1 << 20;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Progress {
-    /// Number of times that processing ended in a fault or panic of its own. A kill is no evidence
-    /// against the report and doesn't count.
+    /// Number of times that processing ended in a fault or panic of its own.
+    ///
+    /// A kill is no evidence against the report and doesn't count.
     pub(crate) attempts: u32,
     /// Whether the app has been notified of the run's outcome.
     pub(crate) notified: bool,
@@ -48,8 +49,9 @@ pub(crate) struct Progress {
     /// Whether this run's crash while it processed another run has been counted against that other
     /// run.
     pub(crate) counted: bool,
-    /// For each of the run's reports (0 is the first), the sinks' answers by sink name. A sink that
-    /// is missing here has not been asked yet.
+    /// For each of the run's reports (0 is the first), the sinks' answers by sink name.
+    ///
+    /// A sink that is missing here has not been asked yet.
     pub(crate) reports: BTreeMap<u32, Answers>,
 }
 
@@ -77,8 +79,10 @@ impl SinkState {
         matches!(self, Self::Delivered | Self::Rejected { .. })
     }
 
-    /// Whether the sink may be asked at `now`. A `not_before` more than a day ahead means that the
-    /// clock was wrong when it was written, or is wrong now, and doesn't delay the report.
+    /// Whether the sink may be asked at `now`.
+    ///
+    /// A `not_before` more than a day ahead means that the clock was wrong when it was written, or
+    /// is wrong now, and doesn't delay the report.
     pub(crate) fn may_be_asked(&self, now: SystemTime) -> bool {
         const MAX_WAIT: u64 = 24 * 60 * 60;
         match self {
@@ -92,9 +96,11 @@ impl SinkState {
 }
 
 impl Progress {
-    /// Reads the progress from a run's directory. A run without the file was never processed. An
-    /// invalid file was written by a damaged disk or another program, and counts as one attempt. An
-    /// entry that is not a file (a directory, a named pipe) is removed.
+    /// Reads the progress from a run's directory.
+    ///
+    /// A run without the file was never processed. An invalid file was written by a damaged disk or
+    /// another program, and counts as one attempt. An entry that is not a file (a directory, a
+    /// named pipe) is removed.
     pub(crate) fn read(run: &Directory) -> io::Result<Self> {
         match run.read(OsStr::new(FILE), MAX_BYTES) {
             Ok(bytes) => Ok(Self::of_bytes(&bytes)),
@@ -131,8 +137,9 @@ impl Progress {
         Self { attempts: 1, ..Self::default() }
     }
 
-    /// Parses the file. An empty file results from a power failure, and doesn't count as an
-    /// attempt.
+    /// Parses the file.
+    ///
+    /// An empty file results from a power failure, and doesn't count as an attempt.
     fn of_bytes(bytes: &[u8]) -> Self {
         if bytes.is_empty() {
             return Self::default();

@@ -69,8 +69,9 @@ thread_local! {
 pub struct RawRun {
     /// The run's id from the name of its directory; `None` if that is not a run's name.
     pub run: Option<Id>,
-    /// The report files, first crash first. There are several if the process continued after a
-    /// crash and had another.
+    /// The report files, first crash first.
+    ///
+    /// There are several if the process continued after a crash and had another.
     ///
     /// A file is all zeros if the run did not crash, and has zeros after the report if more was
     /// reserved than written. For a crash that left no report and is known from the run state, a

@@ -18,6 +18,7 @@ pub struct Retention {
     /// Maximum number of reports. Default: 100.
     pub number: usize,
     /// Maximum number of ended runs without a report, which wait if reports are not delivered.
+    ///
     /// Default: 100.
     pub runs: usize,
     /// Maximum age of a report, counted from the start of its run. Default: 90 days.

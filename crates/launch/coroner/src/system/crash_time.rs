@@ -24,8 +24,9 @@ pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> 
 pub(crate) struct Stack(Vec<Frame>);
 
 impl Stack {
-    /// Captures the stack of the caller of a function that is running on this thread. `registers`
-    /// are those of the function, whose own frame is not the app's.
+    /// Captures the stack of the caller of a function that is running on this thread.
+    ///
+    /// `registers` are those of the function, whose own frame is not the app's.
     pub(crate) fn above(registers: &Registers) -> Self {
         let backtrace = Backtrace::above(registers);
         let frames = backtrace.addresses().iter().enumerate().map(|(index, pc)| {

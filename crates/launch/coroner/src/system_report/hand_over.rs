@@ -19,8 +19,9 @@ use crate::store::{Claim, STATE, Store};
 
 /// In the store: the records seen so far, a [`Known`] per source.
 const SEEN: &str = "system_reports.json";
-/// Maximum number of identities that are kept per source. Android's history has 16 per package,
-/// MetricKit's some for each day of a week.
+/// Maximum number of identities that are kept per source.
+///
+/// Android's history has 16 per package, MetricKit's some for each day of a week.
 const IDENTITIES_KEPT: usize = 1024;
 /// In the store: the last processes whose death had a report of Coroner's own, with the time of
 /// their install.
@@ -66,6 +67,7 @@ pub(super) fn known(store: &Directory) -> BTreeMap<String, Known> {
 }
 
 /// Assigns the system's records to their runs in the store, and creates runs for those without one.
+///
 /// `own` is this process's run.
 pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) -> io::Result<()> {
     let root = store.root()?;

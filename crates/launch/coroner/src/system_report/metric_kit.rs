@@ -316,8 +316,9 @@ fn on_deep_stack<T: Send>(json: &[u8], read: impl FnOnce() -> T + Send) -> Resul
     })
 }
 
-/// Reads a value that may be nested more deeply than serde_json allows by default. Only on a large
-/// stack.
+/// Reads a value that may be nested more deeply than serde_json allows by default.
+///
+/// Only on a large stack.
 fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     reader.disable_recursion_limit();

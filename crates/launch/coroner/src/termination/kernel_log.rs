@@ -49,9 +49,10 @@ pub(super) fn victims(facts: &RunFacts, read: fn() -> Option<String>) -> Option<
     Some(victims_in(&read()?, process.start.saturating_mul(TICK)))
 }
 
-/// Returns the victims in a log since `start`, in microseconds after boot. The log's clock stops
-/// while the machine sleeps, the other doesn't: a message that the log dates after `start` is after
-/// it.
+/// Returns the victims in a log since `start`, in microseconds after boot.
+///
+/// The log's clock stops while the machine sleeps, the other doesn't: a message that the log dates
+/// after `start` is after it.
 fn victims_in(log: &str, start: u64) -> Victims {
     let mut found = Victims::default();
     let mut is_first = true;

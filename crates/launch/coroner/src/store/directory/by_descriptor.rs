@@ -15,8 +15,10 @@ use rustix::io::Errno;
 
 use super::kind_name;
 
-/// An open directory. Names passed to its methods are single components: a name that contains `/`
-/// or is `.` or `..` is rejected.
+/// An open directory.
+///
+/// Names passed to its methods are single components: a name that contains `/` or is `.` or `..` is
+/// rejected.
 #[derive(Debug)]
 pub(crate) struct Directory {
     descriptor: OwnedFd,
@@ -182,8 +184,9 @@ impl Directory {
         Ok(File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?))
     }
 
-    /// Punches a hole where the file `name` has zeros at its end, unless it has holes already. The
-    /// file's length stays, so that a process that has it mapped doesn't fault.
+    /// Punches a hole where the file `name` has zeros at its end, unless it has holes already.
+    ///
+    /// The file's length stays, so that a process that has it mapped doesn't fault.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn release_zeros(&self, name: &OsStr) -> io::Result<()> {
         use rustix::fs::FallocateFlags;
@@ -235,8 +238,9 @@ impl Directory {
         Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes the directory `name`, in which a file is held open until `release` is called. It is
-    /// renamed first, so that a half-removed directory is never taken for a whole one.
+    /// Removes the directory `name`, in which a file is held open until `release` is called.
+    ///
+    /// It is renamed first, so that a half-removed directory is never taken for a whole one.
     pub(crate) fn remove_held(&self, name: &OsStr, _last: &[&str], release: impl FnOnce()) -> io::Result<()> {
         let mut removed = OsString::from(super::super::REMOVED);
         removed.push(name);

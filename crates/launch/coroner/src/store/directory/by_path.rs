@@ -1,5 +1,6 @@
-//! Directories by path, with the standard library only (Windows). There, a user's folders are
-//! private by inherited permissions.
+//! Directories by path, with the standard library only (Windows).
+//!
+//! There, a user's folders are private by inherited permissions.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata};
@@ -170,8 +171,9 @@ impl Directory {
         fs::remove_dir(self.place(name)?)
     }
 
-    /// Returns `true`: a directory can't be locked here, so each of several processes gets it. Only
-    /// called for a run without a lock file.
+    /// Returns `true`: a directory can't be locked here, so each of several processes gets it.
+    ///
+    /// Only called for a run without a lock file.
     #[allow(clippy::unused_self)] // For the same signature as on other systems.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         Ok(true)

@@ -17,8 +17,9 @@ use crate::store::directory::Directory;
 pub(crate) const FIRST_NON_FATAL: u32 = 9;
 /// Maximum size in bytes of a section's payload: an exception's text of frames is 24 KiB at most.
 const ROOM: usize = 256 << 10;
-/// Maximum number of fatal reports of a run; the last one's number is reused. One more number is
-/// for a fault (`windows_crash`).
+/// Maximum number of fatal reports of a run; the last one's number is reused.
+///
+/// One more number is for a fault (`windows_crash`).
 const MAX_REPORTS: u32 = FIRST_NON_FATAL - 2;
 
 /// What happens to the process after the report.

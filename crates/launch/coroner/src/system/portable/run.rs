@@ -1,5 +1,6 @@
-//! This process's run: its directory in the store, the lock, the mapped state. The layout on disk
-//! is that of `coroner_capture`'s run.
+//! This process's run: its directory in the store, the lock, the mapped state.
+//!
+//! The layout on disk is that of `coroner_capture`'s run.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -87,8 +88,9 @@ impl Current {
 /// Each run is leaked, because threads may be writing a report in it when it ends.
 static CURRENT: AtomicPtr<Current> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Returns the run of this process. `None` in a child created by fork, too, which doesn't own the
-/// run.
+/// Returns the run of this process.
+///
+/// `None` in a child created by fork, too, which doesn't own the run.
 pub(super) fn current() -> Option<&'static Current> {
     // SAFETY: null, or from `Box::leak` in `install`, and never freed.
     let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };

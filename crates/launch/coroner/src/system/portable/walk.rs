@@ -21,6 +21,7 @@ pub(crate) static RANGES: RangeTable<MAX_RANGES> = RangeTable::new();
 const MAX_FRAMES: usize = 256;
 
 /// Returns the addresses of all frames from the caller of the calling function on, innermost first.
+///
 /// `here` is the address of a local variable of that function.
 fn walk(here: usize) -> Vec<usize> {
     let mut addresses = Vec::new();
@@ -35,6 +36,7 @@ fn walk(here: usize) -> Vec<usize> {
 }
 
 /// Identifies the calling function: the program counter contains the number of frames from it on.
+///
 /// No other register is set.
 #[inline(never)]
 pub fn current_registers() -> Registers {

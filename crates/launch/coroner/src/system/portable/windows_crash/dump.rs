@@ -19,9 +19,10 @@ use windows_sys::Win32::System::Threading::{
 
 use crate::store::layout::MINIDUMP_END;
 
-/// Writes all threads with their stacks, and the images. Meanwhile, all threads are stopped, except
-/// the crashed one, which waits until the deadline at most. A complete minidump ends with
-/// [`MINIDUMP_END`]: the process may end before.
+/// Writes all threads with their stacks, and the images.
+///
+/// Meanwhile, all threads are stopped, except the crashed one, which waits until the deadline at
+/// most. A complete minidump ends with [`MINIDUMP_END`]: the process may end before.
 pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
     // SAFETY: the argument is a thread's number; a null handle is an error below.
     let thread = unsafe { OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32) };
@@ -49,8 +50,9 @@ pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
     }
 }
 
-/// Callback about what to write, once the threads are stopped. For a kind that it does not handle,
-/// the function behaves as without it.
+/// Callback about what to write, once the threads are stopped.
+///
+/// For a kind that it does not handle, the function behaves as without it.
 unsafe extern "system" fn on_progress(
     thread: *mut c_void,
     input: *const MINIDUMP_CALLBACK_INPUT,

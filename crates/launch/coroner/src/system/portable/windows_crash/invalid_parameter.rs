@@ -1,4 +1,5 @@
 //! Invalid parameters of functions of Microsoft's universal C runtime, such as a null stream.
+//!
 //! Without a handler, the runtime ends the process by `__fastfail`, which can't be detected in the
 //! process.
 //!

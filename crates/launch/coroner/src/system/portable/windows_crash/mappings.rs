@@ -1,5 +1,6 @@
-//! Describes the mapping at an address, or its neighbors, from the kernel. `docs/explanations.md`
-//! explains how it is used.
+//! Describes the mapping at an address, or its neighbors, from the kernel.
+//!
+//! `docs/explanations.md` explains how it is used.
 
 use std::ffi::c_void;
 
@@ -29,8 +30,9 @@ pub(super) fn encode_around(encoder: &mut Encoder<'_>, address: u64) {
     }
 }
 
-/// Returns the pages with the same protection around an address. `None` if no process can have
-/// pages there.
+/// Returns the pages with the same protection around an address.
+///
+/// `None` if no process can have pages there.
 fn region_at(address: u64) -> Option<MEMORY_BASIC_INFORMATION> {
     let mut region = MEMORY_BASIC_INFORMATION::default();
     // SAFETY: the address is only looked up, and one structure is written.

@@ -67,8 +67,10 @@ const STATUS_STACK_OVERFLOW: i32 = 0xc000_00fd_u32.cast_signed();
 const STATUS_HEAP_CORRUPTION: i32 = 0xc000_0374_u32.cast_signed();
 const STATUS_INVALID_CRUNTIME_PARAMETER: i32 = 0xc000_0417_u32.cast_signed();
 const STATUS_FATAL_APP_EXIT: i32 = 0x4000_0015;
-/// Code that libgcc raises for a `throw` (`STATUS_GCC_THROW` of unwind-seh.c). If it is not caught,
-/// mingw's filter continues the process, and the runtime calls `std::terminate`.
+/// Code that libgcc raises for a `throw` (`STATUS_GCC_THROW` of unwind-seh.c).
+///
+/// If it is not caught, mingw's filter continues the process, and the runtime calls
+/// `std::terminate`.
 const STATUS_GCC_THROW: i32 = 0x2047_4343;
 /// The program counter is a return address (winnt.h, `EXCEPTION_SOFTWARE_ORIGINATE`): no
 /// instruction faulted there.
@@ -128,8 +130,9 @@ fn armed() -> Option<&'static Armed> {
     unsafe { ARMED.load(Ordering::Acquire).as_ref() }
 }
 
-/// Prepares the report of the run's crash. Returns `false` if the system refuses something: the run
-/// then has no crash report.
+/// Prepares the report of the run's crash.
+///
+/// Returns `false` if the system refuses something: the run then has no crash report.
 pub(super) fn install(run: &'static Current, options: &InstallOptions, event_id: [u8; 16]) -> bool {
     let armed = arm(run, options, event_id);
     let armed = armed.inspect_err(|error| log::warn!("coroner: crashes will not be reported: {error}"));
@@ -143,8 +146,9 @@ pub(super) fn install(run: &'static Current, options: &InstallOptions, event_id:
     is_taken
 }
 
-/// Disables crash reports. The handlers stay and forward what they get, because others may have
-/// been installed after them.
+/// Disables crash reports.
+///
+/// The handlers stay and forward what they get, because others may have been installed after them.
 pub(super) fn disarm() {
     ARMED.store(null_mut(), Ordering::Release);
 }
@@ -283,8 +287,9 @@ extern "C" fn on_abort(signal: i32) {
     }
 }
 
-/// Reports that the C runtime called its handler, and leaves out the handler's own frames. Returns
-/// `false` if the report is another thread's.
+/// Reports that the C runtime called its handler, and leaves out the handler's own frames.
+///
+/// Returns `false` if the report is another thread's.
 #[inline(always)]
 fn report_call(code: i32, number: i32) -> bool {
     let mut context = AlignedContext::default();
@@ -302,8 +307,9 @@ fn report_call(code: i32, number: i32) -> bool {
     report(&raw const pointers, number)
 }
 
-/// Reports a crash of the calling thread, named by `number`. Returns `false` if the report is
-/// another thread's.
+/// Reports a crash of the calling thread, named by `number`.
+///
+/// Returns `false` if the report is another thread's.
 fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     let (Some(armed), Some(Some(handlers))) = (armed(), HANDLERS.get()) else { return false };
     let tid = this_thread();
@@ -340,8 +346,9 @@ fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     true
 }
 
-/// Whether the thread's crash is the one to report. If it is another thread's, waits for it: the
-/// process ends with it.
+/// Whether the thread's crash is the one to report.
+///
+/// If it is another thread's, waits for it: the process ends with it.
 fn own(tid: u64, armed: &Armed) -> bool {
     let mut left = u64::from(armed.deadline_ms) + GRACE_MS;
     loop {
@@ -393,8 +400,9 @@ fn of_writer(pointers: *const EXCEPTION_POINTERS, handlers: &Handlers) -> ! {
     }
 }
 
-/// Returns a faulting instruction's access and its address (winnt.h, `EXCEPTION_RECORD`). The
-/// system uses −1 for an address that is unknown.
+/// Returns a faulting instruction's access and its address (winnt.h, `EXCEPTION_RECORD`).
+///
+/// The system uses −1 for an address that is unknown.
 fn fault(exception: &EXCEPTION_RECORD) -> (Option<Access>, Option<u64>) {
     let has =
         matches!(exception.ExceptionCode, STATUS_ACCESS_VIOLATION | STATUS_IN_PAGE_ERROR | STATUS_GUARD_PAGE_VIOLATION);

@@ -113,8 +113,9 @@ impl Frames {
     }
 }
 
-/// Unwinds to the caller by the unwind data of the function at `lookup`. Returns `false` if it has
-/// none.
+/// Unwinds to the caller by the unwind data of the function at `lookup`.
+///
+/// Returns `false` if it has none.
 fn unwind(context: &mut AlignedContext, lookup: u64) -> bool {
     let mut base = 0;
     // SAFETY: one number is written; no history is kept.
