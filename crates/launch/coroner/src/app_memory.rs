@@ -5,8 +5,7 @@ use std::fmt;
 
 use crate::system::capture::app_memory;
 
-/// A function that is called when the process crashes and returns the number of bytes that it
-/// wrote.
+/// A crash callback, which returns the number of bytes that it wrote.
 ///
 /// It gets the context that was passed to [`set_crash_callback`], and a buffer with its size.
 pub use crate::system::capture::app_memory::CrashCallback;
@@ -43,8 +42,7 @@ impl fmt::Display for RegisterMemoryError {
 
 impl std::error::Error for RegisterMemoryError {}
 
-/// Registers `size` bytes of the app's memory from `start`, which each report of this process
-/// includes.
+/// Registers `size` bytes of the app's memory from `start`, to be included in each report.
 ///
 /// Suited to a ring of log lines or a game's state. The memory is read when the process crashes,
 /// after everything of Coroner's own is in the report, and by guarded loads: memory that no longer
@@ -65,8 +63,7 @@ pub fn register_memory(name: &str, start: *const u8, size: usize) -> Result<Regi
     Ok(RegisteredMemory { number })
 }
 
-/// Sets a callback that is called when this process crashes, after everything else is in the
-/// report.
+/// Sets a callback for crashes, which is called after everything else is in the report.
 ///
 /// It replaces the previous callback; `None` sets none. What it writes, at most 60 KiB, is in the
 /// report's `app_memory` and in the attachment `crash_callback`.
@@ -80,7 +77,6 @@ pub fn register_memory(name: &str, start: *const u8, size: usize) -> Result<Regi
 /// wait, or leave by a jump or an exception, because any thread may have been anywhere. It must not
 /// write more bytes than the buffer has. `context` must be valid for it until another function is
 /// set and no crash is being reported.
-/// being reported.
 pub unsafe fn set_crash_callback(callback: Option<CrashCallback>, context: *mut c_void) {
     app_memory::set_callback(callback, context);
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::last_run::LastRun;
 
-/// Decides whether the app should start in a safe mode: without plugins, with default settings,
-/// without the last document.
+/// Decides whether the app should start in a safe mode.
+///
+/// A safe mode may omit plugins or the last document, or use default settings.
 ///
 /// ```no_run
 /// let coroner = coroner::install(coroner::Config::new("com.example.paint"))?;

@@ -1,5 +1,4 @@
-//! Delivery at the next launch: every run that has ended becomes a report, which is passed to the
-//! sinks.
+//! Delivery at the next launch: makes a report of every ended run and passes it to the sinks.
 //!
 //! The first step ([`intake`]) runs in install, on the calling thread: it determines how the last
 //! run ended, and passes reports as the crash left them to sinks that store these, so that even the

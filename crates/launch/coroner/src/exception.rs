@@ -1,5 +1,4 @@
-//! Reports of exceptions and errors that the app has handled, and of uncaught ones of managed
-//! runtimes.
+//! Reports of exceptions and errors that the app handled, and of managed runtimes' uncaught ones.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -63,8 +62,9 @@ pub fn report_exception(handled: &HandledException<'_>) -> bool {
     report_exception_above(handled, &current_registers())
 }
 
-/// Reports a handled exception for bindings, whose own frames should not be in the stack either:
-/// the stack begins at the caller of the function that `registers` were captured in
+/// Reports a handled exception for bindings, whose own frames should not be in the stack either.
+///
+/// The stack begins at the caller of the function that `registers` were captured in
 /// ([`current_registers`]).
 #[doc(hidden)]
 pub fn report_exception_above(handled: &HandledException<'_>, registers: &Registers) -> bool {
@@ -86,11 +86,9 @@ pub use crate::system::walk::current_registers;
 
 /// Reports a handled error with its [sources](Error::source) as its causes, up to eight errors.
 ///
-/// Like [`report_exception`].
-///
-/// The type is that of the reference. For a `&dyn Error` and for causes, it is the type name at the
-/// beginning of the error's [`Debug`](std::fmt::Debug) text (`Os` for an `std::io::Error`), or
-/// `Error` if the text doesn't begin with one.
+/// Like [`report_exception`]. The type is that of the reference. For a `&dyn Error` and for causes,
+/// it is the type name at the beginning of the error's [`Debug`](std::fmt::Debug) text (`Os` for an
+/// `std::io::Error`), or `Error` if the text doesn't begin with one.
 #[inline(never)]
 pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     let kind = std::any::type_name::<E>();
@@ -114,8 +112,9 @@ pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     survive(&registers, &all)
 }
 
-/// An error with a domain and a code, for [`report_coded_error`]: `NSError`, or a Swift error
-/// converted to one.
+/// An error with a domain and a code, for [`report_coded_error`].
+///
+/// This is an `NSError`, or a Swift error converted to one.
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct CodedError<'a> {
@@ -144,11 +143,10 @@ impl<'a> CodedError<'a> {
     }
 }
 
-/// Reports a handled error of Objective-C or Swift with its underlying errors as its causes, up to
-/// eight errors.
+/// Reports a handled error of Objective-C or Swift with its underlying errors as its causes.
 ///
-/// Each element of `errors` is the cause of the one before it. Returns `false` if `errors` is
-/// empty. Otherwise like [`report_exception`].
+/// At most eight errors are reported. Each element of `errors` is the cause of the one before it.
+/// Returns `false` if `errors` is empty. Otherwise like [`report_exception`].
 ///
 /// ```no_run
 /// let file = coroner::CodedError::new("NSCocoaErrorDomain", 257, "The file couldn’t be opened.");
@@ -218,11 +216,11 @@ impl<'a> ManagedException<'a> {
 /// Maximum length of a stack trace in a report, in bytes.
 const MAX_STACK_TRACE: usize = 24 << 10;
 
-/// Reports an uncaught Java exception on the thread that threw it, just before its runtime ends the
-/// process.
+/// Reports an uncaught Java exception.
 ///
-/// The report contains all threads with their native stacks, as for a crash, and the exception with
-/// the frames of its stack trace.
+/// Call it on the thread that threw the exception, just before its runtime ends the process. The
+/// report contains all threads with their native stacks, as for a crash, and the exception with the
+/// frames of its stack trace.
 ///
 /// Returns `false` if no report was written: Coroner is not installed, or this thread is already
 /// dying.

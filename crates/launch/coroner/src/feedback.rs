@@ -6,7 +6,7 @@ use coroner_report::model::Id;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Feedback {
-    /// The event that the feedback is about; for the last crash it is
+    /// The event that the feedback is about, such as
     /// [`LastRun::event_id`](crate::LastRun::event_id).
     pub event_id: Option<Id>,
     /// The user's message.

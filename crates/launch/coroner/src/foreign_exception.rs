@@ -1,6 +1,7 @@
-//! Exceptions of languages whose runtime walks its own stacks: JavaScript, C#, Dart, Lua, Python,
-//! Ruby, PHP. They are reported with the runtime's frames as text
-//! ([`frame_text`](crate::frame_text)).
+//! Exceptions of languages whose runtime walks its own stacks.
+//!
+//! These are JavaScript, C#, Dart, Lua, Python, Ruby and PHP. They are reported with the runtime's
+//! frames as text ([`frame_text`](crate::frame_text)).
 
 use coroner_process::registers::Registers;
 use coroner_report::wire::{Exception, Language, Monitor};
@@ -23,8 +24,9 @@ pub struct ForeignException<'a> {
     pub message: &'a str,
     /// The exception's stack from the runtime, innermost frame first.
     pub frames: &'a [ForeignFrame<'a>],
-    /// Whether the report contains the native stacks of the other threads, which are stopped for
-    /// some milliseconds.
+    /// Whether the report contains the other threads' native stacks.
+    ///
+    /// These threads are stopped for some milliseconds.
     pub all_threads: bool,
     /// Whether the exception ends the process.
     ///
@@ -33,14 +35,14 @@ pub struct ForeignException<'a> {
 }
 
 impl<'a> ForeignException<'a> {
-    /// Creates a non-fatal exception with this language, type, message and stack, without the
-    /// native stacks of other threads.
+    /// Creates a non-fatal exception, without the native stacks of other threads.
     pub fn new(language: Language, kind: &'a str, message: &'a str, frames: &'a [ForeignFrame<'a>]) -> Self {
         Self { language, kind, message, frames, all_threads: false, fatal: false }
     }
 
-    /// Sets whether to include the native stacks of the other threads, which are stopped for some
-    /// milliseconds.
+    /// Sets whether to include the other threads' native stacks.
+    ///
+    /// These threads are stopped for some milliseconds.
     #[must_use]
     pub fn all_threads(self, all_threads: bool) -> Self {
         Self { all_threads, ..self }
@@ -72,8 +74,7 @@ pub struct ForeignFrame<'a> {
 }
 
 impl<'a> ForeignFrame<'a> {
-    /// Creates a frame of the function, whose name may be empty, as code of the runtime or a
-    /// library.
+    /// Creates a frame of a function, whose name may be empty, in a runtime or a library.
     pub fn new(function: &'a str) -> Self {
         Self { function, ..Self::default() }
     }
@@ -126,7 +127,7 @@ pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {
     report_foreign_exception_above(thrown, &current_registers())
 }
 
-/// Reports an exception for bindings, like
+/// Reports an exception, for bindings: see
 /// [`report_exception_above`](crate::report_exception_above).
 #[doc(hidden)]
 pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: &Registers) -> bool {

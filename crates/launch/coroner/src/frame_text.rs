@@ -1,6 +1,7 @@
-//! Frames as text in a report, one JSON object per line: of runtimes that walk their own stacks,
-//! and of Rust stacks where the process names them itself (`system::portable`). The next launch
-//! converts them to frames.
+//! Frames as text in a report, one JSON object per line.
+//!
+//! They are those of runtimes that walk their own stacks, and of Rust stacks where the process
+//! names them itself (`system::portable`). The next launch converts them to frames.
 
 use coroner_report::model::{Address, Frame, InlinedFrame, Report};
 use coroner_report::wire::{AddressKind, FoundBy, Language};

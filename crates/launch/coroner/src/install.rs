@@ -375,8 +375,7 @@ pub fn attach_current_thread() -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Leaves the calling thread's next signal with number `signal` to the handlers that were installed
-/// before Coroner.
+/// Leaves this thread's next signal `signal` to the handlers from before Coroner's install.
 ///
 /// For a managed runtime that is about to raise the signal on purpose. Returns `false` if Coroner
 /// is not installed, or if 64 threads have already asked for this.

@@ -13,8 +13,9 @@ use crate::system::Reason;
 pub enum InstallError {
     /// Coroner is already installed in this process. [`installed`](crate::installed) returns it.
     AlreadyInstalled,
-    /// No store directory was set and there is no default: no home directory and no
-    /// `$STATE_DIRECTORY`, or the system is Android.
+    /// No store directory was set and there is no default.
+    ///
+    /// There is no home directory and no `$STATE_DIRECTORY`, or the system is Android.
     NoStoreDirectory,
     /// The store can't be used.
     Store(StoreError),

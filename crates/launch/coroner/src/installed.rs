@@ -93,10 +93,10 @@ pub fn installed() -> Option<Coroner> {
     lock_installed().clone()
 }
 
-/// Delivers user feedback, usually about the last crash, by the sinks that support it
-/// ([`Sink::feedback`](crate::Sink::feedback)).
+/// Delivers user feedback, usually about the last crash.
 ///
-/// Returns `false` if no sink accepted the feedback, or if Coroner is not installed.
+/// It goes to the sinks that support it ([`Sink::feedback`](crate::Sink::feedback)). Returns
+/// `false` if no sink accepted the feedback, or if Coroner is not installed.
 ///
 /// ```no_run
 /// # let coroner = coroner::installed().unwrap();
@@ -107,8 +107,7 @@ pub fn feedback(feedback: &Feedback) -> bool {
     installed().is_some_and(|coroner| coroner.inner.deliverer.take_feedback(feedback))
 }
 
-/// Gives this process, a child created by `fork` that continues as a process of its own, its own
-/// run.
+/// Gives this process its own run, if it is a child created by `fork` that continues on its own.
 ///
 /// Such a child is a daemon or a worker of a pre-forking server. Its run has a session, an outcome
 /// and a lock like that of any other process of the app. The scope stays as it was at the fork.
@@ -176,11 +175,11 @@ impl Coroner {
         self.inner.deliverer.store().path()
     }
 
-    /// Adds the system's records of the app's deaths that become available only after install, and
-    /// starts delivery.
+    /// Adds the system's records of the app's deaths, and starts delivery.
     ///
-    /// At install, use [`Config::system_report`]. The last run's outcome may already have been
-    /// determined by then, and does not change.
+    /// This is for records that become available only after install. At install, use
+    /// [`Config::system_report`]. The last run's outcome may already have been determined by then,
+    /// and does not change.
     ///
     /// # Errors
     /// An I/O error if the store can't be read or written.
@@ -200,10 +199,8 @@ impl Coroner {
 
     /// Delivers what is in the store and waits for that, at most for `timeout`.
     ///
-    /// Returns `true` if nothing is left to deliver.
-    ///
-    /// For apps that end soon, and for those that choose when to deliver
-    /// ([`Delivery::at_install`](crate::Delivery::at_install)).
+    /// Returns `true` if nothing is left to deliver. For apps that end soon, and for those that
+    /// choose when to deliver ([`Delivery::at_install`](crate::Delivery::at_install)).
     pub fn flush(&self, timeout: Duration) -> bool {
         self.inner.thread.flush(timeout)
     }
@@ -275,10 +272,8 @@ impl Coroner {
 
     /// Restores the previous signal handlers and ends this run.
     ///
-    /// Coroner can be installed again afterwards.
-    ///
-    /// Waits for a report that is being written. A thread that is delivering reports finishes its
-    /// work.
+    /// Coroner can be installed again afterwards. Waits for a report that is being written. A
+    /// thread that is delivering reports finishes its work.
     pub fn uninstall(self) {
         let mut installed = lock_installed();
         let ours = installed.as_ref().is_some_and(|other| Arc::ptr_eq(&other.inner, &self.inner));

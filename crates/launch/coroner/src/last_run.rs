@@ -42,12 +42,15 @@ pub struct LastRun {
     /// The signal that ended the run, for [`Outcome::EndedBySignal`] and [`Outcome::Terminated`].
     #[serde(default)]
     pub signal: Option<i32>,
-    /// The cause of the end with its certainty and evidence, if the run did not crash and the
-    /// system or the signal provides more than the outcome.
+    /// The cause of the end, with its certainty and evidence.
+    ///
+    /// It is set if the run did not crash, and the system or the signal provides more than the
+    /// outcome.
     #[serde(default)]
     pub termination: Option<Termination>,
-    /// A description of which code took which crash signal from Coroner in that run, if detected: a
-    /// crash by that signal has no report.
+    /// A description of which code took which crash signal from Coroner in that run, if detected.
+    ///
+    /// A crash by such a signal has no report.
     #[serde(default)]
     pub signals_taken: Option<String>,
     /// This run's crash and those of the runs directly before it that crashed too, the last one
@@ -118,11 +121,11 @@ impl LastRun {
         self.crashes.len() as u32
     }
 
-    /// Returns how many of the [`consecutive_crashes`](Self::consecutive_crashes), counted from the
-    /// last one, have the same signature.
+    /// Returns how many of the [`consecutive_crashes`](Self::consecutive_crashes) were the same.
     ///
-    /// The signature ([`coroner_report::signature`]) is computed from the names and addresses that
-    /// the crashes themselves found, which are those of one build.
+    /// They are counted from the last one on, while the signature is the same. The signature
+    /// ([`coroner_report::signature`]) is computed from the names and addresses that the crashes
+    /// themselves found, which are those of one build.
     pub fn same_crashes(&self) -> u32 {
         let first = self.crashes.first().and_then(|crash| crash.signature.as_ref());
         let same =

@@ -1,5 +1,4 @@
-//! Coroner records a crash with the stacks of all threads and delivers the report at the next
-//! launch.
+//! Records a crash with the stacks of all threads, and delivers the report at the next launch.
 //!
 //! ```no_run
 //! let config = coroner::Config::new("com.example.paint").version(env!("CARGO_PKG_VERSION"));

@@ -9,12 +9,12 @@ mod symbol_search;
 #[cfg(feature = "symbolicate")]
 pub use symbol_search::SymbolSearch;
 
-/// Maximum cost for the app of naming one report, at the launch after a crash or while the app
-/// continues.
+/// Maximum cost for the app of naming one report.
 ///
-/// Frames for which the budget is not sufficient get cheaper names: functions without lines, or
-/// what the crash itself found. The report then records this (the context `coroner_naming`), and
-/// naming it elsewhere, as `coroner show` does, adds the rest.
+/// It applies at the launch after a crash and while the app continues. Frames for which the budget
+/// is not sufficient get cheaper names: functions without lines, or what the crash itself found.
+/// The report then records this (the context `coroner_naming`), and naming it elsewhere, as
+/// `coroner show` does, adds the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamingBudget {

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 pub enum Outcome {
     /// This is the first run in this store.
     FirstLaunch,
-    /// The app ended by itself: `exit`, a return from `main`, or
+    /// The app ended by itself.
+    ///
+    /// That is by `exit`, a return from `main`, or
     /// [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit).
     ///
     /// Also if its process continued as another program (execve(2)) and was alive when the next
@@ -35,14 +37,14 @@ pub enum Outcome {
     OutOfMemory,
     /// The user killed the app, as reported by the system.
     EndedByUser,
-    /// The system killed the app for another reason that it reported: an app update, a revoked
-    /// permission, too much load.
-    EndedBySystem,
-    /// A signal ended the app that ends a process by default and is not a crash; see
-    /// [`LastRun::signal`].
+    /// The system killed the app for another reason that it reported.
     ///
-    /// Examples are Ctrl-C (SIGINT), the end of the app's terminal (SIGHUP), an alarm, and a limit
-    /// of processor time.
+    /// Examples are an app update, a revoked permission, and too much load.
+    EndedBySystem,
+    /// A signal that is not a crash, but ends a process by default, ended the app.
+    ///
+    /// The signal is in [`LastRun::signal`]. Examples are Ctrl-C (SIGINT), the end of the app's
+    /// terminal (SIGHUP), an alarm, and a limit of processor time.
     EndedBySignal,
     /// The machine was restarted: a reboot, a power failure, a crash of the system.
     SystemRestart,
@@ -50,8 +52,10 @@ pub enum Outcome {
     CpuLimit,
     /// The app was killed while a debugger was attached.
     Debugged,
-    /// The app ended without a trace: SIGKILL, `_exit`, or out of memory where the system does not
-    /// record enough about it.
+    /// The app ended without a trace.
+    ///
+    /// Causes are SIGKILL, `_exit`, or out of memory where the system does not record enough about
+    /// it.
     ///
     /// [`LastRun::termination`] may contain evidence for one of these.
     Unknown,

@@ -1,5 +1,4 @@
-//! Determines how a run ended from what it left: its run state and, if that is not sufficient, its
-//! reports.
+//! Determines how a run ended, from its run state and, if that is not sufficient, its reports.
 //!
 //! | run state | report of a crash | outcome |
 //! |---|---|---|

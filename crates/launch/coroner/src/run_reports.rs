@@ -1,5 +1,6 @@
-//! Reads the reports of an ended run: from its files, completed by the crash record and the
-//! system's record, and parsed.
+//! Reads an ended run's reports.
+//!
+//! They are read from its files, completed by the crash record and the system's record, and parsed.
 
 use std::io;
 use std::path::Path;

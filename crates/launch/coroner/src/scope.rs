@@ -56,20 +56,21 @@ pub enum ScopeError {
     TooLarge,
     /// All slots for values of this kind are taken by other keys.
     Full,
-    /// The tag's key is empty, or contains spaces or control characters: a server would drop the
-    /// tag.
+    /// The tag's key is empty, or contains spaces or control characters.
+    ///
+    /// A server would drop the tag.
     InvalidKey,
     /// The tag's key is an event field that has a setter of its own: a server would drop the tag.
     Reserved(&'static str),
-    /// A context with a well-known name is not a map, or its named field has the wrong type (text,
-    /// number, boolean).
+    /// A context with a well-known name is not a map, or its named field has the wrong type.
     ///
-    /// A server would drop such a context.
+    /// Types are text, number and boolean. A server would drop such a context.
     WrongType(&'static str),
     /// A trace id is not 32 hexadecimal digits, a span id is not 16 of them, or one of them is 0.
     InvalidTrace,
-    /// A file name is empty, doesn't begin with a letter or digit, or contains others than letters,
-    /// digits, `.`, `-` and `_`.
+    /// A file name is empty, or has an invalid character.
+    ///
+    /// It must begin with a letter or digit, and contain only letters, digits, `.`, `-` and `_`.
     InvalidName,
     /// The file could not be written to the run's directory.
     NotWritten,
@@ -185,8 +186,7 @@ impl<'a> Breadcrumb<'a> {
         Self { category, ..self }
     }
 
-    /// Sets the kind, by which viewers choose how to show the breadcrumb, such as `navigation` or
-    /// `http`.
+    /// Sets the kind, such as `navigation` or `http`, by which viewers choose a presentation.
     pub fn kind(self, kind: &'a str) -> Self {
         Self { kind, ..self }
     }
@@ -340,8 +340,9 @@ impl Scope {
         self.state.set_scalar(Scalar::SESSION_STARTED, now_ns());
     }
 
-    /// Counts an error that the app recovered from, for release health: a run that does not crash
-    /// then counts as errored.
+    /// Counts an error that the app recovered from, for release health.
+    ///
+    /// A run that does not crash then counts as errored.
     pub fn count_error(&self) {
         self.state.add_scalar(Scalar::SESSION_ERRORS, 1);
     }
@@ -387,10 +388,8 @@ impl Scope {
 
     /// Sets a context: values that belong together, such as `document` with its size and kind.
     ///
-    /// Values may be nested.
-    ///
-    /// A context that Coroner fills itself (`app`, `device`, `os`, `runtime`, `culture`) gets the
-    /// fields that Coroner doesn't set.
+    /// Values may be nested. A context that Coroner fills itself (`app`, `device`, `os`, `runtime`,
+    /// `culture`) gets the fields that Coroner doesn't set.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`],
@@ -693,9 +692,7 @@ pub fn configure_scope<R>(change: impl FnOnce(&Scope) -> R) -> Result<R, ScopeEr
 
 /// Sets the severity of the app's events, or `None` for their own level.
 ///
-/// The end of the process is always fatal.
-///
-/// Does nothing if Coroner is not installed.
+/// The end of the process is always fatal. Does nothing if Coroner is not installed.
 pub fn set_level(level: impl Into<Option<Level>>) {
     if let Ok(scope) = Scope::active() {
         scope.set_level(level);

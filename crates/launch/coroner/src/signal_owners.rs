@@ -1,5 +1,6 @@
-//! Detects which code has taken a crash signal from Coroner: for the log, this run's tags, and so
-//! the next launch.
+//! Detects which code has taken a crash signal from Coroner.
+//!
+//! The result goes to the log and this run's tags, and so to the next launch.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;

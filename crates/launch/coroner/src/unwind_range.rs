@@ -68,8 +68,9 @@ impl UnwindRule {
         UnwindRule(Rule::Outermost)
     }
 
-    /// Returns the rule with the caller's `register` saved at `cfa + offset` bytes, a multiple of
-    /// 8.
+    /// Adds to the rule that the caller's `register` was saved at `cfa + offset` bytes.
+    ///
+    /// `offset` must be a multiple of 8.
     ///
     /// # Errors
     /// [`UnwindRangeError::BadRule`] if such a register can't be saved, or not there (more than 256
@@ -127,8 +128,9 @@ impl UnwindRange {
         Registration::from_number(number).map(UnwindRange)
     }
 
-    /// Unregisters the range; returns `false` if that was already done by another value with the
-    /// same number.
+    /// Unregisters the range.
+    ///
+    /// Returns `false` if that was already done by another value with the same number.
     pub fn unregister(self) -> bool {
         let registration = self.0;
         std::mem::forget(self);
@@ -142,8 +144,7 @@ impl Drop for UnwindRange {
     }
 }
 
-/// Registers the rule for finding the caller of a frame whose program counter is in `range`, for
-/// every walk of this process.
+/// Registers the rule for finding the callers of frames whose program counter is in `range`.
 ///
 /// This covers walks of crashes and of live backtraces. The rule takes precedence over unwind data,
 /// frame pointers and everything else; where ranges overlap, the shortest applies. Frames that were

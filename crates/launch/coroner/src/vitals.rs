@@ -1,6 +1,7 @@
-//! Values that explain a run's end without a trace, recorded in the run state while the app runs:
-//! memory and its limits, out-of-memory kills counted so far, processor time, a debugger
-//! (`coroner_process::vitals`).
+//! Values that explain a run's end without a trace, recorded in the run state.
+//!
+//! They are recorded while the app runs: memory and its limits, out-of-memory kills counted so far,
+//! processor time, a debugger (`coroner_process::vitals`).
 //!
 //! An ordinary launch has no system call to spare, and continues with the counters of the previous
 //! run whose files it reuses. The values are read by an install that creates the run's files, by

@@ -1,4 +1,4 @@
-//! Formats a backtrace as `coroner show` formats a report's stack: with inlined calls, files and
+//! Formats a backtrace like a report's stack in `coroner show`: with inlined calls, files and
 //! lines.
 
 use std::fmt;

@@ -28,8 +28,7 @@ pub(crate) static IN_APP: Mutex<Vec<String>> = Mutex::new(Vec::new());
 #[cfg(supported)]
 static CURRENT: SharedArc<LoadedImages> = SharedArc::new();
 
-/// Sets which images are the app's own, besides the program itself: those whose path begins with
-/// one of these prefixes.
+/// Sets the app's own images, in addition to the program itself, by prefixes of their paths.
 ///
 /// Captures with [`CaptureOptions::in_app_only`](super::CaptureOptions::in_app_only) use the ranges
 /// of these images' code, which are determined once and not for each frame.

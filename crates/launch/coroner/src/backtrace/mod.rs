@@ -92,18 +92,16 @@ pub struct CaptureOptions {
     pub in_app_only: bool,
     /// Whether the walk continues from a Swift async function to those that wait for it.
     ///
-    /// Default: yes on Apple's systems, no elsewhere.
-    ///
-    /// The walk then follows Swift's marks in frame records (on Apple's systems if the thread runs
-    /// a task, as `backtrace_async` does) instead of continuing to the executor that runs the
-    /// function.
+    /// Default: yes on Apple's systems, no elsewhere. The walk then follows Swift's marks in frame
+    /// records (on Apple's systems if the thread runs a task, as `backtrace_async` does) instead of
+    /// continuing to the executor that runs the function.
     pub swift_async: bool,
-    /// Whether to stop another thread by ptrace from a helper process, which doesn't interrupt its
-    /// system calls. Default: no.
+    /// Whether to stop another thread by ptrace from a helper process. Default: no.
     ///
-    /// Stopping by the signal is faster, but ends `epoll_wait`, `poll`, `nanosleep` and some others
-    /// with `EINTR`. Where ptrace is not allowed (see `docs/limits.md`), the signal is used anyway.
-    /// Linux only: elsewhere no call is interrupted.
+    /// This doesn't interrupt the thread's system calls. Stopping by the signal is faster, but ends
+    /// `epoll_wait`, `poll`, `nanosleep` and some others with `EINTR`. Where ptrace is not allowed
+    /// (see `docs/limits.md`), the signal is used anyway. Linux only: elsewhere no call is
+    /// interrupted.
     pub by_ptrace: bool,
 }
 
@@ -166,8 +164,9 @@ impl Backtrace {
         Self::walk(&registers, &CaptureOptions { skip: 1, ..CaptureOptions::default() })
     }
 
-    /// Captures the calling thread's stack; with `skip` 0 it begins with the caller of this
-    /// function.
+    /// Captures the calling thread's stack with options.
+    ///
+    /// With `skip` 0 it begins with the caller of this function.
     #[inline(never)]
     #[must_use]
     pub fn current_with(options: &CaptureOptions) -> Backtrace {
@@ -182,8 +181,9 @@ impl Backtrace {
         Self::above_with(registers, &CaptureOptions::default())
     }
 
-    /// Captures the stack for bindings, whose own frames should not be in it: it begins with the
-    /// caller of the function whose registers are `registers`
+    /// Captures the stack for bindings, whose own frames should not be in it.
+    ///
+    /// The stack begins with the caller of the function whose registers are `registers`
     /// ([`current_registers`](crate::current_registers)).
     #[doc(hidden)]
     #[inline]
@@ -191,12 +191,12 @@ impl Backtrace {
         Self::walk(registers, &CaptureOptions { skip: options.skip.saturating_add(1), ..*options })
     }
 
-    /// Captures the stack of the thread of this process with the id `thread` ([`thread_id`] called
-    /// on that thread).
+    /// Captures the stack of the thread with the id `thread` in this process.
     ///
-    /// The thread is stopped (on Linux by a signal, or [by ptrace](CaptureOptions::by_ptrace)) for
-    /// the microseconds that the walk takes, and then continues. The calling thread's stack begins
-    /// with the caller of this function, if `skip` is 0.
+    /// [`thread_id`] returns the id of the thread that calls it. The thread is stopped (on Linux by
+    /// a signal, or [by ptrace](CaptureOptions::by_ptrace)) for the microseconds that the walk
+    /// takes, and then continues. The calling thread's stack begins with the caller of this
+    /// function, if `skip` is 0.
     ///
     /// # Errors
     /// The reason why the thread could not be captured.
@@ -221,11 +221,11 @@ impl Backtrace {
         Ok(backtrace)
     }
 
-    /// Captures the stacks of all threads of this process, including the calling one, with their
-    /// ids.
+    /// Captures the stacks of all threads of this process, including the calling one.
     ///
-    /// Threads are captured one after another, not at one moment. The calling thread's stack begins
-    /// with the caller of this function, if `skip` is 0. Empty while Coroner is not installed.
+    /// The result contains each thread's id. Threads are captured one after another, not at one
+    /// moment. The calling thread's stack begins with the caller of this function, if `skip` is 0.
+    /// Empty while Coroner is not installed.
     #[inline(never)]
     #[must_use]
     pub fn of_all_threads(options: &CaptureOptions) -> Vec<(ThreadId, Result<Backtrace, NotCaptured>)> {
@@ -368,8 +368,9 @@ impl Backtrace {
         unsafe { &*(addresses as *const [u64]) }
     }
 
-    /// Returns the address for looking up frame `index`: inside the call, if the frame's address is
-    /// the one after a call.
+    /// Returns the address for looking up frame `index`.
+    ///
+    /// It is inside the call if the frame's address is the one after a call.
     pub fn lookup_address(&self, index: usize) -> Option<u64> {
         let address = self.addresses().get(index)?;
         let is_instruction = self.instructions[index / 64] >> (index % 64) & 1 == 1;
@@ -381,16 +382,17 @@ impl Backtrace {
         self.truncated
     }
 
-    /// Returns a number that identical stacks (of the same loaded images) share and, for all
-    /// practical purposes, no others.
+    /// Returns a number that only identical stacks (of the same loaded images) share in practice.
     ///
     /// The number differs in another run of the app.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Returns the frames' names: from the cache if this stack was named before, otherwise by one
-    /// pass over each image's symbol table.
+    /// Returns the frames' names.
+    ///
+    /// They come from the cache if this stack was named before, otherwise from one pass over each
+    /// image's symbol table.
     pub fn names(&self) -> Arc<Names> {
         cache::names_of(self)
     }

@@ -34,8 +34,9 @@ pub struct NamedFrame {
     pub function: Option<Arc<str>>,
     /// The address relative to the function's first byte.
     pub function_offset: u64,
-    /// Whether the frame is the app's own code: its image is, and its function does not belong to a
-    /// runtime.
+    /// Whether the frame is the app's own code.
+    ///
+    /// This means that its image is the app's, and its function does not belong to a runtime.
     pub in_app: bool,
 }
 

@@ -1,5 +1,4 @@
-//! An [`Arc`] that one thread replaces while others clone it, without a lock or a wait for the
-//! latter.
+//! An [`Arc`] that one thread replaces while others clone it without locking or waiting.
 
 use std::sync::atomic::Ordering::{Release, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicUsize};

@@ -6,8 +6,8 @@ use crate::system::capture::{AlternateStacks, ForkPolicy, InstallOptions};
 use super::group::group;
 
 group! {
-    /// What happens when the process crashes: which signals are crashes, which handlers run first,
-    /// and what a report contains.
+    /// Options for crashes: which signals they are, which handlers run first, what a report
+    /// contains.
     ///
     /// The defaults suit nearly every app. You need this
     /// * beside another crash handler or a language runtime ([`chain_first`](Self::chain_first),
@@ -51,12 +51,12 @@ group! {
         /// for code that a runtime compiled ahead of time. `docs/neighbours.md` lists the best
         /// order for each kind of app.
         chain_first: bool = InstallOptions::DEFAULT.chain_first,
-        /// Sets whether to take back a crash signal that another handler took after install without
-        /// calling Coroner's. Default: no.
+        /// Sets whether to take back crash signals from handlers that don't call Coroner's.
+        /// Default: no.
         ///
-        /// That handler is then called after the report. Coroner checks when it delivers and when a
-        /// breadcrumb is left, at most once a second, and in any case logs which handler has the
-        /// signal.
+        /// This concerns a signal that another handler took after install. That handler is then
+        /// called after the report. Coroner checks when it delivers and when a breadcrumb is left,
+        /// at most once a second, and in any case logs which handler has the signal.
         reinstall_handlers: bool = InstallOptions::DEFAULT.reinstall_handlers,
         /// Sets what a crash does in a child created by `fork`.
         ///
@@ -68,11 +68,11 @@ group! {
         alternate_stacks: AlternateStacks = InstallOptions::DEFAULT.alternate_stacks,
         /// Sets whether a report contains all threads or only the crashed one. Default: all.
         all_threads: bool = InstallOptions::DEFAULT.all_threads,
-        /// Sets how many bytes of the crashed thread's stack, from its stack pointer up, a report
-        /// contains.
+        /// Sets how many bytes of the crashed thread's stack a report contains.
         ///
-        /// With them come 256 to 512 bytes around each address that is in one of the thread's
-        /// registers. This memory may contain what users typed. Default: 2048; 0 for neither.
+        /// They start at the stack pointer and go up. With them come 256 to 512 bytes around each
+        /// address that is in one of the thread's registers. This memory may contain what users
+        /// typed. Default: 2048; 0 for neither.
         stack_memory: u32 = InstallOptions::DEFAULT.stack_memory,
         /// Sets whether a report contains the used parts of all threads' stacks. Default: no.
         ///
@@ -82,8 +82,7 @@ group! {
         /// users typed. The reserved file becomes larger by 576 KiB. Replaces
         /// [`stack_memory`](Self::stack_memory).
         stack_memory_all: bool = InstallOptions::DEFAULT.stack_memory_all,
-        /// Sets whether the dying process looks up names for the report's addresses in its own
-        /// images.
+        /// Sets whether the dying process looks up names for addresses in its own images.
         ///
         /// This happens after everything else is on disk. The names are used where neither the next
         /// launch nor a server finds a symbol file, above all for the system's libraries. It takes

@@ -52,21 +52,19 @@ group! {
         at_install: bool = true,
         /// Sets whether the next launch looks up function names, files and lines on this machine.
         ///
-        /// Default: yes.
-        ///
-        /// It needs the feature `symbolicate`. A server that has the app's debug files can do this
-        /// instead, and reports are then a little smaller.
+        /// Default: yes. It needs the feature `symbolicate`. A server that has the app's debug
+        /// files can do this instead, and reports are then a little smaller.
         symbolicate: bool = true,
         /// Sets how much memory and processor time naming one report may take.
         ///
-        /// Default: 32 MiB and one second.
-        ///
-        /// The report records which names were left out, and `coroner show` adds them.
+        /// Default: 32 MiB and one second. The report records which names were left out, and
+        /// `coroner show` adds them.
         naming_budget: NamingBudget = NamingBudget::default(),
-        /// Sets whether text whose form is certainly that of a secret is hidden before the sinks
-        /// get a report. Default: yes.
+        /// Sets whether to hide text of the form of a secret before the sinks get a report.
+        /// Default: yes.
         ///
-        /// This covers text that the app wrote: see [`hide_secrets`](crate::hide_secrets).
+        /// Only text whose form is certainly that of a secret is hidden. This covers text that the
+        /// app wrote: see [`hide_secrets`](crate::hide_secrets).
         scrub_secrets: bool = true,
     }
 }
@@ -74,40 +72,39 @@ group! {
 impl Delivery {
     /// Sets how often processing one run may end in a crash or a panic before the run is set aside.
     ///
-    /// Default: 3, at least 1.
-    ///
-    /// This counts a crash or panic of a sink, a hook or Coroner; a kill, or a crash of another
-    /// thread in the meantime, doesn't count. The run is then moved to `broken` in the store.
+    /// Default: 3, at least 1. This counts a crash or panic of a sink, a hook or Coroner; a kill,
+    /// or a crash of another thread in the meantime, doesn't count. The run is then moved to
+    /// `broken` in the store.
     pub fn attempts(mut self, attempts: u32) -> Self {
         self.attempts = attempts.max(1);
         self
     }
 
-    /// Sets a function that replaces text written by the app or a library: tags, user, contexts,
-    /// extra, breadcrumbs and messages.
+    /// Sets a function that replaces text written by the app or a library.
     ///
-    /// Its first argument is the key of the text, such as the tag's, or empty; the second is the
-    /// text. It returns the replacement, or `None` to keep the text. It runs at the next launch,
-    /// after [`scrub_secrets`](Self::scrub_secrets) and before
-    /// [`before_deliver`](Self::before_deliver).
+    /// The text is that of tags, user, contexts, extra, breadcrumbs and messages. Its first
+    /// argument is the key of the text, such as the tag's, or empty; the second is the text. It
+    /// returns the replacement, or `None` to keep the text. It runs at the next launch, after
+    /// [`scrub_secrets`](Self::scrub_secrets) and before [`before_deliver`](Self::before_deliver).
     pub fn scrub(mut self, scrub: impl Fn(&str, &str) -> Option<String> + Send + Sync + 'static) -> Self {
         self.scrub = Some(Hook(Arc::new(scrub)));
         self
     }
 
-    /// Sets a function that gets each report before the sinks, and may change it or drop it by
-    /// returning `None`.
+    /// Sets a function that gets each report before the sinks.
     ///
-    /// It runs at the next launch, in a healthy process: inside install for what a sink stores
-    /// early ([`Sink::store_early`](crate::Sink::store_early)), and otherwise on the delivery
-    /// thread, with names.
+    /// It may change the report, or drop it by returning `None`. It runs at the next launch, in a
+    /// healthy process: inside install for what a sink stores early
+    /// ([`Sink::store_early`](crate::Sink::store_early)), and otherwise on the delivery thread,
+    /// with names.
     pub fn before_deliver(mut self, hook: impl Fn(Report) -> Option<Report> + Send + Sync + 'static) -> Self {
         self.before_deliver = Some(Hook(Arc::new(hook)));
         self
     }
 
-    /// Sets a function that is called once, on the delivery thread, if the last run crashed and the
-    /// app has not been notified yet.
+    /// Sets a function that is called once if the last run crashed.
+    ///
+    /// It is called on the delivery thread, if the app has not been notified yet.
     pub fn on_crashed_last_run(mut self, hook: impl Fn(&LastRun) + Send + Sync + 'static) -> Self {
         self.on_crashed_last_run = Some(Hook(Arc::new(hook)));
         self

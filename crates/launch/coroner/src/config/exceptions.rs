@@ -19,8 +19,9 @@ pub enum PanicPolicy {
 }
 
 group! {
-    /// Which exceptions and panics are reported. By default uncaught ones of Rust, C++ and
-    /// Objective-C. You need this
+    /// Options for exceptions and panics.
+    ///
+    /// By default, uncaught ones of Rust, C++ and Objective-C are reported. You need this
     /// * in a server whose runtime catches the panics of handlers
     ///   ([`panic_policy`](Self::panic_policy)),
     /// * in an app for macOS or iOS, for exceptions that AppKit catches and for objects that are
@@ -46,32 +47,31 @@ group! {
         ///
         /// Default: [`PanicPolicy::UncaughtOnly`].
         panic_policy: PanicPolicy = PanicPolicy::default(),
-        /// Sets whether uncaught C++ exceptions are reported with type, message and causes instead
-        /// of as the abort that follows.
+        /// Sets whether uncaught C++ exceptions are reported with type, message and causes.
         ///
-        /// The stack of the throw is included if the feature `interpose-cxa-throw` or
-        /// `wrap-cxa-throw` is on. The previous terminate handler is still called. Default: yes. It
-        /// needs the feature `exceptions`.
+        /// Otherwise they are reported as the abort that follows. The stack of the throw is
+        /// included if the feature `interpose-cxa-throw` or `wrap-cxa-throw` is on. The previous
+        /// terminate handler is still called. Default: yes. It needs the feature `exceptions`.
         cpp: bool = true,
-        /// Sets whether uncaught Objective-C exceptions are reported, with name, reason, user info
-        /// and the stack of the throw (macOS, iOS).
+        /// Sets whether uncaught Objective-C exceptions are reported (macOS, iOS).
         ///
-        /// The previous handler is still called. Default: yes. It needs the feature `exceptions`.
+        /// The report contains name, reason, user info and the stack of the throw. The previous
+        /// handler is still called. Default: yes. It needs the feature `exceptions`.
         objc: bool = true,
-        /// Sets whether exceptions that AppKit catches and only logs are reported as non-fatal
-        /// (macOS). Default: no.
+        /// Sets whether to report exceptions that AppKit catches and only logs (macOS). Default:
+        /// no.
         ///
-        /// It replaces `-[NSApplication reportException:]` by a method that reports and then calls
-        /// the original.
+        /// They are reported as non-fatal. It replaces `-[NSApplication reportException:]` by a
+        /// method that reports and then calls the original.
         appkit: bool = false,
-        /// Sets whether to remember the address and class of deallocated Objective-C objects
-        /// (macOS, iOS). Default: no.
+        /// Sets whether to remember deallocated Objective-C objects (macOS, iOS). Default: no.
         ///
-        /// If the crashed thread used such an object after its deallocation, the report contains
-        /// the object's class and the message that was sent to it, and the contents of the
-        /// `NSException` that was deallocated last. No object is kept alive. It replaces `-dealloc`
-        /// of `NSObject`, `NSProxy` and `NSException` by a method that records the object and then
-        /// calls the original, and takes 576 KiB of memory. It needs the feature `exceptions`.
+        /// Their addresses and classes are remembered. If the crashed thread used such an object
+        /// after its deallocation, the report contains the object's class and the message that was
+        /// sent to it, and the contents of the `NSException` that was deallocated last. No object
+        /// is kept alive. It replaces `-dealloc` of `NSObject`, `NSProxy` and `NSException` by a
+        /// method that records the object and then calls the original, and takes 576 KiB of memory.
+        /// It needs the feature `exceptions`.
         zombies: bool = false,
     }
 }

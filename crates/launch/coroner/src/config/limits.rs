@@ -24,11 +24,12 @@ group! {
     Limits
     fields {}
     options {
-        /// Sets the maximum number, age and total size of undeliverable reports, and of runs
-        /// without one, that the store keeps.
+        /// Sets the maximum number, age and total size of reports that the store keeps.
+        ///
+        /// This counts undeliverable reports, and runs without a report.
         retention: Retention = Retention::default(),
-        /// Sets the maximum number of reports per hour for handled exceptions and non-fatal panics
-        /// (also the burst size).
+        /// Maximum reports per hour for handled exceptions and non-fatal panics (also the burst
+        /// size).
         ///
         /// Hangs have a separate budget of the same size. Events beyond the budget are counted, and
         /// the next report contains their number. Default: 16.

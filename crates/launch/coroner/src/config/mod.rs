@@ -1,5 +1,4 @@
-//! The app's settings for [`install`](crate::install): [`Config`] here, its option groups in the
-//! files beside this one.
+//! The app's settings for [`install`](crate::install): [`Config`], with its option groups.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,10 +63,10 @@ pub struct Config {
 }
 
 impl Config {
-    /// Returns the default settings for `app`: its name or, better, its identifier, such as
-    /// `com.example.paint`.
+    /// Returns the default settings for `app`.
     ///
-    /// The default store is named after `app`, so keep it the same from version to version.
+    /// This is the app's name or, better, its identifier, such as `com.example.paint`. The default
+    /// store is named after `app`, so keep it the same from version to version.
     pub fn new(app: impl Into<String>) -> Self {
         Self {
             app: app.into(),
@@ -143,8 +142,9 @@ impl Config {
         self
     }
 
-    /// Removes all sinks, including the default one: reports stay in the store for as long as
-    /// [`Limits::retention`] allows.
+    /// Removes all sinks, including the default one.
+    ///
+    /// Reports stay in the store for as long as [`Limits::retention`] allows.
     pub fn no_sinks(mut self) -> Self {
         self.sinks = Some(Vec::new());
         self
@@ -166,18 +166,17 @@ impl Config {
         self
     }
 
-    /// Adds the system's record of how an earlier process of the app died, such as Android's
-    /// [`ExitInfo`](crate::ExitInfo).
+    /// Adds the system's record of how an earlier process of the app died.
     ///
-    /// The record is merged with that run's report and completes its outcome; a crash without a
-    /// report gets one. The same record may be added at each launch.
+    /// An example is Android's [`ExitInfo`](crate::ExitInfo). The record is merged with that run's
+    /// report and completes its outcome; a crash without a report gets one. The same record may be
+    /// added at each launch.
     pub fn system_report(mut self, report: impl Into<SystemReport>) -> Self {
         self.system_reports.push(report.into());
         self
     }
 
-    /// Sets a function that may change each breadcrumb before it is kept, or drop it by returning
-    /// `None`.
+    /// Sets a function that may change each breadcrumb, or drop it by returning `None`.
     ///
     /// It runs on the thread that leaves the breadcrumb.
     pub fn before_breadcrumb(
@@ -190,14 +189,12 @@ impl Config {
 
     /// Sets whether reports include the last 60 KiB that the process wrote to stderr and to stdout.
     ///
-    /// Default: no.
-    ///
-    /// They become the attachments `stderr` and `stdout`. This works only where they are regular
-    /// files at install: the file is read again at the crash and, if the process appends to it,
-    /// from where the file ended at install. Output to a terminal, a pipe or a socket is not kept,
-    /// because a pipe of Coroner's in between could block or kill the app and its children. The
-    /// output may contain what users typed. The last message of a C library or a runtime there (an
-    /// assertion of musl or libc++) becomes the report's message.
+    /// Default: no. They become the attachments `stderr` and `stdout`. This works only where they
+    /// are regular files at install: the file is read again at the crash and, if the process
+    /// appends to it, from where the file ended at install. Output to a terminal, a pipe or a
+    /// socket is not kept, because a pipe of Coroner's in between could block or kill the app and
+    /// its children. The output may contain what users typed. The last message of a C library or a
+    /// runtime there (an assertion of musl or libc++) becomes the report's message.
     pub fn keep_output(mut self, keep: bool) -> Self {
         self.keep_output = keep;
         self

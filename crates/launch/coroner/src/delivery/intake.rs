@@ -1,5 +1,4 @@
-//! The first step of delivery: how the last run ended, and reports that sinks store as the crash
-//! left them.
+//! The first step of delivery: determines the last outcome, and has reports stored early.
 //!
 //! Install waits for it, so it takes a few milliseconds if a report waits, and nothing if no run
 //! does. It waits for nothing itself, not even for the disk, and reads only a few runs however many

@@ -1,11 +1,11 @@
-//! Delivers non-fatal reports of this process: handled exceptions, panics that ended a thread,
-//! hangs that are over.
+//! Delivers non-fatal reports of this process.
 //!
-//! A server may run for weeks, so these reports don't wait for the next launch: the delivery thread
-//! takes them from the process's own run within seconds. It is started when such a report was
-//! written, and ends when none waits. A report is removed from the run when all sinks have answered
-//! finally; earlier answers are in [`LIVE`], so that the next launch continues from there if the
-//! process ends first. Crash reports are not touched: the process may be dying.
+//! These are handled exceptions, panics that ended a thread, and hangs that are over. A server may
+//! run for weeks, so these reports don't wait for the next launch: the delivery thread takes them
+//! from the process's own run within seconds. It is started when such a report was written, and
+//! ends when none waits. A report is removed from the run when all sinks have answered finally;
+//! earlier answers are in [`LIVE`], so that the next launch continues from there if the process
+//! ends first. Crash reports are not touched: the process may be dying.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

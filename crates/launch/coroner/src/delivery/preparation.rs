@@ -1,5 +1,4 @@
-//! Prepares a report as the crash left it for the sinks: completes, scrubs, names and explains it,
-//! and calls the app's hook.
+//! Prepares reports for the sinks: completes, scrubs, names and explains them, and calls the hook.
 
 use coroner_report::model::{CrashFlag, Id, Report, Value};
 

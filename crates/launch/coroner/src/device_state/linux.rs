@@ -1,4 +1,6 @@
-//! Linux and Android: `/proc/meminfo`, and sysfs's `power_supply` and `thermal`
+//! Device state on Linux and Android.
+//!
+//! Read from `/proc/meminfo`, and from sysfs's `power_supply` and `thermal`
 //! (Documentation/ABI/testing/sysfs-class-power, sysfs-class-thermal). An Android app may not read
 //! the latter two.
 

@@ -1,5 +1,7 @@
-//! Systems where battery and heat are only available from frameworks that an app need not link: the
-//! app can set them (`set_context("device", …)`).
+//! Device state on other systems.
+//!
+//! Battery and heat are only available there from frameworks that an app need not link: the app can
+//! set them (`set_context("device", …)`).
 
 use super::Power;
 

@@ -1,8 +1,7 @@
-//! Reads an app bundle's facts from its file `Info.plist` ("Information Property List", Bundle
-//! Resources, Apple).
+//! Reads an app bundle's facts from its file `Info.plist`.
 //!
-//! It is read here and not by Foundation, so that an app links nothing for Coroner and install
-//! starts no runtime.
+//! Source: "Information Property List", Bundle Resources, Apple. It is read here and not by
+//! Foundation, so that an app links nothing for Coroner and install starts no runtime.
 
 use std::path::{Path, PathBuf};
 

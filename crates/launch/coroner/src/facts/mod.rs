@@ -1,5 +1,5 @@
-//! Facts that are recorded at install because a dying process can't query them: app, system,
-//! device.
+//! Facts about app, system and device, recorded at install because a dying process can't query
+//! them.
 //!
 //! They include no command line and no environment variables, which may contain secrets.
 

@@ -130,8 +130,9 @@ impl HangWatch {
         self.beats.show(false);
     }
 
-    /// Calls [`beat`](Self::beat), and [`idle`](Self::idle) when the return value is dropped: for
-    /// the handling of each event.
+    /// Calls [`beat`](Self::beat) now, and [`idle`](Self::idle) when the return value is dropped.
+    ///
+    /// Use it around the handling of each event.
     pub fn busy(&self) -> Busy<'_> {
         self.beat();
         Busy { watch: self }

@@ -14,11 +14,14 @@ use crate::clock::thread_time;
 /// them, and `/usr/lib/debug`.
 #[derive(Debug, Clone, Default)]
 pub struct SymbolSearch {
-    /// Folders and files with debug information: ELF debug files, dSYM bundles, breakpad `.sym`
-    /// files, unstripped programs. Those with an image's build id are used.
+    /// Folders and files with debug information.
+    ///
+    /// These may be ELF debug files, dSYM bundles, breakpad `.sym` files or unstripped programs.
+    /// Those with an image's build id are used.
     pub paths: Vec<PathBuf>,
-    /// A file that caches an index of the folders, so that the next search opens only what has
-    /// changed. `None` disables the cache.
+    /// A file that caches an index of the folders. `None` disables the cache.
+    ///
+    /// With it, the next search opens only what has changed.
     pub index_cache: Option<PathBuf>,
 }
 

@@ -1,5 +1,7 @@
-//! Encodes a run's id as a call stack of a thread that waits forever, so that tools that see only
-//! the process's stacks (MetricKit, the system's crash reports) identify the run.
+//! Encodes a run's id as the call stack of a thread that waits forever.
+//!
+//! Tools that see only the process's stacks (MetricKit, the system's crash reports) can then
+//! identify the run.
 //!
 //! The stack consists of calls in sixteen consecutive pieces of code of one size ([`thread`]): each
 //! frame is a digit, given by the piece that contains its return address. From the innermost frame

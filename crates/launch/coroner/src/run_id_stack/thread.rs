@@ -1,6 +1,8 @@
-//! The thread with the stack: it calls itself into the stack, and waits for a kernel semaphore that
-//! is only signaled by the uninstall. It has no wake-ups, blocks all signals, and touches two pages
-//! of its stack. Neither reports nor live backtraces include it.
+//! The thread with the stack that encodes the run's id.
+//!
+//! It calls itself into the stack, and waits for a kernel semaphore that is only signaled by the
+//! uninstall. It has no wake-ups, blocks all signals, and touches two pages of its stack. Neither
+//! reports nor live backtraces include it.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

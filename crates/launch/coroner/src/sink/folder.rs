@@ -53,8 +53,9 @@ pub struct FolderSink {
 }
 
 impl FolderSink {
-    /// Creates a sink that writes to the folder at `path`, which is created for the first report,
-    /// for its owner only.
+    /// Creates a sink that writes to the folder at `path`.
+    ///
+    /// The folder is created for the first report, for its owner only.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), retention: Retention::default() }
     }

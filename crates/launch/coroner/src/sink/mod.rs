@@ -79,13 +79,12 @@ pub trait Sink: Send + Sync {
 
     /// Stores a report as the crash left it, before [`deliver`](Self::deliver).
     ///
-    /// Returns whether the report is stored.
-    ///
-    /// It is called in [`install`](crate::install) on the calling thread, so that a launch of a few
-    /// milliseconds is enough. Function names are those that the crash itself found. What it stores
-    /// is replaced by what `deliver` gets for the same event id, in this launch or a later one. It
-    /// should take a millisecond or two and wait for nothing, not even for the disk: the report
-    /// stays in the store until `deliver` has answered. The default implementation does nothing.
+    /// Returns whether the report is stored. It is called in [`install`](crate::install) on the
+    /// calling thread, so that a launch of a few milliseconds is enough. Function names are those
+    /// that the crash itself found. What it stores is replaced by what `deliver` gets for the same
+    /// event id, in this launch or a later one. It should take a millisecond or two and wait for
+    /// nothing, not even for the disk: the report stays in the store until `deliver` has answered.
+    /// The default implementation does nothing.
     fn store_early(&self, submission: &Submission<'_>) -> bool {
         let _ = submission;
         false
@@ -141,9 +140,8 @@ pub trait Sink: Send + Sync {
 
     /// Waits, at most for `timeout`, until all accepted reports have arrived.
     ///
-    /// Returns whether they have.
-    ///
-    /// The default implementation, for sinks that hold nothing back, returns `true`.
+    /// Returns whether they have. The default implementation, for sinks that hold nothing back,
+    /// returns `true`.
     fn flush(&self, timeout: Duration) -> bool {
         let _ = timeout;
         true

@@ -1,5 +1,4 @@
-//! The sink that delivers by OTLP to an OpenTelemetry Collector or another server that accepts log
-//! records.
+//! The sink that delivers by OTLP to an OpenTelemetry Collector or another server for log records.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -39,14 +38,14 @@ struct Inner {
 }
 
 impl OtlpSink {
-    /// Creates a sink that delivers to the server at `endpoint`, such as `http://localhost:4318`,
-    /// below which records go to `v1/logs`.
+    /// Creates a sink that delivers to the server at `endpoint`, such as `http://localhost:4318`.
+    ///
+    /// Records go to `v1/logs` below it.
     pub fn new(endpoint: &str) -> Self {
         Self::with_options(Options::new(endpoint))
     }
 
-    /// Creates a sink that delivers to the server in OpenTelemetry's environment variables; `None`
-    /// if they name no server.
+    /// Creates a sink with the server in OpenTelemetry's environment variables, if they name one.
     ///
     /// These are `OTEL_EXPORTER_OTLP_ENDPOINT` and the others of [`Options::from_env`], as in
     /// OpenTelemetry's SDKs.

@@ -55,8 +55,9 @@ impl SentrySink {
         Ok(Self::with_options(Options::new(dsn.parse()?)))
     }
 
-    /// Creates a sink with the DSN in the environment variable `SENTRY_DSN`, as Sentry's SDKs do;
-    /// `None` if it is not set.
+    /// Creates a sink with the DSN in the environment variable `SENTRY_DSN`, if it is set.
+    ///
+    /// Sentry's SDKs use the same variable.
     ///
     /// # Errors
     /// [`ParseDsnError`] if the variable is not a valid DSN.
@@ -87,8 +88,7 @@ impl SentrySink {
         self
     }
 
-    /// Sets a transport of the app's that replaces HTTP, such as a queue or network library of its
-    /// own.
+    /// Sets a transport that replaces HTTP, such as the app's own queue or network library.
     ///
     /// The outbox, its retries and its limits stay.
     #[must_use]

@@ -1,5 +1,4 @@
-//! For apps that use the `sentry` crate: its client delivers Coroner's reports, which contain its
-//! scope.
+//! Delivers with the client of an app that uses the `sentry` crate, with its scope in reports.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,11 +22,11 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum total bytes of one event's attachments, the default of `SentrySink`.
 const MAX_ATTACHMENTS: usize = 20 << 20;
 
-/// Delivers with the client that the app created with `sentry::init`, to its DSN's project and by
-/// its transport.
+/// Delivers with the client that the app created with `sentry::init`.
 ///
-/// Create the client before [`install`](crate::install), and add a [`SentryIntegration`] to its
-/// options, which keeps the client's scope for reports:
+/// Events go to the project of the client's DSN, by its transport. Create the client before
+/// [`install`](crate::install), and add a [`SentryIntegration`] to its options, which keeps the
+/// client's scope for reports:
 ///
 /// ```ignore
 /// let _guard = sentry::init(sentry::ClientOptions::new().dsn(DSN).add_integration(coroner::SentryIntegration::new()));

@@ -123,8 +123,7 @@ impl EndedRun {
 #[derive(Debug)]
 pub(crate) enum Claim {
     Taken(Box<EndedRun>),
-    /// The run's process lives or is just being started, or another process or thread is working on
-    /// the run.
+    /// The run lives or is just being started, or another process or thread is working on it.
     Busy,
     /// The run is gone: another process has finished and removed it since it was listed.
     Gone,

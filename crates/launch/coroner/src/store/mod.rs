@@ -83,8 +83,9 @@ pub struct StoredRun {
     pub id: Id,
     /// When the run began.
     pub began: SystemTime,
-    /// The reason why a run that was set aside could not be processed; `None` for a run that lives
-    /// or is still to be processed.
+    /// The reason why the run could not be processed, if it was set aside.
+    ///
+    /// `None` for a run that lives or is still to be processed.
     pub broken: Option<String>,
     /// The run's directory.
     pub path: PathBuf,
@@ -122,8 +123,8 @@ pub(crate) struct ListedRun {
 }
 
 impl Store {
-    /// Opens the store at `path`, which is created if it doesn't exist, for its owner only (mode
-    /// 0700).
+    /// Opens the store at `path`, and creates it for its owner only (mode 0700) if it doesn't
+    /// exist.
     ///
     /// If its group or others may write to an existing store, that permission is removed.
     ///
@@ -224,11 +225,10 @@ impl Store {
         Ok(list)
     }
 
-    /// Describes which code took which crash signal from Coroner in the run that began last, if
-    /// detected.
+    /// Describes which code took which crash signal from Coroner in the run that began last.
     ///
-    /// This is what [`LastRun::signals_taken`] contains at the next launch. Nothing is claimed or
-    /// changed.
+    /// `None` if none was detected. This is what [`LastRun::signals_taken`] contains at the next
+    /// launch. Nothing is claimed or changed.
     pub fn signals_taken(&self) -> Option<String> {
         let runs = self.list().unwrap_or_default();
         match runs.iter().rfind(|run| run.broken.is_none()) {

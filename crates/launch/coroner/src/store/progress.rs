@@ -154,8 +154,9 @@ impl Progress {
     }
 }
 
-/// For the fuzz target: parses `bytes` as `progress.json`, and returns it written again and how
-/// many sinks may be asked at `now`.
+/// Parses `bytes` as `progress.json`, for the fuzz target.
+///
+/// Returns it written again, and how many sinks may be asked at `now`.
 #[doc(hidden)]
 pub fn reread_progress(bytes: &[u8], now: SystemTime) -> (Vec<u8>, usize) {
     let progress = Progress::of_bytes(bytes);

@@ -71,11 +71,10 @@ pub struct RawRun {
     pub run: Option<Id>,
     /// The report files, first crash first.
     ///
-    /// There are several if the process continued after a crash and had another.
-    ///
-    /// A file is all zeros if the run did not crash, and has zeros after the report if more was
-    /// reserved than written. For a crash that left no report and is known from the run state, a
-    /// report is created from it: a header, to which the run state adds the rest.
+    /// There are several if the process continued after a crash and had another. A file is all
+    /// zeros if the run did not crash, and has zeros after the report if more was reserved than
+    /// written. For a crash that left no report and is known from the run state, a report is
+    /// created from it: a header, to which the run state adds the rest.
     pub reports: Vec<Vec<u8>>,
     /// The run state file; empty if there is none.
     pub state: Vec<u8>,

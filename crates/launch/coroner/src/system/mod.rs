@@ -1,5 +1,7 @@
-//! This crate's interface to crash time, under one set of names: the crates that implement it or,
-//! where faults are not caught (`build.rs`), replacements by the standard library.
+//! This crate's interface to crash time, under one set of names.
+//!
+//! It consists of the crates that implement crash time or, where faults are not caught
+//! (`build.rs`), replacements by the standard library.
 
 #[cfg(supported)]
 mod crash_time;

@@ -60,16 +60,16 @@ pub struct ExitInfo {
     pub pss_kb: u64,
     /// `getDescription`; may be empty.
     pub description: String,
-    /// All bytes of `getTraceInputStream`, which may be none: text for an ANR, a protobuf tombstone
-    /// for `REASON_CRASH_NATIVE` (API 31).
+    /// All bytes of `getTraceInputStream`; may be empty.
+    ///
+    /// They are text for an ANR, and a protobuf tombstone for `REASON_CRASH_NATIVE` (API 31).
     pub trace: Vec<u8>,
 }
 
 impl ExitInfo {
-    /// Whether an earlier launch passed this process's end to the store in that directory, so that
-    /// its trace need not be read again.
+    /// Whether an earlier launch passed this process's end to the store in that directory.
     ///
-    /// The process is identified by process id and time.
+    /// If so, its trace need not be read again. The process is identified by process id and time.
     pub fn is_known(&self, store_dir: &Path) -> bool {
         let report = SystemReport::from(self.clone());
         Directory::open(store_dir).is_ok_and(|store| known(&store).get(SOURCE).is_some_and(|known| known.has(&report)))

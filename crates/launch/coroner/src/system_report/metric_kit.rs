@@ -326,14 +326,13 @@ fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> 
     reader.end().map(|()| value)
 }
 
-/// Converts an `MXDiagnosticPayload`, given its `jsonRepresentation()`, to records of crashes,
-/// hangs and other diagnostics.
+/// Converts an `MXDiagnosticPayload` to records of crashes, hangs and other diagnostics.
 ///
-/// Pass the result to [`Coroner::add_system_reports`](crate::Coroner::add_system_reports), which
-/// skips records that it has seen before. Crashes without a process id (before iOS 17 and macOS 14)
-/// and without the stack that encodes the run's id
-/// ([`Config::run_id_thread`](crate::Config::run_id_thread)) are left out. What the process
-/// survived is a report of its own.
+/// `json` is the payload's `jsonRepresentation()`. Pass the result to
+/// [`Coroner::add_system_reports`](crate::Coroner::add_system_reports), which skips records that it
+/// has seen before. Crashes without a process id (before iOS 17 and macOS 14) and without the stack
+/// that encodes the run's id ([`Config::run_id_thread`](crate::Config::run_id_thread)) are left
+/// out. What the process survived is a report of its own.
 ///
 /// # Errors
 /// [`MetricKitError`] if the bytes are not a payload, are too many, or contain no time. A

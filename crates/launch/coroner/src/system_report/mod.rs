@@ -1,9 +1,9 @@
-//! The system's own records of the app's deaths, provided at a later launch: why it ended a
-//! process, and a trace of it.
+//! The system's own records of the app's deaths: the reason for the end, and a trace of it.
 //!
-//! A source creates [`SystemReport`]s from what its system provides (Android's [`ExitInfo`],
-//! Apple's [`metric_kit_reports`]); a new source is one file beside `android.rs`. The app passes
-//! them by [`Config::system_report`](crate::Config::system_report) or
+//! They become available at a later launch. A source creates [`SystemReport`]s from what its system
+//! provides (Android's [`ExitInfo`], Apple's [`metric_kit_reports`]); a new source is one file
+//! beside `android.rs`. The app passes them by
+//! [`Config::system_report`](crate::Config::system_report) or
 //! [`Coroner::add_system_reports`](crate::Coroner::add_system_reports). They are assigned to their
 //! run by the run's id, if the record contains it
 //! ([`Config::run_id_thread`](crate::Config::run_id_thread)), otherwise by process id and time:
@@ -66,8 +66,9 @@ pub enum SystemEnd {
     EndedByUser,
     /// The system killed the process for another reason.
     EndedBySystem,
-    /// The process did not end: it survived something, such as a hang, which is a report of its
-    /// own.
+    /// The process did not end: it survived something, such as a hang.
+    ///
+    /// This is a report of its own.
     Survived,
     /// The system does not provide a reason.
     Unknown,
@@ -99,8 +100,7 @@ pub struct SystemReport {
     pub source: String,
     /// The process id; 0 if unknown.
     pub pid: u32,
-    /// The run's id, if the record contains it
-    /// ([`Config::run_id_thread`](crate::Config::run_id_thread)).
+    /// The id of the run, if recorded ([`Config::run_id_thread`](crate::Config::run_id_thread)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<Id>,
     /// When the process ended.
@@ -183,9 +183,11 @@ impl SystemReport {
     }
 }
 
-/// Completes a report that was read: merges the system's record of the death, which a file contains
-/// as a section; adds Java exceptions' frames from their stack traces, and those of other runtimes;
-/// and demangles types of C++ exceptions.
+/// Completes a report that was read.
+///
+/// Merges the system's record of the death, which a file contains as a section; adds Java
+/// exceptions' frames from their stack traces, and those of other runtimes; and demangles types of
+/// C++ exceptions.
 pub fn complete_report(report: &mut Report) {
     let at = report.unknown_sections.iter().position(|section| section.kind == SectionKind::SYSTEM_REPORT);
     if let Some(at) = at {

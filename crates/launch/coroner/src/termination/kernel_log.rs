@@ -1,5 +1,6 @@
-//! Reads the kernel's log of out-of-memory kills (`dmesg`), where permitted: usually only for root
-//! (`kernel.dmesg_restrict`).
+//! Reads the kernel's log of out-of-memory kills (`dmesg`).
+//!
+//! Usually only root may read it (`kernel.dmesg_restrict`).
 
 use coroner_report::model::RunFacts;
 

@@ -1,5 +1,6 @@
-//! Walks the frames above on 64-bit Windows with the system's unwinder (`RtlVirtualUnwind`), which
-//! returns the address of each exception handler's data. Built for GNU, this is the table of
+//! Walks the frames above on 64-bit Windows with the system's unwinder (`RtlVirtualUnwind`).
+//!
+//! It returns the address of each exception handler's data. Built for GNU, this is the table of
 //! [`action`]; built for MSVC, it is the `FuncInfo` of `__CxxFrameHandler3` (LLVM's
 //! `WinException::emitCXXFrameHandler3Table`).
 

@@ -1,5 +1,4 @@
-//! The interface of crash time: everything that an app may request, and the part of it that is
-//! implemented here.
+//! The interface of crash time, with the part of it that is implemented here.
 #![allow(clippy::unnecessary_wraps, reason = "as where they do something")]
 
 pub(crate) use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};

@@ -1,8 +1,8 @@
-//! Systems where faults are not caught (except on Windows, by `windows_crash`), with everything
-//! that needs no crash time. A run has its directory, its lock and its mapped state, and what the
-//! process reports about itself (a panic, a handled error) becomes a report, by the standard
-//! library. state, and what the process says of itself (a panic, an error that it handled) becomes
-//! a report, by the standard library.
+//! Systems where faults are not caught (except on Windows, by `windows_crash`).
+//!
+//! Everything that needs no crash time is available. A run has its directory, its lock and its
+//! mapped state, and what the process reports about itself (a panic, a handled error) becomes a
+//! report, by the standard library.
 
 pub(crate) mod capture;
 pub(crate) mod exception;

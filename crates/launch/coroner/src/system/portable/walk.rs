@@ -1,5 +1,6 @@
-//! Stacks, from the unwinder of the system or the standard library, named at once because the
-//! process is not crashing.
+//! Captures stacks with the unwinder of the system or the standard library.
+//!
+//! They are named at once, because the process is not crashing.
 
 use std::sync::OnceLock;
 

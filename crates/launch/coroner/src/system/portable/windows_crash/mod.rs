@@ -1,11 +1,11 @@
-//! Native crashes on Windows (feature `windows-crashes`): unhandled exceptions, and the C runtime's
-//! `abort`.
+//! Native crashes on Windows (feature `windows-crashes`).
 //!
-//! The crashing thread does little, because its stack may be full: it records the crash in the run
-//! state, wakes a thread that was created at install, and waits for it, for the deadline at most.
-//! That thread writes the report, section by section, into a file that install mapped, and then
-//! makes the system write a minidump. The previous exception filter gets the exception next, and
-//! then the system, so that the process ends as it would have without Coroner.
+//! These are unhandled exceptions, and the C runtime's `abort`. The crashing thread does little,
+//! because its stack may be full: it records the crash in the run state, wakes a thread that was
+//! created at install, and waits for it, for the deadline at most. That thread writes the report,
+//! section by section, into a file that install mapped, and then makes the system write a minidump.
+//! The previous exception filter gets the exception next, and then the system, so that the process
+//! ends as it would have without Coroner.
 //!
 //! A fault of the writing thread gets to the same filter; a second thread then writes the rest of
 //! the report. Nothing here allocates at crash time, or waits without a limit.

@@ -1,5 +1,6 @@
-//! Reads the loaded images from the loader's list in the process environment block, without its
-//! lock: every word is read by the kernel and may be wrong.
+//! Reads the loaded images from the loader's list in the process environment block.
+//!
+//! The list is read without its lock: every word is read by the kernel and may be wrong.
 
 use coroner_report::wire::{Encoder, Image, ImageKind};
 

@@ -1,5 +1,6 @@
-//! Walks the crashed thread's stack with the system's unwinder and the images' unwind data
-//! (learn.microsoft.com, "x64 exception handling").
+//! Walks the crashed thread's stack with the system's unwinder and the images' unwind data.
+//!
+//! Source: learn.microsoft.com, "x64 exception handling".
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
