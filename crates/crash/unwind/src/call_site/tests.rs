@@ -1,6 +1,6 @@
 use super::*;
 
-/// `bytes` at the end of eight.
+/// Returns eight bytes that end with `bytes`.
 fn tail(bytes: &[u8]) -> [u8; 8] {
     let mut all = [0x90; 8];
     all[8 - bytes.len()..].copy_from_slice(bytes);

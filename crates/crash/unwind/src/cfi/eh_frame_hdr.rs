@@ -1,4 +1,4 @@
-//! The search table of `.eh_frame_hdr`: the FDE of an address by binary search, in place.
+//! Search table of `.eh_frame_hdr`: finds the FDE of an address by binary search, in place.
 //!
 //! Format: Linux Standard Base, "Exception Frames", section "The .eh_frame_hdr section". Only
 //! tables of 4-byte and 8-byte relative rows are searched, which is what linkers and
@@ -11,17 +11,17 @@ use crate::image::AddressRange;
 use core::hint::select_unpredictable;
 use coroner_process::memory::Memory;
 
-/// A table whose header was read.
+/// A search table whose header was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SearchTable {
-    /// What `DW_EH_PE_datarel` is relative to.
+    /// Base of `DW_EH_PE_datarel`.
     hdr: u64,
     rows: AddressRange,
     count: u64,
     form: Form,
 }
 
-/// The encodings of rows that linkers and [`build_search_table`] write.
+/// Row encodings that linkers and [`build_search_table`] write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Form {
     /// `DW_EH_PE_datarel | DW_EH_PE_sdata4`
@@ -41,10 +41,10 @@ impl Form {
 }
 
 impl SearchTable {
-    /// Reads the header. `None` if it has no table that can be searched.
+    /// Reads the header. Returns `None` if it has no searchable table.
     ///
     /// # Errors
-    /// If the data are malformed or unreadable.
+    /// A [`Problem`] if the data are malformed or unreadable.
     #[inline]
     pub(crate) fn read<M: Memory>(memory: &mut M, hdr: AddressRange) -> Result<Option<SearchTable>, Problem> {
         let mut cursor = Cursor::new(memory, hdr, hdr.start)?;
@@ -53,7 +53,7 @@ impl SearchTable {
             return Err(Problem::Malformed { what: Malformed::Version, address: hdr.start });
         }
         let bases = Bases { data: Some(hdr.start), ..Bases::default() };
-        // The section's address: who walks knows it.
+        // The section's address, which the caller already has.
         cursor.pointer(pointer, &bases)?;
         if count == DW_EH_PE_OMIT {
             return Ok(None);
@@ -75,11 +75,11 @@ impl SearchTable {
         }
     }
 
-    /// The address of the entry with the greatest start at or below `address`, which may end before
-    /// it.
+    /// Returns the address of the entry with the greatest start at or below `address`. The entry
+    /// may end before `address`.
     ///
     /// # Errors
-    /// If the table can't be read.
+    /// [`Problem::Unreadable`] if the table can't be read.
     #[inline]
     pub(crate) fn find<M: Memory>(&self, memory: &mut M, address: u64) -> Result<Option<u64>, Problem> {
         match self.form {
@@ -92,15 +92,15 @@ impl SearchTable {
     #[inline]
     fn search<M: Memory>(&self, memory: &mut M, address: u64, form: Form) -> Result<Option<u64>, Problem> {
         let distance = address.wrapping_sub(self.hdr) as i64;
-        // Starts are compared as they are written.
+        // Starts are compared in their encoded form.
         let key = match form {
             Form::Relative4 if distance < i64::from(i32::MIN) => return Ok(None),
             Form::Relative4 => distance.min(i32::MAX.into()),
             Form::Relative8 => distance,
         };
-        // The row in question is among the `count` ones from `low` on, of which the first starts at
-        // or below the address, or none does. How often it goes round does not depend on what is
-        // found, and neither does a branch, which would be guessed wrong half of the time.
+        // The matching row is among the `count` rows from `low` on, of which the first starts at or
+        // below the address, or there is no matching row. The number of iterations does not depend
+        // on the result, and neither does a branch, which would be mispredicted half of the time.
         let (mut low, mut count) = (self.rows.start, self.count);
         while count > 1 {
             let half = count >> 1;
@@ -130,7 +130,7 @@ impl SearchTable {
     }
 }
 
-/// The tables that were read last: the addresses of a walk lie in few images.
+/// The tables that were read last: the addresses of a walk are in few images.
 #[derive(Debug)]
 pub(crate) struct TableCache {
     tables: [KnownTable; 8],
@@ -138,9 +138,9 @@ pub(crate) struct TableCache {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct KnownTable {
-    /// The section.
+    /// Range of the section.
     hdr: AddressRange,
-    /// Whether it has a table that can be searched.
+    /// Whether the section has a searchable table.
     searchable: bool,
     table: SearchTable,
 }
@@ -158,17 +158,17 @@ impl TableCache {
         }
     }
 
-    /// [`SearchTable::read`] of a section that is not empty, once.
+    /// Calls [`SearchTable::read`] for a section that is not empty, once.
     ///
     /// # Errors
-    /// As that.
+    /// See [`SearchTable::read`].
     #[inline]
     pub(crate) fn get<M: Memory>(
         &mut self,
         memory: &mut M,
         hdr: AddressRange,
     ) -> Result<Option<&SearchTable>, Problem> {
-        // Sections are aligned to 4, the images that they are in to pages.
+        // Sections are aligned to 4, the images that contain them to pages.
         let index = (hdr.start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize & 7;
         let known = &mut self.tables[index];
         if known.hdr != hdr {
@@ -179,12 +179,12 @@ impl TableCache {
     }
 }
 
-/// Why no table was built.
+/// Reason why no table was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// The section is malformed or unreadable.
     Section(Problem),
-    /// The table needs more room than was given: this many bytes.
+    /// The table needs more room than provided: this many bytes.
     TooSmall(usize),
 }
 
@@ -199,17 +199,17 @@ impl core::fmt::Display for BuildError {
 
 impl core::error::Error for BuildError {}
 
-/// Not async-signal-safe: builds a search table in the format of `.eh_frame_hdr` for a section that
-/// has none (static programs without one, Mach-O `__eh_frame`, `.debug_frame`), into `table`, which
-/// is at `table_address`. Returns the length used:
-/// [`Image::eh_frame_hdr`](crate::Image::eh_frame_hdr) or
+/// Builds a search table in the format of `.eh_frame_hdr` for a section that has none (static
+/// programs without one, Mach-O `__eh_frame`, `.debug_frame`), into `table`, which is at
+/// `table_address`. Returns the length used: [`Image::eh_frame_hdr`](crate::Image::eh_frame_hdr) or
 /// [`Image::debug_frame_hdr`](crate::Image::debug_frame_hdr) is then
-/// `table_address .. table_address + length`.
+/// `table_address .. table_address + length`. Not async-signal-safe.
 ///
-/// 16 bytes are needed for each entry, and 32 once.
+/// The table needs 16 bytes per entry, plus 32.
 ///
 /// # Errors
-/// [`BuildError::TooSmall`] says how much is needed.
+/// [`BuildError::TooSmall`] with the required size, [`BuildError::Section`] if the section is
+/// malformed or unreadable.
 pub fn build_search_table<M: Memory>(
     memory: &mut M,
     section: &FrameSection,

@@ -1,4 +1,4 @@
-//! DWARF expressions, as call frame information uses them (DWARF 5, sections 2.5 and 6.4.2).
+//! DWARF expressions in call frame information (DWARF 5, sections 2.5 and 6.4.2).
 //!
 //! Limits: a stack of 32 words and 1,000 operations, so that no expression is endless.
 
@@ -9,15 +9,15 @@ use crate::image::AddressRange;
 use crate::registers::RegisterFile;
 use coroner_process::memory::Memory;
 
-/// The depth of the stack. Compilers use three.
+/// Maximum depth of the stack. Compilers use three.
 const DEPTH: usize = 32;
-/// The number of operations after which an expression is taken to be endless.
+/// Number of operations after which an expression is considered endless.
 const STEPS: u32 = 1_000;
 
 struct Stack {
     values: [u64; DEPTH],
     length: usize,
-    /// The expression, for errors.
+    /// Address of the expression, for errors.
     address: u64,
 }
 
@@ -38,7 +38,7 @@ impl Stack {
         self.values.get(self.length).copied().ok_or(self.bad())
     }
 
-    /// The value `depth` below the top.
+    /// Returns the value `depth` below the top.
     fn peek(&self, depth: usize) -> Result<u64, Problem> {
         let index = self.length.checked_sub(1).and_then(|top| top.checked_sub(depth)).ok_or(self.bad())?;
         self.values.get(index).copied().ok_or(self.bad())
@@ -46,12 +46,12 @@ impl Stack {
 }
 
 /// Evaluates the expression at `block`, a ULEB128 length and that many bytes, for the frame of
-/// `registers`. `initial` is what stands on the stack before: the CFA for the rule of a register.
+/// `registers`. `initial` is the initial stack content: the CFA for a register's rule.
 ///
 /// # Errors
-/// [`Malformed::Expression`] and [`Malformed::Opcode`] for expressions that make no sense;
-/// [`Malformed::UnknownRegister`] if a register is needed whose value is not known; unreadable
-/// memory.
+/// [`Malformed::Expression`] and [`Malformed::Opcode`] for invalid expressions;
+/// [`Malformed::UnknownRegister`] if a required register's value is unknown;
+/// [`Problem::Unreadable`] for memory that can't be read.
 pub(crate) fn evaluate<A: Architecture, M: Memory>(
     block: u64,
     registers: &mut RegisterFile<A>,
@@ -119,7 +119,8 @@ pub(crate) fn evaluate<A: Architecture, M: Memory>(
     stack.pop()
 }
 
-/// Operations that push something that they state. Whether `operation` is one.
+/// Runs an operation that pushes a constant or a copy of a stack value. Returns whether `operation`
+/// is one.
 fn constant<M: Memory>(cursor: &mut Cursor<'_, M>, stack: &mut Stack, operation: u8) -> Result<bool, Problem> {
     let value = match operation {
         // DW_OP_addr, DW_OP_const8u, DW_OP_const8s
@@ -148,7 +149,7 @@ fn constant<M: Memory>(cursor: &mut Cursor<'_, M>, stack: &mut Stack, operation:
     Ok(true)
 }
 
-/// Operations on what is on the stack. Whether `operation` is one.
+/// Runs an operation on stack values. Returns whether `operation` is one.
 fn arithmetic<M: Memory>(cursor: &mut Cursor<'_, M>, stack: &mut Stack, operation: u8) -> Result<bool, Problem> {
     match operation {
         // DW_OP_drop, DW_OP_nop

@@ -1,13 +1,13 @@
-//! The fast path of call frame information: the row at an address straight from the bytes of an
-//! FDE.
+//! Fast path for call frame information: computes the row at an address directly from the bytes of
+//! an FDE.
 //!
 //! Nearly all FDEs of `.eh_frame` and `__eh_frame` are in the 32-bit format, have relative
-//! pointers, and a CIE that defines a row of which they change little. Such a one is called plain
+//! pointers, and a CIE that defines a row of which they change little. Such FDEs are called plain
 //! here.
 //!
 //! Guarantees: for a plain FDE the result is that of [`crate::cfi`] and [`crate::cfi::row`]. For
-//! any other one (expressions, other registers, malformed data) it is `None`, and the caller asks
-//! the full parser, which also says what is wrong.
+//! any other one (expressions, other registers, malformed data) it is `None`, and the caller uses
+//! the full parser, which also reports errors.
 
 use crate::arch::{Architecture, SLOTS};
 use crate::cfi::{Cie, CieCache, Dialect, FrameSection};
@@ -17,27 +17,28 @@ use crate::rule::Row;
 use core::marker::PhantomData;
 use coroner_process::memory::{BLOCK, Memory};
 
-/// What a plain CIE says of its entries.
+/// Content of a plain CIE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FastCie {
-    /// The bytes of a pointer, 4 or 8. (A number, so that none at all is all zero in memory.)
+    /// Size of a pointer in bytes, 4 or 8. (A number, so that `NONE` is all zero in memory.)
     pointer_bytes: u8,
-    /// What offsets count, in words of 8 bytes.
+    /// Unit of offsets, in words of 8 bytes.
     words: i32,
-    /// What `DW_CFA_advance_loc` counts.
+    /// Unit of `DW_CFA_advance_loc`.
     code: u32,
     /// The row after the initial instructions.
     row: Row,
-    /// 1 if they then say that the return address is undefined, as those of x86_64's `_start` do.
-    /// (A number, as above.)
+    /// 1 if the initial instructions then define the return address as undefined, like those of
+    /// x86_64's `_start`. (A number, as above.)
     outermost: u8,
 }
 
-/// Where in a CIE its augmentation is, behind `z`.
+/// Offset of the augmentation letters in a CIE, after `z`.
 const LETTERS: usize = 10;
 
 impl FastCie {
-    /// What `cie` says, if it is plain. `row` is its row after the initial instructions.
+    /// Returns the content of `cie`, if it is plain. `row` is its row after the initial
+    /// instructions.
     pub(crate) fn of(cie: &Cie, row: Row) -> Option<FastCie> {
         let pointer_bytes = pointer_bytes(cie.pointer_encoding)?;
         let words = i32::try_from(cie.data_alignment >> 3).ok().filter(|words| (-16..=16).contains(words))?;
@@ -46,12 +47,13 @@ impl FastCie {
         is_plain.then_some(FastCie { pointer_bytes, words, code, row, outermost: 0 })
     }
 
-    /// What the entry at `address` says, read without [`Cie::parse`], and whether its entries are
-    /// of signal trampolines. `None` if it is not as compilers write them: one short piece of
-    /// augmentation, numbers of one byte, instructions that define a row and nothing else.
+    /// Returns the content of the entry at `address`, read without [`Cie::parse`], and whether its
+    /// entries are for signal trampolines. Returns `None` if it is not in the form that compilers
+    /// write: one short piece of augmentation, numbers of one byte, instructions that define a row
+    /// and nothing else.
     ///
-    /// The first walk of a process has to fetch each line of code that it runs, once for an image
-    /// here.
+    /// The first walk of a process has to fetch each line of code that it runs; this code runs once
+    /// per image.
     fn read<A: Architecture, M: Memory>(
         memory: &mut M,
         section: &FrameSection,
@@ -59,8 +61,8 @@ impl FastCie {
     ) -> Option<(FastCie, bool)> {
         let mut window = [0; BLOCK];
         fill(memory, section, address, &mut window)?;
-        // What is beyond the window is cut off by the mask, and found to be beyond the entry in the
-        // end.
+        // Offsets after the window are cut off by the mask, and are found to be after the entry in
+        // the end.
         let byte = |at: usize| window[at & (BLOCK - 1)];
         let total = usize::try_from(u32_at(&window, 0)).ok()?.checked_add(4).filter(|total| *total <= BLOCK)?;
         if u32_at(&window, 4) != 0 || !matches!(byte(8), 1 | 3) || byte(9) != b'z' || section.bias != 0 {
@@ -132,7 +134,7 @@ impl FastCie {
     }
 }
 
-/// The bytes of a plain pointer.
+/// Returns the size of a plain pointer in bytes.
 #[inline]
 const fn pointer_bytes(encoding: u8) -> Option<u8> {
     match encoding {
@@ -142,7 +144,7 @@ const fn pointer_bytes(encoding: u8) -> Option<u8> {
     }
 }
 
-/// A CIE of which it is known whether it is plain. All zero is none.
+/// A CIE for which it is known whether it is plain. All zero is none.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CachedCie {
     address: u64,
@@ -160,7 +162,7 @@ impl CachedCie {
     };
 }
 
-/// What the CIE at `address` says, if it is plain.
+/// Returns the content of the CIE at `address`, if it is plain.
 #[inline]
 fn cie_at<'c, A: Architecture, M: Memory>(
     memory: &mut M,
@@ -195,24 +197,24 @@ fn find_cie<A: Architecture, M: Memory>(
     })
 }
 
-/// What a plain entry states.
+/// Content of a plain entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FastFde {
-    /// The function.
+    /// The function's address range.
     pub range: AddressRange,
-    /// Whether the row was made: whether the function covers the address.
+    /// Whether the row was computed: whether the function covers the address.
     pub covers: bool,
-    /// The function is a signal trampoline.
+    /// Whether the function is a signal trampoline.
     pub signal_trampoline: bool,
-    /// The function has no caller, and there is no row.
+    /// Whether the function has no caller, and there is no row.
     pub outermost: bool,
 }
 
 /// The longest instruction here, `DW_CFA_def_cfa` with numbers of two and three bytes, fits twice.
 const MAX_LENGTH: usize = 16;
 
-/// Writes to `row` the row of the entry at `at` that holds at `address`. `None` if the entry is not
-/// plain, or not the kind of entry that is looked for, or malformed, or unreadable.
+/// Writes the row of the entry at `at` that holds at `address` to `row`. Returns `None` if the
+/// entry is not plain, not an FDE, malformed, or unreadable.
 #[inline]
 pub(crate) fn row_at<A: Architecture, M: Memory>(
     memory: &mut M,
@@ -265,18 +267,18 @@ pub(crate) fn row_at<A: Architecture, M: Memory>(
     Some(FastFde { range, covers, signal_trampoline: cie.signal_trampoline, outermost })
 }
 
-/// `DW_CFA_undefined`: of the return address, and with nothing behind it, it stands where threads
-/// begin.
+/// `DW_CFA_undefined`: for the return address, and with nothing after it, it marks the functions
+/// where threads begin.
 const UNDEFINED: u8 = 0x07;
 
-/// Whether all of an entry from `position` on is in the window, and is `DW_CFA_nop`.
+/// Whether everything of an entry from `position` on is in the window, and is `DW_CFA_nop`.
 #[inline]
 fn is_nothing(window: &[u8; BLOCK], position: usize, total: u64) -> bool {
     let total = usize::try_from(total).unwrap_or(usize::MAX);
     window.get(position..total).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
 }
 
-/// Reads the bytes at `at`, if the section has that many there.
+/// Reads the bytes at `at`, if the section contains that many there.
 #[inline]
 fn fill<M: Memory>(memory: &mut M, section: &FrameSection, at: u64, window: &mut [u8; BLOCK]) -> Option<()> {
     if at < section.range.start || section.range.end.checked_sub(at)? < BLOCK as u64 {
@@ -295,12 +297,12 @@ fn u64_at(window: &[u8; BLOCK], at: usize) -> u64 {
     window.get(at..).and_then(<[u8]>::first_chunk).copied().map_or(0, u64::from_le_bytes)
 }
 
-/// The slot of each register, [`STACK_POINTER`] or [`NO_SLOT`].
+/// Table of each register's slot, [`STACK_POINTER`] or [`NO_SLOT`].
 struct SlotOf<A>(PhantomData<A>);
 
-/// A register that a row has no slot for and that the caller has no use for.
+/// A register that a row has no slot for and that the caller doesn't need.
 const NO_SLOT: u8 = 0xff;
-/// The stack pointer, of which a row can't say that it was saved.
+/// The stack pointer, whose saved value a row can't express.
 const STACK_POINTER: u8 = 0xfe;
 
 impl<A: Architecture> SlotOf<A> {
@@ -319,7 +321,7 @@ impl<A: Architecture> SlotOf<A> {
 /// `DW_CFA_def_cfa_offset`
 const DEF_CFA_OFFSET: u8 = 0x0e;
 
-/// What changes in a row but for its places, which are written to it as they come.
+/// The part of a row that changes, except for the places, which are written directly to the row.
 #[derive(Clone, Copy)]
 struct State {
     register: u8,
@@ -336,22 +338,22 @@ impl State {
     }
 }
 
-/// The call frame instructions of a plain entry.
+/// Call frame instructions of a plain entry.
 struct Instructions<'a, M> {
     memory: &'a mut M,
     section: &'a FrameSection,
-    /// The address of the window's first byte.
+    /// Address of the window's first byte.
     at: u64,
-    /// How many bytes of the entry there are from there on.
+    /// Number of bytes of the entry from there on.
     total: u64,
     window: [u8; BLOCK],
-    /// Where in the window the next instruction is.
+    /// Offset of the next instruction in the window.
     position: usize,
 }
 
 impl<M: Memory> Instructions<'_, M> {
-    /// Writes to `row` the row that holds `distance` bytes behind the function's start. `None` if
-    /// an instruction is not plain.
+    /// Writes the row that holds `distance` bytes after the function's start to `row`. Returns
+    /// `None` if an instruction is not plain.
     #[inline]
     fn run<A: Architecture>(mut self, cie: &FastCie, distance: u64, row: &mut Row) -> Option<()> {
         *row = cie.row;
@@ -359,14 +361,14 @@ impl<M: Memory> Instructions<'_, M> {
         let mut location = 0u64;
         let mut remembered = [Row::new(0, 0); 2];
         let mut depth = 0usize;
-        // Instructions begin before this place of the window, and end in it.
+        // Instructions begin before this offset in the window, and end in it.
         let mut edge = self.edge();
         let mut position = self.position;
         loop {
             if position >= edge {
                 if edge as u64 >= self.total {
                     now.put_into(row);
-                    // The last instruction may not end beyond the entry.
+                    // The last instruction must not end after the entry.
                     return if position as u64 == self.total { Some(()) } else { None };
                 }
                 self.at = self.at.wrapping_add(position as u64);
@@ -379,7 +381,7 @@ impl<M: Memory> Instructions<'_, M> {
             let window = &self.window;
             let mut byte = window[position & (BLOCK - 1)];
             // Prologues: `DW_CFA_advance_loc`, `DW_CFA_def_cfa_offset` for every push, then
-            // `DW_CFA_offset` for every register. Two loops that each have one exit are guessed
+            // `DW_CFA_offset` for every register. Two loops that each have one exit are predicted
             // better than one that has a branch for each instruction.
             while byte >> 6 == 1 {
                 location += u64::from(byte & 0x3f) * u64::from(cie.code);
@@ -469,15 +471,15 @@ impl<M: Memory> Instructions<'_, M> {
         }
     }
 
-    /// Where an instruction must begin to be in the window as a whole: the end of the entry if that
-    /// is there.
+    /// Returns the offset before which an instruction must begin to be completely in the window:
+    /// the end of the entry if that is there.
     #[inline]
     fn edge(&self) -> usize {
         if self.total <= BLOCK as u64 { self.total as usize } else { BLOCK - MAX_LENGTH }
     }
 }
 
-/// An unsigned LEB128 number of at most three bytes.
+/// Reads an unsigned LEB128 number of at most three bytes.
 #[inline]
 fn uleb(window: &[u8; BLOCK], position: &mut usize) -> Option<u32> {
     let byte = |at: usize| u32::from(window[at & (BLOCK - 1)]);
@@ -497,7 +499,7 @@ fn uleb(window: &[u8; BLOCK], position: &mut usize) -> Option<u32> {
     if third < 0x80 { Some(two | third << 14) } else { None }
 }
 
-/// The number of a register that is carried.
+/// Returns the number of a register that is carried.
 #[inline]
 fn register(number: u32) -> Option<u8> {
     if number < 32 { Some(number as u8) } else { None }

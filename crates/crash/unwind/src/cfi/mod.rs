@@ -1,13 +1,13 @@
 //! Call frame information (CFI): the CIEs and FDEs of `.eh_frame`, Mach-O `__eh_frame` and
 //! `.debug_frame`.
 //!
-//! Format: DWARF 5, section 6.4.1; `.eh_frame` differs as the Linux Standard Base says ("Exception
-//! Frames"). All of the format is parsed, but for personality routines and language-specific data,
-//! which are skipped. [`eh_frame_hdr`] finds the FDE of an address, `row` runs its instructions,
-//! `expression` evaluates its expressions, and `fast_path` does all of it for the FDEs that
-//! compilers write.
+//! Format: DWARF 5, section 6.4.1; for the differences of `.eh_frame`, see the Linux Standard Base
+//! ("Exception Frames"). The whole format is parsed, except for personality routines and
+//! language-specific data, which are skipped. [`eh_frame_hdr`] finds the FDE of an address, `row`
+//! runs its instructions, `expression` evaluates its expressions, and `fast_path` does all of it
+//! for the FDEs that compilers write.
 //!
-//! Guarantees: nothing outside a section is read; malformed data give a [`Problem`] with an
+//! Guarantees: nothing outside a section is read; malformed data result in a [`Problem`] with an
 //! address, never a panic or an endless loop.
 
 pub(crate) mod eh_frame_hdr;
@@ -23,7 +23,7 @@ use crate::frame::{Malformed, Problem};
 use crate::image::{AddressRange, Image};
 use coroner_process::memory::Memory;
 
-/// Which dialect a section is written in.
+/// Dialect of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// `.eh_frame` and `__eh_frame`.
@@ -32,23 +32,23 @@ pub(crate) enum Dialect {
     DebugFrame,
 }
 
-/// A section of call frame information, in memory: what
-/// [`build_search_table`](crate::build_search_table) makes a table for.
+/// A section of call frame information, in memory: the input of
+/// [`build_search_table`](crate::build_search_table).
 #[derive(Clone, Copy, Debug)]
 pub struct FrameSection {
-    /// Where it is.
+    /// Address range of the section.
     pub(crate) range: AddressRange,
-    /// How it is written.
+    /// Dialect of the section.
     pub(crate) dialect: Dialect,
-    /// What its pointers may be relative to.
+    /// Bases of the section's relative pointers.
     bases: Bases,
-    /// What is added to the addresses of `.debug_frame`.
+    /// Value to add to the addresses of `.debug_frame`.
     bias: u64,
 }
 
 impl FrameSection {
-    /// The `.eh_frame` or `__eh_frame` of an image. Where only the search table's place is known
-    /// the section is taken to go on as far as memory and its entries do.
+    /// Returns the `.eh_frame` or `__eh_frame` of an image. If only the search table's place is
+    /// known, the section is assumed to extend as far as memory and its entries do.
     pub fn eh_frame(image: &Image) -> FrameSection {
         let range = if image.eh_frame.is_empty() && !image.eh_frame_hdr.is_empty() {
             AddressRange { start: 0, end: u64::MAX }
@@ -58,7 +58,7 @@ impl FrameSection {
         FrameSection { range, dialect: Dialect::EhFrame, bases: bases(image), bias: 0 }
     }
 
-    /// The `.debug_frame` of an image.
+    /// Returns the `.debug_frame` of an image.
     pub fn debug_frame(image: &Image) -> FrameSection {
         FrameSection {
             range: image.debug_frame,
@@ -77,47 +77,48 @@ fn bases(image: &Image) -> Bases {
 /// A CIE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cie {
-    /// Its address.
+    /// Address of the CIE.
     pub address: u64,
-    /// What `DW_CFA_advance_loc` counts.
+    /// Unit of `DW_CFA_advance_loc`.
     pub code_alignment: u64,
-    /// What offsets count.
+    /// Unit of offsets.
     pub data_alignment: i64,
-    /// The column of the return address.
+    /// Column of the return address.
     pub return_register: u8,
-    /// How addresses of code are encoded in its entries.
+    /// Encoding of code addresses in the CIE's entries.
     pub pointer_encoding: u8,
-    /// Whether its entries have augmentation data (`z`).
+    /// Whether the CIE's entries have augmentation data (`z`).
     pub has_augmentation: bool,
-    /// Whether its entries describe signal trampolines (`S`): the frame above was interrupted.
+    /// Whether the CIE's entries describe signal trampolines (`S`): the frame above was
+    /// interrupted.
     pub signal_trampoline: bool,
     /// [`FrameSection::bias`].
     pub(crate) bias: u64,
-    /// The row after its initial instructions.
+    /// The row after the initial instructions.
     pub initial: RowState,
-    /// What of this the fast path needs, if the entry is plain.
+    /// The part that the fast path needs, if the entry is plain.
     pub(crate) plain: Option<FastCie>,
 }
 
-/// A FDE.
+/// An FDE.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fde {
-    /// Its address.
+    /// Address of the FDE.
     pub address: u64,
-    /// The address of its CIE.
+    /// Address of the FDE's CIE.
     pub cie: u64,
-    /// The code that it describes.
+    /// The code that the FDE describes.
     pub range: AddressRange,
-    /// Its instructions.
+    /// Range of the FDE's instructions.
     pub instructions: AddressRange,
 }
 
-/// The last CIEs: nearly all functions of an image share one, and parsing it would cost as much
-/// as parsing the entry.
+/// Cache of the last CIEs: nearly all functions of an image share one, and parsing it would cost as
+/// much as parsing the entry.
 #[derive(Debug)]
 pub(crate) struct CieCache {
     entries: [Cie; 8],
-    /// The same of plain ones, which need no more.
+    /// The same for plain CIEs, which need no more.
     pub(crate) plain: [CachedCie; 8],
 }
 
@@ -128,7 +129,7 @@ impl Default for CieCache {
 }
 
 impl CieCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub(crate) const fn new() -> CieCache {
         const NONE: Cie = Cie {
             address: 0,
@@ -152,17 +153,17 @@ impl CieCache {
         self.plain = [CachedCie::NONE; 8];
     }
 
-    /// Where the entry at `address` has its place. Entries are aligned to 4 or 8 and images to
-    /// pages: mix.
+    /// Returns the place of the entry at `address`. Entries are aligned to 4 or 8 and images to
+    /// pages, so the address is hashed.
     #[inline]
     pub(crate) const fn index(address: u64) -> usize {
         (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61) as usize & 7
     }
 
-    /// The CIE at `address` of `section`.
+    /// Returns the CIE at `address` in `section`.
     ///
     /// # Errors
-    /// If the data are malformed or unreadable.
+    /// A [`Problem`] if the data are malformed or unreadable.
     #[inline]
     pub(crate) fn get<M: Memory>(
         &mut self,
@@ -178,15 +179,15 @@ impl CieCache {
     }
 }
 
-/// What an entry turns out to be.
+/// Kind of an entry.
 enum Kind {
     Terminator,
     Cie,
     Fde { cie: u64 },
 }
 
-/// Reads the head that both kinds of entry share. The cursor is left behind it, and its end is the
-/// entry's.
+/// Reads the head that both kinds of entry share. The cursor is then after the head, and its end is
+/// the entry's.
 fn kind<M: Memory>(cursor: &mut Cursor<'_, M>, section: &FrameSection) -> Result<Kind, Problem> {
     let (length, wide) = match cursor.u32()? {
         0 => return Ok(Kind::Terminator),
@@ -197,7 +198,8 @@ fn kind<M: Memory>(cursor: &mut Cursor<'_, M>, section: &FrameSection) -> Result
     let id_address = cursor.address();
     let end = id_address.checked_add(length).ok_or(cursor.malformed(Malformed::Truncated))?;
     cursor.narrow(end)?;
-    // In the 64-bit format four bytes of `.eh_frame`, says the LSB; gimli and binutils read eight.
+    // In the 64-bit format, the ID has four bytes in `.eh_frame` according to the LSB; gimli and
+    // binutils read eight.
     let id = if wide { cursor.u64()? } else { cursor.u32()?.into() };
     let cie = match section.dialect {
         Dialect::EhFrame if id == 0 => return Ok(Kind::Cie),
@@ -213,8 +215,8 @@ impl Cie {
     /// Parses the CIE at `address`.
     ///
     /// # Errors
-    /// If the data are malformed or unreadable; [`Malformed::Reference`] where there is another
-    /// kind of entry.
+    /// A [`Problem`] if the data are malformed or unreadable; [`Malformed::Reference`] if there is
+    /// another kind of entry.
     pub(crate) fn parse<M: Memory>(memory: &mut M, section: &FrameSection, address: u64) -> Result<Cie, Problem> {
         let mut cursor = Cursor::new(memory, section.range, address)?;
         if !matches!(kind(&mut cursor, section)?, Kind::Cie) {
@@ -272,7 +274,7 @@ impl Cie {
                 }
                 b'R' => cie.pointer_encoding = cursor.u8()?,
                 b'S' => cie.signal_trampoline = true,
-                // The language-specific data's encoding: the entries' data are passed over as a
+                // The encoding of the language-specific data: the entries' data are skipped as a
                 // whole.
                 b'L' => {
                     cursor.u8()?;
@@ -284,7 +286,7 @@ impl Cie {
                 }
                 // arm64: return addresses signed with the B key; tagged stack frames
                 b'B' | b'G' => {}
-                // What follows is unknown, but with `z` its length is.
+                // The rest is unknown, but with `z` its length is known.
                 _ if data_end.is_some() => break,
                 // GCC 2's "eh": a pointer follows
                 b'e' if augmentation.starts_with(b"eh\0") => {
@@ -300,7 +302,7 @@ impl Cie {
             cursor.seek(end, entry_end)?;
         }
         cie.initial = RowState::initial(&mut cursor, &cie)?;
-        // The column of the return address says which architecture it is.
+        // The column of the return address identifies the architecture.
         let row = match cie.return_register {
             X86_64::RA => cie.initial.simple::<X86_64>(&cie),
             Aarch64::RA => cie.initial.simple::<Aarch64>(&cie),
@@ -312,11 +314,11 @@ impl Cie {
 }
 
 impl Fde {
-    /// Parses the FDE at the cursor, which is left at its instructions.
+    /// Parses the FDE at the cursor, which is then at the FDE's instructions.
     ///
     /// # Errors
-    /// If the data are malformed or unreadable; [`Malformed::Reference`] where there is another
-    /// kind of entry.
+    /// A [`Problem`] if the data are malformed or unreadable; [`Malformed::Reference`] if there is
+    /// another kind of entry.
     #[inline]
     pub(crate) fn parse<M: Memory>(
         cursor: &mut Cursor<'_, M>,
@@ -330,7 +332,7 @@ impl Fde {
         Fde::rest(cursor, section, cache, address, cie)
     }
 
-    /// Parses what stands behind the head.
+    /// Parses the part after the head.
     #[inline]
     fn rest<M: Memory>(
         cursor: &mut Cursor<'_, M>,
@@ -342,7 +344,7 @@ impl Fde {
         let cie = cache.get(cursor.memory, section, cie_address)?;
         let bad = cursor.malformed(Malformed::PointerEncoding);
         let start = cursor.pointer(cie.pointer_encoding, &section.bases)?.ok_or(bad)?.wrapping_add(cie.bias);
-        // A length has the pointer's format, and is relative to nothing.
+        // A length has the pointer's format, and is not relative.
         let length = cursor.pointer(cie.pointer_encoding & 0x0f, &section.bases)?.ok_or(bad)?;
         if cie.pointer_encoding == DW_EH_PE_OMIT {
             return Err(bad);
@@ -357,12 +359,12 @@ impl Fde {
     }
 }
 
-/// Calls `found` with each FDE of a section in order, until it answers `true`.
+/// Calls `found` for each FDE of a section in order, until it returns `true`.
 ///
-/// This reads the whole section: for sections that have a search table use that.
+/// This reads the whole section: if a section has a search table, use that instead.
 ///
 /// # Errors
-/// If the data are malformed or unreadable: entries behind that can't be found.
+/// A [`Problem`] if the data are malformed or unreadable: entries after that can't be found.
 pub(crate) fn for_each_fde<M: Memory>(
     memory: &mut M,
     section: &FrameSection,
@@ -373,7 +375,7 @@ pub(crate) fn for_each_fde<M: Memory>(
     while at < section.range.end {
         let mut cursor = Cursor::new(&mut *memory, section.range, at)?;
         match kind(&mut cursor, section)? {
-            // Linkers put one at the end; those of several inputs may stand in the middle.
+            // Linkers put one at the end; with several inputs, some may be in the middle.
             Kind::Terminator => at = cursor.address(),
             Kind::Cie => at = cursor.end(),
             Kind::Fde { cie } => {

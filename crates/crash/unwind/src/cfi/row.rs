@@ -1,5 +1,5 @@
-//! Call frame instructions: the row of the unwind table that holds at an address (DWARF 5, section
-//! 6.4).
+//! Call frame instructions: compute the row of the unwind table that holds at an address (DWARF 5,
+//! section 6.4).
 //!
 //! Limits: at most eight remembered rows; columns of vector registers are skipped.
 
@@ -10,13 +10,13 @@ use crate::frame::{Malformed, Problem};
 use crate::rule::{Row, Rule};
 use coroner_process::memory::Memory;
 
-/// Register columns that are kept: the general registers of both architectures and x86_64's return
-/// address.
+/// Number of register columns that are kept: the general registers of both architectures and
+/// x86_64's return address.
 pub(crate) const COLUMNS: usize = 33;
-/// How many rows `DW_CFA_remember_state` may keep.
+/// Maximum number of rows that `DW_CFA_remember_state` may store.
 const REMEMBERED: u32 = 8;
 
-/// How the CFA is computed.
+/// Rule for computing the CFA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CfaRule {
     /// Not defined yet.
@@ -24,22 +24,22 @@ pub(crate) enum CfaRule {
     Undefined,
     /// `cfa = reg[register] + offset`.
     Register {
-        /// The register.
+        /// DWARF number of the register.
         register: u8,
-        /// Bytes.
+        /// Offset in bytes.
         offset: i64,
     },
     /// `cfa = evaluate(expression)`.
     Expression(Block),
 }
 
-/// How the caller's value of a register is found.
+/// Rule for finding the caller's value of a register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum RegisterRule {
     /// Not mentioned. Registers that a call preserves are unchanged.
     #[default]
     Unspecified,
-    /// It can't be recovered; for the return address: there is no caller.
+    /// The value can't be recovered; for the return address: there is no caller.
     Undefined,
     /// `reg' = reg`.
     Same,
@@ -55,19 +55,19 @@ pub(crate) enum RegisterRule {
     ValueExpression(Block),
 }
 
-/// A block of expression bytes: where its length stands, relative to `RowState::origin`. (Entries
+/// A block of expression bytes: the place of its length, relative to `RowState::origin`. (Entries
 /// are at most 2 GiB from their CIE.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block(i32);
 
-/// One row of the table.
+/// A row of the unwind table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowState {
     /// The CFA.
     pub cfa: CfaRule,
-    /// The rule of each column.
+    /// The rule for each column.
     pub registers: [RegisterRule; COLUMNS],
-    /// The address that blocks are relative to: that of the CIE.
+    /// Address that blocks are relative to: that of the CIE.
     origin: u64,
 }
 
@@ -79,31 +79,31 @@ enum Stopped {
 }
 
 impl RowState {
-    /// The row before any instruction.
+    /// Creates the row before any instruction.
     pub(crate) const fn new(origin: u64) -> RowState {
         RowState { cfa: CfaRule::Undefined, registers: [RegisterRule::Unspecified; COLUMNS], origin }
     }
 
-    /// The address of a block of this row.
+    /// Returns the address of a block of this row.
     #[inline]
     pub(crate) const fn block_address(&self, block: Block) -> u64 {
         self.origin.wrapping_add_signed(block.0 as i64)
     }
 
-    /// The rule of register `number`.
+    /// Returns the rule for register `number`.
     #[inline]
     pub(crate) fn register(&self, number: u8) -> RegisterRule {
         self.registers.get(usize::from(number)).copied().unwrap_or_default()
     }
 
-    /// Defines a register. Columns that are not kept (vector registers, states) are passed over.
+    /// Sets a register's rule. Columns that are not kept (vector registers, states) are ignored.
     fn set(&mut self, register: u64, rule: RegisterRule) {
         if let Some(place) = usize::try_from(register).ok().and_then(|index| self.registers.get_mut(index)) {
             *place = rule;
         }
     }
 
-    /// The simplest rule that means the same as this row, of the entry at `entry`.
+    /// Returns the simplest rule that is equivalent to this row; `program` is the row's entry.
     pub(crate) fn rule<A: Architecture>(&self, cie: &Cie, program: crate::rule::Program) -> Rule {
         let return_address = self.register(cie.return_register);
         if return_address == RegisterRule::Undefined {
@@ -130,16 +130,16 @@ impl RowState {
                 _ => return None,
             }
         }
-        // A rule for the stack pointer itself is not simple; those of registers that a call does
-        // not preserve are of no use to the caller.
+        // A rule for the stack pointer itself is not simple; the caller doesn't need those of
+        // registers that a call does not preserve.
         matches!(self.register(A::SP), RegisterRule::Unspecified | RegisterRule::Same).then_some(row)
     }
 
-    /// The row of `entry` that holds at `address`, which the entry covers. The cursor stands in the
-    /// entry's section.
+    /// Returns the row of `entry` that holds at `address`, which the entry covers. The cursor must
+    /// be in the entry's section.
     ///
     /// # Errors
-    /// If the data are malformed or unreadable.
+    /// A [`Problem`] if the data are malformed or unreadable.
     pub(crate) fn of<M: Memory>(
         cursor: &mut Cursor<'_, M>,
         cie: &Cie,
@@ -163,14 +163,14 @@ impl RowState {
     }
 }
 
-/// The execution of one sequence of call frame instructions.
+/// Execution of a sequence of call frame instructions.
 struct Run<'r, 'm, M> {
     cursor: &'r mut Cursor<'m, M>,
     cie: &'r Cie,
     location: &'r mut u64,
-    /// Rows that begin after this address are not wanted.
+    /// Rows that begin after this address are not needed.
     address: u64,
-    /// The row to which `DW_CFA_restore` goes back; `None` in a CIE.
+    /// The row that `DW_CFA_restore` restores from; `None` in a CIE.
     initial: Option<&'r RowState>,
 }
 
@@ -245,7 +245,7 @@ impl<M: Memory> Run<'_, '_, M> {
         Ok(Stopped::Row)
     }
 
-    /// Instructions that define the CFA or a register.
+    /// Runs an instruction that defines the CFA or a register.
     fn define(&mut self, state: &mut RowState, byte: u8, at: u64) -> Result<(), Problem> {
         let bad = |what| Problem::Malformed { what, address: at };
         let defined = |state: &RowState| match state.cfa {
@@ -367,7 +367,7 @@ impl<M: Memory> Run<'_, '_, M> {
         i32::try_from(offset).map_err(|_| self.cursor.malformed(Malformed::OutOfRange))
     }
 
-    /// Passes over a block and says where it is.
+    /// Skips a block and returns its place.
     fn block(&mut self) -> Result<Block, Problem> {
         let start = self.cursor.address().wrapping_sub(self.cie.address) as i64;
         let length = self.cursor.uleb()?;

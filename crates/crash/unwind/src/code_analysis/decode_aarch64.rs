@@ -8,13 +8,13 @@ use coroner_process::memory::Memory;
 
 const SP: u8 = 31;
 
-/// Decodes the instruction at the cursor and moves behind it.
+/// Decodes the instruction at the cursor and moves past it.
 pub(crate) fn decode<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Problem> {
     let at = cursor.address();
     Ok(effect(cursor.u32()?, at))
 }
 
-/// The `bits` bits of `word` from bit `from` on, as a signed number.
+/// Returns the `bits` bits of `word` from bit `from` on, as a signed number.
 const fn signed(word: u32, from: u32, bits: u32) -> i64 {
     let left = 32u32.wrapping_sub(bits).wrapping_sub(from);
     (word.wrapping_shl(left) as i32).wrapping_shr(32u32.wrapping_sub(bits)) as i64
@@ -24,7 +24,7 @@ const fn register(word: u32, from: u32) -> u8 {
     (word.wrapping_shr(from) & 0x1f) as u8
 }
 
-/// What the instruction `word` at address `at` does.
+/// Returns the effect of the instruction `word` at address `at`.
 pub(crate) fn effect(word: u32, at: u64) -> Effect {
     let jump = |from, bits| at.wrapping_add_signed(signed(word, from, bits).wrapping_mul(4));
     let (rd, rn) = (register(word, 0), register(word, 5));
@@ -85,7 +85,8 @@ fn arithmetic(word: u32, rd: u8, rn: u8) -> Option<Effect> {
     if word & 0xff80_001f == 0x9200_001f {
         return Some(Effect::Unknown { to: SP });
     }
-    // In what follows register 31 is the zero register, and writing to it does nothing.
+    // In the following instructions register 31 is the zero register, and writing to it does
+    // nothing.
     if rd == 31 {
         return None;
     }
@@ -110,8 +111,7 @@ fn arithmetic(word: u32, rd: u8, rn: u8) -> Option<Effect> {
             _ => Effect::Unknown { to: rd },
         });
     }
-    // Other data processing: of the registers that matter, fp and lr are the ones that it may
-    // really change.
+    // Other data processing: of the relevant registers, only fp and lr may really be changed by it.
     let data_processing = word & 0x1c00_0000 == 0x1000_0000 || word & 0x0e00_0000 == 0x0a00_0000;
     (data_processing && matches!(rd, 9..=17 | 29 | 30)).then_some(Effect::Unknown { to: rd })
 }

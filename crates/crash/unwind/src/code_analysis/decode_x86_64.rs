@@ -1,5 +1,5 @@
 //! x86_64 instructions (Intel 64 Software Developer's Manual, volume 2, appendix A): their lengths,
-//! and their effects as far as they concern the stack.
+//! and their effects on the stack.
 
 use super::{Access, Effect, NO_REGISTER};
 use crate::cursor::Cursor;
@@ -9,10 +9,10 @@ use coroner_process::memory::Memory;
 const SP: u8 = 7;
 const FP: u8 = 6;
 
-/// The DWARF numbers of registers in the order of their encoding.
+/// DWARF numbers of the registers in the order of their encoding.
 const DWARF: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// What stands before an opcode.
+/// Prefixes of an opcode.
 #[derive(Clone, Copy, Default)]
 struct Prefixes {
     /// 66: 16-bit operands.
@@ -29,7 +29,7 @@ impl Prefixes {
     }
 }
 
-/// The operands that a ModRM byte states.
+/// The operands given by a ModRM byte.
 #[derive(Clone, Copy)]
 struct Operands {
     /// The reg field without REX: for some opcodes a part of the opcode.
@@ -50,11 +50,11 @@ enum Operand {
     Memory,
 }
 
-/// Decodes the instruction at the cursor and moves behind it. What is no instruction is a
+/// Decodes the instruction at the cursor and moves past it. An invalid instruction is an
 /// [`Effect::Trap`].
 pub(crate) fn decode<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Problem> {
     let mut prefixes = Prefixes::default();
-    // At most 15 bytes make an instruction.
+    // An instruction has at most 15 bytes.
     for _ in 0..15 {
         let byte = cursor.u8()?;
         match byte {
@@ -62,7 +62,7 @@ pub(crate) fn decode<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Pr
             0x67 => prefixes.narrow_address = true,
             0xf0 | 0xf2 | 0xf3 | 0x2e | 0x36 | 0x3e | 0x26 | 0x64 | 0x65 => {}
             0x40..=0x4f => {
-                // A REX byte counts only right before the opcode.
+                // A REX byte is only valid directly before the opcode.
                 prefixes.rex = byte;
                 let opcode = cursor.u8()?;
                 if matches!(opcode, 0x66 | 0x67 | 0xf0 | 0xf2 | 0xf3 | 0x40..=0x4f) {
@@ -86,7 +86,7 @@ fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u
         // Operations of the form `op r/m, r` and `op r, r/m`
         0x00..=0x3f if opcode & 7 < 4 => {
             let operands = operands(cursor, prefixes)?;
-            // All but `cmp` write; what they write matters only for the stack and frame pointers.
+            // All except `cmp` write; their results matter only for the stack and frame pointers.
             match (opcode & 2 != 0, operands.other) {
                 _ if opcode >= 0x38 => Effect::Other,
                 (true, _) => clobber(operands.register),
@@ -189,8 +189,8 @@ fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u
             let operands = operands(cursor, prefixes)?;
             match operands.extension {
                 2 | 3 => Effect::Call(None),
-                // Jump tables are never at a place of their own in the code: this is a tail call to
-                // another image.
+                // Jump tables never have a fixed place in the code: this is a tail call to another
+                // image.
                 4 if operands.other == Operand::Relative => Effect::Return(NO_REGISTER),
                 4 | 5 => Effect::IndirectJump,
                 6 => push(NO_REGISTER),
@@ -198,7 +198,7 @@ fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u
                 _ => Effect::Other,
             }
         }
-        // int3, hlt, int1, iret and what does not exist in 64-bit mode
+        // int3, hlt, int1, iret and opcodes that do not exist in 64-bit mode
         _ => Effect::Trap,
     };
     Ok(effect)
@@ -294,7 +294,7 @@ fn two_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes) -> Result
     })
 }
 
-/// VEX (C4, C5) and EVEX (62) instructions: none touches the general registers that matter.
+/// Decodes a VEX (C4, C5) or EVEX (62) instruction: none changes the relevant general registers.
 fn vector<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, first: u8) -> Result<Effect, Problem> {
     let map = match first {
         0xc5 => {
@@ -326,12 +326,12 @@ fn vector<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, first: u8) 
     }
 }
 
-/// Whether an opcode behind 0F has an 8-bit immediate.
+/// Whether an opcode after 0F has an 8-bit immediate.
 const fn has_byte(opcode: u8) -> bool {
     matches!(opcode, 0x70..=0x73 | 0xa4 | 0xac | 0xba | 0xc2 | 0xc4..=0xc6)
 }
 
-/// The length of an immediate that follows the operand size, at most 32 bits.
+/// Returns the length in bytes of an immediate that depends on the operand size, at most 32 bits.
 const fn immediate(prefixes: Prefixes) -> u64 {
     if prefixes.narrow && !prefixes.wide() { 2 } else { 4 }
 }
@@ -361,9 +361,9 @@ const fn pop(register: u8) -> Effect {
     Effect::Access(Access { load: true, base: SP, offset: 0, update: 8, registers: [register, NO_REGISTER] })
 }
 
-/// A write of something to a register. Of those that matter here, the saved ones are put back
-/// before a return, so only the stack and frame pointers must be forgotten; the others' symbols are
-/// used for nothing but moves.
+/// Returns the effect of writing an unknown value to a register. Of the relevant registers, the
+/// saved ones are restored before a return, so only the stack and frame pointers must be marked as
+/// unknown; the others' symbols are used only for moves.
 const fn clobber(register: u8) -> Effect {
     if register == SP || register == FP || register >= 8 && register <= 11 {
         Effect::Unknown { to: register }
@@ -372,7 +372,7 @@ const fn clobber(register: u8) -> Effect {
     }
 }
 
-/// Reads a ModRM byte and what belongs to it.
+/// Reads a ModRM byte and the bytes that belong to it.
 fn operands<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes) -> Result<Operands, Problem> {
     let modrm = cursor.u8()?;
     let (mode, extension, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);

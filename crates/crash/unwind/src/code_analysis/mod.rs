@@ -1,16 +1,16 @@
-//! Code analysis: what the code of a function does to the stack between an instruction and the
+//! Code analysis: the effect of a function's code on the stack between an instruction and the
 //! function's return.
 //!
-//! Unwind data of Mach-O describe function bodies only, those of some compilers are wrong in
-//! prologues, and a shrink-wrapped function has its frame on some of its paths only. The code is
+//! Unwind data of Mach-O describe only function bodies, those of some compilers are wrong in
+//! prologues, and a shrink-wrapped function has its frame on only some of its paths. The code is
 //! always right: whatever path it takes from an instruction to a return, it finds the return
 //! address and restores the registers that it saved. So a path is followed ([`Path`]), with symbols
 //! for values:
 //!
-//! * if it comes to a return without a call, all is known ([`Reached::Return`]): this covers
-//!   epilogues, leaves, and everything on a path that builds no frame;
-//! * if it comes to a call first ([`Reached::Call`]), the unwind data there hold, since functions
-//!   are described at calls; what the path did is then taken back ([`Path::pull_back`]): this
+//! * If it reaches a return without a call, everything is known ([`Reached::Return`]): this covers
+//!   epilogues, leaves, and everything on a path that builds no frame.
+//! * If it reaches a call first ([`Reached::Call`]), the unwind data there hold, since functions
+//!   are described at calls; the effect of the path is then reversed ([`Path::pull_back`]): this
 //!   covers prologues.
 //!
 //! Conditional branches are followed both ways, one after the other, each instruction once, within
@@ -33,20 +33,20 @@ pub(crate) use symbolic_execution::{CodeRow, Path, Start};
 
 pub(crate) const NO_REGISTER: u8 = 0xff;
 
-/// What an instruction does, as far as the stack is concerned. Registers have their DWARF numbers.
+/// Effect of an instruction on the stack. Registers have their DWARF numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// Nothing of interest.
+    /// No relevant effect.
     Other,
     /// `to = from + add`.
     Set { to: u8, from: u8, add: i64 },
     /// `to = value`.
     Constant { to: u8, value: i64 },
-    /// `to = to & !(0xffff << shift) | value << shift`, of a constant.
+    /// `to = to & !(0xffff << shift) | value << shift`, for a constant.
     Insert { to: u8, value: u16, shift: u8 },
-    /// `to = from ± other`, of which `other` may be a constant.
+    /// `to = from ± other`, where `other` may be a constant.
     Sum { to: u8, from: u8, other: u8, negative: bool },
-    /// `to` becomes something that is not followed.
+    /// `to` gets a value that is not tracked.
     Unknown { to: u8 },
     /// Loads or stores of 64-bit registers at `base + offset` and the next word, then
     /// `base += update`.
@@ -55,63 +55,64 @@ pub(crate) enum Effect {
     Leave,
     /// A jump to this address.
     Jump(u64),
-    /// A jump to this address or on.
+    /// A jump to this address, or continuation after the instruction.
     Branch(u64),
-    /// A jump to an address that is not known.
+    /// A jump to an unknown address.
     IndirectJump,
-    /// A call, of this address if it is known.
+    /// A call, to this address if it is known.
     Call(Option<u64>),
     /// A return to the address in this register, or (with [`NO_REGISTER`]) to the one on top of the
     /// stack.
     Return(u8),
-    /// The end of a path that does not return: a trap, or no instruction at all.
+    /// The end of a path that does not return: a trap, or an invalid instruction.
     Trap,
 }
 
 /// Loads or stores of [`Effect::Access`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
-    /// Loads rather than stores.
+    /// Whether it loads rather than stores.
     pub load: bool,
     /// The base register.
     pub base: u8,
-    /// Bytes from the base, before the update, to the first word.
+    /// Offset of the first word from the base, before the update, in bytes.
     pub offset: i32,
-    /// What is added to the base.
+    /// Value that is added to the base.
     pub update: i32,
-    /// The registers of the words; [`NO_REGISTER`] for something else.
+    /// The registers of the words; [`NO_REGISTER`] for anything else.
     pub registers: [u8; 2],
 }
 
-/// Where a path came to.
+/// Where a path ended.
 #[derive(Clone, Copy, Debug)]
-// A path is large, is made once a walk, and there is no heap to box it on.
+// A path is large, is created once per walk, and there is no heap to box it on.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Reached {
-    /// A return; the row says where the CFA and everything that was saved is, at the start.
+    /// A return; the row contains the CFA and the places of everything that was saved, at the
+    /// start.
     Return(CodeRow),
     /// A call, at this address.
     Call(u64, Path),
-    /// A jump to an address that is not known, at this address: a tail call, at which a return's
-    /// row holds, or a jump table, in a function's body as a call is.
+    /// A jump to an unknown address, at this address: either a tail call, where a return's row
+    /// holds, or a jump table, which is in a function's body like a call.
     Jump(u64, Path),
-    /// None of these: all paths end otherwise, or the budget is used up.
+    /// None of these: all paths end otherwise, or the budget is exhausted.
     Nothing,
 }
 
-/// Instructions that are looked at in all.
+/// Maximum number of instructions that are analyzed in total.
 const BUDGET: u32 = 1_500;
-/// Branches that wait to be followed.
+/// Maximum number of branches that wait to be followed.
 const PENDING: usize = 12;
-/// Branch targets that are remembered, so that loops end.
+/// Maximum number of branch targets that are remembered, so that loops end.
 const VISITED: usize = 64;
 
-/// The register that a tail call leaves the return address in.
+/// Returns the register in which a tail call leaves the return address.
 pub(crate) const fn return_link<A: Architecture>() -> u8 {
     if A::LINK_REGISTER { A::RA } else { NO_REGISTER }
 }
 
-/// Decodes the instruction at the cursor and moves behind it.
+/// Decodes the instruction at the cursor and moves past it.
 fn decode<A: Architecture, M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Problem> {
     match A::ARCH {
         Arch::X86_64 => decode_x86_64::decode(cursor),
@@ -119,28 +120,28 @@ fn decode<A: Architecture, M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effe
     }
 }
 
-/// What [`follow`] follows.
+/// Input of [`follow`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Code<'s> {
-    /// The first instruction.
+    /// Address of the first instruction.
     pub pc: u64,
-    /// The registers there.
+    /// The registers at the first instruction.
     pub start: &'s Start,
-    /// The image's jumps to other images: a jump to one is a tail call.
+    /// The image's jumps to other images: a jump to one of them is a tail call.
     pub stubs: AddressRange,
-    /// Whether paths go on behind calls, as where there are no unwind data, rather than end at
-    /// them, where unwind data hold.
+    /// Whether paths continue after calls, as required without unwind data, rather than end at
+    /// calls, where unwind data hold.
     pub through_calls: bool,
-    /// Bits of return addresses that count.
+    /// Mask of the significant bits of return addresses.
     pub mask: u64,
 }
 
-/// What [`follow`] came to.
+/// Result of [`follow`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed {
-    /// Where.
+    /// Where the path ended.
     pub reached: Reached,
-    /// The outlined functions that the path began in. What was reached is then of the function that
+    /// The outlined functions that the path began in. `reached` then belongs to the function that
     /// called them.
     pub parts: outlined::OutlinedReturns,
 }
@@ -150,10 +151,10 @@ struct Pending {
     length: usize,
 }
 
-/// Follows code.
+/// Follows the code from its first instruction.
 ///
 /// # Errors
-/// If the first instruction can't be read.
+/// A [`Problem`] if the first instruction can't be read.
 #[inline(never)]
 pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>) -> Result<Followed, Problem> {
     let Code { pc, start, stubs, mut through_calls, .. } = *code;
@@ -181,7 +182,7 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
             Err(problem) if at == pc => return Err(problem),
             Err(_) => Effect::Trap,
         };
-        // Where the path goes on, `None` if it ends without a result.
+        // Where the path continues, `None` if it ends without a result.
         let next = match effect {
             Effect::Return(link) => {
                 if let Some(next) = path.leave(link) {
@@ -190,8 +191,8 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
                     path.returns_from_outlined::<A, M>(code, link, &mut outlined_budget, cursor.memory)
                     && parts.add(part)
                 {
-                    // The function that called it has unwind data of its own, and nothing in the
-                    // link register.
+                    // The function that called it has its own unwind data, and nothing in the link
+                    // register.
                     through_calls = false;
                     if link == return_link {
                         path.set(link, Symbol::Unknown);
@@ -225,7 +226,7 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
                     }
                 }
             }
-            // An outlined function goes straight on, as often as it is called.
+            // An outlined function goes straight on, however often it is called.
             Effect::Jump(target) if path.entered > 0 => Some(target),
             Effect::Jump(target)
                 if stubs.contains(target)
@@ -236,7 +237,7 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
                 match path.at_return::<A>(start, return_link) {
                     Some(row) => return Ok(Followed { reached: Reached::Return(row), parts }),
                     None if stubs.contains(target) => None,
-                    // It is in the function, which goes on with less stack.
+                    // The jump is inside the function, which continues with less stack.
                     None => (!seen(&mut visited, &mut visits, target)).then_some(target),
                 }
             }
@@ -285,14 +286,14 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
     }
     let reached = match (jump, trapped) {
         (Some((at, path)), _) => Reached::Jump(at, path),
-        // A trap is in a function's body, as a call is.
+        // A trap is in a function's body, like a call.
         (None, Some((at, path))) => Reached::Call(at, path),
         (None, None) => Reached::Nothing,
     };
     Ok(Followed { reached, parts })
 }
 
-/// Whether a branch target was followed before; remembers it.
+/// Returns whether a branch target was followed before, and remembers it.
 fn seen(visited: &mut [u64; VISITED], visits: &mut usize, target: u64) -> bool {
     if visited.iter().take(*visits).any(|known| *known == target) {
         return true;

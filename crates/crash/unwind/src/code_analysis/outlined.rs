@@ -1,15 +1,15 @@
-//! Outlined functions of arm64.
+//! Outlined functions on arm64.
 //!
-//! LLVM's machine outliner moves what functions have in common into `OUTLINED_FUNCTION_n`, saves
-//! and restores of registers above all, and with `-homogeneous-prolog-epilog` every prologue and
-//! epilogue is calls of shared helpers. They do not follow the calling convention: they may return
+//! LLVM's machine outliner moves common parts of functions into `OUTLINED_FUNCTION_n`, mainly saves
+//! and restores of registers, and with `-homogeneous-prolog-epilog` every prologue and epilogue
+//! consists of calls of shared helpers. They do not follow the calling convention: they may return
 //! with another stack pointer, or with registers saved in or restored from their caller's frame.
-//! Neither format of unwind data can say that, for either side of the call. The code does: an
+//! Neither format of unwind data can express that, for either side of the call. The code can: an
 //! outlined function goes straight to its return, without a branch, and calls only further outlined
-//! functions, so that the rest of it belongs to the path like any other code. (One that calls
-//! functions is an ordinary function as far as unwinding goes, with unwind data.)
+//! functions, so the rest of it belongs to the path like any other code. (An outlined function that
+//! calls other functions is an ordinary function for unwinding, with unwind data.)
 //!
-//! Only arm64 has them: on x86_64 a call pushes its return address, so what touches the stack
+//! Only arm64 has them: on x86_64 a call pushes its return address, so code that changes the stack
 //! pointer can't be called.
 
 use super::symbolic_execution::{MAX_OUTLINED, Symbol};
@@ -19,19 +19,20 @@ use crate::cursor::Cursor;
 use crate::image::AddressRange;
 use coroner_process::memory::Memory;
 
-/// How many instructions of what may be an outlined function are looked at. The longest that LLVM
-/// makes by itself, which saves all callee-saved registers, has a dozen.
+/// Maximum number of instructions of a possible outlined function that are analyzed. The longest
+/// one that LLVM creates by itself, which saves all callee-saved registers, has a dozen.
 const LENGTH: u32 = 64;
 
-/// How many instructions of what may be outlined functions are looked at for one path.
+/// Maximum number of instructions of possible outlined functions that are analyzed for one path.
 pub(crate) const BUDGET: u32 = 1_500;
 
 /// An outlined function that was called and in which the path began.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutlinedReturn {
-    /// Its return address.
+    /// Return address of the outlined function.
     pub pc: u64,
-    /// The stack pointer with which it returns, minus that at the start of the path.
+    /// The stack pointer with which the outlined function returns, minus that at the start of the
+    /// path.
     pub sp: i32,
 }
 
@@ -43,17 +44,17 @@ pub(crate) struct OutlinedReturns {
 }
 
 impl OutlinedReturns {
-    /// The outlined function of that number.
+    /// Returns the outlined function with that number.
     pub(crate) fn get(&self, number: usize) -> Option<OutlinedReturn> {
         self.parts.get(..self.count)?.get(number).copied()
     }
 
-    /// The outermost outlined function.
+    /// Returns the outermost outlined function.
     pub(crate) fn last(&self) -> Option<OutlinedReturn> {
         self.get(self.count.checked_sub(1)?)
     }
 
-    /// Adds one; `false` if there is no more room.
+    /// Adds an outlined function; returns `false` if there is no more room.
     pub(super) fn add(&mut self, part: OutlinedReturn) -> bool {
         let Some(place) = self.parts.get_mut(self.count) else { return false };
         *place = part;
@@ -62,11 +63,12 @@ impl OutlinedReturns {
     }
 }
 
-/// Follows code that goes straight on from `from` to a return, with `path`, and says in which
-/// register the return address is there; `None` if it does anything else, is too long, or does not
-/// pass the address `passing`, and where it jumps to a function, whose call is then one by the
-/// calling convention. `budget` is what may be looked at and becomes what is left of it. Calls of
-/// outlined functions are followed so many deep as `nested` says.
+/// Follows code that goes straight on from `from` to a return, with `path`, and returns the
+/// register that contains the return address there. Returns `None` if the code does anything else,
+/// is too long, or does not pass the address `passing`, or if it jumps to a function, whose call
+/// then follows the calling convention. `budget` is the number of instructions that may be
+/// analyzed, and is reduced accordingly. Calls of outlined functions are followed up to a depth of
+/// `nested`.
 fn straight<A: Architecture, M: Memory>(
     memory: &mut M,
     from: u64,
@@ -93,7 +95,8 @@ fn straight<A: Architecture, M: Memory>(
                     return (passed && !is_function).then_some(link);
                 }
             },
-            // What was jumped to, and not called, may be an epilogue with its functions' tail call.
+            // Code that was jumped to, and not called, may be an epilogue with its function's tail
+            // call.
             Effect::Jump(_) | Effect::IndirectJump if outside == 0 && path.puts_back::<A>() => {
                 return Some(A::RA);
             }
@@ -124,9 +127,9 @@ fn straight<A: Architecture, M: Memory>(
     None
 }
 
-/// The target of the jump at `at`, if it is that of an entry of a procedure linkage table or of a
-/// linker's veneer: shared helpers of prologues and epilogues that another image could replace are
-/// called through such a table.
+/// Returns the target of the jump at `at`, if it belongs to an entry of a procedure linkage table
+/// or to a linker's veneer: shared helpers of prologues and epilogues that another image could
+/// replace are called through such a table.
 pub(crate) fn through_veneer<A: Architecture, M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
     let start = at.checked_sub(12).filter(|_| A::LINK_REGISTER)?;
     let mut words = [[0; 4]; 4];
@@ -156,9 +159,9 @@ pub(crate) fn through_veneer<A: Architecture, M: Memory>(memory: &mut M, at: u64
 }
 
 /// Whether the code at `target` is an outlined function that the function with the return address
-/// `pc` has called: it goes straight on to its return there, and does what no function does, or its
-/// caller kept the link register elsewhere for it. It must pass the address `passing`, if that is
-/// given.
+/// `pc` has called: it goes straight on to its return there, and does something that no function
+/// does, or its caller kept the link register elsewhere for it. It must pass the address `passing`,
+/// if given.
 pub(crate) fn is_called_outlined<A: Architecture, M: Memory>(
     memory: &mut M,
     target: u64,
@@ -184,9 +187,9 @@ fn is_nested_outlined<A: Architecture, M: Memory>(
     path.get(link) == Symbol::Link(0) && (path.acts_as_outlined::<A>() || restores_link(memory, pc))
 }
 
-/// Whether the code at `target`, to which something jumps, is an outlined function: it goes
-/// straight on to a return and does what no function does. It is then the rest of an epilogue, or
-/// what a call of an outlined function was led to.
+/// Whether the code at `target`, the target of a jump, is an outlined function: it goes straight on
+/// to a return and does something that no function does. It is then the rest of an epilogue, or the
+/// code that a call of an outlined function was redirected to.
 pub(crate) fn is_outlined<A: Architecture, M: Memory>(memory: &mut M, target: u64, budget: &mut u32) -> bool {
     let mut path = Path::new(&Start::unrelated());
     A::LINK_REGISTER
@@ -194,9 +197,9 @@ pub(crate) fn is_outlined<A: Architecture, M: Memory>(memory: &mut M, target: u6
         && path.acts_as_outlined::<A>()
 }
 
-/// Whether the instruction at a return address takes the link register from where its function kept
-/// it during the call of a part: no other call is in a function that has its return address there
-/// still.
+/// Whether the instruction at a return address restores the link register from where its function
+/// kept it during the call of an outlined function: no other call is made in a function whose
+/// return address is still there.
 fn restores_link<M: Memory>(memory: &mut M, pc: u64) -> bool {
     let mut bytes = [0; 4];
     if memory.read(pc, &mut bytes).is_err() {
@@ -207,7 +210,7 @@ fn restores_link<M: Memory>(memory: &mut M, pc: u64) -> bool {
     word == 0xf841_07fe || word & 0xffe0_ffff == 0xaa00_03fe
 }
 
-/// The target of the call before a return address, if it is one of a known address.
+/// Returns the target of the call before a return address, if it is known.
 pub(crate) fn call_target<A: Architecture, M: Memory>(memory: &mut M, pc: u64) -> Option<u64> {
     let call = pc.checked_sub(4).filter(|_| A::LINK_REGISTER)?;
     let everything = AddressRange { start: 0, end: u64::MAX };
@@ -222,11 +225,10 @@ pub(crate) fn to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u64, sta
     let everything = AddressRange { start: 0, end: u64::MAX };
     let mut path = Path::new(start);
     let mut cursor = Cursor::new(memory, everything, pc).ok()?;
-    // An entry of two instructions and a jump; the beginning that all entries share, of six at
-    // most.
+    // An entry of two instructions and a jump; the common beginning of all entries, of at most six.
     for _ in 0..12 {
         match decode::<A, _>(&mut cursor).ok()? {
-            // The latter is x86_64's jump by a pointer in memory.
+            // The latter is x86_64's jump through a pointer in memory.
             Effect::IndirectJump | Effect::Return(NO_REGISTER) => return Some(path),
             Effect::Jump(target) => cursor.seek(target, u64::MAX).ok()?,
             Effect::Call(_) | Effect::Branch(_) | Effect::Trap | Effect::Return(_) => return None,
@@ -237,13 +239,13 @@ pub(crate) fn to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u64, sta
 }
 
 impl Path {
-    /// Whether the path, from the first instruction of something to its return, did what no
-    /// function does: it changed the stack pointer or a register that calls preserve, or stored
-    /// such a register in its caller's frame.
+    /// Whether the path, from a first instruction to its return, did something that no function
+    /// does: it changed the stack pointer or a register that calls preserve, or stored such a
+    /// register in its caller's frame.
     fn acts_as_outlined<A: Architecture>(&self) -> bool {
         let sp = self.get(A::SP);
         if !matches!(sp, Symbol::Register(base, _) if base == A::SP || base == A::FP) {
-            // Code that changes to another stack: longjmp, coroutines.
+            // Code that switches to another stack: longjmp, coroutines.
             return false;
         }
         let changed = (0..32).any(|number| {
@@ -252,8 +254,8 @@ impl Path {
         sp != Symbol::Register(A::SP, 0) || changed || self.saved_in_frame_of_caller::<A>() > 0
     }
 
-    /// Whether the return to the address in `link` is that of an outlined function: the call before
-    /// that address is one of code that comes by the path's first instruction.
+    /// Returns the outlined function that returns to the address in `link`, if it is one: the call
+    /// before that address must be one of code that passes the path's first instruction.
     pub(super) fn returns_from_outlined<A: Architecture, M: Memory>(
         &self,
         code: &Code<'_>,
@@ -271,7 +273,7 @@ impl Path {
         is_outlined.then_some(OutlinedReturn { pc: link, sp })
     }
 
-    /// Whether the path has taken stack of its caller's away or put back registers from there.
+    /// Whether the path has popped its caller's stack or restored registers from there.
     fn puts_back<A: Architecture>(&self) -> bool {
         let is_of_caller =
             |symbol: &Symbol| matches!(symbol, Symbol::Memory(base, offset) if *base == A::SP && *offset >= 0);
@@ -280,7 +282,8 @@ impl Path {
         raised || symbols.any(|(number, symbol)| is_preserved::<A>(number as u8) && is_of_caller(symbol))
     }
 
-    /// How many registers that calls preserve the path has stored in its caller's frame.
+    /// Returns the number of registers preserved by calls that the path has stored in its caller's
+    /// frame.
     fn saved_in_frame_of_caller<A: Architecture>(&self) -> usize {
         let stores = self.stores.iter().take(self.stored);
         let saves = stores.filter(|(base, offset, symbol)| {
@@ -291,7 +294,8 @@ impl Path {
         saves.count()
     }
 
-    /// What a function, seen from its first instruction to its return, leaves as it was.
+    /// Returns the state that a function, from its first instruction to its return, leaves
+    /// unchanged.
     fn kept<A: Architecture>(&self) -> ([Symbol; 32], usize) {
         let mut symbols = self.symbols;
         for (number, symbol) in symbols.iter_mut().enumerate() {

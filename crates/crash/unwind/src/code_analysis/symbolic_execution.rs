@@ -1,4 +1,4 @@
-//! A path through code: what its instructions did to registers and stack, with symbols for the
+//! A path through code: the effect of its instructions on registers and stack, with symbols for the
 //! values at its start.
 
 use super::{Access, Effect, NO_REGISTER};
@@ -15,26 +15,26 @@ pub(super) enum Symbol {
     /// `*(reg + offset)`, at the start of the path.
     Memory(u8, i32),
     Constant(i32),
-    /// The return address of this number of [`Path::links`].
+    /// The return address with this index in [`Path::links`].
     Link(u8),
     Unknown,
 }
 
-/// The registers at the start of a path, as symbols: each is itself, but one that points into the
-/// stack near the stack pointer is named by its distance from it, so that a place on the stack has
-/// one name whichever register it is reached by.
+/// The registers at the start of a path, as symbols: each is itself, except that one pointing into
+/// the stack near the stack pointer is named by its distance from the stack pointer, so that a
+/// place on the stack has one name whichever register is used to reach it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
     symbols: [Symbol; 32],
-    /// The registers' values, 0 where there is none.
+    /// Values of the registers, 0 if unknown.
     values: [u64; 32],
 }
 
-/// How far above the stack pointer a register may point.
+/// Maximum distance in bytes of a register above the stack pointer to count as near.
 const NEAR: u64 = 1 << 24;
 
 impl Start {
-    /// The symbols of these registers.
+    /// Returns the symbols of these registers.
     pub(crate) fn new<A: Architecture, M: Memory>(registers: &mut RegisterFile<A>, memory: &mut M) -> Start {
         let mut start = Start::unrelated();
         let sp = registers.sp();
@@ -51,7 +51,7 @@ impl Start {
         start
     }
 
-    /// Registers of which nothing is known: each is itself.
+    /// Returns registers without known values: each is itself.
     pub(super) fn unrelated() -> Start {
         let mut number = 0;
         let symbols = [(); 32].map(|()| {
@@ -62,7 +62,7 @@ impl Start {
         Start { symbols, values: [0; 32] }
     }
 
-    /// The value that a symbol stands for, which is no address near the stack pointer.
+    /// Returns the value that a symbol stands for, if it isn't an address near the stack pointer.
     pub(super) fn value<M: Memory>(&self, symbol: Symbol, memory: &mut M) -> Option<u64> {
         let register = |number: u8| self.values.get(usize::from(number)).copied();
         match symbol {
@@ -77,34 +77,34 @@ impl Start {
     }
 }
 
-/// Outlined functions that a path may be in, one called by the other (LLVM's
+/// Maximum number of nested outlined functions that a path may be in (LLVM's
 /// `-machine-outliner-reruns`).
 pub(crate) const MAX_OUTLINED: usize = 3;
 
-/// How many stores of a path are remembered: all callee-saved registers and some more.
+/// Maximum number of stores of a path that are remembered: all callee-saved registers and some
+/// more.
 const STORES: usize = 20;
 
-/// What a path has done.
+/// State of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub(super) symbols: [Symbol; 32],
-    /// Places (register at the start, offset) and what was stored there.
+    /// Places (register at the start, offset) and the values stored there.
     pub(super) stores: [(u8, i32, Symbol); STORES],
     pub(super) stored: usize,
-    /// The return addresses of the outlined functions that the path is in.
+    /// Return addresses of the outlined functions that the path is in.
     links: [u64; MAX_OUTLINED],
-    /// How many these are.
+    /// Number of these outlined functions.
     pub(super) entered: u8,
 }
 
-/// What code says of a frame: the row at the start of a path, and the register that the return
-/// address is in where the row does not say that it was saved.
+/// Row of a frame computed from its code, at the start of a path, and the register that contains
+/// the return address if the row does not have it saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CodeRow {
     /// The row.
     pub row: Row,
-    /// The register: the link register, or one that keeps it during the call of an outlined
-    /// function.
+    /// The link register, or one that keeps it during the call of an outlined function.
     pub link: u8,
 }
 
@@ -119,7 +119,7 @@ impl Path {
         }
     }
 
-    /// What the call of an outlined function does, which returns to `link`; `false` if too many
+    /// Applies the call of an outlined function that returns to `link`; returns `false` if too many
     /// were entered.
     pub(super) fn enter<A: Architecture>(&mut self, link: u64) -> bool {
         let Some(place) = self.links.get_mut(usize::from(self.entered)) else { return false };
@@ -153,15 +153,15 @@ impl Path {
             known.2 = symbol;
             return;
         }
-        // Where there is no more room for what is stored, values of the program crowd out saved
-        // registers of no interest here: those are stored first.
+        // If there is no more room, only values of the program are dropped, not relevant saved
+        // registers: those are stored first.
         if let Some(place) = self.stores.get_mut(self.stored) {
             *place = (register, offset, symbol);
             self.stored = self.stored.wrapping_add(1);
         }
     }
 
-    /// What is at a place, by what the path stored there.
+    /// Returns the value at a place, by what the path stored there.
     fn at(&self, register: u8, offset: i32) -> Symbol {
         let used = self.stores.get(..self.stored).unwrap_or_default();
         let stored = used.iter().find(|store| (store.0, store.1) == (register, offset));
@@ -172,7 +172,7 @@ impl Path {
         self.place(base, offset).map_or(Symbol::Unknown, |(register, offset)| self.at(register, offset))
     }
 
-    /// What a call does to registers.
+    /// Applies the effect of a call to the registers.
     pub(super) fn call<A: Architecture>(&mut self) {
         for (number, symbol) in self.symbols.iter_mut().enumerate() {
             if A::PRESERVED >> number & 1 == 0 {
@@ -181,7 +181,7 @@ impl Path {
         }
     }
 
-    /// Follows an instruction that goes on with the next one.
+    /// Applies an instruction that continues with the next one.
     pub(super) fn apply<A: Architecture>(&mut self, effect: Effect) {
         match effect {
             Effect::Set { to, from, add } => {
@@ -260,14 +260,14 @@ impl Path {
         }
     }
 
-    /// The row at the start of the path that follows from its state at a return to the address in
-    /// `link` (or on top of the stack). `None` if that is no sensible return, or none that a row
-    /// can say: the stack pointer or the address is not known, or a register is put back from
-    /// another register.
+    /// Returns the row at the start of the path that follows from its state at a return to the
+    /// address in `link` (or on top of the stack). Returns `None` if that isn't a sensible return,
+    /// or if a row can't express it: the stack pointer or the address is unknown, or a register is
+    /// restored from another register.
     pub(crate) fn at_return<A: Architecture>(&self, start: &Start, link: u8) -> Option<CodeRow> {
         let Symbol::Register(base, offset) = self.get(A::SP) else { return None };
         if base == A::SP && offset < 0 {
-            // The path has put something on the stack that is still there.
+            // The path has pushed something that is still on the stack.
             return None;
         }
         let cfa = Row::new(base, if A::LINK_REGISTER { offset } else { offset.checked_add(8)? });
@@ -282,8 +282,8 @@ impl Path {
         })
     }
 
-    /// Leaves an outlined function that the path entered, if it is its return address that is in a
-    /// register, and gives that.
+    /// Leaves an outlined function that the path entered, if the register contains its return
+    /// address, and returns the address.
     pub(super) fn leave(&mut self, register: u8) -> Option<u64> {
         match self.get(register) {
             Symbol::Link(number) if number < self.entered => {
@@ -294,14 +294,15 @@ impl Path {
         }
     }
 
-    /// Whether the path took back what a prologue did: then a jump to wherever leaves the function.
+    /// Whether the path reversed the effect of a prologue: then a jump to anywhere leaves the
+    /// function.
     pub(super) fn has_unwound<A: Architecture>(&self) -> bool {
         let raised = matches!(self.get(A::SP), Symbol::Register(base, offset) if base == A::SP && offset > 0);
         raised || A::LINK_REGISTER && matches!(self.get(A::RA), Symbol::Memory(..))
     }
 
-    /// The row at the start of the path, from the one that holds at its end: what the path saves is
-    /// not saved yet, what it has put back is still saved.
+    /// Returns the row at the start of the path, from the one that holds at its end: what the path
+    /// saves is not saved yet, what it has restored is still saved.
     pub(crate) fn pull_back<A: Architecture>(&self, start: &Start, row: &Row) -> Option<CodeRow> {
         let Symbol::Register(base, offset) = self.get(row.cfa_register) else { return None };
         let cfa = Row::new(base, offset.checked_add(row.cfa_offset)?);
@@ -310,7 +311,7 @@ impl Path {
             match slot.and_then(|slot| row.slots.get(slot)) {
                 Some(words) => self.at(base, cfa.cfa_offset.wrapping_add(i32::from(*words).wrapping_mul(8))),
                 // What the path sets without having saved it is set for the caller: an outlined
-                // function that makes calls itself, and so has a row, does that.
+                // function that makes calls itself, and therefore has a row, does that.
                 None => match self.get(number) {
                     put_back @ Symbol::Memory(..) => put_back,
                     _ if A::LINK_REGISTER && number != A::RA && number != A::FP => start.get(number),
@@ -321,7 +322,8 @@ impl Path {
     }
 }
 
-/// `row` with the places of registers by what each is at the end of the path.
+/// Returns `row` with the places of registers according to the symbol of each at the end of the
+/// path.
 fn row_from<A: Architecture>(start: &Start, mut row: Row, symbol: impl Fn(u8) -> Symbol) -> Option<CodeRow> {
     let mut link = A::RA;
     for number in A::SAVED.iter().take(A::SAVED_COUNT) {

@@ -12,8 +12,8 @@ use coroner_unwind_test_support::unwind_info::unwind_info;
 const BASE: u64 = 0x1_0000_0000;
 const INFO: u64 = BASE + 0x8000;
 
-/// The encoder of the header's comment (as LLVM's `encodeCompactUnwindRegistersWithoutFrame` has
-/// it), to check the decoder with.
+/// The encoder described in the header's comment (the same as LLVM's
+/// `encodeCompactUnwindRegistersWithoutFrame`), for checking the decoder.
 fn encode(registers: &[u8]) -> u32 {
     let ranks: Vec<u32> = registers
         .iter()
@@ -72,7 +72,7 @@ fn image(info: &[u8]) -> Image {
     }
 }
 
-/// What each byte of each function's range has.
+/// Decodes the entry of each function, after checking that each byte of its range has that entry.
 fn decode<A: Architecture>(encodings: &[u32]) -> Vec<Result<Compact, Problem>> {
     let info = unwind_info(encodings);
     let code = vec![0u8; 0x8000];
@@ -95,7 +95,7 @@ fn decode<A: Architecture>(encodings: &[u32]) -> Vec<Result<Compact, Problem>> {
         .collect()
 }
 
-/// A row with registers saved at these offsets from the CFA.
+/// Returns a row with registers saved at these offsets from the CFA.
 #[allow(clippy::unnecessary_wraps)] // As what it is compared with is.
 fn row<A: Architecture>(register: u8, offset: i32, saved: &[(u8, i64)]) -> Result<Compact, Problem> {
     let row =
@@ -129,7 +129,7 @@ fn every_encoding_of_arm64() {
         row::<Aarch64>(29, 16, &frame),
         row::<Aarch64>(29, 16, &pairs(&[19, 20])),
         row::<Aarch64>(29, 16, &pairs(&[19, 20, 23, 24, 27, 28])),
-        // d-register pairs lie below and are nobody's concern
+        // d-register pairs are below and are ignored
         row::<Aarch64>(29, 16, &pairs(&[19, 20, 21, 22, 23, 24, 25, 26, 27, 28])),
     ];
     assert_eq!(decoded, expected);
@@ -141,8 +141,8 @@ fn every_encoding_of_arm64() {
 fn every_encoding_of_x86_64() {
     let frame = [(6, -16), (16, -8)];
     // rbp frame; rbx and r14 with a gap, 4 words below; frameless 0x18; frameless 0x28 with two
-    // registers saved, of the permutation 3 · 5 + 0: the fourth, then the first of those that are
-    // left
+    // registers saved, of the permutation 3 · 5 + 0: the fourth, then the first of the remaining
+    // ones
     let decoded = decode::<X86_64>(&[
         0,
         0x0100_0000,

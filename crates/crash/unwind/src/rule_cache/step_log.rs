@@ -1,22 +1,23 @@
-//! The frames that a walk by cached rules has stepped over, before they are given out.
+//! Log of the frames that a walk by cached rules has stepped over, before they are returned.
 
 use super::EntryIndex;
 
-/// How many steps are made before their frames are given out: more than most walks have.
+/// Maximum number of steps before their frames are returned: more than most walks have.
 pub(crate) const LOG_LENGTH: usize = 256;
 
 /// A frame that was stepped from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoggedFrame {
-    /// Its CFA: the caller's stack pointer.
+    /// CFA of the frame: the caller's stack pointer.
     pub(crate) cfa: u64,
-    /// Its return address.
+    /// Return address of the frame.
     pub(crate) caller: u64,
-    /// Where its rule is.
+    /// Place of the frame's rule.
     pub(crate) place: EntryIndex,
 }
 
-/// The frames that were stepped from last. It is part of the [`RuleCache`](super::RuleCache), so that it need not be initialised for each walk.
+/// The frames that were last stepped from. It is part of the [`RuleCache`](super::RuleCache), so
+/// that it need not be initialized for each walk.
 #[derive(Debug)]
 pub(crate) struct StepLog(pub(crate) [LoggedFrame; LOG_LENGTH]);
 

@@ -12,7 +12,7 @@ fn rule(number: i32) -> FoundRule {
 fn keeps_what_fits_and_no_conflict_loses_more_than_the_oldest() {
     let mut cache = Box::new(RuleCache::new());
     let kind = AddressKind::ReturnAddress;
-    // Five addresses of one set.
+    // Five addresses in one set.
     let mut clash = (1..).map(|n| 0x40_0000 + n * 5).filter(|pc| set_and_tag(*pc).0 == 7);
     let pcs: [u64; 5] = std::array::from_fn(|_| clash.next().unwrap());
     for (number, pc) in pcs[..4].iter().enumerate() {
@@ -81,7 +81,8 @@ fn a_step_says_what_the_row_says_or_nothing() {
     let no_fp = Row::new(31, 16).with_saved::<Aarch64>(30, -16);
     let without = Step { base: Base::StackPointer, cfa: 2, return_address: -2, frame_pointer: 0, saved: 0 };
     assert_eq!(step(no_fp, false), without);
-    // A leaf; another register; no progress; not in words; too far; a frame pointer at the caller's stack pointer; signals.
+    // A leaf; another register; no progress; not in words; too far; a frame pointer at the caller's
+    // stack pointer; signals.
     for row in [
         Some(Row::new(31, 16)),
         saved(Row::new(28, 48), -16, -8),

@@ -1,4 +1,5 @@
-//! `.sframe` as GNU Binutils write it, beside `.eh_frame` of the same code: both must find the same caller at every address.
+//! Compares `.sframe` from GNU Binutils with `.eh_frame` of the same code: both must find the same
+//! caller at every address.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::registers::{Aarch64Registers, X86_64Registers};
@@ -9,13 +10,13 @@ extern crate std;
 use std::boxed::Box;
 use std::vec::Vec;
 
-/// Where the library is, and where of it nothing but return addresses point.
+/// Address of the library, and an address outside it that only return addresses point to.
 const BASE: u64 = 0x40_0000;
 const ELSEWHERE: u64 = 0x80_0000;
 const STACK: u64 = 0x7000_0000;
 const STACK_WORDS: u64 = 0x8000;
 
-/// What `fixtures/sframe/make.sh` made.
+/// Output of `fixtures/sframe/make.sh`.
 const LIBRARIES: [(&str, &[u8]); 4] = [
     ("v2-x86_64", include_bytes!("../../../../../fixtures/sframe/v2-x86_64.so")),
     ("v3-x86_64", include_bytes!("../../../../../fixtures/sframe/v3-x86_64.so")),
@@ -30,7 +31,7 @@ struct Library {
     eh_frame_hdr: AddressRange,
 }
 
-/// Reads a library, in which offsets in the file are addresses as linked for all that is looked at here.
+/// Reads a library. For everything used here, its file offsets are its linked addresses.
 fn library(name: &str) -> Library {
     let bytes = LIBRARIES.iter().find(|library| library.0 == name).unwrap().1.to_vec();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -56,8 +57,8 @@ fn library(name: &str) -> Library {
     library
 }
 
-/// What a walk makes of the instruction at `at`: how the caller is found, its pc, sp and frame pointer. On arm64 it is a call, so that its
-/// code is not asked.
+/// Walks from the instruction at `at`: returns how the caller is found, and its pc, sp and frame
+/// pointer. On arm64 the instruction is treated as a call, so that its code is not analyzed.
 fn caller<A: Architecture>(
     library: &Library,
     image: Image,
@@ -107,13 +108,14 @@ impl Start for Aarch64Registers {
     }
 }
 
-/// Compares the two tables at every address. Returns at how many both state the same caller, and at how many `.eh_frame` alone does.
+/// Compares the two tables at every address. Returns the number of addresses at which both have the
+/// same caller, and at which only `.eh_frame` has one.
 fn compare<A: Architecture>(name: &str) -> (usize, usize)
 where
     A::Registers: Default + Start,
 {
     let library = library(name);
-    // Every word of the stack is another return address.
+    // Every word of the stack is a different return address.
     let stack: Vec<u8> = (0..STACK_WORDS).flat_map(|word| (ELSEWHERE + word * 4).to_le_bytes()).collect();
     let (mut same, mut alone) = (0, 0);
     for at in library.code.start..library.code.end {
@@ -134,23 +136,23 @@ where
     (same, alone)
 }
 
-/// `.eh_frame` is behind its header here, up to `.sframe`.
+/// Returns the range of `.eh_frame`, which is after its header in these files, up to `.sframe`.
 fn eh_frame(library: &Library) -> AddressRange {
     AddressRange { start: library.eh_frame_hdr.end.next_multiple_of(8), end: library.sframe.start }
 }
 
 #[test]
 fn both_tables_find_the_same_callers() {
-    // Version 2 has no table for a function that realigns its stack by way of a register; in version 3 the rows in its middle have a CFA in
-    // memory.
+    // Version 2 has no table for a function that realigns its stack through a register; in version
+    // 3 the rows in its middle have a CFA in memory.
     assert_eq!(compare::<X86_64>("v2-x86_64"), (1732, 45));
     assert_eq!(compare::<X86_64>("v3-x86_64"), (1766, 11));
     assert_eq!(compare::<Aarch64>("v2-aarch64"), (1792, 0));
     assert_eq!(compare::<Aarch64>("v3-aarch64"), (1792, 0));
 }
 
-/// A procedure linkage table, whose rows repeat: the first instructions of a stub leave the stack as it was, from the last one on a word is
-/// pushed.
+/// A procedure linkage table, whose rows repeat: the first instructions of a stub leave the stack
+/// unchanged; from the last one on, one more word is on the stack.
 #[test]
 fn stubs_repeat() {
     for name in ["v2-x86_64", "v3-x86_64"] {

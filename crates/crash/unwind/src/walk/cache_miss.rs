@@ -1,8 +1,9 @@
-//! A rule that the cache lacks, found without leaving the loop of [`super::cached_frames`]: that of code whose unwind data state a plain
-//! row.
+//! Fast path for a rule that isn't cached, without leaving the loop of [`super::cached_frames`]:
+//! for code whose unwind data contain a plain row.
 //!
-//! It gives what [`super::find_rule`] gives in the same cases, and `None` in all others. It is small because the first walk of a process
-//! has to fetch every line of code that it runs.
+//! The result is the same as that of [`super::find_rule`] in these cases, and `None` in all others.
+//! This module is small because the first walk of a process has to fetch every line of code that it
+//! runs.
 
 use super::BudgetedMemory;
 use crate::arch::Architecture;
@@ -19,20 +20,20 @@ use core::marker::PhantomData;
 use coroner_process::memory::Memory;
 use coroner_process::registers::Arch;
 
-/// What a search of a table reads at most: a row for each bit of their number, and one more.
+/// Maximum number of reads of a table search: a row for each bit of the row count, and one more.
 const SEARCH: u64 = 65;
 
-/// The frame of which the rule is wanted.
+/// The frame whose rule is needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uncached {
     pub pc: u64,
     pub kind: AddressKind,
     pub sp: u64,
-    /// Its frame pointer, if it is known without reading more.
+    /// The frame pointer, if it is known without further reads.
     pub fp: Option<u64>,
 }
 
-/// What says where code is.
+/// Sources for finding rules: the images, and the image found last.
 pub(super) struct CacheFiller<'w, A, I> {
     images: &'w I,
     /// The image that was found last.
@@ -46,9 +47,9 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
         CacheFiller { images, image, arch: PhantomData }
     }
 
-    /// Keeps the rule of a frame in the cache and says where; `None` if it is not of the usual kind, or would take the place
-    /// of another one, which a walk may still need: that it does not take a rule away is what makes it right in the midst of a
-    /// run.
+    /// Stores a frame's rule in the cache and returns its place. Returns `None` if the rule is not
+    /// of the usual kind, or would replace another one, which a walk may still need: because it
+    /// never removes a rule, it may be called in the middle of a run.
     #[inline(never)]
     pub(super) fn fill<M: Memory>(
         &mut self,
@@ -102,13 +103,14 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
         is_usual.then(|| cache.put::<A>(pc, kind, &rule))
     }
 
-    /// Whether what unwind data state holds at every instruction, and not only at calls.
+    /// Whether the unwind data hold at every instruction, and not only at calls.
     #[inline]
     fn holds_everywhere(&self) -> bool {
         self.image.format_in::<I>() == ImageFormat::Elf && A::ARCH == Arch::X86_64
     }
 
-    /// Whether the kernel may have made the frame, for a signal handler to return to: on Darwin that is known by what it wrote.
+    /// Whether the kernel may have created the frame for a signal handler to return to: on Darwin
+    /// this is recognized by the frame's content.
     #[inline]
     fn may_be_signal_frame<M: Memory>(&self, memory: &mut BudgetedMemory<M>, row: &Row, frame: Uncached) -> bool {
         if self.image.format_in::<I>() != ImageFormat::MachO || A::ARCH != Arch::Aarch64 {

@@ -1,9 +1,10 @@
-//! Steps by cached rules: a tight loop while the rules of a frame and of its caller are in the cache, the caller is above, and its return
-//! address was saved. Most walks consist of nothing else.
+//! Walks by cached rules: a tight loop while the rules of a frame and of its caller are cached, the
+//! caller is above, and the return address was saved. Most walks consist of nothing else.
 //!
-//! There is one loop for each register that the CFA may be relative to. It only steps: the frames go into a [`StepLog`](crate::rule_cache::step_log::StepLog), from which they
-//! are then given out, and saved registers are looked up later, if at all. A rule that is not in the cache is found on the way if it
-//! is of the usual kind ([`super::cache_miss`]).
+//! There is one loop for each register that the CFA may be relative to. It only steps: the frames
+//! go into a [`StepLog`](crate::rule_cache::step_log::StepLog), from which they are then returned,
+//! and saved registers are looked up later, if at all. A rule that is not cached is found on the
+//! way if it is of the usual kind ([`super::cache_miss`]).
 
 use super::cache_miss::{CacheFiller, Uncached};
 use super::{BudgetedMemory, Walker, is_far};
@@ -18,16 +19,17 @@ use crate::swift_async::{SwiftAsync, is_marked};
 use core::ops::ControlFlow;
 use coroner_process::memory::Memory;
 
-/// Stacks are below this address. A stack pointer below it can't wrap around in any number of steps.
+/// Stacks are below this address. A stack pointer below it can't wrap around in any number of
+/// steps.
 const HIGHEST: u64 = 1 << 62;
 
-/// Saved registers of logged frames that the register file does not have yet: most walks never need them, and then only the
-/// last frame that saved a register counts.
+/// Saved registers of logged frames that the register file does not contain yet: most walks never
+/// need them, and then only the last frame that saved a register counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PendingSaves {
-    /// The first so many frames of the log.
+    /// Number of frames of the log, from its start, whose saves are pending.
     steps: usize,
-    /// The registers that they may have saved, slot by slot.
+    /// The registers that these frames may have saved, slot by slot.
     slots: u16,
 }
 
@@ -35,7 +37,7 @@ impl PendingSaves {
     pub(super) const NOTHING: PendingSaves = PendingSaves { steps: 0, slots: 0 };
 }
 
-/// Writes to `registers` where the frames of the log saved theirs.
+/// Writes to `registers` where the log's frames saved theirs.
 fn apply_saves<A: Architecture>(cache: &RuleCache, pending_saves: PendingSaves, registers: &mut RegisterFile<A>) {
     let mut missing = pending_saves.slots;
     for left in cache.log.0.iter().take(pending_saves.steps).rev() {
@@ -53,33 +55,33 @@ fn apply_saves<A: Architecture>(cache: &RuleCache, pending_saves: PendingSaves, 
     registers.hold_places(pending_saves.slots & !missing);
 }
 
-/// A run of steps, as it begins.
+/// State at the beginning of a run of steps.
 struct Run {
     place: EntryIndex,
     sp: u64,
-    /// Of use only where CFAs are relative to it.
+    /// Used only if CFAs are relative to the frame pointer.
     fp: u64,
-    /// At most this many steps, [`LOG_LENGTH`] at most.
+    /// Maximum number of steps, at most [`LOG_LENGTH`].
     steps: usize,
-    /// Bits of return addresses that count.
+    /// Mask of the significant bits of return addresses.
     mask: u64,
-    /// Whether marks of async frames are looked for.
+    /// Whether to check for marks of async frames.
     follows_marks: bool,
 }
 
-/// The result of a run of steps.
+/// Result of a run of steps.
 struct RunResult {
-    /// The number of steps, which are in the log.
+    /// Number of steps, which are in the log.
     steps: usize,
-    /// Where the rule of the frame after them is.
+    /// Place of the rule for the frame after them.
     place: EntryIndex,
-    /// Its frame pointer.
+    /// Frame pointer of the frame after them.
     fp: u64,
 }
 
 impl Run {
-    /// Steps over rules of one kind. It ends before the first one that is of another kind, or where anything is not as
-    /// expected.
+    /// Steps by rules of one kind. The run ends before the first rule of another kind, or if
+    /// anything is not as expected.
     #[inline(never)]
     fn run<A: Architecture, M: Memory, I: Images, const BY_FRAME_POINTER: bool>(
         self,
@@ -105,7 +107,7 @@ impl Run {
                 let Ok(record) = metered.memory.read_pair(fp) else { break };
                 (saved_fp, word) = record;
                 if is_marked(saved_fp) {
-                    // To be followed, or to be taken off.
+                    // To be followed, or to be removed.
                     break;
                 }
             } else {
@@ -142,8 +144,9 @@ impl Run {
 }
 
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
-    /// Goes on for at most `limit` frames while their rules and those of their callers are known, and calls `each` with every
-    /// frame that is left, until it says to stop. Where anything is otherwise the walk stands where it was.
+    /// Walks for at most `limit` frames while their rules and those of their callers are known, and
+    /// calls `each` for every frame that is left, until it returns `Break`. In any other case the
+    /// walk stays where it was.
     #[inline]
     pub(super) fn walk_cached(
         &mut self,
@@ -176,7 +179,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Leaves frames, into the log only, until [`Self::frames`] would be `last`, and says by which register.
+    /// Steps from frame to frame, into the log only, until [`Self::frames`] would be `last`.
+    /// Returns whether the frame pointer was the base.
     #[inline]
     fn run_cached(&mut self, last: u32) -> (RunResult, bool) {
         const NOTHING: (RunResult, bool) = (RunResult { steps: 0, place: EntryIndex::NONE, fp: 0 }, false);
@@ -189,7 +193,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         if steps == 0 || !sp.is_multiple_of(8) || sp >= HIGHEST {
             return NOTHING;
         }
-        // The log is going to be of other frames.
+        // The log is about to be overwritten by other frames.
         self.apply_pending_saves();
         let follows_marks = self.options.swift_async != SwiftAsync::Ignore;
         let mut run = Run { place, sp, fp: 0, steps, mask: self.mask, follows_marks };
@@ -210,7 +214,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         (ran, by_frame_pointer)
     }
 
-    /// Finds the rule of the frame where the walk is, if that is of the usual kind.
+    /// Finds the rule of the walk's current frame, if it is of the usual kind.
     #[inline]
     fn fill(&mut self) -> Option<EntryIndex> {
         if self.end.is_some() || self.contexts.is_some() || self.outlined.is_some() {
@@ -227,8 +231,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Some(place)
     }
 
-    /// Notes in the registers what the frames that were left saved: before anything but the program counter, stack pointer and
-    /// frame pointer of the frame where the walk is counts, and before the cache forgets a rule.
+    /// Updates the registers with what the frames that were left saved. Required before anything
+    /// except the program counter, stack pointer and frame pointer of the current frame is used,
+    /// and before the cache drops a rule.
     #[inline]
     pub(super) fn apply_pending_saves(&mut self) {
         if self.pending_saves.steps != 0 {
@@ -237,7 +242,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Makes the walk stand where it is after the first `steps` of the logged ones, at least one.
+    /// Moves the walk to where it is after the first `steps` logged steps, at least one.
     #[inline(never)]
     fn leave(&mut self, steps: usize, ran: &RunResult, by_frame_pointer: bool) {
         let log = &self.cache.log.0;
@@ -258,7 +263,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     }
 }
 
-/// `cfa + 8·words`, and the same of other addresses.
+/// Returns `cfa + 8·words`, for a CFA or any other address.
 #[inline]
 const fn at(cfa: u64, words: i16) -> u64 {
     cfa.wrapping_add_signed((words as i64) << 3)

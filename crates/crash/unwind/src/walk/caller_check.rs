@@ -1,4 +1,5 @@
-//! Whether the result of a rule is accepted as the caller: its stack pointer must be above, its return address must be code.
+//! Checks whether the result of a rule is accepted as the caller: its stack pointer must be above,
+//! its return address must be code.
 
 use crate::arch::Architecture;
 use crate::call_site::is_in_zero_page;
@@ -9,12 +10,12 @@ use crate::rule_cache::{EntryIndex, RuleCache};
 use crate::signal_trampoline;
 use coroner_process::memory::Memory;
 
-/// How often a walk may go down the stack, which only a signal frame on another stack or an odd CFA
-/// does: a circle of such frames ends.
+/// Maximum number of times that a walk may go down the stack, which only a signal frame on another
+/// stack or an unusual CFA does: a cycle of such frames ends.
 const STACK_SWITCHES: u32 = 64;
 
-/// A signal handler's stack may be anywhere relative to the interrupted one, and what was interrupted may be any address,
-/// code or not.
+/// Accepts a frame that a signal interrupted: a signal handler's stack may be anywhere relative to
+/// the interrupted one, and the interrupted address may be any, code or not.
 pub(super) fn accept_interrupted(switches: &mut u32, sp: u64, mask: u64, caller: Caller) -> Result<u64, End> {
     if caller.cfa < sp {
         *switches = switches.saturating_add(1);
@@ -25,27 +26,28 @@ pub(super) fn accept_interrupted(switches: &mut u32, sp: u64, mask: u64, caller:
     Ok(caller.pc & mask)
 }
 
-/// A return address that was accepted, and where its rule is, if the cache has it.
+/// A return address that was accepted, and the place of its rule, if it is cached.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Accepted {
     pub pc: u64,
     pub place: Option<EntryIndex>,
 }
 
-/// What a caller must be like to be accepted.
+/// Conditions for accepting a caller.
 pub(super) struct CallerCheck<'w, I> {
     pub images: &'w I,
-    /// Code that is known without asking for it: the last image's.
+    /// Code that is known without a lookup: the last image's.
     pub code: AddressRange,
     pub cache: &'w RuleCache,
-    /// The stack pointer of the frame that is left.
+    /// Stack pointer of the frame that is left.
     pub sp: u64,
     pub mask: u64,
-    /// Whether the frame may be a leaf that keeps its return address in a register and has no stack of its own.
+    /// Whether the frame may be a leaf that keeps its return address in a register and has no
+    /// stack.
     pub leaf: bool,
-    /// How often the stack went down before, for rules that may say so.
+    /// Number of times that the stack went down before, for rules that may do so.
     pub switches: Option<&'w mut u32>,
-    /// What was accepted, for who goes on from there.
+    /// The accepted return address, for whoever continues from there.
     pub accepted: &'w mut Option<Accepted>,
 }
 
@@ -71,7 +73,7 @@ impl<I: Images> CallerCheck<'_, I> {
         let call = pc.wrapping_sub(1);
         if !self.code.contains(call)
             && self.images.is_executable(call) == Some(false)
-            // A signal trampoline may be in a page of its own, that is in no image.
+            // A signal trampoline may be in a separate page that is in no image.
             && signal_trampoline::recognise::<A, _>(memory, pc).is_none()
         {
             return Err(End::BadReturnAddress { address: pc });

@@ -1,8 +1,8 @@
-//! Finding the caller if unwind data give none: after a call through a bad pointer, by the code, by the frame record at the frame pointer,
-//! by a scan of the stack.
+//! Fallbacks for finding the caller if unwind data provide none: after a call through a bad
+//! pointer, by the code, by the frame record at the frame pointer, by a scan of the stack.
 //!
-//! Limits: of a frame record no more is known than that its return address follows a call, and a scan may find a stale return address:
-//! [`Frame::found`](crate::Frame::found) says so.
+//! Limits: the only check of a frame record is that its return address follows a call, and a scan
+//! may find a stale return address: [`Frame::found`](crate::Frame::found) records the method.
 
 use super::find_rule::NO_RULE;
 use super::{Walker, is_far};
@@ -16,17 +16,19 @@ use crate::rule_cache::FoundRule;
 use crate::signal_trampoline;
 use coroner_process::memory::Memory;
 
-/// Whether a rule wanted the link register of a frame that has made a call.
+/// Whether a rule required the link register of a frame that has made a call.
 pub(super) fn is_lost_link<A: Architecture>(end: End) -> bool {
     A::LINK_REGISTER
         && matches!(end, End::BadUnwindData { what: Malformed::UnknownRegister, address } if address == A::RA.into())
 }
 
-/// How many frames of a walk may come from a scan: beyond that there is no stack, only words.
+/// Maximum number of frames of a walk that may come from a scan: beyond that there is no stack,
+/// only words.
 const SCANS: u32 = 16;
 
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
-    /// What is tried where unwind data give no caller; `why` is what they gave instead.
+    /// Tries the fallbacks if unwind data provide no caller; `why` is what they resulted in
+    /// instead.
     #[cold]
     #[inline(never)]
     pub(super) fn without_rule(&mut self, why: End) -> Result<Option<u64>, End> {
@@ -34,7 +36,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             return Err(End::ReadBudget);
         }
         if is_lost_link::<A>(why) {
-            // The return address would be in lr, which a call has overwritten: this is how outermost functions look.
+            // The return address would be in lr, which a call has overwritten: this is how
+            // outermost functions look.
             return Err(End::EndOfStack);
         }
         if !self.interrupted() && self.returns_to_beginning() {
@@ -78,7 +81,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Err(why)
     }
 
-    /// Goes to the caller that the record at the frame pointer has.
+    /// Steps to the caller in the record at the frame pointer.
     fn step_by_frame_record(&mut self) -> Result<u64, End> {
         let row = Row::frame_record_at::<A>(A::FP, 0);
         let executed = match self.enter_contexts(&row) {
@@ -87,15 +90,17 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         };
         if executed.is_ok() && self.contexts.is_none() {
             self.arrive(Found::FramePointer, false);
-            // What else this frame, or ones that keep no record, saved is not known.
+            // What else was saved by this frame, or by frames that keep no record, is unknown.
             self.registers.after_call(1 << A::FP | 1 << A::SP);
         }
         executed
     }
 
-    /// Whether there is a record at the frame pointer of an interpreter that was made while the process ran (HotSpot's): it pushes the return
-    /// address and jumps to what it calls, so that no call stands before it. Frame and caller are in code of no image, and the chain goes
-    /// on near above; return addresses below, of compiled code that keeps no record, are nearer.
+    /// Whether there is a frame record at the frame pointer of an interpreter that was generated at
+    /// run time (HotSpot's): it pushes the return address and jumps to its callee, so that no call
+    /// precedes the return address. Frame and caller are in code outside all images, and the chain
+    /// continues close above; return addresses below, of compiled code that keeps no record, are
+    /// closer.
     fn is_record_without_call(&mut self, fp: u64) -> bool {
         let lookup = self.frame().lookup_address();
         if fp < self.registers.sp() || is_far(self.registers.sp(), fp) || !fp.is_multiple_of(8) {
@@ -113,10 +118,11 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             && self.memory.read_pair(caller).is_ok()
     }
 
-    /// Whether a frame of Darwin's that has no unwind data is the outermost: frame records are never left out there, so that a frame
-    /// pointer of 0 ends the stack (`thread_start` of arm64 makes no record), and so does a record with the frame pointer 0 and a return
-    /// address that is none: at the end of the main thread's stack argc follows it on x86_64 (`start` of dyld 3). What lies above
-    /// is no stack, and is not searched for return addresses.
+    /// Whether a Darwin frame without unwind data is the outermost. Frame records are never omitted
+    /// there, so a frame pointer of 0 ends the stack (`thread_start` of arm64 creates no record),
+    /// and so does a record with the frame pointer 0 and an invalid return address: at the end of
+    /// the main thread's stack argc follows it on x86_64 (`start` of dyld 3). What is above is not
+    /// part of the stack, and is not searched for return addresses.
     fn ends_by_frame_pointer(&mut self, fp: u64) -> bool {
         let lookup = self.frame().lookup_address();
         if self.interrupted() || !self.find_image(lookup) || self.image.format_in::<I>() != ImageFormat::MachO {
@@ -131,13 +137,15 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             || self.images.is_executable(call) != Some(true) && self.images.registered(call).is_none()
     }
 
-    /// Goes to a caller whose code is no longer mapped: a library was unloaded while its function was on the stack. The rule of the frame
-    /// that is left says where its return address is, and the code nothing else; that of an interrupted frame is believed only if it
-    /// needs no frame pointer, which may be broken.
+    /// Steps to a caller whose code is no longer mapped: a library was unloaded while its function
+    /// was on the stack. The rule of the frame that is left gives the return address, and the code
+    /// doesn't contradict it; the rule of an interrupted frame is trusted only if it needs no frame
+    /// pointer, which may be broken.
     #[cold]
     #[inline(never)]
     pub(super) fn step_to_unloaded(&mut self, rule: &FoundRule, address: u64) -> Option<u64> {
-        /// No program has code below, and no process on the other side: what is there is a number, or was written over.
+        /// Range of addresses that may be unmapped code: no program has code below it, and no
+        /// process above it. Other values are numbers, or were overwritten.
         const CODE: core::ops::Range<u64> = 0x1_0000..1 << 47;
         let Rule::Row(row) = &rule.rule else { return None };
         if (self.interrupted() && row.cfa_register != A::SP)
@@ -161,15 +169,17 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Some(cfa)
     }
 
-    /// Whether there is the end of a chain at `fp`, or a return address that follows a call, as far as the code can be read.
+    /// Whether `fp` points to the end of a chain, or to a return address that follows a call, as
+    /// far as the code can be read.
     fn may_be_frame_record(&mut self, fp: u64) -> bool {
         let Ok((_, pc)) = self.memory.read_pair(fp) else { return false };
         let pc = pc & self.mask;
         pc == 0 || self.is_return_address(pc, None) != Some(false)
     }
 
-    /// Whether the frame where the walk has come to is surely one: it returns behind a call, and so does its caller, whose place follows
-    /// from this one's rule. The walk stays where it is.
+    /// Whether the frame that the walk has reached is certainly a frame: its return address follows
+    /// a call, and so does its caller's, whose place follows from this one's rule. The walk stays
+    /// where it is.
     #[cold]
     #[inline(never)]
     pub(super) fn is_confirmed(&mut self) -> bool {
@@ -197,8 +207,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         is_confirmed
     }
 
-    /// Whether a function begins at the return address, and no call stands before it: nobody called, the address was put there by
-    /// hand, at the first frame of a coroutine (`makecontext`). The frame pointer is that of whoever made it.
+    /// Whether a function begins at the return address, and no call precedes it: the function was
+    /// not called, the address was put there explicitly, at the first frame of a coroutine
+    /// (`makecontext`). The frame pointer is that of the coroutine's creator.
     fn returns_to_beginning(&mut self) -> bool {
         let pc = self.registers.pc;
         let mut rule = NO_RULE;
@@ -207,11 +218,12 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             && self.is_return_address(pc, None) == Some(false)
     }
 
-    /// Goes to the caller by what the code does until it returns: where unwind data are wrong, the code is right.
+    /// Steps to the caller by what the code does until it returns: where unwind data are wrong, the
+    /// code is right.
     pub(super) fn step_by_code(&mut self) -> Option<u64> {
         let mut rule = NO_RULE;
         let found = self.follow_code_to_return(&mut rule);
-        // An outlined function's caller does not follow from one row.
+        // The caller of an outlined function does not follow from one row.
         if self.outlined.take().is_some() || !found {
             return None;
         }
@@ -221,8 +233,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Some(cfa)
     }
 
-    /// The caller of a program counter that is no code: the return address is where a call leaves it, at the stack pointer
-    /// or in the link register, if it is one.
+    /// Steps to the caller of a program counter that isn't code: the return address is where a call
+    /// leaves it, at the stack pointer or in the link register, if it is one.
     fn called_bad_pointer(&mut self) -> Option<u64> {
         let pc = self.registers.pc;
         let executable = if is_in_zero_page(pc) { Some(false) } else { self.images.is_executable(pc) };
@@ -251,8 +263,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Some(cfa)
     }
 
-    /// If code may be running that is in no image: whether the link register holds what an inner call of that code left there,
-    /// or what its frame record holds already.
+    /// Whether the link register, if code outside all images may be running, contains what an inner
+    /// call of that code left there, or what its frame record already contains.
     fn is_stale_link(&mut self, link: u64) -> bool {
         if self.images.is_executable(link).is_none() {
             return true;
@@ -262,8 +274,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             && self.memory.read_u64(fp.wrapping_add(8)).is_ok_and(|saved| saved & self.mask == link)
     }
 
-    /// Whether a word of the stack is certainly a return address; `cfa` is behind it. Not inlined: in a loop the compiler keeps the address of
-    /// what it calls in a register, and `xtask signal-safety` does not know that call.
+    /// Whether a word of the stack is certainly a return address; `cfa` is the address after it.
+    /// Not inlined: in a loop the compiler keeps the address of the callee in a register, and
+    /// `xtask signal-safety` can't follow that call.
     #[inline(never)]
     fn is_surely_return_address(&mut self, pc: u64, cfa: u64) -> bool {
         !is_in_zero_page(pc)
@@ -271,8 +284,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
             && self.is_return_address(pc, Some(cfa)) == Some(true)
     }
 
-    /// Goes to the first word of the stack that is certainly an address of code behind a call, or of a signal trampoline below
-    /// a signal frame, below `end`.
+    /// Steps to the first word of the stack below `end` that is certainly an address of code after
+    /// a call, or of a signal trampoline below a signal frame.
     fn scan(&mut self, end: u64) -> Option<u64> {
         if self.scans >= SCANS {
             return None;
@@ -294,7 +307,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
                     // Otherwise it may belong to a frame further up.
                     self.registers.forget(A::FP);
                 }
-                // What the frames in between saved is not known.
+                // What the frames in between saved is unknown.
                 self.registers.after_call(1 << A::FP);
                 self.registers.set(A::SP, cfa);
                 self.registers.pc = pc;
@@ -306,8 +319,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         None
     }
 
-    /// Whether the word before a return address at `place` is a frame pointer: it points above it, and not far, to a record with
-    /// a return address or the end of the chain.
+    /// Whether the word before a return address at `place` is a frame pointer: it points above it,
+    /// and not far, to a record with a return address or the end of the chain.
     fn is_frame_record(&mut self, fp: u64, place: u64) -> bool {
         if fp <= place || is_far(place, fp) || !fp.is_multiple_of(8) {
             return false;
@@ -317,8 +330,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         pc == 0 && caller == 0 || self.is_return_address(pc, None) == Some(true)
     }
 
-    /// Whether a function may return to `pc`: it follows a call, or is a signal trampoline; `None` if the code can't be read.
-    /// `frame` is the address of the kernel's signal frame, if that has to be proved.
+    /// Whether a function may return to `pc`: it follows a call, or is a signal trampoline; `None`
+    /// if the code can't be read. `frame` is the address of the kernel's signal frame, if that has
+    /// to be verified.
     pub(super) fn is_return_address(&mut self, pc: u64, frame: Option<u64>) -> Option<bool> {
         if is_in_zero_page(pc) {
             return Some(false);

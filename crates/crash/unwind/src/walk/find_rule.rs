@@ -1,4 +1,4 @@
-//! The rule of an address: registered by the app, stated by unwind data, or found by analysing the code.
+//! Finds the rule for an address: registered by the app, from unwind data, or by code analysis.
 
 use super::Walker;
 use crate::arch::Architecture;
@@ -23,42 +23,43 @@ fn same_meaning<A: Architecture>(rule: &Rule, row: &Row, registers: &RegisterFil
     cfa(row).is_some() && cfa(row) == cfa(other) && (0..A::SAVED_COUNT).all(|slot| used(row, slot) == used(other, slot))
 }
 
-/// What a rule is made in.
+/// Initial value of a rule to be filled in.
 pub(super) const NO_RULE: FoundRule =
     FoundRule { rule: Rule::Outermost, found: Found::Context, signal_trampoline: false };
 
-/// A rule of unwind data.
+/// A rule from unwind data.
 #[derive(Clone, Copy, Debug)]
 struct RuleAndRange {
     rule: FoundRule,
-    /// The code that it is stated for: a function, or several.
+    /// The code that the rule is for: a function, or several.
     range: AddressRange,
 }
 
-/// An interrupted frame in an outlined function (or in one that another one called).
+/// An interrupted frame in an outlined function (or in one that another outlined function called).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OutlinedFrames {
     parts: OutlinedReturns,
-    /// How many of them the walk has stepped from.
+    /// Number of outlined functions that the walk has left.
     left: usize,
-    /// What finds the caller of the function that called them, in terms of the interrupted registers but for the stack pointer.
+    /// Finds the caller of the function that called them, in terms of the interrupted registers
+    /// except for the stack pointer.
     function: Option<CodeRow>,
 }
 
 impl OutlinedFrames {
-    /// Whether the walk has come to the function, and its rule is not known.
+    /// Whether the walk has reached the function, and the function's rule is not known.
     pub(super) fn is_left(&self) -> bool {
         self.function.is_none() && self.parts.get(self.left).is_none()
     }
 }
 
-/// How many return addresses without unwind data a walk follows the code of, which costs microseconds each; beyond that,
-/// in a deep recursion, frame pointers must do.
+/// Maximum number of return addresses without unwind data for which a walk analyzes the code, which
+/// takes microseconds each; beyond that, in a deep recursion, frame pointers must suffice.
 const ANALYSES: u32 = 128;
 
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
-    /// Writes to `into` the rule of an address, and keeps it in the cache if it follows from the address alone; `false` if
-    /// there is none.
+    /// Writes the rule of an address to `into`, and stores it in the cache if it follows from the
+    /// address alone; returns `false` if there is none.
     #[inline(never)]
     pub(super) fn find_rule(&mut self, lookup: u64, interrupted: bool, into: &mut FoundRule) -> Result<bool, Problem> {
         let mut lasting = true;
@@ -73,8 +74,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         } else {
             let has_image = self.find_image(lookup);
             let stated = if has_image { self.rule_by_unwind_data(lookup, into) } else { Ok(None) };
-            // The return address of a signal handler is the first instruction of a trampoline, so that what is stated of the
-            // call before it is not of the same function (or says that it is one).
+            // The return address of a signal handler is the first instruction of a trampoline, so
+            // the unwind data for the call before it are not for the same function (or mark it as a
+            // trampoline).
             let is_certain = match stated {
                 Ok(Some(range)) => range.contains(self.registers.pc) && !into.signal_trampoline,
                 _ => false,
@@ -94,8 +96,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Ok(true)
     }
 
-    /// Keeps the rule that unwind data state for the frame where a walk has to end, although this walk does not need it: the next one
-    /// that comes by can then go as far without asking who the last frame is.
+    /// Stores the rule from unwind data for the frame where a walk has to end, although this walk
+    /// does not need it: the next walk along the same frames can then go as far without looking up
+    /// the last frame.
     #[inline(never)]
     pub(super) fn remember_rule(&mut self) {
         let lookup = self.frame().lookup_address();
@@ -113,7 +116,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Writes to `into` the rule of a Linux signal trampoline, if that is what the code is.
+    /// Writes the rule of a Linux signal trampoline to `into`, if the code is one.
     fn recognise_trampoline(&mut self, into: &mut FoundRule) -> bool {
         let pc = self.registers.pc;
         // Darwin's are in an image, and have unwind data.
@@ -127,7 +130,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         true
     }
 
-    /// The rule at an interrupted instruction, and whether it follows from the address alone.
+    /// Returns the rule at an interrupted instruction, and whether it follows from the address
+    /// alone.
     fn interrupted_rule(&mut self, pc: u64) -> Result<Option<(FoundRule, bool)>, Problem> {
         let has_image = self.find_image(pc);
         if has_image && let Some(rule) = self.stub_helper_rule(pc) {
@@ -136,8 +140,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let mut rule = NO_RULE;
         let stated = if has_image { self.rule_by_unwind_data(pc, &mut rule) } else { Ok(None) };
         let stated = stated.map(|range| range.map(|range| RuleAndRange { rule, range }));
-        // What unwind data state of ELF holds at every instruction, but for some compilers' arm64, and for the epilogues
-        // of GCC's realigned functions, which have expressions; of Mach-O it holds at calls.
+        // ELF's unwind data hold at every instruction, except those of some compilers on arm64, and
+        // those for the epilogues of GCC's realigned functions, which have expressions; Mach-O's
+        // hold at calls.
         let exact = self.image.format_in::<I>() == ImageFormat::Elf
             && A::ARCH == Arch::X86_64
             && matches!(stated, Ok(Some(RuleAndRange { rule: FoundRule { rule: Rule::Row(_), .. }, .. })));
@@ -155,8 +160,10 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Makes [`Self::image`] the image that `address` lies in, if there is one. None lies in the zero page, whatever it claims: a rule there
-    /// would be kept in the cache, and the next walk would take for code what [`CallerCheck`](super::caller_check::CallerCheck) refuses.
+    /// Sets [`Self::image`] to the image that contains `address`, and returns `true`, if there is
+    /// one. None contains the zero page, whatever it claims: a rule there would be cached, and the
+    /// next walk would treat as code what [`CallerCheck`](super::caller_check::CallerCheck)
+    /// rejects.
     #[inline]
     pub(super) fn find_image(&mut self, address: u64) -> bool {
         if is_in_zero_page(address) {
@@ -174,8 +181,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Writes to `into` the rule that unwind data of [`Self::image`] state for an address in it, and says of what code they state
-    /// it; `None` if they state nothing.
+    /// Writes the rule from the unwind data of [`Self::image`] for an address in it to `into`, and
+    /// returns the code that the rule is for; `None` if there is no entry.
     #[inline]
     pub(super) fn rule_by_unwind_data(
         &mut self,
@@ -213,8 +220,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Ok(Some(stated.range))
     }
 
-    /// The rule in Mach-O's `__stub_helper`, of which unwind data say nothing: it puts two words on the stack and jumps to dyld's
-    /// binder, which takes them off. It follows from the address alone.
+    /// Returns the rule in Mach-O's `__stub_helper`, which has no unwind data: the code pushes two
+    /// words and jumps to dyld's binder, which pops them. The rule follows from the address alone.
     fn stub_helper_rule(&mut self, pc: u64) -> Option<FoundRule> {
         if self.image.format_in::<I>() != ImageFormat::MachO || !self.image.stub_helper.contains(pc) {
             return None;
@@ -228,8 +235,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         (link == A::RA).then_some(rule)
     }
 
-    /// The rule at an interrupted instruction by what the code does from there on, and whether it follows from the address
-    /// alone. `stated` is what unwind data say.
+    /// Returns the rule at an interrupted instruction by what the code does from there on, and
+    /// whether it follows from the address alone. `stated` is the rule from unwind data.
     fn follow_code(&mut self, pc: u64, stated: Option<RuleAndRange>, stubs: AddressRange) -> (Option<FoundRule>, bool) {
         let function = stated.map(|stated| stated.range).unwrap_or_default();
         let stated = stated.map(|stated| stated.rule);
@@ -253,7 +260,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
         let (row, lasting) = self.reached_row(&reached, &start, function);
         let Some(row) = row else { return (stated, lasting) };
-        // What code says is in terms of this frame's registers; if it is what unwind data say, theirs is the rule.
+        // The rule from the code is in terms of this frame's registers; if it agrees with the
+        // unwind data, theirs is used.
         match stated {
             Some(stated) if row.link == A::RA && same_meaning(&stated.rule, &row.row, &self.registers) => {
                 (Some(stated), lasting)
@@ -266,7 +274,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// The row that follows from where a path came to, and whether that depends on nothing that was read.
+    /// Returns the row that follows from where a path ended, and whether it is independent of
+    /// memory contents.
     fn reached_row(&mut self, reached: &Reached, start: &Start, function: AddressRange) -> (Option<CodeRow>, bool) {
         match reached {
             Reached::Return(row) => (Some(*row), true),
@@ -284,7 +293,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Notes that the frame is in outlined functions, and gives a rule that stands for it. The path went on behind their return.
+    /// Records that the frame is in outlined functions, and returns a rule that represents it. The
+    /// path continued after their return.
     fn rule_of_outlined(&mut self, parts: OutlinedReturns, reached: &Reached, start: &Start) -> Option<FoundRule> {
         let outermost = parts.last()?;
         let call = outermost.pc.wrapping_sub(1);
@@ -302,8 +312,9 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         Some(FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false })
     }
 
-    /// Goes from an outlined function to the function that called it, or from that one to its caller. Both have the same
-    /// registers; what finds the caller is known already, since it depends on how far the outlined function has come.
+    /// Steps from an outlined function to the function that called it, or from that one to its
+    /// caller. Both have the same registers; the rule for the caller is already known, since it
+    /// depends on how far the outlined function has run.
     #[cold]
     pub(super) fn step_from_outlined(&mut self, mut frame: OutlinedFrames) -> Result<Option<u64>, End> {
         let Some(part) = frame.parts.get(frame.left) else { return self.step_from_outlining_function(&frame) };
@@ -329,7 +340,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         };
         let left = match self.enter_contexts(&row) {
             Some(entered) => entered,
-            // If the outlined function is of an epilogue, the function may have no stack of its own any more.
+            // If the outlined function is part of an epilogue, the function may have no stack any
+            // more.
             None => self.execute_row(&row, true),
         };
         match left {
@@ -343,7 +355,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Makes the link register what register `number` keeps for it during the call of an outlined function.
+    /// Sets the link register to what register `number` keeps for it during the call of an outlined
+    /// function.
     fn take_link(&mut self, number: u8) -> bool {
         match self.registers.value(number, &mut self.memory) {
             Ok(Some(value)) if self.registers.is_certain(number) => {
@@ -354,8 +367,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Writes to `into` the rule at a return address in code of which unwind data say nothing, by what the code does until it
-    /// returns.
+    /// Writes the rule at a return address in code without unwind data to `into`, by what the code
+    /// does until it returns.
     pub(super) fn follow_code_to_return(&mut self, into: &mut FoundRule) -> bool {
         if self.analyses >= ANALYSES {
             return false;
@@ -370,7 +383,8 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// The row that unwind data state in the body of a function, at the end of a path, as it is at the path's start.
+    /// Returns the row from unwind data in the body of a function, at the end of a path, converted
+    /// to the path's start.
     fn body_row(&mut self, at: u64, path: &Path, start: &Start) -> Option<CodeRow> {
         if !self.find_image(at) {
             return None;
@@ -383,10 +397,11 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         }
     }
 
-    /// Whether a jump at `at` to an unknown address is a tail call, with the row `tail_call`, rather than one in the body of
-    /// `function`, with the row `in_body`: its return address must have a call before it. In the link register it must
-    /// not be one that an inner call of the same function left (which a jump elsewhere, that is in no body, can't follow), nor
-    /// one that the body has saved.
+    /// Whether a jump at `at` to an unknown address is a tail call, with the row `tail_call`,
+    /// rather than one in the body of `function`, with the row `in_body`: its return address must
+    /// follow a call. If it is in the link register, it must not be one that an inner call of the
+    /// same function left (which can't be the case for a jump elsewhere, outside any body), nor one
+    /// that the body has saved.
     fn is_tail_call(
         &mut self,
         at: u64,
@@ -401,7 +416,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         !stale && self.is_return_address(pc, None) == Some(true)
     }
 
-    /// The return address that a row gives.
+    /// Returns the return address that results from a row.
     fn return_address(&mut self, CodeRow { row, link }: &CodeRow) -> Option<u64> {
         let mut registers = self.registers;
         if *link != A::RA {

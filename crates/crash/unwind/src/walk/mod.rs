@@ -1,8 +1,8 @@
-//! The walk: from frame to frame, until there is a reason to end.
+//! The walk: steps from frame to frame, until there is a reason to end.
 //!
-//! Each step first tries the cache ([`cached_frames`], and [`cache_miss`] if a rule is not there yet), then all other ways to find
-//! a rule ([`find_rule`]), and if that gives no caller the ways without one ([`fallback`]). [`caller_check`] decides whether a
-//! caller is accepted.
+//! Each step first tries the cache ([`cached_frames`], and [`cache_miss`] if a rule is not cached
+//! yet), then all other ways to find a rule ([`find_rule`]), and if that yields no caller, the
+//! fallbacks without a rule ([`fallback`]). [`caller_check`] decides whether a caller is accepted.
 
 mod cache_miss;
 mod cached_frames;
@@ -26,19 +26,21 @@ use coroner_process::memory::{BLOCK, Memory, Unreadable};
 use fallback::is_lost_link;
 use find_rule::{NO_RULE, OutlinedFrames};
 
-/// What bounds a walk, and what it may do.
+/// Limits and settings of a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The greatest number of frames.
+    /// Maximum number of frames.
     pub frames: u32,
-    /// The greatest number of reads of memory (of words, frame records and windows of sections).
+    /// Maximum number of memory reads (of words, frame records and windows of sections).
     pub reads: u64,
-    /// Bits that are removed from return addresses: pointer authentication and tags, as the system states them
-    /// (`NT_ARM_PAC_MASK` on Linux, the size of the address space on Darwin). 0 removes nothing.
+    /// Bits that are removed from return addresses: pointer authentication and tags, as reported by
+    /// the system (`NT_ARM_PAC_MASK` on Linux, the size of the address space on Darwin). 0 removes
+    /// nothing.
     pub authentication_mask: Option<u64>,
-    /// Words of stack that are searched for a return address where nothing else gives a caller. 0 forbids it.
+    /// Number of stack words that are searched for a return address if nothing else yields a
+    /// caller. 0 disables the search.
     pub scan_words: u32,
-    /// Whether async frames of Swift are followed where a saved frame pointer marks one.
+    /// Whether Swift's async frames are followed if a saved frame pointer marks one.
     pub swift_async: SwiftAsync,
 }
 
@@ -54,16 +56,17 @@ impl Default for Options {
     }
 }
 
-/// How far above a stack pointer the caller's frame may be without further evidence.
+/// Maximum distance in bytes of the caller's frame above a stack pointer without further evidence.
 const MAX_FRAME_SIZE: u64 = 1 << 20;
 
-/// Whether a frame, or frame record, at `address` is farther from the stack pointer than frames are.
+/// Whether a frame, or frame record, at `address` is farther from the stack pointer than frames
+/// usually are.
 #[inline]
 const fn is_far(sp: u64, address: u64) -> bool {
     address.wrapping_sub(sp) > MAX_FRAME_SIZE
 }
 
-/// Memory with a budget of reads.
+/// Memory with a read budget.
 #[derive(Debug)]
 struct BudgetedMemory<M> {
     memory: M,
@@ -109,10 +112,10 @@ impl<M: Memory> Memory for BudgetedMemory<M> {
     }
 }
 
-/// Goes from a thread's registers up its stack, frame by frame.
+/// Walks up a thread's stack from its registers, frame by frame.
 ///
-/// Either [`Self::for_each`], which is the fastest, or [`Self::next_frame`] until it gives `None`, or [`Self::frame`] and
-/// [`Self::step`] for those who want the registers of each frame. They may be mixed.
+/// Use [`Self::for_each`], which is the fastest, or [`Self::next_frame`] until it returns `None`,
+/// or [`Self::frame`] and [`Self::step`] to get the registers of each frame. They may be mixed.
 #[derive(Debug)]
 pub struct Walker<'c, A, M, I> {
     memory: BudgetedMemory<M>,
@@ -129,26 +132,28 @@ pub struct Walker<'c, A, M, I> {
     analyses: u32,
     /// The async contexts, if the walk has left the stack.
     contexts: Option<Contexts>,
-    /// Where the rule of the frame is, if the cache has it.
+    /// Place of the current frame's rule, if it is cached.
     cached: Option<EntryIndex>,
-    /// Where the rule of the frame below is, if this frame's was not known when the walk came to it.
+    /// Place of the rule for the frame below, if this frame's was not known when the walk reached
+    /// it.
     below: Option<EntryIndex>,
-    /// The frame is in an outlined function, as looking for its rule has found, or is the function of one.
+    /// Set if the frame is in an outlined function, as determined by the search for its rule, or is
+    /// the function that called one.
     outlined: Option<OutlinedFrames>,
-    /// The return address that was accepted last.
+    /// The return address that was last accepted.
     accepted: Option<Accepted>,
     /// The image that was found last: most callers are in the same one.
     image: Image,
-    /// Saved registers that [`Self::registers`] does not have yet.
+    /// Saved registers that [`Self::registers`] does not contain yet.
     pending_saves: PendingSaves,
-    /// The last frame that was stepped from was a signal trampoline.
+    /// Whether the last frame that was left was a signal trampoline.
     from_trampoline: bool,
     problem: Option<Problem>,
     end: Option<End>,
 }
 
 impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
-    /// A walk of the thread that has these registers.
+    /// Creates a walk of the thread with these registers.
     #[inline]
     pub fn new(registers: &A::Registers, memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
         let mut walker = Walker::without_registers(memory, images, cache, options);
@@ -159,7 +164,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         walker
     }
 
-    /// A walk that has no registers yet.
+    /// Creates a walk without registers.
     #[inline]
     fn without_registers(memory: M, images: I, cache: &'c mut RuleCache, options: Options) -> Self {
         cache.enter(images.generation());
@@ -189,8 +194,8 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         }
     }
 
-    /// The same walk, but the first address is that of the instruction after a call: for registers that a function saved
-    /// for its caller, or an exception's saved return addresses.
+    /// Treats the first address as that of the instruction after a call: for registers that a
+    /// function saved for its caller, or an exception's saved return addresses.
     #[must_use]
     pub fn from_return_address(mut self) -> Self {
         self.kind = AddressKind::ReturnAddress;
@@ -198,33 +203,34 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         self
     }
 
-    /// The frame where the walk is, without [`Frame::cfa`] and [`AddressKind::SignalTrampoline`], which only
-    /// [`Self::step`] finds.
+    /// Returns the walk's current frame, without [`Frame::cfa`] and
+    /// [`AddressKind::SignalTrampoline`], which only [`Self::step`] determines.
     #[inline]
     pub fn frame(&self) -> Frame {
         Frame { pc: self.registers.pc, sp: self.registers.sp(), cfa: None, found: self.found, kind: self.kind }
     }
 
-    /// The registers of the frame where the walk is.
+    /// Returns the registers of the walk's current frame.
     pub fn registers(&mut self) -> &RegisterFile<A> {
         self.apply_pending_saves();
         self.registers.settle(&mut self.memory);
         &self.registers
     }
 
-    /// Why the walk ended; `None` while it goes on.
+    /// Returns the reason for the walk's end; `None` before the end.
     #[inline]
     pub fn end(&self) -> Option<End> {
         self.end
     }
 
-    /// The first thing that was wrong with unwind data, also where another way then found the caller.
+    /// Returns the first problem with unwind data, even if another method then found the caller.
     #[inline]
     pub fn problem(&self) -> Option<Problem> {
         self.problem
     }
 
-    /// Calls `each` with every frame from the current one to the last one, or until it returns `Break`.
+    /// Calls `each` for every frame from the current one to the last one, or until it returns
+    /// `Break`.
     #[inline]
     pub fn for_each(&mut self, mut each: impl FnMut(&Frame) -> ControlFlow<()>) {
         loop {
@@ -238,7 +244,8 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         }
     }
 
-    /// The next frame, beginning with the first; `None` after the last one, when [`Self::end`] says why it was the last.
+    /// Returns the next frame, starting with the first; `None` after the last one, when
+    /// [`Self::end`] returns the reason.
     #[inline]
     pub fn next_frame(&mut self) -> Option<Frame> {
         let mut next = None;
@@ -269,11 +276,11 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         Some(frame)
     }
 
-    /// Goes to the caller of the frame where the walk is, and says what the CFA of the frame that was
-    /// left is, if it is on the stack.
+    /// Steps from the walk's current frame to its caller, and returns the CFA of the frame that was
+    /// left, if it is on the stack.
     ///
     /// # Errors
-    /// Why the walk ends here. Every further call answers the same.
+    /// The reason why the walk ends here. Every further call returns the same.
     #[inline]
     pub fn step(&mut self) -> Result<Option<u64>, End> {
         if let Some(end) = self.end {
@@ -361,7 +368,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
                 }
                 Ok(Some(cfa))
             }
-            // The return address is 0, by unwind data that may be wrong.
+            // The return address is 0, according to unwind data that may be wrong.
             Err(End::EndOfStack) => match &rule.rule {
                 Rule::Row(row) if row.cfa_register == A::SP => self.step_by_code().map(Some).ok_or(End::EndOfStack),
                 _ => Err(End::EndOfStack),
@@ -382,8 +389,9 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         }
     }
 
-    /// As [`Self::step_to_caller`]. Of an interrupted frame any register may be broken: a caller that is far from the stack pointer is
-    /// taken only if its own caller is where its rule says, since the frame pointer may point into data.
+    /// Same as [`Self::step_to_caller`], for an interrupted frame, in which any register may be
+    /// broken: a caller that is far from the stack pointer is accepted only if its own caller is
+    /// where its rule requires, since the frame pointer may point into data.
     fn step_from_interrupted(&mut self) -> Result<Option<u64>, End> {
         self.apply_pending_saves();
         let (registers, found) = (self.registers, self.found);
@@ -412,7 +420,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         self.problem = self.problem.or(Some(problem));
     }
 
-    /// Executes a rule; the registers are the caller's only if that succeeds.
+    /// Executes a rule; the registers become the caller's only if that succeeds.
     #[inline]
     fn execute(&mut self, rule: &FoundRule, lookup: u64) -> Result<u64, End> {
         match &rule.rule {
@@ -426,8 +434,9 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         }
     }
 
-    /// Goes to the async contexts of a frame that is marked to have some: `None` if it is not. Otherwise the caller is
-    /// the first context's resume function, or, if contexts are not followed, the caller on the stack.
+    /// Steps to the async contexts of a frame that is marked to have some; returns `None` if it is
+    /// not. Otherwise the caller is the first context's resume function, or, if contexts are not
+    /// followed, the caller on the stack.
     #[inline]
     fn enter_contexts(&mut self, row: &Row) -> Option<Result<u64, End>> {
         if self.options.swift_async == SwiftAsync::Ignore {
@@ -461,7 +470,8 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         Ok(None)
     }
 
-    /// What the caller of the frame must be like. `leaf` says that the frame may have no stack of its own.
+    /// Returns the conditions for accepting the frame's caller. `leaf` means that the frame may
+    /// have no stack.
     #[inline]
     fn check(
         &mut self,
@@ -481,7 +491,8 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
         (&mut self.registers, &mut self.memory, check)
     }
 
-    /// Whether the frame may be a leaf that keeps its return address in a register and has no stack of its own.
+    /// Whether the frame may be a leaf that keeps its return address in a register and has no
+    /// stack.
     #[inline]
     fn may_be_leaf(&self) -> bool {
         A::LINK_REGISTER && self.interrupted()

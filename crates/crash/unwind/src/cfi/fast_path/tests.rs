@@ -31,7 +31,7 @@ impl Chance {
         }
     }
 
-    /// An instruction, mostly one that is plain.
+    /// Appends an instruction, usually a plain one.
     fn instruction(&mut self, into: &mut Vec<u8>) {
         match self.below(24) {
             0..=5 => into.push(0x40 | self.below(40) as u8),
@@ -57,7 +57,8 @@ impl Chance {
     }
 }
 
-/// A section with a CIE and an entry of these instructions: where that is, and the bytes.
+/// Returns a section with a CIE and an entry with these instructions: the entry's address, and the
+/// bytes.
 fn section<A: Architecture>(wide: bool, instructions: &[u8]) -> (u64, Vec<u8>) {
     let encoding = if wide { DW_EH_PE_PCREL } else { DW_EH_PE_PCREL_SDATA4 };
     let mut bytes = std::vec![0, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, A::RA, 1, encoding, 0x0c, A::SP];
@@ -83,7 +84,8 @@ fn section<A: Architecture>(wide: bool, instructions: &[u8]) -> (u64, Vec<u8>) {
     (SECTION + at as u64, bytes)
 }
 
-/// How many of some entries are plain; those must have the row that the full parser makes.
+/// Returns how many of 20,000 random entries are plain; those must have the same row as with the
+/// full parser.
 fn fast_fdes<A: Architecture>(wide: bool) -> usize {
     let mut chance = Chance(88_172_645_463_325_252);
     let mut fast_fdes = 0;
@@ -129,7 +131,8 @@ fn the_short_way_says_what_the_long_one_does() {
     }
 }
 
-/// How many of some CIEs are read the fast path; those must be what the full parser makes of them.
+/// Returns how many of 20,000 random CIEs the fast path reads; those must equal the full parser's
+/// result.
 fn fast_cies<A: Architecture>() -> usize {
     let mut chance = Chance(0x1234_5678_9abc_def1);
     let mut fast_fdes = 0;
@@ -181,7 +184,7 @@ fn fast_cies<A: Architecture>() -> usize {
         assert_eq!((signal_trampoline, A::RA), (long.signal_trampoline, long.return_register), "{bytes:x?}");
         let undefined = long.initial.register(A::RA) == crate::cfi::row::RegisterRule::Undefined;
         assert_eq!(plain.outermost != 0, undefined, "{bytes:x?}");
-        // The full parser has no plain form of those that have no row.
+        // The full parser has no plain form for CIEs without a row.
         assert_eq!((!undefined).then_some(plain), long.plain, "{bytes:x?}");
     }
     fast_fdes
@@ -212,7 +215,7 @@ fn where_threads_begin() {
     assert_eq!(rule(&[0x07, 6]), None);
     assert_eq!(rule(&[0x07, 16, 0x41, 0x90, 1]), None);
     assert_eq!(rule(&[0x41, 0x07, 16]), None);
-    // As x86_64's C runtime has it: in the CIE, and with nothing in the entry.
+    // The same as x86_64's C runtime: in the CIE, and with nothing in the entry.
     let mut bytes =
         std::vec![20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 7, 16];
     bytes.extend([16, 0, 0, 0, 28, 0, 0, 0]);

@@ -37,7 +37,7 @@ fn lengths_are_those_of_another_decoder() {
             state ^= state << 17;
             *byte = state as u8;
         }
-        // Half of them with a usual beginning, so that all maps are reached.
+        // Half of them have a common beginning, so that all maps are reached.
         let beginnings: [&[u8]; 8] =
             [&[0x48], &[0x0f], &[0x66, 0x0f], &[0xc5], &[0xc4, 0xe2], &[0x62, 0xf1], &[0x0f, 0x38], &[0x0f, 0x3a]];
         if round % 2 == 0 {

@@ -10,14 +10,14 @@ const CODE: u64 = 0x20_0000;
 fn with<R>(words: &[u32], test: impl FnOnce(&mut Snapshot<'_>) -> R) -> R {
     let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let table = 0x1234_5678_9abc_u64.to_le_bytes();
-    // Two pages on, at 0x120.
+    // Two pages further, at 0x120.
     let ranges =
         [SnapshotRange { address: CODE, bytes: &code }, SnapshotRange { address: CODE + 0x2120, bytes: &table }];
     test(&mut Snapshot { ranges: &ranges })
 }
 
-/// Whether the words are code of an outlined function that the function with the return address
-/// `CODE + 0x100` calls.
+/// Returns `true` if the words are code of an outlined function called by the function with the
+/// return address `CODE + 0x100`.
 fn is_part_of_caller(words: &[u32]) -> bool {
     with(words, |memory| is_called_outlined::<Aarch64, _>(memory, CODE, CODE + 0x100, None, &mut { BUDGET }))
 }
@@ -77,7 +77,7 @@ fn veneers() {
         let at = CODE + 4 * (words.len() as u64 - 1);
         with(words, |memory| through_veneer::<Aarch64, _>(memory, at))
     };
-    // adrp x16, two pages on
+    // adrp x16, two pages further
     let page = 0xd000_0010;
     // ldr x17, [x16, #0x120]; add x16, x16, #0x120; br x17
     assert_eq!(target(&[page, 0xf940_9211, 0x9104_8210, 0xd61f_0220]), Some(0x1234_5678_9abc));
@@ -85,7 +85,7 @@ fn veneers() {
     assert_eq!(target(&[0, page, 0xf940_9210, 0xd61f_0200]), Some(0x1234_5678_9abc));
     // add x16, x16, #0x120; br x16
     assert_eq!(target(&[0, page, 0x9104_8210, 0xd61f_0200]), Some(CODE + 0x2120));
-    // Another register is jumped by, another is loaded by, no page, memory that can't be read.
+    // Another register for the jump, another for the load, no page, memory that can't be read.
     assert_eq!(target(&[0, page, 0x9104_8210, 0xd61f_0220]), None);
     assert_eq!(target(&[0, page, 0xf940_9230, 0xd61f_0200]), None);
     assert_eq!(target(&[0, 0, 0x9104_8210, 0xd61f_0200]), None);
