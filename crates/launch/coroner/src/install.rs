@@ -286,7 +286,7 @@ fn put_system_reports(store: &Store, own: Id, reports: Vec<SystemReport>) {
 /// The previous run whose files this one reuses.
 #[derive(Default)]
 struct Previous {
-    /// That run, if it was one of this app.
+    /// The previous run, if it was one of this app.
     last_run: Option<LastRun>,
     /// Whether a clean end of this run does not have to be recorded again.
     is_noted: bool,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 
-/// How the last run of the app ended.
+/// The last run of the app, and how it ended.
 ///
 /// Of this app's runs ([`Config::new`](crate::Config::new)) that have ended and that no launch has
 /// processed before, this is the one that began last. If there is none (two processes of one app
@@ -23,7 +23,7 @@ use crate::store::directory::Directory;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LastRun {
-    /// How the run ended.
+    /// The run's outcome.
     pub outcome: Outcome,
     /// The run's id; `None` for [`Outcome::FirstLaunch`].
     #[serde(default)]

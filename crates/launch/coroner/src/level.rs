@@ -6,7 +6,7 @@ use coroner_report::run_state;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Level {
-    /// Of interest only for debugging.
+    /// For debugging only.
     Debug,
     /// Informational.
     Info,

@@ -1,4 +1,4 @@
-//! How a report's frames are named, and the budget for it.
+//! Naming of a report's frames, and the budget for it.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Default for NamingBudget {
     }
 }
 
-/// How a report's frames are named.
+/// The kind of names for a report's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// Functions, inlined calls, files and lines.

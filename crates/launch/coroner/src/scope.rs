@@ -1,4 +1,4 @@
-//! What the app records about itself while it runs: tags, user, contexts, breadcrumbs.
+//! The app's records about itself while it runs: tags, user, contexts, breadcrumbs.
 //!
 //! Everything is stored in the run state, a mapped file that survives any end of the process
 //! (SIGKILL too), so that nothing has to be collected when the process dies. Setting a tag or

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A report file with one section whose payload is `payload`, and 100 reserved zeros.
+/// Returns a report file with one section with this payload, and 100 reserved zeros.
 fn report(payload: &[u8]) -> Vec<u8> {
     let mut report = FILE_PREFIX.to_vec();
     report.extend_from_slice(&seal_header(SectionKind::HEADER, payload).unwrap());
@@ -11,7 +11,7 @@ fn report(payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn only_reserved_zeros_are_left_out() {
-    // A map {0: 0}: its last byte is a zero that is part of it.
+    // A map {0: 0}: its last byte is a zero that belongs to it.
     let file = report(&[0xA1, 0, 0]);
     assert_eq!(written(&file), &file[..file.len() - 100]);
     assert_eq!(pack(&file, &[0; 50], &[]), written(&file));

@@ -18,7 +18,7 @@ pub(crate) type Scrub = Hook<dyn Fn(&str, &str) -> Option<String> + Send + Sync>
 pub(crate) type OnCrashedLastRun = Hook<dyn Fn(&LastRun) + Send + Sync>;
 
 group! {
-    /// What a launch does with the reports of earlier ones before the sinks get them.
+    /// Options for processing the reports of earlier runs, before the sinks get them.
     ///
     /// By default it names their frames, hides text that is certainly a secret, and delivers in the
     /// background from install on. You need this

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A machine on which there are `/h` and what is named.
+/// Returns the default directory on a machine where `/h` and the directories in `there` exist.
 fn store_among(app: &str, is_root: bool, variables: &[(&str, &str)], there: &[&str]) -> Option<String> {
     let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
     let exists = |path: &Path| path == Path::new("/h") || there.iter().any(|other| path == Path::new(other));

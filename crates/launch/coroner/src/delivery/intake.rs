@@ -51,8 +51,7 @@ pub(crate) struct Intake {
     stored: bool,
     /// Whether this launch was counted for the oldest run that was stored early.
     counted: bool,
-    /// How long this launch has to wait, if too many launches were too short to finish with the
-    /// run.
+    /// Time for this launch to wait, if too many launches were too short to finish with the run.
     pub(crate) waits: Option<Duration>,
     /// Number of runs with a report that were claimed.
     tried: usize,

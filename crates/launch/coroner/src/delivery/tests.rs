@@ -1,4 +1,4 @@
-//! Delivery of made-up runs. Real crashes are in `tests/it/next_launch.rs`.
+//! Delivery of synthetic runs. For real crashes, see `tests/it/next_launch.rs`.
 
 use std::collections::VecDeque;
 use std::ops::Deref;
@@ -21,12 +21,13 @@ use crate::delivery_thread::DeliveryThread;
 use crate::outcome::Outcome;
 use crate::sink::{SinkAnswer, Submission};
 
-/// The bytes of a report file: a header and a crash, and reserved zeros.
+/// Returns the bytes of a report file: a header and a crash, and reserved zeros.
 fn report_file(run: Id, event: u8) -> Vec<u8> {
     report_file_of(run, event, (5, 0))
 }
 
-/// The same for a crash at that time, nanoseconds since the Unix epoch, of that thread.
+/// Like [`report_file`], for a crash at that time (nanoseconds since the Unix epoch) in that
+/// thread.
 fn report_file_of(run: Id, event: u8, (time_ns, tid): (u64, u64)) -> Vec<u8> {
     let mut file = FILE_PREFIX.to_vec();
     let mut section = |kind, encode: &dyn Fn(&mut Encoder<'_>)| {
@@ -61,7 +62,7 @@ fn report_file_of(run: Id, event: u8, (time_ns, tid): (u64, u64)) -> Vec<u8> {
     file
 }
 
-/// The bytes of a run state file of a run that ended in this way.
+/// Returns the bytes of a run state file for a run that ended this way.
 fn state_file(run: Id, exit: ExitKind) -> Vec<u8> {
     let limits = StateLimits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
@@ -83,7 +84,7 @@ const CRASH: CrashRecord = CrashRecord {
     sp: 0x7000,
 };
 
-/// The bytes of a run state file of a run that recorded a crash, and what `then` does after it.
+/// Returns the bytes of a run state file for a run that recorded a crash, changed by `then`.
 fn crashed_state(run: Id, then: impl FnOnce(&RunState<'_>, u64)) -> Vec<u8> {
     let limits = StateLimits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
@@ -103,7 +104,7 @@ fn crashed_state(run: Id, then: impl FnOnce(&RunState<'_>, u64)) -> Vec<u8> {
     state.to_bytes()
 }
 
-/// A sink that gives the answers of a list, and counts.
+/// A sink that gives the answers of a list, and counts calls.
 struct Scripted {
     name: &'static str,
     answers: Mutex<VecDeque<SinkAnswer>>,
@@ -140,7 +141,7 @@ fn rejected() -> SinkAnswer {
     SinkAnswer::Rejected { reason: "never".into() }
 }
 
-/// A launch whose delivery thread can be waited for.
+/// A launch with a delivery thread that can be waited for.
 struct Launch {
     deliverer: Arc<Deliverer>,
     thread: Arc<DeliveryThread>,
@@ -166,7 +167,7 @@ impl Deref for Launch {
     }
 }
 
-/// A store in which runs can be laid, and launches made.
+/// A store with methods to add runs and make launches.
 struct Bench {
     folder: tempfile::TempDir,
 }
@@ -184,7 +185,7 @@ impl Bench {
         self.store().join("runs").join(Id([run; 16]).to_string())
     }
 
-    /// A run that ended, with one report file for each event.
+    /// Adds a run that ended, with one report file for each event.
     fn lay(&self, run: u8, exit: ExitKind, events: &[u8]) {
         let id = Id([run; 16]);
         let reports: Vec<Vec<u8>> = events.iter().map(|event| report_file(id, *event)).collect();
@@ -231,29 +232,29 @@ impl Bench {
     }
 }
 
-/// Ends a hang; a busy machine does not reach it.
+/// Long enough for a busy machine; ends a test that hangs.
 const WAIT: Duration = Duration::from_mins(5);
 
-/// Names of made-up frames are not there to be found.
+/// Disables naming, because synthetic frames have no names.
 fn without_names() -> Delivery {
     Delivery::new().symbolicate(false)
 }
 
-/// A launch that writes to a folder.
+/// Returns a launch that writes to a folder.
 fn folder_launch(bench: &Bench, folder: &Path) -> Launch {
     let sinks: Vec<Arc<dyn Sink>> = vec![Arc::new(crate::FolderSink::new(folder))];
     let config = Config::new("app").delivery(without_names());
     Launch::new(Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, &config))
 }
 
-/// The event id of a run's second report, if that does not say it.
+/// Returns the event id of a run's second report without an event id of its own.
 fn second_id(run: Id) -> Id {
     let mut id = run.0;
     id[15] ^= 1;
     Id(id)
 }
 
-/// The event ids of the reports in a folder, by the names of their files.
+/// Returns the event ids of the reports in a folder, from the file names.
 fn event_ids(folder: &Path) -> Vec<Id> {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let stems = names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned));
@@ -307,7 +308,7 @@ fn processing_that_never_comes_back_is_tried_three_times_and_then_the_run_is_kep
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
     for launch in 1..=3 {
-        // The sink has no answers: it panics, as a crash would end the process.
+        // The sink has no answers left: it panics, in place of a crash that would end the process.
         let breaks = Scripted::new("breaks", []);
         assert!(!bench.launch(&[&breaks], |config| config).flush(WAIT));
         assert_eq!(breaks.asked(), 1, "launch {launch}");
@@ -335,7 +336,7 @@ fn what_a_sink_cannot_take_now_is_not_an_attempt() {
     assert_eq!(bench.why_broken(1), None);
 }
 
-/// Lays a run that crashed, or was killed, while it processed the run 1 in the thread 78.
+/// Adds a run that crashed, or was killed, while its thread 78 processed run 1.
 fn lay_processor(bench: &Bench, run: u8, crash_tid: Option<u64>) {
     let limits = StateLimits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
@@ -344,7 +345,7 @@ fn lay_processor(bench: &Bench, run: u8, crash_tid: Option<u64>) {
     let store = Store::open(&bench.store()).unwrap();
     let processor = Deliverer::new(store, Id([run; 16]), Vec::new(), &Config::new("app")).announcing(state);
     let mark = processor.runs.mark(Id([1; 16]));
-    // The test's own thread is not known to be any number.
+    // The id of the test's own thread is not predictable.
     state.set_scalar(Scalar::PROCESSING_THREAD, 78);
     if let Some(tid) = crash_tid {
         state.set_crash(&CrashRecord { tid, ..CRASH });
@@ -357,7 +358,7 @@ fn lay_processor(bench: &Bench, run: u8, crash_tid: Option<u64>) {
 
 #[test]
 fn only_a_crash_of_the_thread_that_processed_a_run_counts_against_it() {
-    // By crashes of the processing; of another thread meanwhile; by kills.
+    // Crashes of the processing thread, crashes of another thread in the meantime, kills.
     for (tid, is_evidence) in [(Some(78), true), (Some(79), false), (None, false)] {
         let bench = Bench::new();
         bench.lay(1, ExitKind::CRASHED, &[0xa1]);
@@ -377,7 +378,7 @@ fn a_crash_of_the_processing_counts_once() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
     lay_processor(&bench, 2, Some(78));
-    // Neither goes, so that the run that crashed is looked at each time.
+    // Neither run is removed, so the crashed one is examined each time.
     for _ in 0..5 {
         let offline = Scripted::new("offline", [retry(), retry()]);
         let launch = bench.launch(&[&offline], |config| config);
@@ -431,7 +432,7 @@ fn a_run_that_cannot_be_set_aside_waits_and_stops_no_other() {
     let bench = Bench::new();
     bench.lay_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[b"\x7fELF and more".to_vec()]);
     bench.lay(2, ExitKind::CRASHED, &[0xa2]);
-    // Another one is there under its name.
+    // Another entry has the run's name.
     let taken = bench.store().join("broken").join(Id([1; 16]).to_string());
     std::fs::create_dir_all(taken.join("other")).unwrap();
     let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
@@ -468,7 +469,7 @@ fn how_runs_without_a_report_ended() {
         (ExitKind::SIGTERM, Outcome::Terminated),
         (ExitKind::UNINSTALLED, Outcome::Uninstalled),
         (ExitKind::RUNNING, Outcome::Unknown),
-        // The crash was noticed, but not even the first section was written.
+        // The crash was recorded, but not even the first section was written.
         (ExitKind::CRASHED, Outcome::Crashed),
     ] {
         let bench = Bench::new();
@@ -478,7 +479,7 @@ fn how_runs_without_a_report_ended() {
         assert!(launch.flush(WAIT));
         assert_eq!(launch.last_run().outcome, outcome);
         assert!(!bench.is_there(1));
-        // The next launch has nothing new to look at, and remembers.
+        // The next launch has no new run, and remembers.
         assert_eq!(bench.launch(&[&sink], |config| config).last_run().outcome, outcome);
     }
     let bench = Bench::new();
@@ -527,7 +528,7 @@ fn a_crash_that_only_the_run_state_knows_is_a_report_like_any_other() {
 
 #[test]
 fn a_record_whose_crash_has_a_report_makes_no_other() {
-    // Its time and thread are the record's; and one that was cut before it says what it is of.
+    // The report has the record's time and thread; and one was cut off before its kind.
     let id = Id([1; 16]);
     let of_record = report_file_of(id, 0xa1, (CRASH.time_ns, CRASH.tid));
     let cut = of_record[..of_record.len() - 1000 - 4].to_vec();
@@ -546,8 +547,8 @@ fn a_record_whose_crash_has_a_report_makes_no_other() {
         assert_eq!((sink.asked(), seen.load(Ordering::SeqCst)), (1, 78));
         assert_eq!(launch.last_run().event_id, Some(Id([0xa1; 16])));
     }
-    // After a crash of the same thread that was repaired, a moment before: it has a report, and the
-    // last has none.
+    // After a crash of the same thread that was repaired a moment before and has a report, while
+    // the last one has none.
     let bench = Bench::new();
     let repaired = report_file_of(id, 0xa1, (CRASH.time_ns - 1, CRASH.tid));
     bench.lay_files(1, &crashed_state(id, |_, _| ()), &[repaired]);
@@ -569,7 +570,7 @@ fn a_crash_that_was_not_fatal_is_not_the_outcome() {
             },
             Outcome::Terminated,
         ),
-        // Its handler was left by a jump, which nobody notices; the app ended well, later.
+        // A jump left the handler unnoticed, and the app ended cleanly later.
         (|state, _| state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into()), Outcome::CleanExit),
     ];
     for (then, outcome) in cases {
@@ -630,8 +631,8 @@ fn without_sinks_reports_stay() {
 
 #[test]
 fn a_run_whose_progress_cannot_be_written_is_delivered_and_waits_if_it_has_to() {
-    // Root may write anywhere, and a disk without inodes is hard to come by: a directory stands
-    // where the file is made.
+    // Root may write anywhere, and a disk without inodes is hard to provide: a directory blocks the
+    // file's name.
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
     bench.lay(2, ExitKind::CRASHED, &[0xa2]);
@@ -669,7 +670,8 @@ fn what_is_no_file_where_a_file_should_be_keeps_no_run_for_ever() {
     assert!((1..=3).all(|run| !bench.is_there(run)));
 }
 
-/// Makes a run's directory an hour old: without a state, a younger one may be being made.
+/// Makes a run's directory an hour old: a younger one without a state may belong to an install in
+/// progress.
 fn make_old(bench: &Bench, run: u8) {
     let hour_ago = SystemTime::now() - Duration::from_hours(1);
     for path in [bench.run_path(run).join("lock"), bench.run_path(run)] {
@@ -693,7 +695,7 @@ fn a_report_without_a_run_state_is_delivered() {
 
 #[test]
 fn reports_that_do_not_say_which_they_are_are_distinguished() {
-    // Their headers are cut out; of one run not even the state is there.
+    // Their headers are cut out; one run doesn't even have the state.
     let headless = |run: u8| {
         let whole = report_file(Id([run; 16]), 0xa1);
         let header = coroner_report::wire::parse_header(&whole[FILE_PREFIX.len()..]).unwrap();
@@ -746,12 +748,12 @@ fn as_many_crashes_as_come_are_delivered_and_limits_keep_what_has_to_wait() {
     };
     assert!(bench.launch_keeping(&[&online], retention, |options| options.before_deliver(look)).flush(WAIT));
     assert_eq!(online.asked(), 20);
-    // The first that is delivered says how many are not.
+    // The first report that is delivered contains the number of those that are not.
     let count = Value::Map(vec![(Value::from("evicted_reports"), Value::Unsigned(30))]);
     assert_eq!(*said.lock().unwrap(), [count]);
 }
 
-/// A first look whose time is over at once, and how many runs it reads.
+/// Runs a first step without time, and returns how many runs it reads.
 fn read_by_late_look(launch: &Deliverer) -> usize {
     use crate::store::raw_run::READ;
     let before = READ.get();
@@ -803,8 +805,8 @@ fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
     }
     assert!(bench.is_there(40) && event_ids(&folder).contains(&Id([40; 16])), "the newest stay");
 
-    // A sink that can't store them at once: so they are lost, and counted. What the other has
-    // stored goes before.
+    // One sink can't store them at once, so they are lost and counted. Those that the other sink
+    // has stored are removed before.
     for run in 41..=80 {
         bench.lay(run, ExitKind::CRASHED, &[run]);
         launch(vec![Scripted::new("sink", [])]).intake(Instant::now());

@@ -3,7 +3,7 @@ use std::io;
 use super::name_in_debug;
 
 #[derive(Debug)]
-#[allow(dead_code)] // For their names.
+#[allow(dead_code)] // Used for their names.
 enum PayError {
     Refused,
     Bank(u32),

@@ -479,7 +479,7 @@ mod os {
 
     pub(super) use coroner_process::vitals::debugged;
 
-    /// How long a thread ran and how long it waited for a processor, in nanoseconds: `schedstat`
+    /// A thread's running time and its waiting time for a processor, in nanoseconds: `schedstat`
     /// (Documentation/scheduler/sched-stats.rst).
     #[derive(Debug)]
     pub(super) struct Clocks {

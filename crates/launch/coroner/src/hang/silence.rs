@@ -20,7 +20,7 @@ pub(super) struct Silence {
     tick: Duration,
     /// The last value that the thread showed.
     seen: u64,
-    /// How long the thread has shown no other value, in time that was watched.
+    /// Time since the thread last showed another value, as far as it was watched.
     lasted: Duration,
     hangs: bool,
 }

@@ -22,7 +22,7 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
     };
     last.write(&store, 7).unwrap();
     assert_eq!(LastRun::read(&store, 7), last);
-    // Another app of the store has its own.
+    // Another app that shares the store has its own record.
     assert_eq!(LastRun::read(&store, 8), LastRun::FIRST_LAUNCH);
     LastRun { began: Some(SystemTime::UNIX_EPOCH), ..LastRun::FIRST_LAUNCH }.write(&store, 8).unwrap();
     assert_eq!(LastRun::read_latest(&store), last);
@@ -30,7 +30,7 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
     assert_eq!(LastRun::read(&store, 7), LastRun::FIRST_LAUNCH);
 }
 
-/// What speaks for one cause or another of an end is said of an end that nothing else is known of.
+/// Evidence is only shown for an end about which nothing else is known.
 #[test]
 fn a_hang_that_ended_the_run_is_its_sentence() {
     let evidence = Termination { evidence: vec!["no core dump".to_owned()], ..Termination::default() };
@@ -39,7 +39,7 @@ fn a_hang_that_ended_the_run_is_its_sentence() {
     assert!(last(Outcome::Unknown).to_string().contains("no core dump"));
 }
 
-/// A crash of run `run`, of that signature.
+/// Returns a crash of run `run` with that signature.
 pub(super) fn crash(run: u8, signature: Option<&str>, ran_for_ms: u64) -> LastRun {
     LastRun {
         outcome: Outcome::Crashed,
@@ -58,14 +58,14 @@ fn crashes_are_counted_until_a_run_ends_otherwise() {
         last = crash(run, Some(signature), 5).following(&last);
     }
     assert_eq!((last.consecutive_crashes(), last.same_crashes()), (3, 2));
-    // The same run, looked at twice.
+    // The same run, processed twice.
     let again = crash(3, Some("a"), 5).following(&last);
     assert_eq!(again, last);
     let clean =
         LastRun { outcome: Outcome::CleanExit, run: Some(Id([4; 16])), ..LastRun::FIRST_LAUNCH }.following(&last);
     assert_eq!(clean.consecutive_crashes(), 0);
     assert_eq!(crash(5, None, 5).following(&clean).consecutive_crashes(), 1);
-    // One without a report is not known to be the same as another.
+    // A crash without a report is not known to be the same as another.
     assert_eq!(crash(6, None, 5).following(&crash(5, None, 5)).same_crashes(), 0);
     for run in 10..30 {
         last = crash(run, Some("a"), 5).following(&last);
@@ -86,7 +86,7 @@ fn notes_of_earlier_builds_are_read() {
     assert_eq!(last.ran_for, Some(Duration::from_millis(1500)));
     assert_eq!(last.crashes[0].ran_for_ms, Some(u64::MAX));
     assert_eq!(serde_json::to_string(&last).unwrap(), note);
-    // Before there were more fields.
+    // A record from before there were more fields.
     let short: LastRun = serde_json::from_str(r#"{"outcome":"end"}"#).unwrap_or(LastRun::FIRST_LAUNCH);
     assert_eq!(short, LastRun::FIRST_LAUNCH);
     let short: LastRun = serde_json::from_str(r#"{"outcome":"clean_exit"}  "#).unwrap();

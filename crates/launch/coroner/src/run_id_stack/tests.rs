@@ -2,7 +2,7 @@ use super::*;
 
 const ID: Id = Id([0, 0xff, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0, 1, 2, 3, 4, 5, 6]);
 
-/// The return addresses of a stack, the innermost first, in pieces of that size from `first` on.
+/// Returns the addresses of a stack, innermost first, with pieces of that size from `first` on.
 fn stack(id: Id, first: u64, size: u64) -> Vec<u64> {
     digits(id).iter().map(|digit| first + u64::from(*digit) * size).collect()
 }
@@ -12,7 +12,7 @@ fn an_id_is_read_wherever_the_pieces_lie() {
     for (first, size) in [(0x1_0000_4009, 16), (0x1_0480_0054, 32), (0, 1)] {
         let mut frames = stack(ID, first, size);
         assert_eq!(read(&frames), Some(ID));
-        // Below it the wait, above it where the thread begins.
+        // Below the stack is the wait, above it the thread's start.
         frames.splice(0..0, [0x7fff_2000_1000, first + 0x1000]);
         frames.extend([first + 0x900, 0x7fff_2000_2000, 0]);
         assert_eq!(read(&frames), Some(ID));

@@ -53,15 +53,15 @@ fn several_changes_count_at_once() {
     scope.set_tag("login", "1").unwrap();
     scope.configure(|change| {
         change.set_tag("login", "2").unwrap();
-        // Within it is another, which is a part of it.
+        // A change within it is a part of it.
         scope.configure(|inner| inner.set_tag("plan", "free")).unwrap();
         assert_eq!(tags().into_iter().collect::<Vec<_>>(), [("login".to_owned(), "1".to_owned())]);
-        // Another thread changes what it changes, and does not wait.
+        // Another thread's change takes effect without waiting.
         std::thread::scope(|threads| threads.spawn(|| scope.set_tag("other", "yes")).join().unwrap()).unwrap();
         assert_eq!((tags().len(), tags()["other"].as_str()), (2, "yes"));
     });
     assert_eq!((tags()["login"].as_str(), tags()["plan"].as_str()), ("2", "free"));
-    // What a change that panics has set counts, and the next one is whole again.
+    // A change that panics takes effect as far as it got, and the next one is complete again.
     let panicked =
         std::panic::catch_unwind(|| scope.configure(|change| change.set_tag("login", "3").map(|()| panic!())));
     assert!(panicked.is_err() && !is_changing());

@@ -138,7 +138,7 @@ fn send(client: &Client, envelope: &Envelope) -> Result<(), EnvelopeError> {
 /// Whether Coroner sends the panics that have a report to the server: it has a sink for it.
 static HAS_PANICS: AtomicBool = AtomicBool::new(false);
 
-/// What the last mirrored event had, so that what is gone since then can be removed.
+/// The contents of the last mirrored event, so that what is gone since then can be removed.
 static MIRRORED: Mutex<Mirrored> = Mutex::new(Mirrored::NONE);
 
 #[derive(Debug)]

@@ -112,7 +112,7 @@ pub(crate) struct ListedRun {
     pub(crate) has_reserved: bool,
     /// The report that the run was processing when its state was last written.
     pub(crate) processing: Option<Processing>,
-    /// How far processing the run has come, read without a claim.
+    /// The progress of processing the run, read without a claim.
     pub(crate) progress: Progress,
     /// Whether there is a report, judging by the file names and the start of the first report.
     ///

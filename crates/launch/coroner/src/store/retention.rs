@@ -62,7 +62,7 @@ impl Default for Retention {
 /// The value of an item that would be lost with it, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Worth {
-    /// How a run ended, but no report.
+    /// The run's outcome, without a report.
     Run,
     /// A run whose reports all sinks have stored as the crash left them.
     Stored,

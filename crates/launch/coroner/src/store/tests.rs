@@ -35,7 +35,7 @@ fn store() -> (tempfile::TempDir, Store) {
     (folder, store)
 }
 
-/// All runs that have ended, oldest first, and what is no run.
+/// Claims all runs that have ended, oldest first; also returns the entries that are not runs.
 fn take_ended(store: &Store, own: Option<Id>) -> (Vec<EndedRun>, Vec<(PathBuf, String)>) {
     let found = store.unprocessed(own).unwrap();
     let process = ProcessIdentity::of_this_process();
@@ -59,7 +59,7 @@ fn ended_runs_are_taken_oldest_first_and_the_own_run_never() {
     let ended = take_ended(&store, Some(id(3))).0;
     assert_eq!(ids(&ended), [id(2), id(1)]);
     assert_eq!(ended[0].raw().unwrap().reports, [b"r"]);
-    // Taken is taken.
+    // A claimed run can't be claimed again.
     assert!(take_ended(&store, Some(id(3))).0.is_empty());
 }
 
@@ -156,7 +156,7 @@ fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_livin
         left.sort();
         left
     };
-    // Three reports, one of them broken; the run without one does not count, and nor does the own
+    // Three reports, one of them broken; the run without a report doesn't count, nor does the own
     // run.
     assert_eq!(enforce(Retention { number: 3, runs: 1, ..Retention::default() }), Evicted::default());
     assert_eq!(enforce(Retention { number: 2, ..Retention::default() }), Evicted { reports: 1, runs: 0 });
@@ -183,7 +183,7 @@ fn a_store_in_which_others_can_write_is_taken_from_them() {
 #[test]
 fn what_belongs_to_another_user_is_refused_by_root_too() {
     if !rustix::process::geteuid().is_root() {
-        return; // Only root can give a directory away.
+        return; // Only root can change a directory's owner.
     }
     let (_folder, store) = store();
     let other = |path: &Path| std::os::unix::fs::chown(path, Some(4711), None).unwrap();

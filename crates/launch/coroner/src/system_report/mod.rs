@@ -47,7 +47,7 @@ pub(crate) const FILE: &str = "system";
 /// Maximum length in bytes of a trace that is kept.
 const MAX_TRACE: usize = 16 << 20;
 
-/// How a process ended, according to the system.
+/// The kind of a process's end, according to the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -105,7 +105,7 @@ pub struct SystemReport {
     pub run_id: Option<Id>,
     /// When the process ended.
     pub time: SystemTime,
-    /// How the process ended.
+    /// The kind of the end.
     pub end: SystemEnd,
     /// Further data from the system, for people. It becomes the report's context `system_report`.
     pub details: BTreeMap<String, String>,

@@ -6,8 +6,7 @@ use super::*;
 const CGROUP: u64 = 4711;
 const MIB: u64 = 1 << 20;
 
-/// A run that used 200 of 256 MiB of its cgroup when that was last read, in which nothing had been
-/// killed.
+/// A run that used 200 of its cgroup's 256 MiB at the last reading, with no kills before.
 fn run() -> RunFacts {
     let mut run = RunFacts::default();
     run.app.installed = Some(Timestamp(1000));
@@ -29,7 +28,7 @@ fn run() -> RunFacts {
     run
 }
 
-/// A machine on which so many processes were killed, of the machine and of the cgroup.
+/// A machine with these numbers of killed processes, on the machine and in the cgroup.
 fn now(machine: u64, cgroup: u64) -> Now {
     let found = MemoryCgroup { id: CGROUP, oom_kills: Some(cgroup), ..MemoryCgroup::default() };
     let vitals = Read { machine_oom_kills: Some(machine), cgroup: Some(found), ..Read::default() };
@@ -49,7 +48,7 @@ fn counters_that_did_not_move_say_that_it_was_not_for_want_of_memory() {
         assert_eq!(found(&run(), &now), UNKNOWN);
         assert_eq!(explain(&run(), &now).evidence.len(), 1);
     }
-    // A counter at 0 needs no reading before.
+    // A counter at 0 is sufficient without an earlier reading.
     let mut run = run();
     run.vitals = None;
     assert_eq!(explain(&run, &now(0, 0)).evidence.len(), 1);
@@ -67,7 +66,7 @@ fn another_process_of_the_cgroup_may_have_been_the_victim() {
     run.lifecycle.memory_used = Some(20 * MIB);
     assert_eq!(found(&run, &now(4, 1)), (TerminationReason::OutOfMemory, TerminationCertainty::Possible));
     assert_eq!(outcome(&explain(&run, &now(4, 1))), None, "the outcome stays unknown");
-    // What an earlier run has read says nothing of how large this one was.
+    // An earlier run's reading does not show how large this run was.
     run.lifecycle.memory_used = Some(200 * MIB);
     run.vitals.as_mut().unwrap().read = Timestamp(500);
     assert_eq!(found(&run, &now(4, 1)).1, TerminationCertainty::Possible);
@@ -107,7 +106,7 @@ fn the_kernels_log_is_certain_either_way() {
     assert_eq!(with(victim), (TerminationReason::OutOfMemory, TerminationCertainty::Certain));
     assert_eq!(with(renamed), (TerminationReason::OutOfMemory, TerminationCertainty::Likely));
     assert_eq!((with(other), with(earlier)), (UNKNOWN, UNKNOWN));
-    // Process ids of a container are not those of the log.
+    // Process ids of a container are not those in the log.
     let mut run = run();
     run.process.as_mut().unwrap().pid_namespace = 4_026_532_000;
     run.lifecycle.memory_used = Some(MIB);

@@ -40,7 +40,7 @@ fn time_that_nobody_watched_is_no_silence() {
     for _ in 0..4 {
         assert_eq!(silence.look(BUSY, TICK), Verdict::Nothing);
     }
-    // Stopped for an hour, or asleep; and slow machines are late now and then.
+    // Stopped for an hour, or asleep; slow machines are also late now and then.
     assert_eq!(silence.look(BUSY, Duration::from_hours(1)), Verdict::Nothing);
     assert_eq!(silence.lasted(), 4 * TICK);
     assert_eq!(silence.look(BUSY, TICK * 3 / 2), Verdict::Hangs, "that it was silent before still counts");

@@ -7,7 +7,7 @@ fn here() -> Landing {
     std::hint::black_box(of_this_panic())
 }
 
-// Rust calls it; what matters is that no panic leaves it.
+// Only called by Rust; what matters is that no panic leaves it.
 #[allow(improper_ctypes_definitions)]
 extern "C" fn cannot_unwind(work: &dyn Fn() -> Landing) -> Landing {
     std::hint::black_box(work())
@@ -15,7 +15,7 @@ extern "C" fn cannot_unwind(work: &dyn Fn() -> Landing) -> Landing {
 
 #[test]
 fn landings() {
-    // libtest catches its tests' panics itself, so that one here is caught, and not by the top.
+    // libtest itself catches its tests' panics, so a panic here is caught, and not at the top.
     assert_eq!(here(), Landing::Caught);
     let on_a_thread = std::thread::spawn(here).join().unwrap();
     assert_eq!(on_a_thread, Landing::Top);

@@ -20,9 +20,9 @@ fn one_process_claims_a_run_once_at_a_time() {
     let runs = run(&folder, ID);
     let first = claim(&runs, ID, &own()).unwrap();
     assert!(matches!(first, Claim::Taken(_)), "{first:?}");
-    // By another name of the same directory too.
+    // The same through another name of the directory.
     let again = Directory::open(&folder.path().join("runs/../runs")).unwrap();
-    // Who is refused takes nothing from who has it.
+    // A refused claim takes nothing from the owner.
     assert!(matches!(claim(&again, ID, &own()).unwrap(), Claim::Busy));
     assert!(matches!(claim(&again, ID, &own()).unwrap(), Claim::Busy));
     drop(first);
@@ -33,7 +33,7 @@ fn one_process_claims_a_run_once_at_a_time() {
 fn a_run_whose_process_lives_is_busy_and_ended_when_the_process_is_killed() {
     let folder = tempfile::tempdir().unwrap();
     let runs = run(&folder, ID);
-    // A second process: this test program again, running only `holder`.
+    // A second process: this test program, running only `holder`.
     let mut living = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "store::claim::tests::holder", "--nocapture", "--quiet"])
         .env(HOLD, runs.path().join(ID.to_string()).join(LOCK))
@@ -50,10 +50,10 @@ fn a_run_whose_process_lives_is_busy_and_ended_when_the_process_is_killed() {
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
 }
 
-/// Names the lock file that [`holder`] is to hold.
+/// Environment variable with the path of the lock file that [`holder`] holds.
 const HOLD: &str = "CORONER_TEST_HOLD";
 
-/// Not a test: the other process of the test above.
+/// Not a test: the second process of the test above.
 #[test]
 fn holder() {
     let Some(path) = std::env::var_os(HOLD) else { return };
@@ -77,12 +77,12 @@ fn a_lock_that_is_no_file_holds_nothing_back() {
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     let taken = claim(&runs, ID, &own()).unwrap();
     assert!(matches!(taken, Claim::Taken(_)));
-    // Another process would not get it now.
+    // Another process would not get the lock now.
     let directory = Directory::open(&runs.path().join(ID.to_string())).unwrap();
     assert!(!directory.try_lock().unwrap());
 }
 
-/// Puts a run state of the run `of` into the run's directory.
+/// Writes a run state of the run `of` into the run's directory.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn lay_state(runs: &Directory, of: Id, process: &ProcessIdentity) -> std::path::PathBuf {
     let limits = coroner_report::run_state::Limits::default();
@@ -98,14 +98,14 @@ fn lay_state(runs: &Directory, of: Id, process: &ProcessIdentity) -> std::path::
 fn a_run_of_a_living_process_has_ended_if_its_state_is_not_mapped_or_not_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let runs = run(&folder, ID);
-    // This process lives. Before it executed this program it was another, whose run this would be.
+    // This process lives; the run belongs to the program that it was before it executed this one.
     lay_state(&runs, ID, &own());
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
     let path = lay_state(&runs, ID, &own());
     let state = File::open(&path).unwrap();
     let mapping = |length: usize| {
         let flags = libc::MAP_SHARED;
-        // SAFETY: a new mapping, which nobody reads.
+        // SAFETY: a new mapping, which is never read.
         unsafe {
             libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, flags, std::os::fd::AsRawFd::as_raw_fd(&state), 0)
         }
@@ -113,7 +113,7 @@ fn a_run_of_a_living_process_has_ended_if_its_state_is_not_mapped_or_not_its_own
     let mapped = mapping(4096);
     assert_ne!(mapped, libc::MAP_FAILED);
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Busy));
-    // A child made by fork copied its parent's state, and has ended.
+    // A child created by fork copied its parent's state, and has ended.
     lay_state(&runs, Id([8; 16]), &own());
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
     // SAFETY: mapped above.
@@ -123,7 +123,7 @@ fn a_run_of_a_living_process_has_ended_if_its_state_is_not_mapped_or_not_its_own
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
 fn a_run_of_another_pid_namespace_lives_while_its_state_is_open_for_writing() {
-    // Where the file system has no leases, the lock alone decides.
+    // If the file system has no leases, the lock alone decides.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let runs = run(&folder, ID);
     let path = lay_state(&runs, ID, &ProcessIdentity { pid_namespace: 1, ..own() });
@@ -140,7 +140,7 @@ fn a_run_of_another_pid_namespace_lives_while_its_state_is_open_for_writing() {
     holder.kill().unwrap();
     holder.wait().unwrap();
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
-    // Another boot's processes have all ended.
+    // All processes of another boot have ended.
     let _open = File::options().write(true).open(lay_state(&runs, ID, &ProcessIdentity { boot_id: [1; 16], ..own() }));
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
 }

@@ -23,7 +23,7 @@ fn the_oldest_goes_first_by_number() {
 #[test]
 fn the_oldest_goes_first_by_size() {
     assert_eq!(gone(Retention { bytes: 100, ..ROOMY }, &[(1, 60), (2, 60), (3, 30)], 4), [1]);
-    // One that is too large alone goes, but only after everything older.
+    // An item that is too large by itself is removed, but only after everything older.
     assert_eq!(gone(Retention { bytes: 100, ..ROOMY }, &[(1, 10), (2, 500), (3, 30)], 4), [1, 2]);
 }
 
