@@ -18,8 +18,10 @@ use crate::host::{
     loader, mach, signals,
 };
 
-/// The main thread's stack: 8 MiB (<mach/vm_param.h>, MAXSSIZ of XNU's bsd/i386/vmparam.h is the 64 MiB that it may
-/// grow to), above pages that nobody may touch.
+/// The main thread's stack: 8 MiB, above inaccessible pages.
+///
+/// Source: <mach/vm_param.h>; MAXSSIZ of XNU's bsd/i386/vmparam.h is the 64 MiB that it may grow
+/// to.
 const MAIN_STACK: usize = 8 << 20;
 const MAIN_GUARD: usize = 1 << 20;
 
@@ -31,10 +33,10 @@ pub(crate) fn main_stack() -> (usize, usize) {
     (STACK_GUARD.load(Ordering::Relaxed), STACK_END.load(Ordering::Relaxed))
 }
 
-/// What is before the program's path on the command line that runs it.
+/// The words before the program's path on its command line.
 static PREFIX: OnceLock<Vec<CString>> = OnceLock::new();
 
-/// The words that run a Mach-O program: the launcher if there is one, the host, its options.
+/// Returns the words that run a Mach-O program: the launcher, if any, the host, its options.
 pub(crate) fn prefix() -> Vec<CString> {
     PREFIX.get().cloned().unwrap_or_default()
 }
@@ -46,7 +48,7 @@ fn fail(message: &str) -> ! {
 
 const USAGE: &str = "usage: darwin-host [--libraries FOLDER] [--launcher PROGRAM] PROGRAM [ARGUMENT…]";
 
-/// The option's value, from `--option VALUE`.
+/// Returns the option's value, from `--option VALUE`.
 fn value(arguments: &mut impl Iterator<Item = OsString>, option: &str) -> PathBuf {
     match arguments.next() {
         Some(value) => std::path::absolute(value).unwrap_or_default(),
@@ -72,7 +74,7 @@ pub(crate) fn main() -> ! {
     if let Some(launcher) = &launcher {
         words.push(text(launcher));
     }
-    // Under qemu /proc/self/exe is answered by qemu, with the host's own path.
+    // qemu answers reads of /proc/self/exe with the host's own path.
     words.push(text(&env::current_exe().unwrap_or_else(|e| fail(&format!("its own path: {e}")))));
     for (option, path) in [("--libraries", &libraries), ("--launcher", &launcher)] {
         if let Some(path) = path {
@@ -114,8 +116,8 @@ fn start(path: &Path, libraries: Option<PathBuf>, arguments: Vec<CString>) -> ! 
         Err(message) => fail(&message),
     };
     let start = process::prepare(arguments);
-    // SAFETY: the stack was made for this, and is unused again after the initialisers. Both functions take at most four
-    // arguments. `main` is entered by itself: it stands at the stack's top.
+    // SAFETY: the stack was created for this, and is unused after the initializers. Both functions
+    // take at most four arguments. `main` is entered on its own, at the stack's top.
     unsafe {
         gate::enter(Beginning::Host, initialise as *const () as usize, thread.stack_end, start);
         gate::enter(Beginning::Main, main, thread.stack_end, start)
@@ -123,7 +125,7 @@ fn start(path: &Path, libraries: Option<PathBuf>, arguments: Vec<CString>) -> ! 
     fail("main came back to the host: `start` ends the program");
 }
 
-/// On the program's stack: initialisers.
+/// Runs the initializers, on the program's stack.
 extern "C" fn initialise(count: usize, arguments: usize, environment: usize, apple: usize) {
     loader::initialise([count, arguments, environment, apple]);
 }

@@ -1,4 +1,6 @@
-//! Runs a Mach-O program on Linux: `darwin-host [--libraries FOLDER] [--launcher PROGRAM] PROGRAM [ARGUMENT…]`. See `README.md`.
+//! Runs a Mach-O program on Linux.
+//!
+//! `darwin-host [--libraries FOLDER] [--launcher PROGRAM] PROGRAM [ARGUMENT…]`. See `README.md`.
 //!
 //! | module | contents |
 //! |---|---|
@@ -9,10 +11,12 @@
 //! | [`signals`] | BSD signals: numbers, layouts, delivery, return |
 //! | [`mach`] | ports, messages, exceptions, threads and memory through Mach |
 //!
-//! Sources: Apple's headers (those in the `ziglang` package) for layouts and numbers, XNU's source files, by name, for
-//! behaviour. On other systems than 64-bit Linux with glibc, this program only prints that it can't run.
+//! Sources: Apple's headers (those in the `ziglang` package) for layouts and numbers, XNU's source
+//! files, by name, for behavior. On systems other than 64-bit Linux with glibc, this program only
+//! prints that it can't run.
 
-// Memory of known alignment is laid out by address throughout; what of it isn't aligned is read and written unaligned.
+// Memory of known alignment is accessed by address throughout; unaligned data is read and written
+// unaligned.
 #![allow(clippy::cast_ptr_alignment)]
 
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -1,11 +1,12 @@
-//! The gate, registers and states of arm64. Layouts: <mach/arm/_structs.h>, <mach/arm/thread_status.h>.
+//! The gate, registers and states of arm64. Layouts: <mach/arm/_structs.h>,
+//! <mach/arm/thread_status.h>.
 
 use std::arch::global_asm;
 
 use super::Place;
 use crate::host::{kernel::thread::Thread, loader::synthetic};
 
-/// What the gate notes of a caller. The order is the assembly's.
+/// The gate's record of a caller. The fields' order is the assembly's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateFrame {
@@ -24,7 +25,8 @@ impl GateFrame {
     }
 }
 
-// x16 holds the stub's address (its target is at +40); x17 is free; the stack is as the caller left it.
+// x16 holds the stub's address (its target is at +40); x17 is free; the stack is as the caller left
+// it.
 global_asm!(
     r#"
     .section .tbss.darwin_host_thread,"awT",@nobits
@@ -183,7 +185,9 @@ pub(crate) struct LinuxContext {
     pc: u64,
     pstate: u64,
     padding_of_reserved: u64,
-    /// Records of a magic number, a size and a body; float registers are the one with [`FPSIMD_MAGIC`].
+    /// Records of a magic number, a size and a body.
+    ///
+    /// The float registers are in the one with [`FPSIMD_MAGIC`].
     reserved: [u8; 4096],
 }
 
@@ -214,7 +218,8 @@ pub(crate) struct ExceptionState {
     pub(crate) exception: u32,
 }
 
-/// `_STRUCT_ARM_NEON_STATE64`, flavor ARM_NEON_STATE64 (17): q0–q31, fpsr, fpcr, padded to its alignment of 16.
+/// `_STRUCT_ARM_NEON_STATE64`, flavor ARM_NEON_STATE64 (17): q0–q31, fpsr, fpcr, padded to its
+/// alignment of 16.
 pub(crate) const FLOAT_STATE_SIZE: usize = 528;
 /// `sizeof(_STRUCT_MCONTEXT64)`: exception, thread and NEON states.
 pub(crate) const MCONTEXT_SIZE: usize = 816;
@@ -223,7 +228,7 @@ pub(crate) const FLAVOR_FLOAT_STATE64: i32 = 17;
 pub(crate) const FLAVOR_EXCEPTION_STATE64: i32 = 7;
 /// ARM_THREAD_STATE: a header of flavor and count before the 64-bit state.
 pub(crate) const UNIFIED_FLAVORS: [(i32, i32); 1] = [(1, 6)];
-/// Flavors that the host doesn't have, for messages.
+/// Names of flavors that the host doesn't support, for messages.
 pub(crate) const FLAVOR_NAMES: &[(i32, &str)] = &[
     (2, "ARM_VFP_STATE"),
     (3, "ARM_EXCEPTION_STATE"),
@@ -239,7 +244,9 @@ impl ThreadState {
     pub(crate) fn pc(&self) -> usize {
         self.pc as usize
     }
-    /// The state that starts `sigtramp` for a handler (XNU bsd/dev/arm/unix_signal.c, sendsig).
+    /// Creates the state that starts `sigtramp` for a handler.
+    ///
+    /// Source: XNU bsd/dev/arm/unix_signal.c, sendsig.
     pub(crate) fn for_handler(
         handler: usize,
         arguments: [usize; 3],
@@ -257,7 +264,7 @@ impl ThreadState {
     }
 }
 
-/// The frame that a `sigtramp` which returned holds in its callee-saved register.
+/// Returns the frame in the callee-saved register of a `sigtramp` that returned.
 pub(crate) fn frame_of_trampoline(context: &LinuxContext) -> usize {
     context.registers[19] as usize
 }
@@ -270,12 +277,12 @@ pub(crate) fn sp(context: &LinuxContext) -> usize {
     context.sp as usize
 }
 
-/// The Linux signal mask that returning from a handler restores.
+/// Returns the Linux signal mask that returning from a handler restores.
 pub(crate) fn mask_mut(context: &mut LinuxContext) -> &mut u64 {
     &mut context.mask[0]
 }
 
-/// The thread's registers as the program and its debuggers see them.
+/// Returns the thread's registers as the program and its debuggers see them.
 pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadState {
     let r = &context.registers;
     let mut state = ThreadState {
@@ -312,7 +319,7 @@ pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadSta
     state
 }
 
-/// Makes the interrupted thread go on with `state`. Of cpsr only the condition flags are taken.
+/// Makes the interrupted thread continue with `state`. Only cpsr's condition flags are used.
 pub(crate) fn set_thread_state(context: &mut LinuxContext, state: &ThreadState) {
     context.registers[..29].copy_from_slice(&state.x);
     context.registers[29] = state.fp;
@@ -322,11 +329,12 @@ pub(crate) fn set_thread_state(context: &mut LinuxContext, state: &ThreadState) 
     context.pstate = (context.pstate & !0xf000_0000) | u64::from(state.cpsr & 0xf000_0000);
 }
 
-/// The last fault's address and syndrome.
+/// Returns the last fault's address and syndrome.
 ///
-/// qemu-user hands over no syndrome: it is made from what the signal says (Arm ARM, ESR_EL1: exception class in bits
-/// 26–31, 0x24 data abort from a lower level, 0x20 instruction abort, 0x3c BRK, 0 unknown; in an abort bit 6 WnR, bits
-/// 0–5 the status, 0x07 translation and 0x0f permission fault at level 3). WnR is read off the instruction.
+/// qemu-user provides no syndrome: it is derived from the signal (Arm ARM, ESR_EL1: exception class
+/// in bits 26–31, 0x24 data abort from a lower level, 0x20 instruction abort, 0x3c BRK, 0 unknown;
+/// in an abort bit 6 WnR, bits 0–5 the status, 0x07 translation and 0x0f permission fault at level
+/// 3). WnR is determined from the instruction.
 pub(crate) fn exception_state(context: &LinuxContext, signal: i32, address: usize) -> ExceptionState {
     const LENGTH_32: u32 = 1 << 25;
     let instruction: Option<u32> = crate::host::kernel::pages::read_value(context.pc as usize);
@@ -334,7 +342,8 @@ pub(crate) fn exception_state(context: &LinuxContext, signal: i32, address: usiz
         libc::SIGTRAP => (0x3c << 26) | LENGTH_32 | instruction.map_or(0, |i| (i >> 5) & 0xffff),
         libc::SIGSEGV | libc::SIGBUS => {
             let class = if address == context.pc as usize { 0x20 } else { 0x24 };
-            // Loads and stores have bits 27 and 25 as 1x0; bit 22 is L (for most of them) or opc's low bit.
+            // Loads and stores have bits 27 and 25 as 1x0; bit 22 is L (for most of them) or opc's
+            // low bit.
             let write =
                 class == 0x24 && instruction.is_some_and(|i| i & 0x0a00_0000 == 0x0800_0000 && i & (1 << 22) == 0);
             let protected =
@@ -346,7 +355,7 @@ pub(crate) fn exception_state(context: &LinuxContext, signal: i32, address: usiz
     ExceptionState { far: address as u64, esr, exception: 0 }
 }
 
-/// Offset in `reserved` of the FPSIMD record's body (fpsr, fpcr, then 32 × 16 bytes).
+/// Returns the offset in `reserved` of the FPSIMD record's body (fpsr, fpcr, then 32 × 16 bytes).
 fn floats(context: &LinuxContext) -> Option<usize> {
     let mut at = 0;
     while let Some(head) = context.reserved.get(at..at + 8) {
@@ -363,7 +372,7 @@ fn floats(context: &LinuxContext) -> Option<usize> {
     None
 }
 
-/// The FPSIMD record as Darwin's NEON state.
+/// Returns the FPSIMD record as Darwin's NEON state.
 pub(crate) fn float_state(context: &LinuxContext) -> [u8; FLOAT_STATE_SIZE] {
     let mut state = [0; FLOAT_STATE_SIZE];
     if let Some(at) = floats(context) {
@@ -373,7 +382,7 @@ pub(crate) fn float_state(context: &LinuxContext) -> [u8; FLOAT_STATE_SIZE] {
     state
 }
 
-/// Makes the interrupted thread go on with these float registers.
+/// Makes the interrupted thread continue with these float registers.
 pub(crate) fn set_float_state(context: &mut LinuxContext, state: &[u8; FLOAT_STATE_SIZE]) {
     if let Some(at) = floats(context) {
         context.reserved[at + 8..at + 520].copy_from_slice(&state[..512]);
@@ -381,7 +390,7 @@ pub(crate) fn set_float_state(context: &mut LinuxContext, state: &[u8; FLOAT_STA
     }
 }
 
-/// A whole machine state, kept on the program's stack while its signal handler runs.
+/// A complete machine state, kept on the program's stack while its signal handler runs.
 #[repr(C, align(64))]
 pub(crate) struct SavedContext {
     context: LinuxContext,
@@ -400,14 +409,16 @@ impl SavedContext {
     /// Writes the saved state over `context`.
     ///
     /// # Safety
-    /// `place` must hold what [`SavedContext::save`] wrote.
+    /// `place` must hold a state written by [`SavedContext::save`].
     pub(crate) unsafe fn restore(place: *const Self, context: &mut LinuxContext) {
         // SAFETY: by contract.
         *context = unsafe { (&raw const (*place).context).read() };
     }
 }
 
-/// A fault's Mach exception, code and subcode (XNU osfmk/arm64/sleh.c; <mach/arm/exception.h>).
+/// Returns a fault's Mach exception, code and subcode.
+///
+/// Source: XNU osfmk/arm64/sleh.c; <mach/arm/exception.h>.
 pub(crate) fn classify(context: &LinuxContext, signal: i32, si_code: i32, address: usize) -> (i32, i64, i64) {
     use crate::host::mach::exceptions::{EXC_BAD_ACCESS, EXC_BAD_INSTRUCTION, EXC_BREAKPOINT};
     const BUS_ADRALN: i32 = 1;
@@ -416,7 +427,8 @@ pub(crate) fn classify(context: &LinuxContext, signal: i32, si_code: i32, addres
         libc::SIGSEGV | libc::SIGBUS => {
             (EXC_BAD_ACCESS, crate::host::signals::faults::access_code(signal, si_code), address as i64)
         }
-        // EXC_ARM_UNDEFINED, with the instruction (handle_uncategorized). Privileged instructions end here, too.
+        // EXC_ARM_UNDEFINED, with the instruction (handle_uncategorized). Also for privileged
+        // instructions.
         libc::SIGILL => {
             let instruction: Option<u32> = crate::host::kernel::pages::read_value(context.pc as usize);
             (EXC_BAD_INSTRUCTION, 1, i64::from(instruction.unwrap_or(0)))

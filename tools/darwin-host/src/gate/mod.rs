@@ -1,16 +1,18 @@
 //! The boundary between the program's code and the host's.
 //!
 //! *Out* (the program calls an import): the import is bound to a stub in a synthetic image
-//! ([`crate::loader::synthetic`]); the stub jumps to the gate, which notes the caller's stack pointer and callee-saved
-//! registers in the thread's record and calls the host's function. While the thread is in host code (blocked in a system
-//! call, say) Mach and signals show it at the stub, with those registers: as on macOS a thread in a system call stands
-//! in `libsystem_kernel.dylib`.
+//! ([`crate::loader::synthetic`]). The stub jumps to the gate, which records the caller's stack
+//! pointer and callee-saved registers in the thread's record and calls the host's function. While
+//! the thread is in host code (such as a blocking system call), Mach and signals show it at the
+//! stub, with those registers, as macOS shows a thread in a system call in
+//! `libsystem_kernel.dylib`.
 //!
-//! *In* (the host calls the program: `main`, a thread's function): [`enter`] switches to a stack of the program's and
-//! begins there as macOS does ([`Beginning`]), so that an unwinder finds what it finds there.
+//! *In* (the host calls the program: `main`, a thread's function): [`enter`] switches to a stack of
+//! the program and starts there as macOS does ([`Beginning`]), so that an unwinder finds the same
+//! frames.
 //!
-//! The machine-dependent half is `x86_64.rs` or `aarch64.rs`: assembly, the layout of Linux's ucontext, and Darwin's
-//! thread, float and exception states.
+//! The machine-dependent half is `x86_64.rs` or `aarch64.rs`: assembly, the layout of Linux's
+//! ucontext, and Darwin's thread, float and exception states.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -28,41 +30,49 @@ use crate::host::{
     loader::{synthetic, system_images},
 };
 
-/// What [`darwin_host_enter`] needs. The order is the assembly's.
+/// The arguments of [`darwin_host_enter`]. The fields' order is the assembly's.
 #[repr(C)]
 pub(crate) struct Entrance {
     function: usize,
-    /// Where the host's stack pointer is kept.
+    /// The address at which to keep the host's stack pointer.
     keep: usize,
     arguments: [usize; 4],
-    /// Where to jump, with which stack and frame pointer, and on arm64 which link register.
+    /// The jump's target, stack pointer and frame pointer, and on arm64 the link register.
     to: usize,
     sp: usize,
     fp: usize,
     link: usize,
 }
 
-/// How a function of the program's is entered.
+/// The way to enter a function of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// From code of the host's, with an empty frame record that ends the stack.
+    /// From host code, with an empty frame record that ends the stack.
     Host,
-    /// As a thread's function: the kernel enters `thread_start` with frame pointer 0 (XNU bsd/pthread/pthread_shims.c,
-    /// `bsdthread_create`: a state of zeros but for the program counter, stack pointer and arguments).
+    /// Entry of a thread's function.
+    ///
+    /// The kernel enters `thread_start` with frame pointer 0 (XNU bsd/pthread/pthread_shims.c,
+    /// `bsdthread_create`: a state of zeros except for the program counter, stack pointer and
+    /// arguments).
     Thread,
-    /// As `main`. dyld 3 jumps to it with a return address in `start`; on x86_64 the frame pointer is that of a record with frame pointer
-    /// 0 that the kernel's argc follows, so that this looks like its return address (dyld-832.7.1, src/dyldStartup.s, `Lnew`); on arm64
-    /// there is an empty record. dyld 4 calls it from a function whose frame record is empty (dyld-1122.1, dyld/dyldStartup.s).
+    /// Entry of `main`.
+    ///
+    /// dyld 3 jumps to it with a return address in `start`. On x86_64 the frame pointer points to a
+    /// record with frame pointer 0, followed by the kernel's argc, which looks like its return
+    /// address (dyld-832.7.1, src/dyldStartup.s, `Lnew`); on arm64 the record is empty. dyld 4
+    /// calls it from a function whose frame record is empty (dyld-1122.1, dyld/dyldStartup.s).
     Main,
 }
 
-/// Calls `function` of the program on the stack that ends at `stack_top`; returns what it returns, if it does (`main` does not).
+/// Calls the program's `function` on the stack that ends at `stack_top`; returns its result.
+///
+/// `main` does not return.
 ///
 /// # Safety
 /// The function must take at most four integer arguments, and the stack must be mapped and unused.
 pub(crate) unsafe fn enter(beginning: Beginning, function: usize, stack_top: usize, arguments: [usize; 4]) -> usize {
-    // The record is at this address, the host's stack pointer above it; 256 bytes above that are left as the gate copies words above
-    // a call's stack pointer.
+    // The record is at this address, the host's stack pointer above it. 256 bytes above that stay
+    // free, because the gate copies words above a call's stack pointer.
     let record = base_record(stack_top);
     let keep = record + 16;
     let mut entrance = Entrance { function, keep, arguments, to: 0, sp: record, fp: record, link: 0 };
@@ -92,12 +102,14 @@ pub(crate) unsafe fn enter(beginning: Beginning, function: usize, stack_top: usi
     }
 }
 
-/// The frame record that [`enter`] made for a stack that ends at `stack_top`: where [`leave`] jumps to.
+/// Returns the frame record of [`enter`] for a stack that ends at `stack_top`, for [`leave`].
 pub(crate) fn base_record(stack_top: usize) -> usize {
     ((stack_top - 256) & !15) - 32
 }
 
-/// Ends the call of [`enter`] whose record is `record`, from any depth, as if the function had returned `value`.
+/// Ends the call of [`enter`] with this record, as if the function had returned `value`.
+///
+/// The call may be at any depth.
 ///
 /// # Safety
 /// That call must be in progress on this thread.
@@ -120,12 +132,12 @@ unsafe extern "C" {
     pub(crate) fn darwin_host_longjmp();
 }
 
-/// Address of the gate, which stubs jump to.
+/// Returns the address of the gate, which stubs jump to.
 pub(crate) fn gate_address() -> usize {
     darwin_host_gate as *const () as usize
 }
 
-/// Address of the code to which the synthetic start code returns.
+/// Returns the address of the code to which the synthetic start code returns.
 pub(crate) fn left_address() -> usize {
     darwin_host_left as *const () as usize
 }
@@ -136,23 +148,25 @@ pub(crate) fn set_thread(thread: *mut Thread) {
     unsafe { darwin_host_set_thread(thread as usize) }
 }
 
-/// The calling thread's record; null on a thread that the program does not own.
+/// Returns the calling thread's record; null on a thread that the program does not own.
 pub(crate) fn thread_pointer() -> *mut Thread {
     // SAFETY: reads the thread's own slot.
     unsafe { darwin_host_get_thread() as *mut Thread }
 }
 
-/// Where an instruction pointer stands, seen from the program.
+/// The location of an instruction pointer, seen from the program.
 pub(crate) enum Place {
-    /// In the program's own code (or where its bad jump went): its registers are what they are.
+    /// In the program's own code (or at the target of its bad jump): its registers apply unchanged.
     Program,
-    /// In the gate before the caller's registers were noted or after they were forgotten: all is the caller's but the pc.
+    /// In the gate, outside the part in which the caller's registers are recorded.
+    ///
+    /// All registers but the pc are the caller's.
     Gate,
-    /// In the host's code, called by the gate: the program stands at the stub.
+    /// In host code that the gate called: the program is at the stub.
     Host,
 }
 
-/// Where `pc` stands for `thread`.
+/// Returns the location of `pc` for `thread`.
 pub(crate) fn place(thread: &Thread, pc: usize) -> Place {
     let at = |f: unsafe extern "C" fn()| f as *const () as usize;
     if (at(darwin_host_gate)..at(darwin_host_gate_end)).contains(&pc) {

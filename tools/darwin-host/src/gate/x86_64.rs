@@ -1,11 +1,12 @@
-//! The gate, registers and states of x86_64. Layouts: <mach/i386/_structs.h>, <mach/i386/thread_status.h>.
+//! The gate, registers and states of x86_64. Layouts: <mach/i386/_structs.h>,
+//! <mach/i386/thread_status.h>.
 
 use std::arch::global_asm;
 
 use super::Place;
 use crate::host::{kernel::thread::Thread, loader::synthetic};
 
-/// What the gate notes of a caller. The order is the assembly's.
+/// The gate's record of a caller. The fields' order is the assembly's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GateFrame {
@@ -25,8 +26,9 @@ impl GateFrame {
     }
 }
 
-// r11 holds the stub's address (its target is at +40); r10 is free. Sixteen words of stack arguments are copied: the
-// most of any import is eleven arguments, and printf with more than twenty values is not for test programs.
+// r11 holds the stub's address (its target is at +40); r10 is free. Sixteen words of stack
+// arguments are copied: no import has more than eleven arguments, and test programs don't call
+// printf with more than twenty values.
 global_asm!(
     r#"
     .section .tbss.darwin_host_thread,"awT",@nobits
@@ -105,7 +107,8 @@ darwin_host_get_thread:
     mov rax, qword ptr fs:[darwin_host_thread@tpoff]
     ret
 
-    // jmp_buf is 148 bytes (<setjmp.h>, _JBLEN 37 ints): registers, return address, and the gate's depth.
+    // jmp_buf is 148 bytes (<setjmp.h>, _JBLEN 37 ints): registers, return address, and the gate's
+    // depth.
     .globl darwin_host_setjmp, darwin_host_longjmp
 darwin_host_setjmp:
     mov [rdi], rbx
@@ -182,16 +185,18 @@ pub(crate) struct ExceptionState {
     pub(crate) faultvaddr: u64,
 }
 
-/// `_STRUCT_X86_FLOAT_STATE64`, flavor x86_FLOAT_STATE64 (5): two reserved words, the FXSAVE image, one reserved word.
+/// `_STRUCT_X86_FLOAT_STATE64`, flavor x86_FLOAT_STATE64 (5): two reserved words, the FXSAVE image,
+/// one reserved word.
 pub(crate) const FLOAT_STATE_SIZE: usize = 524;
 /// `sizeof(_STRUCT_MCONTEXT64)`: exception, thread and float states, rounded up.
 pub(crate) const MCONTEXT_SIZE: usize = 712;
 pub(crate) const FLAVOR_THREAD_STATE64: i32 = 4;
 pub(crate) const FLAVOR_FLOAT_STATE64: i32 = 5;
 pub(crate) const FLAVOR_EXCEPTION_STATE64: i32 = 6;
-/// x86_THREAD_STATE, x86_EXCEPTION_STATE, x86_FLOAT_STATE: a header of flavor and count before the 64-bit state.
+/// x86_THREAD_STATE, x86_EXCEPTION_STATE, x86_FLOAT_STATE: a header of flavor and count before the
+/// 64-bit state.
 pub(crate) const UNIFIED_FLAVORS: [(i32, i32); 3] = [(7, 4), (8, 5), (9, 6)];
-/// Flavors that the host doesn't have, for messages.
+/// Names of flavors that the host doesn't support, for messages.
 pub(crate) const FLAVOR_NAMES: &[(i32, &str)] =
     &[(1, "x86_THREAD_STATE32"), (11, "x86_DEBUG_STATE64"), (13, "x86_THREAD_STATE_NONE"), (17, "x86_AVX_STATE64")];
 
@@ -199,7 +204,9 @@ impl ThreadState {
     pub(crate) fn pc(&self) -> usize {
         self.rip as usize
     }
-    /// The state that starts `sigtramp` for a handler (XNU bsd/dev/i386/unix_signal.c, sendsig).
+    /// Creates the state that starts `sigtramp` for a handler.
+    ///
+    /// Source: XNU bsd/dev/i386/unix_signal.c, sendsig.
     pub(crate) fn for_handler(
         handler: usize,
         arguments: [usize; 3],
@@ -222,7 +229,7 @@ impl ThreadState {
     }
 }
 
-/// The frame that a `sigtramp` which returned holds in its callee-saved register.
+/// Returns the frame in the callee-saved register of a `sigtramp` that returned.
 pub(crate) fn frame_of_trampoline(context: &LinuxContext) -> usize {
     context.uc_mcontext.gregs[libc::REG_RBX as usize] as usize
 }
@@ -235,13 +242,15 @@ pub(crate) fn sp(context: &LinuxContext) -> usize {
     context.uc_mcontext.gregs[libc::REG_RSP as usize] as usize
 }
 
-/// The Linux signal mask that returning from a handler restores: its first word, all that the kernel reads.
+/// Returns the Linux signal mask that returning from a handler restores.
+///
+/// It is the set's first word, which is all that the kernel reads.
 pub(crate) fn mask_mut(context: &mut LinuxContext) -> &mut u64 {
     // SAFETY: the set is at least eight bytes and aligned for u64.
     unsafe { &mut *(&raw mut context.uc_sigmask).cast::<u64>() }
 }
 
-/// The thread's registers as the program and its debuggers see them.
+/// Returns the thread's registers as the program and its debuggers see them.
 pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadState {
     let g = &context.uc_mcontext.gregs;
     let r = |index: i32| g[index as usize] as u64;
@@ -291,7 +300,8 @@ pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadSta
                 ..ThreadState::default()
             };
             let Some(call) = thread.call() else { return state };
-            // As `syscall` left them (XNU bsd/dev/i386/systemcalls.c, `unix_syscall64`; the class is SYSCALL_CLASS_UNIX).
+            // As `syscall` left them (XNU bsd/dev/i386/systemcalls.c, `unix_syscall64`; the class
+            // is SYSCALL_CLASS_UNIX).
             let [rdi, rsi, rdx, r10, r8, r9, ..] = call.arguments;
             let rip = state.rip + synthetic::IN_CALL as u64;
             let rax = 0x200_0000 | u64::from(call.number);
@@ -300,7 +310,9 @@ pub(crate) fn thread_state(thread: &Thread, context: &LinuxContext) -> ThreadSta
     }
 }
 
-/// Makes the interrupted thread go on with `state`. Flags that user code may not set are left.
+/// Makes the interrupted thread continue with `state`.
+///
+/// Flags that user code may not set stay unchanged.
 pub(crate) fn set_thread_state(context: &mut LinuxContext, state: &ThreadState) {
     let g = &mut context.uc_mcontext.gregs;
     let user_flags = 0x0024_4dd5;
@@ -329,7 +341,7 @@ pub(crate) fn set_thread_state(context: &mut LinuxContext, state: &ThreadState) 
     }
 }
 
-/// The last fault of the thread: hardware's trap number, error code and CR2, which Linux hands over as they are.
+/// Returns the thread's last fault: the hardware's trap number, error code and CR2, as from Linux.
 pub(crate) fn exception_state(context: &LinuxContext, _signal: i32, _address: usize) -> ExceptionState {
     let g = &context.uc_mcontext.gregs;
     ExceptionState {
@@ -340,14 +352,15 @@ pub(crate) fn exception_state(context: &LinuxContext, _signal: i32, _address: us
     }
 }
 
-/// Where the FXSAVE image lies, with the size of all that the kernel saved there.
+/// Returns the FXSAVE image's address, and the size of everything that the kernel saved there.
 fn floats(context: &LinuxContext) -> (*mut u8, usize) {
     let image = context.uc_mcontext.fpregs.cast::<u8>();
     if image.is_null() {
         return (image, 0);
     }
-    // SAFETY: the kernel wrote an FXSAVE image; its software-reserved bytes at 464 hold a magic number and the size of
-    // the whole (Linux arch/x86/include/uapi/asm/sigcontext.h, struct _fpx_sw_bytes).
+    // SAFETY: the kernel wrote an FXSAVE image; its software-reserved bytes at 464 contain a magic
+    // number and the size of the whole (Linux arch/x86/include/uapi/asm/sigcontext.h, struct
+    // _fpx_sw_bytes).
     unsafe {
         let magic = image.add(464).cast::<u32>().read_unaligned();
         let size = image.add(468).cast::<u32>().read_unaligned() as usize;
@@ -355,18 +368,18 @@ fn floats(context: &LinuxContext) -> (*mut u8, usize) {
     }
 }
 
-/// The FXSAVE image as Darwin's float state.
+/// Returns the FXSAVE image as Darwin's float state.
 pub(crate) fn float_state(context: &LinuxContext) -> [u8; FLOAT_STATE_SIZE] {
     let mut state = [0; FLOAT_STATE_SIZE];
     let (image, size) = floats(context);
     if size >= 512 {
-        // SAFETY: 512 bytes are there. The last 48 are the kernel's own notes and not registers.
+        // SAFETY: the image has 512 bytes. The last 48 are the kernel's own data and not registers.
         unsafe { std::ptr::copy_nonoverlapping(image, state.as_mut_ptr().add(8), 464) };
     }
     state
 }
 
-/// Makes the interrupted thread go on with these x87 and SSE registers.
+/// Makes the interrupted thread continue with these x87 and SSE registers.
 pub(crate) fn set_float_state(context: &mut LinuxContext, state: &[u8; FLOAT_STATE_SIZE]) {
     let (image, size) = floats(context);
     if size >= 512 {
@@ -379,7 +392,7 @@ pub(crate) fn set_float_state(context: &mut LinuxContext, state: &[u8; FLOAT_STA
     }
 }
 
-/// A whole machine state, kept on the program's stack while its signal handler runs.
+/// A complete machine state, kept on the program's stack while its signal handler runs.
 #[repr(C, align(64))]
 pub(crate) struct SavedContext {
     context: LinuxContext,
@@ -388,7 +401,7 @@ pub(crate) struct SavedContext {
 }
 
 impl SavedContext {
-    /// Saves `context` and what it points to into `place`.
+    /// Saves `context` and the memory it points to into `place`.
     ///
     /// # Safety
     /// `place` must be writable.
@@ -402,12 +415,13 @@ impl SavedContext {
         }
     }
 
-    /// Writes the saved state over `context`, whose own memory for float registers stays.
+    /// Writes the saved state over `context`, which keeps its own memory for float registers.
     ///
     /// # Safety
-    /// `place` must hold what [`SavedContext::save`] wrote.
+    /// `place` must hold a state written by [`SavedContext::save`].
     pub(crate) unsafe fn restore(place: *const Self, context: &mut LinuxContext) {
-        // SAFETY: by contract; both images were written by this kernel for this CPU and have the same size.
+        // SAFETY: by contract; both images were written by this kernel for this CPU and have the
+        // same size.
         unsafe {
             let (image, size) = floats(context);
             let fpregs = context.uc_mcontext.fpregs;
@@ -418,7 +432,9 @@ impl SavedContext {
     }
 }
 
-/// A fault's Mach exception, code and subcode (XNU osfmk/i386/trap.c, user_trap; <mach/i386/exception.h>).
+/// Returns a fault's Mach exception, code and subcode.
+///
+/// Source: XNU osfmk/i386/trap.c, user_trap; <mach/i386/exception.h>.
 pub(crate) fn classify(context: &LinuxContext, signal: i32, si_code: i32, address: usize) -> (i32, i64, i64) {
     use crate::host::mach::exceptions::{EXC_ARITHMETIC, EXC_BAD_ACCESS, EXC_BAD_INSTRUCTION, EXC_BREAKPOINT};
     let state = exception_state(context, signal, address);
@@ -429,7 +445,8 @@ pub(crate) fn classify(context: &LinuxContext, signal: i32, si_code: i32, addres
         6 => (EXC_BAD_INSTRUCTION, 1, 0),                      // EXC_I386_INVOP
         11 => (EXC_BAD_INSTRUCTION, 11, i64::from(state.err)), // EXC_I386_SEGNPFLT
         12 => (EXC_BAD_INSTRUCTION, 12, i64::from(state.err)), // EXC_I386_STKFLT
-        // EXC_I386_GPFLT: privileged instructions and non-canonical addresses; the subcode is the error code.
+        // EXC_I386_GPFLT: privileged instructions and non-canonical addresses; the subcode is the
+        // error code.
         13 => (EXC_BAD_ACCESS, 13, i64::from(state.err)),
         14 => (EXC_BAD_ACCESS, crate::host::signals::faults::access_code(signal, si_code), address as i64),
         16 => (EXC_ARITHMETIC, 5, 0), // EXC_I386_EXTERR

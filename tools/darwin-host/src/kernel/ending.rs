@@ -1,11 +1,11 @@
-//! How a program ends: by a signal as macOS would end it, or by the host's loud refusal.
+//! Ends of a program: by a signal as on macOS, or by the host's explicit refusal.
 
 use std::fmt::Write;
 
-/// The exit status of a program that asked for what the host does not know. No other ending has it.
+/// The exit status of a program that used something unsupported. No other exit has it.
 pub(crate) const REFUSED: i32 = 118;
 
-/// A line of text on the stack, for messages where nothing may be allocated or locked.
+/// A line of text on the stack, for messages where allocations and locks are not allowed.
 pub(crate) struct Line {
     bytes: [u8; 512],
     used: usize,
@@ -19,7 +19,7 @@ impl Line {
     /// Writes the line to standard error, with a newline.
     pub(crate) fn print(&mut self) {
         let _ = self.write_str("\n");
-        // SAFETY: the buffer is ours and `used` bytes of it are written.
+        // SAFETY: the buffer is a field, and `used` bytes of it are written.
         unsafe { libc::write(2, self.bytes.as_ptr().cast(), self.used) };
     }
 }
@@ -36,9 +36,9 @@ impl Write for Line {
     }
 }
 
-/// Says on standard error what the host can't do and ends the process with [`REFUSED`].
+/// Reports on standard error what the host doesn't support, and exits with [`REFUSED`].
 ///
-/// The message is composed on the stack: it works in a signal handler, too.
+/// The message is composed on the stack, so this also works in a signal handler.
 macro_rules! refuse {
     ($($argument:tt)*) => {{
         use std::fmt::Write as _;
@@ -51,15 +51,17 @@ macro_rules! refuse {
 }
 pub(crate) use refuse;
 
-/// Ends the process without running anything more of it.
+/// Exits without running any more of the program's code.
 pub(crate) fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` has no preconditions.
     unsafe { libc::_exit(status) }
 }
 
-/// Ends the process by a Linux signal whose default action is to terminate, whatever handles or blocks it now.
+/// Kills the process by a Linux signal, even if it is handled or blocked.
+///
+/// The signal's default action must be to terminate.
 pub(crate) fn die_by(signal: i32) -> ! {
-    // SAFETY: plain system calls on local data; no core file is wanted for a death that is a test's subject.
+    // SAFETY: plain system calls on local data. A death that a test expects leaves no core file.
     unsafe {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
@@ -69,7 +71,7 @@ pub(crate) fn die_by(signal: i32) -> ! {
         libc::sigaddset(&raw mut only, signal);
         libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal);
         libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const only, std::ptr::null_mut());
-        // A signal whose default is to be ignored or to stop: not an ending.
+        // The signal's default action is not to terminate.
         libc::_exit(128 + signal)
     }
 }

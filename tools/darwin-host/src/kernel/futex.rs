@@ -1,13 +1,13 @@
-//! Waiting on a word of memory: the one primitive on which everything that blocks is built.
+//! Waiting on a word of memory: the primitive for everything that blocks.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
-/// Sleeps while `word` holds `expected`, until woken, until `timeout` passed, or spuriously.
+/// Sleeps while `word` holds `expected`, until woken, until `timeout` has passed, or spuriously.
 ///
-/// Errno is left as it was: a program must not see it change because of the host's own waiting.
+/// Errno stays unchanged: the host's own waiting must not affect the program.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let span = timeout.map(|t| libc::timespec { tv_sec: t.as_secs() as i64, tv_nsec: i64::from(t.subsec_nanos()) });
     let span = span.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -25,7 +25,7 @@ pub(crate) fn wake(word: &AtomicU32, count: i32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, count) };
 }
 
-/// Adds one to `word` and wakes all that sleep on it: an event counter.
+/// Adds one to `word`, an event counter, and wakes all its sleepers.
 pub(crate) fn advance(word: &AtomicU32) {
     word.fetch_add(1, Ordering::SeqCst);
     wake(word, i32::MAX);

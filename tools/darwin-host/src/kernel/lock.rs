@@ -1,8 +1,8 @@
-//! The one lock of the host's state, held with every signal blocked.
+//! The only lock of the host's state, held with every signal blocked.
 //!
-//! A thread that holds it can't be suspended (suspension is a signal), so a suspended thread never holds it: a crash
-//! reporter may call into Mach while all others stand still, as on macOS. Memory of the program is not touched under
-//! it: a fault there would need the lock.
+//! A thread that holds it can't be suspended (suspension is a signal), so a suspended thread never
+//! holds it: a crash reporter may call Mach while all other threads are suspended, as on macOS. The
+//! program's memory is not accessed while holding it: a fault there would need the lock.
 
 use std::{
     cell::UnsafeCell,
@@ -15,7 +15,7 @@ use crate::host::mach::Mach;
 
 /// A spinning-then-sleeping mutex that blocks all signals while held.
 pub(crate) struct QuietMutex {
-    /// 0 free, 1 held, 2 held and somebody sleeps.
+    /// 0 free, 1 held, 2 held with sleepers.
     word: AtomicU32,
     owner: AtomicI32,
 }
@@ -45,7 +45,7 @@ impl QuietMutex {
         held
     }
 
-    /// Gives the mutex back and restores the signal mask.
+    /// Releases the mutex and restores the signal mask.
     pub(crate) fn release(&self, held: &Held) {
         self.owner.store(0, Ordering::Relaxed);
         if self.word.swap(0, Ordering::Release) == 2 {
@@ -54,20 +54,20 @@ impl QuietMutex {
         restore_signals(&held.0);
     }
 
-    /// Whether the calling thread holds it: a fault now is the host's own.
+    /// Whether the calling thread holds it; then a fault is the host's own.
     pub(crate) fn is_mine(&self) -> bool {
         // SAFETY: gettid has no preconditions.
         self.owner.load(Ordering::Relaxed) == unsafe { libc::syscall(libc::SYS_gettid) } as i32
     }
 
-    /// After fork, in the child: nobody else exists.
+    /// Resets it in the child after fork, which has no other threads.
     pub(crate) fn reset(&self) {
         self.owner.store(0, Ordering::Relaxed);
         self.word.store(0, Ordering::Relaxed);
     }
 }
 
-/// Blocks every signal of the calling thread; the previous mask is returned.
+/// Blocks every signal of the calling thread; returns the previous mask.
 pub(crate) fn block_all_signals() -> libc::sigset_t {
     // SAFETY: both sets are local. The raw system call blocks glibc's own signals, too.
     unsafe {
@@ -78,7 +78,7 @@ pub(crate) fn block_all_signals() -> libc::sigset_t {
     }
 }
 
-/// Restores what [`block_all_signals`] returned.
+/// Restores a mask returned by [`block_all_signals`].
 pub(crate) fn restore_signals(mask: &libc::sigset_t) {
     // SAFETY: the set is valid for the eight bytes that the kernel reads.
     unsafe {
@@ -98,18 +98,18 @@ struct Kernel {
     mach: UnsafeCell<Option<Mach>>,
 }
 
-// SAFETY: `mach` is only reached through a `Guard`, of which there is one at a time.
+// SAFETY: `mach` is only accessed through a `Guard`, and only one exists at a time.
 unsafe impl Sync for Kernel {}
 
 static KERNEL: Kernel = Kernel { mutex: QuietMutex::new(), mach: UnsafeCell::new(None) };
 
-/// Access to the host's state; signals are blocked while it lives.
+/// Access to the host's state; signals are blocked while it exists.
 pub(crate) struct Guard(Held);
 
 /// Takes the lock.
 pub(crate) fn lock() -> Guard {
     let held = KERNEL.mutex.acquire();
-    // SAFETY: we hold the mutex.
+    // SAFETY: this thread holds the mutex.
     let mach = unsafe { &mut *KERNEL.mach.get() };
     if mach.is_none() {
         *mach = Some(Mach::new());
@@ -122,7 +122,7 @@ pub(crate) fn is_mine() -> bool {
     KERNEL.mutex.is_mine()
 }
 
-/// After fork, in the child.
+/// Resets the lock in the child after fork.
 pub(crate) fn reset() {
     KERNEL.mutex.reset();
 }

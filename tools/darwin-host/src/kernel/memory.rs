@@ -1,7 +1,8 @@
-//! The host's own memory, apart from the program's malloc.
+//! The host's own memory, separate from the program's malloc.
 //!
-//! Rust's global allocator here: size classes of powers of two, cut from mapped chunks and kept on free lists, under a
-//! mutex that no suspended thread can hold ([`QuietMutex`]). The program's `malloc` is libc's.
+//! This is Rust's global allocator here: size classes of powers of two, cut from mapped chunks and
+//! kept on free lists, under a mutex that no suspended thread can hold ([`QuietMutex`]). The
+//! program's `malloc` is libc's.
 
 use std::{
     alloc::{GlobalAlloc, Layout},
@@ -12,7 +13,7 @@ use std::{
 use super::lock::QuietMutex;
 
 const SMALLEST_SHIFT: u32 = 4;
-/// Larger blocks are mapped each on its own.
+/// Larger blocks have their own mapping.
 const LARGEST_SHIFT: u32 = 16;
 const CHUNK: usize = 1 << 20;
 
@@ -60,8 +61,8 @@ fn class(layout: Layout) -> u32 {
     size.next_power_of_two().trailing_zeros()
 }
 
-// SAFETY: blocks of a class are disjoint, sized and aligned to the class (chunks are page-aligned and cut in powers of
-// two; alignments above a page don't occur in this program and fail).
+// SAFETY: blocks of a class are disjoint, sized and aligned to the class (chunks are page-aligned
+// and cut in powers of two; alignments above a page don't occur in this program and fail).
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if layout.align() > 4096 {
@@ -111,7 +112,7 @@ unsafe impl GlobalAlloc for Allocator {
             return;
         }
         let held = self.mutex.acquire();
-        // SAFETY: the mutex is held; the block is at least a word and now ours.
+        // SAFETY: the mutex is held; the block is at least a word and no longer in use.
         unsafe {
             let free = &mut *self.free.get();
             block.cast::<*mut u8>().write(free.lists[class as usize]);
@@ -121,7 +122,7 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// After fork, in the child: nobody else exists.
+/// Resets the allocator in the child after fork, which has no other threads.
 pub(crate) fn reset() {
     ALLOCATOR.mutex.reset();
 }

@@ -1,4 +1,4 @@
-//! Pages: mapping, probing and copying memory of which nothing is known.
+//! Pages: mapping, probing and copying memory that may be unmapped.
 
 use std::{
     ptr,
@@ -7,9 +7,10 @@ use std::{
 
 use super::lock::QuietMutex;
 
-/// The size of a page that the program is given: 16 KiB on arm64, 4 KiB on x86_64 (`vm_page_size`, <mach/vm_page_size.h>).
+/// The page size seen by the program: 16 KiB on arm64, 4 KiB on x86_64.
 ///
-/// Linux pages (and qemu's) are 4 KiB on both: what the program asks for in multiples of 16 KiB is one of 4 KiB too.
+/// It is `vm_page_size` (<mach/vm_page_size.h>). Linux pages (and qemu's) are 4 KiB on both, so
+/// requests in multiples of 16 KiB are multiples of 4 KiB, too.
 pub(crate) const PAGE: usize = if cfg!(target_arch = "aarch64") { 16384 } else { 4096 };
 
 /// Rounds up to a page.
@@ -17,16 +18,16 @@ pub(crate) const fn round(size: usize) -> usize {
     (size + PAGE - 1) & !(PAGE - 1)
 }
 
-/// Maps `size` fresh bytes at a multiple of [`PAGE`], readable and writable; null if there is no memory.
+/// Maps `size` fresh bytes at a multiple of [`PAGE`], readable and writable; null if out of memory.
 pub(crate) fn map(size: usize) -> *mut u8 {
     map_with(size, libc::PROT_READ | libc::PROT_WRITE)
 }
 
-/// As [`map`], with a protection.
+/// Like [`map`], with this protection.
 pub(crate) fn map_with(size: usize, protection: i32) -> *mut u8 {
     let size = round(size);
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: fresh mappings, of which the ends that align it are given back.
+    // SAFETY: fresh mappings; the ends that are only needed for alignment are unmapped.
     unsafe {
         let base = libc::mmap(ptr::null_mut(), size + PAGE, protection, flags, -1, 0);
         if base == libc::MAP_FAILED {
@@ -44,14 +45,15 @@ pub(crate) fn map_with(size: usize, protection: i32) -> *mut u8 {
     }
 }
 
-/// A pipe through which memory is copied where `process_vm_readv` does not exist (qemu-user has none).
+/// A pipe for copying memory if `process_vm_readv` is not available (as in qemu-user).
 static PIPE: [AtomicI32; 2] = [AtomicI32::new(-1), AtomicI32::new(-1)];
 static PIPE_LOCK: QuietMutex = QuietMutex::new();
 
 fn pipe() -> [i32; 2] {
     if PIPE[0].load(Ordering::Relaxed) < 0 {
         let mut ends = [-1; 2];
-        // SAFETY: two descriptors are written. They are moved high, out of the program's sight.
+        // SAFETY: two descriptors are written. They are moved to high numbers that the program
+        // doesn't use.
         unsafe {
             libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC);
             for (end, place) in ends.iter_mut().zip(&PIPE) {
@@ -65,12 +67,12 @@ fn pipe() -> [i32; 2] {
     [PIPE[0].load(Ordering::Relaxed), PIPE[1].load(Ordering::Relaxed)]
 }
 
-/// Opens the pipe: descriptors must not be made at crash time.
+/// Opens the pipe early, because a crash must not create descriptors.
 pub(crate) fn prepare() {
     pipe();
 }
 
-/// Copies memory that may not be there; whether all of it could be read. Errno is left as it was.
+/// Copies memory that may be unmapped; returns whether all of it was read. Errno stays unchanged.
 pub(crate) fn copy_in(mut from: usize, to: &mut [u8]) -> bool {
     // SAFETY: errno is this thread's.
     let errno = unsafe { *libc::__errno_location() };
@@ -79,7 +81,7 @@ pub(crate) fn copy_in(mut from: usize, to: &mut [u8]) -> bool {
     let mut good = true;
     let mut done = 0;
     while good && done < to.len() {
-        // One Linux page at a time: never more than a pipe holds, and never across a boundary of mappings.
+        // One Linux page at a time: never more than a pipe's capacity, and never across mappings.
         let count = (4096 - from % 4096).min(to.len() - done);
         // SAFETY: write(2) reports a bad source as EFAULT; the destination is `to`.
         unsafe {
@@ -95,7 +97,9 @@ pub(crate) fn copy_in(mut from: usize, to: &mut [u8]) -> bool {
     good
 }
 
-/// Copies to memory that may not be writable; whether all of it was written. Errno is left as it was.
+/// Copies to memory that may not be writable; returns whether all was written.
+///
+/// Errno stays unchanged.
 pub(crate) fn copy_out(from: &[u8], mut to: usize) -> bool {
     // SAFETY: errno is this thread's.
     let errno = unsafe { *libc::__errno_location() };
@@ -105,7 +109,8 @@ pub(crate) fn copy_out(from: &[u8], mut to: usize) -> bool {
     let mut done = 0;
     while good && done < from.len() {
         let count = (4096 - to % 4096).min(from.len() - done);
-        // SAFETY: read(2) reports a bad destination as EFAULT; what stays in the pipe then is drained.
+        // SAFETY: read(2) reports a bad destination as EFAULT; the bytes left in the pipe are
+        // drained.
         unsafe {
             good = libc::write(write_end, from[done..].as_ptr().cast(), count) == count as isize;
             if good && libc::read(read_end, to as *mut libc::c_void, count) != count as isize {
@@ -123,10 +128,11 @@ pub(crate) fn copy_out(from: &[u8], mut to: usize) -> bool {
     good
 }
 
-/// Reads one plain value from memory that may not be there.
+/// Reads a plain value from memory that may be unmapped.
 pub(crate) fn read_value<T: Copy>(from: usize) -> Option<T> {
     let mut value = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: the bytes of `value` are ours; it is only taken when all are written, and T is plain data by contract.
+    // SAFETY: the bytes of `value` are local; it is only used if all are written, and T is plain
+    // data by contract.
     unsafe {
         let bytes = std::slice::from_raw_parts_mut(value.as_mut_ptr().cast::<u8>(), size_of::<T>());
         copy_in(from, bytes).then(|| value.assume_init())
@@ -138,14 +144,14 @@ pub(crate) fn read_value<T: Copy>(from: usize) -> Option<T> {
 pub(crate) struct Mapping {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// As Mach's VM_PROT_*: 1 read, 2 write, 4 execute.
+    /// Mach's VM_PROT_*: 1 read, 2 write, 4 execute.
     pub(crate) protection: i32,
     pub(crate) shared: bool,
 }
 
-/// The first mapping that ends above `address`, from `/proc/self/maps`, read without allocation.
+/// Returns the first mapping that ends above `address`, from `/proc/self/maps`, without allocating.
 pub(crate) fn mapping_at_or_after(address: usize) -> Option<Mapping> {
-    // SAFETY: a descriptor of our own, read into a local buffer; errno restored.
+    // SAFETY: this function's own descriptor, read into a local buffer; errno is restored.
     unsafe {
         let errno = *libc::__errno_location();
         let file = libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
@@ -199,7 +205,7 @@ fn parse(line: &[u8]) -> Option<Mapping> {
     })
 }
 
-/// After fork, in the child: the parent's pipe is the parent's.
+/// Resets the pipe in the child after fork: the inherited pipe is the parent's.
 pub(crate) fn reset() {
     PIPE_LOCK.reset();
     for end in &PIPE {
@@ -225,12 +231,12 @@ mod tests {
         assert_eq!(page % PAGE, 0);
         assert!(copy_out(b"seen", page));
         assert_eq!(read_value::<[u8; 4]>(page), Some(*b"seen"));
-        // SAFETY: the page is this test's.
+        // SAFETY: this test owns the page.
         unsafe { libc::mprotect(page as *mut libc::c_void, PAGE, libc::PROT_NONE) };
         assert_eq!(read_value::<u8>(page), None);
         assert!(!copy_out(b"x", page));
         assert_eq!(read_value::<u64>(8), None);
-        // Nothing is left over in the pipe by what failed.
+        // The failed copies leave nothing in the pipe.
         let word = 0x1234_5678_u32;
         assert_eq!(read_value::<u32>(&raw const word as usize), Some(word));
         assert_eq!(mapping_at_or_after(page).map(|m| m.protection), Some(0));

@@ -1,19 +1,26 @@
-//! What a test program chooses of the system that is played, by functions that no Mac has and that it reaches by `dlsym`
-//! (`darwin_host_*`; [`super::held_locks`] has one more).
+//! Functions by which a test program configures the emulated system.
 //!
-//! * `darwin_host_later_system`: the system is a later one. It knows EXCEPTION_IDENTITY_PROTECTED, and developer mode is off:
-//!   the other behaviours hand out read ports, by which no registers can be set (XNU osfmk/kern/exception.c,
-//!   exception_deliver). The task's and its threads' ports can't be sent in messages any more: they are immovable, and who
-//!   tries is ended by EXC_GUARD (osfmk/ipc/ipc_right.c, ipc_right_copyin). With an argument that is not 0 the process is also
-//!   one that must use protected behaviours: who asks for another is ended (osfmk/kern/ipc_tt.c,
-//!   set_exception_behavior_violation). Both endings are refusals here, with their names.
-//!   By `DARWIN_HOST_SYSTEM=14` in the environment it is so from the program's start, which dyld 4 makes then.
-//! * `darwin_host_exceptions`: how many exceptions the kernel has raised in this process.
-//! * `darwin_host_signal_mask`: the signals that a thread blocks, by its port.
-//! * `darwin_host_be_traced`: `sysctl` says from now on that a debugger traces the process. No debugger is there.
-//! * `darwin_host_send_as`: messages of this process carry that process's id in their trailers, as if it had sent them.
-//! * `darwin_host_raise`: the kernel raises an exception on the calling thread, such as EXC_SOFTWARE, which no instruction and
-//!   no call leads to without a debugger.
+//! macOS doesn't have them; a program finds them with `dlsym` (`darwin_host_*`;
+//! [`super::held_locks`] has one more).
+//!
+//! * `darwin_host_later_system`: emulates a later system. It supports EXCEPTION_IDENTITY_PROTECTED,
+//!   and developer mode is off: the other behaviors provide read ports, which can't set registers
+//!   (XNU osfmk/kern/exception.c, exception_deliver). The ports of the task and its threads can't
+//!   be sent in messages any more: they are immovable, and an attempt ends the process by EXC_GUARD
+//!   (osfmk/ipc/ipc_right.c, ipc_right_copyin). With a nonzero argument the process must also use
+//!   protected behaviors: requesting another one ends it (osfmk/kern/ipc_tt.c,
+//!   set_exception_behavior_violation). Here both endings are refusals that name them. With
+//!   `DARWIN_HOST_SYSTEM=14` in the environment it applies from the program's start, which is then
+//!   dyld 4's.
+//! * `darwin_host_exceptions`: returns the number of exceptions that the kernel has raised in this
+//!   process.
+//! * `darwin_host_signal_mask`: returns the signals that a thread blocks, given its port.
+//! * `darwin_host_be_traced`: from now on `sysctl` reports that a debugger traces the process.
+//!   There is none.
+//! * `darwin_host_send_as`: this process's messages carry another process's id in their trailers,
+//!   as if that process had sent them.
+//! * `darwin_host_raise`: the kernel raises an exception on the calling thread, such as
+//!   EXC_SOFTWARE, which no instruction and no call raises without a debugger.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -28,7 +35,7 @@ static ENFORCED: AtomicBool = AtomicBool::new(false);
 static TRACED: AtomicBool = AtomicBool::new(false);
 static SENDER: AtomicI32 = AtomicI32::new(0);
 
-/// Whether the system is a later one.
+/// Whether a later system is emulated.
 pub(crate) fn is_later() -> bool {
     LATER.load(Ordering::SeqCst)
 }
@@ -43,7 +50,7 @@ pub(crate) fn is_traced() -> bool {
     TRACED.load(Ordering::SeqCst)
 }
 
-/// The process that messages come from.
+/// Returns the process that messages appear to come from.
 pub(crate) fn sender() -> i32 {
     match SENDER.load(Ordering::SeqCst) {
         // SAFETY: no preconditions.
@@ -52,10 +59,10 @@ pub(crate) fn sender() -> i32 {
     }
 }
 
-/// The variable of the environment by which the system is a later one from the start.
+/// The environment variable that selects a later system from the start.
 const SYSTEM: &str = "DARWIN_HOST_SYSTEM";
 
-/// At the host's start.
+/// Reads the environment at the host's start.
 pub(crate) fn prepare() {
     match std::env::var(SYSTEM).as_deref() {
         Err(_) | Ok("11") => {}

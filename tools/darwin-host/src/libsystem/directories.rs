@@ -15,7 +15,7 @@ struct Entry {
     name: [c_char; 1024],
 }
 
-/// `readdir_r`: into the caller's structure; null at the end. Types of entries (DT_*) are the same.
+/// `readdir_r`: fills in the caller's structure; null at the end. Entry types (DT_*) are the same.
 extern "C" fn readdir_r(directory: *mut libc::DIR, entry: *mut Entry, result: *mut *mut Entry) -> i32 {
     // SAFETY: a stream of libc's; the program gave the addresses.
     unsafe {
@@ -39,11 +39,12 @@ extern "C" fn readdir_r(directory: *mut libc::DIR, entry: *mut Entry, result: *m
     0
 }
 
-/// The structure of each stream that `readdir` has read, by the stream's address. One for all would give a thread the names that
-/// another thread reads.
+/// The structure of each stream that `readdir` has read, by the stream's address.
+///
+/// With a shared one, a thread could see the names that another thread reads.
 static ENTRIES: Mutex<BTreeMap<usize, Box<Entry>>> = Mutex::new(BTreeMap::new());
 
-/// `readdir`: into the stream's own structure, until the stream is closed.
+/// `readdir`: fills in the stream's own structure, which is valid until the stream is closed.
 extern "C" fn readdir(directory: *mut libc::DIR) -> *mut Entry {
     let entry = {
         let mut entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +60,7 @@ extern "C" fn readdir(directory: *mut libc::DIR) -> *mut Entry {
 }
 
 extern "C" fn closedir(directory: *mut libc::DIR) -> i32 {
-    // Before libc may give another stream the address.
+    // Do this before libc may reuse the address for another stream.
     ENTRIES.lock().unwrap_or_else(PoisonError::into_inner).remove(&(directory as usize));
     // SAFETY: a stream of libc's; the program gave the address.
     unsafe { libc::closedir(directory) }

@@ -1,10 +1,14 @@
-//! Of libdispatch semaphores (<dispatch/semaphore.h>), with which Rust's std parks threads, and as much of queues
-//! (<dispatch/queue.h>) as makes a thread do the work of one: `dispatch_queue_create`, `dispatch_sync_f`; the main queue, which takes
-//! work by `dispatch_async_f` and is worked through where the main thread's run loop would, by `_dispatch_main_queue_callback_4CF`
-//! (libdispatch's private.h: what CFRunLoop calls).
+//! The parts of libdispatch that programs use: semaphores and simple queues.
 //!
-//! What a crash reporter knows of a queue is libdispatch's `dispatch_queue_offsets` (queue_private.h), which debuggers read, and
-//! the thread's place for its queue, which the kernel tells (`dispatch_qaddr`).
+//! Rust's std parks threads with semaphores (<dispatch/semaphore.h>). Of queues
+//! (<dispatch/queue.h>) there is what makes a thread run a queue's work: `dispatch_queue_create`,
+//! `dispatch_sync_f`; and the main queue, which accepts work by `dispatch_async_f` and runs it
+//! where the main thread's run loop would, in `_dispatch_main_queue_callback_4CF` (libdispatch's
+//! private.h: the function that CFRunLoop calls).
+//!
+//! A crash reporter finds a queue through libdispatch's `dispatch_queue_offsets` (queue_private.h),
+//! which debuggers read, and the thread's slot for its queue, whose address the kernel reports
+//! (`dispatch_qaddr`).
 
 use std::{
     ffi::c_char,
@@ -19,7 +23,7 @@ use crate::host::{
     mach::hosts::mach_absolute_time,
 };
 
-/// A `dispatch_queue_t`: the label lies where [`OFFSETS`] says.
+/// A `dispatch_queue_t`: the label is at the offset in [`OFFSETS`].
 #[repr(C)]
 struct Queue {
     _object: [usize; 2],
@@ -30,10 +34,10 @@ struct Queue {
 /// `struct dispatch_queue_offsets_s`, its first fields: version, offset and size of the label.
 static OFFSETS: [u16; 3] = [6, std::mem::offset_of!(Queue, label) as u16, size_of::<usize>() as u16];
 
-/// `_dispatch_main_q`: what matters of it is where it is.
+/// `_dispatch_main_q`: only its address matters.
 static MAIN_QUEUE: [usize; 16] = [0; 16];
 
-/// What waits in the main queue: functions and their contexts.
+/// The main queue's pending work: functions and their contexts.
 static MAIN_WORK: std::sync::Mutex<std::collections::VecDeque<(usize, usize)>> =
     std::sync::Mutex::new(std::collections::VecDeque::new());
 
@@ -44,7 +48,7 @@ pub(super) fn variables() -> Vec<Export> {
     ]
 }
 
-/// Puts work into the main queue.
+/// Adds work to the main queue.
 extern "C" fn async_f(queue: usize, context: usize, work: usize) {
     if queue != (&raw const MAIN_QUEUE) as usize {
         refuse!("dispatch_async_f to another queue than the main one");
@@ -52,7 +56,7 @@ extern "C" fn async_f(queue: usize, context: usize, work: usize) {
     MAIN_WORK.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push_back((work, context));
 }
 
-/// Works through the main queue, on the calling thread, which is the main one.
+/// Runs the main queue's work on the calling thread, which is the main one.
 extern "C" fn main_queue_callback(_message: usize) {
     let next = || MAIN_WORK.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop_front();
     while let Some((work, context)) = next() {
@@ -60,7 +64,7 @@ extern "C" fn main_queue_callback(_message: usize) {
     }
 }
 
-/// A serial queue; its label is copied.
+/// Creates a serial queue; its label is copied.
 extern "C" fn queue_create(label: *const c_char, attributes: usize) -> *mut Queue {
     if attributes != 0 {
         refuse!("dispatch_queue_create with attributes");
@@ -70,7 +74,7 @@ extern "C" fn queue_create(label: *const c_char, attributes: usize) -> *mut Queu
     Box::into_raw(Box::new(Queue { _object: [0; 2], label, lock: std::sync::Mutex::new(()) }))
 }
 
-/// Runs the work on the calling thread, as a queue's.
+/// Runs the work on the calling thread, as part of a queue.
 extern "C" fn sync_f(queue: &Queue, context: usize, work: usize) {
     let _turn = queue.lock.lock();
     let thread = thread::current();
@@ -90,7 +94,7 @@ extern "C" fn create(value: isize) -> *mut Semaphore {
     Box::into_raw(Box::new(Semaphore { value: AtomicU32::new(value as u32) }))
 }
 
-/// Semaphores are not counted here: whoever releases one has no other reference.
+/// Semaphores have no reference count here: a program that releases one has no other reference.
 extern "C" fn release(semaphore: *mut Semaphore) {
     // SAFETY: made by `create`.
     drop(unsafe { Box::from_raw(semaphore) });
@@ -102,7 +106,7 @@ extern "C" fn signal(semaphore: &Semaphore) -> isize {
     0
 }
 
-/// Waits until `when` (as `dispatch_time` makes it); not 0 if the time was over first.
+/// Waits until `when` (from `dispatch_time`); returns nonzero on timeout.
 extern "C" fn wait(semaphore: &Semaphore, when: u64) -> isize {
     let end =
         (when != FOREVER).then(|| Instant::now() + Duration::from_nanos(when.saturating_sub(mach_absolute_time())));

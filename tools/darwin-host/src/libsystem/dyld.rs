@@ -1,7 +1,7 @@
 //! dyld's functions: images, symbols by name and by address, unwind sections.
 //!
-//! Sources: <mach-o/dyld.h>, <dlfcn.h>; dyld's `_dyld_find_unwind_sections` as LLVM's libunwind declares it
-//! (AddressSpace.hpp).
+//! Sources: <mach-o/dyld.h>, <dlfcn.h>; dyld's `_dyld_find_unwind_sections` as LLVM's libunwind
+//! declares it (AddressSpace.hpp).
 
 use std::{
     ffi::{CStr, CString, c_char},
@@ -38,7 +38,7 @@ extern "C" fn on_remove(function: usize) {
     images::on_remove(function);
 }
 
-/// `_NSGetExecutablePath`: -1 and the size needed where there is too little room.
+/// `_NSGetExecutablePath`: returns -1 and the required size if the buffer is too small.
 extern "C" fn executable_path(to: *mut c_char, size: &mut u32) -> i32 {
     loader::with(|l| {
         let path = l.images[0].path.to_bytes_with_nul();
@@ -72,7 +72,8 @@ extern "C" fn find_unwind_sections(address: usize, to: &mut UnwindSections) -> b
     })
 }
 
-/// `getsectiondata` (<mach-o/getsect.h>): names are fields of sixteen bytes, zero-terminated when shorter.
+/// `getsectiondata` (<mach-o/getsect.h>): names are fields of sixteen bytes, zero-terminated when
+/// shorter.
 extern "C" fn getsectiondata(header: usize, segment: *const c_char, section: *const c_char, size: *mut usize) -> usize {
     // SAFETY: the program gave strings.
     let name = |text: *const c_char| unsafe {
@@ -88,7 +89,7 @@ extern "C" fn getsectiondata(header: usize, segment: *const c_char, section: *co
     start
 }
 
-/// `_dyld_get_shared_cache_range` and `_dyld_get_shared_cache_uuid` (dyld_priv.h): there is no shared cache.
+/// `_dyld_get_shared_cache_range` and `…_uuid` (dyld_priv.h): no shared cache exists.
 extern "C" fn shared_cache_range(size: &mut usize) -> usize {
     *size = 0;
     0
@@ -117,7 +118,8 @@ extern "C" fn dladdr(address: usize, to: &mut Info) -> i32 {
         *to = Info {
             path: image.path.as_ptr(),
             base: image.header,
-            // The name lies in the image's string table, zero-terminated; Darwin's underscore is dropped.
+            // The name lies in the image's string table, zero-terminated; Darwin's underscore is
+            // dropped.
             symbol: best.map_or(ptr::null(), |(name, ..)| name.strip_prefix('_').unwrap_or(name).as_ptr().cast()),
             address: best.map_or(0, |(_, _, at)| at),
         };
@@ -125,7 +127,10 @@ extern "C" fn dladdr(address: usize, to: &mut Info) -> i32 {
     })
 }
 
-/// The last failure, for `dlerror`. One for all threads: programs that fail to load on two at once are not for here.
+/// The last failure, for `dlerror`.
+///
+/// It is shared by all threads: programs in which loads fail on two threads at once are not
+/// supported.
 static FAILURE: Mutex<Option<CString>> = Mutex::new(None);
 
 fn failed(message: String) {
@@ -134,7 +139,9 @@ fn failed(message: String) {
     }
 }
 
-/// RTLD_NEXT -1, RTLD_DEFAULT -2, RTLD_SELF -3, RTLD_MAIN_ONLY -5; else what `dlopen` gave: an image's header.
+/// `dlsym`: RTLD_NEXT -1, RTLD_DEFAULT -2, RTLD_SELF -3, RTLD_MAIN_ONLY -5.
+///
+/// Other handles are an image's header, from `dlopen`.
 extern "C" fn dlsym(handle: isize, name: *const c_char) -> usize {
     // SAFETY: the program gave a string.
     let name = format!("_{}", unsafe { CStr::from_ptr(name) }.to_string_lossy());
@@ -154,7 +161,9 @@ extern "C" fn dlsym(handle: isize, name: *const c_char) -> usize {
     found.unwrap_or(0)
 }
 
-/// `dlopen`: a Mach-O file by path or install name; null for the program itself. Libraries of the system are the host's.
+/// `dlopen`: opens a Mach-O file by path or install name; null means the program itself.
+///
+/// System libraries are the host's.
 extern "C" fn dlopen(path: *const c_char, _mode: i32) -> usize {
     if path.is_null() {
         return image_header(0);
@@ -188,13 +197,14 @@ extern "C" fn dlopen(path: *const c_char, _mode: i32) -> usize {
     }
 }
 
-/// `dlclose`: at the last reference the image is taken out and its memory given back.
+/// `dlclose`: the last reference unloads the image and unmaps its memory.
 extern "C" fn dlclose(handle: usize) -> i32 {
     let gone = loader::with(|l| {
         let index = l.images.iter().position(|i| i.header == handle)?;
         let image = &mut *l.images[index];
         image.references = image.references.saturating_sub(1);
-        // Thread-local variables and the main program keep an image; so does an initial one.
+        // An image stays loaded if it has thread-local variables, is the main program, or was
+        // loaded initially.
         if image.references > 0 || index == 0 || image.has_thread_locals() {
             return None;
         }
@@ -204,13 +214,13 @@ extern "C" fn dlclose(handle: usize) -> i32 {
     });
     if let Some((header, slide, range)) = gone {
         images::notify(true, &[(header, slide)]);
-        // SAFETY: the image is gone from every table; the program said that it is done with it.
+        // SAFETY: the image was removed from every table, and the program no longer uses it.
         unsafe { libc::munmap(range.0 as *mut libc::c_void, pages::round(range.1 - range.0)) };
     }
     0
 }
 
-/// The text stays: few failures, and nobody else would free it.
+/// `dlerror`: the text is leaked, because there are few failures and nothing else would free it.
 extern "C" fn dlerror() -> *const c_char {
     match FAILURE.lock().ok().and_then(|mut failure| failure.take()) {
         Some(text) => text.into_raw(),
@@ -218,12 +228,14 @@ extern "C" fn dlerror() -> *const c_char {
     }
 }
 
-/// `__tlv_bootstrap` is what descriptors hold before the loader prepares them: nobody calls it then.
+/// `__tlv_bootstrap` is in descriptors before the loader prepares them; it must not be called then.
 extern "C" fn tlv_bootstrap(descriptor: usize) {
     refuse!("the thread-local variable at {descriptor:#x}, before its image was bound");
 }
 
-/// `_availability_version_check`: every version asked for is there, up to macOS 11.0. Entries: platform, version.
+/// `_availability_version_check`: all versions up to macOS 11.0 are available.
+///
+/// Entries: platform, version.
 extern "C" fn availability_version_check(count: u32, versions: *const [u32; 2]) -> bool {
     // SAFETY: the program gave `count` entries.
     (0..count as usize).all(|index| unsafe { versions.add(index).read() }[1] <= 0x000b_0000)

@@ -1,13 +1,15 @@
-//! Error numbers: Linux's to Darwin's (<sys/errno.h>).
+//! Error numbers: converts Linux's to Darwin's (<sys/errno.h>).
 //!
-//! The C library never sets errno to 0, so one that is not 0 is of a failure since the program last looked: it is
-//! converted when the program asks for errno's address.
+//! The C library never sets errno to 0, so a nonzero value is from a failure since the program last
+//! read it: it is converted when the program requests errno's address.
 
 use std::ffi::{CStr, c_char};
 
 use crate::host::kernel::thread;
 
-/// Darwin's number by Linux's, for those that differ. Numbers below 35 are the same but for EAGAIN (11, EDEADLK).
+/// Darwin's numbers by Linux's, where they differ.
+///
+/// Numbers below 35 are the same except EAGAIN (11, EDEADLK).
 const DIFFERENT: &[(i32, i32)] = &[
     (libc::EAGAIN, 35),
     (libc::EDEADLK, 11),
@@ -50,7 +52,7 @@ const DIFFERENT: &[(i32, i32)] = &[
     (libc::ENODATA, 93),
 ];
 
-/// Darwin's number for a Linux one. What Darwin has no word for is EINVAL.
+/// Converts a Linux error number to Darwin's; EINVAL if Darwin has no equivalent.
 pub(super) fn to_darwin(linux: i32) -> i32 {
     match DIFFERENT.iter().find(|(l, _)| *l == linux) {
         Some(&(_, darwin)) => darwin,
@@ -66,7 +68,7 @@ fn to_linux(darwin: i32) -> i32 {
 /// Fails with a Darwin error number.
 pub(super) fn fail(darwin: i32) -> i32 {
     thread::current().errno = darwin;
-    // SAFETY: errno is this thread's; what it held is older than this failure.
+    // SAFETY: errno is this thread's; its value is older than this failure.
     unsafe { *libc::__errno_location() = 0 };
     -1
 }

@@ -1,4 +1,4 @@
-//! Files: open, fcntl, stat, and what of them needs another layout or other flags.
+//! Files: open, fcntl, stat, and other functions with different layouts or flags.
 //!
 //! Sources: <sys/fcntl.h>, <sys/stat.h> (the 64-bit inode structure), <sys/unistd.h>, <copyfile.h>.
 
@@ -7,7 +7,7 @@ use std::{ffi::c_char, io::Write};
 use super::errno::fail;
 use crate::host::kernel::ending::refuse;
 
-/// O_* of Darwin and of Linux; the access modes are the same.
+/// Darwin's and Linux's O_*; the access modes are the same.
 const OPEN_FLAGS: &[(i32, i32)] = &[
     (0x4, libc::O_NONBLOCK),
     (0x8, libc::O_APPEND),
@@ -83,7 +83,7 @@ fn file_lock(file: i32, command: i32, lock: *mut Lock) -> i32 {
 
 super::variadic! {
     fn fcntl(file: i32, command: i32; _a _b _c _d _e _f; argument) -> i32 {
-        // SAFETY: the argument is what the command takes.
+        // SAFETY: the argument is what the command expects.
         unsafe {
             match command {
                 0..=2 => libc::fcntl(file, command, argument), // F_DUPFD, F_GETFD, F_SETFD
@@ -95,7 +95,8 @@ super::variadic! {
                 7 => file_lock(file, libc::F_GETLK, argument as *mut Lock),
                 8 => file_lock(file, libc::F_SETLK, argument as *mut Lock),
                 9 => file_lock(file, libc::F_SETLKW, argument as *mut Lock),
-                // F_PREALLOCATE: fst_flags, fst_posmode, fst_offset, fst_length, fst_bytesalloc. F_PEOFPOSMODE is 3.
+                // F_PREALLOCATE: fst_flags, fst_posmode, fst_offset, fst_length, fst_bytesalloc.
+                // F_PEOFPOSMODE is 3.
                 42 => {
                     let store = argument as *mut [i64; 4];
                     let length = (*store)[2];
@@ -105,7 +106,8 @@ super::variadic! {
                     libc::ftruncate(file, facts.st_size);
                     (*store)[3] = length;
                     if error == libc::EFBIG {
-                        // Linux sends it to the thread, XNU to the process (`psignal`): whoever does not block it gets it.
+                        // Linux sends it to the thread, XNU to the process (`psignal`): any thread
+                        // that doesn't block it gets it.
                         libc::kill(libc::getpid(), libc::SIGXFSZ);
                     }
                     if error == 0 { 0 } else { fail(super::errno::to_darwin(error)) }
@@ -132,7 +134,7 @@ super::variadic! {
 
 super::variadic! {
     fn ioctl(file: i32, request: u64; _a _b _c _d _e _f; argument) -> i32 {
-        // SAFETY: the argument is what the request takes.
+        // SAFETY: the argument is what the request expects.
         unsafe {
             match request as u32 {
                 0x2000_6601 => libc::ioctl(file, libc::FIOCLEX),          // FIOCLEX
@@ -233,7 +235,7 @@ extern "C" fn fstatat(directory: i32, path: *const c_char, to: *mut Stat, flags:
     }
 }
 
-/// `struct statvfs` (<sys/statvfs.h>): blocks and files are counted in 32 bits.
+/// `struct statvfs` (<sys/statvfs.h>): block and file counts have 32 bits.
 #[repr(C)]
 struct FileSystem {
     block_size: u64,
@@ -286,13 +288,15 @@ extern "C" fn mkdirat(directory: i32, path: *const c_char, mode: u16) -> i32 {
     unsafe { libc::mkdirat(at(directory), path, mode.into()) }
 }
 
-/// Opening such a pipe, and `ENXIO`, are as on Linux (XNU bsd/miscfs/fifofs/fifo_vnops.c, `fifo_open`).
+/// `mkfifo`: opening such a pipe, and `ENXIO`, are as on Linux.
+///
+/// Source: XNU bsd/miscfs/fifofs/fifo_vnops.c, `fifo_open`.
 extern "C" fn mkfifo(path: *const c_char, mode: u16) -> i32 {
     // SAFETY: the program gave the path.
     unsafe { libc::mkfifo(path, mode.into()) }
 }
 
-/// `futimens`: two timespecs, whose layout is Linux's. UTIME_NOW is -1 and UTIME_OMIT -2 (<sys/stat.h>).
+/// `futimens`: two timespecs in Linux's layout. UTIME_NOW is -1 and UTIME_OMIT -2 (<sys/stat.h>).
 extern "C" fn futimens(file: i32, times: *const [libc::timespec; 2]) -> i32 {
     // SAFETY: the program gave two timespecs, or none.
     unsafe {
@@ -317,8 +321,10 @@ struct AttributeList {
     others: [u32; 4],
 }
 
-/// `fsetattrlist`, by which Rust's std sets a file's times: ATTR_CMN_CRTIME 0x200 (Linux has none, it is dropped),
-/// ATTR_CMN_MODTIME 0x400, ATTR_CMN_ACCTIME 0x1000, each a `timespec`, in this order.
+/// `fsetattrlist`, by which Rust's std sets a file's times.
+///
+/// ATTR_CMN_CRTIME 0x200 (dropped, because Linux has none), ATTR_CMN_MODTIME 0x400,
+/// ATTR_CMN_ACCTIME 0x1000, each a `timespec`, in this order.
 extern "C" fn fsetattrlist(
     file: i32,
     list: &AttributeList,
@@ -336,7 +342,7 @@ extern "C" fn fsetattrlist(
         if list.common & time == 0 {
             return omitted;
         }
-        // SAFETY: the program gave as many times as it asks for.
+        // SAFETY: the program provided as many times as it sets.
         unsafe {
             let time = from.read_unaligned();
             from = from.add(1);
@@ -347,12 +353,12 @@ extern "C" fn fsetattrlist(
     unsafe { libc::futimens(file, [accessed, modified].as_ptr()) }
 }
 
-/// Clones are a feature of APFS: ENOTSUP, and callers copy.
+/// Clones are an APFS feature: returns ENOTSUP, and callers copy.
 extern "C" fn fclonefileat(_file: i32, _directory: i32, _path: *const c_char, _flags: u32) -> i32 {
     fail(45)
 }
 
-/// `fcopyfile` with COPYFILE_DATA: the bytes. The state counts them.
+/// `fcopyfile` with COPYFILE_DATA: copies the bytes and counts them in the state.
 extern "C" fn fcopyfile(from: i32, to: i32, state: *mut i64, _flags: u32) -> i32 {
     let mut buffer = vec![0u8; 65536];
     let mut total = 0;
@@ -400,7 +406,7 @@ extern "C" fn copyfile_state_get(state: *const i64, flag: u32, value: *mut i64) 
     0
 }
 
-/// `realpath$DARWIN_EXTSN` is POSIX's.
+/// `realpath$DARWIN_EXTSN`: same as POSIX.
 extern "C" fn realpath(path: *const c_char, to: *mut c_char) -> *mut c_char {
     // SAFETY: the program gave the path.
     unsafe { libc::realpath(path, to) }

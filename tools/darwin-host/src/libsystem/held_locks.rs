@@ -1,10 +1,14 @@
-//! `darwin_host_hold_locks`, which no Mac has: a test program reaches it by `dlsym` to play a crash at the worst moment.
+//! `darwin_host_hold_locks`, by which a test program emulates a crash at the worst moment.
 //!
-//! After it, the locks of malloc, of dyld and of libpthread's list of threads count as held by a thread that never gives
-//! them back, and what waits for one of them on macOS ends the program with its name. Sources: libmalloc's zones
-//! (`malloc_zone_t`, each call locks a magazine or a region); dyld's APIs.cpp (`withLoadersReadLock` in what asks for
-//! images and symbols); libpthread's pthread.c (`_pthread_list_lock`: `_pthread_validate_thread_and_list_lock`,
-//! `pthread_from_mach_thread_np` searches the list; of the calling thread itself nothing is looked up).
+//! The program finds it with `dlsym`.
+//!
+//! After the call, the locks of malloc, of dyld and of libpthread's thread list count as held by a
+//! thread that never releases them, and a function that waits for one of them on macOS ends the
+//! program with the lock's name. Sources: libmalloc's zones (`malloc_zone_t`, each call locks a
+//! magazine or a region); dyld's APIs.cpp (`withLoadersReadLock` in queries for images and
+//! symbols); libpthread's pthread.c (`_pthread_list_lock`:
+//! `_pthread_validate_thread_and_list_lock`, `pthread_from_mach_thread_np` searches the list; the
+//! calling thread itself is not looked up).
 
 use std::{
     ptr,
@@ -48,7 +52,7 @@ extern "C" fn hold_locks() {
     loader::forbid(&names);
 }
 
-/// What functions do that look a thread up: the calling one is found without the list's lock, any other with it.
+/// Emulates a thread lookup, which takes the list's lock unless it is the calling thread.
 pub(crate) fn look_up(function: &str, thread: *const Thread) {
     if HELD.load(Ordering::SeqCst) && !thread.is_null() && !ptr::eq(thread, thread::current()) {
         refuse!("{function} of another thread waits for a lock that another thread holds for ever");

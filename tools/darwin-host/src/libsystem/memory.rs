@@ -27,30 +27,34 @@ extern "C" fn mmap(address: usize, size: usize, protection: i32, flags: i32, fil
     let file = if flags & MAP_ANON != 0 { -1 } else { file };
     let mut address = address as *mut libc::c_void;
     if flags & MAP_FIXED == 0 && size > 0 {
-        // Linux would choose a multiple of its own page, which is smaller than the program's on arm64.
+        // Linux would choose a multiple of its own page size, which on arm64 is smaller than the
+        // program's.
         address = pages::map_with(size, libc::PROT_NONE).cast();
         if address.is_null() {
             return usize::MAX;
         }
         linux |= libc::MAP_FIXED;
     }
-    // SAFETY: the program's own mapping, or the place just taken.
+    // SAFETY: the program's own mapping, or the address range just reserved.
     let mapped = unsafe { libc::mmap(address, size, protection, linux, file, offset) };
     if mapped == libc::MAP_FAILED && flags & MAP_FIXED == 0 && size > 0 {
-        // SAFETY: the place taken above. Errno stays what mmap said: munmap of a mapping does not fail.
+        // SAFETY: the range reserved above. Errno stays as mmap set it: munmap of a mapping does
+        // not fail.
         unsafe { libc::munmap(address, pages::round(size)) };
     }
     mapped as usize
 }
 
-/// MS_ASYNC 1 and MS_INVALIDATE 2 are Linux's; MS_SYNC is 0x10 here and 4 there.
+/// `msync`: MS_ASYNC 1 and MS_INVALIDATE 2 are Linux's; MS_SYNC is 0x10 here and 4 there.
 extern "C" fn msync(address: usize, size: usize, flags: i32) -> i32 {
     let linux = flags & 3 | if flags & 0x10 != 0 { libc::MS_SYNC } else { 0 };
     // SAFETY: the program's own mapping.
     unsafe { libc::msync(address as *mut libc::c_void, size, linux) }
 }
 
-/// Advice is only that: MADV_FREE and what follows have other numbers, and none is needed to be right.
+/// `madvise`: MADV_FREE and the following have other numbers.
+///
+/// Ignoring them is correct, because they are only advice.
 extern "C" fn madvise(address: usize, size: usize, advice: i32) -> i32 {
     if advice <= 4 {
         // SAFETY: the program's own mapping; advices 0–4 are Linux's.
@@ -73,7 +77,7 @@ extern "C" fn sys_icache_invalidate(start: *mut u8, size: usize) {
     let _ = (start, size);
 }
 
-/// Writing to MAP_JIT pages is always allowed here.
+/// Writing to MAP_JIT pages is always allowed.
 extern "C" fn pthread_jit_write_protect_np(_enabled: i32) {}
 
 extern "C" fn malloc_size(block: *mut libc::c_void) -> usize {

@@ -1,8 +1,8 @@
-//! libSystem: the functions that programs import, by the names that they import them by.
+//! libSystem: the functions that programs import, under their import names.
 //!
-//! Where Darwin's and Linux's function agree in arguments, layout and meaning, the import is libc's own function. The
-//! others are here, by subject. Names are without Darwin's leading underscore; a variant's suffix (`$INODE64`,
-//! `$NOCANCEL`, `$DARWIN_EXTSN`) is dropped by the loader.
+//! If Darwin's and Linux's functions have the same arguments, layout and meaning, the import is
+//! libc's own function. The others are here, by subject. Names are without Darwin's leading
+//! underscore; the loader drops a variant's suffix (`$INODE64`, `$NOCANCEL`, `$DARWIN_EXTSN`).
 
 pub(crate) mod conditions;
 mod directories;
@@ -23,16 +23,16 @@ mod sysctl;
 pub(crate) mod threads;
 mod time;
 
-/// How an import is reached.
+/// The way an import is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A function, through the gate.
     Function,
-    /// A variable, or a function that must see its caller's registers as they are (`setjmp`).
+    /// A variable, or a function that must see its caller's registers unchanged (`setjmp`).
     Direct,
 }
 
-/// One symbol of libSystem.
+/// A symbol of libSystem.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Export {
     pub(crate) name: &'static str,
@@ -50,7 +50,7 @@ impl Export {
     }
 }
 
-/// Defines `exports()` of a module: names and functions.
+/// Defines a module's `exports()`: names and functions.
 macro_rules! exports {
     ($($name:literal => $function:expr),* $(,)?) => {
         /// The symbols that this module defines.
@@ -61,7 +61,9 @@ macro_rules! exports {
 }
 pub(crate) use exports;
 
-/// Defines a function with one variadic argument. On arm64 Darwin passes it on the stack: as the ninth argument.
+/// Defines a function with one variadic argument.
+///
+/// On arm64 Darwin passes it on the stack, like a ninth argument.
 macro_rules! variadic {
     (fn $name:ident($($argument:ident: $type:ty),+; $($unused:ident)*; $rest:ident) -> $result:ty $body:block) => {
         #[cfg(target_arch = "x86_64")]
@@ -73,7 +75,7 @@ macro_rules! variadic {
 }
 pub(crate) use variadic;
 
-/// Every symbol.
+/// Returns all symbols.
 pub(crate) fn all() -> Vec<Export> {
     use crate::host::mach;
     let mut all: Vec<Export> = [

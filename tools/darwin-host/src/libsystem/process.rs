@@ -17,10 +17,10 @@ unsafe extern "C" {
 static mut ARGC: i32 = 0;
 static mut ARGV: *mut *mut c_char = std::ptr::null_mut();
 static mut PROGNAME: *mut c_char = std::ptr::null_mut();
-/// The canary that stack protectors compare with. A constant will do: nobody attacks a test.
+/// The canary for stack protectors. A constant is sufficient for tests.
 static STACK_CHK_GUARD: usize = 0x00ab_cdef_0bad_cafe;
 
-/// Notes the program's arguments; returns argc, argv, envp, apple for its `main` and initialisers.
+/// Stores the program's arguments; returns argc, argv, envp, apple for its `main` and initializers.
 pub(crate) fn prepare(arguments: Vec<CString>) -> [usize; 4] {
     let count = arguments.len();
     let mut pointers: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
@@ -57,14 +57,16 @@ extern "C" fn get_environ() -> *const *mut *mut c_char {
 }
 
 extern "C" fn getprogname() -> *const c_char {
-    // SAFETY: set once; the program's name behind the last slash.
+    // SAFETY: set once; the program's name follows the last slash.
     unsafe {
         let slash = libc::strrchr(PROGNAME, i32::from(b'/'));
         if slash.is_null() { PROGNAME } else { slash.add(1) }
     }
 }
 
-/// Functions that `fork` calls: before it, and after it in the parent and in the child (<pthread.h>, `pthread_atfork`).
+/// Functions that `fork` calls before it, and after it in the parent and in the child.
+///
+/// Source: <pthread.h>, `pthread_atfork`.
 static AT_FORK: std::sync::Mutex<Vec<[usize; 3]>> = std::sync::Mutex::new(Vec::new());
 
 extern "C" fn pthread_atfork(prepare: usize, parent: usize, child: usize) -> i32 {
@@ -72,7 +74,7 @@ extern "C" fn pthread_atfork(prepare: usize, parent: usize, child: usize) -> i32
     0
 }
 
-/// Calls those of one moment: before the fork the latest first.
+/// Calls the functions for one moment; those before the fork run latest first.
 fn call_at_fork(functions: &[[usize; 3]], moment: usize) {
     let mut functions: Vec<usize> = functions.iter().map(|all| all[moment]).filter(|function| *function != 0).collect();
     if moment == 0 {
@@ -83,11 +85,11 @@ fn call_at_fork(functions: &[[usize; 3]], moment: usize) {
     }
 }
 
-/// `fork`: the child has this thread alone, in the host's tables, too.
+/// `fork`: the child has only this thread, also in the host's tables.
 extern "C" fn fork() -> i32 {
     let functions = AT_FORK.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
     call_at_fork(&functions, 0);
-    // SAFETY: locks of the host's that another thread holds are made anew in the child.
+    // SAFETY: the child resets host locks that another thread holds.
     let child = unsafe { libc::fork() };
     if child == 0 {
         kernel::lock::reset();
@@ -102,14 +104,15 @@ extern "C" fn fork() -> i32 {
         }
         // SAFETY: the calling thread's own record.
         unsafe { (*this).tid.store(libc::getpid(), std::sync::atomic::Ordering::SeqCst) };
-        // Exception ports are not inherited in effect: nobody receives there (fork's child has no threads to).
+        // Exception ports are inherited without effect: nothing receives there, because the child
+        // has no threads for it.
         mach.exception_actions = crate::host::mach::exceptions::ExceptionActions::default();
     }
     call_at_fork(&functions, if child == 0 { 2 } else { 1 });
     child
 }
 
-/// A program's path and arguments as Linux must be given them: Mach-O programs go through the host.
+/// Returns a program's path and arguments for Linux: Mach-O programs run through the host.
 pub(super) fn through_host(path: &CStr, arguments: *const *const c_char) -> (CString, Vec<CString>) {
     let mut all: Vec<CString> = Vec::new();
     // SAFETY: the program gave a null-terminated array of strings.
@@ -130,7 +133,7 @@ pub(super) fn through_host(path: &CStr, arguments: *const *const c_char) -> (CSt
     (host, prefix)
 }
 
-/// The file of a name, by PATH where it has no slash.
+/// Finds a program by name, through PATH if the name has no slash.
 pub(super) fn search(name: &CStr) -> CString {
     let text = name.to_string_lossy();
     if text.contains('/') {
@@ -162,7 +165,9 @@ extern "C" fn execvp(name: *const c_char, arguments: *const *const c_char) -> i3
     execv(path.as_ptr(), arguments)
 }
 
-/// A Linux wait status with Darwin's signal numbers. Stopped children have the signal in the second byte.
+/// Converts a Linux wait status to Darwin's signal numbers.
+///
+/// For stopped children the signal is in the second byte.
 pub(super) fn status_to_darwin(status: i32) -> i32 {
     let signal = status & 0x7f;
     if signal == 0x7f {
@@ -221,7 +226,9 @@ extern "C" fn getentropy(place: *mut u8, size: usize) -> i32 {
     if size <= 256 && random(place, size) { 0 } else { super::errno::fail(5) }
 }
 
-/// `getrlimit` and `setrlimit`: RLIMIT_CORE 4, CPU 0, DATA 2, FSIZE 1, STACK 3 are the same; NPROC 7, NOFILE 8 are not.
+/// Converts resource numbers of `getrlimit` and `setrlimit`.
+///
+/// RLIMIT_CORE 4, CPU 0, DATA 2, FSIZE 1, STACK 3 are the same; NPROC 7, NOFILE 8 are not.
 fn limit(darwin: i32) -> Option<u32> {
     Some(match darwin & !0x1000 {
         number @ 0..=4 => number as u32,
@@ -252,7 +259,7 @@ unsafe extern "C" {
     fn __cxa_atexit(function: usize, argument: usize, handle: usize) -> i32;
 }
 
-/// `atexit`: the function takes no argument; one more in a register does no harm.
+/// `atexit`: the function takes no argument; an additional one in a register is harmless.
 extern "C" fn atexit(function: usize) -> i32 {
     // SAFETY: libc calls it at exit, on the thread that exits.
     unsafe { __cxa_atexit(function, 0, 0) }

@@ -51,7 +51,7 @@ extern "C" fn sigaction(number: i32, new: *const SigAction, old: *mut SigAction)
     0
 }
 
-/// `signal`: as BSD's, with SA_RESTART.
+/// `signal`: as in BSD, with SA_RESTART.
 extern "C" fn signal(number: i32, handler: usize) -> usize {
     if !(1..32).contains(&number) || matches!(number, SIGKILL | SIGSTOP) {
         fail(EINVAL);
@@ -95,7 +95,7 @@ extern "C" fn pthread_sigmask(how: i32, set: *const u32, old: *mut u32) -> i32 {
     change_mask(false, how, set, old)
 }
 
-/// The masks of all threads of the process, other than POSIX has it.
+/// Changes the masks of all of the process's threads, unlike in POSIX.
 extern "C" fn sigprocmask(how: i32, set: *const u32, old: *mut u32) -> i32 {
     match change_mask(true, how, set, old) {
         0 => 0,
@@ -113,8 +113,10 @@ extern "C" fn sigpending(set: *mut u32) -> i32 {
     0
 }
 
-/// `sigwait` (POSIX): takes the lowest signal of the set that is pending, and waits for one where none is. Faults, which the host
-/// keeps for itself while the program blocks them, are among the thread's own; all others Linux has.
+/// `sigwait` (POSIX): takes the lowest pending signal of the set, or waits for one.
+///
+/// The host keeps faults that the program blocks in the thread's own pending set; Linux keeps all
+/// others.
 extern "C" fn sigwait(set: *const u32, taken: *mut i32) -> i32 {
     // SAFETY: the program gave the addresses.
     let set = unsafe { *set };
@@ -127,7 +129,8 @@ extern "C" fn sigwait(set: *const u32, taken: *mut i32) -> i32 {
     } else {
         let linux = numbers::set_to_linux(set);
         loop {
-            // SAFETY: eight bytes are read; nothing is written and no time set. A suspension ends it with EINTR.
+            // SAFETY: eight bytes are read; nothing is written and no time is set. A suspension
+            // ends it with EINTR.
             let number = unsafe { libc::syscall(libc::SYS_rt_sigtimedwait, &raw const linux, 0usize, 0usize, 8usize) };
             if let Some(number) = numbers::from_linux(number as i32) {
                 break number;
@@ -152,7 +155,9 @@ const SS_ONSTACK: i32 = 1;
 const SS_DISABLE: i32 = 4;
 const MINIMUM: usize = 32768;
 
-/// `sigaltstack` (XNU bsd/kern/kern_sig.c): MINSIGSTKSZ is 32 KiB; not while on it.
+/// `sigaltstack` (XNU bsd/kern/kern_sig.c): MINSIGSTKSZ is 32 KiB.
+///
+/// Fails while on the alternate stack.
 extern "C" fn sigaltstack(new: *const Stack, old: *mut Stack) -> i32 {
     let thread = thread::current();
     let here = thread.gate_frame().sp;
@@ -188,7 +193,9 @@ extern "C" fn kill(pid: i32, number: i32) -> i32 {
     unsafe { libc::kill(pid, linux) }
 }
 
-/// `__pthread_kill`, the system call below `pthread_kill`. Here it takes the `pthread_t`, not the thread's port.
+/// `__pthread_kill`, the system call of `pthread_kill`.
+///
+/// Here it takes the `pthread_t`, not the thread's port.
 extern "C" fn pthread_kill_call(thread: &Thread, number: i32) -> i32 {
     super::held_locks::look_up("pthread_kill", thread);
     let Some(linux) = (if number == 0 { Some(0) } else { numbers::to_linux(number) }) else { return EINVAL };
@@ -201,7 +208,8 @@ extern "C" fn pthread_kill_call(thread: &Thread, number: i32) -> i32 {
     0
 }
 
-/// What `__assert_rtn` (Libc gen/assert.c) does before it aborts: what failed, to standard error.
+/// The first step of `__assert_rtn` (Libc gen/assert.c): prints the failed assertion to standard
+/// error.
 extern "C" fn assert_says(function: *const c_char, file: *const c_char, line: i32, failed: *const c_char) {
     // SAFETY: the program gave strings.
     let [function, file, failed] =
@@ -209,8 +217,11 @@ extern "C" fn assert_says(function: *const c_char, file: *const c_char, line: i3
     eprintln!("Assertion failed: ({failed}), function {function}, file {file}, line {line}.");
 }
 
-/// What `abort` (Libc stdlib/FreeBSD/abort.c) does before it sends SIGABRT to the calling thread, which is returned: all signals of all
-/// threads are blocked, of the calling one all but SIGABRT, SIGSEGV and SIGBUS.
+/// The first step of `abort` (Libc stdlib/FreeBSD/abort.c).
+///
+/// Returns the calling thread, to which SIGABRT is sent.
+///
+/// Blocks all signals on all threads, except SIGABRT, SIGSEGV and SIGBUS on the calling thread.
 extern "C" fn abort_begins() -> *const Thread {
     let thread = thread::current();
     delivery::change_all_masks(thread, |_| !0);
@@ -218,7 +229,7 @@ extern "C" fn abort_begins() -> *const Thread {
     thread
 }
 
-/// What it does if a handler returned: SIGABRT once more, by default.
+/// The last step of `abort`, if a handler returned: SIGABRT again, with the default action.
 extern "C" fn abort_ends() -> ! {
     delivery::set_action(SIGABRT, Action { handler: 0, mask: 0, flags: 0 });
     delivery::die(SIGABRT)

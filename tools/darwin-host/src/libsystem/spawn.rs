@@ -1,4 +1,4 @@
-//! `posix_spawn` (<spawn.h>), on libc's own. Darwin's objects are pointers; here to libc's.
+//! `posix_spawn` (<spawn.h>), using libc's. Darwin's objects are pointers, here to libc's objects.
 
 use std::{
     ffi::{CStr, c_char},
@@ -8,7 +8,7 @@ use std::{
 use super::{errno, process};
 use crate::host::{kernel::ending::refuse, signals::numbers};
 
-/// What `posix_spawnattr_t` points to.
+/// The target of `posix_spawnattr_t`.
 type Attributes = *mut libc::posix_spawnattr_t;
 type Actions = *mut libc::posix_spawn_file_actions_t;
 
@@ -30,8 +30,9 @@ extern "C" fn attr_destroy(of: &mut Attributes) -> i32 {
     0
 }
 
-/// RESETIDS 1, SETPGROUP 2, SETSIGDEF 4, SETSIGMASK 8 are the same; SETEXEC 0x40, START_SUSPENDED 0x80 have no like;
-/// CLOEXEC_DEFAULT 0x4000.
+/// Sets flags: RESETIDS 1, SETPGROUP 2, SETSIGDEF 4, SETSIGMASK 8 are the same.
+///
+/// SETEXEC 0x40, START_SUSPENDED 0x80 and CLOEXEC_DEFAULT 0x4000 have no equivalent.
 extern "C" fn attr_setflags(of: &mut Attributes, flags: i16) -> i32 {
     if flags & !0xf != 0 {
         refuse!("posix_spawnattr_setflags({flags:#x})");

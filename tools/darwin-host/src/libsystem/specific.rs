@@ -1,7 +1,8 @@
 //! Thread-specific data: pthread keys, and functions registered for a thread's end.
 //!
-//! Sources: <pthread.h>; libpthread's pthread_tsd.c (destructors run in rounds, PTHREAD_DESTRUCTOR_ITERATIONS 4);
-//! dyld's `_tlv_atexit` (registered functions run last first, before the keys' destructors).
+//! Sources: <pthread.h>; libpthread's pthread_tsd.c (destructors run in rounds,
+//! PTHREAD_DESTRUCTOR_ITERATIONS 4); dyld's `_tlv_atexit` (registered functions run last first,
+//! before the keys' destructors).
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -13,10 +14,10 @@ use crate::host::{
     loader,
 };
 
-/// By key: 0 free, 1 used without a destructor, else the destructor.
+/// By key: 0 free, 1 used without a destructor, otherwise the destructor.
 static DESTRUCTORS: [AtomicUsize; KEYS] = [const { AtomicUsize::new(0) }; KEYS];
 
-/// Takes a free key. Key 0 is none of them: descriptors of thread-locals that are not prepared hold it.
+/// Allocates a key. Key 0 is never allocated: unprepared thread-local descriptors contain it.
 pub(crate) fn create_key(destructor: usize) -> Option<usize> {
     let _lock = lock();
     let key = (FIRST_KEY..KEYS).find(|&k| DESTRUCTORS[k].load(Ordering::Relaxed) == 0)?;
@@ -56,7 +57,7 @@ extern "C" fn pthread_setspecific(key: usize, value: usize) -> i32 {
     }
 }
 
-/// Functions for this thread's end, as (function, argument) pairs, under one key of our own.
+/// The key for functions to run at a thread's end, as (function, argument) pairs.
 static AT_EXIT_KEY: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn tlv_atexit(function: usize, argument: usize) {
@@ -73,7 +74,7 @@ extern "C" fn tlv_atexit(function: usize, argument: usize) {
     unsafe { (*(*slot as *mut Vec<(usize, usize)>)).push((function, argument)) };
 }
 
-/// Runs what the calling thread registered, then its keys' destructors.
+/// Runs the calling thread's registered functions, then its keys' destructors.
 pub(super) fn run_destructors() {
     let thread = thread::current();
     let key = AT_EXIT_KEY.load(Ordering::Relaxed);
@@ -91,7 +92,8 @@ pub(super) fn run_destructors() {
         for (key, slot) in DESTRUCTORS.iter().enumerate() {
             let destructor = slot.load(Ordering::Relaxed);
             let value = thread.specific[key];
-            // The copies of thread-local variables go last: destructors may use them.
+            // The copies of thread-local variables are freed last, because destructors may use
+            // them.
             if destructor > 1 && destructor != libc::free as *const () as usize && value != 0 {
                 thread.specific[key] = 0;
                 loader::call(destructor, [value, 0, 0, 0]);
@@ -104,7 +106,7 @@ pub(super) fn run_destructors() {
     }
     for (key, slot) in DESTRUCTORS.iter().enumerate() {
         if slot.load(Ordering::Relaxed) == libc::free as *const () as usize && thread.specific[key] != 0 {
-            // SAFETY: blocks of malloc, by the destructor.
+            // SAFETY: malloc blocks, as their destructor is `free`.
             unsafe { libc::free(std::mem::take(&mut thread.specific[key]) as *mut libc::c_void) };
         }
     }

@@ -1,8 +1,9 @@
-//! stdio as far as test programs use it: libc's own streams.
+//! The parts of stdio that test programs use, with libc's own streams.
 //!
-//! `printf` and its like are libc's on x86_64, where both pass variadic arguments alike. On arm64 Darwin passes them all
-//! on the stack in slots of eight bytes, and `va_list` is a pointer to them: an AAPCS64 `va_list` whose registers are
-//! used up reads just that.
+//! On x86_64 `printf` and similar functions are libc's, because both systems pass variadic
+//! arguments the same way. On arm64 Darwin passes them all on the stack in slots of eight bytes,
+//! and `va_list` is a pointer to them: an AAPCS64 `va_list` whose registers are used up reads
+//! exactly that.
 
 use super::Export;
 
@@ -42,7 +43,7 @@ mod variadic {
     }
 
     pub(super) extern "C" fn vfprintf(stream: *mut libc::FILE, format: *const c_char, list: usize) -> i32 {
-        // SAFETY: the program's format says what lies on its stack.
+        // SAFETY: the program's format describes the arguments on its stack.
         unsafe { libc_vfprintf(stream, format, &mut List::at(list)) }
     }
 

@@ -9,7 +9,7 @@ extern "C" fn bzero(place: *mut u8, size: usize) {
     unsafe { libc::memset(place.cast(), 0, size) };
 }
 
-/// `memset_pattern16` (<string.h>): compilers make calls of it from loops.
+/// `memset_pattern16` (<string.h>): compilers generate calls to it from loops.
 extern "C" fn memset_pattern16(place: *mut u8, pattern: *const u8, size: usize) {
     for index in 0..size {
         // SAFETY: the program gave the ranges.
@@ -18,7 +18,7 @@ extern "C" fn memset_pattern16(place: *mut u8, pattern: *const u8, size: usize) 
 }
 
 extern "C" fn strlcpy(to: *mut c_char, from: *const c_char, size: usize) -> usize {
-    // SAFETY: the program gave the string and the room.
+    // SAFETY: the program gave the string and the buffer.
     unsafe {
         let length = libc::strlen(from);
         if size > 0 {
@@ -31,7 +31,7 @@ extern "C" fn strlcpy(to: *mut c_char, from: *const c_char, size: usize) -> usiz
 }
 
 extern "C" fn strlcat(to: *mut c_char, from: *const c_char, size: usize) -> usize {
-    // SAFETY: the program gave the strings and the room.
+    // SAFETY: the program gave the strings and the buffer.
     unsafe {
         let used = libc::strnlen(to, size);
         used + if used < size { strlcpy(to.add(used), from, size - used) } else { libc::strlen(from) }
@@ -42,7 +42,7 @@ extern "C" fn stack_chk_fail() {
     refuse!("the program smashed its stack (__stack_chk_fail)");
 }
 
-/// `__memcpy_chk` and its like: the compiler knew the size of the destination.
+/// `__memcpy_chk` and similar functions: the compiler knew the destination's size.
 extern "C" fn memcpy_chk(
     to: *mut libc::c_void,
     from: *const libc::c_void,

@@ -1,15 +1,19 @@
 //! Mutexes, condition variables, read-write locks, once.
 //!
-//! They live inside Darwin's larger objects (<sys/_pthread/_pthread_types.h>), on futexes of ours, in words that are zero when the object
-//! is made or statically initialised (<pthread.h>, _PTHREAD_*_SIG_init). What somebody may read of them is as libpthread-454 (macOS 11)
-//! and libplatform-254 have it, and who waits is seen in their system calls: `__psynch_mutexwait`, `__psynch_cvwait`,
-//! `__psynch_rw_rdlock`, `__psynch_rw_wrlock` and `__ulock_wait`, whose stubs the functions here are the targets of. What stands above
-//! those calls: [`crate::loader::system_images`]; there a lock that is free is taken in the call, too, and not before it.
+//! They are stored inside Darwin's larger objects (<sys/_pthread/_pthread_types.h>), and use the
+//! host's futexes in words that are zero when the object is created or statically initialized
+//! (<pthread.h>, _PTHREAD_*_SIG_init). Fields that others may read are as in libpthread-454 (macOS
+//! 11) and libplatform-254, and waiting threads appear in their system calls: `__psynch_mutexwait`,
+//! `__psynch_cvwait`, `__psynch_rw_rdlock`, `__psynch_rw_wrlock` and `__ulock_wait`, whose stubs
+//! lead to the functions here. For the frames above those calls see
+//! [`crate::loader::system_images`]; there even a free lock is taken in the call and not before it.
 //!
-//! * A mutex is of the policy "first fit" (src/pthread_mutex.c: the default of that system): the owner's thread id is set when it has
-//!   been taken and reset before it is let go; the sequence has a bit while somebody has it, and counts those who came to wait.
-//! * A read-write lock has the id of the thread that writes (src/pthread_rwlock.c).
-//! * An `os_unfair_lock` is the owner's port name, with the lowest bit cleared when somebody waits (src/os/lock.c).
+//! * A mutex has the policy "first fit" (src/pthread_mutex.c: that system's default): the owner's
+//!   thread id is set after it has been locked and reset before it is unlocked; the sequence has a
+//!   bit while it is locked, and counts the threads that started to wait.
+//! * A read-write lock contains the id of the writing thread (src/pthread_rwlock.c).
+//! * An `os_unfair_lock` contains the owner's port name, with the lowest bit cleared if a thread
+//!   waits (src/os/lock.c).
 
 use std::sync::atomic::AtomicU64;
 use std::{
@@ -22,12 +26,15 @@ use crate::host::{
     loader,
 };
 
-/// `_PTHREAD_*MUTEX_SIG_init`, of which the lowest digit says the kind.
+/// `_PTHREAD_*MUTEX_SIG_init`; its lowest digit is the kind.
 const MUTEX_STATIC: u64 = 0x32aa_aba0;
-/// `_PTHREAD_MUTEX_SIG`, and `_PTHREAD_MUTEX_SIG_fast` of a normal one.
+/// `_PTHREAD_MUTEX_SIG`, and `_PTHREAD_MUTEX_SIG_fast` for a normal mutex.
 const MUTEX_MADE: u64 = 0x4d55_5458;
 const MUTEX_FAST: u64 = 0x4d55_545a;
-/// mtxopts: the kind in bits 2 and 3, `_PTHREAD_PROCESS_PRIVATE` in 4 and 5, the policy in 6 to 8, that it is a mutex.
+/// Fields of mtxopts.
+///
+/// The kind is in bits 2 and 3, `_PTHREAD_PROCESS_PRIVATE` in 4 and 5, the policy in 6 to 8; one
+/// bit marks a mutex.
 const PRIVATE: u32 = 2 << 4;
 const FIRST_FIT: u32 = 2 << 6;
 const IS_MUTEX: u32 = 1 << 13;
@@ -64,7 +71,7 @@ struct Mutex {
     /// m_seq: lgenval and ugenval.
     sequence: [AtomicU32; 2],
     misaligned: u64,
-    /// The host's: 0 free, 1 held, 2 held and somebody sleeps.
+    /// The host's word: 0 free, 1 held, 2 held with sleepers.
     word: AtomicU32,
     depth: u32,
     reserved: u64,
@@ -76,7 +83,9 @@ fn unique_id() -> u64 {
     thread::current().unique_id.load(Ordering::Relaxed)
 }
 
-/// `_pthread_mutex_init`: the signature and the options of a kind (PTHREAD_MUTEX_NORMAL 0, ERRORCHECK 1, RECURSIVE 2).
+/// `_pthread_mutex_init`: the signature and the options of a kind.
+///
+/// PTHREAD_MUTEX_NORMAL 0, ERRORCHECK 1, RECURSIVE 2.
 fn made_as(kind: u32) -> (u64, u32) {
     (if kind == 0 { MUTEX_FAST } else { MUTEX_MADE }, kind << 2 | PRIVATE | FIRST_FIT | IS_MUTEX)
 }
@@ -86,7 +95,9 @@ impl Mutex {
         self.options.load(Ordering::Relaxed) >> 2 & 3
     }
 
-    /// `_pthread_mutex_check_init`: a static one is made at its first use, by each that finds it so the same.
+    /// `_pthread_mutex_check_init`: initializes a static mutex at its first use.
+    ///
+    /// Threads that do this concurrently write the same values.
     fn make(&self) {
         let signature = self.signature.load(Ordering::Acquire);
         if signature & !0xf == MUTEX_STATIC {
@@ -150,7 +161,7 @@ impl Mutex {
 }
 
 extern "C" fn mutex_init(mutex: *mut Mutex, attributes: *const [u64; 2]) -> i32 {
-    // SAFETY: the program gave the objects; zeros are a mutex's.
+    // SAFETY: the program gave the objects; all zero is valid for a mutex.
     unsafe {
         let kind = if attributes.is_null() { 0 } else { (*attributes)[1] as u32 };
         mutex.write(std::mem::zeroed());
@@ -177,7 +188,7 @@ extern "C" fn mutex_unlock(mutex: &mut Mutex) -> i32 {
     mutex.unlock()
 }
 
-/// `pthread_mutexattr_t` is 16 bytes: a signature, and the kind here.
+/// `pthread_mutexattr_t` is 16 bytes: a signature, and here the kind.
 extern "C" fn mutexattr_init(attributes: &mut [u64; 2]) -> i32 {
     *attributes = [0, 0];
     0
@@ -198,7 +209,7 @@ struct Condition {
     signature: u64,
     words: [u64; 3],
     reserved: u32,
-    /// The host's: counts wake-ups.
+    /// The host's word: counts wake-ups.
     sequence: AtomicU32,
     more: u64,
 }
@@ -206,7 +217,9 @@ struct Condition {
 const _: () = assert!(size_of::<Condition>() == 48);
 
 impl Condition {
-    /// Without taking the mutex again, which the caller of the call does (src/pthread_cond.c, `_pthread_cond_wait`).
+    /// Waits without taking the mutex again, which the call's caller does.
+    ///
+    /// Source: src/pthread_cond.c, `_pthread_cond_wait`.
     fn wait(&self, mutex: &mut Mutex, timeout: Option<Duration>) -> i32 {
         let seen = self.sequence.load(Ordering::SeqCst);
         let start = std::time::Instant::now();
@@ -271,12 +284,12 @@ struct ReadWrite {
     owner: AtomicU64,
     /// rw_seq and rw_mis.
     sequences: [u64; 4],
-    /// The host's: the number of readers, or all ones for a writer.
+    /// The host's word: the number of readers, or all ones for a writer.
     state: AtomicU32,
 }
 
 const WRITER: u32 = u32::MAX;
-/// `_PTHREAD_RWLOCK_SIG`, which a static one gets at its first use.
+/// `_PTHREAD_RWLOCK_SIG`, which a static lock gets at its first use.
 const READ_WRITE_MADE: u64 = 0x5257_4c4b;
 
 impl ReadWrite {
@@ -288,7 +301,7 @@ impl ReadWrite {
 }
 
 extern "C" fn rwlock_init(lock: *mut ReadWrite, _attributes: usize) -> i32 {
-    // SAFETY: the program gave the object; zeros are one's.
+    // SAFETY: the program gave the object; all zero is valid for it.
     unsafe {
         lock.write(std::mem::zeroed());
         (*lock).signature = AtomicU64::new(READ_WRITE_MADE);
@@ -332,7 +345,7 @@ extern "C" fn rwlock_unlock(lock: &ReadWrite) -> i32 {
     0
 }
 
-/// `pthread_once_t`: a signature, then the state: 0 not yet, 1 running.
+/// `pthread_once_t`: a signature, then the state: 0 not started, 1 running.
 #[repr(C)]
 struct Once {
     signature: u64,
@@ -341,7 +354,7 @@ struct Once {
 
 extern "C" fn once(once: &mut Once, function: usize) -> i32 {
     loop {
-        // SAFETY: the program's object; the signature is read by others only as "done".
+        // SAFETY: the program's object; other threads read the signature only as "done".
         if unsafe { (&raw const once.signature).read_volatile() } == ONCE_DONE {
             return 0;
         }
@@ -372,13 +385,14 @@ fn unfair_lock_by(word: &AtomicU32, number: u32) {
         if seen == waited || word.compare_exchange(seen, waited, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
             let call = [UNFAIR, std::ptr::from_ref(word) as u64, waited.into(), 0, 0];
             this.in_call(number, &call, || futex::wait(word, waited, None));
-            // There may be others.
+            // There may be other waiting threads.
             mine = me & !NOBODY_WAITS;
         }
     }
 }
 
-/// Of macOS 11 and, by the call that libplatform makes since macOS 12, of later ones.
+/// `os_unfair_lock_lock`: macOS 11's, and later ones' by the call that libplatform makes since
+/// macOS 12.
 extern "C" fn unfair_lock(word: &AtomicU32) {
     unfair_lock_by(word, ULOCK_WAIT);
 }

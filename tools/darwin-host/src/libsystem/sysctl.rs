@@ -1,7 +1,7 @@
-//! sysctl and sysconf: the facts of the system that programs ask for.
+//! sysctl and sysconf: facts about the system.
 //!
-//! Sources: <sys/sysctl.h>, <sys/unistd.h>. The system played is macOS 11.0 (Darwin 20.1), whose facts are constants here
-//! where Linux has none; sizes and counts are the machine's.
+//! Sources: <sys/sysctl.h>, <sys/unistd.h>. The emulated system is macOS 11.0 (Darwin 20.1); its
+//! facts are constants here if Linux has no equivalent. Sizes and counts are the machine's.
 
 use std::ffi::{CStr, c_char};
 
@@ -34,7 +34,9 @@ fn boot_time() -> [i64; 2] {
     [now.tv_sec - since.tv_sec, 0]
 }
 
-/// Facts by name. `None` is ENOENT: a program may ask for what a machine doesn't have.
+/// Returns a fact by name.
+///
+/// `None` is ENOENT, because a program may query facts that a machine doesn't have.
 fn by_name(name: &str) -> Option<Value> {
     let arm = cfg!(target_arch = "aarch64");
     Some(match name {
@@ -55,7 +57,7 @@ fn by_name(name: &str) -> Option<Value> {
         "hw.cputype" => Value::Word(if arm { 0x0100_000c } else { 0x0100_0007 }),
         "hw.cpusubtype" => Value::Word(if arm { 2 } else { 8 }),
         "hw.byteorder" => Value::Word(1234),
-        // Of arm64 kernels alone (XNU bsd/dev/arm/sysctl.c): macOS's 64 - T0SZ.
+        // Only arm64 kernels have it (XNU bsd/dev/arm/sysctl.c): macOS's 64 - T0SZ.
         "machdep.virtual_address_size" if arm => Value::Word(47),
         "kern.ostype" => Value::Text("Darwin"),
         "kern.osrelease" => Value::Text("20.1.0"),
@@ -69,7 +71,8 @@ fn by_name(name: &str) -> Option<Value> {
     })
 }
 
-/// Hands a value out by sysctl's rules: null asks for the size, too little room is ENOMEM.
+/// Returns a value by sysctl's rules: null queries the size, and a buffer that is too small is
+/// ENOMEM.
 fn give(value: &Value, to: *mut u8, size: *mut usize) -> i32 {
     let bytes = match value {
         Value::Word(word) => word.to_le_bytes().to_vec(),
@@ -107,7 +110,7 @@ extern "C" fn sysctlbyname(name: *const c_char, to: *mut u8, size: *mut usize, n
     }
 }
 
-/// `struct kinfo_proc` is 648 bytes; what debugger checks read is `kp_proc.p_flag` at 32.
+/// `struct kinfo_proc` is 648 bytes; debugger checks read `kp_proc.p_flag` at 32.
 const KINFO_PROC: usize = 648;
 
 fn process_info(pid: i32) -> Value {
@@ -125,7 +128,7 @@ extern "C" fn sysctl(name: *const i32, count: u32, to: *mut u8, size: *mut usize
     if new != 0 {
         refuse!("sysctl sets {mib:?}");
     }
-    // CTL_KERN 1, CTL_HW 6 and what is below them.
+    // CTL_KERN 1, CTL_HW 6 and their names.
     let name = match mib {
         [1, 14, 1, pid] => return give(&process_info(*pid), to, size), // KERN_PROC, KERN_PROC_PID
         [1, 1] => "kern.ostype",
@@ -186,7 +189,7 @@ extern "C" fn uname(to: *mut [u8; 256]) -> i32 {
     0
 }
 
-/// `confstr`: _CS_DARWIN_USER_TEMP_DIR (65537) is not set; the other names have no value either.
+/// `confstr`: _CS_DARWIN_USER_TEMP_DIR (65537) is not set, and neither are other names.
 extern "C" fn confstr(_name: i32, _to: *mut c_char, _size: usize) -> usize {
     0
 }

@@ -1,7 +1,7 @@
 //! Threads: create, join, exit, names, stacks.
 //!
-//! Sources: <pthread.h>; libpthread's pthread.c (stack sizes: 512 KiB, a guard page below; names of 63 bytes). A thread of
-//! the program runs on a stack of its own, not on the one that the host's libc gives it.
+//! Sources: <pthread.h>; libpthread's pthread.c (stack sizes: 512 KiB, a guard page below; names of
+//! 63 bytes). A thread of the program runs on its own stack, not on the one from the host's libc.
 
 use std::{
     ffi::{CStr, c_char},
@@ -21,7 +21,7 @@ const EINVAL: i32 = 22;
 const ESRCH: i32 = 3;
 const EAGAIN: i32 = 35;
 
-/// `pthread_attr_t` (64 bytes): what is needed of it.
+/// `pthread_attr_t` (64 bytes): the fields that are needed.
 #[repr(C)]
 struct Attributes {
     signature: u64,
@@ -49,7 +49,9 @@ extern "C" fn attr_destroy(_attributes: &Attributes) -> i32 {
     0
 }
 
-/// PTHREAD_STACK_MIN is 8 KiB on x86_64, 16 KiB on arm64; sizes are multiples of a page.
+/// `pthread_attr_setstacksize`: the minimum is 8 KiB on x86_64, 16 KiB on arm64.
+///
+/// Sizes are multiples of a page.
 extern "C" fn attr_setstacksize(attributes: &mut Attributes, size: usize) -> i32 {
     if size < if cfg!(target_arch = "aarch64") { 16384 } else { 8192 } || !size.is_multiple_of(pages::PAGE) {
         return EINVAL;
@@ -83,7 +85,7 @@ extern "C" fn attr_setdetachstate(attributes: &mut Attributes, state: i32) -> i3
     0
 }
 
-/// Quality of service, scheduling: Linux's.
+/// Quality of service and scheduling calls have no effect: Linux schedules.
 extern "C" fn accept() -> i32 {
     0
 }
@@ -114,7 +116,7 @@ extern "C" fn create(to: *mut *mut Thread, attributes: *const Attributes, start:
     thread.detached.store(u32::from(attributes.is_some_and(|a| a.detached == 2)), Ordering::SeqCst);
     thread.blocked.store(thread::current().blocked.load(Ordering::SeqCst), Ordering::SeqCst);
     let thread = ptr::from_mut(thread);
-    // SAFETY: the host's thread gets a small stack of libc's; the record outlives it.
+    // SAFETY: the host's thread gets a small libc stack; the record outlives it.
     unsafe {
         to.write(thread);
         let mut host: libc::pthread_attr_t = mem::zeroed();
@@ -127,7 +129,7 @@ extern "C" fn create(to: *mut *mut Thread, attributes: *const Attributes, start:
         if error != 0 {
             return EAGAIN;
         }
-        // The thread enters itself into the task's list: one that is listed can be suspended.
+        // The thread adds itself to the task's list, after which it can be suspended.
         while (*thread).changed.load(Ordering::SeqCst) == 0 {
             futex::wait(&(*thread).changed, 0, None);
         }
@@ -142,12 +144,12 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     lock().add_thread(thread);
     futex::advance(&thread.changed);
     delivery::set_mask(thread, thread.blocked.load(Ordering::SeqCst));
-    // SAFETY: the program's function, on the stack made for it.
+    // SAFETY: the program's function, on the stack created for it.
     let result = unsafe { gate::enter(Beginning::Thread, thread.start, thread.stack_end, [thread.argument, 0, 0, 0]) };
     thread.result.store(result, Ordering::SeqCst);
     thread.gate_reset();
-    // Destructors are the program's code, too: they run on its stack.
-    // SAFETY: the stack is unused again.
+    // Destructors are the program's code, too: they run on its stack. SAFETY: the stack is unused
+    // again.
     unsafe { gate::enter(Beginning::Host, destructors as *const () as usize, thread.stack_end, [0; 4]) };
     end(thread);
     ptr::null_mut()
@@ -157,7 +159,7 @@ extern "C" fn destructors() {
     specific::run_destructors();
 }
 
-/// The program's part of the thread is over.
+/// Ends the program's part of the thread.
 fn end(thread: &mut Thread) {
     let mask = crate::host::kernel::lock::block_all_signals();
     let _ = mask; // the thread ends with its signals blocked
@@ -176,12 +178,12 @@ fn end(thread: &mut Thread) {
 extern "C" fn exit(result: usize) -> ! {
     let thread = thread::current();
     thread.result.store(result, Ordering::SeqCst);
-    // SAFETY: every thread's program code is entered by the gate, at the top of its stack.
+    // SAFETY: every thread's program code is entered through the gate, at the top of its stack.
     unsafe { gate::leave(gate::base_record(thread.stack_end), result) }
 }
 
 extern "C" fn join(thread: *const Thread, result: *mut usize) -> i32 {
-    // SAFETY: a pthread_t of the program's is a record.
+    // SAFETY: the program's pthread_t is a pointer to a record.
     let thread = unsafe { &*thread };
     if ptr::eq(thread, thread::current()) {
         return 11; // EDEADLK
@@ -189,7 +191,8 @@ extern "C" fn join(thread: *const Thread, result: *mut usize) -> i32 {
     if thread.detached.swap(1, Ordering::SeqCst) != 0 {
         return EINVAL;
     }
-    // libpthread's src/pthread_cancelable.c, `_pthread_joiner_wait`: the word is the port of the thread that is to end, until it does.
+    // libpthread's src/pthread_cancelable.c, `_pthread_joiner_wait`: the word is the port of the
+    // thread to join, until it ends.
     let gate = &thread.exit_gate;
     gate.store(thread.port.load(Ordering::SeqCst), Ordering::SeqCst);
     let call = [sync::UNFAIR, gate.as_ptr() as u64, gate.load(Ordering::SeqCst).into(), 0];
@@ -260,7 +263,7 @@ extern "C" fn threadid(thread: *const Thread, id: *mut u64) -> i32 {
     0
 }
 
-/// The address above the stack.
+/// Returns the address above the stack.
 extern "C" fn stackaddr(thread: &Thread) -> usize {
     thread.stack_end
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 use super::errno::fail;
 use crate::host::kernel::thread;
 
-/// CLOCK_* of Darwin: REALTIME 0, MONOTONIC 6 (counts sleep), MONOTONIC_RAW 4 and its APPROX 5 (count sleep),
+/// Converts Darwin's CLOCK_*.
+///
+/// REALTIME 0, MONOTONIC 6 (counts sleep), MONOTONIC_RAW 4 and its APPROX 5 (count sleep),
 /// UPTIME_RAW 8 and its APPROX 9 (do not), PROCESS_CPUTIME 12, THREAD_CPUTIME 16.
 fn clock(darwin: i32) -> Option<i32> {
     Some(match darwin {
@@ -53,7 +55,7 @@ extern "C" fn gettimeofday(to: *mut TimeValue, _zone: usize) -> i32 {
     0
 }
 
-/// Sleeps; an interruption that was only a suspension is not one.
+/// Sleeps; a suspension doesn't count as an interruption.
 extern "C" fn nanosleep(time: *const libc::timespec, left: *mut libc::timespec) -> i32 {
     // SAFETY: the program gave the addresses.
     unsafe {

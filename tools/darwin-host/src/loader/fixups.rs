@@ -1,9 +1,9 @@
 //! Fixups: rebases and binds, in the two encodings that linkers write.
 //!
-//! * dyld-info opcodes (<mach-o/loader.h>, REBASE_OPCODE_* and BIND_OPCODE_*). All binds are made at load, the lazy ones
-//!   too, by the resolver that the loader gives.
-//! * chained fixups (<mach-o/fixup-chains.h>), pointer formats 2 (DYLD_CHAINED_PTR_64) and 6 (…_64_OFFSET), imports
-//!   formats 1–3.
+//! * dyld-info opcodes (<mach-o/loader.h>, REBASE_OPCODE_* and BIND_OPCODE_*). All binds, including
+//!   lazy ones, are made at load, by the loader's resolver.
+//! * chained fixups (<mach-o/fixup-chains.h>), pointer formats 2 (DYLD_CHAINED_PTR_64) and 6
+//!   (…_64_OFFSET), imports formats 1–3.
 
 use super::{
     image::Mapped,
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::host::kernel::ending::refuse;
 
-/// Resolves a symbol by name; the flag says that it may be missing (then the address is 0).
+/// Resolves a symbol by name; if the flag is set, it may be missing (then the address is 0).
 pub(super) type Resolver<'a> = &'a mut dyn FnMut(&str, bool) -> usize;
 
 /// Applies every fixup of the file to its mapped image.
@@ -162,7 +162,8 @@ fn chained(bytes: &[u8], image: &Mapped, resolve: Resolver) -> Option<()> {
     let (count, format) = (header(4)?, header(5)?);
     let mut targets = Vec::new();
     for index in 0..count {
-        // lib_ordinal, weak_import, name_offset in 8+1+23 bits, or 16+1+15+32 bits in format 3; then the addend.
+        // lib_ordinal, weak_import, name_offset in 8+1+23 bits, or 16+1+15+32 bits in format 3;
+        // then the addend.
         let (weak, name, addend) = match format {
             1 => {
                 let word = u32_at(bytes, imports + index * 4)?;

@@ -1,4 +1,4 @@
-//! One image in memory: its segments mapped and slid, and what others ask of it.
+//! An image in memory: its mapped and slid segments, and queries about it.
 
 use std::{ffi::CString, path::Path};
 
@@ -20,7 +20,9 @@ pub(super) struct Mapped {
 }
 
 impl Mapped {
-    /// The pointer-sized word at an unslid address; a malformed file's out-of-range one is refused.
+    /// Reads the pointer-sized word at an unslid address.
+    ///
+    /// A malformed file's out-of-range address is refused.
     pub(super) fn read(&self, address: u64) -> u64 {
         // SAFETY: checked to be within the image, which is mapped and still writable.
         unsafe { (self.check(address) as *const u64).read_unaligned() }
@@ -43,29 +45,29 @@ impl Mapped {
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) path: CString,
-    /// Its header's address.
+    /// The address of the image's header.
     pub(crate) header: usize,
     pub(crate) slide: usize,
-    /// The whole of it.
+    /// The image's complete range.
     pub(crate) range: (usize, usize),
     /// `__TEXT`.
     pub(crate) text: (usize, usize),
     pub(crate) sections: Vec<Section>,
-    /// `main`'s address.
+    /// The address of `main`.
     pub(crate) entry: Option<usize>,
     /// Address of nlist_64 entries, their count, address of the strings, size of the strings.
     pub(crate) symbols: (usize, usize, usize, usize),
-    /// `dlopen`'s count; the main program and what was loaded with it are never unloaded.
+    /// `dlopen`'s count; the main program and images loaded with it are never unloaded.
     pub(crate) references: usize,
-    /// Whether its initialisers ran.
+    /// Whether its initializers ran.
     pub(crate) initialised: bool,
 }
 
 impl Image {
-    /// Maps the file, applies its fixups, and protects its segments. The dylibs that it needs must be loaded.
+    /// Maps the file, applies its fixups, and protects its segments. Its dylibs must be loaded.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// A description of the problem if the file is invalid.
     pub(super) fn load(path: &Path, file: &File, resolve: fixups::Resolver) -> Result<Image, String> {
         let name = path.display().to_string();
         let mapped_segments = || file.segments.iter().filter(|s| s.name != "__PAGEZERO" && s.size > 0);
@@ -81,7 +83,8 @@ impl Image {
             let (from, size) = (segment.file_offset as usize, segment.file_size.min(segment.size) as usize);
             let bytes =
                 file.bytes.get(from..from + size).ok_or_else(|| format!("{name}: {} is cut off", segment.name))?;
-            // SAFETY: the destination lies in the fresh mapping: low ≤ address and address + size ≤ high.
+            // SAFETY: the destination is in the fresh mapping: low ≤ address and address + size ≤
+            // high.
             unsafe {
                 let to = (segment.address as usize).wrapping_add(slide) as *mut u8;
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, size);
@@ -117,7 +120,8 @@ impl Image {
             let start = slid(segment.address);
             let end = pages::round(slid(segment.address + segment.size));
             let protection = segment.protection & if segment.read_only_after_fixups { 0b101 } else { 0b111 };
-            // SAFETY: the image's own pages. Mach's protection bits are Linux's: read 1, write 2, execute 4.
+            // SAFETY: the image's own pages. Mach's protection bits are Linux's: read 1, write 2,
+            // execute 4.
             unsafe {
                 libc::mprotect(
                     (start & !(pages::PAGE - 1)) as *mut libc::c_void,
@@ -129,7 +133,7 @@ impl Image {
         Ok(image)
     }
 
-    /// The range in memory of a section; zeros if it has none.
+    /// Returns a section's range in memory; zeros if the image doesn't have it.
     pub(crate) fn section(&self, segment: &str, name: &str) -> (usize, usize) {
         self.sections
             .iter()
@@ -137,12 +141,12 @@ impl Image {
             .map_or((0, 0), |s| ((s.address as usize).wrapping_add(self.slide), s.size as usize))
     }
 
-    /// Whether threads may hold copies of its variables.
+    /// Whether threads may have copies of its variables.
     pub(crate) fn has_thread_locals(&self) -> bool {
         self.sections.iter().any(|s| s.kind == macho::S_THREAD_LOCAL_VARIABLES)
     }
 
-    /// The sections of a type, in memory.
+    /// Returns the sections of a type, in memory.
     pub(crate) fn sections_of(&self, kind: u32) -> impl Iterator<Item = (usize, usize)> + '_ {
         let slide = self.slide;
         self.sections
@@ -151,10 +155,12 @@ impl Image {
             .map(move |s| ((s.address as usize).wrapping_add(slide), s.size as usize))
     }
 
-    /// Its symbols: name, type byte, address in memory. (`struct nlist_64`, <mach-o/nlist.h>.)
+    /// Returns the image's symbols: name, type byte, address in memory.
+    ///
+    /// Source: `struct nlist_64`, <mach-o/nlist.h>.
     pub(crate) fn symbols(&self) -> impl Iterator<Item = (&str, u8, usize)> {
         let (table, count, strings, size) = self.symbols;
-        // SAFETY: both lie in the image's __LINKEDIT, which is mapped while the image is loaded.
+        // SAFETY: both are in the image's __LINKEDIT, which is mapped while the image is loaded.
         let (table, strings) = unsafe {
             if count == 0 {
                 (&[][..], &[][..])
@@ -169,7 +175,8 @@ impl Image {
         })
     }
 
-    /// The address of a symbol that it exports (external, N_EXT 1, and defined in a section, N_SECT 0xe).
+    /// Returns the address of an exported symbol (external, N_EXT 1, and defined in a section,
+    /// N_SECT 0xe).
     pub(crate) fn export(&self, name: &str) -> Option<usize> {
         self.symbols().find(|&(n, kind, _)| kind & 0xe0 == 0 && kind & 0xf == 0xf && n == name).map(|(_, _, at)| at)
     }

@@ -1,7 +1,8 @@
-//! What is loaded, as others see it: `dyld_all_image_infos`, a table that signal handlers may read, and callbacks.
+//! The loaded images: `dyld_all_image_infos`, a table for signal handlers, and callbacks.
 //!
-//! Layout: `struct dyld_all_image_infos` and `dyld_image_info` of <mach-o/dyld_images.h>, version 17. As in dyld the array
-//! is null while it changes. Its address is what `task_info(TASK_DYLD_INFO)` gives.
+//! Layout: `struct dyld_all_image_infos` and `dyld_image_info` of <mach-o/dyld_images.h>, version
+//! 17. As in dyld the array is null while it changes. `task_info(TASK_DYLD_INFO)` returns its
+//! address.
 
 use std::{
     ffi::c_char,
@@ -51,7 +52,7 @@ struct AllImageInfos {
     reserved: [usize; 7],
 }
 
-/// `TASK_DYLD_ALL_IMAGE_INFO_64` counts this many bytes.
+/// The size in bytes that `TASK_DYLD_ALL_IMAGE_INFO_64` reports.
 pub(crate) const INFOS_SIZE: usize = size_of::<AllImageInfos>();
 
 static mut INFOS: AllImageInfos = AllImageInfos {
@@ -82,19 +83,19 @@ static mut INFOS: AllImageInfos = AllImageInfos {
     reserved: [0; 7],
 };
 
-/// Two arrays: one is shown while the other is written.
+/// Two arrays: one is visible while the other is written.
 static mut ARRAYS: [[ImageInfo; CAPACITY]; 2] =
     [[ImageInfo { header: 0, path: ptr::null(), modified: 0 }; CAPACITY]; 2];
 
 /// Ranges of the loaded images: start, end and address of the header.
 static RANGES: [[AtomicUsize; 2]; CAPACITY] = [const { [const { AtomicUsize::new(0) }; 2] }; CAPACITY];
 
-/// Address of the structure.
+/// Returns the structure's address.
 pub(crate) fn infos_address() -> usize {
     &raw const INFOS as usize
 }
 
-/// The range of the image that holds `address`. Lock-free: used in signal handlers.
+/// Returns the header of the image that contains `address`. Lock-free: used in signal handlers.
 pub(crate) fn find(address: usize) -> Option<usize> {
     RANGES.iter().find_map(|[start, end]| {
         let start = start.load(Ordering::Acquire);
@@ -102,15 +103,15 @@ pub(crate) fn find(address: usize) -> Option<usize> {
     })
 }
 
-/// Says where dyld is, which is none of the images. Under the loader's lock.
+/// Sets dyld's location, which is not in the list of images. Requires the loader's lock.
 pub(super) fn set_dyld(header: usize) {
-    // SAFETY: the loader's lock is held, and no program is there yet.
+    // SAFETY: the loader's lock is held, and no program is running yet.
     unsafe { (&raw mut INFOS.dyld).write(header) };
 }
 
-/// Shows the loader's images to the world. Under the loader's lock.
+/// Publishes the loader's images. Requires the loader's lock.
 pub(super) fn publish(loader: &mut Loader) {
-    // SAFETY: the loader's lock is held; readers see the array through the atomic pointer.
+    // SAFETY: the loader's lock is held; readers access the array through the atomic pointer.
     unsafe {
         let infos = &raw mut INFOS;
         let infos = &mut *infos;
@@ -138,7 +139,8 @@ pub(super) fn publish(loader: &mut Loader) {
     }
 }
 
-/// Functions to call for each image that comes or goes: `void (*)(const struct mach_header *, intptr_t slide)`.
+/// Callbacks for loaded and unloaded images:
+/// `void (*)(const struct mach_header *, intptr_t slide)`.
 struct Callbacks {
     mutex: QuietMutex,
     added: std::cell::UnsafeCell<Vec<usize>>,
@@ -154,7 +156,7 @@ static CALLBACKS: Callbacks = Callbacks {
     removed: std::cell::UnsafeCell::new(Vec::new()),
 };
 
-/// After fork, in the child.
+/// Resets the lock in the child after fork.
 pub(super) fn reset() {
     CALLBACKS.mutex.reset();
 }
@@ -168,7 +170,7 @@ fn with_callbacks<R>(removed: bool, body: impl FnOnce(&mut Vec<usize>) -> R) -> 
     result
 }
 
-/// `_dyld_register_func_for_add_image`: called at once for each image that is loaded, then for each that comes.
+/// `_dyld_register_func_for_add_image`: calls the function for each loaded and each new image.
 pub(crate) fn on_add(function: usize) {
     with_callbacks(false, |list| list.push(function));
     for (header, slide) in super::with(|l| l.images.iter().map(|i| (i.header, i.slide)).collect::<Vec<_>>()) {
@@ -181,7 +183,7 @@ pub(crate) fn on_remove(function: usize) {
     with_callbacks(true, |list| list.push(function));
 }
 
-/// Calls the callbacks for images (header, slide), without any lock.
+/// Calls the callbacks for images (header, slide), without holding a lock.
 pub(crate) fn notify(removed: bool, images: &[(usize, usize)]) {
     for function in with_callbacks(removed, |list| list.clone()) {
         for &(header, slide) in images {

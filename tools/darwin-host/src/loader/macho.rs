@@ -1,4 +1,6 @@
-//! The parts of a Mach-O file that loading needs. Layouts and numbers: <mach-o/loader.h>, <mach-o/nlist.h>.
+//! The parts of a Mach-O file that loading needs.
+//!
+//! Layouts and numbers: <mach-o/loader.h>, <mach-o/nlist.h>.
 
 use std::{fs, path::Path};
 
@@ -50,17 +52,17 @@ pub(crate) struct Section {
 /// A range of the file.
 pub(crate) type FileRange = (usize, usize);
 
-/// A parsed file: what its load commands say.
+/// A parsed file: the contents of its load commands.
 #[derive(Debug)]
 pub(crate) struct File {
     pub(crate) bytes: Vec<u8>,
-    /// MH_EXECUTE and its like.
+    /// The file type, such as MH_EXECUTE.
     pub(crate) kind: u32,
     pub(crate) segments: Vec<Segment>,
     pub(crate) sections: Vec<Section>,
-    /// Offset in `__TEXT` of `main`.
+    /// The offset of `main` in `__TEXT`.
     pub(crate) entry: Option<u64>,
-    /// Paths of the dylibs it needs, in the order of their ordinals.
+    /// Paths of the required dylibs, in the order of their ordinals.
     pub(crate) dylibs: Vec<String>,
     /// symoff, nsyms, stroff, strsize.
     pub(crate) symbols: Option<[u32; 4]>,
@@ -78,7 +80,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// The zero-terminated text at `at`.
+/// Returns the zero-terminated string at `at`.
 pub(crate) fn text_at(bytes: &[u8], at: usize) -> Option<&str> {
     let rest = bytes.get(at..)?;
     let end = rest.iter().position(|&b| b == 0).unwrap_or(rest.len());
@@ -90,7 +92,7 @@ fn name16(bytes: &[u8], at: usize) -> Option<String> {
     text_at(name, 0).map(str::to_owned)
 }
 
-/// Whether the file starts as a Mach-O file (thin or fat) does.
+/// Whether the file starts like a Mach-O file (thin or fat).
 pub(crate) fn is_macho(path: &Path) -> bool {
     use std::io::Read;
     let mut magic = [0; 4];
@@ -99,10 +101,10 @@ pub(crate) fn is_macho(path: &Path) -> bool {
 }
 
 impl File {
-    /// Reads and parses a file; of a fat one the slice of this architecture.
+    /// Reads and parses a file; from a fat one, the slice for this architecture.
     ///
     /// # Errors
-    /// What is wrong with it, as a sentence.
+    /// A description of the problem, as a sentence, if the file can't be read or is invalid.
     pub(crate) fn read(path: &Path) -> Result<File, String> {
         let mut bytes = fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
         if bytes.get(..4) == Some(&[0xca, 0xfe, 0xba, 0xbe]) {
@@ -186,7 +188,7 @@ impl File {
     }
 }
 
-/// The slice for this CPU of a fat file (<mach-o/fat.h>; big-endian).
+/// Returns a fat file's slice for this CPU (<mach-o/fat.h>; big-endian).
 fn fat_slice(bytes: &[u8]) -> Option<Vec<u8>> {
     let big = |at: usize| u32_at(bytes, at).map(u32::swap_bytes);
     for index in 0..big(4)? as usize {

@@ -1,8 +1,9 @@
-//! dyld: loads Mach-O images, binds them, runs their initialisers, and knows what is loaded.
+//! dyld: loads Mach-O images, binds them, runs their initializers, and tracks loaded images.
 //!
-//! Source: dyld's published behaviour; <mach-o/loader.h>, <mach-o/dyld.h>, <mach-o/dyld_images.h>. Differences: behind the
-//! libraries that an image links, which come first, linkage is flat; install names under `/usr/lib` and `/System` are the host's
-//! libSystem (and what is in the folder given by `--libraries`), `@rpath` and `@loader_path` are the folder of the main program.
+//! Source: dyld's published behavior; <mach-o/loader.h>, <mach-o/dyld.h>, <mach-o/dyld_images.h>.
+//! Differences: after the libraries that an image links, which come first, linkage is flat; install
+//! names under `/usr/lib` and `/System` refer to the host's libSystem (and the folder given by
+//! `--libraries`), `@rpath` and `@loader_path` to the main program's folder.
 
 mod fixups;
 pub(crate) mod image;
@@ -28,13 +29,13 @@ use crate::host::{
     libsystem::{self, Kind},
 };
 
-/// Everything the loader knows. Images are boxed and, but for what dlclose unloads, never freed.
+/// The loader's state. Images are boxed and, except for those that dlclose unloads, never freed.
 pub(crate) struct Loader {
     pub(crate) images: Vec<&'static mut Image>,
     synthetic: Option<Synthetic>,
     libraries: Option<PathBuf>,
     main_folder: PathBuf,
-    /// Symbols that the host defines as data, or as code that must not pass the gate.
+    /// Symbols that the host defines as data, or as code that must not go through the gate.
     direct: Vec<(String, usize)>,
 }
 
@@ -43,7 +44,7 @@ struct Shared {
     loader: UnsafeCell<Loader>,
 }
 
-// SAFETY: `loader` is only reached by `with`, under the mutex.
+// SAFETY: `loader` is only accessed in `with`, under the mutex.
 unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
@@ -57,7 +58,9 @@ static SHARED: Shared = Shared {
     }),
 };
 
-/// Runs `body` with the loader's state. Signals are blocked: no suspended thread holds the loader's lock.
+/// Runs `body` with the loader's state.
+///
+/// Signals are blocked: no suspended thread holds the loader's lock.
 pub(crate) fn with<R>(body: impl FnOnce(&mut Loader) -> R) -> R {
     let held = SHARED.mutex.acquire();
     // SAFETY: the mutex is held.
@@ -66,16 +69,16 @@ pub(crate) fn with<R>(body: impl FnOnce(&mut Loader) -> R) -> R {
     result
 }
 
-/// After fork, in the child.
+/// Resets the lock in the child after fork.
 pub(crate) fn reset() {
     SHARED.mutex.reset();
     images::reset();
 }
 
-/// Ranges of executable memory that belong to the host, from before any image was loaded.
+/// Ranges of executable memory that belong to the host, mapped before any image was loaded.
 static HOST_CODE: [[AtomicUsize; 2]; 64] = [const { [const { AtomicUsize::new(0) }; 2] }; 64];
 
-/// Whether `pc` is in the host's own code (or that of its libc).
+/// Whether `pc` is in the host's own code (or its libc's).
 pub(crate) fn is_host_code(pc: usize) -> bool {
     HOST_CODE.iter().any(|[start, end]| (start.load(Ordering::Relaxed)..end.load(Ordering::Relaxed)).contains(&pc))
 }
@@ -99,7 +102,7 @@ fn note_host_code() {
     }
 }
 
-/// The target of stubs whose import the host doesn't know.
+/// The target of stubs for imports that the host doesn't support.
 extern "C" fn unknown_import() {
     let stub = thread::current().gate_frame().stub;
     with(|loader| {
@@ -111,7 +114,7 @@ extern "C" fn unknown_import() {
     });
 }
 
-/// The target of stubs that were forbidden.
+/// The target of stubs for forbidden imports.
 extern "C" fn forbidden_import() {
     let stub = thread::current().gate_frame().stub;
     with(|loader| {
@@ -120,7 +123,7 @@ extern "C" fn forbidden_import() {
     });
 }
 
-/// From here on, a call of one of these imports (names with Darwin's underscore) ends the program.
+/// Makes calls of these imports (names with Darwin's underscore) end the program from now on.
 pub(crate) fn forbid(names: &[String]) {
     with(|loader| {
         if let Some(synthetic) = &mut loader.synthetic {
@@ -129,7 +132,7 @@ pub(crate) fn forbid(names: &[String]) {
     });
 }
 
-/// Makes the host's symbols.
+/// Creates the host's symbols.
 pub(crate) fn prepare(program: &Path, libraries: Option<PathBuf>) {
     note_host_code();
     let mut functions = Vec::new();
@@ -141,7 +144,7 @@ pub(crate) fn prepare(program: &Path, libraries: Option<PathBuf>) {
                 Kind::Direct => loader.direct.push((name, export.address)),
             }
         }
-        // What compilers and linkers name without Darwin's underscore.
+        // A name that compilers and linkers use without Darwin's underscore.
         functions.push(("dyld_stub_binder".into(), unknown_import as *const () as usize));
         let (synthetic, image) = Synthetic::create(&functions);
         let stub = |name: &str| synthetic.find(name).unwrap_or_else(|| panic!("no stub is called {name}"));
@@ -159,13 +162,15 @@ pub(crate) fn prepare(program: &Path, libraries: Option<PathBuf>) {
 }
 
 impl Loader {
-    /// The address of a symbol (with Darwin's underscore), if an image or the host has it.
+    /// Returns the address of a symbol (with Darwin's underscore), if an image or the host defines
+    /// it.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
-        // Variants of a function ($INODE64, $NOCANCEL, $DARWIN_EXTSN, …) are the function here.
+        // Variants of a function ($INODE64, $NOCANCEL, $DARWIN_EXTSN, …) are the same function
+        // here.
         self.of_host(name).or_else(|| self.of_images(name, 0)).or_else(|| self.of_host(name.split_once('$')?.0))
     }
 
-    /// The same for RTLD_NEXT, which the main program asks for: what it defines itself is left out.
+    /// Like `find`, for RTLD_NEXT in the main program: the program's own definitions are left out.
     pub(crate) fn find_next(&self, name: &str) -> Option<usize> {
         self.of_host(name).or_else(|| self.of_images(name, 1))
     }
@@ -175,7 +180,7 @@ impl Loader {
         direct.or_else(|| self.synthetic.as_ref()?.find(name))
     }
 
-    /// What an image exports, from the one of that index on.
+    /// Returns an exported symbol, starting at the image with index `first`.
     fn of_images(&self, name: &str, first: usize) -> Option<usize> {
         let own = |i: &&&'static mut Image| i.path.to_bytes() != synthetic::PATH.as_bytes();
         self.images.iter().skip(first).filter(own).find_map(|i| i.export(name))
@@ -194,7 +199,7 @@ impl Loader {
         }
     }
 
-    /// The file of an install name: `None` where the host itself is that library.
+    /// Returns the file of an install name: `None` if the host itself is that library.
     pub(crate) fn locate(&self, name: &str) -> Option<PathBuf> {
         if let Some(rest) = name.strip_prefix("/usr/lib/") {
             let file = Path::new(rest).file_name()?;
@@ -211,12 +216,12 @@ impl Loader {
         Some(PathBuf::from(name))
     }
 
-    /// Shows the images to the world, after a change.
+    /// Publishes the images after a change.
     pub(crate) fn publish(&mut self) {
         images::publish(self);
     }
 
-    /// Loads an image and what it needs; its index. One that is loaded already is found.
+    /// Loads an image and its dependencies; returns its index, also if it is already loaded.
     pub(crate) fn load(&mut self, path: &Path) -> Result<usize, String> {
         let known = |i: &&'static mut Image| i.path.to_bytes() == path.as_os_str().as_encoded_bytes();
         if let Some(index) = self.images.iter().position(known) {
@@ -234,8 +239,9 @@ impl Loader {
                 self.load(&library)?;
             }
         }
-        // Two levels of names (<mach-o/loader.h>, MH_TWOLEVEL): what a library asks for is that of a library which it links,
-        // whatever else defines the name. What is not found there is looked up flat.
+        // Two-level namespace (<mach-o/loader.h>, MH_TWOLEVEL): a library's import comes from a
+        // library that it links, regardless of other definitions. If it is not found there, the
+        // lookup is flat.
         let linked: Vec<_> = file.dylibs.iter().filter_map(|dylib| self.locate(dylib)).collect();
         let mut image = Image::load(path, &file, &mut |name, weak| {
             let is_linked = |i: &&&'static mut Image| {
@@ -255,7 +261,7 @@ impl Loader {
 /// Loads the main program and the unwinder's library; returns the address of `main`.
 pub(crate) fn load_main(path: &Path) -> Result<usize, String> {
     with(|loader| {
-        // libSystem re-exports the unwinder: it is there before the program asks for it by name.
+        // libSystem re-exports the unwinder: it is loaded before the program looks it up by name.
         if let Some(unwinder) = loader.libraries.as_ref().map(|l| l.join("libunwind.dylib")).filter(|p| p.is_file()) {
             loader.load(&unwinder)?;
         }
@@ -265,11 +271,12 @@ pub(crate) fn load_main(path: &Path) -> Result<usize, String> {
     })
 }
 
-/// Runs the initialisers that have not run yet, of libraries before those that need them.
+/// Runs the pending initializers, a library's before those of images that depend on it.
 pub(crate) fn initialise(arguments: [usize; 4]) {
     loop {
         let next = with(|loader| {
-            // Libraries were loaded before what needs them; the main program (index 0) comes last.
+            // Libraries were loaded before the images that depend on them; the main program (index
+            // 0) comes last.
             let count = loader.images.len();
             let order = (1..count).chain(0..1);
             let index = order.into_iter().find(|&i| !loader.images[i].initialised)?;
@@ -297,9 +304,10 @@ pub(crate) fn initialise(arguments: [usize; 4]) {
     }
 }
 
-/// Calls a function of the program with up to four arguments, on the stack that the thread is on.
+/// Calls a function of the program with up to four arguments, on the thread's current stack.
 pub(crate) fn call(function: usize, arguments: [usize; 4]) -> usize {
-    // SAFETY: the program gave the function, of an ABI in which unused argument registers are ignored.
+    // SAFETY: the program gave the function, of an ABI in which unused argument registers are
+    // ignored.
     let function: extern "C" fn(usize, usize, usize, usize) -> usize = unsafe { std::mem::transmute(function) };
     let depth = thread::current().gate_depth();
     let result = function(arguments[0], arguments[1], arguments[2], arguments[3]);

@@ -1,15 +1,18 @@
-//! The image that stands for the system's libraries: `/usr/lib/system/libsystem_kernel.dylib`.
+//! The image that represents the system's libraries: `/usr/lib/system/libsystem_kernel.dylib`.
 //!
-//! Every import is bound to a stub in it, named as the import, so that a thread in a system call is seen in a function of
-//! an image with a UUID, a symbol table and unwind information, as on macOS. A stub is 48 bytes: code that loads the
-//! stub's own address into a scratch register and jumps to the gate, the instruction that makes a system call and the return, which
-//! are only shown, the gate's address at +32, the target's at +40. What follows an `@` in a name is no part of the symbol.
-//! Before the stubs lie two pieces of code: one from which the program's initialisers and destructors are called, with a frame
-//! record that ends the stack; and `_sigtramp`, which calls a signal handler and then traps into the host to return from it. How
-//! threads and `main` begin: [`super::system_images`].
+//! Every import is bound to a stub in it with the import's name, so that a thread in a system call
+//! appears in a function of an image with a UUID, a symbol table and unwind information, as on
+//! macOS. A stub is 48 bytes: code that loads the stub's own address into a scratch register and
+//! jumps to the gate; a system call instruction and a return, which are never executed; the gate's
+//! address at +32, and the target's at +40. The part of a name after an `@` is not part of the
+//! symbol. Two pieces of code precede the stubs: one that calls the program's initializers and
+//! destructors, with a frame record that ends the stack; and `_sigtramp`, which calls a signal
+//! handler and then traps into the host to return from it. For the start of threads and `main` see
+//! [`super::system_images`].
 //!
-//! Encodings: <mach-o/compact_unwind_encoding.h>; call frame information of `_sigtramp`: DWARF 5 §6.4, with the
-//! augmentation `S`, its registers found through the mcontext that Apple's libplatform also uses.
+//! Encodings: <mach-o/compact_unwind_encoding.h>; call frame information of `_sigtramp`: DWARF 5
+//! §6.4, with the augmentation `S`, and registers found through the mcontext, as in Apple's
+//! libplatform.
 
 use std::{
     collections::HashMap,
@@ -26,12 +29,12 @@ use crate::host::{
 
 pub(crate) const PATH: &str = "/usr/lib/system/libsystem_kernel.dylib";
 const STUB: usize = 48;
-/// Where in a stub a thread stands whose system call blocks: behind the instruction that made it.
+/// A blocked thread's offset in a stub: after the system call instruction.
 pub(crate) const IN_CALL: usize = if cfg!(target_arch = "x86_64") { 15 } else { 16 };
-/// Where in a stub its target's address is; the gates know it.
+/// The offset in a stub of its target's address, which the gates use.
 const TARGET: usize = 40;
 const TEXT_START: usize = 0x1000;
-/// Stubs of imports that the host doesn't know are made when a program asks for them.
+/// Number of stubs for unsupported imports, which are created when a program requests them.
 const SPARE: usize = 2048;
 
 static BASE: AtomicUsize = AtomicUsize::new(0);
@@ -40,22 +43,22 @@ static TRAMPOLINE: AtomicUsize = AtomicUsize::new(0);
 static GATE_STUB: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 
-/// The code through which the program's initialisers and destructors are entered.
+/// Returns the code that calls the program's initializers and destructors.
 pub(crate) fn start_code() -> usize {
     START.load(Ordering::Relaxed)
 }
 
-/// `_sigtramp`.
+/// Returns the address of `_sigtramp`.
 pub(crate) fn trampoline() -> usize {
     TRAMPOLINE.load(Ordering::Relaxed)
 }
 
-/// Where a thread is shown that stands in the gate itself: a frameless function.
+/// Returns the location shown for a thread in the gate itself: a frameless function.
 pub(crate) fn gate_stub() -> usize {
     GATE_STUB.load(Ordering::Relaxed)
 }
 
-/// Whether `pc` is right behind (x86_64) or at (arm64) the trap that ends `_sigtramp`.
+/// Whether `pc` is directly after (x86_64) or at (arm64) the trap that ends `_sigtramp`.
 pub(crate) fn is_return_trap(pc: usize) -> bool {
     pc == trampoline() + if cfg!(target_arch = "x86_64") { 3 } else { 4 }
 }
@@ -109,12 +112,14 @@ fn stub_bytes() -> [u8; 20] {
     bytes
 }
 
-/// Compact encodings: a frame record; nothing but the return address (x86_64: one word of stack); see DWARF.
+/// Compact encodings: a frame record; only the return address (x86_64: one word of stack).
+///
+/// See DWARF.
 pub(super) const ENCODING_FRAME: u32 = if cfg!(target_arch = "x86_64") { 0x0100_0000 } else { 0x0400_0000 };
 const ENCODING_FRAMELESS: u32 = if cfg!(target_arch = "x86_64") { 0x0201_0000 } else { 0x0200_0000 };
 const ENCODING_DWARF: u32 = if cfg!(target_arch = "x86_64") { 0x0400_0000 } else { 0x0300_0000 };
 
-/// The image under construction, and afterwards the maker of stubs for unknown imports.
+/// The image under construction, later used to create stubs for unsupported imports.
 pub(crate) struct Synthetic {
     base: usize,
     next_stub: usize,
@@ -160,7 +165,8 @@ impl Bytes {
 }
 
 impl Synthetic {
-    /// Makes the image, with a stub for each of the functions (name with Darwin's underscore, address).
+    /// Creates the image, with a stub for each of the functions (name with Darwin's underscore,
+    /// address).
     pub(crate) fn create(functions: &[(String, usize)]) -> (Synthetic, Image) {
         let capacity = functions.len() + SPARE + 3;
         let text_size = pages::round(TEXT_START + 0x100 + capacity * STUB + 0x1000);
@@ -226,20 +232,21 @@ impl Synthetic {
         (synthetic, image)
     }
 
-    /// The stub of a name.
+    /// Returns the stub with this name.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.by_name.get(name).copied()
     }
 
-    /// The name of a stub, for messages.
+    /// Returns a stub's name, for messages.
     pub(crate) fn name_of(&self, stub: usize) -> &str {
         self.by_name.iter().find(|&(_, &at)| at == stub).map_or("?", |(name, _)| name)
     }
 
-    /// Makes a stub whose target refuses: for an import that the host doesn't know.
+    /// Creates a stub for an import that the host doesn't support; its target refuses.
     pub(crate) fn unknown(&mut self, name: &str, target: usize) -> usize {
         let (start, size) = (self.base, END.load(Ordering::Relaxed) - self.base);
-        // SAFETY: our own pages; nothing else runs from them while a program is being loaded or asks dlsym.
+        // SAFETY: the host's own pages; nothing else runs from them while a program is loaded or
+        // calls dlsym.
         unsafe {
             libc::mprotect(start as *mut libc::c_void, size, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
         };
@@ -248,10 +255,10 @@ impl Synthetic {
         stub
     }
 
-    /// Gives the stubs of these names (with Darwin's underscore) another target.
+    /// Changes the target of the stubs with these names (with Darwin's underscore).
     pub(crate) fn retarget<'n>(&mut self, names: impl Iterator<Item = &'n String>, target: usize) {
         let (start, size) = (self.base, END.load(Ordering::Relaxed) - self.base);
-        // SAFETY: our own pages; stubs stay executable, and a target is one aligned word.
+        // SAFETY: the host's own pages; stubs stay executable, and a target is one aligned word.
         unsafe {
             libc::mprotect(start as *mut libc::c_void, size, libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)
         };
@@ -287,9 +294,13 @@ impl Synthetic {
     }
 }
 
-/// Writes the header and load commands of an image that is made in memory at `base`, and says of it what the loader wants to know.
-/// `sections` (name, address, size, flags) are of `__TEXT`; `symbols` are the address of `nlist_64` entries, their count, the
-/// address of the strings and their size, in `__LINKEDIT`, which follows it.
+/// Writes the header and load commands of an image created in memory at `base`.
+///
+/// Returns it for the loader.
+///
+/// `sections` (name, address, size, flags) are those of `__TEXT`; `symbols` are the address of
+/// `nlist_64` entries, their count, the address of the strings and their size, in `__LINKEDIT`,
+/// which follows it.
 pub(super) fn header(
     base: usize,
     path: &str,
@@ -318,7 +329,7 @@ pub(super) fn header(
     commands.words(&[2, 24, relative(table) as u32, symbol_count as u32]);
     commands.words(&[relative(strings) as u32, strings_size as u32]);
     let mut header = Bytes(Vec::new());
-    // flags: MH_DYLDLINK | MH_TWOLEVEL | MH_DYLIB_IN_CACHE is not set: it is an image of its own.
+    // flags: MH_DYLDLINK | MH_TWOLEVEL. MH_DYLIB_IN_CACHE is not set: it is a separate image.
     let (size, subtype) = (commands.0.len() as u32, if cfg!(target_arch = "x86_64") { 3 } else { 0 });
     header.words(&[macho::MH_MAGIC_64, macho::CPU_TYPE, subtype, macho::MH_DYLIB, 6, size, 0x84, 0]);
     header.0.extend_from_slice(&commands.0);
@@ -345,7 +356,7 @@ pub(super) fn header(
 }
 
 pub(super) fn put(at: usize, bytes: &[u8]) {
-    // SAFETY: only used on the image's own memory, whose parts are sized for what is put there.
+    // SAFETY: only used on the image's own memory, whose parts are large enough for their contents.
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
 }
 
@@ -354,7 +365,8 @@ pub(super) fn protect(base: usize, text_size: usize) {
     unsafe { libc::mprotect(base as *mut libc::c_void, text_size, libc::PROT_READ | libc::PROT_EXEC) };
 }
 
-/// An `__unwind_info` with one regular page: (offset of a function, its encoding), ascending.
+/// Creates an `__unwind_info` with one regular page: (offset of a function, its encoding),
+/// ascending.
 pub(super) fn unwind_info(functions: &[(u32, u32)], end: u32) -> Vec<u8> {
     let mut out = Bytes(Vec::new());
     let index = 28;
@@ -371,7 +383,9 @@ pub(super) fn unwind_info(functions: &[(u32, u32)], end: u32) -> Vec<u8> {
     out.0
 }
 
-/// `.eh_frame` for `_sigtramp`: one CIE, one FDE; and the FDE's offset, for the compact encoding.
+/// Creates `.eh_frame` for `_sigtramp`: one CIE, one FDE.
+///
+/// Also returns the FDE's offset, for the compact encoding.
 fn call_frame_information(trampoline: usize, at: usize) -> (Vec<u8>, u32) {
     let uleb = |out: &mut Vec<u8>, mut value: usize| loop {
         let byte = (value & 0x7f) as u8;
@@ -381,7 +395,8 @@ fn call_frame_information(trampoline: usize, at: usize) -> (Vec<u8>, u32) {
             break;
         }
     };
-    // The frame register (rbx 3, x19 19) points to the signal frame, which starts with the machine context's states.
+    // The frame register (rbx 3, x19 19) points to the signal frame, which starts with the machine
+    // context's states.
     let (frame_register, return_register) = if cfg!(target_arch = "x86_64") { (3u8, 16u8) } else { (19, 32) };
     let thread_state = offset_of!(MachineContext, thread);
     let mut registers: Vec<(u8, usize)> = Vec::new();
@@ -421,7 +436,7 @@ fn call_frame_information(trampoline: usize, at: usize) -> (Vec<u8>, u32) {
     let stack_pointer = offset_of!(ThreadState, sp);
     let breg = |offset: usize| {
         let mut expression = vec![0x70 + frame_register];
-        // SLEB128 of a value below 8192: two bytes at most, with the sign bit clear.
+        // SLEB128 of a value below 8192: at most two bytes, with the sign bit clear.
         if offset < 64 {
             expression.push(offset as u8);
         } else {
@@ -438,7 +453,7 @@ fn call_frame_information(trampoline: usize, at: usize) -> (Vec<u8>, u32) {
     uleb(&mut instructions, cfa.len());
     instructions.extend_from_slice(&cfa);
     for (register, offset) in registers {
-        // DW_CFA_expression: where the register is saved.
+        // DW_CFA_expression: the location of the saved register.
         let place = breg(thread_state + offset);
         instructions.push(0x10);
         uleb(&mut instructions, usize::from(register));
@@ -447,7 +462,8 @@ fn call_frame_information(trampoline: usize, at: usize) -> (Vec<u8>, u32) {
     }
 
     let mut out = Vec::new();
-    // CIE: id 0, version 1, "zRS", code factor 1, data factor -8, return register, pointers absolute 8 bytes.
+    // CIE: id 0, version 1, "zRS", code factor 1, data factor -8, return register, pointers
+    // absolute 8 bytes.
     let mut cie = vec![0, 0, 0, 0, 1, b'z', b'R', b'S', 0, 1, 0x78, return_register, 1, 0x00];
     while cie.len() % 8 != 4 {
         cie.push(0);
@@ -456,7 +472,8 @@ fn call_frame_information(trampoline: usize, at: usize) -> (Vec<u8>, u32) {
     out.extend_from_slice(&cie);
     let fde_offset = out.len() as u32;
     let mut fde = (fde_offset + 4).to_le_bytes().to_vec();
-    // A return address behind the call and the trap belong to it; the byte before is where a debugger looks.
+    // The range includes the return address after the call and the trap; a debugger looks up the
+    // byte before it.
     fde.extend_from_slice(&trampoline.to_le_bytes());
     fde.extend_from_slice(&(TRAMPOLINE_BYTES.len() + 8).to_le_bytes());
     fde.push(0);

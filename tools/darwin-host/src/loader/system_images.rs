@@ -1,25 +1,35 @@
-//! Images with code of the shape that Apple's libraries have where a walk of a stack meets it: how a thread begins, how `main` is
-//! called, what stands above `abort`.
+//! Images with code like that of Apple's libraries in the places that a stack walk reaches.
 //!
-//! * `/usr/lib/system/libsystem_pthread.dylib`: `thread_start`, instruction for instruction as in libpthread's src/pthread_asm.s (the same
-//!   in libpthread-454.40.3, macOS 11.0, and libpthread-539): assembly without call frame information, which the linker gives the
-//!   encoding 0, "no unwind info" (<mach-o/compact_unwind_encoding.h>). It is followed by the beginning of `thread_chkstk_darwin`, and
-//!   calls `_pthread_start`, a function of C with a frame record (src/pthread.c). `pthread_kill` calls `__pthread_kill`.
-//! * `/usr/lib/system/libdyld.dylib`: `start` of dyld 3 (dyld-832.7.1, macOS 11.0, src/start_glue.s, no call frame information). `main` is
-//!   jumped to with a return address in it (dyld3/StartGlue.h, `address_of_start`).
-//! * `/usr/lib/dyld`: `start` of dyld 4 (dyld-1122.1, macOS 14, dyld/dyldMain.cpp), a function of C++ with a frame record that calls
-//!   `main`; `__dyld_start` (dyld/dyldStartup.s) calls it with frame pointer and return address 0.
-//! * `/usr/lib/system/libsystem_c.dylib`: `abort` (Libc stdlib/FreeBSD/abort.c), `raise` (gen/FreeBSD/raise.c) and `__assert_rtn`
-//!   (gen/assert.c), which call `pthread_kill`, or `abort`.
+//! These are a thread's start, the caller of `main`, and the functions above `abort`.
 //!
-//! * How locks are waited for, in libsystem_pthread (libpthread-454.40.3, macOS 11.0): `pthread_mutex_lock` (src/pthread_mutex.c:
-//!   `_pthread_mutex_firstfit_lock_slow`, `_pthread_mutex_firstfit_lock_wait`, `__psynch_mutexwait`), `pthread_cond_wait` and its like
-//!   (src/pthread_cond.c: `_pthread_cond_wait`, `__psynch_cvwait`, then the mutex's lock), `pthread_rwlock_rdlock` and `…_wrlock`
-//!   (src/pthread_rwlock.c: `_pthread_rwlock_lock_slow`, `_pthread_rwlock_lock_wait`, `__psynch_rw_rdlock`, `…_wrlock`); and in
-//!   `/usr/lib/system/libsystem_platform.dylib` (libplatform-254, src/os/lock.c): `os_unfair_lock_lock`, `_os_unfair_lock_lock_slow`,
-//!   `__ulock_wait`. The calls do all of it ([`crate::libsystem`]'s locks).
+//! * `/usr/lib/system/libsystem_pthread.dylib`: `thread_start`, with the same instructions as in
+//!   libpthread's src/pthread_asm.s (the same in libpthread-454.40.3, macOS 11.0, and
+//!   libpthread-539): assembly without call frame information, for which the linker writes the
+//!   encoding 0, "no unwind info" (<mach-o/compact_unwind_encoding.h>). It is followed by the start
+//!   of `thread_chkstk_darwin`, and calls `_pthread_start`, a C function with a frame record
+//!   (src/pthread.c). `pthread_kill` calls `__pthread_kill`.
+//! * `/usr/lib/system/libdyld.dylib`: dyld 3's `start` (dyld-832.7.1, macOS 11.0, src/start_glue.s,
+//!   no call frame information). `main` is entered by a jump with a return address in it
+//!   (dyld3/StartGlue.h, `address_of_start`).
+//! * `/usr/lib/dyld`: dyld 4's `start` (dyld-1122.1, macOS 14, dyld/dyldMain.cpp), a C++ function
+//!   with a frame record that calls `main`; `__dyld_start` (dyld/dyldStartup.s) calls it with frame
+//!   pointer and return address 0.
+//! * `/usr/lib/system/libsystem_c.dylib`: `abort` (Libc stdlib/FreeBSD/abort.c), `raise`
+//!   (gen/FreeBSD/raise.c) and `__assert_rtn` (gen/assert.c), which call `pthread_kill`, or
+//!   `abort`.
 //!
-//! What a function does besides the calls that are seen on a stack is the host's own, behind imports that no Mac has.
+//! * Waits for locks, in libsystem_pthread (libpthread-454.40.3, macOS 11.0): `pthread_mutex_lock`
+//!   (src/pthread_mutex.c: `_pthread_mutex_firstfit_lock_slow`,
+//!   `_pthread_mutex_firstfit_lock_wait`, `__psynch_mutexwait`), `pthread_cond_wait` and similar
+//!   functions (src/pthread_cond.c: `_pthread_cond_wait`, `__psynch_cvwait`, then the mutex's
+//!   lock), `pthread_rwlock_rdlock` and `…_wrlock` (src/pthread_rwlock.c:
+//!   `_pthread_rwlock_lock_slow`, `_pthread_rwlock_lock_wait`, `__psynch_rw_rdlock`, `…_wrlock`);
+//!   and in `/usr/lib/system/libsystem_platform.dylib` (libplatform-254, src/os/lock.c):
+//!   `os_unfair_lock_lock`, `_os_unfair_lock_lock_slow`, `__ulock_wait`. The calls do all the work
+//!   ([`crate::libsystem`]'s locks).
+//!
+//! Everything a function does besides the calls visible on a stack is done by the host, through
+//! imports that macOS doesn't have.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -29,19 +39,21 @@ use super::{
 };
 use crate::host::{gate, kernel::pages, libsystem::conditions};
 
-/// Of a function that has no unwind data.
+/// The encoding of a function without unwind data.
 const ENCODING_NONE: u32 = 0;
 const TEXT_START: usize = 0x1000;
 
 static THREAD_START: AtomicUsize = AtomicUsize::new(0);
 static START: AtomicUsize = AtomicUsize::new(0);
 
-/// `thread_start`.
+/// Returns the address of `thread_start`.
 pub(crate) fn thread_start() -> usize {
     THREAD_START.load(Ordering::Relaxed)
 }
 
-/// `start`: of dyld 3 the return address of `main`, of dyld 4 the code that calls it.
+/// Returns an address in `start`.
+///
+/// In dyld 3 it is the return address of `main`, in dyld 4 the code that calls `main`.
 pub(crate) fn start() -> usize {
     START.load(Ordering::Relaxed)
 }
@@ -54,7 +66,7 @@ struct Function {
 }
 
 impl Function {
-    /// Where the next one is, if it is there.
+    /// Returns the address of the next function if this one is at `at`.
     fn end(&self, at: usize) -> usize {
         (at + self.code.0.len()).next_multiple_of(4)
     }
@@ -90,7 +102,7 @@ impl Code {
     fn trap(self) -> Code {
         self.bytes(&[0x0f, 0x0b])
     }
-    /// `mov rdi, rax; mov esi, 6`: SIGABRT to the thread that was returned.
+    /// `mov rdi, rax; mov esi, 6`: SIGABRT to the returned thread.
     fn abort_arguments(self) -> Code {
         self.bytes(&[0x48, 0x89, 0xc7, 0xbe, 6, 0, 0, 0])
     }
@@ -128,21 +140,24 @@ impl Code {
     fn trap(self) -> Code {
         self.words(&[0xd420_0020])
     }
-    /// `mov w1, #6`; the thread that was returned is in x0.
+    /// `mov w1, #6`; the returned thread is in x0.
     fn abort_arguments(self) -> Code {
         self.words(&[0x5280_00c1])
     }
 }
 
-/// `thread_start` with its neighbours, and `_pthread_start`: in which order they lie is how `thread_start` reaches the other.
+/// Returns `thread_start` with its neighbors, and `_pthread_start`.
+///
+/// Their order determines how `thread_start` reaches `_pthread_start`.
 #[cfg(target_arch = "x86_64")]
 fn thread_functions() -> Vec<Function> {
-    // push $0; push %rbp; mov %rsp,%rbp; sub $16,%rsp; call __pthread_start; leave; ret. The call's distance is put in below.
+    // push $0; push %rbp; mov %rsp,%rbp; sub $16,%rsp; call __pthread_start; leave; ret. The call's
+    // distance is filled in below.
     let thread_start = Code(vec![0x6a, 0, 0x55, 0x48, 0x89, 0xe5, 0x48, 0x83, 0xec, 16, 0xe8, 0, 0, 0, 0, 0xc9, 0xc3]);
     // pushq %rcx; leaq 0x10(%rsp),%rcx; …; popq %rcx; retq
     let chkstk = Code(vec![0x51, 0x48, 0x8d, 0x4c, 0x24, 0x10, 0x59, 0xc3]);
-    // (self->fun)(self->arg), then the end of the thread, for which the host wants the record of thread_start: call rax;
-    // mov rbp, [rbp]; jmp.
+    // (self->fun)(self->arg), then the thread's end, for which the host needs the record of
+    // thread_start: call rax; mov rbp, [rbp]; jmp.
     let pthread_start = Code::prologue().bytes(&[0xff, 0xd0, 0x48, 0x8b, 0x6d, 0]).jump(gate::left_address());
     vec![
         Function { name: "_thread_start", encoding: ENCODING_NONE, code: thread_start },
@@ -153,7 +168,7 @@ fn thread_functions() -> Vec<Function> {
 
 #[cfg(target_arch = "aarch64")]
 fn thread_functions() -> Vec<Function> {
-    // stp xzr, xzr, [sp, #-16]!; bl __pthread_start; nop. The call's distance is put in below.
+    // stp xzr, xzr, [sp, #-16]!; bl __pthread_start; nop. The call's distance is filled in below.
     let thread_start = Code::default().words(&[0xa9bf_7fff, 0x9400_0000, 0xd503_201f]);
     // stp x10, x11, [sp, #-16]; mrs x10, TPIDRRO_EL0; …; ldp x10, x11, [sp, #-16]; ret
     let chkstk = Code::default().words(&[0xa93f_2fea, 0xd53b_d06a, 0xa97f_2fea, 0xd65f_03c0]);
@@ -166,7 +181,7 @@ fn thread_functions() -> Vec<Function> {
     ]
 }
 
-/// Puts the distance of `thread_start`'s call in.
+/// Fills in the distance of `thread_start`'s call.
 fn link_thread_start(thread_start: usize, pthread_start: usize) {
     if cfg!(target_arch = "x86_64") {
         let behind = thread_start + 15;
@@ -178,7 +193,10 @@ fn link_thread_start(thread_start: usize, pthread_start: usize) {
     }
 }
 
-/// `start` of dyld 3. x86_64: nop; movl %eax,%edi; call _exit; hlt. arm64: nop; bl _exit; brk #3. The call is of a jump to the host's.
+/// dyld 3's `start`.
+///
+/// x86_64: nop; movl %eax,%edi; call _exit; hlt. arm64: nop; bl _exit; brk #3. The call's target is
+/// a jump to the host's function.
 #[cfg(target_arch = "x86_64")]
 fn start_of_dyld_3(exit: usize) -> Code {
     Code(vec![0x90, 0x89, 0xc7, 0xe8, 1, 0, 0, 0, 0xf4]).jump(exit)
@@ -189,7 +207,7 @@ fn start_of_dyld_3(exit: usize) -> Code {
     Code::default().words(&[0xd503_201f, 0x9400_0002, 0xd420_0060]).jump(exit)
 }
 
-/// `start` of dyld 4 from where it calls `main`: `exit(main(…))`.
+/// dyld 4's `start` from the call of `main`: `exit(main(…))`.
 #[cfg(target_arch = "x86_64")]
 fn start_of_dyld_4(exit: usize) -> Code {
     Code::default().bytes(&[0xff, 0xd0, 0x89, 0xc7]).call(exit).trap()
@@ -210,21 +228,24 @@ fn raise(this: usize, pthread_kill: usize) -> Code {
 
 #[cfg(target_arch = "aarch64")]
 fn raise(this: usize, pthread_kill: usize) -> Code {
-    // stp x29, x30, [sp, #-32]!; mov x29, sp; str w0, [sp, #28]; …; ldr w1, [sp, #28]; …; ldp x29, x30, [sp], #32; ret
+    // stp x29, x30, [sp, #-32]!; mov x29, sp; str w0, [sp, #28]; …; ldr w1, [sp, #28]; …; ldp x29,
+    // x30, [sp], #32; ret
     let code = Code::default().words(&[0xa9be_7bfd, 0x9100_03fd, 0xb900_1fe0]).call(this);
     code.words(&[0xb940_1fe1]).call(pthread_kill).words(&[0xa8c2_7bfd, 0xd65f_03c0])
 }
 
-/// A function that calls another one with its own arguments.
+/// Creates a function that calls another one with its own arguments.
 fn frame(name: &'static str, callee: usize) -> Function {
     Function { name, encoding: ENCODING_FRAME, code: Code::prologue().call(callee).epilogue() }
 }
 
-/// `_pthread_cond_wait`: waits, then takes the mutex, which is its second argument, again. The seventh and the eighth argument of the call
-/// are the time: 0, or for `seconds`.
+/// `_pthread_cond_wait`: waits, then takes the mutex, which is its second argument, again.
+///
+/// The call's seventh and eighth arguments are the time: 0, or `seconds`.
 #[cfg(target_arch = "x86_64")]
 fn condition_wait(call: usize, mutex_lock: usize, seconds: u8) -> Code {
-    // push rsi; sub rsp, 8; push 0; push seconds; call; mov [rbp - 16], eax; mov rdi, [rbp - 8]; call; mov eax, [rbp - 16]; leave; ret
+    // push rsi; sub rsp, 8; push 0; push seconds; call; mov [rbp - 16], eax; mov rdi, [rbp - 8];
+    // call; mov eax, [rbp - 16]; leave; ret
     let code = Code::prologue().bytes(&[0x56, 0x48, 0x83, 0xec, 8, 0x6a, 0, 0x6a, seconds]).call(call);
     let code = code.bytes(&[0x89, 0x45, 0xf0, 0x48, 0x8b, 0x7d, 0xf8]).call(mutex_lock);
     code.bytes(&[0x8b, 0x45, 0xf0, 0xc9, 0xc3])
@@ -232,14 +253,14 @@ fn condition_wait(call: usize, mutex_lock: usize, seconds: u8) -> Code {
 
 #[cfg(target_arch = "aarch64")]
 fn condition_wait(call: usize, mutex_lock: usize, _seconds: u8) -> Code {
-    // stp x29, x30, [sp, #-32]!; mov x29, sp; str x1, [sp, #16]; …; str w0, [sp, #24]; ldr x0, [sp, #16]; …; ldr w0, [sp, #24];
-    // ldp x29, x30, [sp], #32; ret. What is in x6 and x7 the host says.
+    // stp x29, x30, [sp, #-32]!; mov x29, sp; str x1, [sp, #16]; …; str w0, [sp, #24]; ldr x0, [sp,
+    // #16]; …; ldr w0, [sp, #24]; ldp x29, x30, [sp], #32; ret. The host supplies x6 and x7.
     let code = Code::default().words(&[0xa9be_7bfd, 0x9100_03fd, 0xf900_0be1]).call(call);
     let code = code.words(&[0xb900_1be0, 0xf940_0be0]).call(mutex_lock);
     code.words(&[0xb940_1be0, 0xa8c2_7bfd, 0xd65f_03c0])
 }
 
-/// Functions of which each calls the one before it, and the first the stub with that name.
+/// Functions that each call the one before; the first calls the stub with this name.
 type Chain = (&'static [&'static str], &'static str);
 
 const MUTEX: Chain = (
@@ -258,7 +279,7 @@ const READ_WRITE: [Chain; 2] = [
 
 const UNFAIR_LOCK: [&str; 2] = ["__os_unfair_lock_lock_slow", "_os_unfair_lock_lock"];
 
-/// Functions of an image under construction, from its first address on.
+/// Functions of an image under construction, starting at its first address.
 struct Functions {
     next: usize,
     all: Vec<Function>,
@@ -269,7 +290,7 @@ impl Functions {
         Functions { next: place.text(), all: Vec::new() }
     }
 
-    /// Adds one and says where it is going to be.
+    /// Adds a function and returns its future address.
     fn add(&mut self, function: Function) -> usize {
         let at = self.next;
         self.next = function.end(at);
@@ -277,22 +298,22 @@ impl Functions {
         at
     }
 
-    /// Adds a chain's and says where the last one is going to be.
+    /// Adds a chain's functions and returns the last one's future address.
     fn chain(&mut self, names: &[&'static str], callee: usize) -> usize {
         names.iter().fold(callee, |callee, name| self.add(frame(name, callee)))
     }
 }
 
-/// What is made here.
+/// The images created here.
 pub(super) struct SystemImages {
     pub(super) images: Vec<Image>,
-    /// dyld, which is in no list of images (<mach-o/dyld_images.h>, `dyldImageLoadAddress`).
+    /// dyld, which is not in the list of images (<mach-o/dyld_images.h>, `dyldImageLoadAddress`).
     pub(super) dyld: Option<Image>,
-    /// What programs import of them, with Darwin's underscore.
+    /// The symbols that programs import from them, with Darwin's underscore.
     pub(super) exports: Vec<(String, usize)>,
 }
 
-/// Makes the images. `host` gives the stub of an import by its name (with Darwin's underscore).
+/// Creates the images. `host` returns the stub of an import by its name (with Darwin's underscore).
 pub(super) fn create(host: impl Fn(&str) -> usize) -> SystemImages {
     let pthread = Place::reserve();
     let mut functions = Functions::new(&pthread);
@@ -370,12 +391,12 @@ impl Place {
         Place { base, text_size, linkedit_size }
     }
 
-    /// Where its first function is going to be.
+    /// Returns the future address of the first function.
     fn text(&self) -> usize {
         self.base + TEXT_START
     }
 
-    /// Makes the image: header, code, unwind data, symbols; and says where its functions are.
+    /// Builds the image: header, code, unwind data, symbols; also returns its functions' addresses.
     fn build(self, path: &str, uuid: [u8; 4], functions: &[Function]) -> (Image, Vec<usize>) {
         let Place { base, text_size, linkedit_size } = self;
         let (unwind, symbols, strings) = (base + text_size - 0x1000, base + text_size, base + text_size + 0x400);

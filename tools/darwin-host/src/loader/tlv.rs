@@ -1,8 +1,9 @@
 //! Thread-local variables: descriptors, the thunk, and each thread's copy.
 //!
-//! A descriptor is `{ thunk, key, offset }` (<mach-o/loader.h>, S_THREAD_LOCAL_VARIABLES; dyld's threadLocalHelpers.s).
-//! Code calls `thunk(descriptor)`, which returns the variable's address and keeps every other register. The key is a
-//! pthread key of the image; its value is the thread's copy of the image's initial content, made at the first access.
+//! A descriptor is `{ thunk, key, offset }` (<mach-o/loader.h>, S_THREAD_LOCAL_VARIABLES; dyld's
+//! threadLocalHelpers.s). Code calls `thunk(descriptor)`, which returns the variable's address and
+//! preserves every other register. The key is the image's pthread key; its value is the thread's
+//! copy of the image's initial content, created at the first access.
 
 use std::{arch::global_asm, mem::offset_of};
 
@@ -171,13 +172,14 @@ struct Template {
 
 static mut TEMPLATES: [Template; thread::KEYS] = [Template { start: 0, filled: 0, size: 0 }; thread::KEYS];
 
-/// Points the image's descriptors at the thunk and at a key of the image.
+/// Points the image's descriptors at the thunk and at the image's key.
 pub(super) fn prepare(image: &Image) {
     let mut descriptors = image.sections_of(S_THREAD_LOCAL_VARIABLES).peekable();
     if descriptors.peek().is_none() {
         return;
     }
-    // The content is the regular sections, then the zero-filled ones; linkers put them side by side.
+    // The content is the regular sections, then the zero-filled ones, which linkers make
+    // contiguous.
     let filled = image.sections_of(S_THREAD_LOCAL_REGULAR);
     let zero = image.sections_of(S_THREAD_LOCAL_ZEROFILL);
     let filled: Vec<_> = filled.filter(|s| s.1 > 0).collect();
@@ -192,7 +194,8 @@ pub(super) fn prepare(image: &Image) {
     unsafe { TEMPLATES[key] = Template { start, filled, size: end - start } };
     for (address, size) in descriptors {
         for at in (address..address + size).step_by(size_of::<Descriptor>()) {
-            // SAFETY: the section holds descriptors; it is writable until the image is protected.
+            // SAFETY: the section contains descriptors; it is writable until the image is
+            // protected.
             unsafe {
                 let descriptor = &mut *(at as *mut Descriptor);
                 descriptor.thunk = darwin_host_tlv as *const () as usize;
@@ -202,9 +205,9 @@ pub(super) fn prepare(image: &Image) {
     }
 }
 
-/// Makes the calling thread's copy of the thread-locals with this key.
+/// Creates the calling thread's copy of the thread-locals with this key.
 extern "C" fn make(key: usize) -> usize {
-    // SAFETY: the template was written when its descriptors were; the block is fresh.
+    // SAFETY: the template was written with its descriptors; the block is fresh.
     unsafe {
         let template = TEMPLATES[key];
         let mut block = std::ptr::null_mut();
@@ -218,7 +221,7 @@ extern "C" fn make(key: usize) -> usize {
     }
 }
 
-/// Whether `pc` stands in the thunk.
+/// Whether `pc` is in the thunk.
 pub(crate) fn contains(pc: usize) -> bool {
     unsafe extern "C" {
         fn darwin_host_tlv_end();

@@ -1,8 +1,9 @@
 //! Exception ports and exception messages.
 //!
-//! Sources: <mach/exception_types.h>; the request and reply layouts that MIG makes of <mach/exc.defs> (2401–2403) and
-//! <mach/mach_exc.defs> (2405–2408 and 2410); XNU osfmk/kern/exception.c (exception_triage: the thread's handler, then the task's,
-//! then the host's, each only if the one before refused; exception_deliver: the message of each behaviour) and
+//! Sources: <mach/exception_types.h>; the request and reply layouts that MIG generates from
+//! <mach/exc.defs> (2401–2403) and <mach/mach_exc.defs> (2405–2408 and 2410); XNU
+//! osfmk/kern/exception.c (exception_triage: the thread's handler, then the task's, then the
+//! host's, each only if the previous one refused; exception_deliver: each behavior's message) and
 //! osfmk/kern/ipc_tt.c (set, get and swap).
 
 use super::{
@@ -25,7 +26,7 @@ pub(crate) const EXC_EMULATION: i32 = 4;
 pub(crate) const EXC_SOFTWARE: i32 = 5;
 pub(crate) const EXC_BREAKPOINT: i32 = 6;
 pub(crate) const EXC_GUARD: i32 = 12;
-/// EXC_TYPES_COUNT, with the illegal exception 0.
+/// EXC_TYPES_COUNT, including the invalid exception 0.
 const TYPES: usize = 14;
 /// EXC_MASK_ALL and, beyond it, EXC_MASK_CRASH and EXC_MASK_CORPSE_NOTIFY.
 const VALID_MASK: u32 = 0x3ffe;
@@ -40,10 +41,10 @@ const STATE_IDENTITY_PROTECTED: u32 = 5;
 const CODES_64: u32 = 0x8000_0000;
 const FLAGS: u32 = 0xe000_0000;
 
-/// One handler: the port, the behaviour with its flags, the flavor of states.
+/// A handler: the port, the behavior with its flags, the flavor of states.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ExceptionAction {
-    /// The port's identity plus one: a record of zeros has no handlers.
+    /// The port's id plus one: a record of zeros has no handlers.
     port: usize,
     behavior: u32,
     flavor: i32,
@@ -55,12 +56,14 @@ pub(crate) struct ExceptionActions([ExceptionAction; TYPES]);
 
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
-/// How many exceptions were raised.
+/// Returns the number of exceptions raised.
 pub(crate) extern "C" fn raised() -> u64 {
     RAISED.load(Ordering::SeqCst)
 }
 
-/// Hands an exception to the thread's handler, then to the task's; whether one took it. The thread waits for replies.
+/// Passes an exception to the thread's handler, then to the task's; returns whether one handled it.
+///
+/// The thread waits for replies.
 pub(crate) fn raise(thread: &Thread, exception: i32, codes: [i64; 2], context: &mut LinuxContext) -> bool {
     RAISED.fetch_add(1, Ordering::SeqCst);
     for of_thread in [true, false] {
@@ -110,8 +113,9 @@ fn deliver(
         body.extend_from_slice(&((state.len() / 4) as u32).to_le_bytes());
         body.extend_from_slice(&state);
     }
-    // exception_raise 2401 and what follows; mach_exception_raise 2405, …_state, …_state_identity, …_identity_protected; then
-    // …_backtrace, which is no behaviour, and …_state_identity_protected.
+    // exception_raise 2401 and following; mach_exception_raise 2405, …_state, …_state_identity,
+    // …_identity_protected; then …_backtrace, which is not a behavior, and
+    // …_state_identity_protected.
     let id = match behavior {
         STATE_IDENTITY_PROTECTED => 2410,
         _ => 2400 + behavior as i32 + if wide { 4 } else { 0 },
@@ -125,7 +129,7 @@ fn deliver(
         let ports: Vec<PortId> = match behavior {
             STATE => Vec::new(),
             IDENTITY_PROTECTED | STATE_IDENTITY_PROTECTED => vec![mach.ports.kernel_port(Kind::TaskToken)],
-            // Developer mode is off: read ports.
+            // Developer mode is off: provide read ports.
             _ if conditions::is_later() => {
                 vec![mach.read_port(std::ptr::from_ref(thread).cast_mut()), mach.read_port(std::ptr::null_mut())]
             }
@@ -144,7 +148,8 @@ fn deliver(
         let reply = lock().ports.take_reply(reply_port);
         match reply {
             Reply::Came(reply) => break reply,
-            // The handler threw the reply away, or its port died with the message: nobody took the exception.
+            // The handler dropped the reply right, or its port died with the message: the exception
+            // was not handled.
             Reply::Discarded => return false,
             Reply::Awaited => {}
         }
@@ -153,7 +158,9 @@ fn deliver(
     accept(&reply, id, with_state.then_some(action.flavor), context)
 }
 
-/// Checks a reply as MIG's client stub does, and applies the state that it carries; whether it says success.
+/// Checks a reply as MIG's client stub does, and applies its state.
+///
+/// Returns whether it reports success.
 fn accept(reply: &[u8], id: i32, flavor: Option<i32>, context: &mut LinuxContext) -> bool {
     let word = |at: usize| reply.get(at..at + 4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]));
     // Header, NDR, return code; then flavor, count and state.
@@ -197,7 +204,9 @@ fn check(mask: u32, behavior: u32, port: u32, flavor: i32) -> Result<(), i32> {
     Ok(())
 }
 
-/// The arrays in which set-like functions hand out the previous handlers, one entry for all masks that share one.
+/// The arrays in which set functions return the previous handlers.
+///
+/// Masks with the same handler share an entry.
 #[derive(Clone, Copy)]
 struct Previous {
     masks: *mut u32,
@@ -207,7 +216,7 @@ struct Previous {
     flavors: *mut i32,
 }
 
-/// Which actions: the task's or a thread's.
+/// Returns the actions of the task or a thread.
 fn actions(mach: &mut Mach, target: u32) -> Option<&mut ExceptionActions> {
     if mach.is_task(target) {
         return Some(&mut mach.exception_actions);
@@ -218,7 +227,8 @@ fn actions(mach: &mut Mach, target: u32) -> Option<&mut ExceptionActions> {
 }
 
 fn get(target: u32, mask: u32, previous: Previous) -> i32 {
-    // SAFETY: the program gave the address; a caller's room is EXC_TYPES_COUNT where it gives none (task_get…: in/out).
+    // SAFETY: the program gave the address; a caller's room is EXC_TYPES_COUNT where it gives none
+    // (task_get…: in/out).
     let room = unsafe { previous.count.read() }.clamp(0, TYPES as u32) as usize;
     let mut found: Vec<(u32, ExceptionAction, u32)> = Vec::new();
     {

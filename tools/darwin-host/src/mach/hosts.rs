@@ -1,4 +1,4 @@
-//! The host: its page size, time base, and a few facts.
+//! The host port: page size, time base, and a few facts.
 //!
 //! Sources: <mach/mach_host.h>, <mach/mach_time.h>, <mach/vm_page_size.h>.
 
@@ -25,7 +25,9 @@ extern "C" fn host_page_size(_host: u32, size: *mut usize) -> i32 {
     KERN_SUCCESS
 }
 
-/// `host_statistics64(HOST_VM_INFO64)`: free and active pages, from sysinfo(2); the other counters are 0.
+/// `host_statistics64(HOST_VM_INFO64)`: free and active pages, from sysinfo(2).
+///
+/// The other counters are 0.
 extern "C" fn host_statistics64(_host: u32, flavor: i32, info: *mut u32, count: *mut u32) -> i32 {
     if flavor != 4 {
         refuse!("host_statistics64 of flavor {flavor}: only HOST_VM_INFO64 (4)");
@@ -44,7 +46,7 @@ extern "C" fn host_statistics64(_host: u32, flavor: i32, info: *mut u32, count: 
     KERN_SUCCESS
 }
 
-/// One unit is one nanosecond here, as on Intel Macs. (Apple silicon says 125/3.)
+/// One unit is one nanosecond here, as on Intel Macs. (Apple silicon returns 125/3.)
 extern "C" fn mach_timebase_info(info: *mut [u32; 2]) -> i32 {
     // SAFETY: the program gave the address.
     unsafe { info.write([1, 1]) };

@@ -1,7 +1,8 @@
 //! `mach_msg`: sending, receiving, descriptors and trailers.
 //!
-//! Layouts and codes: <mach/message.h>. Behaviour: XNU osfmk/ipc/mach_msg.c, ipc_kmsg.c (copyin, copyout, trailers). Port
-//! descriptors are carried; out-of-line memory and port arrays are refused.
+//! Layouts and codes: <mach/message.h>. Behavior: XNU osfmk/ipc/mach_msg.c, ipc_kmsg.c (copyin,
+//! copyout, trailers). Port descriptors are supported; out-of-line memory and port arrays are
+//! refused.
 
 use std::{
     sync::atomic::Ordering,
@@ -24,7 +25,10 @@ const RCV_LARGE: u32 = 0x4;
 const SEND_TIMEOUT: u32 = 0x10;
 const RCV_TIMEOUT: u32 = 0x100;
 const INTERRUPTS: u32 = 0x440;
-/// MACH_SEND_OVERRIDE, MACH_SEND_NOIMPORTANCE, MACH_RCV_LARGE_IDENTITY, MACH_RCV_VOUCHER, MACH_MSG_STRICT_REPLY: no effect here.
+/// Options without effect here.
+///
+/// MACH_SEND_OVERRIDE, MACH_SEND_NOIMPORTANCE, MACH_RCV_LARGE_IDENTITY, MACH_RCV_VOUCHER,
+/// MACH_MSG_STRICT_REPLY.
 const NO_EFFECT: u32 = 0x20 | 0x4_0000 | 0x8 | 0x800 | 0x200;
 const TRAILER_BITS: u32 = 0xff00_0000;
 
@@ -42,16 +46,16 @@ const RCV_PORT_CHANGED: i32 = 0x1000_4006;
 const RCV_PORT_DIED: i32 = 0x1000_4009;
 const RCV_INVALID_DATA: i32 = 0x1000_4008;
 
-/// A message in a queue: rights are ports, and names only again at its receiver.
+/// A message in a queue: its rights refer to ports, and become names again at the receiver.
 #[derive(Debug)]
 pub(crate) struct Message {
-    /// Header and body. The ports of header and descriptors are filled in on receipt.
+    /// Header and body. The ports in header and descriptors are filled in on receipt.
     bytes: Vec<u8>,
     destination: (PortId, Right),
     reply: Option<(PortId, Right)>,
-    /// By descriptor.
+    /// Rights by descriptor.
     descriptors: Vec<(PortId, Right)>,
-    /// Whether the kernel sent it: its trailer then names no user.
+    /// Whether the kernel sent it; its trailer then contains no user.
     from_kernel: bool,
 }
 
@@ -66,8 +70,9 @@ fn set_word(bytes: &mut [u8], at: usize, value: u32) {
 }
 
 impl Message {
-    /// A message of the kernel's to a handler: `body` starts after the header. With descriptors it is a complex one, and
-    /// `body` starts after them.
+    /// Creates a message from the kernel to a handler: `body` starts after the header.
+    ///
+    /// With descriptors it is a complex message, and `body` starts after them.
     pub(crate) fn from_kernel(to: PortId, reply: PortId, id: i32, ports: &[(PortId, Right)], body: &[u8]) -> Message {
         let mut bytes = vec![0; HEADER];
         if !ports.is_empty() {
@@ -91,7 +96,7 @@ impl Message {
         }
     }
 
-    /// A notification without a body.
+    /// Creates a notification without a body.
     pub(crate) fn notification(to: PortId, id: u32) -> Message {
         let mut bytes = vec![0; HEADER];
         set_word(&mut bytes, 4, HEADER as u32);
@@ -107,7 +112,7 @@ impl Message {
         self.bytes
     }
 
-    /// The rights that it carries.
+    /// Returns the message's rights.
     pub(crate) fn rights(&self) -> Vec<(PortId, Right)> {
         self.reply.iter().chain(&self.descriptors).copied().collect()
     }
@@ -152,8 +157,10 @@ extern "C" fn mach_msg_receive(message: usize) -> i32 {
     transfer(message, RCV_MSG, 0, size.unwrap_or(0), name.unwrap_or(0), 0, message)
 }
 
-/// `mach_msg_destroy` (libsyscall/mach/mach_msg.c): gives the rights of a message that was received back, those of its reply
-/// port and of its descriptors. Of the right by which it came there is nothing to give back.
+/// `mach_msg_destroy` (libsyscall/mach/mach_msg.c): releases the rights of a received message.
+///
+/// These are the rights of its reply port and descriptors. The right by which it was received needs
+/// no release.
 extern "C" fn mach_msg_destroy(message: usize) {
     use super::ports::{MOVE_RECEIVE, MOVE_SEND, MOVE_SEND_ONCE, mach_port_deallocate, mach_port_mod_refs};
     let read = |at: usize| pages::read_value::<u32>(message + at).unwrap_or(0);
@@ -194,7 +201,7 @@ fn deadline(timeout: Option<u32>) -> Option<Instant> {
     timeout.map(|ms| Instant::now() + Duration::from_millis(u64::from(ms)))
 }
 
-/// Sleeps until something arrived after `seen`; false when the time is over.
+/// Sleeps until something arrives after `seen`; returns false on timeout.
 fn wait(seen: u32, deadline: Option<Instant>) -> bool {
     let left = match deadline {
         None => None,
@@ -236,7 +243,7 @@ fn send(at: usize, size: usize, timeout: Option<u32>) -> i32 {
         match ports.id(remote) {
             Some(port) if !ports.alive(port) => return SEND_INVALID_DEST,
             None => return SEND_INVALID_DEST,
-            // A full queue blocks the sender, but not one that replies (send-once rights always have room).
+            // A full queue blocks the sender, but not a reply (send-once rights always have room).
             Some(port) if !ports.has_room(port) && remote_type != super::ports::MOVE_SEND_ONCE => {
                 drop(mach);
                 if !wait(seen, end) {
@@ -251,7 +258,8 @@ fn send(at: usize, size: usize, timeout: Option<u32>) -> i32 {
             }
             Some(_) => {}
         }
-        // The reply right first, as ipc_kmsg_copyin_header does: a bad one leaves the destination's right alone.
+        // The reply right first, as in ipc_kmsg_copyin_header: a bad one leaves the destination's
+        // right unchanged.
         let reply = match (local, local_type) {
             (0, _) => None,
             (name, kind) => match ports.copy_in(name, kind) {
@@ -291,10 +299,11 @@ fn send(at: usize, size: usize, timeout: Option<u32>) -> i32 {
     }
 }
 
-/// The trailer that the receiver asked for (MACH_RCV_TRAILER_*), at least eight bytes.
+/// Creates the trailer that the receiver requested (MACH_RCV_TRAILER_*), at least eight bytes.
 fn trailer(option: u32, sequence: u32, from_kernel: bool) -> Vec<u8> {
     let elements = (option >> 24) & 0xf;
-    // seqno; sender: uid and gid; audit token: auid, euid, egid, ruid, rgid, pid, asid, pid version; context; filter.
+    // seqno; sender: uid and gid; audit token: auid, euid, egid, ruid, rgid, pid, asid, pid
+    // version; context; filter.
     let size: u32 = match elements {
         0 => 8,
         1 => 12,
@@ -344,7 +353,7 @@ fn receive(at: usize, option: u32, limit: usize, name: u32, timeout: Option<u32>
             if let Some((message, sequence)) = ports.dequeue(port) {
                 futex::advance(&ARRIVALS); // a sender may wait for room
                 let mut bytes = message.bytes;
-                // Ports come out as names; the bits say which rights came.
+                // Ports are returned as names; the bits contain the types of the rights.
                 let kind = |right: Right| match right {
                     Right::Receive => 16u32,
                     Right::Send => 17,

@@ -1,9 +1,10 @@
 //! Mach: one task, its ports, its threads.
 //!
-//! Plays macOS 11 (Darwin 20): the behaviours EXCEPTION_IDENTITY_PROTECTED and EXCEPTION_STATE_IDENTITY_PROTECTED, which
-//! came later, are KERN_INVALID_ARGUMENT here as they are there, unless a test asks for a later system
-//! ([`crate::libsystem::conditions`]), which knows the first. Functions that MIG would make messages of (`task_threads`
-//! and the like) are called directly; a raw message to a kernel object's port is refused with its number.
+//! Emulates macOS 11 (Darwin 20): the later behaviors EXCEPTION_IDENTITY_PROTECTED and
+//! EXCEPTION_STATE_IDENTITY_PROTECTED are KERN_INVALID_ARGUMENT, as they are there, unless a test
+//! requests a later system ([`crate::libsystem::conditions`]), which supports the first. Functions
+//! that MIG would turn into messages (such as `task_threads`) are called directly; a raw message to
+//! a kernel object's port is refused with its number.
 
 pub(crate) mod exceptions;
 pub(crate) mod hosts;
@@ -35,7 +36,7 @@ pub(crate) const KERN_RIGHT_EXISTS: i32 = 21;
 pub(crate) const KERN_TERMINATED: i32 = 37;
 pub(crate) const KERN_OPERATION_TIMED_OUT: i32 = 49;
 
-/// Mach's state: behind the one lock ([`crate::kernel::lock`]).
+/// Mach's state, protected by the one lock ([`crate::kernel::lock`]).
 pub(crate) struct Mach {
     pub(crate) ports: Ports,
     /// The task's threads, oldest first.
@@ -62,7 +63,7 @@ impl Mach {
         }
     }
 
-    /// Gives a new thread a port and a place in the list.
+    /// Adds a new thread to the list and creates its port.
     pub(crate) fn add_thread(&mut self, thread: *mut Thread) {
         let port = self.ports.kernel_object(Kind::Thread(thread));
         // SAFETY: records are never unmapped.
@@ -70,7 +71,9 @@ impl Mach {
         self.threads.push(thread);
     }
 
-    /// Takes an ended thread out. Its own right is given back (libpthread, `__bsdthread_terminate` with its port); other rights
+    /// Removes an ended thread.
+    ///
+    /// Its own right is released (libpthread, `__bsdthread_terminate` with its port); other rights
     /// to its port become dead names.
     pub(crate) fn remove_thread(&mut self, thread: *mut Thread) {
         self.threads.retain(|&t| t != thread);
@@ -80,7 +83,7 @@ impl Mach {
         self.ports.give_back(port);
     }
 
-    /// The port by which a thread (or, of null, the task) can be looked at, and not changed.
+    /// Returns the read port of a thread or, for null, of the task.
     pub(crate) fn read_port(&mut self, thread: *mut Thread) -> ports::PortId {
         let kind = if thread.is_null() { Kind::TaskRead } else { Kind::ThreadRead(thread) };
         *self.read_ports.entry(thread as usize).or_insert_with(|| self.ports.kernel_port(kind))

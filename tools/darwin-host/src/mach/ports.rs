@@ -1,7 +1,8 @@
-//! Ports, the rights that a task holds to them, and the names of those rights.
+//! Ports, the task's rights to them, and the names of those rights.
 //!
-//! Rules: <mach/port.h>; XNU osfmk/ipc/ipc_right.c and ipc_object.c. A task has one name for the receive right and all
-//! send rights to a port; each send-once right has a name of its own; rights to a port that died become dead names.
+//! Rules: <mach/port.h>; XNU osfmk/ipc/ipc_right.c and ipc_object.c. A task has one name for the
+//! receive right and all send rights to a port; each send-once right has its own name; rights to a
+//! dead port become dead names.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,33 +15,33 @@ use super::{
 };
 use crate::host::kernel::{ending::refuse, futex, lock, thread::Thread};
 
-/// A port's identity; never used twice.
+/// A port's id, which is never reused.
 pub(crate) type PortId = usize;
 
-/// What receives at a port.
+/// The receiver of a port.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// The program, by messages.
+    /// The program, through messages.
     Messages,
     Task,
     Host,
     Thread(*mut Thread),
-    /// What can be looked at and not changed: the task, a thread.
+    /// A read port, which can't change its object: the task's, a thread's.
     TaskRead,
     ThreadRead(*mut Thread),
-    /// A task's identity, for who may not have its port.
+    /// A task's identity, for processes that may not have its port.
     TaskToken,
     Semaphore(i32),
-    /// The kernel waits here for the reply to an exception.
+    /// The kernel, which waits for the reply to an exception.
     Reply(Reply),
 }
 
-/// What came of an exception's reply right.
+/// The state of an exception's reply right.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// Nothing yet.
+    /// No reply yet.
     Awaited,
-    /// The right was thrown away.
+    /// The right was dropped.
     Discarded,
     /// The reply's bytes.
     Came(Vec<u8>),
@@ -54,11 +55,11 @@ struct Port {
     sequence: u32,
     limit: u32,
     context: u64,
-    /// Whether the receive right is guarded, by `context`.
+    /// Whether the receive right is guarded with `context`.
     guarded: bool,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug)]
 struct Name {
     port: PortId,
@@ -67,7 +68,7 @@ struct Name {
     send_once: u32,
 }
 
-/// A right on its way in a message or to be made of a disposition.
+/// A right in a message, or one described by a disposition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
     Receive,
@@ -83,7 +84,7 @@ pub(crate) const COPY_SEND: u32 = 19;
 pub(crate) const MAKE_SEND: u32 = 20;
 pub(crate) const MAKE_SEND_ONCE: u32 = 21;
 
-/// Changes when a message arrives anywhere or a port dies: receivers sleep on it.
+/// Changes when a message arrives or a port dies; receivers sleep on it.
 pub(crate) static ARRIVALS: AtomicU32 = AtomicU32::new(0);
 
 #[derive(Debug)]
@@ -112,7 +113,7 @@ impl Ports {
         self.all.len() - 1
     }
 
-    /// Names look as XNU's do: an index above eight bits of which the low two are set.
+    /// Creates a name in XNU's form: an index above eight bits, of which the low two are set.
     fn fresh_name(&mut self) -> u32 {
         self.next_name += 1;
         (self.next_name << 8) | 0x03 | ((self.next_name % 3) << 2)
@@ -127,29 +128,29 @@ impl Ports {
         name
     }
 
-    /// A port of the kernel's, with one send right of the task; its name.
+    /// Creates a kernel port with one send right for the task; returns its name.
     pub(crate) fn kernel_object(&mut self, kind: Kind) -> u32 {
         let port = self.create(kind);
         self.copy_out(port, Right::Send)
     }
 
-    /// A port of the kernel's, to which the task has no right yet.
+    /// Creates a kernel port without a right for the task.
     pub(crate) fn kernel_port(&mut self, kind: Kind) -> PortId {
         self.create(kind)
     }
 
-    /// The guard of a name's receive right, if it has one.
+    /// Returns the guard of a name's receive right, if it has one.
     fn guard(&self, name: u32) -> Option<u64> {
         let port = &self.all[self.receiver(name)?];
         port.guarded.then_some(port.context)
     }
 
-    /// A port at which the kernel waits for an exception's reply.
+    /// Creates a port on which the kernel waits for an exception's reply.
     pub(crate) fn reply_port(&mut self) -> PortId {
         self.create(Kind::Reply(Reply::Awaited))
     }
 
-    /// What came to a reply port; it is taken out.
+    /// Takes a reply port's state.
     pub(crate) fn take_reply(&mut self, port: PortId) -> Reply {
         match &mut self.all[port].kind {
             Kind::Reply(reply) => std::mem::replace(reply, Reply::Awaited),
@@ -157,7 +158,7 @@ impl Ports {
         }
     }
 
-    /// What the name's port is, if it is alive.
+    /// Returns the kind of the name's port, if it is alive.
     pub(crate) fn kind(&self, name: u32) -> Option<&Kind> {
         let port = &self.all[self.names.get(&name)?.port];
         port.alive.then_some(&port.kind)
@@ -168,7 +169,7 @@ impl Ports {
         port.alive.then_some(&mut port.kind)
     }
 
-    /// The port behind a name, alive or dead.
+    /// Returns a name's port, alive or dead.
     pub(crate) fn id(&self, name: u32) -> Option<PortId> {
         self.names.get(&name).map(|n| n.port)
     }
@@ -177,7 +178,7 @@ impl Ports {
         self.all[port].alive
     }
 
-    /// Whether the program, and not the kernel, receives there.
+    /// Whether the program, and not the kernel, receives on the port.
     pub(crate) fn is_messages(&self, port: PortId) -> bool {
         matches!(self.all[port].kind, Kind::Messages)
     }
@@ -186,14 +187,14 @@ impl Ports {
         &self.all[port].kind
     }
 
-    /// Kills a port: queued messages are thrown away, rights to it are dead names.
+    /// Kills a port: queued messages are dropped, and rights to it become dead names.
     pub(crate) fn kill(&mut self, name: u32) {
         if let Some(port) = self.id(name) {
             self.kill_port(port);
         }
     }
 
-    /// Takes one send right, or dead name, from a name.
+    /// Releases one send right, or dead name, of a name.
     pub(crate) fn give_back(&mut self, name: u32) {
         if let Some(entry) = self.names.get_mut(&name) {
             entry.send = entry.send.saturating_sub(1);
@@ -209,7 +210,7 @@ impl Ports {
         futex::advance(&ARRIVALS);
     }
 
-    /// Throws a message away with the rights that it carries.
+    /// Drops a message with its rights.
     pub(crate) fn discard(&mut self, message: &Message) {
         for (port, right) in message.rights() {
             match right {
@@ -220,7 +221,9 @@ impl Ports {
         }
     }
 
-    /// A send-once right that is destroyed unused tells its port (MACH_NOTIFY_SEND_ONCE, <mach/notify.h>).
+    /// Notifies a port that its send-once right was destroyed unused.
+    ///
+    /// Source: MACH_NOTIFY_SEND_ONCE, <mach/notify.h>.
     fn send_once_unused(&mut self, port: PortId) {
         if let Kind::Reply(reply) = &mut self.all[port].kind {
             *reply = Reply::Discarded;
@@ -230,7 +233,7 @@ impl Ports {
         futex::advance(&ARRIVALS);
     }
 
-    /// Gives the task a right to a port and returns the name.
+    /// Gives the task a right to a port; returns the name.
     pub(crate) fn copy_out(&mut self, port: PortId, right: Right) -> u32 {
         if right == Right::SendOnce {
             let name = self.fresh_name();
@@ -247,10 +250,10 @@ impl Ports {
         name
     }
 
-    /// Takes a right of the task's, as a disposition says.
+    /// Takes one of the task's rights according to a disposition.
     ///
     /// # Errors
-    /// KERN_INVALID_NAME, KERN_INVALID_RIGHT, KERN_INVALID_VALUE for a disposition that there isn't.
+    /// KERN_INVALID_NAME, KERN_INVALID_RIGHT, or KERN_INVALID_VALUE for an unknown disposition.
     pub(crate) fn copy_in(&mut self, name: u32, disposition: u32) -> Result<(PortId, Right), i32> {
         let entry = self.names.get_mut(&name).ok_or(KERN_INVALID_NAME)?;
         let port = entry.port;
@@ -284,7 +287,7 @@ impl Ports {
         }
     }
 
-    /// Puts a message into a port's queue.
+    /// Adds a message to a port's queue.
     pub(crate) fn enqueue(&mut self, port: PortId, message: Message) {
         match &mut self.all[port].kind {
             Kind::Reply(reply) => *reply = Reply::Came(message.into_bytes()),
@@ -293,17 +296,17 @@ impl Ports {
         futex::advance(&ARRIVALS);
     }
 
-    /// Whether the queue takes another message.
+    /// Whether the queue has room for another message.
     pub(crate) fn has_room(&self, port: PortId) -> bool {
         (self.all[port].queue.len() as u32) < self.all[port].limit || !self.is_messages(port)
     }
 
-    /// The port of a receive right.
+    /// Returns a receive right's port.
     pub(crate) fn receiver(&self, name: u32) -> Option<PortId> {
         self.names.get(&name).filter(|n| n.receive).map(|n| n.port)
     }
 
-    /// The size of the next message, without its trailer.
+    /// Returns the size of the next message, without its trailer.
     pub(crate) fn peek(&self, port: PortId) -> Option<usize> {
         self.all[port].queue.front().map(Message::size)
     }
@@ -366,12 +369,14 @@ extern "C" fn mach_port_insert_right(task: u32, name: u32, from: u32, dispositio
     KERN_SUCCESS
 }
 
-/// Flavours of violations of a port's guard (<mach/port.h>, kGUARD_EXC_*).
+/// Flavors of guard violations (<mach/port.h>, kGUARD_EXC_*).
 const GUARD_DESTROY: i64 = 1;
 const GUARD_MOD_REFS: i64 = 2;
 
-/// The kernel refuses what a guard forbids, and raises EXC_GUARD on the thread (osfmk/ipc/mach_port.c,
-/// mach_port_guard_exception; <kern/exc_guard.h>: type GUARD_TYPE_MACH_PORT 1, flavour, target; the subcode is the guard).
+/// Raises EXC_GUARD on the thread for an operation that a guard forbids.
+///
+/// Source: osfmk/ipc/mach_port.c, mach_port_guard_exception; <kern/exc_guard.h>: type
+/// GUARD_TYPE_MACH_PORT 1, flavor, target; the subcode is the guard.
 fn violates(name: u32, flavor: i64, guard: u64) -> i32 {
     let code = 1 << 61 | flavor << 32 | i64::from(name);
     let thread = crate::host::kernel::thread::current();
@@ -511,7 +516,7 @@ extern "C" fn mach_port_set_attributes(task: u32, name: u32, flavor: i32, info: 
     if flavor != 1 || count != 1 {
         refuse!("mach_port_set_attributes of flavor {flavor}");
     }
-    // SAFETY: one word, as `count` says.
+    // SAFETY: one word, as `count` specifies.
     let limit = unsafe { info.read() };
     let mut mach = lock();
     match mach.ports.receiver(name) {
@@ -531,7 +536,7 @@ extern "C" fn mach_port_set_context(task: u32, name: u32, context: u64) -> i32 {
     KERN_SUCCESS
 }
 
-/// `mach_port_names`: how a test counts the task's names. Both arrays are the caller's to deallocate.
+/// `mach_port_names`, by which a test counts the task's names. The caller deallocates both arrays.
 extern "C" fn mach_port_names(
     task: u32,
     names: *mut *mut u32,

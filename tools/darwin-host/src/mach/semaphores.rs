@@ -8,7 +8,7 @@ use std::{
 use super::{KERN_INVALID_ARGUMENT, KERN_OPERATION_TIMED_OUT, KERN_SUCCESS, KERN_TERMINATED, ports::Kind};
 use crate::host::kernel::{futex, lock};
 
-/// Changes at every signal of any semaphore.
+/// Changes whenever any semaphore is signaled.
 static SIGNALS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn semaphore_create(_task: u32, name: *mut u32, _policy: i32, value: i32) -> i32 {
@@ -66,7 +66,7 @@ extern "C" fn semaphore_wait(name: u32) -> i32 {
     wait(name, None)
 }
 
-/// `mach_timespec_t` is two 32-bit words and travels in one register.
+/// `mach_timespec_t` is two 32-bit words, passed in one register.
 extern "C" fn semaphore_timedwait(name: u32, time: u64) -> i32 {
     wait(name, Some(Duration::new(time & 0xffff_ffff, (time >> 32) as u32)))
 }

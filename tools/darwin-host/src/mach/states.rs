@@ -16,13 +16,13 @@ fn unified(flavor: i32) -> Option<i32> {
     gate::UNIFIED_FLAVORS.iter().find(|(header, _)| *header == flavor).map(|&(_, inner)| inner)
 }
 
-/// Whether states of the flavor can be had.
+/// Whether the host supports the flavor's states.
 pub(crate) fn known(flavor: i32) -> bool {
     matches!(flavor, FLAVOR_THREAD_STATE64 | FLAVOR_EXCEPTION_STATE64 | FLAVOR_FLOAT_STATE64)
         || unified(flavor).is_some()
 }
 
-/// A flavor for a message: its number, and its name where there is one.
+/// Formats a flavor for a message: its number, and its name if known.
 pub(crate) fn name(flavor: i32) -> String {
     let name = gate::FLAVOR_NAMES.iter().find(|(number, _)| *number == flavor).map_or("unknown", |(_, name)| name);
     format!("{flavor} ({name})")
@@ -33,7 +33,9 @@ fn bytes_of<T>(value: &T) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast::<u8>(), size_of::<T>()) }.to_vec()
 }
 
-/// The thread's state of a flavor, as bytes in units of four; `None` if the host doesn't have the flavor.
+/// Returns the thread's state of a flavor, as bytes in units of four.
+///
+/// `None` for an unsupported flavor.
 pub(crate) fn get(thread: &Thread, context: &LinuxContext, flavor: i32) -> Option<Vec<u8>> {
     let (signal, address) = thread.last_fault;
     match flavor {
@@ -51,7 +53,7 @@ pub(crate) fn get(thread: &Thread, context: &LinuxContext, flavor: i32) -> Optio
     }
 }
 
-/// Sets the interrupted thread's state; false if the bytes are not a state of the flavor.
+/// Sets the interrupted thread's state; returns false if the bytes are not a state of the flavor.
 pub(crate) fn set(context: &mut LinuxContext, flavor: i32, bytes: &[u8]) -> bool {
     match flavor {
         FLAVOR_THREAD_STATE64 if bytes.len() >= size_of::<ThreadState>() => {
@@ -66,7 +68,7 @@ pub(crate) fn set(context: &mut LinuxContext, flavor: i32, bytes: &[u8]) -> bool
             gate::set_float_state(context, &state);
             true
         }
-        // Exception states are read only: setting one does nothing (thread_setstatus refuses it).
+        // Exception states are read-only: setting one does nothing (thread_setstatus refuses it).
         header => match unified(header) {
             Some(inner) if bytes.len() > 8 && bytes[..4] == inner.to_le_bytes() => set(context, inner, &bytes[8..]),
             _ => false,

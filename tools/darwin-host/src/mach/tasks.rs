@@ -1,4 +1,4 @@
-//! The task: its facts, itself among its ports.
+//! The task: its facts, and its own port.
 //!
 //! Sources: <mach/task_info.h>, <mach/mach_init.h>; XNU osfmk/kern/task.c (task_info).
 
@@ -22,10 +22,10 @@ extern "C" fn mach_task_self() -> u32 {
     lock().task
 }
 
-/// Pages of the process: total and resident (`/proc/self/statm`), in bytes.
+/// Returns the process's total and resident memory (`/proc/self/statm`), in bytes.
 fn memory() -> (u64, u64) {
     let mut text = [0u8; 128];
-    // SAFETY: a descriptor of our own and a local buffer.
+    // SAFETY: this function's own descriptor and a local buffer.
     let length = unsafe {
         let file = libc::open(c"/proc/self/statm".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
         let length = libc::read(file, text.as_mut_ptr().cast(), text.len());
@@ -51,7 +51,8 @@ extern "C" fn task_info(task: u32, flavor: u32, info: *mut u32, count: *mut u32)
     let mut longs = |longs: &[u64]| longs.iter().for_each(|l| bytes.extend_from_slice(&l.to_le_bytes()));
     let (total, resident) = memory();
     match flavor {
-        // Times are of ended threads: none is kept. Policy POLICY_TIMESHARE 1; suspend count 0.
+        // Times are those of ended threads, which aren't recorded. Policy POLICY_TIMESHARE 1;
+        // suspend count 0.
         MACH_TASK_BASIC_INFO => longs(&[total, resident, resident, 0, 0, 1]),
         // The format is TASK_DYLD_ALL_IMAGE_INFO_64, 1.
         TASK_DYLD_INFO => {
@@ -59,8 +60,8 @@ extern "C" fn task_info(task: u32, flavor: u32, info: *mut u32, count: *mut u32)
             bytes.extend_from_slice(&1u32.to_le_bytes());
         }
         TASK_VM_INFO => {
-            // virtual_size; region_count and page_size; resident_size and its peak; then device, internal, external,
-            // reusable, purgeable, compressed (12 values); phys_footprint.
+            // virtual_size; region_count and page_size; resident_size and its peak; then device,
+            // internal, external, reusable, purgeable, compressed (12 values); phys_footprint.
             longs(&[total, (crate::host::kernel::pages::PAGE as u64) << 32, resident, resident]);
             bytes.resize((TASK_VM_INFO_REV1_WORDS - 2) * 4, 0);
             bytes.extend_from_slice(&resident.to_le_bytes());

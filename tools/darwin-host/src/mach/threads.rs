@@ -1,7 +1,8 @@
-//! Threads as Mach shows them: list, suspend and resume, registers, facts.
+//! Threads through Mach: list, suspend and resume, registers, facts.
 //!
-//! Sources: <mach/thread_act.h>, <mach/thread_info.h>; XNU osfmk/kern/thread_act.c (thread_suspend, thread_resume,
-//! thread_get_state on a running thread), osfmk/kern/task.c (task_threads: a send right for each thread).
+//! Sources: <mach/thread_act.h>, <mach/thread_info.h>; XNU osfmk/kern/thread_act.c (thread_suspend,
+//! thread_resume, thread_get_state on a running thread), osfmk/kern/task.c (task_threads: a send
+//! right for each thread).
 
 use std::sync::atomic::Ordering;
 
@@ -26,7 +27,7 @@ fn find(name: u32) -> Result<&'static Thread, i32> {
     }
 }
 
-/// A thread by a port that lets it be looked at: its own, or its read port (<mach/thread_act.h>: `thread_read_t`).
+/// Finds a thread by its own port or its read port (<mach/thread_act.h>: `thread_read_t`).
 fn find_to_read(name: u32) -> Result<&'static Thread, i32> {
     {
         let mach = lock();
@@ -38,7 +39,9 @@ fn find_to_read(name: u32) -> Result<&'static Thread, i32> {
     find(name)
 }
 
-/// `task_threads`: an array in fresh memory, with a send right for each thread; both are the caller's to release.
+/// `task_threads`: returns an array in fresh memory with a send right for each thread.
+///
+/// The caller releases both.
 extern "C" fn task_threads(task: u32, list: *mut *mut u32, count: *mut u32) -> i32 {
     let names: Vec<u32> = {
         let mut mach = lock();
@@ -69,10 +72,10 @@ extern "C" fn mach_thread_self() -> u32 {
     }
 }
 
-/// `pthread_mach_thread_np`: the name, without a right of its own.
+/// `pthread_mach_thread_np`: returns the name, without a right.
 extern "C" fn pthread_mach_thread_np(thread: *const Thread) -> u32 {
     crate::host::libsystem::held_locks::look_up("pthread_mach_thread_np", thread);
-    // SAFETY: a pthread_t of the program's is a record.
+    // SAFETY: the program's pthread_t is a pointer to a record.
     unsafe { (*thread).port.load(Ordering::SeqCst) }
 }
 
@@ -80,7 +83,7 @@ extern "C" fn pthread_from_mach_thread_np(name: u32) -> *const Thread {
     find(name).map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
-/// `thread_suspend`: counted; returns when the thread stands still.
+/// `thread_suspend`: counted; returns when the thread is stopped.
 extern "C" fn thread_suspend(name: u32) -> i32 {
     let thread = match find_to_read(name) {
         Ok(thread) => thread,
@@ -116,8 +119,10 @@ extern "C" fn thread_resume(name: u32) -> i32 {
     KERN_SUCCESS
 }
 
-/// Runs `body` with a thread's context: one that runs is made to stand for as long, as XNU does
-/// (thread_get_state → thread_hold and thread_stop). Not for the calling thread.
+/// Runs `body` with a thread's context. Not for the calling thread.
+///
+/// A running thread is stopped meanwhile, as in XNU (thread_get_state → thread_hold and
+/// thread_stop).
 fn with_context<R>(name: u32, body: impl FnOnce(&Thread, &mut LinuxContext) -> R) -> Result<R, i32> {
     let thread = find_to_read(name)?;
     if std::ptr::eq(thread, thread::current()) {
@@ -131,7 +136,7 @@ fn with_context<R>(name: u32, body: impl FnOnce(&Thread, &mut LinuxContext) -> R
     let result = if context.is_null() {
         Err(KERN_TERMINATED)
     } else {
-        // SAFETY: the thread stands still for us, and its context is in its handler's frame.
+        // SAFETY: the thread is stopped, and its context is in its handler's frame.
         Ok(body(thread, unsafe { &mut *context }))
     };
     thread_resume(name);
@@ -191,7 +196,9 @@ extern "C" fn thread_set_state(name: u32, flavor: i32, state: *const u8, count: 
     }
 }
 
-/// User and system time of a thread, in nanoseconds, and whether it is on a CPU or ready: `/proc/self/task/N/stat`.
+/// Returns a thread's user and system time in nanoseconds, and whether it is on a CPU or ready.
+///
+/// Source: `/proc/self/task/N/stat`.
 fn times(thread: &Thread) -> (u64, u64, bool) {
     use std::fmt::Write;
     struct Path([u8; 64], usize);
@@ -205,7 +212,7 @@ fn times(thread: &Thread) -> (u64, u64, bool) {
     let mut path = Path([0; 64], 0);
     let _ = write!(path, "/proc/self/task/{}/stat", thread.tid.load(Ordering::SeqCst));
     let mut text = [0u8; 512];
-    // SAFETY: a descriptor of our own and a local buffer; errno restored.
+    // SAFETY: this function's own descriptor and a local buffer; errno is restored.
     let length = unsafe {
         let errno = *libc::__errno_location();
         let file = libc::open(path.0.as_ptr().cast(), libc::O_RDONLY | libc::O_CLOEXEC);
@@ -214,7 +221,8 @@ fn times(thread: &Thread) -> (u64, u64, bool) {
         *libc::__errno_location() = errno;
         length.max(0) as usize
     };
-    // After the name in parentheses: state, then fields of which the 12th and 13th are utime and stime in 1/100 s.
+    // After the name in parentheses: state, then fields; the 12th and 13th are utime and stime in
+    // 1/100 s.
     let text = std::str::from_utf8(&text[..length]).unwrap_or("");
     let mut fields = text.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let running = fields.next() == Some("R");
@@ -240,7 +248,9 @@ const THREAD_BASIC_INFO: i32 = 3;
 const THREAD_IDENTIFIER_INFO: i32 = 4;
 const THREAD_EXTENDED_INFO: i32 = 5;
 
-/// `darwin_host_signal_mask`: what a thread blocks, which no function of macOS tells another thread.
+/// `darwin_host_signal_mask`: returns a thread's blocked signals.
+///
+/// macOS doesn't expose them to other threads.
 pub(crate) extern "C" fn signal_mask(name: u32) -> u32 {
     find_to_read(name).map_or(0, |thread| thread.blocked.load(Ordering::SeqCst))
 }
@@ -263,7 +273,8 @@ extern "C" fn thread_info(name: u32, flavor: i32, info: *mut u8, count: *mut u32
             words(&[if running { 1000 } else { 0 }, 1, run_state(thread, running), 0, suspended, 0]);
         }
         THREAD_IDENTIFIER_INFO => {
-            // thread_handle is the thread's TSD base in user space, dispatch_qaddr the place of its queue there.
+            // thread_handle is the thread's TSD base in user space, dispatch_qaddr the address of
+            // its queue's slot there.
             bytes.extend_from_slice(&thread.unique_id.load(Ordering::SeqCst).to_le_bytes());
             bytes.extend_from_slice(&(thread.specific.as_ptr() as u64).to_le_bytes());
             bytes.extend_from_slice(&(thread.queue.as_ptr() as u64).to_le_bytes());
@@ -291,13 +302,16 @@ extern "C" fn thread_info(name: u32, flavor: i32, info: *mut u8, count: *mut u32
     KERN_SUCCESS
 }
 
-/// `thread_abort` ends a wait of the thread's; here none can be ended but by its own event.
+/// `thread_abort` ends a thread's wait; here only the awaited event can.
 extern "C" fn thread_abort(_name: u32) -> i32 {
     refuse!("thread_abort")
 }
 
-/// `thread_abort_safely` (<mach/thread_act.h>; XNU osfmk/kern/thread_act.c): nothing is to be done for a thread in code of its
-/// own; one in a call is here always "not at a safe point", which is KERN_FAILURE.
+/// `thread_abort_safely`: does nothing for a thread in its own code.
+///
+/// Source: <mach/thread_act.h>; XNU osfmk/kern/thread_act.c.
+///
+/// Here a thread in a call is always "not at a safe point", which is KERN_FAILURE.
 extern "C" fn thread_abort_safely(name: u32) -> i32 {
     let in_program = with_context(name, |thread, context| {
         matches!(crate::host::gate::place(thread, crate::host::gate::pc(context)), crate::host::gate::Place::Program)
@@ -313,7 +327,7 @@ extern "C" fn thread_terminate(_name: u32) -> i32 {
     refuse!("thread_terminate")
 }
 
-/// `thread_policy_set`: scheduling is Linux's.
+/// `thread_policy_set`: no effect, because Linux schedules.
 extern "C" fn thread_policy_set(_name: u32, _flavor: i32, _policy: *const i32, _count: u32) -> i32 {
     KERN_SUCCESS
 }

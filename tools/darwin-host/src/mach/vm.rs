@@ -1,8 +1,8 @@
-//! Memory as Mach shows it: allocate, protect, read without faulting, regions.
+//! Memory through Mach: allocate, protect, read without faulting, regions.
 //!
-//! Sources: <mach/mach_vm.h>, <mach/vm_map.h>, <mach/vm_region.h> (structures packed to four bytes); XNU
-//! osfmk/vm/vm_map.c (vm_map_copyin: all or nothing; KERN_INVALID_ADDRESS where nothing is mapped,
-//! KERN_PROTECTION_FAILURE where it may not be read).
+//! Sources: <mach/mach_vm.h>, <mach/vm_map.h>, <mach/vm_region.h> (structures packed to four
+//! bytes); XNU osfmk/vm/vm_map.c (vm_map_copyin: all or nothing; KERN_INVALID_ADDRESS if nothing is
+//! mapped, KERN_PROTECTION_FAILURE if it may not be read).
 
 use super::{KERN_INVALID_ADDRESS, KERN_INVALID_ARGUMENT, KERN_NO_SPACE, KERN_PROTECTION_FAILURE, KERN_SUCCESS};
 use crate::host::kernel::{ending::refuse, lock, pages};
@@ -15,7 +15,7 @@ fn check_task(task: u32) {
     }
 }
 
-/// Fresh memory of at least one page.
+/// Allocates at least one page of fresh memory.
 pub(crate) fn allocate(size: usize) -> usize {
     pages::map(size.max(1)) as usize
 }
@@ -52,7 +52,7 @@ extern "C" fn vm_deallocate(task: u32, address: usize, size: usize) -> i32 {
     check_task(task);
     if size > 0 {
         let start = address & !(pages::PAGE - 1);
-        // SAFETY: the program's memory, which it gives back.
+        // SAFETY: memory that the program releases.
         unsafe { libc::munmap(start as *mut libc::c_void, pages::round(address + size - start)) };
     }
     KERN_SUCCESS
@@ -63,7 +63,7 @@ extern "C" fn vm_protect(task: u32, address: usize, size: usize, set_maximum: i3
     if set_maximum != 0 {
         return KERN_SUCCESS;
     }
-    // VM_PROT_COPY (0x10) makes a private copy; everything here is private already.
+    // VM_PROT_COPY (0x10) creates a private copy; everything here is private already.
     if protection & !0x17 != 0 {
         return KERN_INVALID_ARGUMENT;
     }
@@ -74,7 +74,7 @@ extern "C" fn vm_protect(task: u32, address: usize, size: usize, set_maximum: i3
     if result == 0 { KERN_SUCCESS } else { KERN_INVALID_ADDRESS }
 }
 
-/// Why a range can't be read.
+/// Returns the reason a range can't be read.
 fn why(mut address: usize, end: usize) -> i32 {
     while address < end {
         match pages::mapping_at_or_after(address) {
@@ -86,7 +86,7 @@ fn why(mut address: usize, end: usize) -> i32 {
     KERN_INVALID_ADDRESS
 }
 
-/// `vm_read_overwrite` and `mach_vm_read_overwrite`: all of it or an error.
+/// `vm_read_overwrite` and `mach_vm_read_overwrite`: all or an error.
 extern "C" fn vm_read_overwrite(task: u32, address: usize, size: usize, data: usize, out_size: *mut usize) -> i32 {
     check_task(task);
     let Some(end) = address.checked_add(size) else { return KERN_INVALID_ADDRESS };
@@ -156,7 +156,8 @@ extern "C" fn vm_region(
         if count.read() < BASIC_INFO_WORDS {
             return KERN_INVALID_ARGUMENT;
         }
-        // protection, max_protection, inheritance (copy 1), shared, reserved, offset (8), behavior, wired count.
+        // protection, max_protection, inheritance (copy 1), shared, reserved, offset (8), behavior,
+        // wired count.
         let protection = mapping.protection as u32;
         let words = [protection, 7, 1, u32::from(mapping.shared), 0, 0, 0, 0, 0];
         std::ptr::copy_nonoverlapping(words.as_ptr(), info, words.len());
@@ -170,7 +171,9 @@ extern "C" fn vm_region(
     KERN_SUCCESS
 }
 
-/// `vm_region_recurse_64` and `mach_vm_region_recurse`: no submaps here. Counts of pages are not known and 0.
+/// `vm_region_recurse_64` and `mach_vm_region_recurse`: without submaps.
+///
+/// Page counts are unknown and 0.
 extern "C" fn vm_region_recurse(
     task: u32,
     address: *mut usize,

@@ -1,7 +1,8 @@
-//! Actions, masks, and handing a signal to the program's handler and back.
+//! Actions, masks, and passing a signal to the program's handler and back.
 //!
-//! Sources: <sys/signal.h>; XNU bsd/kern/kern_sig.c (sigaction, threadsignal), bsd/dev/{i386,arm}/unix_signal.c (sendsig:
-//! red zone of 128 bytes, alternate stack, a frame that can't be written kills by SIGILL; sigreturn).
+//! Sources: <sys/signal.h>; XNU bsd/kern/kern_sig.c (sigaction, threadsignal),
+//! bsd/dev/{i386,arm}/unix_signal.c (sendsig: red zone of 128 bytes, alternate stack, a frame that
+//! can't be written kills by SIGILL; sigreturn).
 
 use std::{
     ptr,
@@ -41,7 +42,7 @@ impl Action {
 static ACTIONS: [(AtomicUsize, AtomicU32, AtomicU32); 32] =
     [const { (AtomicUsize::new(0), AtomicU32::new(0), AtomicU32::new(0)) }; 32];
 
-/// The program's action for a Darwin signal.
+/// Returns the program's action for a Darwin signal.
 pub(crate) fn action(number: i32) -> Action {
     let (handler, mask, flags) = &ACTIONS[number as usize & 31];
     Action {
@@ -51,7 +52,7 @@ pub(crate) fn action(number: i32) -> Action {
     }
 }
 
-/// Sets it, and Linux's to match.
+/// Sets the program's action, and Linux's to match.
 pub(crate) fn set_action(number: i32, action: Action) {
     let (handler, mask, flags) = &ACTIONS[number as usize & 31];
     handler.store(action.handler, Ordering::SeqCst);
@@ -82,21 +83,24 @@ pub(crate) fn set_action(number: i32, action: Action) {
     }
 }
 
-/// Signals that no mask blocks (<sys/signal.h>: KILL and STOP).
+/// Signals that can't be blocked (<sys/signal.h>: KILL and STOP).
 const UNBLOCKABLE: u32 = numbers::bit(numbers::SIGKILL) | numbers::bit(numbers::SIGSTOP);
 
-/// The Linux mask that stands for a Darwin one: the faults and the host's own signal stay open.
+/// Converts a Darwin mask to Linux's: the faults and the host's own signal stay unblocked.
 fn linux_mask(set: u32) -> u64 {
     super::FAULTS.iter().chain([&super::STAND]).fold(numbers::set_to_linux(set), |mask, n| mask & !(1 << (n - 1)))
 }
 
-/// Makes the Linux mask of a thread that was interrupted what the program's mask is: another thread may have changed it.
+/// Updates an interrupted thread's Linux mask to the program's mask.
+///
+/// Another thread may have changed the program's mask.
 pub(super) fn follow_mask(thread: &Thread, context: &mut LinuxContext) {
     *gate::mask_mut(context) = linux_mask(thread.blocked.load(Ordering::SeqCst));
 }
 
-/// Changes the masks of all threads of the process, the calling one included: what `sigprocmask` does (XNU
-/// bsd/kern/kern_sig.c, block_procsigmask, unblock_procsigmask, set_procsigmask).
+/// Changes the masks of all threads, including the caller's, as `sigprocmask` does.
+///
+/// Source: XNU bsd/kern/kern_sig.c, block_procsigmask, unblock_procsigmask, set_procsigmask.
 pub(crate) fn change_all_masks(caller: &Thread, change: impl Fn(u32) -> u32) {
     let others: Vec<*mut Thread> = {
         let mach = lock();
@@ -116,7 +120,7 @@ pub(crate) fn change_all_masks(caller: &Thread, change: impl Fn(u32) -> u32) {
     set_mask(caller, change(caller.blocked.load(Ordering::SeqCst)));
 }
 
-/// Makes `set` the calling thread's mask. What of the fault signals was held back comes now.
+/// Sets the calling thread's mask to `set`, and delivers fault signals that were blocked.
 pub(crate) fn set_mask(thread: &Thread, set: u32) {
     let set = set & !UNBLOCKABLE;
     thread.blocked.store(set, Ordering::SeqCst);
@@ -135,7 +139,7 @@ pub(crate) fn set_mask(thread: &Thread, set: u32) {
     for number in (1..32).filter(|&n| ready & numbers::bit(n) != 0) {
         thread.pending.fetch_and(!numbers::bit(number), Ordering::SeqCst);
         if let Some(linux) = numbers::to_linux(number) {
-            // SAFETY: a signal to ourselves.
+            // SAFETY: sends a signal to the calling thread.
             unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), linux) };
         }
     }
@@ -146,7 +150,7 @@ pub(crate) fn die(number: i32) -> ! {
     ending::die_by(numbers::to_linux(number).unwrap_or(libc::SIGKILL))
 }
 
-/// A signal that somebody sent has arrived (not a fault).
+/// Handles the arrival of a sent signal (not a fault).
 pub(super) fn arrived(thread: &mut Thread, linux: i32, info: &libc::siginfo_t, context: &mut LinuxContext) {
     let Some(number) = numbers::from_linux(linux) else {
         ending::refuse!("Linux signal {linux}, which Darwin doesn't have");
@@ -159,7 +163,7 @@ pub(super) fn arrived(thread: &mut Thread, linux: i32, info: &libc::siginfo_t, c
         0 => die(number),
         1 => {}
         _ => {
-            // SAFETY: pid and uid lie where every sent signal has them, and SIGCHLD its status.
+            // SAFETY: every sent signal has pid and uid in the same place, and SIGCHLD its status.
             let (pid, uid, status) = unsafe { (info.si_pid(), info.si_uid(), info.si_status()) };
             let child = linux == libc::SIGCHLD;
             let info = SignalInfo {
@@ -175,7 +179,7 @@ pub(super) fn arrived(thread: &mut Thread, linux: i32, info: &libc::siginfo_t, c
     }
 }
 
-/// Makes the interrupted thread go on in its handler for `number`.
+/// Makes the interrupted thread continue in its handler for `number`.
 pub(super) fn deliver(thread: &mut Thread, number: i32, info: SignalInfo, context: &mut LinuxContext) {
     let action = action(number);
     let in_host = !matches!(gate::place(thread, gate::pc(context)), Place::Program);
@@ -191,7 +195,8 @@ pub(super) fn deliver(thread: &mut Thread, number: i32, info: SignalInfo, contex
     let to_alternate = action.flags & Action::ON_STACK != 0 && enabled && !on_alternate;
     let top = if to_alternate { base + size } else { here - 128 };
     let place = (top - size_of::<SignalFrame>()) & !63;
-    // An alternate stack may be smaller than what the host keeps: MINSIGSTKSZ is 32 KiB, and the frame half of it.
+    // An alternate stack may be smaller than the host's state: MINSIGSTKSZ is 32 KiB, and the frame
+    // half of it.
     let lowest = if to_alternate { base } else { 0 };
     if place < lowest || !(place..top).step_by(4096).chain([top - 8]).all(writable) {
         die(SIGILL);
@@ -206,10 +211,10 @@ pub(super) fn deliver(thread: &mut Thread, number: i32, info: SignalInfo, contex
         stack_padding: 0,
         link: 0,
         machine_size: gate::MCONTEXT_SIZE,
-        // SAFETY: only addresses are taken; the frame was found writable.
+        // SAFETY: only addresses are taken; the frame was found to be writable.
         machine: unsafe { &raw const (*frame).machine } as usize,
     };
-    // SAFETY: the frame was found writable, and below the stack's live part.
+    // SAFETY: the frame was found to be writable, and is below the used part of the stack.
     let arguments = unsafe {
         (&raw mut (*frame).machine).write(machine);
         (&raw mut (*frame).context).write(user);
@@ -237,10 +242,13 @@ fn writable(address: usize) -> bool {
     pages::read_value::<u8>(address).is_some_and(|byte| pages::copy_out(&[byte], address))
 }
 
-/// The handler returned to `_sigtramp`, which trapped: the interrupted thread goes on, with what the handler changed.
+/// Continues the interrupted thread after its handler returned to `_sigtramp`, which trapped.
+///
+/// The handler's changes apply.
 pub(super) fn finish(thread: &mut Thread, context: &mut LinuxContext) {
     let frame = gate::frame_of_trampoline(context) as *const SignalFrame;
-    // SAFETY: `_sigtramp` keeps the frame's address in a callee-saved register. The frame is the program's to spoil.
+    // SAFETY: `_sigtramp` keeps the frame's address in a callee-saved register. The program may
+    // corrupt the frame.
     unsafe {
         let machine = (&raw const (*frame).machine).read();
         let mask = (*frame).context.mask & !UNBLOCKABLE;
@@ -252,7 +260,7 @@ pub(super) fn finish(thread: &mut Thread, context: &mut LinuxContext) {
         thread.blocked.store(mask, Ordering::SeqCst);
         *gate::mask_mut(context) = linux_mask(mask);
     }
-    // What was held back of the fault signals while the handler ran is dealt with when it unblocks.
+    // Fault signals that were blocked while the handler ran are delivered when they are unblocked.
     let ready = thread.pending.load(Ordering::SeqCst) & !thread.blocked.load(Ordering::SeqCst);
     if ready != 0 && !lock::is_mine() {
         let number = ready.trailing_zeros() as i32 + 1;

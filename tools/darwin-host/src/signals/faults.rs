@@ -1,8 +1,9 @@
-//! Faults of the CPU: a Mach exception first, a BSD signal if nobody takes it, death if nobody handles that.
+//! CPU faults: first a Mach exception, then, if it is not handled, a BSD signal, then death.
 //!
-//! Sources: XNU osfmk/kern/exception.c (exception_triage: thread's port, task's port, then the host's, which is the BSD
-//! side); bsd/uxkern/ux_exception.c (ux_exception: which signal; stack overflow of the main thread is SIGSEGV and needs
-//! an alternate stack); bsd/dev/i386/unix_signal.c and bsd/dev/arm/unix_signal.c (machine_exception, sendsig: si_code).
+//! Sources: XNU osfmk/kern/exception.c (exception_triage: thread's port, task's port, then the
+//! host's, which is the BSD side); bsd/uxkern/ux_exception.c (ux_exception: which signal; stack
+//! overflow of the main thread is SIGSEGV and needs an alternate stack); bsd/dev/i386/unix_signal.c
+//! and bsd/dev/arm/unix_signal.c (machine_exception, sendsig: si_code).
 
 use super::{
     delivery::{self, Action},
@@ -25,7 +26,9 @@ const KERN_MEMORY_ERROR: i64 = 10;
 #[cfg(target_arch = "x86_64")]
 const EXC_I386_GPFLT: i64 = 13;
 
-/// The code of an EXC_BAD_ACCESS from Linux's signal: not mapped, not allowed, or beyond the end of a mapped file.
+/// Returns the code of an EXC_BAD_ACCESS from Linux's signal.
+///
+/// The address is not mapped, access is not allowed, or it is beyond a mapped file's end.
 pub(crate) fn access_code(signal: i32, si_code: i32) -> i64 {
     const SEGV_MAPERR: i32 = 1;
     match (signal, si_code) {
@@ -35,8 +38,9 @@ pub(crate) fn access_code(signal: i32, si_code: i32) -> i64 {
     }
 }
 
-/// Takes a fault from its first sight to its end: the thread goes on (its state perhaps changed), runs a signal handler,
-/// or the process dies.
+/// Handles a fault completely: the thread continues, runs a signal handler, or the process dies.
+///
+/// If the thread continues, its state may have changed.
 pub(super) fn take(thread: &mut Thread, signal: i32, si_code: i32, address: usize, context: &mut LinuxContext) {
     thread.last_fault = (signal, address);
     let (exception, code, subcode) = gate::classify(context, signal, si_code, address);
@@ -53,14 +57,19 @@ pub(super) fn take(thread: &mut Thread, signal: i32, si_code: i32, address: usiz
     }
 }
 
-/// Raises an exception on the calling thread as the kernel does when a thread leaves it (osfmk/kern/ast.c): the program goes on
-/// in its call if a handler takes it.
+/// Raises an exception on the calling thread as the kernel does when a thread leaves it.
+///
+/// Source: osfmk/kern/ast.c.
+///
+/// The program continues in its call if a handler handles the exception.
 pub(crate) fn raise_here(thread: &mut Thread, exception: i32, codes: [i64; 2]) {
     thread.raised = (exception, codes);
     standing::interrupt(thread);
 }
 
-/// Takes such an exception to its end. Of EXC_GUARD the process dies by SIGKILL, whatever its handler answered
+/// Handles such an exception completely.
+///
+/// EXC_GUARD kills the process by SIGKILL, regardless of its handler's answer
 /// (osfmk/ipc/mach_port.c, mach_port_guard_ast).
 pub(super) fn take_raised(thread: &mut Thread, exception: i32, codes: [i64; 2], context: &mut LinuxContext) {
     standing::publish(thread, context);
@@ -75,7 +84,7 @@ pub(super) fn take_raised(thread: &mut Thread, exception: i32, codes: [i64; 2], 
     }
 }
 
-/// An exception's signal.
+/// Returns an exception's signal.
 fn unix_signal(exception: i32, code: i64) -> i32 {
     match exception {
         #[cfg(target_arch = "x86_64")]
@@ -96,7 +105,7 @@ fn unix_signal(exception: i32, code: i64) -> i32 {
     }
 }
 
-/// ux_exception.c compares the fault's address with the main thread's stack, on any thread.
+/// Whether the address overflows the main thread's stack; ux_exception.c checks this on any thread.
 fn overflows_main_stack(address: usize) -> bool {
     let (guard, end) = crate::host::launch::main_stack();
     (guard..end).contains(&address)
@@ -114,13 +123,15 @@ fn send(
     let action = delivery::action(number);
     let blocked = thread.blocked.load(std::sync::atomic::Ordering::SeqCst) & numbers::bit(number) != 0;
     let unready = overflow && action.flags & Action::ON_STACK == 0;
-    // A blocked one stays pending, and the thread goes on, most often into the same fault (bsd/kern/kern_sig.c, threadsignal).
+    // A blocked signal stays pending, and the thread continues, usually into the same fault
+    // (bsd/kern/kern_sig.c, threadsignal).
     if blocked && !unready {
         thread.pending.fetch_or(numbers::bit(number), std::sync::atomic::Ordering::SeqCst);
         return;
     }
     thread.pending.fetch_and(!numbers::bit(number), std::sync::atomic::Ordering::SeqCst);
-    // Of an ignored one the thread would fault for ever on macOS, too; here it dies, so that a test comes to its end.
+    // With an ignored signal the thread would fault forever, as on macOS; here it dies, so that a
+    // test ends.
     if unready || action.handler <= 1 {
         delivery::die(number);
     }
@@ -142,7 +153,7 @@ fn is_general_protection(exception: i32, code: i64) -> bool {
     cfg!(target_arch = "x86_64") && exception == EXC_BAD_ACCESS && code == 13
 }
 
-/// `si_code` (<sys/signal.h>) as sendsig makes it of the exception's code.
+/// Returns the `si_code` (<sys/signal.h>) that sendsig derives from the exception's code.
 fn signal_code(number: i32, exception: i32, code: i64) -> i32 {
     // Names of <sys/signal.h>.
     const SEGV_MAPERR: i32 = 1;

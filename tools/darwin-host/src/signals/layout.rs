@@ -1,5 +1,7 @@
-//! What a Darwin signal handler is handed: `siginfo_t` (<sys/signal.h>), `ucontext64_t` (<sys/_types/_ucontext64.h>) and
-//! `mcontext64_t` (<i386/_mcontext.h>, <arm/_mcontext.h>).
+//! The arguments of a Darwin signal handler.
+//!
+//! `siginfo_t` (<sys/signal.h>), `ucontext64_t` (<sys/_types/_ucontext64.h>) and `mcontext64_t`
+//! (<i386/_mcontext.h>, <arm/_mcontext.h>).
 
 use crate::host::gate::{self, ExceptionState, SavedContext, ThreadState};
 
@@ -58,14 +60,18 @@ pub(crate) struct UserContext {
     pub(crate) machine: usize,
 }
 
-/// What lies on the program's stack while its handler runs. `_sigtramp`'s frame register points to it.
+/// The data on the program's stack while its handler runs.
+///
+/// `_sigtramp`'s frame register points to it.
 #[repr(C, align(64))]
 pub(crate) struct SignalFrame {
-    /// First: the call frame information of `_sigtramp` finds the registers here.
+    /// Must be first: the call frame information of `_sigtramp` finds the registers here.
     pub(crate) machine: MachineContext,
     pub(crate) context: UserContext,
     pub(crate) info: SignalInfo,
-    /// Whether the thread was in host code: then the whole saved state is restored and the program's changes are not.
+    /// Whether the thread was in host code.
+    ///
+    /// Then the whole saved state is restored, without the program's changes.
     pub(crate) in_host: bool,
     pub(crate) saved: SavedContext,
 }

@@ -1,9 +1,9 @@
-//! Signals: Linux's come in, the program sees Darwin's.
+//! Signals: receives Linux's and delivers Darwin's to the program.
 //!
-//! Every handler of the host runs on a stack of the host's own ([`crate::kernel::thread`]), with all signals blocked: arm64
-//! code of Darwin keeps live data below its stack pointer (the red zone), which Linux would overwrite. A handler of the
-//! program is not called from there: its frame is written to the program's stack and the interrupted thread is made to go
-//! on in `_sigtramp` ([`delivery`]).
+//! Every host handler runs on the host's own stack ([`crate::kernel::thread`]), with all signals
+//! blocked: Darwin's arm64 code keeps live data below its stack pointer (the red zone), which Linux
+//! would overwrite. The program's handlers are not called from there: a frame is written to the
+//! program's stack and the interrupted thread continues in `_sigtramp` ([`delivery`]).
 
 pub(crate) mod delivery;
 pub(crate) mod faults;
@@ -19,10 +19,10 @@ use crate::host::{
     loader::synthetic,
 };
 
-/// The Linux signal that makes a thread stand still.
+/// The Linux signal that stops a thread.
 pub(crate) const STAND: i32 = 40;
 
-/// Linux signals that the CPU's faults arrive as; the host always handles them and they are never blocked.
+/// Linux signals for CPU faults; the host always handles them and they are never blocked.
 pub(crate) const FAULTS: [i32; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGTRAP, libc::SIGFPE];
 
 /// Installs the host's handlers.
@@ -30,16 +30,16 @@ pub(crate) fn prepare() {
     for signal in FAULTS {
         handle(signal, 0);
     }
-    // Suspension does not end a system call (XNU holds the thread inside of it).
+    // Suspension does not end a system call (XNU holds the thread inside it).
     handle(STAND, libc::SA_RESTART);
-    // macOS starts programs with SIGPIPE at its default; Rust's own start-up here has ignored it.
-    // SAFETY: plain system call.
+    // macOS starts programs with SIGPIPE at its default; Rust's own startup code in this process
+    // ignores it.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
 /// Makes the host's handler the action of a Linux signal.
 pub(crate) fn handle(signal: i32, flags: i32) {
-    // SAFETY: the handler is a function of the right form; the action is local.
+    // SAFETY: the handler has the right signature; the action is local.
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         action.sa_sigaction = on_signal as *const () as usize;
@@ -51,7 +51,8 @@ pub(crate) fn handle(signal: i32, flags: i32) {
 
 /// The handler of every signal that the host handles.
 extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, context: *mut LinuxContext) {
-    // SAFETY: the kernel hands over valid structures, ours while the handler runs; errno is this thread's.
+    // SAFETY: the kernel passes valid structures, which belong to the handler while it runs; errno
+    // is this thread's.
     let (info, context, errno) = unsafe { (&*info, &mut *context, *libc::__errno_location()) };
     let thread = gate::thread_pointer();
     if thread.is_null() {

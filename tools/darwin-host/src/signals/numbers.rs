@@ -1,6 +1,8 @@
 //! Signal numbers and sets: Darwin's (<sys/signal.h>) and Linux's.
 
-/// Linux numbers by Darwin number. Darwin's SIGEMT (7) and SIGINFO (29) have none: real-time signals stand in.
+/// Linux numbers by Darwin number.
+///
+/// Darwin's SIGEMT (7) and SIGINFO (29) have no equivalent: real-time signals represent them.
 const LINUX: [i32; 32] = [
     0,
     libc::SIGHUP,
@@ -48,27 +50,27 @@ pub(crate) const SIGSYS: i32 = 12;
 pub(crate) const SIGPIPE: i32 = 13;
 pub(crate) const SIGSTOP: i32 = 17;
 
-/// The Linux number of a Darwin signal; `None` where Darwin has none of that number.
+/// Returns a Darwin signal's Linux number; `None` if Darwin has no signal with this number.
 pub(crate) fn to_linux(darwin: i32) -> Option<i32> {
     LINUX.get(usize::try_from(darwin).ok()?).copied().filter(|&n| n != 0)
 }
 
-/// The Darwin number of a Linux signal.
+/// Returns a Linux signal's Darwin number.
 pub(crate) fn from_linux(linux: i32) -> Option<i32> {
     LINUX.iter().position(|&n| n == linux && n != 0).map(|n| n as i32)
 }
 
-/// A Darwin set (bit n-1 is signal n) as the first word of a Linux set.
+/// Converts a Darwin set (bit n-1 is signal n) to the first word of a Linux set.
 pub(crate) fn set_to_linux(set: u32) -> u64 {
     (1..32).filter(|n| set & (1 << (n - 1)) != 0).filter_map(to_linux).fold(0, |all, n| all | 1 << (n - 1))
 }
 
-/// The first word of a Linux set as a Darwin set.
+/// Converts the first word of a Linux set to a Darwin set.
 pub(crate) fn set_from_linux(set: u64) -> u32 {
     (1..64).filter(|n| set & (1 << (n - 1)) != 0).filter_map(from_linux).fold(0, |all, n| all | 1 << (n - 1))
 }
 
-/// The bit of a Darwin signal in a Darwin set.
+/// Returns a Darwin signal's bit in a Darwin set.
 pub(crate) const fn bit(darwin: i32) -> u32 {
     1 << (darwin - 1)
 }

@@ -1,9 +1,9 @@
-//! Threads that stand still: suspended by `thread_suspend`, or waiting for the reply to an exception.
+//! Stopped threads: suspended by `thread_suspend`, or waiting for the reply to an exception.
 //!
-//! A suspended thread sits in a signal handler; the context that Linux saved is published in its record, where
-//! `thread_get_state` and `thread_set_state` find it. Suspension is counted (<mach/thread_act.h>; XNU
-//! osfmk/kern/thread_act.c, thread_suspend) and does not end a wait of the thread: system calls that the signal
-//! interrupted are restarted.
+//! A suspended thread is in a signal handler; the context that Linux saved is published in its
+//! record, where `thread_get_state` and `thread_set_state` find it. Suspension is counted
+//! (<mach/thread_act.h>; XNU osfmk/kern/thread_act.c, thread_suspend) and does not end the thread's
+//! wait: system calls that the signal interrupted are restarted.
 
 use std::{ptr, sync::atomic::Ordering};
 
@@ -14,10 +14,10 @@ use crate::host::{
     mach::states,
 };
 
-/// The handler of the signal that suspends: stands while the thread's count is above zero.
+/// The suspension signal's handler: stops while the thread's count is above zero.
 pub(super) fn stand(thread: &mut Thread, context: &mut LinuxContext) {
     if !thread.probe.is_null() {
-        // SAFETY: `own_state` waits for this handler with the place on its stack.
+        // SAFETY: `own_state` waits for this handler with the buffer on its stack.
         let (flavor, bytes) = unsafe { &mut *std::mem::replace(&mut thread.probe, ptr::null_mut()) };
         *bytes = states::get(thread, context, *flavor).unwrap_or_default();
     }
@@ -30,7 +30,7 @@ pub(super) fn stand(thread: &mut Thread, context: &mut LinuxContext) {
     leave_when_running(thread);
 }
 
-/// The calling thread's own state of a flavor: what it has at its import of `thread_get_state`.
+/// Returns the calling thread's own state of a flavor, as at its import of `thread_get_state`.
 pub(crate) fn own_state(thread: &mut Thread, flavor: i32) -> Vec<u8> {
     let mut place = (flavor, Vec::new());
     thread.probe = &raw mut place;
@@ -38,13 +38,13 @@ pub(crate) fn own_state(thread: &mut Thread, flavor: i32) -> Vec<u8> {
     place.1
 }
 
-/// Shows the thread as standing, with this context.
+/// Publishes the thread as stopped with this context.
 pub(crate) fn publish(thread: &Thread, context: &mut LinuxContext) {
     thread.context.store(ptr::from_mut(context), Ordering::SeqCst);
     futex::advance(&thread.changed);
 }
 
-/// Waits until the thread is not suspended, and then takes its context back.
+/// Waits until the thread is not suspended, then takes its context back.
 pub(crate) fn leave_when_running(thread: &Thread) {
     loop {
         let seen = thread.changed.load(Ordering::SeqCst);
@@ -60,8 +60,9 @@ pub(crate) fn leave_when_running(thread: &Thread) {
     futex::advance(&thread.changed);
 }
 
-/// Waits until a thread other than the caller, whose count is above zero, stands still; whether it does (not when it
-/// ended or was resumed).
+/// Waits until another thread, whose count is above zero, is stopped; returns whether it is.
+///
+/// Returns false if the thread ended or was resumed.
 pub(crate) fn wait_until_standing(thread: &Thread) -> bool {
     loop {
         let seen = thread.changed.load(Ordering::SeqCst);
@@ -75,10 +76,10 @@ pub(crate) fn wait_until_standing(thread: &Thread) -> bool {
     }
 }
 
-/// Asks a thread to stand.
+/// Sends a thread the signal to stop.
 pub(crate) fn interrupt(thread: &Thread) {
     let tid = thread.tid.load(Ordering::SeqCst);
-    // SAFETY: a signal to a thread of our own; one that has ended is an error that means nothing.
+    // SAFETY: a signal to one of the program's threads; an error for one that has ended is ignored.
     unsafe {
         let errno = *libc::__errno_location();
         libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, super::STAND);
