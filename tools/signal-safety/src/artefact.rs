@@ -1,4 +1,4 @@
-//! Builds what apps ship: the crash path, linked as in a release.
+//! Builds the artefacts that apps ship: the crash path, linked as in a release.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,16 +8,17 @@ use anyhow::{Context, ensure};
 use toolbox::android_bed as android;
 use toolbox::tools;
 
-/// The profile of a release: optimised across crates, as nothing is left then that no entry point needs.
+/// The release profile: cross-crate optimization removes everything that no entry point needs.
 const PROFILE: &str = "ship";
 
-/// What is built for each target: the least app in Rust that installs crash time.
+/// Builds the smallest Rust app that installs crash-time code, for each target.
 const APP: [&str; 5] = ["build", "--package", "smallest-app", "--bin", "crash"];
-/// What is built for this machine besides: the shared library for C apps, which is position-independent and has its
-/// thread-locals, if any, behind `__tls_get_addr`.
+/// Builds the shared library for C apps, only for this machine.
+///
+/// It is position-independent and accesses thread-locals, if any, through `__tls_get_addr`.
 const LIBRARY: [&str; 6] = ["rustc", "--package", "coroner-ffi", "--lib", "--crate-type", "cdylib"];
 
-/// The lean one, of a profile of its own.
+/// Builds the lean shared library, which has its own profile.
 const LEAN_LIBRARY: [&str; 9] = [
     "rustc",
     "--package",
@@ -30,10 +31,10 @@ const LEAN_LIBRARY: [&str; 9] = [
     dist::LEAN,
 ];
 
-/// Builds the artefacts of a target; returns where they are.
+/// Builds a target's artefacts and returns their paths.
 ///
 /// # Errors
-/// Where cargo fails; it has said why.
+/// An error if cargo fails, which prints the reason.
 pub(super) fn build(target: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = build_app(target)?;
     if target.starts_with(std::env::consts::ARCH) && !target.contains("-apple-") {
@@ -46,12 +47,12 @@ pub(super) fn build(target: &str) -> anyhow::Result<Vec<PathBuf>> {
 /// Builds the smallest Rust app for a target.
 ///
 /// # Errors
-/// The build fails; cargo has printed why.
+/// An error if the build fails; cargo prints the reason.
 pub(super) fn build_app(target: &str) -> anyhow::Result<Vec<PathBuf>> {
     cargo(target, PROFILE, &APP)
 }
 
-/// Runs cargo and returns the linked programs and shared libraries that it made.
+/// Runs cargo and returns the linked programs and shared libraries that it built.
 fn cargo(target: &str, profile: &str, what: &[&str]) -> anyhow::Result<Vec<PathBuf>> {
     let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(what)
@@ -76,16 +77,18 @@ fn cargo(target: &str, profile: &str, what: &[&str]) -> anyhow::Result<Vec<PathB
     Ok(found)
 }
 
-/// What cargo needs for a target: a linker for a foreign one.
+/// Returns cargo's environment variable for a target: the linker, if the target is foreign.
 fn environment(target: &str) -> anyhow::Result<Option<(String, String)>> {
     let name = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
     Ok(linker(target)?.map(|linker| (name, linker)))
 }
 
-/// The linker of a foreign target: Debian's cross compiler, Zig's for Mach-O, or that of the Android bed.
+/// Returns the linker of a foreign target.
+///
+/// It is Debian's cross compiler, Zig for Mach-O, or the Android bed's.
 ///
 /// # Errors
-/// Where it can't be had.
+/// An error if the linker is not available.
 pub(super) fn linker(target: &str) -> anyhow::Result<Option<String>> {
     if let Some(arch) = darwin::Arch::ALL.into_iter().find(|arch| arch.target() == target) {
         return darwin::linker(arch).map(|path| Some(path.to_string_lossy().into_owned()));

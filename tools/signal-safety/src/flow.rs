@@ -1,68 +1,72 @@
-//! Control flow of one function, and what its registers hold: a forward analysis over the basic blocks.
+//! A function's control flow and register values: a forward analysis over the basic blocks.
 //!
-//! What is claimed of a register holds on every path: where paths meet, only what they agree on stays. Of the stack pointer the
-//! deepest stays, so that the depth is an upper bound. A jump through a table is taken to lead to every block that nothing else
-//! leads to; what remains after that are landing pads, which the unwinder enters with the frame set up and nothing else known.
+//! A value claimed for a register holds on every path: where paths meet, only equal values are
+//! kept. For the stack pointer the deepest value is kept, so that the depth is an upper bound. A
+//! jump through a table is assumed to lead to every block that has no other predecessor; the
+//! remaining blocks without one are landing pads, which the unwinder enters with the frame set up
+//! and nothing else known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::decode::operation::{Convention, Effect, Flow, Operation, Place, Register};
 use super::program::Machine;
 
-/// What a register or a word of the stack holds.
+/// The value of a register or a stack word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     /// An address of code or data.
     Address(u64),
-    /// What stood at that address of data when it was loaded.
+    /// The value at a data address when it was loaded.
     Loaded(u64),
-    /// The stack pointer at the function's entry, minus so many bytes.
+    /// The stack pointer at the function's entry, minus this number of bytes.
     Stack(i64),
-    /// The argument of that number (from 0) that the function was called with.
+    /// The function's argument with this number, from 0.
     Argument(usize),
 }
 
-/// A deeper frame is taken for one whose depth is not known.
+/// Maximum depth of a frame in bytes; the depth of a deeper one is considered unknown.
 const MAX_DEPTH: i64 = 64 << 20;
 
-/// What is known at one instruction.
+/// The known state at an instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     registers: BTreeMap<Register, Value>,
-    /// Words of the frame by the bytes from the word's address to the stack pointer at entry.
+    /// Words of the frame, by their distance in bytes below the stack pointer at entry.
     words: BTreeMap<i64, Value>,
-    /// The lowest place of the frame (as the key of its word) whose address is anywhere but in the stack and frame pointers: what
-    /// stands from there up may be changed by functions that are called.
+    /// The lowest place in the frame (as its word's key) whose address has escaped.
+    ///
+    /// Its address is held outside the stack and frame pointers. Called functions may change the
+    /// frame from there up.
     escaped: Option<i64>,
 }
 
-/// The basic blocks of a function, as ranges of its operations.
+/// A function's basic blocks, as ranges of its operations.
 #[derive(Debug)]
 pub(super) struct Flows {
     pub(super) operations: Vec<Operation>,
     /// The first operation of each block, ascending.
     leaders: Vec<usize>,
-    /// By block: where it leads, inside the function.
+    /// Each block's successors inside the function.
     pub(super) successors: Vec<Vec<usize>>,
 }
 
-/// What the analysis found.
+/// The results of the analysis.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
-    /// Bytes of stack in use when a callee begins, by the call or jump.
+    /// Bytes of stack in use at a callee's start, by the address of the call or jump.
     pub(super) depths: BTreeMap<u64, i64>,
-    /// The most bytes of stack in use.
+    /// The maximum bytes of stack in use.
     pub(super) deepest: i64,
-    /// A call in a state in which the depth is not known.
+    /// A call at which the depth is not known.
     pub(super) unknown_depth: Option<u64>,
-    /// What calls and jumps through a register or a word of the stack lead to, where it is known.
+    /// The known targets of calls and jumps through a register or a stack word.
     pub(super) through: BTreeMap<u64, Value>,
-    /// The arguments of calls and jumps, as far as they are known.
+    /// The known arguments of calls and jumps.
     pub(super) arguments: BTreeMap<u64, Vec<Option<Value>>>,
 }
 
 impl Facts {
-    /// What a call or jump gives as the argument of that number.
+    /// Returns the value passed as the argument with this number by a call or jump.
     pub(super) fn argument(&self, at: u64, number: usize) -> Option<Value> {
         self.arguments.get(&at)?.get(number).copied().flatten()
     }
@@ -102,14 +106,14 @@ impl Flows {
         flows
     }
 
-    /// The operations of a block.
+    /// Returns a block's operations.
     pub(super) fn block(&self, block: usize) -> &[Operation] {
         let start = self.leaders[block];
         let end = self.leaders.get(block + 1).copied().unwrap_or(self.operations.len());
         &self.operations[start..end]
     }
 
-    /// A jump through a table leads to every block that nothing is seen to lead to.
+    /// Adds an edge from each jump through a table to every block without a predecessor.
     fn add_table_jumps(&mut self) {
         let reached: BTreeSet<usize> = self.successors.iter().flatten().copied().chain([0]).collect();
         let orphans: Vec<usize> = (0..self.leaders.len()).filter(|block| !reached.contains(block)).collect();
@@ -124,7 +128,7 @@ impl Flows {
         self.block(block).last().is_some_and(|last| last.flow == Flow::Jump)
     }
 
-    /// What the registers hold, and how deep the stack is.
+    /// Computes the registers' values and the stack's depth.
     pub(super) fn facts(&self, machine: Machine) -> Facts {
         Analysis {
             flows: self,
@@ -140,9 +144,9 @@ impl Flows {
 struct Analysis<'a> {
     flows: &'a Flows,
     convention: Convention,
-    /// At the start of each block.
+    /// The state at each block's start.
     states: Vec<Option<State>>,
-    /// How often each block was found to begin deeper than before.
+    /// Number of times that each block's start was found to be deeper than before.
     deepened: Vec<u32>,
     facts: Facts,
 }
@@ -174,7 +178,7 @@ impl Analysis<'_> {
         self.flows.block(block).iter().all(|o| o.flow == Flow::End || o.writes.is_empty() && o.reads.is_empty())
     }
 
-    /// Follows the blocks until nothing changes.
+    /// Processes blocks until nothing changes.
     fn settle(&mut self, mut waiting: BTreeSet<usize>) {
         while let Some(block) = waiting.pop_first() {
             let Some(mut state) = self.states[block].clone() else { continue };
@@ -187,7 +191,8 @@ impl Analysis<'_> {
             }
             let is_table = self.flows.is_table_jump(block);
             for (index, successor) in self.flows.successors[block].iter().enumerate() {
-                // A loop that touches each page of a large frame: it ends with the stack pointer at the limit.
+                // A loop that probes each page of a large frame: it ends with the stack pointer at
+                // the limit.
                 let mut state = state.clone();
                 if let Some(Value::Stack(limit)) = probe
                     && self.flows.successors[block].len() == 2
@@ -202,7 +207,7 @@ impl Analysis<'_> {
                     waiting.insert(*successor);
                 }
             }
-            // Its table may as well lead to blocks that others lead to.
+            // Its table may also lead to blocks that have other predecessors.
             if is_table {
                 for other in 0..self.states.len() {
                     if let Some(known) = &mut self.states[other]
@@ -215,7 +220,7 @@ impl Analysis<'_> {
         }
     }
 
-    /// Adds what is known on one more path to a block. True if less is known now.
+    /// Merges a path's state into a block's. Returns true if less is known now.
     fn meet(&mut self, block: usize, state: State) -> bool {
         let sp = self.convention.stack_pointer;
         let Some(known) = &mut self.states[block] else {
@@ -246,7 +251,7 @@ impl Analysis<'_> {
         changed
     }
 
-    /// What is known after an instruction.
+    /// Updates the state after an instruction.
     fn step(&mut self, operation: &Operation, state: &mut State) {
         let sp = self.convention.stack_pointer;
         let mut set = BTreeSet::new();
@@ -263,7 +268,7 @@ impl Analysis<'_> {
                         Some(Value::Address(address)) => Some(Value::Loaded(address.wrapping_add(offset as u64))),
                         _ => None,
                     };
-                    // A pair is filled from one base.
+                    // A pair is loaded from the same base.
                     values.push((to, new));
                     set.insert(to);
                     continue;
@@ -306,7 +311,7 @@ impl Analysis<'_> {
                 Place::Word(base, offset) if operation.effects.is_empty() && !is_call => {
                     if let Some(Value::Stack(depth)) = state.registers.get(&base) {
                         let word = depth - offset;
-                        // As much as the widest vector register.
+                        // At most the size of the widest vector register.
                         forget_words(state, word, 64);
                     }
                 }
@@ -332,7 +337,7 @@ impl Analysis<'_> {
         }
     }
 
-    /// Writes down what holds at each instruction that leaves the function.
+    /// Records the state at each instruction that leaves the function.
     fn note(&mut self) {
         let convention = self.convention;
         for block in 0..self.states.len() {
@@ -369,7 +374,9 @@ impl Analysis<'_> {
     }
 }
 
-/// Keeps what two states agree on, apart from the stack pointer. True if something was dropped.
+/// Keeps what two states have in common, except the stack pointer.
+///
+/// Returns true if something was dropped.
 fn keep_common(known: &mut State, other: &State, sp: Register) -> bool {
     let before = known.registers.len() + known.words.len();
     known.registers.retain(|register, value| *register == sp || other.registers.get(register) == Some(value));
@@ -395,7 +402,7 @@ fn moved(value: Value, add: i64) -> Option<Value> {
     }
 }
 
-/// Forgets the words that a store of so many bytes to a word's address changes.
+/// Forgets the words that a store of `bytes` bytes to a word's address changes.
 fn forget_words(state: &mut State, word: i64, bytes: i64) {
     state.words.retain(|known, _| *known <= word - bytes || *known >= word + 8);
 }
@@ -528,7 +535,8 @@ mod tests {
 
     #[test]
     fn an_arm64_frame() {
-        // stp x29, x30, [sp, #-32]!; mov x29, sp; sub sp, sp, #0x40; bl .; mov sp, x29; ldp x29, x30, [sp], #32; ret
+        // stp x29, x30, [sp, #-32]!; mov x29, sp; sub sp, sp, #0x40; bl .; mov sp, x29; ldp x29,
+        // x30, [sp], #32; ret
         let words = [0xa9be_7bfd_u32, 0x9100_03fd, 0xd101_03ff, 0x9400_0004, 0x9100_03bf, 0xa8c2_7bfd, 0xd65f_03c0];
         let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let facts = Flows::new(operation::decode(Machine::Aarch64, &code, 0x1000)).facts(Machine::Aarch64);

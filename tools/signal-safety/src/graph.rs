@@ -1,4 +1,4 @@
-//! Everything that can be reached from an entry point, and the path to each finding.
+//! The code reachable from an entry point, and the path to each finding.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,53 +13,53 @@ use super::rules::{Offence, Rules};
 use super::spin;
 use super::stack::{self, Bound, Calls};
 
-/// One step of a path: a function, and the instruction in it that leads to the next.
+/// A step in a path: a function, and the instruction in it that leads to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) function: String,
     pub(super) at: u64,
 }
 
-/// Something that may not be reached, and a shortest path to it.
+/// A reachable offence, and a shortest path to it.
 #[derive(Clone, Debug)]
 pub(super) struct Finding {
     pub(super) offence: Offence,
-    /// What is wrong at the end of the path: a function's name, a system call, a call through a register.
+    /// The offence at the end of the path: a function, a system call, a call through a register.
     pub(super) what: String,
     pub(super) path: Vec<Step>,
 }
 
-/// What is reachable from one entry point.
+/// The code reachable from one entry point.
 #[derive(Debug, Default)]
 pub(super) struct Reached {
     pub(super) functions: BTreeSet<String>,
     pub(super) imports: BTreeSet<String>,
     pub(super) system_calls: BTreeSet<String>,
-    /// Functions that call through a pointer, and why they may.
+    /// Functions that call through a pointer, and why they are allowed to.
     pub(super) indirect: BTreeMap<String, String>,
     pub(super) thread_locals: BTreeSet<String>,
     pub(super) stacks: Vec<Bound>,
     pub(super) findings: Vec<Finding>,
 }
 
-/// A call, as far as it uses the stack.
+/// A call's use of the stack.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
-    /// Bytes of the caller's frame, with the return address.
+    /// Bytes of the caller's frame, including the return address.
     pub(super) depth: i64,
     pub(super) callee: Callee,
 }
 
-/// What is called.
+/// The callee of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callee {
-    /// A function of the program, by its address.
+    /// A function in the program, by its address.
     Function(u64),
-    /// A function of another library.
+    /// A function in another library.
     Import,
 }
 
-/// What is known of one function's code.
+/// The analysis of a function's code.
 #[derive(Debug)]
 struct Code {
     facts: Facts,
@@ -72,23 +72,25 @@ struct Code {
 pub(super) struct Graph<'a> {
     program: &'a Program,
     references: BTreeMap<u64, Vec<Reference>>,
-    /// Every address of data that anything refers to: where one object begins, the one before it has ended.
+    /// All referenced data addresses: an object ends where the next referenced one begins.
     referenced: BTreeSet<u64>,
-    /// What was analysed so far.
+    /// The analyses so far.
     codes: RefCell<BTreeMap<u64, Rc<Code>>>,
 }
 
-/// A function that calls one of its arguments: a routine of assembly that is on the list, or one that hands its argument on to such.
+/// A function that calls one of its arguments.
+///
+/// It is a listed assembly routine, or a caller that passes its own argument to one.
 #[derive(Clone, Copy, Debug)]
 struct Through {
     argument: usize,
-    /// It calls it on another stack.
+    /// Whether it calls the argument on another stack.
     switches: bool,
-    /// Bytes of stack from its entry to the argument's, if that is on the same.
+    /// Bytes of stack from its entry to the argument's, if on the same stack.
     depth: i64,
 }
 
-/// Where a search came from.
+/// The origin of a search step.
 #[derive(Clone, Copy, Debug)]
 struct Origin {
     function: u64,
@@ -138,12 +140,12 @@ impl<'a> Graph<'a> {
         code
     }
 
-    /// The function or the linkage stub at an address.
+    /// Returns the function or linkage stub at an address.
     fn function_at(&self, address: u64) -> Option<Function> {
         self.program.function_at(address).cloned().or_else(|| self.program.nameless_code_at(address))
     }
 
-    /// The functions that call one of their arguments, by address.
+    /// Returns the functions that call one of their arguments, by address.
     fn throughs(&self, rules: &Rules) -> BTreeMap<u64, Through> {
         let return_address = Convention::of(self.program.machine).return_address;
         let mut throughs = BTreeMap::new();
@@ -184,7 +186,9 @@ impl<'a> Graph<'a> {
         }
     }
 
-    /// Searches everything reachable from a function, breadth first, and bounds the stacks that it uses if that is asked for.
+    /// Searches all code reachable from a function, breadth first.
+    ///
+    /// Bounds the stacks that it uses if `bounds_stacks` is set.
     pub(super) fn search(&self, entry: &Function, rules: &Rules, bounds_stacks: bool) -> Reached {
         let mut search = Search {
             graph: self,
@@ -227,7 +231,7 @@ struct Search<'a> {
     offenders: BTreeSet<(Offence, String)>,
     reached: Reached,
     calls: Calls,
-    /// Functions that are entered with a stack of their own.
+    /// Functions that are entered with their own stack.
     roots: BTreeSet<u64>,
 }
 
@@ -282,7 +286,7 @@ impl Search<'_> {
         }
     }
 
-    /// A call or jump to where a slot points.
+    /// Handles a call or jump to the address stored in a slot.
     fn call_through(&mut self, slot: u64, caller: &Function, facts: &Facts, origin: Origin) {
         match self.graph.program.slot(slot).cloned() {
             Some(Slot::Own(to)) if self.graph.program.is_offset_table(slot) => self.call(to, caller, facts, origin),
@@ -291,16 +295,16 @@ impl Search<'_> {
                 self.slot(&import, origin);
             }
             Some(slot @ Slot::LazyThreadLocal) => self.slot(&slot, origin),
-            // A variable: what stands there when the program is loaded may be another function's address by now.
+            // A variable: by now it may contain another address than when the program was loaded.
             Some(Slot::Own(_)) | None => self.unknown(caller, origin),
         }
     }
 
-    /// A call or jump to a function.
+    /// Handles a call or jump to a function.
     fn call(&mut self, to: u64, caller: &Function, facts: &Facts, origin: Origin) {
         self.code(to, origin);
         let Some(callee) = self.graph.function_at(to) else { return };
-        // Whether it is one or not decides who calls it.
+        // Functions and other code are called differently.
         if self.names.contains_key(&callee.start) {
             self.add_edge(Callee::Function(callee.start), facts, origin);
         }
@@ -312,7 +316,7 @@ impl Search<'_> {
                 Some(Slot::Own(address)) => Some(*address),
                 _ => None,
             },
-            // It hands its own argument on: who calls it decides.
+            // It passes on its own argument, which its caller determines.
             Some(Value::Argument(_)) if self.throughs.contains_key(&caller.start) => return,
             _ => None,
         };
@@ -337,7 +341,7 @@ impl Search<'_> {
         self.calls.edges.entry(origin.function).or_default().push(Edge { depth, callee });
     }
 
-    /// The bound of each stack that something was entered with, against its size.
+    /// Compares the bound of each entered stack with its size.
     fn bound_stacks(&mut self) {
         let calls = std::mem::take(&mut self.calls);
         let mut search = stack::Search::new(&calls, self.rules);
@@ -363,7 +367,7 @@ impl Search<'_> {
         }
     }
 
-    /// A linkage stub jumps to where its slot of the global offset table points.
+    /// Follows a linkage stub, which jumps to the address in its slot of the global offset table.
     fn stub(&mut self, start: u64, references: &[Reference]) {
         let origin = self.origins.get(&start).copied().unwrap_or(Origin { function: start, at: start });
         let slot = references.iter().find_map(|reference| match reference.target {
@@ -431,7 +435,7 @@ impl Search<'_> {
         }
     }
 
-    /// All that the pointers of a data object lead to, and those of objects that it points to.
+    /// Follows all pointers of a data object, and of the objects that it points to.
     fn data(&mut self, address: u64, origin: Origin) {
         if !self.graph.program.is_data(address) || !self.objects.insert(address) {
             return;
@@ -492,7 +496,7 @@ impl Search<'_> {
     }
 }
 
-/// Code of the linker's own making.
+/// Whether a function is code generated by the linker.
 fn is_linkage_stub(function: &Function) -> bool {
     function.name.starts_with("linkage stub")
 }

@@ -1,8 +1,8 @@
-//! Source lines of instructions, where the program has line tables.
+//! Source lines of instructions, if the program has line tables.
 
 use std::path::Path;
 
-/// The line tables of a program.
+/// A program's line tables.
 pub(super) struct Lines(Option<addr2line::Loader>);
 
 impl Lines {
@@ -10,7 +10,9 @@ impl Lines {
         Lines(addr2line::Loader::new(program).ok())
     }
 
-    /// Where an instruction comes from: its own line, then the lines that it was inlined into, as `file:line function`.
+    /// Returns an instruction's source lines, as `file:line function`.
+    ///
+    /// Its own line is followed by those that it was inlined into.
     pub(super) fn of_instruction(&self, address: u64) -> Vec<String> {
         let mut lines = Vec::new();
         let Some(mut frames) = self.0.as_ref().and_then(|loader| loader.find_frames(address).ok()) else {
@@ -22,7 +24,7 @@ impl Lines {
             let file = location.file.unwrap_or_default();
             let file = file.split_once("/library/").map_or_else(
                 || shortened(file).to_owned(),
-                // The standard library's own sources, wherever they were built.
+                // The standard library's sources, regardless of where they were built.
                 |(_, rest)| format!("library/{rest}"),
             );
             let function = format!("{:#}", rustc_demangle::demangle(&function));
@@ -32,7 +34,7 @@ impl Lines {
     }
 }
 
-/// A path inside the workspace, relative to it.
+/// Returns a path in the workspace relative to its root.
 fn shortened(file: &str) -> &str {
     let root = toolbox::tools::workspace_root();
     Path::new(file).strip_prefix(root).ok().and_then(Path::to_str).unwrap_or(file)

@@ -1,8 +1,9 @@
-//! Checks, on the linked program, that all code reachable from a crash is safe to run in a signal handler.
+//! Checks, in a linked program, that all code reachable from a crash is safe in a signal handler.
 //!
-//! From each entry point (`entries*.txt`) the decoded machine code is followed: calls and jumps ([`graph`]), functions passed to
-//! assembly ([`flow`]), loops ([`spin`]), stacks ([`stack`]). Anything not in `allowed*.txt` is a finding, with the path to it. ELF and
-//! Mach-O have separate lists. See the package's `README.md` for the guarantees and limits.
+//! From each entry point (`entries*.txt`) it follows the machine code: calls and jumps ([`graph`]),
+//! functions passed to assembly ([`flow`]), loops ([`spin`]), stacks ([`stack`]). Anything not in
+//! `allowed*.txt` is a finding, reported with the path to it. ELF and Mach-O have separate lists.
+//! See the package's `README.md` for guarantees and limits.
 
 mod artefact;
 mod decode;
@@ -34,15 +35,17 @@ struct List {
     allowed: &'static str,
 }
 
-/// The lists of one kind of system: for crash time, and for code of Coroner's that runs in a healthy process and may do little
-/// more (a C++ throw).
+/// The lists for one kind of system.
+///
+/// There is one for crash time, and one for Coroner code that runs in a healthy process and may do
+/// little more (a C++ throw).
 #[derive(Clone, Copy, Debug)]
 struct Lists {
     crash: List,
     throw: Option<List>,
 }
 
-/// What the paths of the functions begin with that a throw runs.
+/// The prefix of the paths of functions that run during a throw.
 const THROWS: &str = "coroner_exceptions::";
 
 const LINUX: Lists = Lists {
@@ -54,7 +57,7 @@ const DARWIN: Lists = Lists {
     throw: None,
 };
 
-/// The parsed lists of a system, and whether a program was checked with them.
+/// A system's parsed lists, and whether a program was checked with them.
 #[derive(Debug)]
 struct System {
     lists: Lists,
@@ -70,12 +73,12 @@ impl System {
         Ok(System { lists, crash: Rules::parse(lists.crash.allowed)?, throw, used: false })
     }
 
-    /// Checks a program of that system.
+    /// Checks a program of this system.
     fn check(&mut self, path: &Path, program: &Program) -> anyhow::Result<Verdict> {
         self.used = true;
         let mut verdict = check(program, self.lists.crash.entries, &self.crash, true)
             .with_context(|| format!("checking {}", path.display()))?;
-        // Not every program that is checked throws: the least app does without the crate.
+        // Not every checked program throws: the smallest app doesn't contain the crate.
         if let Some(throw) = self.lists.throw.filter(|_| program.functions().any(|f| f.name.starts_with(THROWS))) {
             let throws = check(program, throw.entries, &self.throw, false)?;
             verdict.entries.extend(throws.entries);
@@ -84,13 +87,13 @@ impl System {
         Ok(verdict)
     }
 
-    /// What crash time's list allows and nothing needed.
+    /// Returns the unused lines of crash time's list.
     fn unused(&self) -> Vec<&str> {
         if self.used { self.crash.unused() } else { Vec::new() }
     }
 }
 
-/// The targets that are checked by default.
+/// Default targets.
 const TARGETS: [&str; 4] =
     ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu", "x86_64-apple-darwin", "aarch64-apple-darwin"];
 
@@ -126,7 +129,7 @@ struct Verdict {
 }
 
 impl Verdict {
-    /// Each thing that is wrong once, with the entries that lead to it.
+    /// Returns each finding once, with the entry points that lead to it.
     fn findings(&self) -> Vec<(&Finding, Vec<&str>)> {
         let mut found: Vec<(&Finding, Vec<&str>)> = Vec::new();
         for (entry, reached) in &self.entries {
@@ -183,7 +186,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One line of the list of entry points: `[MACHINE:]PATH -- when it runs`.
+/// Parses the list of entry points, with lines `[MACHINE:]PATH -- when it runs`.
 fn entry_paths(entries: &str, machine: Machine) -> anyhow::Result<Vec<&str>> {
     let mut paths = Vec::new();
     for line in entries.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
@@ -201,7 +204,7 @@ fn entry_paths(entries: &str, machine: Machine) -> anyhow::Result<Vec<&str>> {
     Ok(paths)
 }
 
-/// Checks a linked program from each entry point, and bounds its stacks if that is asked for.
+/// Checks a linked program from each entry point, and bounds its stacks if `bounds_stacks` is set.
 fn check(program: &Program, entries: &str, rules: &Rules, bounds_stacks: bool) -> anyhow::Result<Verdict> {
     let graph = Graph::new(program);
     let mut verdict = Verdict { machine: program.machine, entries: BTreeMap::new(), missing: Vec::new() };

@@ -1,4 +1,4 @@
-//! What crash-time code may do: the checked-in lists, and what kind of offence anything else is.
+//! The rules for crash-time code: the checked-in lists, and the kinds of offences.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -9,48 +9,48 @@ use anyhow::{Context, bail};
 use super::program::Machine;
 use super::size;
 
-/// Why something reachable may not be.
+/// The reason for a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Offence {
-    /// A panic, or what comes of one.
+    /// A panic, or code that handles one.
     Panic,
     /// `core::fmt`: large, recursive, and full of panics.
     Formatting,
-    /// It allocates or frees.
+    /// Memory allocation or deallocation.
     Allocator,
-    /// It takes a lock, which the crashed thread may hold.
+    /// A lock, which the crashed thread may hold.
     Lock,
     /// A thread-local variable whose first use allocates.
     LazyThreadLocal,
     /// Rust's standard library.
     StandardLibrary,
-    /// A function of another library that is not on the list.
+    /// A function of another library that is not listed.
     Import,
-    /// A function of a crate that is not a crash-time one.
+    /// A function of a crate that is not for crash time.
     ForeignFunction,
-    /// A call through a pointer that is not on the list: what it reaches can't be checked.
+    /// A call through a pointer that is not listed: its target can't be checked.
     UnknownCall,
-    /// A system call that is not on the list, or whose number is not in the code.
+    /// A system call that is not listed, or whose number is not in the code.
     SystemCall,
-    /// Code that no symbol names.
+    /// Code without a symbol.
     Nameless,
-    /// Imports are bound on their first call, by the dynamic linker, which takes locks.
+    /// Imports are bound at the first call by the dynamic linker, which takes locks.
     LazyBinding,
     /// A loop that waits for another thread without a bound.
     Spin,
-    /// A cycle of calls that no line of the list bounds.
+    /// A cycle of calls without a listed bound.
     Recursion,
-    /// A frame whose size the machine code does not say.
+    /// A frame of unknown size.
     UnknownFrame,
-    /// A function that gets a stack of its own, of which no line of the list states the size.
+    /// A function that is entered with its own stack, whose size is not listed.
     UnknownStack,
-    /// The deepest path needs more than the stack has.
+    /// The deepest path needs more stack than there is.
     StackTooDeep,
 }
 
 impl Offence {
-    /// In words.
+    /// Describes the offence.
     pub(super) fn describe(self) -> &'static str {
         match self {
             Offence::Panic => "panics",
@@ -74,7 +74,7 @@ impl Offence {
     }
 }
 
-/// Parts of demangled names that are an offence in any crate. The first that matches decides.
+/// Parts of demangled names that are an offence in any crate. The first match decides.
 const MARKS: &[(&str, Offence)] = &[
     ("core::panicking::", Offence::Panic),
     ("core::option::unwrap_failed", Offence::Panic),
@@ -125,7 +125,7 @@ const IMPORT_MARKS: &[(&str, Offence)] = &[
     ("abort", Offence::Panic),
 ];
 
-/// Starts of names of C functions that are an offence.
+/// Prefixes of names of C functions that are an offence.
 const IMPORT_PREFIXES: &[(&str, Offence)] = &[
     ("_Unwind_", Offence::Panic),
     ("pthread_mutex_", Offence::Lock),
@@ -152,22 +152,22 @@ enum Kind {
     Import,
     Indirect,
     Landing,
-    /// With its numbers on x86_64 and arm64, where the machine has it.
+    /// The numbers on x86_64 and arm64, if the machine has the call.
     SystemCall(Option<u32>, Option<u32>),
-    /// With the number of the argument that it calls, from 0.
+    /// The number of the argument that it calls, from 0.
     Through(usize),
-    /// As `Through`, on another stack.
+    /// Like `Through`, but on another stack.
     Switch(usize),
     Spin,
-    /// With the number of calls that may be active.
+    /// Maximum number of active calls.
     Recursion(i64),
-    /// With the bytes of the stack that it is entered with.
+    /// Bytes of the stack that it is entered with.
     Stack(i64),
     /// Bytes that any import may use.
     ImportStack(i64),
 }
 
-/// The lists.
+/// The parsed lists.
 #[derive(Debug)]
 pub(super) struct Rules {
     allowed: Vec<Allowed>,
@@ -175,10 +175,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Reads the allow-list; its head says how it is written.
+    /// Parses the allow-list; a comment at its top describes the format.
     ///
     /// # Errors
-    /// Where a line can't be understood: which, and why.
+    /// An error with the line and the reason if a line is invalid.
     pub(super) fn parse(text: &str) -> anyhow::Result<Rules> {
         let mut allowed = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -234,31 +234,34 @@ impl Rules {
         Ok(Rules { allowed, used: RefCell::default() })
     }
 
-    /// The reason for which something of a kind is allowed, if it is.
+    /// Returns the line that allows something, if there is one.
     fn find(&self, matches: impl Fn(&Allowed) -> bool) -> Option<&Allowed> {
         let index = self.allowed.iter().position(matches)?;
         self.used.borrow_mut().insert(index);
         self.allowed.get(index)
     }
 
-    /// Whether a function (of the program or another library) is called by landing pads alone: only while a panic unwinds.
-    /// It is not followed. What begins a panic is refused everywhere, so that none ever runs.
+    /// Whether a function is called only by landing pads, while a panic unwinds.
+    ///
+    /// The function may be in the program or another library. Such functions are not followed. Code
+    /// that starts a panic is rejected everywhere, so they never run.
     pub(super) fn is_landing(&self, name: &str) -> bool {
         let name = name.split('@').next().unwrap_or(name);
         self.find(|allowed| allowed.kind == Kind::Landing && allowed.name == name).is_some()
     }
 
-    /// Whether a function of the program itself may be reached.
+    /// Checks whether a function of the program may be reached.
     pub(super) fn function(&self, name: &str) -> Result<(), Offence> {
         if self.find(|allowed| allowed.kind == Kind::Function && is_path(name, &allowed.name)).is_some() {
             return Ok(());
         }
-        // What LLVM's machine outliner took out of functions of any crates has no name of theirs (MachineOutliner.cpp). It is followed like
-        // any other: what it does and calls is judged.
+        // Functions extracted by LLVM's machine outliner from any crates have no crate name
+        // (MachineOutliner.cpp). They are followed like any other function.
         if name.strip_prefix("OUTLINED_FUNCTION_").is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit())) {
             return Ok(());
         }
-        // A mark counts at the start of a path only: `alloc::` is not to be found in `coroner::alloc::`.
+        // A mark matches only at the start of a path: `alloc::` doesn't match in
+        // `coroner::alloc::`.
         let at_path_start = |mark: &str| {
             name.match_indices(mark)
                 .any(|(at, _)| at == 0 || !name[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':'))
@@ -273,14 +276,14 @@ impl Rules {
         match self.find(|allowed| allowed.kind == Kind::Crate && allowed.name == home) {
             Some(_) => Ok(()),
             None => self.import(name).map_err(|offence| match offence {
-                // A C function that is linked in, such as libgcc's: it has a name of its own.
+                // A linked C function, such as libgcc's, which has its own name.
                 Offence::Import => Offence::ForeignFunction,
                 other => other,
             }),
         }
     }
 
-    /// Whether a function of another library may be called.
+    /// Checks whether a function of another library may be called.
     pub(super) fn import(&self, name: &str) -> Result<(), Offence> {
         let name = name.split('@').next().unwrap_or(name);
         if self.find(|allowed| allowed.kind == Kind::Import && allowed.name == name).is_some() {
@@ -291,13 +294,13 @@ impl Rules {
         Err(exact.or(prefix).map_or(Offence::Import, |(_, offence)| *offence))
     }
 
-    /// The reason for which that function may call through pointers.
+    /// Returns the reason why a function may call through pointers.
     pub(super) fn indirect(&self, name: &str) -> Option<&str> {
         self.find(|allowed| allowed.kind == Kind::Indirect && is_path(name, &allowed.name))
             .map(|allowed| allowed.reason.as_str())
     }
 
-    /// Which of its arguments a function calls, and whether on another stack.
+    /// Returns the argument that a function calls, and whether on another stack.
     pub(super) fn through(&self, name: &str) -> Option<(usize, bool)> {
         let is = |allowed: &Allowed| {
             matches!(allowed.kind, Kind::Through(_) | Kind::Switch(_)) && is_path(name, &allowed.name)
@@ -309,12 +312,12 @@ impl Rules {
         }
     }
 
-    /// Whether the loops of a function have a bound that the machine code does not show.
+    /// Whether a function's loops have a bound that the machine code doesn't show.
     pub(super) fn spin(&self, name: &str) -> bool {
         self.find(|allowed| allowed.kind == Kind::Spin && is_path(name, &allowed.name)).is_some()
     }
 
-    /// How many calls of a function may be active at once.
+    /// Returns the maximum number of active calls of a function.
     pub(super) fn recursion(&self, name: &str) -> Option<i64> {
         let is = |allowed: &Allowed| matches!(allowed.kind, Kind::Recursion(_)) && is_path(name, &allowed.name);
         match self.find(is)?.kind {
@@ -323,7 +326,7 @@ impl Rules {
         }
     }
 
-    /// The bytes of the stack that a function is entered with, and what stack it is.
+    /// Returns the size in bytes and the description of a function's own stack.
     pub(super) fn stack(&self, name: &str) -> Option<(i64, &str)> {
         let is = |allowed: &Allowed| matches!(allowed.kind, Kind::Stack(_)) && is_path(name, &allowed.name);
         let allowed = self.find(is)?;
@@ -333,7 +336,7 @@ impl Rules {
         }
     }
 
-    /// The most bytes of stack that a function of another library may use.
+    /// Returns the maximum bytes of stack that a function of another library may use.
     pub(super) fn import_stack(&self) -> i64 {
         let bytes = |allowed: &Allowed| match allowed.kind {
             Kind::ImportStack(bytes) => Some(bytes),
@@ -342,7 +345,7 @@ impl Rules {
         self.allowed.iter().filter_map(bytes).max().unwrap_or_default()
     }
 
-    /// The name of a system call that may be made.
+    /// Returns the name of an allowed system call.
     pub(super) fn system_call(&self, machine: Machine, number: u32) -> Option<&str> {
         let is = |allowed: &Allowed| match allowed.kind {
             Kind::SystemCall(x86_64, aarch64) => {
@@ -353,7 +356,7 @@ impl Rules {
         self.find(is).map(|allowed| allowed.name.as_str())
     }
 
-    /// Lines of the list that nothing needed.
+    /// Returns the unused lines of the list.
     pub(super) fn unused(&self) -> Vec<&str> {
         let used = self.used.borrow();
         let idle = |(index, allowed): (usize, &'_ Allowed)| {
@@ -364,8 +367,9 @@ impl Rules {
     }
 }
 
-/// Whether `name` is the path `wanted` or ends in it at a path's boundary. A `*` at the end of `wanted` stands for any
-/// further letters of a name without a path.
+/// Whether `name` is the path `wanted`, or ends in it at a path boundary.
+///
+/// A `*` at the end of `wanted` matches any further characters of a name without a path.
 pub(super) fn is_path(name: &str, wanted: &str) -> bool {
     if let Some(start) = wanted.strip_suffix('*') {
         return name.starts_with(start) && !name.contains("::");
@@ -374,8 +378,10 @@ pub(super) fn is_path(name: &str, wanted: &str) -> bool {
     name.strip_suffix(wanted).is_some_and(|rest| rest.is_empty() || rest.ends_with("::") || rest.ends_with('<'))
 }
 
-/// Returns a method's name without the brackets around its type, which differ by mangling: `a::B::f` (legacy), `<a::B>::f` (v0) and
-/// `a::c::<impl a::B>::f` (legacy, where the block is in another module).
+/// Returns a method's name without the brackets around its type, which depend on the mangling.
+///
+/// They are `a::B::f` (legacy), `<a::B>::f` (v0) and `a::c::<impl a::B>::f` (legacy, if the block
+/// is in another module).
 fn without_impl(name: &str) -> Cow<'_, str> {
     let Some(start) = name.find("<impl ").or_else(|| name.starts_with('<').then_some(0)) else { return name.into() };
     let inner = name[start + 1..].trim_start_matches("impl ");
@@ -394,7 +400,7 @@ fn without_impl(name: &str) -> Cow<'_, str> {
     }
 }
 
-/// The crate that a demangled name is of: `a` of `a::b::c`, of `<a::B as d::E>::f` and of `<&mut a::B>::f`.
+/// Returns a demangled name's crate: `a` for `a::b::c`, `<a::B as d::E>::f` and `<&mut a::B>::f`.
 fn crate_of(name: &str) -> &str {
     let mut rest = name;
     loop {
@@ -409,7 +415,7 @@ fn crate_of(name: &str) -> &str {
     }
     let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(rest.len());
     let found = &rest[..end];
-    // `<A as c::D<B>>::f` with a type parameter: code of the trait's own crate.
+    // `<A as c::D<B>>::f` with a type parameter is code of the trait's crate.
     let is_parameter = found.len() <= 2 && found.chars().all(|c| c.is_ascii_uppercase());
     match rest[end..].strip_prefix(" as ") {
         Some(of) if is_parameter => crate_of(of),

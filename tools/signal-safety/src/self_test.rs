@@ -1,4 +1,4 @@
-//! Checks the checker on a program that breaks every rule, entry point by entry point.
+//! Checks the checker with a program that breaks every rule, one per entry point.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use super::rules::{Offence, Rules};
 /// The program, with one violation per entry point.
 const SOURCE: &str = "fixtures/signal-safety/broken.rs";
 
-/// What must be found from each entry point, and a function that must be on the path to it.
+/// The expected finding for each entry point, and a function that must be on the path to it.
 const EXPECTED: &[(&str, Option<(Offence, &str)>)] = &[
     ("entry_clean", None),
     ("entry_fits", None),
@@ -49,27 +49,30 @@ const EXPECTED: &[(&str, Option<(Offence, &str)>)] = &[
     ("entry_unlisted_stack", Some((Offence::UnknownStack, "entry_unlisted_stack"))),
 ];
 
-/// The stack of each entry point, and of what runs on another.
+/// Bytes of the stack of each entry point, and of functions that run on another stack.
 const STACK: &str = "16384";
 
-/// What is bounded exactly: an entry point, and the least and the most that its bound may be. Its frame holds 6,000 bytes,
-/// it calls memset, and a red zone is added.
+/// Entry points with an exact bound: the minimum and maximum expected bound.
+///
+/// The frame has 6,000 bytes; the function calls memset, and a red zone is added.
 const BOUNDS: &[(&str, i64, i64)] = &[("entry_fits", 6600, 6800)];
 
-/// What the fixture may do.
+/// The fixture's allow-list.
 const ALLOWED: &str = "crate broken -- the fixture\ncrate core -- as in the real list\nimport memcpy -- a copy\n\
     import memset -- as memcpy\nfunction __aarch64_* -- atomics\nindirect entry_through_table -- followed by its table\n\
     indirect entry_through_vtable -- followed by its vtables\nthrough broken_run 2 -- as coroner_guarded_run\n\
     switch broken_switch 2 -- as coroner_stack_call\nfunction broken_* -- its assembly\nimport-stack 512 -- memcpy\n\
     recursion recurs_bounded 3 -- its argument";
 
-/// What it may do by system.
+/// Additions to the allow-list for each system.
 const ALLOWED_ON_LINUX: &str = "syscall gettid 186 178 -- harmless";
 const ALLOWED_ON_DARWIN: &str = "import getpid -- harmless\nimport bzero -- as memcpy\n\
     import __bzero -- as memcpy\n\
     function compiler_rt.* -- Zig's memset, as memcpy";
 
-/// Builds the fixture for each target, as a program's part and as a shared library, and compares.
+/// Builds the fixture for each target and compares the findings.
+///
+/// It is built as part of a program and as a shared library.
 pub(super) fn run(targets: &[String]) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let entries: String = EXPECTED.iter().map(|(entry, _)| format!("broken::{entry} -- on purpose\n")).collect();

@@ -1,13 +1,16 @@
-//! Sizes of stacks, as the lists state them: a number of bytes, or a constant of Coroner's sources.
+//! Stack sizes in the lists: a number of bytes, or a constant in Coroner's sources.
 
 use std::fs;
 
 use anyhow::{Context, bail};
 
-/// Bytes from `4096`, from `path/in/the/workspace.rs:CONSTANT`, or from either with a factor before it, `3*path.rs:CONSTANT`.
+/// Parses a stack size in bytes.
+///
+/// The forms are `4096`, `path/in/the/workspace.rs:CONSTANT`, and either with a factor,
+/// `3*path.rs:CONSTANT`.
 ///
 /// # Errors
-/// Where there is no such constant, or it is more than a product or a shift of numbers.
+/// An error if there is no such constant, or its value is more than a product or shift of numbers.
 pub(super) fn parse(text: &str) -> anyhow::Result<i64> {
     if let Some((factor, rest)) = text.split_once('*') {
         return Ok(number(factor)? * parse(rest)?);

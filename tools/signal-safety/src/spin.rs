@@ -1,43 +1,46 @@
-//! Loops that wait for another thread: a lock that is taken by spinning, or a flag that is polled.
+//! Loops that wait for another thread: by spinning on a lock or polling a flag.
 //!
-//! In a crash the other thread may be stopped, or be the crashed one itself: such a loop may never end. A loop of a function's
-//! control flow graph is an offence if
-//! * it waits: it contains a locked read-modify-write (x86_64 `lock cmpxchg`, `xchg`, …; arm64 `cas`, `swp`, a
-//!   store-exclusive, or a call of `__aarch64_cas*` and their like), or an instruction that is made for waiting (`pause`, `yield`,
-//!   `isb`, `wfe`), or it loads the same memory again and again and does nothing else (no store, no call but of functions
-//!   that do as little, no system call); and
-//! * nothing of its own ends it: there is no register or word of the stack that each turn changes by what it was before (a counter,
-//!   a moving address) and that a branch out of the loop depends on.
+//! In a crash the other thread may be stopped, or be the crashed thread itself: such a loop may
+//! never end. A loop of a function's control flow graph is an offence if
+//! * it waits: it contains a locked read-modify-write (x86_64 `lock cmpxchg`, `xchg`, …; arm64
+//!   `cas`, `swp`, a store-exclusive, or a call of `__aarch64_cas*` and similar functions), or an
+//!   instruction for waiting loops (`pause`, `yield`, `isb`, `wfe`), or it repeatedly loads the
+//!   same memory and does nothing else (no store, no system call, and only calls of functions that
+//!   do as little); and
+//! * it has no bound of its own: no register or stack word is updated by each iteration from its
+//!   previous value (a counter, a moving address) and decides a branch out of the loop.
 //!
-//! Not an offence by themselves are the retry of a store-exclusive whose status is what the loop branches on, and the
-//! lock-free retry of a compare-exchange whose expected value is what the failed one has just read: one thread's failure is
-//! another's success there.
+//! Two retries are not offences: that of a store-exclusive if the loop branches on its status, and
+//! the lock-free retry of a compare-exchange whose expected value was just read by the failed one.
+//! There, one thread's failure is another's success.
 //!
-//! What bounds a loop by a clock can't be seen here: such loops are on the allow-list, by function (`spin`).
+//! A bound by a clock can't be detected here: such loops are on the allow-list, by function
+//! (`spin`).
 //!
-//! Limits: an atomic operation in a function that the loop calls is seen if that function calls no other, not
-//! one that is further away, nor a wait that recurs instead of looping, nor a counter that bounds nothing.
+//! Limits: an atomic operation in a called function is detected only if that function calls no
+//! other. A wait by recursion and a counter that bounds nothing are not detected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::decode::operation::{Atomic, Effect, Flow, Operation, Place};
 use super::flow::Flows;
 
-/// What a function does that is called in a loop.
+/// The behavior of a function that is called in a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Callee {
-    /// One of the compiler's atomic operations out of line (`__aarch64_cas4_acq`): the first argument is the expected value, the
-    /// result the old one.
+    /// An out-of-line atomic operation of the compiler (`__aarch64_cas4_acq`).
+    ///
+    /// Its first argument is the expected value, its result the old one.
     Atomic(Atomic),
-    /// A few instructions that load and compute.
+    /// A few instructions that only load and compute.
     Reads,
-    /// As [`Callee::Reads`], with a locked operation.
+    /// Like [`Callee::Reads`], with a locked operation.
     Exchanges,
     /// Anything else.
     Other,
 }
 
-/// The operation that a function of the compiler is, by its name.
+/// Returns the operation of a compiler's out-of-line function, by its name.
 fn out_of_line(name: &str) -> Option<Atomic> {
     let operation = name.strip_prefix("__aarch64_")?;
     Some(match operation.get(..3) {
@@ -47,7 +50,9 @@ fn out_of_line(name: &str) -> Option<Atomic> {
     })
 }
 
-/// What a function is to a loop that calls it. `name_at` names the function at an address.
+/// Classifies a function that a loop calls.
+///
+/// `name_at` returns the name of the function at an address.
 pub(super) fn classify(name: &str, operations: &[Operation], name_at: &dyn Fn(u64) -> Option<String>) -> Callee {
     if let Some(atomic) = out_of_line(name) {
         return Callee::Atomic(atomic);
@@ -85,7 +90,9 @@ fn waits_by(atomic: Option<Atomic>) -> bool {
     matches!(atomic, Some(Atomic::CompareExchange(_) | Atomic::Exchange | Atomic::StoreExclusive(_)))
 }
 
-/// The addresses of the loops that wait for another thread without a bound, each by its last branch.
+/// Returns the loops that wait for another thread without a bound.
+///
+/// Each is represented by the address of its last branch.
 pub(super) fn waits(flows: &Flows, callee: &mut dyn FnMut(u64) -> Callee) -> Vec<u64> {
     let mut found = Vec::new();
     let edges = back_edges(flows);
@@ -104,7 +111,7 @@ pub(super) fn waits(flows: &Flows, callee: &mut dyn FnMut(u64) -> Callee) -> Vec
     found
 }
 
-/// The edges that lead back to a block that is being visited, in a depth-first search.
+/// Returns the back edges: those to a block that is being visited in a depth-first search.
 fn back_edges(flows: &Flows) -> Vec<(usize, usize)> {
     let count = flows.successors.len();
     let (mut open, mut done) = (vec![false; count], vec![false; count]);
@@ -135,7 +142,9 @@ fn back_edges(flows: &Flows) -> Vec<(usize, usize)> {
     edges
 }
 
-/// The natural loop of a back edge: the blocks from which its start can be reached without passing the loop's head.
+/// Returns a back edge's natural loop.
+///
+/// These are the blocks that reach its start without passing the loop's head.
 fn body(flows: &Flows, from: usize, head: usize) -> BTreeSet<usize> {
     let mut predecessors: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (block, successors) in flows.successors.iter().enumerate() {
@@ -155,11 +164,11 @@ fn body(flows: &Flows, from: usize, head: usize) -> BTreeSet<usize> {
     body
 }
 
-/// A loop with what the functions do that it calls.
+/// A loop, with the behavior of the functions that it calls.
 struct Loop<'a> {
     flows: &'a Flows,
     body: &'a BTreeSet<usize>,
-    /// With the bodies of the other back edges to the same head.
+    /// The loop together with the bodies of other back edges to the same head.
     whole: &'a BTreeSet<usize>,
     head: usize,
     operations: Vec<(&'a Operation, Option<Callee>)>,
@@ -202,7 +211,7 @@ impl<'a> Loop<'a> {
         (exchanges || pauses || self.only_polls()) && !self.has_bound() && !self.retries()
     }
 
-    /// Whether it loads the same memory in every turn and does nothing else that lasts.
+    /// Whether it loads the same memory in every iteration and has no other lasting effect.
     fn only_polls(&self) -> bool {
         let writes: BTreeSet<&Place> = self.operations.iter().flat_map(|(operation, _)| &operation.writes).collect();
         let reads = self.operations.iter().any(|(o, callee)| o.loads.is_some() || *callee == Some(Callee::Reads));
@@ -215,15 +224,15 @@ impl<'a> Loop<'a> {
         reads && !self.operations.iter().any(lasts)
     }
 
-    /// Whether something in it is changed by each turn from what it was, and compared.
+    /// Whether each iteration updates and compares a value, such as a counter.
     fn has_bound(&self) -> bool {
         let carried = self.carried();
         self.operations.iter().filter(|(operation, _)| operation.is_arithmetic()).any(|(operation, _)| {
-            // A move of one's own changes nothing.
+            // A plain move changes nothing.
             let is_move = matches!(operation.effects[..], [Effect::Copy { add: 0, .. }]);
             operation.writes.iter().filter(|_| !is_move).any(|counter| {
                 let from = self.derived(*counter);
-                // What was computed comes back to where it is computed from, round the loop.
+                // The computed value flows back to its own input in the next iteration.
                 let comes_back = |place: &Place| carried.contains(place) && self.derived(*place).contains(counter);
                 *counter != Place::Flags
                     && operation.reads.iter().any(|read| from.contains(read))
@@ -233,8 +242,10 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Whether a branch that leaves the loop depends on one of these: by itself, or by the flags that were set last. A locked
-    /// operation, whose flags tell of memory, is no comparison.
+    /// Whether a branch that leaves the loop depends on one of these places.
+    ///
+    /// It may depend directly or through the flags that were set last. A locked operation, whose
+    /// flags depend on memory, is not a comparison.
     fn is_compared(&self, places: &BTreeSet<Place>) -> bool {
         let sets_flags = |block: usize| {
             self.flows.block(block).iter().rposition(|operation| operation.writes.contains(&Place::Flags))
@@ -261,7 +272,7 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Whether an operation reads one of these places, and not what its block has put there from elsewhere before.
+    /// Whether an operation reads one of these places before its block overwrites the place.
     fn depends(&self, block: usize, index: usize, places: &BTreeSet<Place>) -> bool {
         let operations = self.flows.block(block);
         operations[index].reads.iter().filter(|place| **place != Place::Flags && places.contains(place)).any(|place| {
@@ -272,7 +283,7 @@ impl<'a> Loop<'a> {
         })
     }
 
-    /// Whether a block ends in a branch out of all loops that begin at this one's head.
+    /// Whether a block ends in a branch out of all loops with this head.
     fn leaves(&self, block: usize) -> bool {
         let successors = &self.flows.successors[block];
         let is_branch = self
@@ -284,7 +295,9 @@ impl<'a> Loop<'a> {
         is_branch && (successors.len() < 2 || successors.iter().any(|successor| !self.whole.contains(successor)))
     }
 
-    /// All that is computed in the loop from a place, without going through memory that others may change.
+    /// Returns everything computed in the loop from a place.
+    ///
+    /// Values in memory that others may change are not followed.
     fn derived(&self, from: Place) -> BTreeSet<Place> {
         let mut all = BTreeSet::from([from]);
         loop {
@@ -300,7 +313,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Places that the loop writes and that a later turn reads before it writes them.
+    /// Returns places that the loop writes and a later iteration reads before writing them.
     fn carried(&self) -> BTreeSet<Place> {
         let mut live: BTreeMap<usize, BTreeSet<Place>> = BTreeMap::new();
         loop {
@@ -329,7 +342,7 @@ impl<'a> Loop<'a> {
         live.get(&self.head).into_iter().flatten().filter(|place| written.contains(place)).copied().collect()
     }
 
-    /// Whether all that it waits by is one compare-exchange that expects what it read when it failed before.
+    /// Whether it waits only by one compare-exchange that expects the value that it last read.
     fn retries(&self) -> bool {
         let mut expected = None;
         for (operation, callee) in &self.operations {
@@ -375,7 +388,7 @@ impl<'a> Loop<'a> {
     }
 }
 
-/// What an operation does atomically, by itself or by the function that it calls.
+/// Returns an operation's atomic access, by itself or in the function that it calls.
 fn atomic(operation: &Operation, callee: Option<Callee>) -> Option<Atomic> {
     match callee {
         Some(Callee::Atomic(atomic)) => Some(atomic),
@@ -410,7 +423,7 @@ mod tests {
         assert_eq!(arm64(&[0xb8a1_8008, 0x3400_0068, 0xf100_0442, 0x54ff_ffa1, 0xd65f_03c0]), 0);
         // ldr w8, [x0]; cbnz w8, -4; ret
         assert_eq!(arm64(&[0xb940_0008, 0x35ff_ffe8, 0xd65f_03c0]), 1);
-        // ldr x0, [x0]; cbnz x0, -4; ret: a list
+        // ldr x0, [x0]; cbnz x0, -4; ret: walks a list
         assert_eq!(arm64(&[0xf940_0000, 0xb5ff_ffe0, 0xd65f_03c0]), 0);
     }
 }

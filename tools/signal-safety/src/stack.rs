@@ -1,30 +1,34 @@
-//! How much stack the crash path uses at most, from each function that something enters with a stack of its own.
+//! Maximum stack use of the crash path, from each function that is entered with its own stack.
 //!
-//! The depth at each call is known from the machine code ([`super::flow`]), so that the deepest path over the calls is an upper
-//! bound. What it leaves out: the kernel's frame of the signal itself, which the stack's stated size must leave out, too, and what
-//! is called through pointers that are on the list (`indirect`), which is the app's own code.
+//! The depth at each call is known from the machine code ([`super::flow`]), so that the deepest
+//! path over the calls is an upper bound. It doesn't include the signal's kernel frame, which the
+//! stack's listed size must not include either, nor calls through listed pointers (`indirect`),
+//! which are the app's own code.
 //!
-//! A function of `switch` calls another on another stack: that one needs a line of its own that states the stack's size.
+//! A function listed as `switch` calls another on a different stack: the other one needs a line
+//! that specifies the stack's size.
 
 use std::collections::BTreeMap;
 
 use super::graph::{Callee, Edge};
 use super::rules::Rules;
 
-/// Bytes below the stack pointer that a function without calls may use: the red zone of the System V AMD64 ABI (3.2.2) and of
-/// Apple's arm64 (AAPCS64 has none; they are counted all the same).
+/// Bytes below the stack pointer that a function without calls may use.
+///
+/// This is the red zone of the System V AMD64 ABI (3.2.2) and of Apple's arm64; AAPCS64 has none,
+/// but it is counted anyway.
 const RED_ZONE: i64 = 128;
 
 /// The bound of one stack.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(super) struct Bound {
-    /// The function that is entered with it.
+    /// The function that is entered with the stack.
     pub(super) root: String,
-    /// The most bytes in use.
+    /// The maximum bytes in use.
     pub(super) bytes: i64,
-    /// The bytes that there are.
+    /// The bytes available.
     pub(super) size: i64,
-    /// What the stack is.
+    /// The stack's description.
     pub(super) stack: String,
     /// The deepest path: functions, with the bytes that each adds.
     pub(super) path: Vec<(String, i64)>,
@@ -40,7 +44,7 @@ impl Bound {
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     pub(super) edges: BTreeMap<u64, Vec<Edge>>,
-    /// Of each function: its name, and the most bytes that it uses itself.
+    /// Each function's name, and the maximum bytes that it uses itself.
     pub(super) frames: BTreeMap<u64, (String, i64)>,
 }
 
@@ -58,9 +62,9 @@ pub(super) struct Search<'a> {
     rules: &'a Rules,
     known: BTreeMap<u64, Deepest>,
     open: Vec<u64>,
-    /// By the function that a cycle was entered by: how often it may be passed, and the others on the cycle.
+    /// Maximum runs of each function that entered a cycle, and the cycle's other functions.
     cycles: BTreeMap<u64, (i64, Vec<u64>)>,
-    /// Cycles that no line of the list bounds.
+    /// Cycles without a listed bound.
     pub(super) recursions: Vec<Vec<u64>>,
 }
 
@@ -76,12 +80,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The most stack that a function and all that it calls use, and the path.
+    /// Returns the maximum stack of a function and everything it calls, and the path.
     pub(super) fn bound(&mut self, root: u64) -> (i64, Vec<(String, i64)>) {
         let total = self.visit(root) + RED_ZONE;
         let mut path = Vec::new();
         let mut at = Some(root);
-        // A path through a cycle, which is counted as often as it may run, is shown once.
+        // A cycle on the path is counted as often as it may run, but shown once.
         while let Some(function) = at.take()
             && path.len() <= self.known.len()
         {
@@ -124,7 +128,7 @@ impl<'a> Search<'a> {
         self.open.pop();
         if let Some((times, others)) = self.cycles.get(&function).cloned() {
             deepest.bytes *= times;
-            // Whoever enters the cycle elsewhere passes through all of it, too.
+            // Entering the cycle at another function also runs all of it.
             for other in others {
                 if let Some(known) = self.known.get_mut(&other) {
                     known.bytes += deepest.bytes;
@@ -135,7 +139,7 @@ impl<'a> Search<'a> {
         deepest.bytes
     }
 
-    /// A call leads back to the open function at `start`.
+    /// Handles a call back to the open function at index `start`.
     fn cycle(&mut self, start: usize) {
         let cycle = self.open[start..].to_vec();
         let name = |function: &u64| self.calls.frames.get(function).map_or("", |(name, _)| name.as_str());
@@ -143,7 +147,7 @@ impl<'a> Search<'a> {
             Some(times) => {
                 let head = cycle[0];
                 let known = self.cycles.entry(head).or_default();
-                // Another function of the cycle may be entered once more than the one that is bounded.
+                // Another function of the cycle may be entered once more than the bounded one.
                 known.0 = known.0.max(times + 1);
                 known.1.extend(cycle.into_iter().filter(|function| *function != head));
             }

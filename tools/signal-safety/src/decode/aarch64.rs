@@ -1,36 +1,38 @@
-//! References of AArch64 code.
+//! References in AArch64 code.
 //!
-//! The encodings are those of the Arm Architecture Reference Manual, chapter C4 ("A64 instruction set encoding"). Only
-//! what transfers control or makes an address is decoded; of all others it is enough to know which register they write.
+//! The encodings are those of the Arm Architecture Reference Manual, chapter C4 ("A64 instruction
+//! set encoding"). Only instructions that transfer control or compute an address are decoded; for
+//! others, only the register that they write.
 
 use std::collections::BTreeMap;
 
 use super::{Reference, Target};
 
-/// How many instructions back the base of a jump table is looked for.
+/// Number of preceding instructions to search for a jump table's base.
 const NEARBY: usize = 16;
 
-/// What is known of a register.
+/// The known content of a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// The page of something (`adrp`).
+    /// A page address (`adrp`).
     Page(u64),
     /// A small constant (`mov`).
     Number(u32),
 }
 
-/// The references of `code`, which stands at address `start`.
+/// Returns the references in `code`, which is at address `start`.
 pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     let words: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default())).collect();
     let mut found = Vec::new();
     let mut known: [Option<Known>; 32] = [None; 32];
-    // What branches ahead know, by where they lead.
+    // The known registers at forward branches, by target.
     let mut ahead: BTreeMap<u64, [Option<Known>; 32]> = BTreeMap::new();
     let mut falls_through = true;
     for (index, word) in words.iter().copied().enumerate() {
         let at = start + 4 * index as u64;
-        // Behind a jump nothing of what stood before it holds, if it is seen who comes here.
+        // After a jump, the earlier state doesn't apply if the branches to this instruction are
+        // known.
         if let Some(before) = ahead.remove(&at) {
             known = if falls_through { either(known, before) } else { before };
         }
@@ -94,7 +96,7 @@ pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
         } else if word & 0xff80_0000 == 0x9100_0000
             && let Some(page) = page(base)
         {
-            // add, 64-bit, immediate: the address is complete, and may be moved on by a further add.
+            // add, 64-bit, immediate: completes the address, which another add may change.
             let shift = if word >> 22 & 1 == 1 { 12 } else { 0 };
             let address = page.wrapping_add(u64::from((word >> 10) & 0xfff) << shift);
             add(Target::Address(address));
@@ -112,7 +114,7 @@ pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
             let loads = word >> 22 & 3 != 0;
             writes = (loads && !vector).then_some(low);
         } else if word & 0x3a00_0000 == 0x2800_0000 {
-            // Load or store pair; an address that adrp and add made may be its base.
+            // Load or store pair; its base may be an address computed by adrp and add.
             if let Some(page) = page(base) {
                 add(Target::Load(page));
             }
@@ -122,7 +124,8 @@ pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
                 known[((word >> 10) & 31) as usize] = None;
             }
         } else if word & 0x0a00_0000 == 0x0800_0000 {
-            // Other loads and stores: a store changes no general register but, writing back, its base.
+            // Other loads and stores: a store changes no general register except its base, with
+            // writeback.
             if let Some(page) = page(base) {
                 add(Target::Load(page));
             }
@@ -149,7 +152,7 @@ pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     found
 }
 
-/// Where a branch that is no call leads.
+/// Returns the target of a branch that is not a call.
 fn branch_target(word: u32, at: u64) -> Option<u64> {
     let words = if word & 0xfc00_0000 == 0x1400_0000 {
         signed(word, 0, 26)
@@ -163,7 +166,9 @@ fn branch_target(word: u32, at: u64) -> Option<u64> {
     Some(at.wrapping_add(words.wrapping_mul(4) as u64))
 }
 
-/// What two paths know: code that uses a register has set it on both. A number counts if it is the same on both that set it.
+/// Merges the states of two paths: code that uses a register has set it on both.
+///
+/// A number is kept only if both paths set the same one.
 fn either(one: [Option<Known>; 32], other: [Option<Known>; 32]) -> [Option<Known>; 32] {
     std::array::from_fn(|register| match (one[register], other[register]) {
         (Some(Known::Number(a)), Some(Known::Number(b))) if a != b => None,
@@ -171,22 +176,24 @@ fn either(one: [Option<Known>; 32], other: [Option<Known>; 32]) -> [Option<Known
     })
 }
 
-/// A signed field of `bits` bits from bit `from`.
+/// Returns the signed field of `bits` bits from bit `from`.
 pub(super) fn signed(word: u32, from: u32, bits: u32) -> i64 {
     let field = i64::from(word >> from) & ((1 << bits) - 1);
     (field << (64 - bits)) >> (64 - bits)
 }
 
-/// A call leaves nothing known of x0 to x18 (AAPCS64).
+/// A call clobbers x0 to x18 (AAPCS64).
 fn forget_scratch(known: &mut [Option<Known>; 32]) {
     known[..19].fill(None);
 }
 
-/// A jump through a table of distances, as compilers make of a `match`: `adr x9, here; ldrh w10, [x8, x0, lsl 1];
-/// add x9, x9, x10, lsl 2; br x9`, or with ldrb or ldrsw. It stays inside the function.
+/// Whether a jump goes through a table of distances, which compilers generate for a `match`.
+///
+/// Such code is `adr x9, here; ldrh w10, [x8, x0, lsl 1]; add x9, x9, x10, lsl 2; br x9`, or uses
+/// ldrb or ldrsw. The jump stays inside the function.
 pub(super) fn is_table_jump(register: usize, before: &[u32]) -> bool {
     let near = &before[before.len().saturating_sub(12)..];
-    // add (shifted or extended register) into the register that is jumped to
+    // add (shifted or extended register) into the jump's register
     let adds = near.iter().any(|word| {
         (word & 0xff20_0000 == 0x8b00_0000 || word & 0xffe0_0000 == 0x8b20_0000) && (word & 31) as usize == register
     });

@@ -1,13 +1,15 @@
-//! Operations of AArch64 code. Encodings are those of the Arm Architecture Reference Manual, chapter C4.
+//! Operations in AArch64 code.
+//!
+//! The encodings are those of the Arm Architecture Reference Manual, chapter C4.
 
 use super::aarch64::{is_table_jump, signed};
 use super::operation::{Atomic, Effect, Flow, Operation, Place, Register};
 
 const SP: Register = 31;
-/// How many instructions back the base of a jump table is looked for.
+/// Number of preceding instructions to search for a jump table's base.
 const NEARBY: usize = 16;
 
-/// The instructions of `code`, which stands at address `start`.
+/// Decodes the instructions of `code`, which is at address `start`.
 pub(super) fn operations(code: &[u8], start: u64) -> Vec<Operation> {
     let words: Vec<u32> =
         code.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default())).collect();
@@ -16,7 +18,7 @@ pub(super) fn operations(code: &[u8], start: u64) -> Vec<Operation> {
         .collect()
 }
 
-/// A field of five bits that names a register.
+/// Returns the register in a field of five bits.
 fn field(word: u32, from: u32) -> Register {
     ((word >> from) & 31) as Register
 }
@@ -49,7 +51,7 @@ fn write(operation: &mut Operation, register: Register) {
     }
 }
 
-/// Branches, exceptions and system instructions. False if it is none of them.
+/// Decodes branches, exceptions and system instructions. Returns false for other instructions.
 fn control(word: u32, at: u64, before: &[u32], operation: &mut Operation) -> bool {
     let to = |from, bits| at.wrapping_add(signed(word, from, bits).wrapping_mul(4) as u64);
     if word & 0xfc00_0000 == 0x1400_0000 {
@@ -91,7 +93,7 @@ fn control(word: u32, at: u64, before: &[u32], operation: &mut Operation) -> boo
     true
 }
 
-/// Data processing, immediate.
+/// Decodes data processing instructions with an immediate.
 fn immediate(word: u32, at: u64, operation: &mut Operation) {
     let (rd, rn) = (field(word, 0), field(word, 5));
     if word & 0x1f00_0000 == 0x1000_0000 {
@@ -104,7 +106,8 @@ fn immediate(word: u32, at: u64, operation: &mut Operation) {
         write(operation, rd);
         operation.effects.push(Effect::Address { to: rd, address });
     } else if word & 0x1f80_0000 == 0x1100_0000 {
-        // add, sub: register 31 is sp, but the result of those that set the flags is dropped.
+        // add, sub: register 31 is sp, except that the result of those that set the flags is
+        // dropped.
         let shift = if word >> 22 & 1 == 1 { 12 } else { 0 };
         let amount = i64::from((word >> 10) & 0xfff) << shift;
         let add = if word >> 30 & 1 == 1 { -amount } else { amount };
@@ -127,7 +130,8 @@ fn immediate(word: u32, at: u64, operation: &mut Operation) {
             write(operation, rd);
         } else {
             operation.writes.push(Place::Register(rd));
-            // `and sp, x, #-alignment`: N is 1, the ones are the highest bits (imms + 1 of them, rotated right by immr).
+            // `and sp, x, #-alignment`: N is 1, and the ones are the highest bits (imms + 1 of
+            // them, rotated right by immr).
             let (rotation, ones) = ((word >> 16) & 63, ((word >> 10) & 63) + 1);
             if word & 0xff80_0000 == 0x9200_0000 && rd == SP && word >> 22 & 1 == 1 && rotation == ones {
                 operation.effects.push(Effect::Copy { to: SP, from: rn, add: 0 });
@@ -135,7 +139,7 @@ fn immediate(word: u32, at: u64, operation: &mut Operation) {
             }
         }
     } else {
-        // Moves of constants write, movk and bitfields also read.
+        // Moves of constants write; movk and bitfields also read.
         let moves = word & 0x1f80_0000 == 0x1280_0000;
         if moves && word >> 29 & 3 == 3 || word & 0x7f80_0000 == 0x3300_0000 {
             read(operation, rd);
@@ -150,7 +154,7 @@ fn immediate(word: u32, at: u64, operation: &mut Operation) {
     }
 }
 
-/// Data processing, register.
+/// Decodes data processing instructions with registers.
 fn register(word: u32, operation: &mut Operation) {
     let (rd, rn, rm) = (field(word, 0), field(word, 5), field(word, 16));
     let logical = word & 0x1f00_0000 == 0x0a00_0000;
@@ -171,7 +175,7 @@ fn register(word: u32, operation: &mut Operation) {
     } else {
         read(operation, rn);
     }
-    // ccmp and ccmn with an immediate have a number there.
+    // ccmp and ccmn with an immediate have a number in this field.
     let compares = word & 0x1fe0_0000 == 0x1a40_0000;
     if !(compares && word >> 11 & 1 == 1) {
         read(operation, rm);
@@ -199,7 +203,7 @@ fn register(word: u32, operation: &mut Operation) {
     }
 }
 
-/// Floating point and vectors: only moves to and from general registers matter.
+/// Decodes floating-point and vector instructions: only moves to and from general registers matter.
 fn vector(word: u32, operation: &mut Operation) {
     let (rd, rn, rm) = (field(word, 0), field(word, 5), field(word, 16));
     let converts = word & 0x7f20_fc00 == 0x1e20_0000;
@@ -219,7 +223,7 @@ fn vector(word: u32, operation: &mut Operation) {
     }
 }
 
-/// Loads and stores.
+/// Decodes loads and stores.
 fn memory(word: u32, operation: &mut Operation) {
     let (rt, rn) = (field(word, 0), field(word, 5));
     let is_vector = word >> 26 & 1 == 1;
@@ -228,7 +232,8 @@ fn memory(word: u32, operation: &mut Operation) {
         return exclusive(word, operation);
     }
     if word & 0x3b20_0c00 == 0x3820_0000 && !is_vector {
-        // Atomic memory operations: ldadd, ldclr, ldeor, ldset, the extremes, swp; ldapr is a load.
+        // Atomic memory operations: ldadd, ldclr, ldeor, ldset, minimum and maximum, swp; ldapr is
+        // a load.
         let (operands, exchanges) = ((word >> 12) & 7, word >> 15 & 1 == 1);
         operation.reads.push(Place::Register(rn));
         write(operation, rt);
@@ -242,7 +247,7 @@ fn memory(word: u32, operation: &mut Operation) {
         return;
     }
     if word & 0x3b00_0000 == 0x1800_0000 {
-        // Of a constant beside the code.
+        // A load of a constant beside the code.
         if !is_vector {
             write(operation, rt);
         }
@@ -251,7 +256,8 @@ fn memory(word: u32, operation: &mut Operation) {
     let pair = word & 0x3a00_0000 == 0x2800_0000;
     let is_load = if pair { word >> 22 & 1 == 1 } else { word >> 22 & 3 != 0 };
     let wide = !is_vector && if pair { size == 2 } else { size == 3 };
-    // Offset from the base, and what writing back adds to it before (pre-index) or after (post-index).
+    // The offset from the base, and what writeback adds to the base before (pre-index) or after
+    // (post-index).
     let (offset, before, after) = if pair {
         let scale = if is_vector { 2 + size } else { 2 + (size >> 1) };
         let offset = signed(word, 15, 7) << scale;
@@ -271,7 +277,7 @@ fn memory(word: u32, operation: &mut Operation) {
             _ => (Some(offset), 0, 0),
         }
     } else {
-        // By a register.
+        // Register offset.
         operation.reads.push(Place::Register(field(word, 16)));
         (None, 0, 0)
     };
@@ -323,7 +329,7 @@ fn memory(word: u32, operation: &mut Operation) {
     }
 }
 
-/// Load-exclusive and store-exclusive, load-acquire and store-release, compare and swap.
+/// Decodes load-exclusive and store-exclusive, load-acquire and store-release, compare and swap.
 fn exclusive(word: u32, operation: &mut Operation) {
     let (rt, rn, second, status) = (field(word, 0), field(word, 5), field(word, 10), field(word, 16));
     let (o2, is_load, o1) = (word >> 23 & 1 == 1, word >> 22 & 1 == 1, word >> 21 & 1 == 1);

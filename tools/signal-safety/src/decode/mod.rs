@@ -1,6 +1,7 @@
-//! What a function's machine code refers to.
+//! References from a function's machine code.
 //!
-//! Code is read from a function's first byte to its last, branch or not: what stands in a function counts as executed.
+//! Code is read from a function's first byte to its last regardless of branches: all of a
+//! function's code counts as executed.
 
 pub(super) mod aarch64;
 mod aarch64_operations;
@@ -10,33 +11,35 @@ mod x86_64_operations;
 
 use super::program::{Function, Machine, Program};
 
-/// One thing that an instruction refers to.
+/// The target of a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// It calls or jumps to that address.
+    /// A call or jump to an address.
     Code(u64),
-    /// It calls or jumps to where the slot at that address points.
+    /// A call or jump to the address stored in a slot.
     CodeThrough(u64),
-    /// It takes that address, of code or of data.
+    /// The address of code or data.
     Address(u64),
-    /// It loads from that address of data.
+    /// A load from a data address.
     Load(u64),
-    /// It calls or jumps to an address that only the running program knows.
+    /// A call or jump to an address known only at run time.
     Unknown,
-    /// It enters the kernel, with that number if the code near it says so.
+    /// A system call, with its number if the nearby code sets it.
     SystemCall(Option<u32>),
-    /// It uses a thread-local variable at a fixed distance from the thread pointer (which allocates nothing).
+    /// A thread-local variable at a fixed distance from the thread pointer.
+    ///
+    /// It needs no allocation.
     ThreadLocal,
 }
 
-/// A reference and the instruction that makes it.
+/// A reference and the instruction that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reference {
     pub(super) at: u64,
     pub(super) target: Target,
 }
 
-/// Everything that a function refers to outside itself.
+/// Returns a function's references outside itself.
 pub(super) fn references(program: &Program, function: &Function) -> Vec<Reference> {
     let code = program.code(function);
     let mut found = match program.machine {

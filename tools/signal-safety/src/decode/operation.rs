@@ -1,11 +1,11 @@
-//! An instruction as the analyses of control flow, constants, stack use and loops need it, the same for both machines.
+//! Machine-independent instructions for the analyses of flow, constants, stack use and loops.
 
 use super::super::program::{Function, Machine, Program};
 
-/// A general register: x86_64's number in the instruction's encoding (rsp is 4), arm64's x0 to x30, and 31 for sp.
+/// A general register: x86_64's encoding (rsp is 4); arm64's x0 to x30, and 31 for sp.
 pub(crate) type Register = u8;
 
-/// Something that an instruction reads or writes.
+/// A place that an instruction reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// A general register.
@@ -14,28 +14,28 @@ pub(crate) enum Place {
     Vector(u8),
     /// The condition flags.
     Flags,
-    /// A word of the stack: a register that holds a stack address, and the distance from it in bytes.
+    /// A word of the stack: a register with a stack address, and the distance from it in bytes.
     Word(Register, i64),
 }
 
-/// Where control goes after an instruction.
+/// Control flow after an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     Next,
-    /// To that address, or to the next instruction if the branch is conditional.
+    /// To an address, or also to the next instruction if the branch is conditional.
     Branch {
         to: u64,
         conditional: bool,
     },
-    /// To a function and back; the address if the instruction states it.
+    /// To a function and back; the address if the instruction contains it.
     Call(Option<u64>),
-    /// Through a register or memory, not back: a jump table or a tail call.
+    /// Through a register or memory, without return: a jump table or a tail call.
     Jump,
     /// Out of the function, or nowhere (a trap).
     End,
 }
 
-/// How an instruction changes what is known of the registers and of the stack. All forms are 64 bits wide.
+/// An instruction's effect on known registers and stack words. All forms are 64 bits wide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// `to = address`
@@ -52,18 +52,18 @@ pub(crate) enum Effect {
     Align { register: Register, alignment: i64 },
 }
 
-/// What an instruction does to memory that other threads may change.
+/// An instruction's access to memory that other threads may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomic {
-    /// Compare and exchange; the register that holds the expected value, and gets the old one.
+    /// Compare and exchange; the register with the expected value, which receives the old one.
     CompareExchange(Register),
-    /// An exchange, or another read and write that may take a lock (`bts`, `or`).
+    /// An exchange, or another read-modify-write that may take a lock (`bts`, `or`).
     Exchange,
-    /// An addition, which makes progress of its own.
+    /// An addition, which makes progress by itself.
     Add,
-    /// A load-exclusive, which begins what a store-exclusive ends.
+    /// A load-exclusive, which a store-exclusive completes.
     LoadExclusive,
-    /// A store-exclusive; the register that gets its status.
+    /// A store-exclusive; the register that receives its status.
     StoreExclusive(Register),
 }
 
@@ -74,19 +74,21 @@ pub(crate) struct Operation {
     pub flow: Flow,
     pub reads: Vec<Place>,
     pub writes: Vec<Place>,
-    /// In order.
+    /// Effects in order.
     pub effects: Vec<Effect>,
     pub atomic: Option<Atomic>,
-    /// It loads from memory that is not the stack, by these registers.
+    /// The registers of a load's address, if the load is not from the stack.
     pub loads: Option<Vec<Register>>,
-    /// It stores to memory that is not the stack.
+    /// Whether it stores to memory other than the stack.
     pub stores: bool,
     pub system_call: bool,
-    /// It says that a loop waits for another thread (`pause`, `yield`, `isb`, `wfe`).
+    /// Whether it is an instruction for waiting loops (`pause`, `yield`, `isb`, `wfe`).
     pub pauses: bool,
-    /// The operand of an indirect call or jump: a register, or a word of memory at a distance from one.
+    /// The operand of an indirect call or jump: a register, or a memory word relative to one.
     pub through: Option<(Register, Option<i64>)>,
-    /// It compares the stack pointer with that register: the end of a loop that probes a large frame.
+    /// The register that it compares with the stack pointer.
+    ///
+    /// The comparison ends a loop that probes a large frame.
     pub probe: Option<Register>,
 }
 
@@ -108,22 +110,22 @@ impl Operation {
         }
     }
 
-    /// Whether it computes from registers alone.
+    /// Whether it computes only from registers.
     pub(crate) fn is_arithmetic(&self) -> bool {
         self.loads.is_none() && self.atomic.is_none() && !matches!(self.flow, Flow::Call(_)) && !self.system_call
     }
 }
 
-/// What both machines' calling conventions say.
+/// A machine's calling convention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Convention {
     pub stack_pointer: Register,
     pub frame_pointer: Register,
     /// Registers for arguments, in order.
     pub arguments: &'static [Register],
-    /// Registers that a call leaves as they were, without the stack pointer.
+    /// Registers that a call preserves, without the stack pointer.
     pub kept: &'static [Register],
-    /// Bytes that a call puts on the stack by itself.
+    /// Bytes that a call itself pushes on the stack.
     pub return_address: i64,
 }
 
@@ -150,12 +152,12 @@ impl Convention {
     }
 }
 
-/// The instructions of a function.
+/// Decodes a function's instructions.
 pub(crate) fn operations(program: &Program, function: &Function) -> Vec<Operation> {
     decode(program.machine, program.code(function), function.start)
 }
 
-/// The instructions of a function whose `code` stands at address `start`.
+/// Decodes the instructions of a function whose `code` is at address `start`.
 pub(crate) fn decode(machine: Machine, code: &[u8], start: u64) -> Vec<Operation> {
     let convention = Convention::of(machine);
     let mut operations = match machine {
@@ -168,7 +170,8 @@ pub(crate) fn decode(machine: Machine, code: &[u8], start: u64) -> Vec<Operation
         let lost = (0..31).filter(|r| *r != convention.stack_pointer && !convention.kept.contains(r));
         operation.writes.extend(lost.map(Place::Register));
     }
-    // A function may use the frame pointer for anything: what is at a distance from it is no word of the stack then.
+    // A function may use the frame pointer for anything: then a word relative to it is not a word
+    // of the stack.
     let sets_frame_pointer = |operation: &Operation| {
         operation.effects.iter().any(|effect| {
             matches!(effect, Effect::Copy { to, from, .. } if *to != *from && *from == convention.stack_pointer)

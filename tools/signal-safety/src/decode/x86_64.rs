@@ -1,13 +1,13 @@
-//! References of x86_64 code, decoded by `iced-x86`.
+//! References in x86_64 code, decoded by `iced-x86`.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 
 use super::{Reference, Target};
 
-/// How many instructions back the number of a system call and the address of a jump table are looked for.
+/// Number of preceding instructions to search for a system call's number or a jump table.
 const NEARBY: usize = 24;
 
-/// The references of `code`, which stands at address `start`.
+/// Returns the references in `code`, which is at address `start`.
 pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     let instructions: Vec<Instruction> = Decoder::with_ip(64, code, start, DecoderOptions::NONE).into_iter().collect();
     let mut found = Vec::new();
@@ -42,7 +42,7 @@ pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
     found
 }
 
-/// The number in eax at a `syscall`, where the last write to it was a constant.
+/// Returns the number in eax at a `syscall`, if the last write to it was a constant.
 fn system_call_number(before: &[Instruction]) -> Option<u32> {
     let writer = before.iter().rev().find(|instruction| {
         instruction.op_count() > 0
@@ -65,8 +65,10 @@ fn system_call_number(before: &[Instruction]) -> Option<u32> {
     }
 }
 
-/// A jump through a table of distances, as compilers make of a `match`: `movsxd r, [table + 4 * index]; add r, table;
-/// jmp r`. It stays inside the function.
+/// Whether a jump goes through a table of distances, which compilers generate for a `match`.
+///
+/// Such code is `movsxd r, [table + 4 * index]; add r, table; jmp r`. The jump stays inside the
+/// function.
 fn is_table_jump(jump: &Instruction, before: &[Instruction]) -> bool {
     if jump.mnemonic() != Mnemonic::Jmp {
         return false;
@@ -74,7 +76,7 @@ fn is_table_jump(jump: &Instruction, before: &[Instruction]) -> bool {
     let near = &before[before.len().saturating_sub(12)..];
     let register = match jump.op0_kind() {
         OpKind::Register => jump.op0_register(),
-        // The compiler had no register left: the sum was put on the stack just before.
+        // The compiler ran out of registers: the sum was just stored on the stack.
         OpKind::Memory if jump.memory_base() == Register::RSP && jump.memory_index() == Register::None => {
             let is_same = |store: &&Instruction| {
                 store.mnemonic() == Mnemonic::Mov
@@ -132,7 +134,8 @@ mod tests {
     fn a_match_is_no_unknown_jump() {
         // movsxd rax, [rcx + rdi * 4]; add rax, rcx; jmp rax
         assert_eq!(targets(&[0x48, 0x63, 0x04, 0xb9, 0x48, 0x01, 0xc8, 0xff, 0xe0]), []);
-        // movsxd rax, [rcx + rdi * 4]; add rax, rcx; mov [rsp + 0x20], rax; jmp [rsp + 0x20] (and [rsp + 0x28])
+        // movsxd rax, [rcx + rdi * 4]; add rax, rcx; mov [rsp + 0x20], rax; jmp [rsp + 0x20] (and
+        // [rsp + 0x28])
         let spilled = |at| {
             targets(&[0x48, 0x63, 0x04, 0xb9, 0x48, 0x01, 0xc8, 0x48, 0x89, 0x44, 0x24, 0x20, 0xff, 0x64, 0x24, at])
         };

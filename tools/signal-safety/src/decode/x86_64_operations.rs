@@ -1,4 +1,4 @@
-//! Operations of x86_64 code, decoded by `iced-x86`.
+//! Operations in x86_64 code, decoded by `iced-x86`.
 
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
@@ -11,7 +11,7 @@ const RAX: Register = 0;
 const RSP: Register = 4;
 const RBP: Register = 5;
 
-/// The instructions of `code`, which stands at address `start`.
+/// Decodes the instructions of `code`, which is at address `start`.
 pub(super) fn operations(code: &[u8], start: u64) -> Vec<Operation> {
     let mut factory = InstructionInfoFactory::new();
     Decoder::with_ip(64, code, start, DecoderOptions::NONE)
@@ -20,7 +20,7 @@ pub(super) fn operations(code: &[u8], start: u64) -> Vec<Operation> {
         .collect()
 }
 
-/// The general register that a name is of or is a part of.
+/// Returns the general register with this name, or which contains the named part.
 fn general(named: Named) -> Option<Register> {
     named.is_gpr().then(|| named.full_register().number() as Register)
 }
@@ -74,7 +74,7 @@ fn operation(instruction: &Instruction, factory: &mut InstructionInfoFactory) ->
         }
     }
     for used in info.used_memory() {
-        // Pushes and pops have effects of their own.
+        // Pushes and pops have their own effects.
         let base = general(used.base());
         let at = match word(instruction) {
             Some((base, offset)) if base == RSP || base == RBP => Some(Place::Word(base, offset)),
@@ -109,7 +109,7 @@ fn writes(access: OpAccess) -> bool {
     matches!(access, OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite)
 }
 
-/// The memory operand as a distance from a register.
+/// Returns the memory operand as a distance from a register.
 fn word(instruction: &Instruction) -> Option<(Register, i64)> {
     if instruction.memory_index() != Named::None || instruction.segment_prefix() != Named::None {
         return None;
@@ -122,7 +122,7 @@ fn atomic(instruction: &Instruction) -> Option<Atomic> {
         && (instruction.op0_kind() == OpKind::Memory
             || instruction.op_count() > 1 && instruction.op1_kind() == OpKind::Memory);
     match instruction.mnemonic() {
-        // Locked by nature.
+        // Always locked.
         Mnemonic::Xchg if in_memory => Some(Atomic::Exchange),
         _ if !instruction.has_lock_prefix() => None,
         Mnemonic::Cmpxchg | Mnemonic::Cmpxchg8b | Mnemonic::Cmpxchg16b => Some(Atomic::CompareExchange(RAX)),
@@ -134,7 +134,7 @@ fn atomic(instruction: &Instruction) -> Option<Atomic> {
 fn effects(instruction: &Instruction, operation: &mut Operation) {
     let count = instruction.op_count();
     let kind = |index| if index < count { instruction.op_kind(index) } else { OpKind::FarBranch16 };
-    // A whole register: a part of one leaves an address no address.
+    // Only whole registers: an operation on a part of an address doesn't leave an address.
     let whole = |index: u32| {
         let named = if kind(index) == OpKind::Register { instruction.op_register(index) } else { Named::None };
         named.is_gpr64().then(|| named.number() as Register)

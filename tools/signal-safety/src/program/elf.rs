@@ -1,4 +1,4 @@
-//! What ELF says of sections, and of what the dynamic linker puts where.
+//! Reads ELF sections and relocations: which values the dynamic linker stores where.
 
 use anyhow::Context;
 use object::elf;
@@ -52,7 +52,8 @@ impl Program {
                             Slot::Own(symbol.address().wrapping_add(relocation.addend() as u64))
                         }
                     }
-                    // R_*_RELATIVE (and IRELATIVE, whose resolver is not what is called, but is near it).
+                    // R_*_RELATIVE, and IRELATIVE, whose resolver is not the called function but is
+                    // close enough.
                     _ => Slot::Own(relocation.addend() as u64),
                 }
             };
@@ -62,8 +63,9 @@ impl Program {
         Ok(())
     }
 
-    /// `SHT_RELR`: compact relative relocations (generic ABI, "Relative Relocation Table"): an even word is an address,
-    /// an odd one a bitmap of the 63 words that follow the last.
+    /// Reads `SHT_RELR`: compact relative relocations (generic ABI, "Relative Relocation Table").
+    ///
+    /// An even word is an address, an odd one a bitmap of the 63 words after the previous ones.
     fn read_relative_table(&mut self) {
         let Some(table) = self.regions.iter().find(|region| region.name == ".relr.dyn").cloned() else { return };
         let mut places = Vec::new();
@@ -86,7 +88,10 @@ impl Program {
     }
 }
 
-/// `DT_FLAGS` with `DF_BIND_NOW` or `DT_FLAGS_1` with `DF_1_NOW`; a program without a dynamic section imports nothing.
+/// Whether imports are bound at start.
+///
+/// `DT_FLAGS` has `DF_BIND_NOW`, or `DT_FLAGS_1` has `DF_1_NOW`. A program without a dynamic
+/// section has no imports.
 fn binds_at_start(file: &object::File<'_>) -> bool {
     let Some(section) = file.section_by_name(".dynamic") else { return true };
     section.data().unwrap_or_default().chunks_exact(16).any(|entry| {

@@ -1,9 +1,9 @@
-//! What Mach-O says of sections, and of what dyld puts where.
+//! Reads Mach-O sections and bindings: which values dyld stores where.
 //!
-//! Pointers to the program itself are written in the file (`LC_DYLD_INFO_ONLY` rebases them by the slide): every word of a
-//! data section that is an address of the program is taken for one. Imports are named by binding opcodes
-//! (<mach-o/loader.h>, `BIND_OPCODE_*`). Files with `LC_DYLD_CHAINED_FIXUPS`, which the linker in use here does not write,
-//! are refused.
+//! Pointers to the program itself are stored in the file (`LC_DYLD_INFO_ONLY` rebases them by the
+//! slide): every word of a data section that is an address in the program is taken for a pointer.
+//! Imports are named by binding opcodes (<mach-o/loader.h>, `BIND_OPCODE_*`). Files with
+//! `LC_DYLD_CHAINED_FIXUPS` are rejected; the linker used here doesn't write them.
 
 use anyhow::{Context, bail, ensure};
 use object::{Object as _, ObjectSection as _, SectionKind};
@@ -20,8 +20,10 @@ const LC_DYLD_INFO_ONLY: u32 = 0x8000_0022;
 const LC_DYLD_CHAINED_FIXUPS: u32 = 0x8000_0034;
 /// `sizeof(struct mach_header_64)`.
 const HEADER: usize = 32;
-/// `S_THREAD_LOCAL_REGULAR`, `S_THREAD_LOCAL_ZEROFILL`: the values that thread-locals begin with, which nothing refers to but
-/// their descriptors (`S_THREAD_LOCAL_VARIABLES`). Of those the first word is `_tlv_bootstrap`, which allocates.
+/// `S_THREAD_LOCAL_REGULAR`, `S_THREAD_LOCAL_ZEROFILL`: the initial values of thread-locals.
+///
+/// Only their descriptors (`S_THREAD_LOCAL_VARIABLES`) refer to them. A descriptor's first word is
+/// `_tlv_bootstrap`, which allocates.
 const THREAD_LOCAL_VALUES: [u32; 2] = [0x11, 0x12];
 
 impl Program {
@@ -76,7 +78,7 @@ impl Program {
                     segments.push(start);
                 }
                 LC_DYLD_INFO | LC_DYLD_INFO_ONLY => {
-                    // bind, weak bind, lazy bind: offset and size each.
+                    // bind, weak bind, lazy bind: an offset and a size each.
                     for field in [16, 24, 32] {
                         opcodes.push((u32_at(file, at + field)? as usize, u32_at(file, at + field + 4)? as usize));
                     }
@@ -97,12 +99,14 @@ impl Program {
         Ok(())
     }
 
-    /// Jump tables stand among the code (`LC_DATA_IN_CODE`: offset from the header, length, kind): they are no instructions. A jump
-    /// by one stays in its function.
+    /// Blanks jump tables in code, which are not instructions.
+    ///
+    /// `LC_DATA_IN_CODE` lists them: offset from the header, length, kind. A jump through such a
+    /// table stays in its function.
     fn blank_data_in_code(&mut self, file: &[u8], text: u64, start: u32, size: u32) -> anyhow::Result<()> {
         let (start, size) = (start as usize, size as usize);
         let entries = file.get(start..start + size).context("a list of data in code beyond the file's end")?;
-        // What a decoder takes for nothing: x86's one-byte nop, and arm64's word.
+        // An instruction without effect: x86's one-byte nop, or arm64's.
         let nothing: &[u8] = if self.machine == Machine::X86_64 { &[0x90] } else { &[0x1f, 0x20, 0x03, 0xd5] };
         for entry in entries.chunks_exact(8) {
             let address = text + u64::from(u32_at(entry, 0)?);
@@ -116,7 +120,9 @@ impl Program {
         Ok(())
     }
 
-    /// Runs binding opcodes. `BIND_OPCODE_DONE` ends one symbol's in the lazy ones, and is padding in the others.
+    /// Runs binding opcodes.
+    ///
+    /// `BIND_OPCODE_DONE` ends a symbol in lazy ones, and is padding in the others.
     fn bind(&mut self, opcodes: &[u8], segments: &[u64]) -> anyhow::Result<()> {
         let mut rest = opcodes;
         let (mut name, mut address) = (String::new(), 0_u64);
@@ -161,13 +167,13 @@ impl Program {
         Ok(())
     }
 
-    /// Notes an import; the address after it and `skip`.
+    /// Records an import; returns the address after it and `skip`.
     fn import(&mut self, name: &str, address: u64, skip: u64) -> u64 {
         let name = name.strip_prefix('_').unwrap_or(name);
-        // A variant of a function ($INODE64, $NOCANCEL) is the function.
+        // A variant of a function ($INODE64, $NOCANCEL) counts as the function.
         let name = name.split('$').next().unwrap_or(name);
-        // The binder of lazy pointers: dyld binds all of them when it loads a program (dyld 3 and later, macOS 11 on), so
-        // that the stub helpers that would call it are never run.
+        // The binder of lazy pointers. dyld binds all of them when it loads a program (dyld 3 and
+        // later, since macOS 11), so the stub helpers that would call it never run.
         if name != "dyld_stub_binder" {
             self.slots.insert(address, Slot::Import(name.to_owned()));
         }
@@ -184,7 +190,7 @@ fn u64_at(file: &[u8], at: usize) -> anyhow::Result<u64> {
     Ok(u64::from(u32_at(file, at)?) | u64::from(u32_at(file, at + 4)?) << 32)
 }
 
-/// DWARF 5, section 7.6. Signed numbers are only skipped.
+/// Reads a ULEB128 number (DWARF 5, section 7.6). Signed numbers are only skipped.
 fn uleb(rest: &mut &[u8]) -> anyhow::Result<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {

@@ -1,5 +1,7 @@
-//! A linked program or library, ELF or Mach-O, as far as its code can be followed: functions by address, and what the
-//! dynamic linker will put into each pointer-sized slot of its data.
+//! A linked ELF or Mach-O program or library.
+//!
+//! It provides functions by address, and the values that the dynamic linker stores in each
+//! pointer-sized slot of its data.
 
 mod elf;
 mod macho;
@@ -10,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use object::{Object as _, ObjectSymbol as _};
 
-/// A machine whose code is understood.
+/// A supported machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Machine {
     /// AMD64.
@@ -19,29 +21,29 @@ pub(super) enum Machine {
     Aarch64,
 }
 
-/// A function of the program, or a piece of code that has no symbol (a linkage stub).
+/// A function of the program, or code without a symbol (a linkage stub).
 #[derive(Clone, Debug)]
 pub(super) struct Function {
-    /// Its first address.
+    /// The first address.
     pub(super) start: u64,
-    /// The address after its last.
+    /// The address after the last byte.
     pub(super) end: u64,
-    /// Its demangled name without the hash.
+    /// The demangled name without the hash.
     pub(super) name: String,
 }
 
-/// What stands in a slot once the program is loaded.
+/// The content of a slot after loading.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Slot {
-    /// The address of something of this program.
+    /// An address in this program.
     Own(u64),
-    /// The address of a symbol that another library defines.
+    /// The address of a symbol in another library.
     Import(String),
-    /// A resolver of a thread-local variable that may have to be allocated on first use.
+    /// A resolver of a thread-local variable that may be allocated on first use.
     LazyThreadLocal,
 }
 
-/// A run of bytes of the program at an address.
+/// A range of the program's bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Region {
     pub(super) name: String,
@@ -52,7 +54,7 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Whether the address is inside.
+    /// Whether the address is in the region.
     pub(super) fn contains(&self, address: u64) -> bool {
         address >= self.start && address < self.start + self.size
     }
@@ -67,7 +69,9 @@ pub(super) struct Program {
     slots: BTreeMap<u64, Slot>,
     /// Data symbols: start and size.
     data: BTreeMap<u64, u64>,
-    /// Whether the dynamic linker binds all imports before the program starts, so that no first call enters it.
+    /// Whether the dynamic linker binds all imports before the program starts.
+    ///
+    /// If so, no first call enters it.
     pub(super) binds_at_start: bool,
     is_macho: bool,
 }
@@ -76,7 +80,8 @@ impl Program {
     /// Reads a linked program.
     ///
     /// # Errors
-    /// Where the file can't be read, is no ELF or Mach-O file of a known machine, or has no symbol table.
+    /// An error if the file can't be read, is not ELF or Mach-O for a known machine, or has no
+    /// symbol table.
     pub(super) fn read(path: &Path) -> anyhow::Result<Program> {
         let bytes = std::fs::read(path).with_context(|| format!("reading {}", path.display()))?;
         let file = object::File::parse(&*bytes).with_context(|| format!("not an object file: {}", path.display()))?;
@@ -112,12 +117,13 @@ impl Program {
     }
 
     fn read_symbols(&mut self, file: &object::File<'_>) {
-        // The mapping symbols of arm64 ($x, $d) and section symbols are no names, nor are the labels that the compiler puts at the end
-        // of naked functions: private to the assembler in ELF (`.L`), in Mach-O they come out at the next function's address.
+        // Skip arm64's mapping symbols ($x, $d), section symbols, and the labels that the compiler
+        // puts at the end of naked functions: they are private to the assembler in ELF (`.L`), but
+        // in Mach-O they appear at the next function's address.
         let named = |name: &str| !name.is_empty() && !name.starts_with('$') && !name.starts_with(".L");
         for symbol in file.symbols().chain(file.dynamic_symbols()) {
             let Ok(name) = symbol.name() else { continue };
-            // Mach-O has an underscore before every name of C's and Rust's.
+            // Mach-O prefixes the names of C and Rust symbols with an underscore.
             let name = if self.is_macho { name.strip_prefix('_').unwrap_or(name) } else { name };
             if symbol.is_undefined() || !named(name) {
                 continue;
@@ -129,7 +135,8 @@ impl Program {
                     let name = demangled(name);
                     let function = Function { start: address, end: address + symbol.size(), name };
                     match self.functions.get_mut(&address) {
-                        // Folded functions share an address: the name that comes first is shown, the longest extent holds.
+                        // Folded functions share an address: keep the first name and the longest
+                        // extent.
                         Some(known) => {
                             known.end = known.end.max(function.end);
                             if function.name < known.name {
@@ -141,14 +148,14 @@ impl Program {
                         }
                     }
                 }
-                // Mach-O states no sizes: such an object ends where the next one begins.
+                // Mach-O has no symbol sizes: such an object ends where the next one begins.
                 object::SymbolKind::Data if symbol.size() > 0 || self.is_macho => {
                     self.data.insert(address, symbol.size());
                 }
                 _ => {}
             }
         }
-        // Assembly without a .size: up to the next function.
+        // Assembly without `.size` extends to the next function.
         let starts: Vec<u64> = self.functions.keys().copied().collect();
         for (index, start) in starts.iter().enumerate() {
             let region_end =
@@ -162,22 +169,22 @@ impl Program {
         }
     }
 
-    /// Whether it is one of Apple's systems'.
+    /// Whether it is a Mach-O file.
     pub(super) fn is_macho(&self) -> bool {
         self.is_macho
     }
 
-    /// All functions, by address.
+    /// Returns all functions, by address.
     pub(super) fn functions(&self) -> impl Iterator<Item = &Function> {
         self.functions.values()
     }
 
-    /// The function that the address is in.
+    /// Returns the function that contains the address.
     pub(super) fn function_at(&self, address: u64) -> Option<&Function> {
         self.functions.range(..=address).next_back().map(|(_, function)| function).filter(|f| address < f.end)
     }
 
-    /// The code without a symbol at that address, such as a linkage stub: at most 16 bytes of it.
+    /// Returns at most 16 bytes of the code without a symbol at an address, such as a linkage stub.
     pub(super) fn nameless_code_at(&self, address: u64) -> Option<Function> {
         let region = self.regions.iter().find(|region| region.is_code && region.contains(address))?;
         (region.name.starts_with(".plt") || region.name == "__stubs").then(|| Function {
@@ -197,13 +204,13 @@ impl Program {
         self.regions.iter().any(|region| !region.is_code && region.contains(address))
     }
 
-    /// Whether the address is in the global offset table, whose slots are independent of each other.
+    /// Whether the address is in the global offset table, which has independent slots.
     pub(super) fn is_offset_table(&self, address: u64) -> bool {
         let is_table = |name: &str| name.starts_with(".got") || macho::OFFSET_TABLES.contains(&name);
         self.regions.iter().any(|region| is_table(&region.name) && region.contains(address))
     }
 
-    /// What the dynamic linker puts at exactly that address.
+    /// Returns what the dynamic linker stores at exactly this address.
     pub(super) fn slot(&self, address: u64) -> Option<&Slot> {
         self.slots.get(&address)
     }
@@ -213,8 +220,10 @@ impl Program {
         self.slots.values()
     }
 
-    /// The slots of the data object at that address. Its extent is its symbol's; an object without a symbol (a vtable, a
-    /// constant) ends where the next thing begins that anything refers to.
+    /// Returns the slots of the data object at an address.
+    ///
+    /// The object's size is its symbol's; an object without a symbol (a vtable, a constant) ends
+    /// where the next referenced object begins.
     pub(super) fn slots_of_object(&self, address: u64, referenced: &BTreeSet<u64>) -> Vec<Slot> {
         let symbol = self.data.range(..=address).next_back().filter(|(start, size)| address < **start + **size);
         let (start, end) = match symbol {
@@ -230,14 +239,14 @@ impl Program {
         self.slots.range(start..end).map(|(_, slot)| slot.clone()).collect()
     }
 
-    /// The little-endian word in the file at an address.
+    /// Returns the little-endian word in the file at an address.
     fn word(&self, address: u64) -> Option<u64> {
         let region = self.regions.iter().find(|region| region.contains(address))?;
         let offset = usize::try_from(address - region.start).ok()?;
         Some(u64::from_le_bytes(region.bytes.get(offset..offset + 8)?.try_into().ok()?))
     }
 
-    /// The bytes of a function.
+    /// Returns a function's bytes.
     pub(super) fn code(&self, function: &Function) -> &[u8] {
         let Some(region) = self.regions.iter().find(|region| region.is_code && region.contains(function.start)) else {
             return &[];
@@ -248,7 +257,7 @@ impl Program {
     }
 }
 
-/// A symbol's name as its source says it, without the compiler's hash.
+/// Demangles a symbol's name, without the compiler's hash.
 fn demangled(name: &str) -> String {
     format!("{:#}", rustc_demangle::demangle(name))
 }
