@@ -1,4 +1,5 @@
-//! Event ids made from a file's content, so that the same file is the same event each time it is read.
+//! Event ids derived from a file's content, so that the same file results in the same event each
+//! time.
 
 use coroner_report::model::Id;
 

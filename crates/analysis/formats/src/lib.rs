@@ -1,18 +1,19 @@
-//! Crash files that other programs write, as Coroner reports; and a report as a minidump.
+//! Reads other programs' crash files as Coroner reports, and writes a report as a minidump.
 //!
 //! | module (and feature) | reads |
 //! |---|---|
-//! | [`apple_report`] (`apple-report`) | `.ips`, `.crash` and sampled stacks of Apple's systems; can also add names to them in place |
+//! | [`apple_report`] (`apple-report`) | `.ips`, `.crash`, sampled stacks; can symbolicate in place |
 //! | [`dump`] | ELF core dumps, plain, compressed or inside apport's reports; minidumps |
-//! | [`log`] | reports of AddressSanitizer and panics of Go and Rust in a log |
+//! | [`log`] | AddressSanitizer reports and Go and Rust panics in a log |
 //! | [`swift_crash_log`] (`swift-crash-log`) | the JSON that Swift's runtime writes |
 //! | [`tombstone`] | Android's tombstones, ANR traces and Java stack traces |
 //!
-//! [`minidump_writer`] (`minidump-writer`) writes a report as a minidump. [`snapshot`] is what readers of whole processes share: saved memory,
-//! images, and the walk of the stacks.
+//! [`minidump_writer`] (`minidump-writer`) writes a report as a minidump. [`snapshot`] contains
+//! what the readers of whole processes share: saved memory, images, and the stack walk.
 //!
-//! Input is untrusted: a damaged file is an error that names what and where, or a report with an entry in
-//! [`problems`](coroner_report::Report::problems); never a panic. A format is one module and one feature.
+//! Input is untrusted: a damaged file results in an error with its position, or in a report with an
+//! entry in [`problems`](coroner_report::Report::problems); never in a panic. Each format is one
+//! module and one feature.
 
 #![deny(missing_docs)]
 
@@ -34,7 +35,7 @@ pub mod tombstone;
 
 pub use content_id::content_id;
 
-/// Most threads that are read of one file or process.
+/// Maximum number of threads read from one file or process.
 pub const MAX_THREADS: usize = 16_384;
-/// Most images that are read of one file or process.
+/// Maximum number of images read from one file or process.
 pub const MAX_IMAGES: usize = 16_384;

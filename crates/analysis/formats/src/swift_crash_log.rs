@@ -1,8 +1,9 @@
-//! Crash logs of Swift's runtime as JSON: what `swift-backtrace` writes with `SWIFT_BACKTRACE=format=json` (Swift 6.2), and `CrashLog` of the module
-//! `Runtime` encodes.
+//! Reads crash logs of Swift's runtime in JSON: the output of `swift-backtrace` with
+//! `SWIFT_BACKTRACE=format=json` (Swift 6.2), and of `CrashLog` in the module `Runtime`.
 //!
-//! A log is one object; before and behind it may stand what the program itself wrote. Source of the form: swiftlang/swift,
-//! stdlib/public/RuntimeModule/CrashLog.swift and BacktraceJSONFormatter.swift.
+//! A log is one object; the program's own output may come before and after it. Source of the
+//! format: swiftlang/swift, stdlib/public/RuntimeModule/CrashLog.swift and
+//! BacktraceJSONFormatter.swift.
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
@@ -16,39 +17,39 @@ use std::collections::BTreeMap;
 
 use crate::content_id;
 
-/// Largest log that is read, bytes.
+/// Maximum size of a log, in bytes.
 const MAX_BYTES: usize = 256 << 20;
-/// Most threads, frames of a thread, and images that are read.
+/// Maximum number of threads, of a thread's frames, and of images.
 const MAX_THREADS: usize = 16_384;
 const MAX_FRAMES: usize = 65_536;
 const MAX_IMAGES: usize = 16_384;
-/// Bytes before the word that the object begins within.
+/// Maximum number of bytes between the object's start and the word by which it is found.
 const MAX_BEFORE: usize = 4096;
 
-/// Why a crash log of Swift's is not read.
+/// The reason why a Swift crash log can't be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SwiftCrashLogError {
-    /// It is larger than one is.
+    /// The log is too large.
     #[error("{size} bytes are more than a crash log of Swift has ({} MiB)", MAX_BYTES >> 20)]
     TooLarge {
-        /// Its size, bytes.
+        /// Its size, in bytes.
         size: usize,
     },
-    /// The object is cut, or not of that form.
+    /// The object is truncated or has another structure.
     #[error("a crash log of Swift begins at byte {offset}, and is damaged or cut off: {error}")]
     Damaged {
-        /// Where it begins.
+        /// The object's offset in the file.
         offset: usize,
-        /// What is wrong; lines and columns are counted from there.
+        /// The error; lines and columns are counted from that offset.
         error: serde_json::Error,
     },
-    /// A text that should be a number is none.
+    /// A string that should contain a number doesn't.
     #[error("a crash log of Swift has {text:?} as {what}, which is no hexadecimal number of 64 bits")]
     NoNumber {
-        /// Of what.
+        /// The field.
         what: &'static str,
-        /// What is there.
+        /// The field's content.
         text: String,
     },
 }
@@ -125,7 +126,7 @@ struct LogImage {
     end_of_text: String,
 }
 
-/// Where the object begins: before `"kind": "crashReport"`, with the time alone between.
+/// Returns the object's offset: before `"kind": "crashReport"`, with only the time in between.
 fn start(bytes: &[u8]) -> Option<usize> {
     const KIND: &[u8] = b"\"crashReport\"";
     let word = bytes.windows(KIND.len()).position(|window| window == KIND)?;
@@ -136,15 +137,15 @@ fn start(bytes: &[u8]) -> Option<usize> {
     (has(b"\"timestamp\"") && has(b"\"kind\"")).then_some(word - before.len() + begin)
 }
 
-/// Whether there is such a log in a file.
+/// Whether a file contains a Swift crash log.
 pub fn is_swift_crash_log(bytes: &[u8]) -> bool {
     start(bytes).is_some()
 }
 
-/// Reads the first crash log of Swift's in a file; `None` if there is none.
+/// Reads the first Swift crash log in a file; `None` if it contains none.
 ///
 /// # Errors
-/// [`SwiftCrashLogError`]: it is cut off, or not of the form.
+/// [`SwiftCrashLogError`] if the log is truncated or malformed.
 pub fn read_swift_crash_log(bytes: &[u8]) -> Option<Result<Report, SwiftCrashLogError>> {
     let offset = start(bytes)?;
     if bytes.len() > MAX_BYTES {
@@ -158,7 +159,7 @@ pub fn read_swift_crash_log(bytes: &[u8]) -> Option<Result<Report, SwiftCrashLog
     Some(read)
 }
 
-/// `0x` and hexadecimal digits.
+/// Parses `0x` and hexadecimal digits.
 fn number(what: &'static str, text: &str) -> Result<u64, SwiftCrashLogError> {
     let digits = text.strip_prefix("0x").filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
     let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
@@ -176,7 +177,7 @@ fn report(log: CrashLog, text: &[u8]) -> Result<Report, SwiftCrashLogError> {
     let mut threads = Vec::new();
     let mut tid = 0;
     for (index, thread) in log.threads.into_iter().take(MAX_THREADS).enumerate() {
-        // They have no ids: they are counted.
+        // The threads have no ids: they are numbered.
         let number = index as u64 + 1;
         if thread.crashed && tid == 0 {
             tid = number;
@@ -221,7 +222,7 @@ fn os_of(platform: &str) -> Os {
     }
 }
 
-/// The signal that the description names (swift-backtrace, Target…, `signalDescription`).
+/// Returns the signal in the description (swift-backtrace, Target…, `signalDescription`).
 fn signal_of(description: &str, os: Os) -> Option<Signal> {
     let bus = if matches!(os, Os::LINUX | Os::ANDROID) { 7 } else { 10 };
     let said = [
@@ -237,7 +238,7 @@ fn signal_of(description: &str, os: Os) -> Option<Signal> {
     Some(Signal { number, name: signal_name(os, number), ..Signal::default() })
 }
 
-/// Whether the address that a log has is that of a fault; of other signals it is that of the program counter, or 0.
+/// Whether a log's address is that of a fault; for other signals it is the program counter, or 0.
 fn has_address(signal: &Signal) -> bool {
     matches!(signal.name, Some("SIGSEGV" | "SIGBUS"))
 }
@@ -245,7 +246,7 @@ fn has_address(signal: &Signal) -> bool {
 fn thread_of(thread: LogThread, tid: u64, arch: Option<Arch>) -> Result<Thread, SwiftCrashLogError> {
     let mut frames: Vec<Frame> = Vec::new();
     let mut skipped: Vec<Skipped> = Vec::new();
-    // Those that were inlined stand before the function that they are in.
+    // Inlined calls come before the function that contains them.
     let mut inlined: Vec<InlinedFrame> = Vec::new();
     for frame in thread.frames.into_iter().take(MAX_FRAMES) {
         let address_kind = match frame.kind.as_str() {
@@ -253,7 +254,7 @@ fn thread_of(thread: LogThread, tid: u64, arch: Option<Arch>) -> Result<Thread, 
             "returnAddress" => AddressKind::RETURN,
             "asyncResumePoint" => AddressKind::ASYNC_RESUME,
             kind => {
-                // How many are behind a stack that was cut is not known.
+                // It is unknown how many frames are missing from a truncated stack.
                 let count = if kind == "omittedFrames" { frame.count } else { 0 };
                 skipped.push(Skipped { after: frames.len(), count });
                 continue;
@@ -264,7 +265,7 @@ fn thread_of(thread: LogThread, tid: u64, arch: Option<Arch>) -> Result<Thread, 
         let symbol = frame.symbol.filter(is_known);
         let description = frame.description.filter(is_known);
         let function = description.as_deref().map(without_offset).or(symbol.as_deref()).map(str::to_owned);
-        // Of what the compiler made the file is `//<compiler-generated>`, and the line 0.
+        // Compiler-generated code has the file `//<compiler-generated>` and the line 0.
         let (file, line, column) = match frame.source_location.filter(|place| place.line != 0) {
             Some(place) => (Some(place.file), Some(place.line), Some(place.column).filter(|column| *column != 0)),
             None => (None, None, None),
@@ -302,7 +303,7 @@ fn thread_of(thread: LogThread, tid: u64, arch: Option<Arch>) -> Result<Thread, 
     })
 }
 
-/// `paint::fill + 12` without the distance.
+/// Returns `paint::fill + 12` without the offset.
 fn without_offset(description: &str) -> &str {
     let is_distance = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     match description.rsplit_once(" + ").or_else(|| description.rsplit_once(" - ")) {
@@ -321,7 +322,7 @@ fn registers_of(said: &BTreeMap<String, String>, arch: Option<Arch>) -> Result<O
     let names: Vec<&str> = registers.named().map(|(name, _)| name).collect();
     let mut is_any = false;
     for (name, place) in names.into_iter().zip(0..count) {
-        // Swift calls frame pointer and link register by their numbers.
+        // Swift uses register numbers for the frame pointer and the link register.
         let other = match name {
             "fp" => "x29",
             "lr" => "x30",

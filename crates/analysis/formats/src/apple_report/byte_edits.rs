@@ -1,8 +1,8 @@
-//! Changes of a file that leave all other bytes as they are.
+//! Edits of a file that leave all other bytes unchanged.
 
 use std::ops::Range;
 
-/// Ranges that are replaced. An empty range is a place where something is put in.
+/// Ranges with their replacements. An empty range is an insertion.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
     edits: Vec<(Range<usize>, Vec<u8>)>,
@@ -13,12 +13,13 @@ impl Edits {
         self.edits.push((range, with.into()));
     }
 
-    /// Puts something in before the byte at `at`; several at one place come in their order.
+    /// Inserts bytes before the byte at `at`; several insertions at one place keep their order.
     pub(crate) fn insert(&mut self, at: usize, what: impl Into<Vec<u8>>) {
         self.replace(at..at, what);
     }
 
-    /// The changed file. Of ranges that overlap, as damaged reports may have them, the first counts.
+    /// Returns the edited file. If ranges overlap, which is possible in damaged reports, the first
+    /// applies.
     pub(crate) fn apply(mut self, bytes: &[u8]) -> Vec<u8> {
         self.edits.sort_by_key(|(range, _)| (range.start, range.end));
         let mut changed =

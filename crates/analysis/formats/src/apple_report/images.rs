@@ -1,4 +1,4 @@
-//! The lists of images in reports that are text, and the image that an address lies in.
+//! The lists of images in text reports, and the lookup of an address's image.
 //!
 //! ```text
 //! Binary Images:
@@ -7,8 +7,9 @@
 //!     0x7fff2d0d1000 -                ???  com.apple.AppKit 6.9 (2022.60.126)  <2A…-…> /System/Library/…/AppKit
 //! ```
 //!
-//! A crash report has one list, which tools for jailbroken devices write in parts (`Binary Images (dpkg):`, `(App Store)`, `(Other)`).
-//! A report of several processes has one for each, below its stacks.
+//! A crash report has one list, which tools for jailbroken devices split into parts (`Binary Images
+//! (dpkg):`, `(App Store)`, `(Other)`). A report about several processes has one list for each,
+//! after its stacks.
 
 use std::ops::Range;
 
@@ -16,10 +17,10 @@ use coroner_symbols::{Arch, DebugId};
 
 use crate::apple_report::{AppleImage, arch};
 
-/// What a list's heading begins with.
+/// The start of a list's heading.
 const HEADING: &str = "Binary Images";
 
-/// All images of a report, a list behind the other.
+/// All images in a report, list by list.
 #[derive(Debug, Default)]
 pub(crate) struct ImageLists {
     pub(crate) images: Vec<AppleImage>,
@@ -28,9 +29,9 @@ pub(crate) struct ImageLists {
 
 #[derive(Debug)]
 struct List {
-    /// Where in the report its heading begins.
+    /// The heading's offset in the report.
     at: usize,
-    /// Its images' places among all.
+    /// The indices of its images.
     images: Range<usize>,
 }
 
@@ -55,7 +56,7 @@ impl ImageLists {
                 }
             } else if in_list && let Some(list) = read.lists.last_mut() {
                 if trimmed.is_empty() {
-                    // Some have an empty line behind the heading.
+                    // Some lists have an empty line after the heading.
                     in_list = list.images.is_empty();
                 } else {
                     read.images.extend(image(trimmed, process_arch));
@@ -71,22 +72,23 @@ impl ImageLists {
         read
     }
 
-    /// A list by what the frames say of images, for a report that has none: each image's name and load address.
+    /// Creates a list from the images in frames (their names and load addresses), for a report
+    /// without a list.
     pub(crate) fn inferred(images: Vec<AppleImage>) -> Self {
         let all = 0..images.len();
         Self { images, lists: vec![List { at: usize::MAX, images: all }] }
     }
 
-    /// The place among all images of the one that an address of a stack lies in: one of the list that follows the stack, or of any
-    /// other list if that has none (the kernel's images are listed once).
+    /// Returns the index of the image that contains a stack's address: in the list after the stack,
+    /// or in any other list (the kernel's images are only listed once).
     ///
-    /// `at` is where in the report the stack is.
+    /// `at` is the stack's offset in the report.
     pub(crate) fn image_at(&self, at: usize, address: u64) -> Option<usize> {
         let own = self.lists.iter().find(|list| list.at > at).or(self.lists.last())?;
         self.held_by(own, address).or_else(|| self.lists.iter().find_map(|list| self.held_by(list, address)))
     }
 
-    /// The image that begins last before an address that lies in it.
+    /// Returns the image with the highest start that contains the address.
     fn held_by(&self, list: &List, address: u64) -> Option<usize> {
         let holds = |image: &AppleImage| address >= image.load_address && address - image.load_address < image.size;
         let images = self.images.get(list.images.clone())?;
@@ -95,12 +97,12 @@ impl ImageLists {
     }
 }
 
-/// Whether a line, without spaces around it, is over a list of images.
+/// Whether a trimmed line is the heading of a list of images.
 pub(crate) fn is_heading(line: &str) -> bool {
     line.strip_prefix(HEADING).is_some_and(|rest| rest.ends_with(':') && rest.starts_with([':', ' ']))
 }
 
-/// An image whose end is not said (`???`) ends where the next one begins.
+/// Ends an image with an unknown end (`???`) at the start of the next one.
 fn end_at_the_next(images: &mut [AppleImage]) {
     let mut starts: Vec<u64> = images.iter().map(|image| image.load_address).collect();
     starts.sort_unstable();
@@ -110,15 +112,15 @@ fn end_at_the_next(images: &mut [AppleImage]) {
     }
 }
 
-/// A line of a list. Images of the kernel have `*` before the address.
+/// Parses a line of a list. The kernel's images have `*` before the address.
 pub(crate) fn image(line: &str, process_arch: Arch) -> Option<AppleImage> {
     let (start, rest) = line.trim().trim_start_matches('*').split_once('-')?;
     let start = hexadecimal(start.trim())?;
     let rest = rest.trim_start();
     let (end, rest) = rest.split_once(char::is_whitespace)?;
-    // `???` where the system didn't know.
+    // `???` if the system didn't know it.
     let size = hexadecimal(end).map_or(0, |end| end.saturating_sub(start).saturating_add(1));
-    // A name may have `<` in it; the id is the first thing in angle brackets that is one.
+    // A name may contain `<`; the id is the first valid id in angle brackets.
     let id = rest.match_indices('<').find_map(|(at, _)| {
         let inside = rest.get(at + 1..)?.split_once('>')?;
         Some((at, DebugId::from_apple(inside.0)?, inside.1))
@@ -148,7 +150,7 @@ pub(crate) fn image(line: &str, process_arch: Arch) -> Option<AppleImage> {
     })
 }
 
-/// Hexadecimal text of an id, which in reports is 16 bytes.
+/// Parses an id in hexadecimal, which has 16 bytes in reports.
 trait FromApple: Sized {
     fn from_apple(text: &str) -> Option<Self>;
 }
@@ -159,7 +161,7 @@ impl FromApple for DebugId {
     }
 }
 
-/// `ARM-64 (Native)`, `X86-64 (Translated)`, `ARM-64`.
+/// Parses `ARM-64 (Native)`, `X86-64 (Translated)`, `ARM-64`.
 fn code_type(text: &str) -> Arch {
     match text.split_whitespace().next() {
         Some("ARM-64") => Arch::Aarch64,
@@ -170,21 +172,21 @@ fn code_type(text: &str) -> Arch {
     }
 }
 
-/// The lines with their places, without their ends.
+/// Returns the lines with their offsets, without line endings.
 pub(crate) fn lines(bytes: &[u8]) -> impl Iterator<Item = (usize, &str)> {
     let mut at = 0;
     bytes.split_inclusive(|byte| *byte == b'\n').filter_map(move |line| {
         let start = at;
         at += line.len();
-        // A line that is no text is kept, and says nothing.
+        // A line that is not valid text is kept, but not parsed.
         Some((start, std::str::from_utf8(line).ok()?.trim_end_matches(['\n', '\r'])))
     })
 }
 
-/// `0x…`, at most 16 digits.
+/// Parses `0x…`, at most 16 digits.
 pub(crate) fn hexadecimal(text: &str) -> Option<u64> {
     let digits = text.strip_prefix("0x")?;
-    // `from_str_radix` takes a sign, too.
+    // `from_str_radix` also accepts a sign.
     if digits.starts_with('+') {
         return None;
     }

@@ -1,8 +1,9 @@
 //! The JSON form: a line with the app and the kind of report, then the report itself.
 //!
-//! Frames are objects with `imageIndex`, `imageOffset` and, where the system could name them, `symbol`, `symbolLocation`
-//! (the distance from the symbol's start), `sourceFile`, `sourceLine`, and `inline` for calls that the compiler put into the
-//! next frame. `usedImages` are the images: `base`, `size`, `uuid`, `name`, `path`, `arch`.
+//! Frames are objects with `imageIndex`, `imageOffset` and, if the system could name them,
+//! `symbol`, `symbolLocation` (the offset from the symbol's start), `sourceFile`, `sourceLine`, and
+//! `inline` for calls that were inlined into the next frame. `usedImages` contains the images:
+//! `base`, `size`, `uuid`, `name`, `path`, `arch`.
 
 use std::{collections::BTreeMap, fmt::Write as _, ops::Range};
 
@@ -21,7 +22,7 @@ struct Heading {
     bug_type: Option<String>,
 }
 
-/// The document. What isn't needed isn't looked at.
+/// The document. Unneeded fields are not parsed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Document<'a> {
@@ -57,14 +58,14 @@ struct Fields {
     inline: Option<bool>,
 }
 
-/// The object of a frame in the file.
+/// A frame's object in the file.
 #[derive(Clone, Debug)]
 pub(crate) struct FrameObject {
     range: Range<usize>,
     image_index: usize,
 }
 
-/// Whether a file begins with the line of JSON.
+/// Whether a file starts with the line of JSON.
 pub(crate) fn is_likely(bytes: &[u8]) -> bool {
     let first = first_line(bytes);
     first.starts_with(b"{") && first.windows(10).any(|part| part == b"\"bug_type\"")
@@ -74,7 +75,7 @@ fn first_line(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == b'\n').next().unwrap_or_default()
 }
 
-/// Reads a report, or answers `None` where it isn't of this form.
+/// Reads a report, or returns `None` if it isn't in this form.
 pub(crate) fn read(bytes: &[u8]) -> Result<Option<AppleReport<'_>>, AppleReportError> {
     if !is_likely(bytes) {
         return Ok(None);
@@ -104,7 +105,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<AppleReport<'_>>, AppleReportE
     Ok(Some(report))
 }
 
-/// The line of JSON and the document, whatever is in them.
+/// Returns the line of JSON and the document, whatever they contain.
 pub(crate) fn values(bytes: &[u8]) -> Result<(serde_json::Value, serde_json::Value), AppleReportError> {
     let first = first_line(bytes);
     let at = (first.len() + 1).min(bytes.len());
@@ -114,7 +115,7 @@ pub(crate) fn values(bytes: &[u8]) -> Result<(serde_json::Value, serde_json::Val
     Ok((heading, document))
 }
 
-/// serde_json counts lines and columns, from 1.
+/// Converts an error of serde_json, which counts lines and columns from 1.
 fn json_error(text: &[u8], text_at: usize, error: &serde_json::Error) -> AppleReportError {
     let before = text.split_inclusive(|byte| *byte == b'\n').take(error.line().saturating_sub(1));
     let offset = before.map(<[u8]>::len).sum::<usize>() + error.column().saturating_sub(1);
@@ -133,13 +134,14 @@ fn image(image: UsedImage) -> AppleImage {
     }
 }
 
-/// Adds the frames that may be named. Those of a call that the system has expanded (inlined calls before it) are complete.
+/// Adds the frames that may be named. Frames that the system has expanded (with inlined calls
+/// before them) are complete.
 fn add_stack(report: &mut AppleReport<'_>, frames: &[&RawValue], is_thread: bool) {
     let mut is_innermost = is_thread;
     let mut expanded = false;
     for raw in frames {
         let Ok(fields) = serde_json::from_str::<Fields>(raw.get()) else {
-            // Of no shape that is known here: it stays as it is, and is a frame all the same.
+            // Unknown structure: the frame stays unchanged, but still counts as one.
             is_innermost = false;
             continue;
         };
@@ -189,13 +191,13 @@ impl FrameObject {
                 let _ = write!(added, ",\"{key}\":{value}");
             }
         }
-        // Before the closing brace, behind the last value.
+        // Before the closing brace, after the last value.
         let inside = text.strip_suffix('}').unwrap_or(text).trim_end();
         edits.insert(self.range.start + inside.len(), added);
     }
 }
 
-/// The fields of a call in Apple's names, the values as JSON.
+/// Returns a call's fields with Apple's names and JSON values.
 fn fields(call: &SymbolFrame, offset: Option<u64>) -> Vec<(&'static str, String)> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let mut fields = vec![("symbol", text(named_frame::function(call)))];

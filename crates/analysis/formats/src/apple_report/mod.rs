@@ -1,11 +1,12 @@
-//! Crash reports that Apple's systems write: names for their frames, and every other byte as it was.
+//! Symbolicates crash reports from Apple's systems in place, without changing any other byte.
 //!
-//! Three forms ([`Form`]): `.ips`, a line of JSON and a JSON document (iOS 15 and macOS 12 on); the text of `.crash`, which
-//! older systems wrote and Xcode still shows (an `.ips` of an older iOS is a line of JSON with that text behind it); and the text of
-//! sampled stacks: hangs, processor time, wakeups, disk writes.
+//! There are three forms ([`Form`]): `.ips`, a line of JSON and a JSON document (iOS 15, macOS 12
+//! and later); the text of `.crash`, which older systems wrote and Xcode still shows (an `.ips`
+//! from an older iOS is a line of JSON followed by that text); and the text of sampled stacks:
+//! hangs, processor time, wakeups, disk writes.
 //!
-//! A report of which somebody has cut off the list of images is read, too: its frames say names and load addresses. Such images have no
-//! id, so that no symbol file can be known to be theirs.
+//! A report without its list of images can be read, too: the frames contain names and load
+//! addresses. Such images have no id, so that no symbol file can be matched to them.
 //!
 //! ```no_run
 //! use coroner_formats::apple_report::AppleReport;
@@ -19,12 +20,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`read_report`] makes a report of Coroner's of one, to be shown, grouped and sent as such. For names alone the reports aren't parsed into a
-//! model and written again: what a frame lacks is put in its place in the original, so that
-//! nothing gets lost that this crate doesn't know. A frame that the system has named keeps its name, unless a symbol file has
-//! a source line for it.
+//! [`read_report`] converts one to a Coroner report, which can be shown, grouped and sent. For
+//! symbolication alone, a report isn't parsed into a model and written again: missing names are
+//! inserted into the original, so that nothing unknown to this crate is lost. A frame that the
+//! system has named keeps its name, unless a symbol file has a source line for it.
 //!
-//! Sources of the formats: Apple's "Examining the fields in a crash report" and "Interpreting the JSON format of a crash report".
+//! Sources of the formats: Apple's "Examining the fields in a crash report" and "Interpreting the
+//! JSON format of a crash report".
 
 mod byte_edits;
 mod images;
@@ -43,14 +45,15 @@ use byte_edits::Edits;
 
 pub use model::read_report;
 
-/// How a report is written.
+/// The format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// JSON: `.ips` of iOS 15, macOS 12 and later.
     Ips,
     /// Text: `.crash`, and `.ips` of older systems.
     Text,
-    /// Text with trees of sampled stacks: `.diag`, `.hang`, `.spin`, and what `spindump` and `sample` write.
+    /// Text with trees of sampled stacks: `.diag`, `.hang`, `.spin`, and the output of `spindump`
+    /// and `sample`.
     Samples,
 }
 
@@ -64,83 +67,83 @@ impl fmt::Display for Form {
     }
 }
 
-/// Why a file can't be read as one of Apple's crash reports.
+/// The reason why a file can't be read as an Apple crash report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppleReportError {
-    /// It is none.
+    /// The file is not an Apple crash report.
     #[error("not one of Apple's crash reports (neither .ips nor .crash)")]
     NotAppleReport,
-    /// Its JSON is broken, or of another shape than a crash report's.
+    /// The JSON is malformed, or doesn't have a crash report's structure.
     #[error("at byte {offset}: {what}")]
     Json {
-        /// The byte in the file where that shows.
+        /// The file offset of the error, in bytes.
         offset: usize,
-        /// What is wrong there.
+        /// Description of the error.
         what: String,
     },
-    /// It is a report of something that has no stacks of a process.
+    /// The report is of a kind that contains no stacks of a process.
     #[error("a report by Apple's system of {kind}; it has no stacks of an app that could be named")]
     OtherKind {
-        /// What it is of.
+        /// The kind of report.
         kind: &'static str,
     },
-    /// It is an Apple report, but has no stacks or no images.
+    /// The file is an Apple report without stacks or images.
     #[error("a report by Apple's system that has no {lacks}{}", bug_type.as_ref().map_or(String::new(), |kind| format!(" (its bug_type is {kind}; that of crashes is 309)")))]
     NoFrames {
-        /// What it lacks.
+        /// The missing part.
         lacks: &'static str,
-        /// Apple's number of the kind of report, where it says one: 309 is a crash.
+        /// Apple's number for the kind of report, if present: 309 is a crash.
         bug_type: Option<String>,
     },
 }
 
-/// An image of a report.
+/// An image in a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppleImage {
-    /// Its name: the last component of its path, as a rule.
+    /// The image's name, usually the last component of its path.
     pub name: String,
-    /// Its path on the device; empty where the report leaves it out.
+    /// The image's path on the device; empty if the report doesn't contain it.
     pub path: String,
-    /// Where its first byte was in the process.
+    /// Load address: the address of the image's first byte in the process.
     pub load_address: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// `LC_UUID`.
+    /// The image's `LC_UUID`.
     pub debug_id: Option<DebugId>,
-    /// The processor.
+    /// Architecture.
     pub arch: Arch,
 }
 
 impl AppleImage {
-    /// What its symbol files are looked for by.
+    /// Returns the key for finding the image's symbol files.
     pub fn key(&self) -> ImageKey {
         ImageKey {
             path: if self.path.is_empty() { self.name.clone().into() } else { self.path.clone().into() },
             debug_id: self.debug_id.clone(),
             kind: FileKind::MachO,
             arch: self.arch,
-            // Not said by the report; addresses are asked for relative to the image.
+            // Unknown; addresses are looked up relative to the image.
             base_svma: 0,
             replaced: false,
         }
     }
 }
 
-/// One line or JSON object that stands for an address.
+/// A line or JSON object that contains an address.
 #[derive(Clone, Debug)]
 struct Frame {
-    /// The image's place in the report's list.
+    /// Index of the image in the report.
     image: usize,
-    /// The address less the image's load address.
+    /// The address relative to the image's load address.
     offset: u64,
-    /// Of a return address, the call before it is what is named.
+    /// For a return address, the preceding call is looked up.
     is_return_address: bool,
     has_name: bool,
     site: Site,
 }
 
-/// Where the names go.
+/// The location at which names are inserted.
 #[derive(Clone, Debug)]
 enum Site {
     Line(text::FrameLine),
@@ -148,7 +151,7 @@ enum Site {
     Object(ips::FrameObject),
 }
 
-/// One of Apple's crash reports.
+/// An Apple crash report.
 #[derive(Clone, Debug)]
 pub struct AppleReport<'a> {
     bytes: &'a [u8],
@@ -157,21 +160,21 @@ pub struct AppleReport<'a> {
     frames: Vec<Frame>,
 }
 
-/// A report with names.
+/// A symbolicated report.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// The report in the form that it had.
+    /// The report in its original form.
     pub bytes: Vec<u8>,
-    /// What became of the frames, for each image that has some, in the order of the report's images.
+    /// The results for each image that contains frames, in the order of the report's images.
     pub images: Vec<ImageSymbols>,
 }
 
 impl<'a> AppleReport<'a> {
-    /// Finds the frames and images of a report.
+    /// Finds the frames and images in a report.
     ///
     /// # Errors
-    /// [`AppleReportError`] where it is none, or its JSON is broken. Lines of text that aren't understood are no error: they are
-    /// kept as they are.
+    /// [`AppleReportError`] if the bytes are not an Apple crash report, or its JSON is malformed.
+    /// Lines of text that can't be parsed are kept unchanged.
     pub fn read(bytes: &'a [u8]) -> Result<Self, AppleReportError> {
         if let Some(report) = ips::read(bytes)? {
             return Ok(report);
@@ -179,28 +182,28 @@ impl<'a> AppleReport<'a> {
         text::read(bytes)
     }
 
-    /// Whether bytes look like the beginning of one of these reports, so that [`Self::read`] is what can say more.
+    /// Whether the bytes look like the start of such a report; [`Self::read`] then decides.
     pub fn is_likely(bytes: &[u8]) -> bool {
         ips::is_likely(bytes) || text::is_likely(bytes)
     }
 
-    /// How it is written.
+    /// Returns the report's form.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Its images.
+    /// Returns the report's images.
     pub fn images(&self) -> &[AppleImage] {
         &self.images
     }
 
-    /// How many frames it has that lie in one of its images.
+    /// Returns the number of frames that are in one of the images.
     pub fn frame_count(&self) -> usize {
         self.frames.len()
     }
 
-    /// Names the frames. `about_to` is given each image that is about to be opened, which for large ones takes a while, and how
-    /// many frames are done by then.
+    /// Symbolicates the frames. `about_to` is called before each image is opened, which may take a
+    /// while, with the number of frames done so far.
     pub fn symbolicate(&self, symbolizer: &mut Symbolizer, about_to: &mut dyn FnMut(&ImageKey, usize)) -> Named {
         let mut symbols: BTreeMap<usize, ImageSymbols> = BTreeMap::new();
         let mut edits = Edits::default();
@@ -233,7 +236,7 @@ impl<'a> AppleReport<'a> {
     }
 }
 
-/// The processor by Apple's name of it.
+/// Returns the architecture for Apple's name.
 fn arch(name: &str) -> Arch {
     match name {
         "arm64" | "arm64e" | "arm64_32" => Arch::Aarch64,

@@ -1,15 +1,16 @@
-//! The text of a frame that was named.
+//! The text for a symbolicated frame.
 
 use std::fmt::Write as _;
 
 use coroner_symbols::SymbolFrame;
 
-/// The name to show for a call.
+/// Returns the name to show for a call.
 pub(crate) fn function(call: &SymbolFrame) -> &str {
     call.function.as_deref().or(call.raw_name.as_deref()).unwrap_or("???")
 }
 
-/// `function + offset (file:line)`, as Apple's tools write it; of an inlined call, which begins nowhere, `function [inlined]`.
+/// Returns `function + offset (file:line)`, as written by Apple's tools; for an inlined call, which
+/// has no start address, `function [inlined]`.
 pub(crate) fn describe(call: &SymbolFrame, offset: u64) -> String {
     let mut text = function(call).to_owned();
     if call.inlined {

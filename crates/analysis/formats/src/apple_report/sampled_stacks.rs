@@ -1,5 +1,6 @@
-//! Stacks that were sampled: reports of processor time, wakeups, disk writes (`.diag`), hangs (`.hang`), spins (`.spin`, spindump) and
-//! those of `sample`. Each line is a frame with a count, and the frames that it called are below it, indented; outermost first.
+//! Sampled stacks: reports about processor time, wakeups, disk writes (`.diag`), hangs (`.hang`),
+//! spins (`.spin`, spindump), and the output of `sample`. Each line is a frame with a count; its
+//! callees follow, indented; outermost first.
 //!
 //! ```text
 //! Heaviest stack for the target process:
@@ -14,7 +15,8 @@
 //!     +   2719 ???  (in App)  load address 0x10b2d5000 + 0x1088  [0x10b2d6088]
 //! ```
 //!
-//! Sources: `spindump(8)`, `sample(1)`, and Apple's "Analyzing a crash report" for what the addresses are.
+//! Sources: `spindump(8)`, `sample(1)`, and Apple's "Analyzing a crash report" for the meaning of
+//! the addresses.
 
 use std::ops::Range;
 
@@ -27,24 +29,24 @@ use crate::apple_report::{
     named_frame,
 };
 
-/// What begins a stack whose lines are not indented, though each called the next.
+/// The heading of a stack whose lines are not indented, although each calls the next.
 const FLAT: &str = "Heaviest stack";
 
-/// What a tree's lines are drawn with.
+/// The characters with which a tree's lines are drawn.
 const DRAWN: [char; 8] = [' ', '\t', '+', '!', ':', '|', '*', '\''];
 
-/// Where the names of a frame go.
+/// The location at which a frame's names are inserted.
 #[derive(Clone, Debug)]
 pub(crate) struct SampleLine {
     /// The line up to the name.
     prefix: Range<usize>,
     name: Range<usize>,
-    /// What stands behind the name.
+    /// The line after the name.
     suffix: Range<usize>,
 }
 
 impl SampleLine {
-    /// Writes the calls, outermost first, as the tree is written.
+    /// Writes the calls, outermost first, like the tree itself.
     pub(crate) fn name(&self, bytes: &[u8], offset: u64, calls: &[SymbolFrame], edits: &mut Edits) {
         let part = |range: &Range<usize>| bytes.get(range.clone()).unwrap_or_default();
         let mut text = Vec::new();
@@ -60,12 +62,12 @@ impl SampleLine {
     }
 }
 
-/// The parts of a frame's line, in bytes from its beginning.
+/// The parts of a frame's line, as byte offsets.
 struct Parts<'a> {
     /// The column of the count.
     indentation: usize,
     name: Range<usize>,
-    /// The image's name and the frame's offset in it, where they are said.
+    /// The image's name and the frame's offset in it, if present.
     image: Option<(&'a str, u64)>,
     address: u64,
 }
@@ -80,7 +82,7 @@ impl<'a> Parts<'a> {
         }
         let name_at = line.len() - named.trim_start().len();
         let bracket = line.rfind("[0x").filter(|bracket| *bracket >= name_at)?;
-        // `sample` puts the addresses of several samples here.
+        // `sample` writes the addresses of several samples here.
         let addresses = line.get(bracket + 1..)?.split_once(']')?.0;
         let address = hexadecimal(addresses.split(',').next()?)?;
         let head = line.get(name_at..bracket)?.trim_end();
@@ -90,7 +92,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// How long the name is at the beginning of `name + 1 (App + 4232)` or of `name  (in App) + 1`, and the image with the offset.
+/// Returns the length of the name at the start of `name + 1 (App + 4232)` or `name  (in App) + 1`,
+/// and the image with the offset.
 fn image_of(head: &str) -> (usize, Option<(&str, u64)>) {
     if let Some(at) = head.rfind("  (in ") {
         let offset = head.rsplit_once(" + ").filter(|_| head.contains("  load address ")).map(|parts| parts.1);
@@ -103,14 +106,14 @@ fn image_of(head: &str) -> (usize, Option<(&str, u64)>) {
     (at, image)
 }
 
-/// The image of a frame's line, its load address and the frame's offset in it.
+/// Returns the image in a frame's line, its load address and the frame's offset in it.
 pub(crate) fn place(line: &str) -> Option<(&str, u64, u64)> {
     let Parts { image, address, .. } = Parts::of(line)?;
     let (name, offset) = image?;
     Some((name, address.checked_sub(offset)?, offset))
 }
 
-/// All frames that lie in an image.
+/// Returns all frames that are in an image.
 pub(crate) fn frames(lists: &ImageLists, bytes: &[u8]) -> Vec<Frame> {
     let mut frames = Vec::new();
     let mut is_flat = false;
@@ -120,7 +123,7 @@ pub(crate) fn frames(lists: &ImageLists, bytes: &[u8]) -> Vec<Frame> {
             is_flat = line.trim_start().starts_with(FLAT);
             continue;
         };
-        // The innermost frame of a stack is at an instruction, the others at what they return to.
+        // A stack's innermost frame has an instruction's address, the others have return addresses.
         let next = lines.peek().and_then(|(_, _, next)| next.as_ref());
         let calls = next.is_some_and(|next| is_flat || next.indentation > parts.indentation);
         let Some(image) = lists.image_at(start, parts.address) else { continue };

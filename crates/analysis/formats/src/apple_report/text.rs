@@ -1,4 +1,5 @@
-//! The text form: a header of `Key: value` lines, backtraces, registers, and the list `Binary Images:`.
+//! The text form: a header with `Key: value` lines, backtraces, registers, and the list `Binary
+//! Images:`.
 //!
 //! ```text
 //! Thread 0 Crashed:
@@ -19,7 +20,7 @@ use crate::apple_report::{
     named_frame, sampled_stacks, unsupported_kind,
 };
 
-/// Lines that reports begin with, behind the line of JSON that some have.
+/// Lines at the start of reports, after the line of JSON that some have.
 const BEGINNINGS: [&str; 10] = [
     "Incident Identifier:",
     "Process:",
@@ -33,11 +34,11 @@ const BEGINNINGS: [&str; 10] = [
     "Call graph:",
 ];
 
-/// How far is looked for one of those.
+/// Maximum number of bytes searched for one of these lines.
 const BEGINNING: usize = 4096;
 
-/// Whether one of the first lines is one that reports begin with, or one that is over a stack or a list of images: somebody may have
-/// cut the beginning off.
+/// Whether one of the first lines is from the start of a report, or is the heading of a stack or a
+/// list of images, in case the start was cut off.
 pub(crate) fn is_likely(bytes: &[u8]) -> bool {
     let beginning = String::from_utf8_lossy(&bytes[..bytes.len().min(BEGINNING)]);
     let is_known = |line: &str| {
@@ -52,18 +53,18 @@ pub(crate) fn is_likely(bytes: &[u8]) -> bool {
 
 #[derive(Clone, Debug)]
 pub(crate) enum FrameLine {
-    /// A line of its own.
+    /// A separate line.
     Line {
-        /// Number, image and address, with the spaces behind them.
+        /// Number, image and address, including the spaces after them.
         prefix: Range<usize>,
-        /// What stands behind: a name, or an address and an offset.
+        /// The rest: a name, or an address and an offset.
         rest: Range<usize>,
     },
-    /// One of several addresses in parentheses; its names go on lines of their own behind.
+    /// One of several addresses in parentheses; names are inserted as separate lines after it.
     Address {
-        /// Behind the line that the addresses are in.
+        /// The end of the line with the addresses.
         behind: usize,
-        /// Its place among them.
+        /// Index of the address.
         number: usize,
         image: String,
         address: u64,
@@ -101,15 +102,16 @@ impl FrameLine {
     }
 }
 
-/// A stack that lines are read of.
+/// The stack whose lines are being read.
 #[derive(Clone, Copy)]
 struct Stack {
-    /// Its innermost address is one of an instruction: that of a thread, not that of an exception's throw.
+    /// Whether the innermost address is an instruction's, as in a thread's stack, rather than that
+    /// of an exception's throw.
     is_thread: bool,
     frames: usize,
 }
 
-/// The lists of images; without one, what the frames say of images.
+/// Returns the lists of images; if there are none, a list derived from the frames.
 pub(crate) fn lists(bytes: &[u8]) -> ImageLists {
     let lists = ImageLists::read(bytes);
     if lists.images.is_empty() { ImageLists::inferred(inferred(bytes)) } else { lists }
@@ -151,7 +153,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<AppleReport<'_>, AppleReportError> {
     Ok(AppleReport { bytes, form, images: lists.images, frames })
 }
 
-/// The images that frames without names speak of, each with its load address; none has an id.
+/// Returns the images in frames without names, each with its load address; none has an id.
 fn inferred(bytes: &[u8]) -> Vec<AppleImage> {
     let mut found: BTreeMap<u64, AppleImage> = BTreeMap::new();
     for (_, line) in lines(bytes) {
@@ -173,23 +175,24 @@ fn inferred(bytes: &[u8]) -> Vec<AppleImage> {
     found.into_values().collect()
 }
 
-/// The line over a stack: `Thread 0 Crashed:`, `Thread 3 name:  Dispatch queue: …`, `Last Exception Backtrace:`.
+/// Parses a stack's heading: `Thread 0 Crashed:`, `Thread 3 name:  Dispatch queue: …`, `Last
+/// Exception Backtrace:`.
 fn heading(line: &str) -> Option<Stack> {
     let is_thread =
         line.strip_prefix("Thread ").is_some_and(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
-    // `Thread 0 crashed with ARM Thread State (64-bit):` is over registers.
+    // `Thread 0 crashed with ARM Thread State (64-bit):` is the heading of registers.
     if is_thread && line.contains(':') && !line.contains(" State") {
         return Some(Stack { is_thread: true, frames: 0 });
     }
     (line.contains(" Backtrace") && line.trim_end().ends_with(':')).then_some(Stack { is_thread: false, frames: 0 })
 }
 
-/// The parts of a frame's line: `number image address rest`. The image's name may have spaces in it.
+/// The parts of a frame's line: `number image address rest`. The image's name may contain spaces.
 pub(crate) struct Parts<'a> {
     pub(crate) image: &'a str,
     pub(crate) address: u64,
     pub(crate) rest: &'a str,
-    /// In bytes from the line's beginning.
+    /// Offset of the rest in the line, in bytes.
     rest_at: usize,
 }
 
@@ -211,7 +214,8 @@ impl<'a> Parts<'a> {
         Some(Self { image: line.get(image_at..at)?.trim(), address, rest, rest_at })
     }
 
-    /// The image's name, its load address, and the frame's offset in it: `0x102d18000 + 18420`, `App + 18420`.
+    /// Parses `0x102d18000 + 18420` or `App + 18420`. Returns the image's name, its load address,
+    /// and the frame's offset in it.
     fn place(&self) -> Option<(&'a str, u64, u64)> {
         let (base, offset) = self.rest.rsplit_once(" + ")?;
         let offset: u64 = offset.parse().ok()?;
@@ -240,11 +244,11 @@ fn frame(lists: &ImageLists, line: &str, start: usize, is_innermost: bool) -> Op
     })
 }
 
-/// `(0x18a1c5999 0x19a3b1f4c …)`: return addresses all.
+/// Adds the frames in `(0x18a1c5999 0x19a3b1f4c …)`, all of which are return addresses.
 fn addresses(lists: &ImageLists, bytes: &[u8], line: &str, start: usize, frames: &mut Vec<Frame>) {
     let Some(list) = line.trim_end().strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) else { return };
     let behind = start + line.len();
-    // The line's end stays its own.
+    // Keep the line's own ending.
     let end = bytes.get(behind..).unwrap_or_default();
     let behind = behind + end.iter().position(|byte| *byte == b'\n').map_or(0, |at| at + 1);
     for (number, word) in list.split_whitespace().enumerate() {
@@ -261,8 +265,8 @@ fn addresses(lists: &ImageLists, bytes: &[u8], line: &str, start: usize, frames:
     }
 }
 
-/// What stands where no name was found: `0x102d18000 + 18420`, `App + 18420`, `???`, or the symbol of the image's header, which
-/// is nearest where a program is stripped.
+/// Whether a text is a placeholder for a missing name: `0x102d18000 + 18420`, `App + 18420`, `???`,
+/// or the symbol of the image's header, which is the nearest one in a stripped program.
 pub(crate) fn is_placeholder(rest: &str, image: &str) -> bool {
     let Some((name, offset)) = rest.rsplit_once(" + ") else { return rest == "???" };
     let is_number = offset.bytes().all(|byte| byte.is_ascii_digit());
@@ -275,7 +279,7 @@ pub(crate) fn is_placeholder(rest: &str, image: &str) -> bool {
             || name == "<redacted>")
 }
 
-/// The words of a line with their places.
+/// Returns the words of a line with their offsets.
 fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
     let base = line.as_ptr() as usize;
     line.split_whitespace().map(move |word| (word.as_ptr() as usize - base, word))

@@ -1,6 +1,7 @@
-//! What a report of Apple's systems is of, where it is of no process' stacks.
+//! Apple reports that don't contain a process's stacks, by kind.
 
-/// By `bug_type` in the line of JSON that an `.ips` begins with. Apple publishes no list; these are what the systems write.
+/// Kinds by `bug_type` in the first line of an `.ips`. Apple publishes no list; these values were
+/// found in reports.
 const BUG_TYPES: [(&str, &str); 4] = [
     ("115", "a restart of the device (ResetCounter)"),
     ("210", "a kernel panic"),
@@ -8,7 +9,7 @@ const BUG_TYPES: [(&str, &str); 4] = [
     ("298", "memory that ran short (JetsamEvent): it lists processes and their memory"),
 ];
 
-/// By the beginning of a line of text.
+/// Kinds by the start of a line of text.
 const LINES: [(&str, &str); 3] = [
     ("panic(cpu ", "a kernel panic"),
     ("\"panicString\"", "a kernel panic"),
@@ -19,7 +20,7 @@ pub(crate) fn of_bug_type(bug_type: &str) -> Option<&'static str> {
     BUG_TYPES.iter().find(|known| known.0 == bug_type).map(|known| known.1)
 }
 
-/// `line` is without spaces before it.
+/// Returns the kind of report for a line without leading spaces.
 pub(crate) fn of_text(line: &str) -> Option<&'static str> {
     LINES.iter().find(|known| line.starts_with(known.0)).map(|known| known.1)
 }

@@ -1,7 +1,8 @@
-//! Apport's reports (`/var/crash/*.crash` of Ubuntu): fields as in Debian's control files, one of which is the core dump.
+//! Reads apport's reports (`/var/crash/*.crash` on Ubuntu): fields as in Debian's control files,
+//! one of which is the core dump.
 //!
-//! Source: apport's `problem_report.py`. A binary field is `Key: base64`, and each line below it the next piece of a gzip or Zstandard stream,
-//! encoded by itself.
+//! Source: apport's `problem_report.py`. A binary field is `Key: base64`, and each line below it is
+//! the next piece of a gzip or Zstandard stream, encoded separately.
 
 use std::io::{self, Read};
 
@@ -15,9 +16,9 @@ use super::compressed::{self, Compression};
 use super::error::{DumpError, damaged};
 use super::noted::Noted;
 
-/// What such a file begins with.
+/// The start of a report.
 pub(crate) const START: &[u8] = b"ProblemType: Crash\n";
-/// The clock of a file and the local time in it differ by no more.
+/// Maximum difference between a file's time and the local time in it, in nanoseconds.
 const TIME_ZONES: u64 = 15 * 3600 * 1_000_000_000;
 
 /// Reads a report; `time` is the file's.
@@ -45,7 +46,7 @@ struct Fields<'b> {
     date: Option<&'b str>,
 }
 
-/// The fields, and the lines of the core dump.
+/// Returns the fields, and the lines of the core dump.
 fn fields(bytes: &[u8]) -> (Fields<'_>, Option<&[u8]>) {
     let mut fields = Fields::default();
     let mut core = None;
@@ -80,7 +81,8 @@ impl Fields<'_> {
             Some((first.to_owned(), second.split(' ').next()?.to_owned()))
         };
         let (package, release) = (words(self.package), words(self.release));
-        // The date is of a time zone that is not said: of a file that was not copied, its own time is better.
+        // The date is in an unknown time zone. If the file was not copied, its own time is more
+        // accurate.
         let said = self.date.and_then(of_ctime);
         let near = |said: Timestamp, of_file: &Timestamp| said.0.abs_diff(of_file.0) <= TIME_ZONES;
         Noted {
@@ -97,7 +99,7 @@ impl Fields<'_> {
     }
 }
 
-/// `Mon Sep  2 10:11:12 2024`, as if it were UTC.
+/// Parses `Mon Sep  2 10:11:12 2024` as UTC.
 fn of_ctime(text: &str) -> Option<Timestamp> {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -106,10 +108,10 @@ fn of_ctime(text: &str) -> Option<Timestamp> {
     format!("{year}-{month:02}-{day:0>2}T{time}Z").parse().ok()
 }
 
-/// What the lines of a binary field have, one after the other.
+/// A reader of a binary field's decoded lines.
 struct Base64Lines<'b> {
     rest: &'b [u8],
-    /// Of the last line, what was not read yet.
+    /// The decoded bytes of the current line.
     decoded: Vec<u8>,
     read: usize,
 }

@@ -1,4 +1,4 @@
-//! Core dumps in a compressed file, as systemd-coredump and apport keep them.
+//! Core dumps in a compressed file, as stored by systemd-coredump and apport.
 
 use std::io::{BufReader, Read};
 
@@ -10,19 +10,19 @@ use ruzstd::decoding::StreamingDecoder;
 use super::core_stream;
 use super::error::{DumpError, damaged};
 
-/// How a file is compressed.
+/// The compression of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compression {
     /// RFC 1952.
     Gzip,
     /// RFC 8878.
     Zstandard,
-    /// What is not unpacked here.
+    /// An unsupported compression.
     Other(&'static str),
 }
 
 impl Compression {
-    /// By the first bytes of a file.
+    /// Detects the compression from a file's first bytes.
     pub(crate) fn of(bytes: &[u8]) -> Option<Compression> {
         match bytes {
             [0x1f, 0x8b, ..] => Some(Compression::Gzip),

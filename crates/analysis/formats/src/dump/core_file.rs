@@ -1,4 +1,4 @@
-//! ELF core dumps of Linux processes.
+//! Reads ELF core dumps of Linux processes.
 
 use coroner_process::registers::Arch;
 use coroner_report::Report;
@@ -18,12 +18,12 @@ use crate::snapshot::elf_images::{self, MappedFile};
 use crate::snapshot::{SavedMemory, futex, kept_stacks, walk_threads};
 use crate::{MAX_IMAGES, MAX_THREADS};
 
-/// Most parts of files.
+/// Maximum number of mapped file parts.
 const FILES: usize = 1 << 18;
 
 type Header64 = elf::FileHeader64<object::Endianness>;
 
-/// Reads a core dump that is in memory as a whole, or mapped.
+/// Reads a core dump that is completely in memory, or mapped.
 pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
     let core = Core::parse(bytes)?;
     let mut missing = 0_u64;
@@ -37,31 +37,31 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
     Ok(core.report(&SavedMemory::new(saved), missing, bytes.len() as u64, symbolizer))
 }
 
-/// A part of the memory that a core dump has (`PT_LOAD`).
+/// A part of the memory in a core dump (`PT_LOAD`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Where it is in the file.
+    /// Offset in the file.
     pub(crate) offset: u64,
-    /// Bytes of it that the file has.
+    /// Number of bytes in the file.
     pub(crate) in_file: u64,
-    /// Where it was in the process.
+    /// Address in the process.
     pub(crate) address: u64,
-    /// Bytes that it had there.
+    /// Number of bytes in the process.
     pub(crate) in_memory: u64,
 }
 
-/// What a core dump says in its headers and its notes.
+/// The headers and notes of a core dump.
 pub(crate) struct Core {
     arch: Arch,
     /// In the order of the file's headers.
     pub(crate) parts: Vec<Part>,
-    /// The memory that the process had, and whether code could run in it.
+    /// The process's memory ranges, and whether they were executable.
     mapped: Vec<(AddressRange, bool)>,
     notes: Notes,
 }
 
 impl Core {
-    /// By the file, or by as much of it as its notes end in.
+    /// Parses the file, or as much of it as contains the notes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Core, DumpError> {
         if bytes.get(4) == Some(&1) {
             return Err(DumpError::Unsupported("a core dump of a 32-bit process".into()));
@@ -91,12 +91,13 @@ impl Core {
         })
     }
 
-    /// The stack pointers of the threads.
+    /// Returns the threads' stack pointers.
     pub(crate) fn stack_pointers(&self) -> impl Iterator<Item = u64> {
         self.notes.threads.iter().filter_map(|thread| Some(thread.registers.sp()?.0))
     }
 
-    /// What the threads have in the register of a system call's first argument: of one that waits for a lock, its address.
+    /// Returns the threads' values of a system call's first argument register: for a thread that
+    /// waits for a lock, the lock's address.
     pub(crate) fn first_arguments(&self) -> impl Iterator<Item = u64> {
         let argument = |registers: &Registers| {
             let x86_64 = registers.x86_64().map(|registers| registers.gpr[5]);
@@ -105,13 +106,14 @@ impl Core {
         self.notes.threads.iter().filter_map(move |thread| argument(&thread.registers))
     }
 
-    /// Where files begin that are mapped from their first byte on, and the vdso.
+    /// Returns the addresses of files that are mapped from their first byte on, and of the vdso.
     pub(crate) fn image_starts(&self) -> impl Iterator<Item = u64> {
         let files = self.notes.files.iter().filter(|file| file.offset == 0).map(|file| file.start);
         files.take(MAX_IMAGES).chain(elf_images::auxiliary(&self.notes.auxiliary, elf_images::AT_SYSINFO_EHDR))
     }
 
-    /// The report, with its stacks walked. Of the memory `missing` bytes were not there: the file ended at `end`.
+    /// Returns the report with its stacks walked. `missing` bytes of the memory were not available,
+    /// because the file ended at `end`.
     pub(crate) fn report(
         &self,
         memory: &SavedMemory<'_>,
@@ -120,7 +122,7 @@ impl Core {
         symbolizer: &mut Symbolizer,
     ) -> Report {
         let mut report = report(&self.notes, self.arch, memory);
-        // The same death is the same event, in whichever form it came.
+        // The same crash results in the same event, in whichever form it is read.
         let whole = self.parts.iter().map(|part| part.offset.saturating_add(part.in_file)).max().unwrap_or(0);
         report.header.event_id = content_id([&self.notes.identity[..], &whole.to_le_bytes()]);
         if missing > 0 {
@@ -133,7 +135,7 @@ impl Core {
     }
 }
 
-/// What the notes say.
+/// The contents of the notes.
 #[derive(Default)]
 struct Notes {
     threads: Vec<notes::CoreThread>,
@@ -141,7 +143,7 @@ struct Notes {
     signal: Option<SigInfo>,
     files: Vec<MappedFile>,
     auxiliary: Vec<u8>,
-    /// What tells this death from others: the first bytes of all notes.
+    /// Distinguishes this crash from others: the first bytes of all notes.
     identity: Vec<u8>,
 }
 
@@ -156,7 +158,7 @@ impl Notes {
         let mut found = Notes::default();
         for segment in segments {
             let Ok(Some(mut list)) = segment.notes(endian, bytes) else { continue };
-            // A list that is cut off ends where it is.
+            // A truncated list ends there.
             while let Ok(Some(note)) = list.next() {
                 let (kind, desc) = (note.n_type(endian).0, note.desc());
                 if found.identity.len() < 64 * IDENTITY {
@@ -185,17 +187,19 @@ fn report(found: &Notes, arch: Arch, memory: &SavedMemory<'_>) -> Report {
     let os = Os::LINUX;
     let first = &found.threads[0];
     let signal = found.signal.unwrap_or(SigInfo { number: first.signal.into(), ..SigInfo::default() });
-    // A signal of code 0 or below was sent; SIGILL, SIGFPE, SIGSEGV, SIGBUS and SIGTRAP of the kernel have an address.
+    // A signal with code 0 or below was sent; SIGILL, SIGFPE, SIGSEGV, SIGBUS and SIGTRAP from the
+    // kernel have an address.
     let has_address = signal.code > 0 && signal.code != 0x80 && matches!(signal.number, 4 | 5 | 7 | 8 | 11);
     let address = has_address.then_some(Address(signal.value));
-    // `SI_USER`, `SI_QUEUE`, `SI_MESGQ`, `SI_TKILL`: others have the number of a timer there, or what is ready.
+    // `SI_USER`, `SI_QUEUE`, `SI_MESGQ`, `SI_TKILL`: others have a timer's number or an event mask
+    // in its place.
     let sent = matches!(signal.code, 0 | -1 | -3 | -6).then_some(signal.value);
     let images = elf_images::images(&found.files, &found.auxiliary, memory);
     let stacks = found.threads.iter().filter_map(|thread| Some((thread.tid, thread.registers.sp()?)));
     let threads = found.threads.iter().enumerate().map(|(index, thread)| Thread {
         tid: thread.tid.into(),
         name: (thread.tid == found.process.pid).then(|| found.process.name.clone()).filter(|name| !name.is_empty()),
-        // The kernel writes the thread that died first.
+        // The kernel writes the crashed thread first.
         crashed: index == 0,
         main: thread.tid == found.process.pid,
         registers: Some(thread.registers.clone()),

@@ -1,7 +1,8 @@
-//! The notes of a core dump: threads, signal, files, auxiliary vector.
+//! The notes in a core dump: threads, signal, files, auxiliary vector.
 //!
-//! Sources: Linux `include/uapi/linux/elfcore.h` (`elf_prstatus`, `elf_prpsinfo`), `fs/binfmt_elf.c` (`NT_FILE`, `NT_SIGINFO`),
-//! `arch/x86/include/asm/user_64.h` and `arch/arm64/include/uapi/asm/ptrace.h` (the registers), `include/uapi/linux/auxvec.h`.
+//! Sources: Linux `include/uapi/linux/elfcore.h` (`elf_prstatus`, `elf_prpsinfo`),
+//! `fs/binfmt_elf.c` (`NT_FILE`, `NT_SIGINFO`), `arch/x86/include/asm/user_64.h` and
+//! `arch/arm64/include/uapi/asm/ptrace.h` (the registers), `include/uapi/linux/auxvec.h`.
 
 use coroner_process::registers::Arch;
 use coroner_report::model::Registers;
@@ -16,7 +17,7 @@ pub(crate) const NT_AUXV: u32 = 6;
 pub(crate) const NT_FILE: u32 = 0x4649_4c45;
 pub(crate) const NT_SIGINFO: u32 = 0x5349_4749;
 
-/// Where in `elf_prstatus` a thread's id and its registers stand.
+/// Offsets of a thread's id and registers in `elf_prstatus`.
 const PR_PID: usize = 32;
 const PR_REG: usize = 112;
 
@@ -24,14 +25,14 @@ const PR_REG: usize = 112;
 #[derive(Debug)]
 pub(crate) struct CoreThread {
     pub(crate) tid: u32,
-    /// Of the thread that died: the signal.
+    /// The signal, for the crashed thread.
     pub(crate) signal: i16,
     pub(crate) registers: Registers,
-    /// The system call that it was in, where that is known.
+    /// The system call that the thread was in, if known.
     pub(crate) system_call: Option<i64>,
 }
 
-/// `NT_PRSTATUS`.
+/// Parses `NT_PRSTATUS`.
 pub(crate) fn thread(desc: &[u8], arch: Arch) -> Option<CoreThread> {
     let user_regs = desc.get(PR_REG..)?;
     let general = general_registers(user_regs, arch);
@@ -45,7 +46,7 @@ pub(crate) fn thread(desc: &[u8], arch: Arch) -> Option<CoreThread> {
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) ppid: u32,
-    /// Its name, up to 15 bytes.
+    /// The process's name, up to 15 bytes.
     pub(crate) name: String,
 }
 
@@ -64,7 +65,7 @@ pub(crate) struct SigInfo {
     pub(crate) number: i32,
     pub(crate) errno: i32,
     pub(crate) code: i32,
-    /// `si_addr`, or who sent it: `si_pid` and `si_uid`.
+    /// `si_addr`, or the sender: `si_pid` and `si_uid`.
     pub(crate) value: u64,
 }
 
@@ -77,7 +78,8 @@ pub(crate) fn signal(desc: &[u8]) -> Option<SigInfo> {
     })
 }
 
-/// `NT_FILE`: number, page size; then start, end and offset in pages of each; then the names, each ended by 0.
+/// Parses `NT_FILE`: count, page size; then start, end and offset in pages of each file; then the
+/// names, each terminated by 0.
 pub(crate) fn files(desc: &[u8], most: usize) -> Vec<MappedFile> {
     const HEAD: usize = 16;
     const ENTRY: usize = 24;

@@ -1,8 +1,10 @@
-//! Core dumps that come as a stream: out of a compressed file, or from the kernel while the process is still there.
+//! Reads core dumps from a stream: a compressed file, or the kernel's output while the process
+//! still exists.
 //!
-//! The headers and the notes come first in what the kernel, systemd-coredump, apport and gdb write. They say which memory a walk of the stacks
-//! needs: the used part of each stack, the headers of the images, and the locks that threads wait for. That is kept, and all else passed over, so that a core dump of any size
-//! takes as much memory as its stacks have.
+//! In core dumps by the kernel, systemd-coredump, apport and gdb, the headers and the notes come
+//! first. They determine which memory a stack walk needs: the used part of each stack, the headers
+//! of the images, and the locks that threads wait for. Only that memory is kept and the rest is
+//! skipped, so that memory use depends on the stacks and not on the size of the core dump.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -14,33 +16,37 @@ use super::core_file::{Core, Part};
 use super::error::{DumpError, damaged};
 use crate::snapshot::{SavedMemory, user_regs};
 
-/// Most bytes before the memory: headers and notes.
+/// Maximum number of bytes before the memory: headers and notes.
 const LARGEST_HEAD: u64 = 64 << 20;
-/// Bytes below the stack pointer that a function may use without moving it (System V ABI, x86_64).
+/// Number of bytes below the stack pointer that a function may use without moving it (System V ABI,
+/// x86_64).
 const RED_ZONE: u64 = 128;
-/// Most bytes of one stack, least of one of many, and most of all together.
+/// Maximum size of one stack, minimum size of each if there are many, and maximum size of all
+/// together, in bytes.
 const STACK: u64 = 1 << 20;
 const LEAST: u64 = 16 << 10;
 const STACKS: u64 = 48 << 20;
-/// Bytes of an image's beginning, with its headers and its build id, and most of all.
+/// Number of bytes at an image's start, with its headers and its build id, and maximum for all
+/// images.
 const HEADERS: u64 = 8192;
 const ALL_HEADERS: u64 = 16 << 20;
-/// Bytes before and after the word that a thread waits for.
+/// Number of bytes before and after the word that a thread waits for.
 const LOCK: u64 = 64;
-/// Bytes that are passed over at once.
+/// Number of bytes skipped at once.
 const STRIDE: usize = 256 << 10;
 
 /// `ET_CORE`, and the sizes of `Elf64_Ehdr` and `Elf64_Phdr`.
 const ET_CORE: u16 = 4;
 const EHDR: u64 = 64;
 const PHDR: u64 = 56;
-/// More program headers than the header's field can say (`PN_XNUM`): how many is said at the end of the file.
+/// More program headers than the field can hold (`PN_XNUM`): their number is at the end of the
+/// file.
 const PN_XNUM: u16 = 0xffff;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 
-/// Reads a core dump from `stream`. With the `memory` of the process (`/proc/PID/mem`), while it is still there, only headers and notes are read
-/// from the stream.
+/// Reads a core dump from `stream`. With the process's `memory` (`/proc/PID/mem`), while it still
+/// exists, only headers and notes are read from the stream.
 pub(crate) fn read(
     mut stream: impl Read,
     memory: Option<&File>,
@@ -58,7 +64,8 @@ pub(crate) fn read(
     Ok(core.report(&saved, missing, end, symbolizer))
 }
 
-/// As much as there is, up to so many bytes: less at the end, and where it can't be read on, with the reason.
+/// Reads until `into` is full. Returns the number of bytes, which is less at the end of the stream
+/// or after an error, and the error.
 fn fill(stream: &mut impl Read, into: &mut [u8]) -> (usize, Option<std::io::Error>) {
     let mut length = 0;
     while length < into.len() {
@@ -72,7 +79,7 @@ fn fill(stream: &mut impl Read, into: &mut [u8]) -> (usize, Option<std::io::Erro
     (length, None)
 }
 
-/// Reads on until `head` has so many bytes.
+/// Continues reading until `head` has `length` bytes.
 fn extend(head: &mut Vec<u8>, stream: &mut impl Read, length: u64) -> Result<(), DumpError> {
     if length > LARGEST_HEAD {
         return Err(damaged(format!(
@@ -91,7 +98,7 @@ fn extend(head: &mut Vec<u8>, stream: &mut impl Read, length: u64) -> Result<(),
     Ok(())
 }
 
-/// All up to the end of the notes.
+/// Reads everything up to the end of the notes.
 fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
     let mut head = Vec::new();
     extend(&mut head, stream, EHDR)?;
@@ -126,7 +133,7 @@ fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
     Ok(head)
 }
 
-/// What a walk needs: ranges of addresses that don't overlap, in the parts of the memory that the core dump has.
+/// Returns what a walk needs: non-overlapping address ranges within the memory in the core dump.
 fn wanted(core: &Core) -> Vec<(u64, u64)> {
     let count = core.stack_pointers().count().max(1) as u64;
     let each = (STACKS / count).clamp(LEAST, STACK);
@@ -145,7 +152,7 @@ fn wanted(core: &Core) -> Vec<(u64, u64)> {
     let mut wanted: Vec<(u64, u64)> = Vec::new();
     for (start, end) in ranges {
         let start = wanted.last().map_or(start, |last| start.max(last.1));
-        // A lock in a stack or in headers that are wanted anyway.
+        // A lock in a stack or in headers that are already included.
         if start >= end {
             continue;
         }
@@ -161,7 +168,7 @@ fn wanted(core: &Core) -> Vec<(u64, u64)> {
 
 type Pieces = Vec<(u64, Vec<u8>)>;
 
-/// From the process. `None` if nothing of it can be read any more.
+/// Reads the ranges from the process. `None` if none of them can be read any more.
 #[cfg(unix)]
 fn of_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
     use std::os::unix::fs::FileExt;
@@ -184,15 +191,16 @@ fn of_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
     (!pieces.is_empty()).then_some(pieces)
 }
 
-/// Elsewhere no kernel has it in a file.
+/// Returns `None`: other systems don't provide a process's memory as a file.
 #[cfg(not(unix))]
 fn of_process(_memory: &File, _wanted: &[(u64, u64)]) -> Option<Pieces> {
     None
 }
 
-/// From the stream, of which `position` bytes were read. Also how many bytes of these parts it did not have, and where it ended.
+/// Reads the ranges from the stream, of which `position` bytes were read. Also returns how many
+/// bytes of them were missing, and where the stream ended.
 fn of_stream(mut stream: impl Read, mut position: u64, core: &Core, wanted: &[(u64, u64)]) -> (Pieces, u64, u64) {
-    // In the order of the file: where, at which address, how many bytes.
+    // In file order: offset, address, number of bytes.
     let mut places: Vec<(u64, u64, u64)> = Vec::new();
     for part in &core.parts {
         let end = part.address.saturating_add(part.in_file);
@@ -209,12 +217,12 @@ fn of_stream(mut stream: impl Read, mut position: u64, core: &Core, wanted: &[(u
     for (offset, address, length) in places {
         while position < offset && !has_ended {
             let next = (offset - position).min(STRIDE as u64) as usize;
-            // A compressed file that is damaged ends there.
+            // A damaged compressed file ends there.
             let (read, _) = fill(&mut stream, &mut stride[..next]);
             position += read as u64;
             has_ended = read < next;
         }
-        // Parts that overlap, as no dump has them.
+        // Overlapping parts, which well-formed dumps don't have.
         if position > offset {
             continue;
         }

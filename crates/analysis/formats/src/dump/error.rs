@@ -1,25 +1,25 @@
-//! Why a dump can't be read.
+//! Errors from reading dumps.
 
-/// Why a file can't be read.
+/// The reason why a file can't be read as a dump.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DumpError {
-    /// It is neither a core dump nor a minidump.
+    /// The file is neither a core dump nor a minidump.
     #[error("neither a core dump nor a minidump")]
     NotADump,
-    /// It is of a processor or a system whose stacks can't be walked here.
+    /// The dump's processor or system is not supported.
     #[error("{0}: only processes of x86_64 and arm64 can be read")]
     Unsupported(String),
-    /// It is compressed in a way that is not unpacked here.
+    /// The compression is not supported.
     #[error("it is compressed: unpack it with `{by} -d` first")]
     Compressed {
-        /// By which program.
+        /// The program that wrote the compressed file.
         by: &'static str,
     },
-    /// It is damaged, or cut off.
+    /// The file is damaged or truncated.
     #[error("{what}")]
     Damaged {
-        /// What is wrong, and where.
+        /// Description of the damage, with its position.
         what: String,
     },
 }

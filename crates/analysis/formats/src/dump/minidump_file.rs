@@ -1,4 +1,5 @@
-//! Minidumps, as Breakpad, Crashpad and Coroner itself write them of Linux, Android and Apple processes, and Windows of its own.
+//! Reads minidumps: those of Breakpad, Crashpad and Coroner for Linux, Android and Apple processes,
+//! and those of Windows.
 
 use std::borrow::Cow;
 
@@ -22,7 +23,8 @@ use crate::content_id;
 use crate::snapshot::{SavedMemory, registers, walk_threads, walk_windows_threads};
 use crate::{MAX_IMAGES, MAX_THREADS};
 
-/// Flag of an exception whose program counter is one that a call returns to (winnt.h, `EXCEPTION_SOFTWARE_ORIGINATE`).
+/// Flag of an exception whose program counter is a return address (winnt.h,
+/// `EXCEPTION_SOFTWARE_ORIGINATE`).
 const SOFTWARE_ORIGINATE: u32 = 0x80;
 
 pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
@@ -65,7 +67,7 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
     for thread in list.threads.iter().take(MAX_THREADS) {
         let tid = thread.raw.thread_id;
         let has_crashed = Some(tid) == crashed;
-        // Where it happened, and not where the handler was.
+        // The registers at the crash, not those of the handler.
         let at_crash = exception.as_ref().filter(|_| has_crashed);
         let context = at_crash.and_then(|exception| exception.context(&system, misc.as_ref()));
         let context: Option<Cow<'_, MinidumpContext>> = context.or_else(|| thread.context(&system, misc.as_ref()));
@@ -79,7 +81,7 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
             ..Thread::default()
         });
     }
-    // The crashed one comes first, as in all reports.
+    // The crashed thread comes first, as in all reports.
     threads.sort_by_key(|thread| !thread.crashed);
     let main = modules.main_module().map(MinidumpModule::base_address);
     let images = modules.by_addr().take(MAX_IMAGES).map(|module| image(module, os, main)).collect::<Vec<_>>();
@@ -151,7 +153,8 @@ fn crash(dump: &Minidump<'_, &[u8]>, exception: Option<&MinidumpException<'_>>, 
     if os == Os::WINDOWS {
         return windows_crash(record, time, tid);
     }
-    // Breakpad on Apple's systems: code and subcode are those of the Mach exception; Crashpad has them among the parameters, too.
+    // Breakpad on Apple's systems stores the Mach exception's code and subcode here; Crashpad also
+    // stores them in the parameters.
     let (code, subcode) = match record.exception_information {
         [_, code, subcode, ..] if record.number_parameters >= 3 => (code as i64, subcode as i64),
         _ => (i64::from(record.exception_flags), record.exception_address as i64),
@@ -161,7 +164,7 @@ fn crash(dump: &Minidump<'_, &[u8]>, exception: Option<&MinidumpException<'_>>, 
     Crash { time, tid, address, monitor: Monitor::MACH, mach: Some(mach), ..Crash::default() }
 }
 
-/// An exception of Windows (winnt.h, `EXCEPTION_RECORD`).
+/// Converts a Windows exception (winnt.h, `EXCEPTION_RECORD`).
 fn windows_crash(record: &MINIDUMP_EXCEPTION, time: Timestamp, tid: u64) -> Crash {
     let number = record.exception_code.cast_signed();
     let mut crash = Crash {
@@ -173,7 +176,8 @@ fn windows_crash(record: &MINIDUMP_EXCEPTION, time: Timestamp, tid: u64) -> Cras
     };
     let [kind, address, ..] = record.exception_information;
     match record.exception_code {
-        // An access violation, and what could not be read from a file; −1: the processor said no address.
+        // An access violation, and an error reading from a file; −1: the processor reported no
+        // address.
         0xc000_0005 | 0xc000_0006 | 0x8000_0001 if record.number_parameters >= 2 && address != u64::MAX => {
             crash.address = Some(Address(address));
             crash.access = match kind {
@@ -191,7 +195,7 @@ fn windows_crash(record: &MINIDUMP_EXCEPTION, time: Timestamp, tid: u64) -> Cras
     crash
 }
 
-/// What ended itself by `__fastfail` (winnt.h, `FAST_FAIL_…`).
+/// Describes a termination by `__fastfail` (winnt.h, `FAST_FAIL_…`).
 fn fast_fail(code: u64) -> String {
     let what = match code {
         0 | 2 => "a stack buffer was overrun",
@@ -205,10 +209,12 @@ fn fast_fail(code: u64) -> String {
     format!("{what} (__fastfail {code})")
 }
 
-/// Breakpad's code for a dump that no signal asked for (`MD_EXCEPTION_CODE_LIN_DUMP_REQUESTED`).
+/// Breakpad's code for a dump that was not caused by a signal
+/// (`MD_EXCEPTION_CODE_LIN_DUMP_REQUESTED`).
 const DUMP_REQUESTED: u32 = 0xffff_ffff;
 
-/// A dump of a process that runs, unless a comment says why it was made: Coroner's minidumps of exceptions and panics have one, and no signal.
+/// Returns the crash for a dump without a signal: usually of a running process. Coroner's minidumps
+/// of exceptions and panics also have none, but a comment with the reason.
 fn without_signal(dump: &Minidump<'_, &[u8]>, time: Timestamp, tid: u64) -> Crash {
     let comment = dump.get_raw_stream(MINIDUMP_STREAM_TYPE::CommentStreamW as u32).ok();
     let comment = comment.map(|bytes| {
@@ -227,10 +233,10 @@ fn without_signal(dump: &Minidump<'_, &[u8]>, time: Timestamp, tid: u64) -> Cras
     }
 }
 
-/// Most characters of a comment that are taken.
+/// Maximum length of a comment, in characters.
 const MAX_COMMENT: usize = 1000;
 
-/// The general registers, in the order of reports.
+/// Returns the general registers in the order used in reports.
 fn general(context: &MinidumpContext) -> Option<Vec<u64>> {
     match &context.raw {
         MinidumpRawContext::Amd64(amd64) => Some(vec![
@@ -279,7 +285,8 @@ fn image(module: &MinidumpModule, os: Os, main: Option<u64>) -> Image {
         },
         path: module.code_file().into_owned(),
         load_address,
-        // Where the file's own addresses begin it does not say: at 0, as those of position-independent files.
+        // The module doesn't contain its file's base address: assume 0, as in position-independent
+        // files.
         slide: load_address,
         size: module.size(),
         build_id: Bytes::from(build_id),
@@ -289,7 +296,8 @@ fn image(module: &MinidumpModule, os: Os, main: Option<u64>) -> Image {
     }
 }
 
-/// As reports have it of a PE image: time stamp and size, and of CodeView data GUID and age.
+/// Returns a module's id as in reports for a PE image: time stamp and size, and GUID and age of its
+/// CodeView data.
 fn identity(module: &MinidumpModule) -> Vec<u8> {
     let mut id = [module.raw.time_date_stamp.to_le_bytes(), module.raw.size_of_image.to_le_bytes()].concat();
     if let Some(CodeView::Pdb70(data)) = &module.codeview_info {
@@ -303,14 +311,14 @@ fn identity(module: &MinidumpModule) -> Vec<u8> {
     id
 }
 
-/// The bytes that hexadecimal digits are.
+/// Converts hexadecimal digits to bytes.
 fn digits(text: &str) -> Vec<u8> {
     let text = text.as_bytes().chunks_exact(2);
     let pairs = text.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
     pairs.collect::<Option<Vec<u8>>>().unwrap_or_default()
 }
 
-/// What a Crashpad client noted.
+/// Returns the annotations of a Crashpad client.
 fn annotations(info: &MinidumpCrashpadInfo) -> Vec<Annotation> {
     let note = |source: &str, text: &str| Annotation {
         source: source.to_owned(),

@@ -1,11 +1,14 @@
 //! Reads core dumps (ELF) and minidumps (Breakpad, Crashpad, Windows) as reports.
 //!
-//! Both hold registers and memory, and no stacks. The stacks are walked here, by [`coroner_unwind`], with the unwind data of the images'
-//! own files, which a [`Symbolizer`] finds by build id ([`SnapshotImages`](coroner_symbols::SnapshotImages)), and named by their symbols. An image
-//! whose file is not found is walked through by frame pointers and what looks like a return address; each frame says how it was found.
+//! Both contain registers and memory, but no frames. The stacks are walked by [`coroner_unwind`]
+//! with the unwind data in the images' own files, which a [`Symbolizer`] finds by build id
+//! ([`SnapshotImages`](coroner_symbols::SnapshotImages)), and the frames are named from their
+//! symbols. In an image without its file, the walk uses frame pointers and likely return addresses;
+//! each frame records how it was found.
 //!
-//! Core dumps come compressed, too, as systemd-coredump keeps them, and within apport's reports; of those, and of what the kernel writes to a pipe
-//! ([`read_core_stream`]), only as much is kept as a walk needs.
+//! Core dumps may also be compressed, as stored by systemd-coredump, or inside apport's reports.
+//! From these, and from what the kernel writes to a pipe ([`read_core_stream`]), only as much is
+//! kept as a walk needs.
 //!
 //! ```no_run
 //! use coroner_symbols::{Options, Symbolizer};
@@ -38,7 +41,7 @@ use coroner_report::Report;
 use coroner_report::model::Timestamp;
 use coroner_symbols::Symbolizer;
 
-/// What a file is.
+/// The format of a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Form {
@@ -46,14 +49,14 @@ pub enum Form {
     Core,
     /// A minidump.
     Minidump,
-    /// A compressed file, in which a core dump may be.
+    /// A compressed file, which may contain a core dump.
     Compressed,
-    /// A report of Ubuntu's apport, with a core dump in it.
+    /// A report of Ubuntu's apport that contains a core dump.
     Apport,
 }
 
 impl Form {
-    /// What a file is by its first bytes, of which 32 suffice; `None` if it is none of them.
+    /// Detects the format from a file's first bytes (32 suffice); `None` for other files.
     pub fn of(bytes: &[u8]) -> Option<Form> {
         // `e_type` is ET_CORE (4), in the file's byte order.
         let is_core = bytes.starts_with(b"\x7fELF") && matches!(bytes.get(16..18), Some([4, 0] | [0, 4]));
@@ -68,15 +71,17 @@ impl Form {
     }
 }
 
-/// Reads a core dump, compressed or not, a minidump or a report of apport: its threads are walked and named with the files that `symbolizer` finds. `time` is when the process
-/// died, for files that don't say it: that of the file, say.
+/// Reads a core dump, compressed or not, a minidump or an apport report. Its threads are walked and
+/// named with the files that `symbolizer` finds. `time` is the time of death for files that don't
+/// contain it, for example the file's time.
 ///
-/// The event id is the same each time that the same file is read. [`stack_memory`](Report::stack_memory) of a core dump has up to 64 KiB of each
-/// stack, for a minidump: it may hold what users typed.
+/// The event id is the same each time the same file is read. For a core dump,
+/// [`stack_memory`](Report::stack_memory) contains up to 64 KiB of each stack, for use in a
+/// minidump; it may contain text that users typed.
 ///
 /// # Errors
-/// It is none of them, of another processor, or damaged beyond use. What is missing of one that can be used is among
-/// [`Report::problems`].
+/// [`DumpError`] if the file has another format, is for an unsupported processor, or is damaged
+/// beyond use. Missing parts are listed in [`Report::problems`].
 pub fn read(bytes: &[u8], time: Option<Timestamp>, symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
     let mut report = match Form::of(bytes).ok_or(DumpError::NotADump)? {
         Form::Core => core_file::read(bytes, symbolizer)?,
@@ -91,12 +96,15 @@ pub fn read(bytes: &[u8], time: Option<Timestamp>, symbolizer: &mut Symbolizer) 
     Ok(report)
 }
 
-/// Reads a core dump as the kernel writes it to a pipe or a socket, up to where it says no more that is needed. `memory` is that of the
-/// process, `/proc/PID/mem`, which is there for as long as the stream is not read to its end: with it, only the beginning of the
-/// stream is read. [`stack_memory`](Report::stack_memory) has up to 64 KiB of each stack.
+/// Reads a core dump as the kernel writes it to a pipe or a socket, as far as it is needed.
+///
+/// `memory` is the process's `/proc/PID/mem`, which exists until the stream has been read to its
+/// end: with it, only the beginning of the stream is read. [`stack_memory`](Report::stack_memory)
+/// contains up to 64 KiB of each stack.
 ///
 /// # Errors
-/// It is no core dump, of another processor, or ends in its headers.
+/// [`DumpError`] if the stream is not a core dump, is for an unsupported processor, or ends inside
+/// its headers.
 pub fn read_core_stream(
     stream: impl std::io::Read,
     memory: Option<&std::fs::File>,

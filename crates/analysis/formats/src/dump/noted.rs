@@ -1,23 +1,24 @@
-//! What a machine's crash service notes beside a core dump, which has no place for it.
+//! Facts that a machine's crash service stores beside a core dump, because the core dump itself
+//! can't contain them.
 
 use coroner_report::model::Timestamp;
 use coroner_report::{Report, RunFacts};
 
-/// What was noted of a process that died.
+/// Additional facts about a process that died.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Noted {
-    /// The path of its program.
+    /// Path of the program.
     pub executable: Option<String>,
-    /// When it died.
+    /// Time of death.
     pub time: Option<Timestamp>,
-    /// The package that the program is of, and its version.
+    /// The program's package.
     pub package: Option<String>,
     /// The package's version.
     pub package_version: Option<String>,
-    /// The service that it was: a unit of systemd.
+    /// The program's service: a systemd unit.
     pub unit: Option<String>,
-    /// The distribution, such as `Ubuntu`, and its version.
+    /// The distribution, such as `Ubuntu`.
     pub distribution: Option<String>,
     /// The distribution's version.
     pub distribution_version: Option<String>,
@@ -26,7 +27,7 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// Fills it in where the report does not say it.
+    /// Adds the facts that the report doesn't contain.
     pub fn apply(self, report: &mut Report) {
         if let (Some(crash), Some(time)) = (&mut report.crash, self.time)
             && crash.time.0 == 0
@@ -35,7 +36,7 @@ impl Noted {
         }
         let name = self.executable.as_deref().and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty());
         if let Some(name) = name {
-            // The core dump has its first 15 bytes.
+            // The core dump only contains its first 15 bytes.
             name.clone_into(&mut report.header.process_name);
         }
         let run = report.run.get_or_insert_with(RunFacts::default);

@@ -1,7 +1,8 @@
-//! What systemd-coredump notes of the core dumps that it keeps in `/var/lib/systemd/coredump`: in extended attributes of the file, in its name, and
-//! in the journal.
+//! Metadata of core dumps that systemd-coredump stores in `/var/lib/systemd/coredump`: in the
+//! file's extended attributes, in its name, and in the journal.
 //!
-//! Source: systemd's `src/coredump/coredump.c`; systemd-coredump(8), "Information about the crashed process".
+//! Source: systemd's `src/coredump/coredump.c`; systemd-coredump(8), "Information about the crashed
+//! process".
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,11 +12,12 @@ use serde_json::Value;
 
 use super::noted::Noted;
 
-/// The fields of the journal that are read.
+/// The journal's fields that are read.
 const FIELDS: &str = "COREDUMP_EXE,COREDUMP_UNIT,COREDUMP_TIMESTAMP,COREDUMP_PACKAGE_NAME,COREDUMP_PACKAGE_VERSION";
 
-/// What was noted of the core dump at `path`: `None` if its name is not one that systemd-coredump gives. The journal is asked by `journalctl`, where
-/// there is one; who may not read the journal has what the file says.
+/// Returns the metadata of the core dump at `path`; `None` if its name is not one of
+/// systemd-coredump's. The journal is read with `journalctl`, if available; without permission to
+/// read the journal, only the file's own metadata are returned.
 pub fn noted_by_systemd(path: &Path) -> Option<Noted> {
     let mut noted = of_name(path.file_name()?.to_str()?)?;
     let attribute = |name: &str| {
@@ -39,7 +41,7 @@ pub fn noted_by_systemd(path: &Path) -> Option<Noted> {
     Some(noted)
 }
 
-/// `core.COMM.UID.BOOT-ID.PID.MICROSECONDS`, with an extension where it is compressed.
+/// Parses `core.COMM.UID.BOOT-ID.PID.MICROSECONDS`, with an extension if it is compressed.
 fn of_name(name: &str) -> Option<Noted> {
     let name = name.strip_prefix("core.")?;
     let name = [".zst", ".lz4", ".xz"].iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
@@ -50,12 +52,12 @@ fn of_name(name: &str) -> Option<Noted> {
     is_noted.then_some(Noted { time: microseconds(time), ..Noted::default() })
 }
 
-/// Since 1970.
+/// Parses microseconds since 1970.
 fn microseconds(text: &str) -> Option<Timestamp> {
     text.parse::<u64>().ok()?.checked_mul(1000).map(Timestamp)
 }
 
-/// The entry of the journal that is of this file.
+/// Returns the journal entry for this file.
 fn of_journal(path: &Path) -> Option<Value> {
     let output = Command::new("journalctl")
         .args(["--quiet", "--no-pager", "--output=json", "--lines=1", "--output-fields", FIELDS])

@@ -1,4 +1,5 @@
-//! Reports of AddressSanitizer, HWAddressSanitizer, MemorySanitizer and UndefinedBehaviorSanitizer.
+//! Reads reports of AddressSanitizer, HWAddressSanitizer, MemorySanitizer and
+//! UndefinedBehaviorSanitizer.
 //!
 //! ```text
 //! ==4711==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010 at pc 0x4f5e2d bp 0x7ffd sp 0x7ffc
@@ -13,8 +14,9 @@
 //! ==4711==ABORTING
 //! ```
 //!
-//! The first stack is that of the error; the others (who freed the memory, who allocated it, who started the thread) are annotations. Source:
-//! `compiler-rt/lib/asan/asan_errors.cpp` and `sanitizer_stacktrace_printer.cpp` of LLVM.
+//! The first stack is the error's; the others (where the memory was freed or allocated, where the
+//! thread was created) become annotations. Source: `compiler-rt/lib/asan/asan_errors.cpp` and
+//! `sanitizer_stacktrace_printer.cpp` of LLVM.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +30,9 @@ use crate::MAX_IMAGES;
 
 const SANITIZERS: [&str; 4] =
     ["AddressSanitizer: ", "HWAddressSanitizer: ", "MemorySanitizer: ", "UndefinedBehaviorSanitizer: "];
-/// Stacks besides that of the error.
+/// Maximum number of stacks besides the error's.
 const OTHERS: usize = 32;
-/// Bytes of such a stack's text.
+/// Maximum size of such a stack's text, in bytes.
 const OTHER: usize = 16 << 10;
 
 pub(super) fn head(line: &str) -> Option<usize> {
@@ -39,7 +41,7 @@ pub(super) fn head(line: &str) -> Option<usize> {
     parts(line.get(start..)?).map(|_| start)
 }
 
-/// The process, the sanitizer, and what it says.
+/// Returns the process id, the sanitizer, and its message.
 fn parts(head: &str) -> Option<(u32, &'static str, &str)> {
     let (pid, rest) = head.strip_prefix("==")?.split_once("==ERROR: ")?;
     let (sanitizer, said) = SANITIZERS.iter().find_map(|name| Some((*name, rest.strip_prefix(name)?)))?;
@@ -50,7 +52,8 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
     let first = lines.next()?;
     let (pid, sanitizer, said) = parts(&first.text)?;
     let sanitizer = sanitizer.trim_end_matches([':', ' ']);
-    // "heap-use-after-free on address …", "attempting double-free on …", "SEGV on unknown address", "requested allocation size 0x…".
+    // "heap-use-after-free on address …", "attempting double-free on …", "SEGV on unknown address",
+    // "requested allocation size 0x…".
     let kind = [" on ", " (", ": ", " 0x"].iter().fold(said, |kind, end| kind.split(end).next().unwrap_or(kind)).trim();
     let mut texts = Texts { said: vec![said.to_owned()], ..Texts::default() };
     let mut images = Images::default();
@@ -69,7 +72,7 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         }
         match frame(text, texts.frames(), &mut images) {
             Some(frame) => texts.frame(frame, text),
-            // Some lines begin with the process once more.
+            // Some lines start with the process id again.
             None => texts.line(text.strip_prefix(&format!("=={pid}==")).unwrap_or(text)),
         }
     }
@@ -85,7 +88,8 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         language: Language::CPP,
         type_name: Some(kind.to_owned()),
         message: Some(said.iter().skip(1).find(|text| !text.is_empty()).unwrap_or(&said[0]).clone()),
-        // The first thread has the process's number; of others the sanitizer says its own.
+        // The first thread's id equals the process id; for others the sanitizer's own number is
+        // used.
         tid: if number == 0 { pid.into() } else { number },
         frames,
         ..Exception::default()
@@ -111,27 +115,27 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
     Some(Found { death, rest: lines })
 }
 
-/// `… thread T0`, `… thread T3 (worker) here:`, `(pc 0x… T0)`.
+/// Parses the thread in `… thread T0`, `… thread T3 (worker) here:`, `(pc 0x… T0)`.
 fn thread(text: &str) -> Option<u64> {
     text.split([' ', '(', ')', ',']).find_map(|word| word.strip_prefix('T')?.parse().ok())
 }
 
-/// What was read so far.
+/// The parts read so far.
 #[derive(Default)]
 struct Texts {
-    /// The lines up to the first stack, without empty ones.
+    /// The non-empty lines before the first stack.
     said: Vec<String>,
     /// The first stack.
     frames: Vec<Frame>,
     is_behind: bool,
-    /// The others, each below the line that says what it is.
+    /// The other stacks, each after its heading.
     others: Vec<String>,
     heading: String,
     in_other: bool,
 }
 
 impl Texts {
-    /// How many frames the stack has that is being read.
+    /// Returns the number of frames in the current stack.
     fn frames(&self) -> usize {
         if self.is_behind { usize::MAX } else { self.frames.len() }
     }
@@ -168,7 +172,8 @@ impl Texts {
     }
 }
 
-/// `#1 0x4f5e2d in total(cart*) /home/shop/cart.c:7:10`, `#2 0x41b (/tmp/shop+0x41b) (BuildId: 51657f81)`.
+/// Parses `#1 0x4f5e2d in total(cart*) /home/shop/cart.c:7:10`, `#2 0x41b (/tmp/shop+0x41b)
+/// (BuildId: 51657f81)`.
 fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
     let (number, rest) = text.strip_prefix('#')?.split_once(' ')?;
     let _: u32 = number.parse().ok()?;
@@ -181,7 +186,7 @@ fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
     let mut frame = Frame {
         address: Address(pc),
         found_by: if before == 0 { FoundBy::CONTEXT } else { FoundBy::FRAME_POINTER },
-        // What is printed of a caller is inside of its call.
+        // A caller's printed address is inside its call.
         address_kind: AddressKind::INSTRUCTION,
         ..Frame::default()
     };
@@ -229,7 +234,7 @@ fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
     Some(frame)
 }
 
-/// The images that frames name, by path.
+/// The images in frames, by path.
 #[derive(Default)]
 struct Images(BTreeMap<String, FoundImage>);
 

@@ -1,4 +1,5 @@
-//! What Go's runtime prints before it ends a program: panics, fatal errors, signals, each with the stacks of goroutines.
+//! Reads the output of Go's runtime when it terminates a program: panics, fatal errors, signals,
+//! each with goroutine stacks.
 //!
 //! ```text
 //! panic: runtime error: invalid memory address or nil pointer dereference
@@ -25,17 +26,18 @@ use super::lines::Lines;
 use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, place};
 use crate::MAX_THREADS;
 
-/// Lines between the first and the first goroutine.
+/// Maximum number of lines between the first line and the first goroutine.
 const MESSAGE: usize = 64;
 
-/// `panic: `, `fatal error: `, `SIGABRT: abort`: at the line's beginning, or behind what a logger writes, which ends with a space.
+/// Finds `panic: `, `fatal error: `, `SIGABRT: abort` at the start of a line, or after a logger's
+/// prefix, which ends with a space.
 pub(super) fn head(line: &str) -> Option<usize> {
     let starts = |at: usize| at == 0 || line.as_bytes().get(at - 1) == Some(&b' ');
     let found = ["panic: ", "fatal error: ", "SIG"].iter().filter_map(|word| line.find(word)).filter(|at| starts(*at));
     found.min().filter(|at| kind(&line[*at..]).is_some())
 }
 
-/// The type of the end, and what is said of it.
+/// Returns the type of the termination and its message.
 fn kind(text: &str) -> Option<(&str, &str)> {
     for word in ["panic", "fatal error"] {
         if let Some(message) = text.strip_prefix(word).and_then(|rest| rest.strip_prefix(": ")) {
@@ -47,7 +49,7 @@ fn kind(text: &str) -> Option<(&str, &str)> {
     is_signal.then_some((signal, message))
 }
 
-/// The line over a goroutine's stack: its number, and what it does.
+/// Parses the heading of a goroutine's stack: its number and state.
 fn goroutine(line: &str) -> Option<(u64, &str)> {
     let (number, rest) = line.strip_prefix("goroutine ")?.split_once(' ')?;
     // `gp=0xc000002380 m=0 mp=0x5f1a80 [running]:` with GOTRACEBACK=system.
@@ -66,7 +68,8 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         if current.is_some() {
             break;
         }
-        // A later one in a panic is indented: this is another, and the first was no more than a line.
+        // Another heading inside a panic is indented. This one isn't, so it starts another panic,
+        // and the first one was only a log line.
         if head(&line.text) == Some(0) {
             return None;
         }
@@ -75,7 +78,7 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
             None => message.push(line.text.trim().to_owned()),
         }
     }
-    // Without a goroutine it is a line of somebody who wrote so.
+    // Without a goroutine it is only a log line.
     let mut current = current?;
     if kind.starts_with("SIG") {
         signal = signal_of(&format!("{kind}: "));
@@ -111,7 +114,7 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         match function(text) {
             Some(function) if current.frames.len() < MAX_FRAMES => current.frames.push(Frame {
                 found_by: FoundBy::MANAGED,
-                // Where other frames have an image.
+                // In place of an image.
                 module: Some(Language::GO.to_string()),
                 function: Some(function.to_owned()),
                 ..Frame::default()
@@ -154,10 +157,12 @@ fn thread(number: u64, state: &str) -> Thread {
     Thread { tid: number, name: Some(format!("goroutine, {state}")), main: number == 1, ..Thread::default() }
 }
 
-/// `main.(*Cart).Total(0xc000012345, {0x4b2c80?, 0x1})`; of the arguments, which are words of memory, nothing is kept. `panic({…})`.
+/// Returns the function in `main.(*Cart).Total(0xc000012345, {0x4b2c80?, 0x1})` or `panic({…})`.
+/// The arguments, which are words of memory, are dropped.
 fn function(text: &str) -> Option<&str> {
     let end = text.strip_suffix(')')?;
-    // The arguments have parentheses of their own only in braces; those of a method's receiver come before a dot.
+    // Arguments only contain parentheses inside braces; those of a method's receiver come before a
+    // dot.
     let open = end.char_indices().rev().scan(0_i32, |depth, (at, character)| {
         match character {
             ')' | '}' => *depth += 1,
@@ -172,7 +177,7 @@ fn function(text: &str) -> Option<&str> {
     (!name.is_empty() && !name.contains(' ')).then_some(name)
 }
 
-/// `SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x4a3f2e]`.
+/// Parses `SIGSEGV: segmentation violation code=0x1 addr=0x0 pc=0x4a3f2e]`.
 fn signal_of(text: &str) -> Option<Signal> {
     let name = text.split(':').next()?;
     let os = Os::NATIVE;
@@ -189,7 +194,7 @@ fn signal_of(text: &str) -> Option<Signal> {
     })
 }
 
-/// Go's own: its runtime, and what lies in its distribution or in the cache of modules.
+/// Whether a function belongs to Go itself: its runtime, its distribution or the module cache.
 fn is_runtime(function: &str, file: &str) -> bool {
     function.starts_with("runtime.")
         || function == "panic"

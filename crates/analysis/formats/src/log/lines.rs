@@ -1,27 +1,28 @@
-//! The lines of a log, without what its logger put before each.
+//! The lines of a log, without the logger's prefixes.
 
 use std::borrow::Cow;
 
-/// Bytes of a line that are looked at.
+/// Maximum number of a line's bytes that are read.
 const MAX_LINE: usize = 64 << 10;
 
-/// A line.
+/// A line of a log.
 #[derive(Debug)]
 pub(super) struct Line<'t> {
     pub(super) text: Cow<'t, str>,
-    /// Where in the log it begins.
+    /// Offset in the log, in bytes.
     pub(super) offset: usize,
-    /// From 1.
+    /// Line number, from 1.
     pub(super) number: usize,
 }
 
-/// The lines from a place of a log on.
+/// An iterator over the lines of a log from a position on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lines<'t> {
     bytes: &'t [u8],
     at: usize,
     number: usize,
-    /// What the logger put before the first line of a text; before the others stands the same, but for digits.
+    /// The logger's prefix of a text's first line; the prefixes of the other lines differ only in
+    /// digits.
     prefix: &'t [u8],
 }
 
@@ -30,12 +31,12 @@ impl<'t> Lines<'t> {
         Lines { bytes, at: 0, number: 0, prefix: b"" }
     }
 
-    /// How many lines were read.
+    /// Returns how many lines were read.
     pub(super) fn number(&self) -> usize {
         self.number
     }
 
-    /// The next line, and the lines from it on.
+    /// Returns the next line, and an iterator that starts with that line.
     pub(super) fn next_from(&mut self) -> Option<(Line<'t>, Lines<'t>)> {
         let from = *self;
         Some((self.next()?, from))
@@ -46,7 +47,7 @@ impl<'t> Lines<'t> {
         !self.bytes.ends_with(b"\n")
     }
 
-    /// These lines without their first `length` bytes, where they begin as this one does.
+    /// Returns these lines without their first `length` bytes, if they start like this one.
     pub(super) fn behind_prefix(self, length: usize) -> Lines<'t> {
         Lines { prefix: self.bytes.get(self.at..self.at + length).unwrap_or_default(), ..self }
     }
@@ -55,7 +56,7 @@ impl<'t> Lines<'t> {
         Lines { prefix: b"", ..self }
     }
 
-    /// The bytes from here to where `rest` begins.
+    /// Returns the bytes from here to the start of `rest`.
     pub(super) fn text_up_to(&self, rest: Lines<'t>) -> &'t [u8] {
         self.bytes.get(self.at..rest.at).unwrap_or_default()
     }
@@ -77,7 +78,7 @@ impl<'t> Iterator for Lines<'t> {
     }
 }
 
-/// The line behind the prefix: digits stand for each other (times, numbers of processes).
+/// Returns the line after the prefix. Any digits match each other (times, process ids).
 fn without<'l>(line: &'l [u8], prefix: &[u8]) -> Option<&'l [u8]> {
     let (start, rest) = line.split_at_checked(prefix.len())?;
     let same = |(one, other): (&u8, &u8)| one == other || (one.is_ascii_digit() && other.is_ascii_digit());

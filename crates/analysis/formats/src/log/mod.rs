@@ -1,7 +1,8 @@
-//! Deaths that programs wrote to a log themselves, as reports: what AddressSanitizer and its kin print, and the panics of Go and Rust.
+//! Reads crashes that programs wrote to a log themselves: reports of AddressSanitizer and related
+//! tools, and Go and Rust panics.
 //!
-//! A log may have several, between other lines, and each line may begin with what a logger puts there (a time, a host, `program[pid]:`). A kind
-//! is one file and one line of [`KINDS`].
+//! A log may contain several, between other lines, and each line may start with a logger's prefix
+//! (a time, a host, `program[pid]:`). Each kind has a file and an entry in [`KINDS`].
 
 mod address_sanitizer;
 mod go;
@@ -15,38 +16,39 @@ use coroner_report::wire::{FORMAT_VERSION, Monitor, Os};
 use crate::content_id;
 use lines::Lines;
 
-/// Largest log that is read, bytes.
+/// Maximum size of a log, in bytes.
 pub const MAX_LOG_BYTES: usize = 1 << 30;
-/// Most deaths of a log that are read.
+/// Maximum number of crashes read from a log.
 pub const MAX_DEATHS: usize = 10_000;
-/// Most frames of a stack.
+/// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 4096;
-/// Most lines of one death.
+/// Maximum number of lines of one crash.
 const MAX_LINES: usize = 200_000;
 
-/// Why a log has no report.
+/// The reason why no report could be read from a log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// It is too large.
+    /// The log is too large.
     #[error("{size} bytes are more than a log may have ({} MiB)", MAX_LOG_BYTES >> 20)]
     TooLarge {
-        /// Its size, bytes.
+        /// Its size, in bytes.
         size: usize,
     },
-    /// Nothing in it is a death of a kind that is known.
+    /// The log contains no crash of a known kind.
     #[error("none of its {lines} lines begins a report of AddressSanitizer or a panic of Go or Rust")]
     Nothing {
-        /// How many lines it has.
+        /// The number of lines in the log.
         lines: usize,
     },
 }
 
-/// A kind of text.
+/// A kind of crash text.
 struct Kind {
-    /// Where in a line its first words are, if they are in it.
+    /// Finds the start of the text in a line; returns its offset.
     head: fn(&str) -> Option<usize>,
-    /// Reads it; the first line is the one with the head. `None` if it is none after all.
+    /// Reads the text; the first line is the one with the start. `None` if it turns out to be
+    /// something else.
     read: for<'t> fn(Lines<'t>) -> Option<Found<'t>>,
 }
 
@@ -56,14 +58,14 @@ const KINDS: [Kind; 3] = [
     Kind { head: go::head, read: go::read },
 ];
 
-/// One that was read.
+/// A crash that was read.
 struct Found<'t> {
     death: Death,
-    /// The lines behind it.
+    /// The lines after it.
     rest: Lines<'t>,
 }
 
-/// What a text says of a death.
+/// The crash in a text.
 #[derive(Debug, Default)]
 struct Death {
     crash: Crash,
@@ -73,16 +75,19 @@ struct Death {
     annotations: Vec<coroner_report::model::Annotation>,
     arch: Option<coroner_process::registers::Arch>,
     pid: Option<u32>,
-    /// What is missing, with the line where that shows.
+    /// Description of what is missing, with the line number.
     problem: Option<String>,
 }
 
-/// Reads the deaths of a log, in its order. `time` is when they were, for texts that don't say it: that of the file, say.
+/// Reads the crashes in a log, in the log's order. `time` is used for texts without a time, for
+/// example the file's time.
 ///
-/// The system is taken to be that of this machine. The event id is the same each time that the same text is read, wherever it stands.
+/// The system is assumed to be this machine's. The event id is the same each time the same text is
+/// read, wherever it is.
 ///
 /// # Errors
-/// There is none in it. One that is cut off is a report that says in [`Report::problems`] where.
+/// [`LogError`] if the log is too large or contains no crash. A truncated crash results in a report
+/// with an entry in [`Report::problems`].
 pub fn read_log(bytes: &[u8], time: Option<Timestamp>) -> Result<Vec<Report>, LogError> {
     if bytes.len() > MAX_LOG_BYTES {
         return Err(LogError::TooLarge { size: bytes.len() });
@@ -138,7 +143,8 @@ fn report(death: Death, prefix: &str, offset: usize, text: &[u8], time: Option<T
     report
 }
 
-/// Name and number of the process, where a logger says them: `Nov 24 10:11:12 host paint[4711]: `.
+/// Returns the process's name and id, if the logger writes them: `Nov 24 10:11:12 host paint[4711]:
+/// `.
 fn process_of(prefix: &str) -> (Option<String>, Option<u32>) {
     let word = prefix.trim_end().trim_end_matches(':').rsplit(' ').next().unwrap_or_default();
     let parts = word.strip_suffix(']').and_then(|word| word.split_once('['));
@@ -148,7 +154,7 @@ fn process_of(prefix: &str) -> (Option<String>, Option<u32>) {
     }
 }
 
-/// What a program says of its end: an exception with its stack, and the thread that it is of.
+/// Creates a crash from an exception with its stack, and its thread.
 fn exception(exception: Exception, name: Option<String>, monitor: Monitor) -> Death {
     let thread =
         Thread { tid: exception.tid, name, crashed: true, frames: exception.frames.clone(), ..Thread::default() };
@@ -166,14 +172,14 @@ fn exception(exception: Exception, name: Option<String>, monitor: Monitor) -> De
     }
 }
 
-/// Whether a frame without an image is the app's own, by its function and its source.
+/// Whether a frame without an image is the app's own code, based on its function and source file.
 fn own(frame: &Frame, is_runtime: impl Fn(&str, &str) -> bool) -> Option<bool> {
     let function = frame.function.as_deref()?;
     let file = frame.file.as_deref().unwrap_or_default();
     Some(!is_runtime_code(Some(function), frame.file.as_deref()) && !is_runtime(function, file))
 }
 
-/// `file:line:column`, `file:line`, `file`; the path may have colons.
+/// Parses `file:line:column`, `file:line`, `file`; the path may contain colons.
 fn place(text: &str) -> (&str, Option<u32>, Option<u32>) {
     let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
     let Some((before, last)) = text.rsplit_once(':').and_then(|(before, last)| Some((before, number(last)?))) else {
@@ -185,7 +191,7 @@ fn place(text: &str) -> (&str, Option<u32>, Option<u32>) {
     }
 }
 
-/// `0x…`, at the beginning of a text; and what follows it.
+/// Parses `0x…` at the start of a text; returns the number and the rest.
 fn address(text: &str) -> Option<(u64, &str)> {
     let digits = text.strip_prefix("0x")?;
     let end = digits.find(|digit: char| !digit.is_ascii_hexdigit()).unwrap_or(digits.len());

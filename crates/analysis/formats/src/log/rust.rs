@@ -1,4 +1,4 @@
-//! Panics of Rust, as the default hook prints them.
+//! Reads Rust panics as printed by the default hook.
 //!
 //! ```text
 //! thread 'main' (4711) panicked at src/main.rs:4:5:
@@ -11,8 +11,9 @@
 //! note: Some details are omitted, run with `RUST_BACKTRACE=full` for a verbose backtrace.
 //! ```
 //!
-//! Before Rust 1.73 the message stood in the first line, in quotes and before the place; with `RUST_BACKTRACE=full` an address is before each
-//! name. Source: the panic hook and the backtrace printer of Rust's standard library.
+//! Before Rust 1.73 the message was in the first line, in quotes and before the location; with
+//! `RUST_BACKTRACE=full` each name is preceded by an address. Source: the panic hook and the
+//! backtrace printer of Rust's standard library.
 
 use coroner_report::model::{Address, Exception, Frame};
 use coroner_report::wire::{AddressKind, FoundBy, Language, Monitor};
@@ -20,7 +21,7 @@ use coroner_report::wire::{AddressKind, FoundBy, Language, Monitor};
 use super::lines::Lines;
 use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, place};
 
-/// Lines of a message.
+/// Maximum number of lines of a message.
 const MESSAGE: usize = 200;
 const BACKTRACE: &str = "stack backtrace:";
 const NOTE: &str = "note: run with `RUST_BACKTRACE";
@@ -30,7 +31,7 @@ pub(super) fn head(line: &str) -> Option<usize> {
     parts(line.get(start..)?).map(|_| start)
 }
 
-/// Name and number of the thread, and what is behind `panicked at `.
+/// Returns the thread's name and id, and the text after `panicked at `.
 fn parts(head: &str) -> Option<(&str, Option<u64>, &str)> {
     let quoted = head.strip_prefix("thread '")?;
     let (thread, rest) = quoted.split_once(" panicked at ")?;
@@ -65,13 +66,14 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
     Some(Found { death, rest: lines })
 }
 
-/// Message and place of `'message', src/main.rs:2:5`.
+/// Returns message and location from `'message', src/main.rs:2:5`.
 fn in_one_line(rest: &str) -> Option<(&str, &str)> {
     let (message, location) = rest.strip_prefix('\'')?.rsplit_once("', ")?;
     Some((message, location))
 }
 
-/// The lines of the message, and whether a backtrace follows. Where nothing says that it has ended, it is one line.
+/// Returns the message's lines, and whether a backtrace follows. If nothing marks its end, the
+/// message is one line.
 fn message_lines(lines: &mut Lines<'_>, is_known: bool) -> (String, bool) {
     let mut ahead = *lines;
     let mut message: Vec<String> = Vec::new();
@@ -135,7 +137,7 @@ fn backtrace(lines: &mut Lines<'_>) -> (Vec<Frame>, Option<String>) {
     (finished(frames), problem)
 }
 
-/// `12: name`, `12: 0x55d5b3c0d2f0 - name`.
+/// Parses `12: name`, `12: 0x55d5b3c0d2f0 - name`.
 fn numbered(text: &str) -> Option<Frame> {
     let (number, rest) = text.split_once(':')?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
@@ -148,7 +150,7 @@ fn numbered(text: &str) -> Option<Frame> {
 fn named(name: &str, address: Address) -> Frame {
     let name = name.trim_end();
     let name = without_hashes(name);
-    // Without an address there is no image either.
+    // Without an address there is also no image.
     let module = (address.0 == 0).then(|| Language::RUST.to_string());
     Frame {
         module,
@@ -160,8 +162,8 @@ fn named(name: &str, address: Address) -> Frame {
     }
 }
 
-/// The name without what differs from build to build: `::h` and 16 digits at the end of a legacy name, `[16 digits]` behind the crates of a
-/// verbose one.
+/// Returns the name without build-specific parts: `::h` and 16 digits at the end of a legacy name,
+/// `[16 digits]` after crate names in a verbose one.
 fn without_hashes(name: &str) -> String {
     let is_hash = |text: &str| text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let name = name.rsplit_once("::h").filter(|(_, hash)| is_hash(hash)).map_or(name, |(name, _)| name);

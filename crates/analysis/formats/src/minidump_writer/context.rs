@@ -1,4 +1,5 @@
-//! Registers: the `CONTEXT` structures of `winnt.h`, of which the general registers are filled in and said to be valid.
+//! Registers: the `CONTEXT` structures of `winnt.h`, in which only the general registers are filled
+//! in and marked as valid.
 
 use coroner_process::registers::{Aarch64Registers, X86_64Registers};
 use coroner_report::model::Registers;
@@ -9,7 +10,7 @@ use minidump_common::format::{
 use crate::minidump_writer::MinidumpError;
 use crate::minidump_writer::file::File;
 
-/// Writes a thread's registers; an empty place where there are none.
+/// Writes a thread's registers; returns an empty location if it has none.
 pub(crate) fn write(file: &mut File, registers: Option<&Registers>) -> Result<Location, MinidumpError> {
     let Some(registers) = registers else { return Ok(Location::default()) };
     if let Some(registers) = registers.x86_64() {

@@ -1,4 +1,4 @@
-//! What happened.
+//! The exception stream.
 
 use coroner_report::model::{Crash, Report};
 use minidump_common::format::{
@@ -8,14 +8,15 @@ use minidump_common::format::{
 use crate::minidump_writer::file::File;
 use crate::minidump_writer::{MinidumpError, context};
 
-/// Breakpad's code for a dump that no signal asked for (`MD_EXCEPTION_CODE_LIN_DUMP_REQUESTED`).
+/// Breakpad's code for a dump that was not caused by a signal
+/// (`MD_EXCEPTION_CODE_LIN_DUMP_REQUESTED`).
 const DUMP_REQUESTED: u32 = 0xffff_ffff;
-/// Mach's exception for what is no other (`mach/exception_types.h`).
+/// Mach's exception type for software-generated exceptions (`mach/exception_types.h`).
 const EXC_SOFTWARE: u32 = 5;
-/// The code of [`EXC_SOFTWARE`] for a Unix signal, which is its subcode.
+/// The code of [`EXC_SOFTWARE`] for a Unix signal, whose number is the subcode.
 const EXC_SOFT_SIGNAL: u64 = 0x10003;
 
-/// The exception stream, with the crashed thread's registers.
+/// Writes the exception stream with the crashed thread's registers.
 pub(crate) fn stream(file: &mut File, report: &Report) -> Result<Option<Location>, MinidumpError> {
     let Some(crash) = &report.crash else { return Ok(None) };
     let thread = report.crashed_thread();
@@ -30,7 +31,7 @@ pub(crate) fn stream(file: &mut File, report: &Report) -> Result<Option<Location
     file.append(stream).map(Some)
 }
 
-/// As Breakpad writes it for Linux: the signal, its `si_code`, and the address.
+/// Returns the exception in Breakpad's form for Linux: the signal, its `si_code`, and the address.
 fn linux(crash: &Crash) -> MINIDUMP_EXCEPTION {
     let signal = crash.signal.as_ref();
     MINIDUMP_EXCEPTION {
@@ -41,8 +42,8 @@ fn linux(crash: &Crash) -> MINIDUMP_EXCEPTION {
     }
 }
 
-/// As Crashpad writes it for macOS: the exception, its code, the address, and code and subcode whole. A signal that came without a
-/// Mach exception is written as XNU writes one.
+/// Returns the exception in Crashpad's form for macOS: the exception, its code, the address, and
+/// the full code and subcode. A signal without a Mach exception is written in XNU's form.
 fn mach(crash: &Crash) -> MINIDUMP_EXCEPTION {
     let (exception, code, subcode) = match (&crash.mach, &crash.signal) {
         (Some(mach), _) => (mach.exception as u32, mach.code as u64, mach.subcode as u64),

@@ -1,4 +1,4 @@
-//! The file: a header, a directory of streams, and what they consist of.
+//! The minidump file: a header, a directory of streams, and their contents.
 
 use coroner_report::model::Timestamp;
 use minidump_common::format::{
@@ -10,10 +10,10 @@ use scroll::{Endian, LE, Pwrite};
 
 use crate::minidump_writer::MinidumpError;
 
-/// Where parts begin: contexts hold registers of 16 bytes.
+/// Alignment of parts: contexts contain 16-byte registers.
 const ALIGNMENT: usize = 16;
 
-/// Memory of one thread's stack, without a gap.
+/// A thread's contiguous stack memory.
 #[derive(Clone)]
 pub(crate) struct Stack {
     pub(crate) tid: u64,
@@ -22,25 +22,25 @@ pub(crate) struct Stack {
 
 pub(crate) struct File {
     bytes: Vec<u8>,
-    /// How many streams there is room for in the directory.
+    /// Number of streams that fit into the directory.
     room: usize,
-    /// The memory of the stacks, once it was appended: two streams refer to it.
+    /// The stack memory, once it was appended: two streams refer to it.
     pub(crate) stacks: Option<Vec<Stack>>,
 }
 
-/// How many bytes a structure takes.
+/// Returns a structure's size in the file, in bytes.
 pub(crate) fn size_of<T: SizeWith<Endian>>() -> usize {
     T::size_with(&LE)
 }
 
 impl File {
-    /// A file with room for so many streams.
+    /// Creates a file with room for `streams` streams.
     pub(crate) fn new(streams: usize) -> Self {
         let directory = streams * size_of::<MINIDUMP_DIRECTORY>();
         Self { bytes: vec![0; size_of::<MINIDUMP_HEADER>() + directory], room: streams, stacks: None }
     }
 
-    /// Appends bytes. Offsets have 32 bits: that the file is not larger is looked at once, at its end.
+    /// Appends bytes. Offsets have 32 bits; the file's size is checked once, at its end.
     pub(crate) fn append_bytes(&mut self, bytes: &[u8]) -> Location {
         self.bytes.resize(self.bytes.len().next_multiple_of(ALIGNMENT), 0);
         let location = Location { data_size: bytes.len() as u32, rva: self.bytes.len() as u32 };
@@ -57,7 +57,7 @@ impl File {
         Ok(self.append_bytes(&bytes))
     }
 
-    /// Appends a list as streams have them: the number of elements, then these.
+    /// Appends a list in the format's form: the number of elements, then the elements.
     pub(crate) fn append_list<T>(&mut self, elements: Vec<T>) -> Result<Location, MinidumpError>
     where
         T: TryIntoCtx<Endian, Error = scroll::Error> + SizeWith<Endian>,
@@ -67,7 +67,8 @@ impl File {
         Ok(self.append_bytes(&bytes))
     }
 
-    /// Appends a text (`MINIDUMP_STRING`): the number of its bytes, then UTF-16 with a zero behind. Gives its offset.
+    /// Appends a string (`MINIDUMP_STRING`): its length in bytes, then NUL-terminated UTF-16.
+    /// Returns its offset.
     pub(crate) fn append_text(&mut self, text: &str) -> u32 {
         let units: Vec<u16> = text.encode_utf16().collect();
         let mut bytes = (units.len() as u32 * 2).to_le_bytes().to_vec();
@@ -102,7 +103,8 @@ impl File {
     }
 }
 
-/// A time as the format has it: seconds since the Unix epoch in 32 bits, which end in 2106.
+/// Converts a time to the format's: seconds since the Unix epoch in 32 bits, which overflow in
+/// 2106.
 pub(crate) fn seconds(time: Timestamp) -> u32 {
     u32::try_from(time.0 / 1_000_000_000).unwrap_or(u32::MAX)
 }
@@ -113,7 +115,7 @@ where
 {
     let start = bytes.len();
     bytes.resize(start + size_of::<T>(), 0);
-    // There is room for it by its own account.
+    // The size comes from the type itself, so it fits.
     bytes.pwrite_with(value, start, LE).map_err(|_| MinidumpError::TooLarge)?;
     Ok(())
 }

@@ -1,12 +1,17 @@
-//! A crash report as a minidump: the format of Breakpad, Crashpad and Windows, which servers and debuggers read.
+//! Writes a crash report as a minidump, the format of Breakpad, Crashpad and Windows, which servers
+//! and debuggers read.
 //!
-//! It is made at the next launch, of what the report has: what happened, the threads with their names and general registers, the
-//! pieces of stack memory, the images with their identities, and in a comment why it crashed, if the report is explained. `minidump-writer` makes one of a process that still lives, and needs
-//! another process to do so; nothing of that is here.
+//! The minidump is created at the next launch from the report's contents: the exception, the
+//! threads with their names and general registers, the saved stack memory, the images with their
+//! ids, and, if the report has an explanation, a comment with it. The crate `minidump-writer` dumps
+//! a process that is still running, and requires another process to do so; this module shares
+//! nothing with it.
 //!
-//! Who reads the minidump unwinds the stacks once more, with its own symbols, out of the stack memory that is in it. That is of the
-//! crashed thread alone, and as much as the app asked for (`coroner::Crashes::stack_memory`), so that of the other threads only the
-//! innermost frame can be known from it; or of all threads (`coroner::Crashes::stack_memory_all`). The report's own frames, of all threads, have no place in the format.
+//! A reader of the minidump unwinds the stacks again with its own symbols, from the stack memory in
+//! the file. By default that memory covers only the crashed thread, as much as the app requested
+//! (`coroner::Crashes::stack_memory`), so that for other threads only the innermost frame is
+//! available; `coroner::Crashes::stack_memory_all` covers all threads. The format has no place for
+//! the report's own frames.
 //!
 //! ```
 //! use coroner_report::Report;
@@ -28,22 +33,22 @@ use minidump_common::format::{MINIDUMP_LOCATION_DESCRIPTOR as Location, MINIDUMP
 
 use file::File;
 
-/// A report can't be written as a minidump.
+/// An error from writing a report as a minidump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MinidumpError {
-    /// The report's architecture or its system is none that this version knows.
+    /// The report's architecture or system is not supported.
     #[error("the report does not say an architecture and a system that a minidump can be of")]
     Platform,
-    /// It would be larger than 4 GiB, beyond which the format has no offsets.
+    /// The file would exceed 4 GiB, the limit of the format's offsets.
     #[error("the minidump would be larger than 4 GiB")]
     TooLarge,
 }
 
-/// Writes one part into the file, and says where it is; `None` where the report has nothing for it.
+/// Writes a part to the file and returns its location; `None` if the report has no data for it.
 type Part = fn(&mut File, &Report) -> Result<Option<Location>, MinidumpError>;
 
-/// The streams, in the order in which they stand in the file.
+/// The streams, in file order.
 const STREAMS: [(Stream, Part); 8] = [
     (Stream::SystemInfoStream, system::info),
     (Stream::MiscInfoStream, system::process),
@@ -55,10 +60,10 @@ const STREAMS: [(Stream, Part); 8] = [
     (Stream::CommentStreamW, comment::stream),
 ];
 
-/// The minidump of a report.
+/// Writes a report as a minidump.
 ///
 /// # Errors
-/// See [`MinidumpError`].
+/// [`MinidumpError`] if the platform is not supported or the file would be too large.
 pub fn from_report(report: &Report) -> Result<Vec<u8>, MinidumpError> {
     let mut file = File::new(STREAMS.len());
     let mut streams = Vec::new();

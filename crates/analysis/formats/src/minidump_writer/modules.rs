@@ -1,4 +1,4 @@
-//! The images.
+//! The module list.
 
 use coroner_report::model::{Image, Report};
 use coroner_report::wire::ImageKind;
@@ -7,7 +7,7 @@ use minidump_common::format::{CvSignature, MINIDUMP_LOCATION_DESCRIPTOR as Locat
 use crate::minidump_writer::MinidumpError;
 use crate::minidump_writer::file::File;
 
-/// The list of modules: the program first, as readers expect it.
+/// Writes the module list: the program comes first, as readers expect.
 pub(crate) fn list(file: &mut File, report: &Report) -> Result<Option<Location>, MinidumpError> {
     let mut images: Vec<&Image> = report.images.iter().filter(|image| image.size > 0).collect();
     images.sort_by_key(|image| !image.is_main);
@@ -22,7 +22,8 @@ pub(crate) fn list(file: &mut File, report: &Report) -> Result<Option<Location>,
     file.append_list(modules).map(Some)
 }
 
-/// By what a module's symbols are found: a build id, or the UUID of a Mach-O file in the place of a PDB's.
+/// Writes the id for finding a module's symbols: a build id, or a Mach-O file's UUID in place of a
+/// PDB's.
 fn identity(file: &mut File, image: &Image) -> Location {
     let identity = image.identity();
     if identity.is_empty() {
@@ -37,7 +38,7 @@ fn identity(file: &mut File, image: &Image) -> Location {
                 record.extend(part.iter().rev());
             }
             record.extend_from_slice(&uuid[8..]);
-            // The age, which Mach-O files have not.
+            // The age, which Mach-O files don't have.
             record.extend_from_slice(&[0; 4]);
             record.extend_from_slice(image.name().as_bytes());
             record.push(0);

@@ -1,4 +1,4 @@
-//! The system and the process.
+//! The system and process streams.
 
 use coroner_process::registers::Arch;
 use coroner_report::model::Report;
@@ -11,13 +11,13 @@ use minidump_common::format::{
 use crate::minidump_writer::MinidumpError;
 use crate::minidump_writer::file::{File, seconds, size_of};
 
-/// The system in the format's numbers.
+/// Returns the format's platform id for a system.
 pub(crate) fn platform(os: Os) -> Option<PlatformId> {
     match os {
         Os::LINUX => Some(PlatformId::Linux),
         Os::ANDROID => Some(PlatformId::Android),
         Os::MACOS => Some(PlatformId::MacOs),
-        // The format has no others of Apple's.
+        // The format has no ids for Apple's other systems.
         Os::IOS | Os::TVOS | Os::WATCHOS | Os::VISIONOS => Some(PlatformId::Ios),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! The threads and what there is of their stacks.
+//! The threads and their stack memory.
 
 use coroner_report::model::{Report, StackMemory, Thread};
 use minidump_common::format::{
@@ -8,7 +8,7 @@ use minidump_common::format::{
 use crate::minidump_writer::file::{File, Stack};
 use crate::minidump_writer::{MinidumpError, context};
 
-/// The list of threads, in the report's order. Numbers of threads have 32 bits here.
+/// Writes the thread list in the report's order. Thread ids have 32 bits in the format.
 pub(crate) fn list(file: &mut File, report: &Report) -> Result<Option<Location>, MinidumpError> {
     let stacks = stacks(file, report);
     let mut threads = Vec::new();
@@ -27,7 +27,8 @@ pub(crate) fn list(file: &mut File, report: &Report) -> Result<Option<Location>,
     file.append_list(threads).map(Some)
 }
 
-/// The memory of the stacks, appended once. A report has that of a deep one in pieces, each of which begins where the one before it ends.
+/// Returns the stack memory, appending it on the first call. A report contains a deep stack in
+/// adjacent pieces, which are joined.
 fn stacks(file: &mut File, report: &Report) -> Vec<Stack> {
     if let Some(stacks) = &file.stacks {
         return stacks.clone();
@@ -47,7 +48,7 @@ fn stacks(file: &mut File, report: &Report) -> Vec<Stack> {
     stacks
 }
 
-/// The memory that the thread's stack pointer is in.
+/// Returns the memory that contains the thread's stack pointer.
 fn stack_of<'s>(stacks: &'s [Stack], thread: &Thread) -> Option<&'s Stack> {
     let sp = thread.registers.as_ref()?.sp()?.0;
     let holds = |stack: &&Stack| {

@@ -1,4 +1,5 @@
-//! The ELF images of a saved process: from its mapped files, the headers that were saved of them, and its auxiliary vector.
+//! The ELF images of a saved process, from its mapped files, their saved headers, and its auxiliary
+//! vector.
 //!
 //! Sources: Linux `include/uapi/linux/auxvec.h`, gABI 4.1.
 
@@ -12,9 +13,9 @@ use super::SavedMemory;
 use super::user_regs::{half, word};
 use crate::MAX_IMAGES;
 
-/// No program has larger headers, nor more notes with its build id.
+/// Maximum size of an image's headers, and of its notes with the build id, in bytes.
 const LARGEST_HEADERS: usize = 1 << 20;
-/// What reports have in the place of a path for the code that the kernel gives each process.
+/// The name in reports for the code that the kernel maps into each process.
 const VDSO: &str = "[vdso]";
 
 const AT_PHDR: u64 = 3;
@@ -31,7 +32,7 @@ pub struct MappedFile {
     pub start: u64,
     /// Address after its last byte.
     pub end: u64,
-    /// Offset in the file, bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
     /// The file's path.
     pub path: String,
@@ -43,15 +44,17 @@ pub fn auxiliary(desc: &[u8], key: u64) -> Option<u64> {
     pairs.find(|(found, _)| *found == Some(key)).and_then(|(_, value)| value)
 }
 
-/// The loaded images: files that are mapped from their first byte on, with code, and the vdso.
+/// Returns the loaded images: files with code that are mapped from their first byte on, and the
+/// vdso.
 pub fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) -> Vec<Image> {
     let auxiliary = |key| self::auxiliary(auxiliary, key);
-    // The parts of a file that is mapped at several places are of the image that begins last below them.
+    // If a file is mapped several times, its parts belong to the image with the highest start below
+    // them.
     let mut by_start: BTreeMap<u64, Vec<&MappedFile>> = BTreeMap::new();
     for file in files {
         if file.offset == 0 && by_start.len() < MAX_IMAGES {
             let of_before = by_start.values().next_back().is_some_and(|parts: &Vec<&MappedFile>| {
-                // A page of headers may be mapped again, directly behind.
+                // The page with the headers may be mapped a second time, directly after the first.
                 parts.last().is_some_and(|last| last.path == file.path && last.end == file.start)
             });
             if !of_before {
@@ -77,13 +80,15 @@ pub fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) 
     images
 }
 
-/// An image by its parts, if it is one: by the headers that were saved of it, else by those in its file.
+/// Returns the image made up of `parts`, if it is one: from its saved headers, else from those in
+/// its file.
 fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
     let (first, end) = (parts[0], parts.iter().map(|part| part.end).max()?);
     let saved = memory.at(first.start).filter(|bytes| bytes.starts_with(b"\x7fELF"));
     let facts = match saved {
         Some(_) => Facts::read(|offset, length| memory.bytes(first.start.checked_add(offset)?, length)),
-        // The kernel leaves out what can be read in the file; a file that was replaced since has another build id.
+        // The kernel omits what can be read from the file; a file that was replaced since has
+        // another build id.
         None => Facts::of_file(&first.path),
     };
     let facts = facts?;
@@ -114,29 +119,30 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
     })
 }
 
-/// Whether the file at `path` begins with the headers that were loaded: of an image without a build id, all that tells it from what was put in its
-/// place. True if there is no such file, which nothing can be taken from.
+/// Whether the file at `path` starts with the loaded headers. For an image without a build id, only
+/// this distinguishes it from a replacement. Returns `true` if the file is missing, because then
+/// nothing is read from it.
 fn begins_with(path: &str, saved: &[u8]) -> bool {
     use std::io::Read;
-    /// Bytes that no program has reason to change: the headers, and no relocated data.
+    /// Bytes that no program has reason to change: the headers, without relocated data.
     const HEADERS: usize = 4096;
     let is_file = path.starts_with('/') && std::fs::metadata(path).is_ok_and(|about| about.is_file());
     let Some(file) = is_file.then(|| std::fs::File::open(path).ok()).flatten() else { return true };
     let mut bytes = Vec::new();
-    // What was read before an error counts.
+    // What was read before an error is used.
     let _ = file.take(saved.len().min(HEADERS) as u64).read_to_end(&mut bytes);
-    // Behind the end of a small file memory has zeros.
+    // Memory after the end of a small file contains zeros.
     saved.starts_with(&bytes) && bytes.len() > size_of::<Header64>()
 }
 
-/// What an ELF file says of itself.
+/// An ELF file's properties.
 #[derive(Debug, Default)]
 struct Facts {
-    /// Lowest address, and the one behind the highest.
+    /// Lowest address, and the address after the highest.
     extent: (u64, u64),
-    /// The code: address and size.
+    /// Address and size of the code.
     text: Option<(u64, u64)>,
-    /// Address, size, offset in the file, access.
+    /// Address, size, file offset, access rights.
     segments: Vec<(u64, u64, u64, u8)>,
     build_id: Vec<u8>,
 }
@@ -157,14 +163,15 @@ impl Facts {
         })
     }
 
-    /// By what `read` has at an offset from the file's first byte, as it was loaded.
+    /// Parses the headers. `read` returns bytes at an offset from the file's first byte, as it was
+    /// loaded.
     fn read(read: impl Fn(u64, usize) -> Option<Vec<u8>>) -> Option<Facts> {
         const HEADER: usize = size_of::<Header64>();
         let start = read(0, HEADER)?;
         if !start.starts_with(b"\x7fELF\x02\x01") {
             return None;
         }
-        // Little-endian, by `Elf64_Ehdr`: e_phoff, e_phentsize, e_phnum.
+        // Little-endian, fields of `Elf64_Ehdr`: e_phoff, e_phentsize, e_phnum.
         let offset = word(&start, 32)?;
         let (size, count) = (u16::from_le_bytes([start[54], start[55]]), u16::from_le_bytes([start[56], start[57]]));
         if size != 56 || count == 0 {
@@ -174,7 +181,8 @@ impl Facts {
         let mut facts = Facts { extent: (u64::MAX, 0), ..Facts::default() };
         let mut notes_at = Vec::new();
         for header in headers.chunks_exact(usize::from(size)) {
-            // `Elf64_Phdr`: p_type, p_flags, p_offset, p_vaddr, p_paddr, p_filesz, p_memsz, p_align.
+            // `Elf64_Phdr`: p_type, p_flags, p_offset, p_vaddr, p_paddr, p_filesz, p_memsz,
+            // p_align.
             let (kind, flags) = (half(header, 0)?, half(header, 4)?);
             let (offset, address) = (word(header, 8)?, word(header, 16)?);
             let (in_file, in_memory) = (word(header, 32)?, word(header, 40)?);
@@ -182,7 +190,7 @@ impl Facts {
                 1 => {
                     let end = address.checked_add(in_memory)?;
                     facts.extent = (facts.extent.0.min(address & !0xfff), facts.extent.1.max(end));
-                    // Access in reports: 1 execute, 2 write, 4 read, as in `p_flags`.
+                    // Access rights in reports: 1 execute, 2 write, 4 read, as in `p_flags`.
                     facts.segments.push((address, in_memory, offset, (flags & 7) as u8));
                     if flags & 1 != 0 && facts.text.is_none() {
                         facts.text = Some((address, in_memory));
@@ -201,7 +209,7 @@ impl Facts {
     }
 }
 
-/// `NT_GNU_BUILD_ID` among notes.
+/// Returns the `NT_GNU_BUILD_ID` in a list of notes.
 fn build_id(mut list: &[u8]) -> Option<Vec<u8>> {
     const NT_GNU_BUILD_ID: u32 = 3;
     while list.len() >= 12 {

@@ -1,7 +1,8 @@
-//! A process that was saved, in a file or by reading it from outside: registers, memory and images, and the walk of its stacks.
+//! A saved process, from a file or read from outside: registers, memory and images, and the walk of
+//! its stacks.
 //!
-//! Who reads a process builds a [`Report`] with its threads' registers and its images, collects what it has of the memory in a
-//! [`SavedMemory`], and has [`walk_threads`] fill in the frames.
+//! A reader builds a [`Report`] with the threads' registers and the images, collects the available
+//! memory in a [`SavedMemory`], and calls [`walk_threads`] to add the frames.
 
 pub mod elf_images;
 mod pdata;
@@ -18,44 +19,44 @@ use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 use coroner_symbols::{Arch, ImageKey, Match, SnapshotImages, Symbolizer};
 use coroner_unwind::{Aarch64, AddressRange, Architecture, End, Found, Images, Options, RuleCache, Walker, X86_64};
 
-/// Most frames of a thread: of a recursion without end, the first.
+/// Maximum number of a thread's frames; in an infinite recursion the first ones are kept.
 const FRAMES: u32 = 4096;
-/// Most reads of a walk.
+/// Maximum number of memory reads in a walk.
 const READS: u64 = 1 << 22;
 
-/// Words of a stack that are searched for return addresses.
+/// Maximum number of stack words scanned for return addresses.
 const SCANNED: u32 = 512;
 
-/// Most files of other builds that are named.
+/// Maximum number of non-matching files that are listed.
 const OTHERS: usize = 16;
 
-/// Most bytes of a stack that are kept in the report, and of all.
+/// Maximum bytes of one stack that are kept in the report, and of all stacks.
 const KEPT: usize = 64 << 10;
 const ALL_KEPT: usize = 32 << 20;
 
-/// Saved memory, in pieces that don't overlap.
+/// Saved memory in non-overlapping pieces.
 #[derive(Debug, Default)]
 pub struct SavedMemory<'b> {
-    /// By address.
+    /// Sorted by address.
     ranges: Vec<(u64, &'b [u8])>,
 }
 
 impl<'b> SavedMemory<'b> {
-    /// Sorts the pieces, each an address and its bytes.
+    /// Creates saved memory from pieces, each an address and its bytes, and sorts them.
     pub fn new(mut ranges: Vec<(u64, &'b [u8])>) -> Self {
         ranges.retain(|(_, bytes)| !bytes.is_empty());
         ranges.sort_by_key(|(start, _)| *start);
         SavedMemory { ranges }
     }
 
-    /// What was saved from `address` on, up to the end of its piece.
+    /// Returns the saved bytes from `address` to the end of its piece.
     pub fn at(&self, address: u64) -> Option<&'b [u8]> {
         let after = self.ranges.partition_point(|(start, _)| *start <= address);
         let (start, bytes) = self.ranges.get(after.checked_sub(1)?)?;
         bytes.get(usize::try_from(address - start).ok()?..).filter(|rest| !rest.is_empty())
     }
 
-    /// As many bytes, also where they lie in several pieces.
+    /// Returns `length` bytes, which may span several pieces.
     pub fn bytes(&self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(length.min(1 << 20));
         while bytes.len() < length {
@@ -79,7 +80,8 @@ impl Memory for &SavedMemory<'_> {
     }
 }
 
-/// What a report has of the stacks of these threads, from their stack pointers on: for a minidump.
+/// Returns the stack memory that a report keeps for these threads, from their stack pointers on,
+/// for use in a minidump.
 pub fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory: &SavedMemory<'_>) -> Vec<StackMemory> {
     let mut all = 0;
     let stacks = threads.map_while(|(tid, sp)| {
@@ -93,7 +95,8 @@ pub fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory: &Saved
     stacks.filter(|piece| !piece.bytes.is_empty()).collect()
 }
 
-/// Walks all threads of `report` that have registers. The process had `mapped`, with the places where code could run.
+/// Walks all threads in `report` that have registers. `mapped` has the process's memory ranges, and
+/// whether they were executable.
 pub fn walk_threads(
     report: &mut Report,
     memory: &SavedMemory<'_>,
@@ -151,7 +154,8 @@ pub fn walk_threads(
     }
 }
 
-/// The same of a process of Windows on x86_64. `is_call`: the crashed thread's program counter is one that a call returns to.
+/// Like [`walk_threads`], for a Windows process on x86_64. `is_call`: the crashed thread's program
+/// counter is a return address.
 pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_call: bool, symbolizer: &mut Symbolizer) {
     let mut files = SnapshotImages::new();
     for image in &report.images {
@@ -172,7 +176,8 @@ pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_ca
     }
 }
 
-/// The bits of a user's arm64 pointer that are no address, in a space of 48 bits: what neither form says.
+/// The bits of a user-space arm64 pointer that are not part of the address, assuming 48-bit
+/// addresses; neither format contains the mask.
 const AUTHENTICATION_MASK: u64 = 0x007f_0000_0000_0000;
 
 fn described(image: &Image) -> String {
@@ -182,8 +187,9 @@ fn described(image: &Image) -> String {
     }
 }
 
-/// The frames of a thread. A search of the stack finds what is no caller, too: it is of use where unwind data are missing, of an image
-/// (`scan`) or of the code that a walk came to, and not where a piece of the stack is.
+/// Walks a thread. A stack scan also finds values that are not return addresses. It is used where
+/// unwind data are missing, for an image (`scan`) or for the code that the walk reached, but not
+/// where a piece of the stack is missing.
 fn walk<A: Architecture>(
     registers: &A::Registers,
     memory: &SavedMemory<'_>,
@@ -226,12 +232,12 @@ fn as_reported(frame: &coroner_unwind::Frame) -> Frame {
     }
 }
 
-/// The registers of a report from those of a thread, in the order of the architecture.
+/// Creates a report's registers from a thread's, in the architecture's order.
 pub fn registers(arch: Machine, general: Vec<u64>) -> Registers {
     Registers { arch: Some(arch), general, ..Registers::default() }
 }
 
-/// The futex that a thread waits for which is in that system call.
+/// Returns the futex that a thread waits for, if it is in that system call.
 pub fn futex<M: Memory>(registers: &Registers, call: Option<i64>, mut memory: M) -> Option<FutexWait> {
     let wait = match registers.x86_64() {
         Some(registers) => futex_wait::FutexWait::of(&registers, call?, &mut memory),

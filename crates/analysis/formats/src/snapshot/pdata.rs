@@ -1,25 +1,27 @@
-//! Stacks of Windows on x86_64, by the unwind data of the images' files (`.pdata`; learn.microsoft.com, "x64 exception handling").
+//! Walks Windows stacks on x86_64 with the unwind data in the images' files (`.pdata`;
+//! learn.microsoft.com, "x64 exception handling").
 //!
-//! A frame is one that unwind data prove, or the caller of a function without any, if a call stands before the address that it would return to. Where the
-//! image's file is not there, the walk ends.
+//! A frame is accepted if unwind data prove it, or if it is the caller of a function without unwind
+//! data and its return address follows a call. The walk ends at an image whose file is missing.
 
 use coroner_process::memory::Memory;
 use coroner_process::registers::X86_64Registers;
 use coroner_report::model::{Address, Frame, Image};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 
-/// Most frames of a thread.
+/// Maximum number of a thread's frames.
 const FRAMES: usize = 4096;
-/// Most unwind data that are chained for one function.
+/// Maximum length of a chain of unwind data for one function.
 const CHAINED: usize = 32;
-/// Most bytes of an epilogue: an addition, eight pops of two bytes, a jump.
+/// Maximum size of an epilogue, in bytes: an addition, eight pops of two bytes, a jump.
 const EPILOGUE: usize = 32;
 /// rsp, in the processor's numbering of registers.
 const RSP: usize = 4;
-/// The processor's registers in the order of DWARF's.
+/// The processor's registers in DWARF order.
 const DWARF: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// The frames of a thread whose program counter is an address of that kind. And of which image there is no file, if that ended the walk.
+/// Returns the frames of a thread, whose program counter is an address of the given kind; also the
+/// image whose missing file ended the walk, if any.
 pub(super) fn walk<'i>(
     registers: &X86_64Registers,
     kind: AddressKind,
@@ -50,7 +52,8 @@ pub(super) fn walk<'i>(
         let image = images.iter().find(|image| image.contains(Address(at)));
         let stepped = match image.map(|image| state.function(image.load_address.0, at)) {
             Some(Lookup::Function(function)) => state.unwind(&function, at, is_return).map(|kind| (FoundBy::CFI, kind)),
-            // A function that calls none and moves nothing, or no code at all, which a call led to.
+            // A leaf function, which doesn't move the stack pointer, or a call to an address
+            // without code.
             Some(Lookup::NoFunction) | None if is_first && !is_return => {
                 state.return_by_top(images).map(|()| (FoundBy::STACK_TOP, AddressKind::RETURN))
             }
@@ -80,7 +83,7 @@ struct Function {
 
 enum Lookup {
     Function(Function),
-    /// The image's list has none there.
+    /// The image's table has no entry for the address.
     NoFunction,
     NoFile,
 }
@@ -109,7 +112,7 @@ impl<M: Memory> State<'_, M> {
         self.bytes(address).map(u64::from_le_bytes)
     }
 
-    /// The function at an address, by the image's exception directory.
+    /// Finds the function at an address in the image's exception directory.
     fn function(&mut self, base: u64, at: u64) -> Lookup {
         let Some((table, count)) = self.directory(base) else { return Lookup::NoFile };
         let rva = at.wrapping_sub(base);
@@ -128,14 +131,15 @@ impl<M: Memory> State<'_, M> {
         Lookup::NoFunction
     }
 
-    /// Where the list of functions is, and how many it has. An image without one has none. `None` without the image's file.
+    /// Returns the address and number of entries of the function table; an image without a table
+    /// has none. `None` without the image's file.
     fn directory(&mut self, base: u64) -> Option<(u64, u64)> {
         let headers = base.wrapping_add(self.u32(base.wrapping_add(0x3c))?.into());
         let optional = headers.wrapping_add(24);
         if self.bytes(headers)? != *b"PE\0\0" || self.u16(optional)? != 0x20b {
             return None;
         }
-        // The fourth of the directories.
+        // The fourth data directory.
         let (at, size) = (self.u32(optional.wrapping_add(112 + 24))?, self.u32(optional.wrapping_add(112 + 28))?);
         Some((base.wrapping_add(at.into()), u64::from(size) / 12))
     }
@@ -145,9 +149,9 @@ impl<M: Memory> State<'_, M> {
         Some(Function { base, begin: word(0)?, end: word(4)?, unwind: word(8)? })
     }
 
-    /// Goes to the caller. What the address there is.
+    /// Unwinds to the caller. Returns the kind of address found there.
     fn unwind(&mut self, function: &Function, at: u64, is_return: bool) -> Option<AddressKind> {
-        // The entry may lead to another one.
+        // The entry may refer to another one.
         let mut function = *function;
         if function.unwind.wrapping_sub(function.base) & 1 != 0 {
             let other = self.entry(function.base, function.unwind.wrapping_sub(1))?;
@@ -172,13 +176,14 @@ impl<M: Memory> State<'_, M> {
             }
             let after = codes.wrapping_add(2 * u64::from(count).next_multiple_of(2));
             function = self.entry(function.base, after)?;
-            // Its prologue is done.
+            // Its prologue is complete.
             offset = u64::MAX;
         }
         None
     }
 
-    /// Takes back what the prologue did as far as `offset`. True if a machine frame had the caller.
+    /// Undoes the prologue's operations up to `offset`. Returns `true` if the caller was in a
+    /// machine frame.
     fn codes(&mut self, at: u64, count: usize, frame: u8, offset: u64) -> Option<bool> {
         let mut codes = Vec::with_capacity(count);
         for number in 0..count {
@@ -202,7 +207,7 @@ impl<M: Memory> State<'_, M> {
                 (0 | 2 | 3 | 6 | 10, _) => 1,
                 _ => return None,
             };
-            // 6 says where epilogues are.
+            // 6 describes epilogues.
             if done_at <= offset && operation != 6 {
                 let sp = self.general[RSP];
                 match operation {
@@ -222,7 +227,7 @@ impl<M: Memory> State<'_, M> {
                         self.general[RSP] = self.u64(sp.wrapping_add(24))?;
                         return Some(true);
                     }
-                    // Vector registers lead to no caller.
+                    // Vector registers are not needed to find the caller.
                     _ => {}
                 }
             }
@@ -231,8 +236,8 @@ impl<M: Memory> State<'_, M> {
         Some(false)
     }
 
-    /// Does what is left of an epilogue at `at`, if there is one: all of it is an addition to the stack pointer, pops, and a return or a jump out of the
-    /// function.
+    /// Executes the rest of an epilogue at `at`, if there is one: only an addition to the stack
+    /// pointer, pops, and a return or a jump out of the function.
     fn epilogue(&mut self, function: &Function, at: u64) -> Option<()> {
         let mut code = Vec::new();
         while code.len() < EPILOGUE
@@ -310,14 +315,16 @@ impl<M: Memory> State<'_, M> {
         Some(())
     }
 
-    /// The caller of the innermost function is what stands on top of the stack, if that is behind a call.
+    /// Takes the innermost function's return address from the top of the stack, if it follows a
+    /// call.
     fn return_by_top(&mut self, images: &[Image]) -> Option<()> {
         let address = self.u64(self.general[RSP])?;
         let is_in_image = images.iter().any(|image| image.contains(Address(address.wrapping_sub(1))));
         (is_in_image && self.is_behind_call(address)).then(|| self.pop_return()).flatten()
     }
 
-    /// `e8` with four bytes; `ff /2` with two to seven, before which a prefix may stand.
+    /// Whether an address follows a call: `e8` with four bytes, or `ff /2` with two to seven bytes,
+    /// possibly with a prefix.
     fn is_behind_call(&mut self, address: u64) -> bool {
         let Some(code) = self.bytes::<7>(address.wrapping_sub(7)) else { return false };
         let by_register = |length: usize| {
@@ -342,11 +349,12 @@ mod tests {
 
     const BASE: u64 = 0x1_4000_0000;
     const STACK: u64 = 0x1_0000;
-    /// Behind a call in the second function.
+    /// An address after a call in the second function.
     const CALLER: u64 = BASE + 0x1180;
     const SAVED_RBX: u64 = 0x1111;
 
-    /// Three functions: one with a prologue and an epilogue, one with a frame pointer, and one without unwind data.
+    /// Three functions: one with a prologue and an epilogue, one with a frame pointer, and one
+    /// without unwind data.
     fn image() -> Vec<u8> {
         let mut bytes = vec![0x90; 0x4000];
         let mut put = |at: usize, with: &[u8]| bytes[at..at + with.len()].copy_from_slice(with);
@@ -367,12 +375,13 @@ mod tests {
         bytes
     }
 
-    /// The stack of the first function, called by the second, in whose frame there is room that no unwind data know of.
+    /// The stack of the first function, called by the second, whose frame contains space not
+    /// described by unwind data.
     fn stack() -> Vec<u8> {
         let mut words = vec![0_u64; 5];
         let caller_rbp = STACK + 8 * 12;
         words.extend([SAVED_RBX, caller_rbp, CALLER, 7, 7, 7, 7]);
-        // rbp of the second function leads here; who called that returns to nowhere.
+        // The second function's rbp points here; its caller's return address is 0.
         words.extend([0x2222, 0, 0]);
         words.into_iter().flat_map(u64::to_le_bytes).collect()
     }
@@ -391,7 +400,8 @@ mod tests {
     #[test]
     fn each_instruction_of_a_prologue_and_an_epilogue_leads_to_the_caller() {
         let callers_rbp = STACK + 8 * 12;
-        // Words from the stack's lowest to the stack pointer, and rbp, which the function saves and uses.
+        // Words from the lowest address of the stack to the stack pointer, and rbp, which the
+        // function saves and uses.
         let rows = [
             (0x1000, 7, callers_rbp),
             (0x1001, 6, 1),
@@ -418,7 +428,7 @@ mod tests {
             let (frames, end) = walked(pc, 7, callers_rbp);
             let expected = [(pc, Some(STACK + 8 * 7)), (CALLER, Some(STACK + 8 * 8))];
             assert_eq!((frames.as_slice(), end), (expected.as_slice(), WalkEnd::ROOT), "{pc:#x}");
-            // On top of the stack is a number.
+            // The top of the stack is a number.
             let (frames, end) = walked(pc, 8, callers_rbp);
             assert_eq!((frames.len(), end), (1, WalkEnd::NO_RULE), "{pc:#x}");
         }
@@ -427,7 +437,7 @@ mod tests {
     #[test]
     fn without_the_file_or_with_damaged_data_a_walk_ends() {
         let (mut image, stack) = (image(), stack());
-        // No operation of unwind data.
+        // An invalid unwind operation.
         image[0x3005] = 0x4f;
         let images = [Image { load_address: Address(BASE), size: 0x4000, path: "a.exe".into(), ..Image::default() }];
         let mut registers = X86_64Registers { gpr: [0; 16], pc: BASE + 0x1050, flags: 0 };

@@ -1,4 +1,5 @@
-//! Traces of ANRs (`/data/anr`, `ApplicationExitInfo` with `REASON_ANR`): what ART writes of all threads upon SIGQUIT.
+//! Reads ANR traces (`/data/anr`, `ApplicationExitInfo` with `REASON_ANR`), which ART writes about
+//! all threads upon SIGQUIT.
 //!
 //! ```text
 //! ----- pid 1234 at 2022-10-03 16:52:23.938520831+0200 -----
@@ -11,8 +12,9 @@
 //!   - waiting to lock <0x0d3a2f0a> (a java.lang.Object) held by thread 5
 //! ```
 //!
-//! Native frames come before those of Java, the innermost first. Where ART did not answer either, the system writes where each thread waits
-//! in the kernel (`Waiting Channels`), which then is its only frame.
+//! Native frames come before Java frames, innermost first. If ART doesn't respond either, the
+//! system writes where each thread waits in the kernel (`Waiting Channels`), which then is its only
+//! frame.
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{Annotation, AppFacts, Frame, Hang, Header, Lifecycle, Problem, Report, RunFacts, Thread};
@@ -27,7 +29,7 @@ const HEAD: &[u8] = b"----- pid ";
 const CHANNELS: &str = "----- Waiting Channels: pid ";
 const THREADS: &[u8] = b"DALVIK THREADS";
 
-/// Where a trace begins.
+/// Returns the offset at which a trace starts.
 pub(crate) fn begins(bytes: &[u8]) -> Option<usize> {
     let start = bytes.get(..1 << 20).unwrap_or(bytes);
     let find = |mark: &[u8]| start.windows(mark.len()).position(|window| window == mark);
@@ -38,18 +40,19 @@ struct Parser {
     report: Report,
     timestamp: String,
     fingerprint: String,
-    /// The thread that is being read, with ART's number.
+    /// The thread being read, with ART's number.
     thread: Option<(Thread, u64)>,
     native: Vec<BacktraceFrame>,
     images: Images,
-    /// Waits for monitors: of which thread, by ART's number, and the line.
+    /// Waits for monitors: the thread's number in ART, and the line.
     waits: Vec<(u64, String)>,
-    /// The system's numbers of threads by ART's.
+    /// Pairs of ART's thread number and the system's thread id.
     tids: Vec<(u64, u64)>,
     is_channels: bool,
 }
 
-/// The trace as a report of a hang of the main thread. Of several processes in it only the first is read.
+/// Converts a trace to a report about a hang of the main thread. If it contains several processes,
+/// only the first is read.
 pub(crate) fn report(bytes: &[u8]) -> Report {
     let text = String::from_utf8_lossy(bytes);
     let mut parser = Parser {
@@ -70,7 +73,7 @@ pub(crate) fn report(bytes: &[u8]) -> Report {
         if let Some(rest) = head.or(channels) {
             parser.end_thread();
             stacks += usize::from(head.is_some());
-            // Another process, or the same once more as the kernel sees it.
+            // Another process, or the same one again as seen by the kernel.
             let has_threads = !parser.report.threads.is_empty();
             if stacks > 1 || (channels.is_some() && has_threads) {
                 break;
@@ -129,7 +132,7 @@ impl Parser {
         }
     }
 
-    /// `"main" daemon prio=5 tid=1 Native`.
+    /// Parses `"main" daemon prio=5 tid=1 Native`.
     fn begin_thread(&mut self, line: &str) {
         let Some((name, rest)) = line[1..].rsplit_once('"') else { return };
         let art = rest.split_once("tid=").and_then(|(_, rest)| {
@@ -145,7 +148,7 @@ impl Parser {
         self.thread = Some((thread, art.unwrap_or(0)));
     }
 
-    /// `sysTid=15992     do_sigtimedwait`.
+    /// Parses `sysTid=15992  do_sigtimedwait`.
     fn channel(&mut self, text: &str) {
         let Some((tid, function)) = text["sysTid=".len()..].split_once(char::is_whitespace) else { return };
         let Ok(tid) = tid.parse() else { return };
@@ -180,7 +183,8 @@ impl Parser {
         let (os, mut device) = of_fingerprint(&self.fingerprint);
         let mut report = self.report;
         device.arch = report.header.arch.map(|arch| arch.name().to_owned());
-        // A trace without its head, as some versions of Android hand it to the app, still has its main thread.
+        // A trace without its head, as some Android versions provide to the app, still contains its
+        // main thread.
         let main =
             report.threads.iter().position(|thread| thread.tid != 0 && thread.tid == u64::from(report.header.pid));
         let main = main.or_else(|| report.threads.iter().position(|thread| thread.name.as_deref() == Some("main")));
@@ -230,7 +234,7 @@ impl Parser {
     }
 }
 
-/// `sysTid=15987 nice=-10 cgrp=system …`, `state=S schedstat=( … ) utm=574 stm=13 …`.
+/// Parses `sysTid=15987 nice=-10 cgrp=system …`, `state=S schedstat=( … ) utm=574 stm=13 …`.
 fn of_facts(thread: &mut Thread, facts: &str) {
     let number = |key: &str| facts.split_whitespace().find_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
     if let Some(tid) = number("sysTid=") {

@@ -1,19 +1,21 @@
-//! Java: stack traces as `Throwable.printStackTrace` writes them, and the frames that ART writes in the same form.
+//! Reads Java stack traces as written by `Throwable.printStackTrace`, and ART's frames in the same
+//! form.
 
 use coroner_report::model::{Exception, Frame};
 use coroner_report::wire::{FoundBy, Language};
 
 use crate::tombstone::MAX_FRAMES;
 
-/// Most exceptions of one chain of causes.
+/// Maximum number of exceptions in a chain of causes.
 const MAX_CAUSES: usize = 64;
 
-/// Whether a frame is one of a managed runtime, which has no address but a method and a line.
+/// Whether a frame is from a managed runtime, with a method and a line instead of an address.
 pub fn is_managed(frame: &Frame) -> bool {
     frame.found_by == FoundBy::MANAGED
 }
 
-/// A frame of `at com.example.Shop.open(Shop.java:12)`; the line may have spaces around it. `None` if it is none.
+/// Parses a frame such as `at com.example.Shop.open(Shop.java:12)`; the line may be surrounded by
+/// spaces. `None` for other lines.
 pub(crate) fn frame(line: &str) -> Option<Frame> {
     let text = line.trim().strip_prefix("at ")?;
     let (method, place) = text.strip_suffix(')')?.rsplit_once('(')?;
@@ -24,7 +26,8 @@ pub(crate) fn frame(line: &str) -> Option<Frame> {
     // "Native method", "Unknown Source", "unavailable:-1", "D8$$SyntheticClass".
     let has_file =
         !matches!(file.to_ascii_lowercase().as_str(), "native method" | "unknown source" | "unavailable" | "");
-    // A module or a class loader before the class: `java.base/java.lang.Thread.run`, `app//com.example.Shop.open`.
+    // A module or a class loader before the class: `java.base/java.lang.Thread.run`,
+    // `app//com.example.Shop.open`.
     let method = method.rsplit_once('/').map_or(method, |(_, method)| method);
     Some(Frame {
         found_by: FoundBy::MANAGED,
@@ -35,13 +38,14 @@ pub(crate) fn frame(line: &str) -> Option<Frame> {
     })
 }
 
-/// The exceptions of a Java stack trace: the uncaught one first, then what caused it. Suppressed exceptions are left out; frames that a
-/// cause has in common with the exception before it (`... 12 more`) are taken from there.
+/// Returns the exceptions in a Java stack trace: the uncaught one first, then its causes. Empty if
+/// the text contains none.
 ///
-/// `tid` is the thread that threw it. Without any exception in the text there are none.
+/// Suppressed exceptions are left out. Frames that a cause shares with the preceding exception
+/// (`... 12 more`) are copied from it. `tid` is the throwing thread.
 pub fn exceptions_of_stack_trace(text: &str, tid: u64) -> Vec<Exception> {
     let mut exceptions: Vec<Exception> = Vec::new();
-    // Lines of a suppressed exception are indented more than those of the trace that they are in.
+    // A suppressed exception's lines are indented more than those of the surrounding trace.
     let mut suppressed = None;
     for line in text.lines() {
         let indent = line.len() - line.trim_start().len();
@@ -71,7 +75,7 @@ pub fn exceptions_of_stack_trace(text: &str, tid: u64) -> Vec<Exception> {
         let cause = trimmed.strip_prefix("Caused by: ");
         let is_full = exceptions.len() >= MAX_CAUSES;
         match exceptions.last_mut() {
-            // A message of several lines.
+            // A message with several lines.
             Some(exception) if cause.is_none() && exception.frames.is_empty() => {
                 let message = exception.message.get_or_insert_default();
                 message.push('\n');

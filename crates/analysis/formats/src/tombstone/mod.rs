@@ -1,9 +1,12 @@
-//! What Android itself writes of a death, as a Coroner [`Report`]: so it is shown, symbolicated and sent as one.
+//! Reads Android's own crash files as Coroner [`Report`]s, so that they can be shown, symbolicated
+//! and sent.
 //!
-//! * **Tombstones**, which debuggerd writes of a native crash: as protobuf (Android 12 and later; an app gets its own from
-//!   `ApplicationExitInfo`) and as text, from a file or out of logcat with its prefixes (Android 5 to 16).
-//! * **Traces of ANRs**, which ART writes of all threads when the main thread does not answer: native and Java frames.
-//! * **Java stack traces**, as `Throwable.printStackTrace` writes them.
+//! * **Tombstones**, which debuggerd writes for a native crash: as protobuf (Android 12 and later;
+//!   an app gets its own from `ApplicationExitInfo`) and as text, from a file or from logcat with
+//!   its prefixes (Android 5 to 16).
+//! * **ANR traces**, which ART writes about all threads when the main thread does not respond:
+//!   native and Java frames.
+//! * **Java stack traces**, as written by `Throwable.printStackTrace`.
 //!
 //! ```no_run
 //! let bytes = std::fs::read("tombstone_00")?;
@@ -12,8 +15,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Sources of the formats: AOSP, `system/core/debuggerd` (`proto/tombstone.proto`, `libdebuggerd/tombstone_proto_to_text.cpp`, and
-//! `tombstone.cpp` of older versions), `art/runtime` (`thread.cc`, `signal_catcher.cc`), `java.lang.Throwable`.
+//! Sources of the formats: AOSP, `system/core/debuggerd` (`proto/tombstone.proto`,
+//! `libdebuggerd/tombstone_proto_to_text.cpp`, and `tombstone.cpp` of older versions),
+//! `art/runtime` (`thread.cc`, `signal_catcher.cc`), `java.lang.Throwable`.
 
 mod anr;
 mod java;
@@ -26,21 +30,22 @@ use coroner_report::model::Report;
 
 pub use java::{exceptions_of_stack_trace, is_managed};
 
-/// Longest file that is read, bytes. Tombstones have some hundred kilobytes, traces of large apps some megabytes.
+/// Maximum size of a file, in bytes. Tombstones have some hundred kilobytes, traces of large apps
+/// some megabytes.
 pub const MAX_BYTES: usize = 64 << 20;
-/// Most frames of a stack; debuggerd writes 256.
+/// Maximum number of frames of a stack; debuggerd writes 256.
 const MAX_FRAMES: usize = 10_000;
-/// Most threads.
+/// Maximum number of threads.
 const MAX_THREADS: usize = 100_000;
 
-/// How it is written.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A protobuf tombstone.
     Protobuf,
     /// A text tombstone, with or without logcat's prefixes.
     Text,
-    /// A trace of an ANR.
+    /// An ANR trace.
     Anr,
 }
 
@@ -54,32 +59,32 @@ impl std::fmt::Display for Form {
     }
 }
 
-/// Why a file is not read.
+/// The reason why a file can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TombstoneError {
-    /// It is none.
+    /// The file has none of the supported formats.
     #[error("neither a tombstone nor a trace of an ANR of Android")]
     NotATombstone,
-    /// It is too large to be one.
+    /// The file is too large.
     #[error("{size} bytes are more than a tombstone may have ({} MiB)", MAX_BYTES >> 20)]
     TooLarge {
-        /// Its size, bytes.
+        /// Its size, in bytes.
         size: usize,
     },
-    /// It begins as one, and what a report needs is not there or damaged.
+    /// The file starts like a supported format, but essential parts are missing or damaged.
     #[error("{form}, but {what} (byte {offset})")]
     Damaged {
-        /// How it is written.
+        /// The file's format.
         form: Form,
-        /// The byte of the file where that shows.
+        /// The file offset of the damage, in bytes.
         offset: usize,
-        /// What is missing or damaged.
+        /// The missing or damaged part.
         what: String,
     },
 }
 
-/// Which of Android's files the bytes are, by their content; `None` if they are none.
+/// Detects the format from a file's content; `None` for other files.
 pub fn form_of(bytes: &[u8]) -> Option<Form> {
     if text::begins(bytes).is_some() {
         Some(Form::Text)
@@ -90,13 +95,14 @@ pub fn form_of(bytes: &[u8]) -> Option<Form> {
     }
 }
 
-/// Reads a tombstone or the trace of an ANR. Where a log holds several, the first.
+/// Reads a tombstone or an ANR trace. If a log contains several, the first is read.
 ///
-/// What is cut off or damaged behind the essentials is one of the report's [`problems`](Report::problems). The event's id is made of the
-/// content, so that the same file is the same event each time.
+/// If non-essential parts are truncated or damaged, they are listed in the report's
+/// [`problems`](Report::problems). The event id is derived from the content, so that the same file
+/// results in the same event each time.
 ///
 /// # Errors
-/// [`TombstoneError`]: the bytes are none, or say neither which process it was nor any thread.
+/// [`TombstoneError`] if the bytes have another format, or contain neither a process nor a thread.
 pub fn read(bytes: &[u8]) -> Result<Report, TombstoneError> {
     if bytes.len() > MAX_BYTES {
         return Err(TombstoneError::TooLarge { size: bytes.len() });

@@ -1,7 +1,8 @@
-//! `tombstone.proto` (AOSP, `system/core/debuggerd/proto`, Android 12 to 16) as messages, without a compiler for it. Fields that a
-//! report has no place for are left out, and so are a manufacturer's own (1000 and more): a decoder skips what it does not know.
+//! `tombstone.proto` (AOSP, `system/core/debuggerd/proto`, Android 12 to 16) as hand-written
+//! messages. Fields without a place in a report are omitted, as are vendor fields (1000 and above):
+//! the decoder skips unknown fields.
 
-/// An architecture's number in the file.
+/// Architecture numbers in the file.
 pub(crate) mod architecture {
     pub(crate) const ARM32: i32 = 0;
     pub(crate) const ARM64: i32 = 1;
@@ -10,7 +11,7 @@ pub(crate) mod architecture {
     pub(crate) const RISCV64: i32 = 4;
     pub(crate) const NONE: i32 = 5;
 
-    /// Names as text tombstones write them.
+    /// Names as in text tombstones.
     pub(crate) const NAMES: [(i32, &str); 5] =
         [(ARM32, "arm"), (ARM64, "arm64"), (X86, "x86"), (X86_64, "x86_64"), (RISCV64, "riscv64")];
 }
@@ -37,7 +38,7 @@ pub(crate) struct Tombstone {
     pub(crate) selinux_label: String,
     #[prost(string, repeated, tag = "9")]
     pub(crate) command_line: Vec<String>,
-    /// Seconds.
+    /// In seconds.
     #[prost(uint32, optional, tag = "20")]
     pub(crate) process_uptime: Option<u32>,
     #[prost(message, optional, tag = "10")]
@@ -154,10 +155,11 @@ pub(crate) struct Thread {
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(crate) struct BacktraceFrame {
-    /// The address in the file, with the file's load bias.
+    /// The address in the file, including the file's load bias.
     #[prost(uint64, tag = "1")]
     pub(crate) rel_pc: u64,
-    /// The address in the process; 0 in a text, which does not say it. That of a caller lies in the call.
+    /// The address in the process; 0 in a text, which does not contain it. A caller's address is
+    /// inside the call.
     #[prost(uint64, tag = "2")]
     pub(crate) pc: u64,
     #[prost(uint64, tag = "3")]
@@ -243,7 +245,8 @@ pub(crate) struct LogMessage {
     pub(crate) message: String,
 }
 
-/// The wire types of the file's fields by their numbers (0 an integer, 2 what has a length), by which bytes are recognised as one.
+/// The wire types of the file's fields by field number (0: integer, 2: length-delimited), by which
+/// the format is recognised.
 const WIRE_TYPES: [(u64, u64); 24] = [
     (1, 0),
     (2, 2),
@@ -270,17 +273,17 @@ const WIRE_TYPES: [(u64, u64); 24] = [
     (26, 2),
     (27, 2),
 ];
-/// So many fields at the start have to be those of a tombstone.
+/// Number of fields at the start that must match a tombstone's.
 const TELLING: usize = 4;
 
-/// What is wrong with a protobuf file, and from which byte on.
+/// An error in a protobuf file, with its offset.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Damage {
     pub(crate) offset: usize,
     pub(crate) what: String,
 }
 
-/// A field at `bytes[at..]`: its number, its wire type and where it ends.
+/// Parses the field at `bytes[at..]`: its number, its wire type and its end.
 fn field(bytes: &[u8], at: usize) -> Result<(u64, u64, usize), &'static str> {
     let varint = |mut at: usize| {
         let mut value = 0_u64;
@@ -314,7 +317,7 @@ fn field(bytes: &[u8], at: usize) -> Result<(u64, u64, usize), &'static str> {
     Ok((key >> 3, key & 7, end))
 }
 
-/// Whether the bytes begin as a protobuf tombstone does.
+/// Whether the bytes start like a protobuf tombstone.
 pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     let (mut at, mut seen, mut text) = (0, 0, false);
     while at < bytes.len() && seen < TELLING {
@@ -329,7 +332,8 @@ pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     seen >= 3 && text
 }
 
-/// Decodes a file field by field, so that of one that was cut or damaged all that comes before is known, and where.
+/// Decodes a file field by field, so that for a truncated or damaged file everything before the
+/// damage is available, and the offset is known.
 pub(crate) fn decode(bytes: &[u8]) -> (Tombstone, Option<Damage>) {
     let mut tombstone = Tombstone::default();
     let mut at = 0;

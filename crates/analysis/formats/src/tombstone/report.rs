@@ -1,8 +1,9 @@
-//! A tombstone as a report.
+//! Converts a tombstone to a report.
 //!
-//! A protobuf says each frame's address in the process; a text only that in its file. With a memory map the image's place is known from
-//! there, and for the first frame from the register of the program counter. Images whose place nobody says are put at addresses
-//! that are made up, one after the other, so that names can be looked up by build id; the report says so.
+//! A protobuf contains each frame's address in the process, a text only the address in its file.
+//! With a memory map, the image's load address is known from the map, and for the first frame from
+//! the program counter. Images without a known load address are placed at made-up addresses, one
+//! after the other, so that names can be looked up by build id; the report records this.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use coroner_report::wire::{
 use crate::tombstone::proto::{self, BacktraceFrame, MemoryMapping, Tombstone, architecture};
 use crate::tombstone::{MAX_FRAMES, time};
 
-/// What a text says and the protobuf has no field for.
+/// Facts in a text for which the protobuf has no field.
 #[derive(Debug, Default)]
 pub(crate) struct Beyond {
     pub(crate) ppid: u32,
@@ -160,7 +161,8 @@ fn of_thread(
     }
 }
 
-/// The registers, where all general ones of the architecture are there. Those of 32-bit processors stay in their order.
+/// Returns the registers, if all general ones of the architecture are present. Those of 32-bit
+/// processors keep their order.
 fn registers(thread: &proto::Thread, arch: Option<Arch>) -> Option<Registers> {
     if thread.registers.is_empty() {
         return None;
@@ -174,7 +176,7 @@ fn registers(thread: &proto::Thread, arch: Option<Arch>) -> Option<Registers> {
             _ => name,
         };
         let found = thread.registers.iter().find(|register| register.name == name || register.name == alias);
-        // debuggerd leaves the flags of x86_64 out.
+        // debuggerd leaves out x86_64's flags.
         found.map(|register| register.value).or_else(|| (name == "rflags" || name == "pstate").then_some(0))
     };
     let (names, more): (&[&str], &[&str]) = match arch {
@@ -190,20 +192,20 @@ fn registers(thread: &proto::Thread, arch: Option<Arch>) -> Option<Registers> {
     Some(Registers { arch, general: general?, extra: esr.into_iter().collect(), only_preserved: false })
 }
 
-/// The images of a tombstone, and those that only frames name.
+/// A tombstone's images, including those that only occur in frames.
 #[derive(Debug, Default)]
 pub(crate) struct Images {
     pub(crate) images: Vec<Image>,
-    /// The files that only frames name, by name and build id, with the place in `images`.
+    /// Files that only occur in frames, by name and build id, with the index in `images`.
     by_frame: BTreeMap<(String, String), usize>,
-    /// Bits of an address.
+    /// Number of bits in an address.
     width: u32,
     is_made_up: bool,
 }
 
-/// Between images whose place is made up.
+/// Distance between images with made-up addresses, in bytes.
 const MADE_UP_STEP: u64 = 1 << 32;
-/// The first of them: above all that a process may have, and not in the kernel's half.
+/// The first made-up address: above all addresses of a process, and not in the kernel's half.
 const MADE_UP: u64 = 1 << 56;
 
 impl Images {
@@ -212,7 +214,8 @@ impl Images {
         let mut images = Images { images: Vec::new(), by_frame: BTreeMap::new(), width, is_made_up: false };
         let mut rest = &tombstone.memory_mappings[..];
         while let Some(first) = rest.first() {
-            // The mappings of one file: one after the other with growing offsets. Between them there may be ones without a name (.bss, gaps).
+            // A file's mappings follow each other with increasing offsets. There may be unnamed
+            // ones in between (.bss, gaps).
             let belongs = |before: &MemoryMapping, next: &MemoryMapping| {
                 next.mapping_name == before.mapping_name
                     && next.offset > before.offset
@@ -233,7 +236,7 @@ impl Images {
         images
     }
 
-    /// The frames of a stack; `pc` is the thread's program counter.
+    /// Converts a stack's frames; `pc` is the thread's program counter.
     pub(crate) fn frames(&mut self, frames: &[BacktraceFrame], pc: Option<u64>) -> Vec<Frame> {
         let kept = frames.iter().take(MAX_FRAMES).enumerate();
         kept.map(|(index, frame)| self.frame(frame, index == 0, pc.filter(|_| index == 0))).collect()
@@ -244,7 +247,7 @@ impl Images {
         let address = match frame.pc {
             0 => self.place(frame, register),
             pc if !is_in_image(&self.images) && !frame.file_name.is_empty() => {
-                // No memory map, but addresses: where the file lies follows from them.
+                // There are addresses but no memory map: the load address follows from them.
                 self.add(frame, pc.wrapping_sub(frame.rel_pc));
                 pc
             }
@@ -253,7 +256,7 @@ impl Images {
         Frame {
             address: Address(address),
             found_by: if is_first { FoundBy::CONTEXT } else { FoundBy::CFI },
-            // debuggerd's addresses of callers are already in their calls.
+            // debuggerd's addresses of callers are already inside their calls.
             address_kind: AddressKind::INSTRUCTION,
             sp: (frame.sp != 0).then_some(Address(frame.sp)),
             module: not_empty(&frame.file_name),
@@ -264,12 +267,13 @@ impl Images {
         }
     }
 
-    /// The address of a text's frame, which is that in its file.
+    /// Returns the address in the process for a text's frame, which only has the address in its
+    /// file.
     fn place(&mut self, frame: &BacktraceFrame, register: Option<u64>) -> u64 {
         if frame.file_name.is_empty() {
             return register.unwrap_or(frame.rel_pc);
         }
-        // Memory without a file, such as code of a JIT: nothing could be looked up there.
+        // Memory without a file, such as JIT code: no names could be looked up there.
         if frame.file_name.starts_with(['[', '<']) {
             return register.unwrap_or(0);
         }
@@ -299,7 +303,7 @@ impl Images {
         frame.rel_pc.wrapping_add(image.slide.0)
     }
 
-    /// An image that only a frame names, with the addresses of its file from `base` on.
+    /// Adds an image that only occurs in a frame, with its file's addresses starting at `base`.
     fn add(&mut self, frame: &BacktraceFrame, base: u64) -> usize {
         let key = (frame.file_name.clone(), frame.build_id.clone());
         if let Some(place) = self.by_frame.get(&key) {
@@ -324,12 +328,14 @@ impl Images {
     }
 }
 
-/// The image of a file's mappings. A frame's address in the file is pc − mapping + offset + load bias, the offset counted from where the
-/// ELF file begins, which in an APK is the offset of its first mapping.
+/// Creates the image for a file's mappings.
+///
+/// A frame's address in the file is pc − mapping + offset + load bias. The offset is relative to
+/// the start of the ELF file, which in an APK is the offset of its first mapping.
 fn image(group: &[MemoryMapping], tombstone: &Tombstone) -> Image {
     let (first, last) = (&group[0], &group[group.len() - 1]);
     let bias = group.iter().map(|mapping| mapping.load_bias).max().unwrap_or(0);
-    // Of a file whose beginning is not mapped the offset says where it would be.
+    // If the start of a file is not mapped, the offset shows where it would be.
     let is_archive = first.mapping_name.split('!').next().is_some_and(|path| path.ends_with(".apk"));
     let begin = if is_archive { first.begin_address } else { first.begin_address.wrapping_sub(first.offset) };
     let begin = if begin > first.begin_address { first.begin_address } else { begin };
@@ -394,7 +400,7 @@ fn annotations(tombstone: &Tombstone, beyond: &Beyond, images: &mut Images, to: 
     add("debuggerd: memory tags", beyond.memory_tags.join("\n"));
 }
 
-/// Frames as lines, for stacks that are no thread's.
+/// Formats frames as lines, for stacks that don't belong to a thread.
 fn lines(frames: &[BacktraceFrame], width: u32) -> String {
     let digits = width as usize / 4;
     let line = |frame: &BacktraceFrame| {
@@ -406,7 +412,8 @@ fn lines(frames: &[BacktraceFrame], width: u32) -> String {
     frames.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// What is known of the system by its fingerprint, `google/akita/akita:15/AP4A.241205.013/12621605:user/release-keys`.
+/// Returns the facts about the system in its fingerprint,
+/// `google/akita/akita:15/AP4A.241205.013/12621605:user/release-keys`.
 pub(crate) fn of_fingerprint(fingerprint: &str) -> (OsFacts, DeviceFacts) {
     let mut parts = fingerprint.split(':');
     let product = parts.next().unwrap_or_default();
@@ -469,7 +476,7 @@ fn facts(tombstone: &Tombstone, beyond: &Beyond, time: Timestamp, start: Timesta
     }
 }
 
-/// The lines of the logs, in the order of time.
+/// Returns the logs' lines in chronological order.
 fn breadcrumbs(tombstone: &Tombstone) -> Vec<Breadcrumb> {
     let mut breadcrumbs: Vec<Breadcrumb> = Vec::new();
     for buffer in &tombstone.log_buffers {

@@ -1,8 +1,9 @@
-//! Text tombstones: the same facts as in the protobuf, in debuggerd's words.
+//! Reads text tombstones: the same facts as in the protobuf, in debuggerd's format.
 //!
-//! One line says what the next ones are (`backtrace:`, `memory map (…):`, `--------- log main`), and a line of dashes begins the next
-//! thread. Out of logcat each line has a prefix with the tag `DEBUG`, whose form depends on who wrote the log (`adb logcat -v …`, Android
-//! Studio); lines with other tags stand between them.
+//! A heading introduces the following lines (`backtrace:`, `memory map (…):`, `--------- log
+//! main`), and a line of dashes starts the next thread. In logcat, each line has a prefix with the
+//! tag `DEBUG`, whose form depends on the tool that wrote the log (`adb logcat -v …`, Android
+//! Studio); lines with other tags are in between.
 
 use std::borrow::Cow;
 
@@ -13,32 +14,32 @@ use crate::tombstone::proto::{
 use crate::tombstone::report::Beyond;
 use crate::tombstone::{MAX_FRAMES, MAX_THREADS};
 
-/// What a tombstone begins with; logcat's prefix may stand before it.
+/// The start of a tombstone; logcat's prefix may precede it.
 const STARS: &str = "*** *** *** *** *** *** *** *** *** *** *** *** *** *** *** ***";
-/// What separates threads.
+/// The separator between threads.
 const DASHES: &str = "--- --- --- --- --- ---";
-/// How much of a file is looked at for a beginning: a log may have much before it.
+/// Maximum number of bytes searched for the start: a log may contain much before it.
 const MAX_BEFORE: usize = 16 << 20;
 
-/// Where the first tombstone of the text begins: its line of stars.
+/// Returns the offset of the first tombstone in the text: its line of stars.
 pub(crate) fn begins(bytes: &[u8]) -> Option<usize> {
     let bytes = bytes.get(..MAX_BEFORE).unwrap_or(bytes);
     let at = bytes.windows(STARS.len()).position(|window| window == STARS.as_bytes())?;
-    // Behind it the head of a tombstone, and not some other program's decoration.
+    // The head of a tombstone must follow, because other programs may print stars as well.
     let rest = &bytes[at..bytes.len().min(at + (64 << 10))];
     let is_head = |mark: &[u8]| rest.windows(mark.len()).any(|window| window == mark);
     (is_head(b"pid: ") && is_head(b"tid: ") || is_head(b"Build fingerprint: ")).then_some(at)
 }
 
-/// What a line of a log begins with before debuggerd's words.
+/// The prefix of a log's lines.
 enum Prefix {
-    /// Nothing: the lines are a file's.
+    /// No prefix: the lines are from a file.
     None,
     /// The tag `DEBUG`, with something before and after it.
     Log,
 }
 
-/// The words of a line of logcat with the tag `DEBUG`; `None` for those of others.
+/// Returns the text of a logcat line with the tag `DEBUG`; `None` for other lines.
 fn without_prefix(line: &str) -> Option<&str> {
     let at = line.find("DEBUG")?;
     let before = &line[..at];
@@ -54,16 +55,16 @@ fn without_prefix(line: &str) -> Option<&str> {
     if let Some(words) = rest.strip_prefix(':') {
         return Some(words.strip_prefix(' ').unwrap_or(words));
     }
-    // Android Studio: `DEBUG    crash_dump64    A  …`, with the process's name between tag and priority.
+    // Android Studio: `DEBUG crash_dump64 A  …`, with the process's name between tag and priority.
     [" A  ", " F  ", " I  "].iter().find_map(|priority| rest.split_once(priority)).map(|(_, words)| words)
 }
 
-/// What the next lines are.
+/// The section to which the following lines belong.
 #[derive(PartialEq)]
 enum Part {
-    /// The head of a thread, or registers.
+    /// A thread's head, or registers.
     Head,
-    /// An abort message that goes on.
+    /// An abort message with several lines.
     AbortMessage,
     Backtrace,
     Freed,
@@ -74,7 +75,7 @@ enum Part {
     Log,
     /// Memory tags around the fault.
     Tags,
-    /// What nobody reads: words of the stack (Android 10 and before), advice.
+    /// Ignored lines: stack words (Android 10 and before), advice.
     Other,
 }
 
@@ -84,11 +85,11 @@ struct Parser {
     thread: Thread,
     is_guest: bool,
     part: Part,
-    /// A thread's head was seen.
+    /// Whether a thread's head was seen.
     began: bool,
 }
 
-/// Parses the first tombstone of a text.
+/// Parses the first tombstone in a text.
 pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, Beyond, Option<Damage>) {
     let start = begins(bytes).unwrap_or(0);
     let line_start = bytes[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
@@ -126,7 +127,8 @@ pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, Beyond, Option<Damage>) {
     (parser.tombstone, parser.beyond, None)
 }
 
-/// Android 4 and some logs do not say the ABI; registers have telling names.
+/// Returns the architecture from the names of registers, because Android 4 and some logs do not
+/// contain the ABI.
 fn arch_by_registers(tombstone: &Tombstone) -> i32 {
     let names = tombstone.threads.values().flat_map(|thread| &thread.registers);
     let has = |wanted: &str| names.clone().any(|register| register.name == wanted);
@@ -139,7 +141,7 @@ fn arch_by_registers(tombstone: &Tombstone) -> i32 {
     }
 }
 
-/// The text between the quotes of `'…'`, or all of it.
+/// Returns the text between the quotes of `'…'`, or all of it.
 fn quoted(text: &str) -> &str {
     let text = text.trim();
     text.strip_prefix('\'').map_or(text, |rest| rest.strip_suffix('\'').unwrap_or(rest))
@@ -151,7 +153,7 @@ fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(digits.strip_prefix("0x").unwrap_or(&digits), 16).ok()
 }
 
-/// The number that a text begins with.
+/// Parses the number at the start of a text.
 fn leading<T: std::str::FromStr>(text: &str) -> Option<T> {
     let text = text.trim_start();
     let end = text.find(|character: char| !character.is_ascii_digit() && character != '-').unwrap_or(text.len());
@@ -187,7 +189,7 @@ impl Parser {
         }
         let log = line.strip_prefix("--------- tail end of log ").or_else(|| line.strip_prefix("--------- log "));
         if let Some(name) = log.or_else(|| line.strip_prefix("--------- beginning of ")) {
-            // The whole of a log follows at the end of the file, after a part of it.
+            // The complete log follows at the end of the file, after an excerpt.
             self.tombstone.log_buffers.retain(|buffer| buffer.name != name);
             self.tombstone.log_buffers.push(LogBuffer { name: name.to_owned(), logs: Vec::new() });
             self.part = Part::Log;
@@ -207,7 +209,7 @@ impl Parser {
             Part::Backtrace | Part::Freed | Part::Allocated if text.starts_with('#') => self.frame(text),
             Part::Backtrace if text.starts_with("NOTE:") => {
                 let note = text.trim_start_matches("NOTE:").trim();
-                // Advice is printed before the backtraces of all apps.
+                // Advice printed before every app's backtraces.
                 self.thread.backtrace_note.push(note.to_owned());
             }
             Part::Dump => self.dump(text),
@@ -219,7 +221,8 @@ impl Parser {
         }
     }
 
-    /// A line that says what the next ones are. Whether it is one.
+    /// Handles a heading, which determines the meaning of the next lines. Returns whether the line
+    /// is one.
     fn title(&mut self, text: &str) -> bool {
         let part = if text == "backtrace:" || text.ends_with(" total frames") {
             Part::Backtrace
@@ -256,7 +259,7 @@ impl Parser {
         } else if let Some(cause) = text.strip_prefix("Cause: ") {
             let cause = Cause { human_readable: cause.to_owned(), memory_error: None };
             self.tombstone.causes.push(cause);
-            // Registers follow the first, backtraces of the heap's object any.
+            // The first cause is followed by registers, any cause by backtraces of the heap object.
             if self.part == Part::Head { Part::Head } else { Part::Other }
         } else if text.starts_with("Note: ") {
             self.beyond.notes.push(text.trim_start_matches("Note: ").to_owned());
@@ -327,7 +330,7 @@ impl Parser {
         }
     }
 
-    /// `pid: 1, ppid: 1, tid: 2, name: worker  >>> com.example <<<`.
+    /// Parses `pid: 1, ppid: 1, tid: 2, name: worker  >>> com.example <<<`.
     fn process(&mut self, text: &str) {
         if self.began && self.thread.id != 0 {
             self.end_thread();
@@ -350,7 +353,8 @@ impl Parser {
         }
     }
 
-    /// `signal 11 (SIGSEGV), code 1 (SEGV_MAPERR from pid 1, uid 2), fault addr 0x10 (read)`.
+    /// Parses `signal 11 (SIGSEGV), code 1 (SEGV_MAPERR from pid 1, uid 2), fault addr 0x10
+    /// (read)`.
     fn signal(&mut self, text: &str) {
         let after = |mark: &str| text.split_once(mark).map(|(_, rest)| rest);
         let named = |rest: Option<&str>| {
@@ -375,7 +379,7 @@ impl Parser {
         });
     }
 
-    /// `x0  0000000000000000  x1  000000000000228b`.
+    /// Parses `x0  0000000000000000  x1  000000000000228b`.
     fn registers(&mut self, text: &str) {
         let words: Vec<&str> = text.split_whitespace().collect();
         let pairs = words.chunks_exact(2);
@@ -410,7 +414,7 @@ impl Parser {
         }
     }
 
-    /// `0000007fe8a3b9c0 0000007a12345678 0000000000000000  xV4.z.......`.
+    /// Parses `0000007fe8a3b9c0 0000007a12345678 0000000000000000  xV4.z.......`.
     fn dump(&mut self, text: &str) {
         let Some(dump) = self.thread.memory_dump.last_mut() else { return };
         let mut words = text.split_whitespace();
@@ -429,7 +433,8 @@ impl Parser {
         }
     }
 
-    /// `0000007a'1234a000-0000007a'1234bfff r-x    2000  2000  /system/lib64/libc.so (BuildId: 0a1b) (load bias 0x1000)`.
+    /// Parses `0000007a'1234a000-0000007a'1234bfff r-x 2000  2000  /system/lib64/libc.so (BuildId:
+    /// 0a1b) (load bias 0x1000)`.
     fn mapping(&mut self, text: &str) {
         let text = text.strip_prefix("--->").unwrap_or(text);
         let mut words = text.split_whitespace();
@@ -465,7 +470,7 @@ impl Parser {
         });
     }
 
-    /// `fd 3: /dev/null (owned by FILE* 0x10)`.
+    /// Parses `fd 3: /dev/null (owned by FILE* 0x10)`.
     fn file(&mut self, text: &str) {
         let Some((number, rest)) = text.strip_prefix("fd ").and_then(|rest| rest.split_once(": ")) else { return };
         let (path, owner) = rest.rsplit_once(" (").unwrap_or((rest, ""));
@@ -475,8 +480,8 @@ impl Parser {
     }
 }
 
-/// `#00 pc 0000000000045000  /system/lib64/libc.so (offset 0x1000) (abort+164) (BuildId: 0a1b)`. The name of a function may have
-/// brackets of its own.
+/// Parses `#00 pc 0000000000045000  /system/lib64/libc.so (offset 0x1000) (abort+164) (BuildId:
+/// 0a1b)`. The function's name may contain parentheses.
 pub(crate) fn frame(text: &str) -> Option<BacktraceFrame> {
     let rest = text.trim_start().strip_prefix('#')?;
     let (_, rest) = rest.split_once(char::is_whitespace)?;
@@ -505,7 +510,7 @@ pub(crate) fn frame(text: &str) -> Option<BacktraceFrame> {
     Some(frame)
 }
 
-/// What stands before the brackets at the end of a text, and in them.
+/// Returns the text before the parentheses at the end, and the text inside them.
 fn last_brackets(text: &str) -> Option<(&str, &str)> {
     let inner = text.strip_suffix(')')?;
     let mut depth = 1;
@@ -522,7 +527,7 @@ fn last_brackets(text: &str) -> Option<(&str, &str)> {
     None
 }
 
-/// `08-30 19:53:13.711  1234  1240 I ActivityManager: the message`.
+/// Parses `08-30 19:53:13.711  1234  1240 I ActivityManager: the message`.
 fn log_message(line: &str) -> Option<LogMessage> {
     const PRIORITIES: &str = "!.VDIWEFS";
     let timestamp = line.get(..18)?;

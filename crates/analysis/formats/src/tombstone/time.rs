@@ -1,8 +1,9 @@
-//! Times as debuggerd, ART and logcat write them.
+//! Parses times as written by debuggerd, ART and logcat.
 
 use coroner_report::model::Timestamp;
 
-/// `2025-08-30 19:53:13.601761139+0200`, the fraction and the offset from UTC with or without (Android 10 and before: without).
+/// Parses `2025-08-30 19:53:13.601761139+0200`, in which the fraction and the UTC offset are
+/// optional (missing in Android 10 and before).
 pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     let (date, rest) = (text.get(..10)?, text.get(11..)?);
@@ -12,8 +13,8 @@ pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     format!("{date}T{}{offset}", time.trim()).parse().ok()
 }
 
-/// A line of logcat's `08-30 19:53:13.711`, which has no year and is in the device's time zone: taken to be of the year and the offset of
-/// `near`, a time as [`parse`] takes it.
+/// Parses a logcat time, `08-30 19:53:13.711`, which has no year and is in the device's time zone.
+/// Year and UTC offset are taken from `near`, a time as accepted by [`parse`].
 pub(crate) fn parse_log(text: &str, near: &str) -> Option<Timestamp> {
     let year = near.get(..4)?;
     let near = near.trim();

@@ -7,7 +7,7 @@ fn everything_else_is_kept() {
     edits.insert(0, "> ");
     edits.insert(11, "!");
     edits.insert(11, "!");
-    // Two that can't be: one that overlaps, one beyond the end.
+    // Two invalid edits: one that overlaps, one beyond the end.
     edits.replace(7..9, "x");
     edits.replace(11..40, "y");
     assert_eq!(edits.apply(b"hello world"), b"> hello all!!");

@@ -1,4 +1,4 @@
-//! The JSON form. Each field is taken where it has the type that it should have; one that is of another shape is left out.
+//! The JSON form. Fields of an unexpected type are ignored.
 
 use coroner_process::registers::{AARCH64_NAMES, Arch, X86_64_NAMES};
 use coroner_report::model::{Address, Exception, Frame, InlinedFrame, Registers, Thread};
@@ -46,7 +46,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Said, AppleReportError> {
     said.is_arm64 = match () {
         () if cpu.starts_with("ARM-64") => Some(true),
         () if cpu.starts_with("X86-64") => Some(false),
-        // One that doesn't say has images that do.
+        // If the report doesn't specify it, its images do.
         () => said.images.iter().find_map(|image| match image.arch {
             ImageArch::Aarch64 => Some(true),
             ImageArch::X86_64 => Some(false),
@@ -59,7 +59,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Said, AppleReportError> {
         .take(MAX_THREADS)
         .enumerate()
         .map(|(place, thread)| Thread {
-            // A report without numbers has places.
+            // Reports without thread ids have indices.
             tid: thread.get("id").and_then(Value::as_u64).unwrap_or(place as u64),
             name: text(thread, &["name"]),
             queue: text(thread, &["queue"]),
@@ -91,7 +91,8 @@ fn image(value: &Value) -> AppleImage {
     }
 }
 
-/// The frames, innermost first. Calls that were put into the next frame stand before it, marked.
+/// Returns the frames, innermost first. Inlined calls come before the frame that they were inlined
+/// into, marked as such.
 fn stack(frames: &Value, images: &[AppleImage], is_thread: bool) -> Vec<Frame> {
     let mut stack: Vec<Frame> = Vec::new();
     let mut inlined: Vec<InlinedFrame> = Vec::new();
@@ -125,7 +126,7 @@ fn stack(frames: &Value, images: &[AppleImage], is_thread: bool) -> Vec<Frame> {
     stack
 }
 
-/// The general registers; `None` if one of them is not said.
+/// Returns the general registers; `None` if one of them is missing.
 fn registers(state: &Value, arch: Arch) -> Option<Registers> {
     let value = |name: &str| state.get(name)?.get("value")?.as_u64();
     let general: Option<Vec<u64>> = match arch {

@@ -1,4 +1,5 @@
-//! Apple's crash reports as Coroner's: what happened, the threads with their registers and frames, the images.
+//! Converts Apple's crash reports to Coroner reports: the crash, the threads with their registers
+//! and frames, the images.
 
 mod ips;
 mod text;
@@ -14,21 +15,23 @@ use coroner_report::wire::{FORMAT_VERSION, ImageKind, Language, Monitor, Os};
 
 use crate::apple_report::{AppleImage, AppleReport, AppleReportError, Form};
 
-/// Most threads of a report that are read.
+/// Maximum number of threads that are read.
 const MAX_THREADS: usize = 16_384;
-/// Most frames of a stack.
+/// Maximum number of frames of a stack.
 const MAX_FRAMES: usize = 16_384;
-/// Most images.
+/// Maximum number of images.
 const MAX_IMAGES: usize = 65_536;
 
-/// Reads one of Apple's crash reports as a report of Coroner's, with the names that it has. Its images have the ids by which a
-/// [`Symbolizer`](coroner_symbols::Symbolizer) finds more.
+/// Reads an Apple crash report as a Coroner report with the names that it contains. With the
+/// images' ids, a [`Symbolizer`](coroner_symbols::Symbolizer) can find more names.
 ///
-/// The event id is the incident's, or else made of the content: the same file is the same event each time.
+/// The event id is the incident's, or else derived from the content: the same file results in the
+/// same event each time.
 ///
 /// # Errors
-/// [`AppleReportError`]: the bytes are none, are damaged, or are of sampled stacks, which are no death of a process. Lines that are not
-/// understood are left out; what is missing of the rest is among [`Report::problems`].
+/// [`AppleReportError`] if the bytes are not an Apple report, are damaged, or contain sampled
+/// stacks, which are not a crash. Lines that can't be parsed are skipped; missing parts are listed
+/// in [`Report::problems`].
 pub fn read_report(bytes: &[u8]) -> Result<Report, AppleReportError> {
     let form = AppleReport::read(bytes)?.form();
     let said = match form {
@@ -44,7 +47,7 @@ pub fn read_report(bytes: &[u8]) -> Result<Report, AppleReportError> {
     Ok(said.report(bytes))
 }
 
-/// What both forms say.
+/// The contents of both forms.
 #[derive(Debug, Default)]
 struct Said {
     incident: Option<String>,
@@ -56,24 +59,24 @@ struct Said {
     version: Option<String>,
     build: Option<String>,
     is_arm64: Option<bool>,
-    /// `iPhone OS 18.1 (22B83)`.
+    /// System, such as `iPhone OS 18.1 (22B83)`.
     os: Option<String>,
     hardware: Option<String>,
     time: Option<Timestamp>,
     start: Option<Timestamp>,
-    /// `EXC_BAD_ACCESS`.
+    /// Exception type, such as `EXC_BAD_ACCESS`.
     exception: Option<String>,
     /// Code and subcode.
     codes: Vec<i64>,
-    /// `SIGSEGV`.
+    /// Signal, such as `SIGSEGV`.
     signal: Option<String>,
-    /// `KERN_INVALID_ADDRESS at 0x0000000000000018`.
+    /// Subtype, such as `KERN_INVALID_ADDRESS at 0x0000000000000018`.
     subtype: Option<String>,
-    /// The place among `threads` of the one that died.
+    /// Index of the crashed thread in `threads`.
     crashed: Option<usize>,
     threads: Vec<Thread>,
     images: Vec<AppleImage>,
-    /// The place among `images` of the program.
+    /// The exception that was thrown.
     thrown: Option<Exception>,
     annotations: Vec<Annotation>,
     problems: Vec<Problem>,
@@ -87,7 +90,7 @@ impl Said {
         }
     }
 
-    /// The architecture, where it is one whose registers are known.
+    /// Returns the architecture, if its registers are supported.
     fn arch(&self) -> Option<Arch> {
         self.is_arm64.map(|is_arm64| if is_arm64 { Arch::Aarch64 } else { Arch::X86_64 })
     }
@@ -105,7 +108,7 @@ impl Said {
                 tid = thread.tid;
             }
         }
-        // The crashed one comes first, as in all reports.
+        // The crashed thread comes first, as in all reports.
         self.threads.sort_by_key(|thread| !thread.crashed);
         let crash = self.crash(os, tid);
         let images = self.images.iter().take(MAX_IMAGES).map(|image| self.image(image)).collect();
@@ -169,7 +172,8 @@ impl Said {
         let is_bad_access = mach.as_ref().is_some_and(|mach| mach.exception == 1);
         let subtype = self.subtype.as_deref().and_then(|text| text.rsplit_once(" at ")).map(|(_, address)| address);
         let said = subtype.and_then(|text| crate::apple_report::images::hexadecimal(text.split_whitespace().next()?));
-        // Where the processor does not know it, the subcode says nothing (`EXC_I386_GPFLT`).
+        // If the processor doesn't report the address, the subcode is meaningless
+        // (`EXC_I386_GPFLT`).
         let by_code = self.codes.get(1).filter(|_| is_bad_access && code(0) != 13).map(|subcode| *subcode as u64);
         let address = said.or(by_code).map(Address);
         let signal = number(&self.signal, &|number| signal_name(os, number)).map(|number| Signal {
@@ -197,7 +201,8 @@ impl Said {
             kind: ImageKind::MACHO,
             path: path.clone(),
             load_address,
-            // `__TEXT` of a program begins at 4 GiB in its file, that of a library at 0; names are looked up by build id relative to the image.
+            // `__TEXT` starts at 4 GiB in a program's file, at 0 in a library's; names are looked
+            // up by build id, relative to the image.
             slide: load_address,
             size: image.size,
             text: TextRange { address: load_address, size: image.size },
@@ -208,12 +213,13 @@ impl Said {
     }
 }
 
-/// What was thrown: an Objective-C exception, as a rule.
+/// Creates the thrown exception, which is usually an Objective-C exception.
 fn thrown(name: Option<String>, message: Option<String>, frames: Vec<coroner_report::model::Frame>) -> Exception {
     Exception { language: Language::OBJC, type_name: name, message, frames, ..Exception::default() }
 }
 
-/// The system by its name and version: `iPhone OS 18.1 (22B83)`, `macOS 14.1 (23B74)`, `Mac OS X 10.15.7 (19H15)`.
+/// Parses a system's name and version: `iPhone OS 18.1 (22B83)`, `macOS 14.1 (23B74)`, `Mac OS X
+/// 10.15.7 (19H15)`.
 fn system(text: Option<&str>) -> (Os, OsFacts) {
     const SYSTEMS: [(&str, Os); 10] = [
         ("iPhone OS", Os::IOS),
@@ -241,7 +247,7 @@ fn system(text: Option<&str>) -> (Os, OsFacts) {
     (os, facts)
 }
 
-/// `2026-11-21 10:11:12.1234 +0100`; the fraction may be missing.
+/// Parses `2026-11-21 10:11:12.1234 +0100`; the fraction is optional.
 fn time(text: &str) -> Option<Timestamp> {
     let mut words = text.split_whitespace();
     let (date, time) = (words.next()?, words.next()?);

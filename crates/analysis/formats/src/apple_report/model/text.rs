@@ -9,7 +9,7 @@ use super::{MAX_FRAMES, MAX_THREADS, Said, thrown, time};
 use crate::apple_report::images::{hexadecimal, lines};
 use crate::apple_report::text::{Parts, is_placeholder, lists};
 
-/// What the lines are below that are read.
+/// The section to which the current lines belong.
 enum Below {
     /// `Key: value` lines.
     Header,
@@ -19,9 +19,9 @@ enum Below {
     Thrown,
     /// Registers of the crashed thread.
     Registers,
-    /// `Application Specific Information:`
+    /// The section `Application Specific Information:`.
     Information(String),
-    /// Something else, up to an empty line.
+    /// Another section, up to an empty line.
     Other,
 }
 
@@ -42,7 +42,8 @@ pub(super) fn read(bytes: &[u8]) -> Said {
         }
         if let Some((number, rest)) = thread_heading(line) {
             let title = names.entry(number).or_default();
-            // `Thread 0 name:  Dispatch queue: com.apple.main-thread` is a line of its own before it.
+            // `Thread 0 name:  Dispatch queue: com.apple.main-thread` is a separate line before the
+            // heading.
             let (is_name, text) = match rest {
                 Heading::Name(text) => (true, text),
                 Heading::Stack { crashed, text } => {
@@ -141,7 +142,8 @@ enum Heading<'t> {
     Registers,
 }
 
-/// `Thread 0 Crashed:: Dispatch queue: …`, `Thread 3:`, `Thread 3 name:  worker`, `Thread 0 crashed with ARM Thread State (64-bit):`.
+/// Parses `Thread 0 Crashed:: Dispatch queue: …`, `Thread 3:`, `Thread 3 name:  worker`, `Thread 0
+/// crashed with ARM Thread State (64-bit):`.
 fn thread_heading(line: &str) -> Option<(usize, Heading<'_>)> {
     let rest = line.strip_prefix("Thread ")?;
     let end = rest.find(|digit: char| !digit.is_ascii_digit())?;
@@ -158,7 +160,7 @@ fn thread_heading(line: &str) -> Option<(usize, Heading<'_>)> {
     Some((number, Heading::Stack { crashed, text: text.trim_start_matches(':').trim() }))
 }
 
-/// Takes a line `Key: value`; `false` if it is none.
+/// Parses a line `Key: value`; returns `false` for other lines.
 fn header(said: &mut Said, line: &str) -> bool {
     let Some((key, value)) = line.split_once(':') else { return false };
     let value = value.trim();
@@ -238,7 +240,7 @@ fn at(address: u64, is_innermost: bool) -> Frame {
     }
 }
 
-/// `x0: 0x0000000000000000   x1: 0x…`.
+/// Parses `x0: 0x0000000000000000   x1: 0x…`.
 fn registers(line: &str, values: &mut HashMap<String, u64>) {
     let mut words = line.split_whitespace().peekable();
     while let Some(word) = words.next() {
@@ -266,7 +268,8 @@ fn general(arch: Arch, values: &HashMap<String, u64>) -> Option<Registers> {
     Some(Registers { arch: Some(arch), general: general?, ..Registers::default() })
 }
 
-/// Name and reason of `*** Terminating app due to uncaught exception 'NSRangeException', reason: '…'`.
+/// Returns name and reason from `*** Terminating app due to uncaught exception 'NSRangeException',
+/// reason: '…'`.
 fn uncaught(text: &str) -> (Option<String>, Option<String>) {
     let mut quoted = text.splitn(3, '\'');
     let name = quoted.nth(1).map(ToOwned::to_owned);
