@@ -1,10 +1,10 @@
 //! Locks that are held across `fork`, so that the child doesn't find them taken.
 //!
-//! The child would wait forever for a thread that it doesn't have. They are taken before a fork and
-//! released after it in both processes, as pthread_atfork(3) recommends. Each wait is bounded
-//! ([`MAX_TRIES`], [`MAX_TRIES_OF_APP`]): another thread may be inside the app's own code
+//! The child would wait forever for a thread that it doesn't have. The locks are taken before a
+//! fork and released after it in both processes, as pthread_atfork(3) recommends. Each wait is
+//! bounded ([`MAX_TRIES`], [`MAX_TRIES_OF_APP`]): another thread may be inside the app's own code
 //! ([`Scope::configure`](crate::Scope::configure)), or the forking thread may hold the lock itself.
-//! The app's own fork handlers may call Coroner between the two: code takes these locks by
+//! The app's own fork handlers may call Coroner between the two; code takes these locks by
 //! [`lock`], which calls [`release_own`] first.
 
 use std::sync::{Mutex, MutexGuard};

@@ -34,7 +34,7 @@ const MAX_KEPT: usize = 20 << 20;
 
 /// Handle of the Coroner that is installed in this process.
 ///
-/// Cloning and dropping it is cheap; dropping it uninstalls nothing.
+/// A handle can be cloned and dropped freely: dropping it uninstalls nothing.
 #[derive(Clone)]
 pub struct Coroner {
     pub(crate) inner: Arc<Inner>,

@@ -19,7 +19,7 @@ pub enum Outcome {
     /// Also if its process continued as another program (execve(2)) and was alive when the next
     /// launch checked; [`LastRun::termination`] then records that.
     CleanExit,
-    /// SIGTERM ended the app.
+    /// SIGTERM asked the app to end.
     Terminated,
     /// The app crashed, and there is a report.
     Crashed,

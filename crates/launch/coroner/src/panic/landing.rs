@@ -189,7 +189,6 @@ const OMIT: u8 = 0xff;
 ///
 /// # Safety
 /// `table` is a language-specific data area of the function at `start`.
-/// `table` is a language-specific data area of the function at `start`.
 unsafe fn action(table: *const u8, start: usize, ip: usize) -> Option<Action> {
     // SAFETY: by the contract, everything that is read is in the table.
     unsafe {
