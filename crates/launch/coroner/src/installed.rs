@@ -272,8 +272,8 @@ impl Coroner {
 
     /// Restores the previous signal handlers and ends this run.
     ///
-    /// Coroner can be installed again afterwards. Waits for a report that is being written. A
-    /// thread that is delivering reports finishes its work.
+    /// Coroner can be installed again afterwards. The call waits for a report that is being
+    /// written. A thread that is delivering reports finishes its work.
     pub fn uninstall(self) {
         let mut installed = lock_installed();
         let ours = installed.as_ref().is_some_and(|other| Arc::ptr_eq(&other.inner, &self.inner));
