@@ -1,42 +1,48 @@
-//! What the Itanium C++ ABI says of exceptions in flight and of types, as far as a report needs it.
+//! Layout of exceptions in flight and of types in the Itanium C++ ABI, as far as a report needs it.
 //!
-//! Sources: Itanium C++ ABI 2.9.5 (run-time type information) and "C++ ABI: Exception Handling" 2.2 (data structures); GCC's
-//! `libstdc++-v3/libsupc++/unwind-cxx.h`; LLVM's `libcxxabi/src/cxa_exception.h`. The headers of both runtimes differ in their
-//! beginning and are the same from `exceptionType` on, at the same distance from the thrown object behind them:
+//! Sources: Itanium C++ ABI 2.9.5 (run-time type information) and "C++ ABI: Exception Handling" 2.2
+//! (data structures); GCC's `libstdc++-v3/libsupc++/unwind-cxx.h`; LLVM's
+//! `libcxxabi/src/cxa_exception.h`. The headers of both runtimes differ at their beginning and are
+//! the same from `exceptionType` on, at the same distance from the thrown object after them:
 //!
-//! | what | bytes before the object |
+//! | field | bytes before the object |
 //! |---|---|
-//! | `exceptionType`; of a dependent exception, `primaryException` in libstdc++ | 112 |
+//! | `exceptionType`; in a dependent exception, `primaryException` in libstdc++ | 112 |
 //! | `primaryException` of a dependent exception in libc++abi | 120 |
 //! | `unwindHeader.exception_class` | 32 |
 //!
-//! libc++abi before LLVM 10 (Android 9's, for one) has no `reserve` at the beginning, but room behind `adjustedPtr`: there `exceptionType`
-//! and `primaryException` lie 8 bytes lower ([`is_without_reserve`]).
+//! libc++abi before LLVM 10 (for example in Android 9) has no `reserve` at the beginning, but
+//! padding after `adjustedPtr`: there `exceptionType` and `primaryException` are 8 bytes lower
+//! ([`is_without_reserve`]).
 //!
-//! All memory is read through a [`Memory`]: an exception object may be as broken as anything in a process that dies.
-//! No symbol of a C++ runtime is needed to link: those that are called are looked up.
+//! All memory is read through a [`Memory`]: an exception object may be as broken as anything in a
+//! dying process. No symbol of a C++ runtime is needed to link: the functions that are called are
+//! looked up.
 
 use core::ffi::CStr;
 
 use coroner_process::memory::Memory;
 
-/// Bytes from the thrown object back to fields of its header; see the module's table.
+/// Distances in bytes from the thrown object back to fields of its header; see the module's table.
 pub(crate) const TYPE: u64 = 112;
 const LLVM_PRIMARY: u64 = 120;
 pub(crate) const CLASS: u64 = 32;
 const WORD: u64 = 8;
-/// Bytes of an `_Unwind_Exception`, which is the end of the header.
+/// Size in bytes of an `_Unwind_Exception`, which is the end of the header.
 const UNWIND_HEADER: u64 = 32;
-/// Bytes from the start of a header to its `_Unwind_Exception`: libstdc++'s and libc++abi's.
+/// Distance in bytes from the start of a header to its `_Unwind_Exception`: libstdc++'s and
+/// libc++abi's.
 pub(crate) const GNU_UNWIND_AT: u64 = 80;
 const LLVM_UNWIND_AT: u64 = 96;
 
-/// `exception_class` of libstdc++ (`GNUCC++\0`) and of libc++abi (`CLNGC++\0`); with 1 in the last byte, of a dependent one.
+/// `exception_class` of libstdc++ (`GNUCC++\0`) and of libc++abi (`CLNGC++\0`); for a dependent
+/// exception, with 1 in the last byte.
 pub(crate) const GNU: u64 = u64::from_be_bytes(*b"GNUCC++\0");
 const LLVM: u64 = u64::from_be_bytes(*b"CLNGC++\0");
 
-// The symbols of a C++ runtime that are used, in the order of the table below. Weak references, which the linker resolves to
-// the program's own runtime if it has one, static or shared; none is needed.
+// The symbols of a C++ runtime that are used, in the order of the enum below. Weak references,
+// which the linker resolves to the program's own runtime if it has one, static or shared; none is
+// needed.
 #[cfg(not(target_vendor = "apple"))]
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.coroner_cxx_runtime,\"aw\"",
@@ -64,7 +70,7 @@ core::arch::global_asm!(
     ".popsection",
 );
 
-/// A function of the runtime.
+/// A function of the C++ runtime.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(
     not(all(not(target_vendor = "apple"), feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw"))),
@@ -81,7 +87,7 @@ pub(crate) enum Function {
     GetUnexpected,
     /// `std::terminate()`.
     Terminate,
-    /// `__cxa_get_globals()`, which makes them if they are not there.
+    /// `__cxa_get_globals()`, which creates the globals if they don't exist.
     MakeGlobals,
     /// `__cxa_begin_catch(void *)`.
     BeginCatch,
@@ -89,7 +95,8 @@ pub(crate) enum Function {
     FreeException,
 }
 
-/// The address of a function of the C++ runtime; 0 where the process has none (not async-signal-safe).
+/// Returns the address of a function of the C++ runtime; 0 if the process has none (not
+/// async-signal-safe).
 pub(crate) fn function(which: Function) -> usize {
     let name: &CStr = match which {
         Function::SetTerminate => c"_ZSt13set_terminatePFvvE",
@@ -106,13 +113,14 @@ pub(crate) fn function(which: Function) -> usize {
         unsafe extern "C" {
             static coroner_cxx_runtime: [usize; 8];
         }
-        // SAFETY: the table above; volatile, since the compiler must not know better than the dynamic linker.
+        // SAFETY: the table above; volatile, since the compiler must not know better than the
+        // dynamic linker.
         let linked = unsafe { (&raw const coroner_cxx_runtime).cast::<usize>().add(which as usize).read_volatile() };
         if linked != 0 {
             return linked;
         }
     }
-    // SAFETY: a name that ends in NUL.
+    // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
 }
 
@@ -121,14 +129,15 @@ pub(crate) fn function(which: Function) -> usize {
 pub(crate) enum Current {
     /// A C++ object and its `std::type_info`.
     Cpp { object: u64, type_info: u64 },
-    /// One of another language's runtime, by its class (`MOZ\0RUST`).
+    /// An exception of another language's runtime, with its class (`MOZ\0RUST`).
     Foreign {
-        /// The eight letters.
+        /// The eight letters of the class.
         class: [u8; 8],
     },
 }
 
-/// The exception that the calling thread is handling; None where it handles none, or there is no C++ runtime.
+/// Returns the exception that the calling thread is handling; `None` if it handles none, or if
+/// there is no C++ runtime.
 pub(crate) fn current(memory: &mut impl Memory) -> Option<Current> {
     static GET_GLOBALS: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
     let mut get = GET_GLOBALS.load(core::sync::atomic::Ordering::Acquire);
@@ -157,16 +166,19 @@ pub(crate) fn current(memory: &mut impl Memory) -> Option<Current> {
     if llvm & !1 == LLVM {
         return of_object(header + LLVM_UNWIND_AT + UNWIND_HEADER, memory);
     }
-    // Where a foreign exception's class is depends on the runtime: that of ours has letters in it.
+    // The place of a foreign exception's class depends on the runtime: the right one contains
+    // letters.
     let is_word = |class: u64| class.to_be_bytes().iter().filter(|byte| byte.is_ascii_alphanumeric()).count() >= 4;
     let class = if is_word(gnu) { gnu } else { llvm };
     Some(Current::Foreign { class: class.to_be_bytes() })
 }
 
-/// The exception whose object (of a dependent exception: what stands in its place) is at that address.
+/// Returns the exception whose object (for a dependent exception: what is in its place) is at that
+/// address.
 pub(crate) fn of_object(object: u64, memory: &mut impl Memory) -> Option<Current> {
     let class = memory.read_u64(object.checked_sub(CLASS)?).ok()?;
-    // A dependent exception (`std::rethrow_exception`) refers to the primary one, whose header is like any other.
+    // A dependent exception (`std::rethrow_exception`) refers to the primary one, whose header is
+    // an ordinary one.
     let primary = match class {
         GNU | LLVM => object,
         class if class == GNU | 1 => memory.read_u64(object - TYPE).ok()?,
@@ -182,15 +194,15 @@ pub(crate) fn of_object(object: u64, memory: &mut impl Memory) -> Option<Current
     Some(Current::Cpp { object: primary, type_info })
 }
 
-/// Whether the header of an exception of libc++abi is that from before LLVM 10: where that has `exceptionType`, a pointer, the later one
-/// has `referenceCount`.
+/// Whether the header of a libc++abi exception is that from before LLVM 10: where the old one has
+/// `exceptionType`, a pointer, the new one has `referenceCount`.
 fn is_without_reserve(memory: &mut impl Memory, object: u64) -> Option<bool> {
     const MAX_REFERENCES: u64 = 1 << 16;
     Some(memory.read_u64(object.checked_sub(TYPE + WORD)?).ok()? > MAX_REFERENCES)
 }
 
-/// The object that the calling thread is handling and its type, read without guard: outside a signal handler, from the runtime's own
-/// lists.
+/// Returns the object that the calling thread is handling and its type, read unguarded: outside a
+/// signal handler, from the runtime's own lists.
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 pub(crate) fn current_object() -> Option<(u64, u64)> {
     match current(&mut Plain)? {
@@ -199,23 +211,24 @@ pub(crate) fn current_object() -> Option<(u64, u64)> {
     }
 }
 
-/// Plain loads: of memory that the C++ runtime itself is about to use.
+/// Plain loads, for memory that the C++ runtime itself is about to use.
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 struct Plain;
 
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 impl Memory for Plain {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), coroner_process::memory::Unreadable> {
-        // SAFETY: only for headers of exceptions that the thread is handling, which the runtime reads next.
+        // SAFETY: only for headers of exceptions that the thread is handling, which the runtime
+        // reads next.
         unsafe { core::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 }
 
-/// The longest name of a type that is compared.
+/// Maximum length in bytes of a type's name that is compared.
 const NAME: usize = 256;
 
-/// Copies a text that ends in NUL, as far as it is readable and fits; returns its length.
+/// Copies a NUL-terminated text, as far as it is readable and fits; returns its length in bytes.
 pub(crate) fn copy_text(memory: &mut impl Memory, address: u64, into: &mut [u8]) -> usize {
     let mut length = 0;
     for place in into.iter_mut() {
@@ -229,12 +242,14 @@ pub(crate) fn copy_text(memory: &mut impl Memory, address: u64, into: &mut [u8])
     length
 }
 
-/// Copies the mangled name of a type (`St13runtime_error`) into `into`; returns its length, 0 where it can't be read.
+/// Copies the mangled name of a type (`St13runtime_error`) to `into`; returns its length in bytes,
+/// 0 if it can't be read.
 pub(crate) fn type_name(memory: &mut impl Memory, type_info: u64, into: &mut [u8]) -> usize {
-    // {virtual table, name}. Bit 63 is a mark of Apple's arm64 (the name is not unique), not of the address.
+    // {virtual table, name}. On Apple's arm64, bit 63 is a mark (the name is not unique), and not
+    // part of the address.
     let Ok(name) = memory.read_u64(type_info.wrapping_add(8)) else { return 0 };
     let mut name = name & !(1 << 63);
-    // libstdc++: a name that is not to be compared by its letters.
+    // libstdc++: a name that must not be compared by its letters.
     let mut first = [0];
     if memory.read(name, &mut first).is_ok() && first == *b"*" {
         name = name.wrapping_add(1);
@@ -249,20 +264,23 @@ fn is_named(memory: &mut impl Memory, type_info: u64, wanted: &[u8]) -> bool {
     name.get(..length) == Some(wanted)
 }
 
-/// How a type's `type_info` goes on, by the class of the `type_info` itself.
+/// Whether the `type_info` itself is of the class with that mangled name, which determines the
+/// type's layout.
 fn is_class_of_types(memory: &mut impl Memory, type_info: u64, wanted: &[u8]) -> bool {
-    // The word before a virtual table's functions is the `type_info` of the class that it is of (ABI 2.5.2).
+    // The word before a virtual table's functions is the `type_info` of the table's class (ABI
+    // 2.5.2).
     let Ok(functions) = memory.read_u64(type_info) else { return false };
     let Ok(class) = memory.read_u64(strip(functions).wrapping_sub(8)) else { return false };
     is_named(memory, class, wanted)
 }
 
-/// A pointer without its authentication code (arm64e) or tag.
+/// Returns a pointer without its authentication code (arm64e) or tag.
 pub(crate) fn strip(pointer: u64) -> u64 {
     pointer & !coroner_walk::authentication_mask()
 }
 
-/// Types with one base, and with several or virtual ones (ABI 2.9.5, `abi::__si_class_type_info`).
+/// Classes of types with one base, and with several or virtual ones (ABI 2.9.5,
+/// `abi::__si_class_type_info`).
 const ONE_BASE: &[u8] = b"N10__cxxabiv120__si_class_type_infoE";
 const MANY_BASES: &[u8] = b"N10__cxxabiv121__vmi_class_type_infoE";
 const POINTER: &[u8] = b"N10__cxxabiv119__pointer_type_infoE";
@@ -275,7 +293,8 @@ pub(crate) fn pointee(memory: &mut impl Memory, type_info: u64) -> Option<u64> {
     memory.read_u64(type_info.wrapping_add(24)).ok()
 }
 
-/// The address of the base of that mangled name in an object of a class, or of the object itself if it is of that class.
+/// Returns the address of the base with that mangled name in an object, or of the object itself if
+/// it is of that class.
 pub(crate) fn base(memory: &mut impl Memory, object: u64, type_info: u64, wanted: &[u8]) -> Option<u64> {
     let mut budget = 64;
     base_within(memory, object, type_info, wanted, 16, &mut budget)
@@ -301,13 +320,15 @@ fn base_within(
     if !is_class_of_types(memory, type_info, MANY_BASES) {
         return None;
     }
-    // {virtual table, name, flags: u32, base_count: u32, then {type, offset << 8 | flags} for each}.
+    // {virtual table, name, flags: u32, base_count: u32, then {type, offset << 8 | flags} for
+    // each}.
     let count = (memory.read_u64(type_info.wrapping_add(16)).ok()? >> 32).min(32);
     for index in 0..count {
         let at = type_info.wrapping_add(24 + 16 * index);
         let (base, flags) = memory.read_pair(at).ok()?;
         let offset = (flags as i64) >> 8;
-        // Bit 0: a virtual base, whose offset stands in the virtual table, `offset` bytes from its functions.
+        // Bit 0: a virtual base, whose offset is in the virtual table, `offset` bytes from its
+        // functions.
         let place = if flags & 1 == 0 {
             object.wrapping_add_signed(offset)
         } else {

@@ -1,17 +1,21 @@
-//! Exceptions of C++ and Objective-C: what an exception that nobody caught says of itself, and where it was thrown.
+//! C++ and Objective-C exceptions: the descriptions of uncaught exceptions, and where they were
+//! thrown.
 //!
-//! * A terminate handler describes a C++ exception and has a report written; a handler of uncaught exceptions
-//!   does so for an `NSException`.
-//! * The stack of a C++ throw is taken when it is thrown: `__cxa_throw` and `__cxa_rethrow` come by Coroner (features
-//!   `interpose-cxa-throw` and `wrap-cxa-throw`).
-//! * Objective-C objects are remembered when they are deallocated, on request, so that a report says what a message was sent to.
+//! * A terminate handler describes a C++ exception and triggers a report; a handler of uncaught
+//!   exceptions does the same for an `NSException`.
+//! * The stack of a C++ throw is captured when it is thrown: Coroner intercepts `__cxa_throw` and
+//!   `__cxa_rethrow` (features `interpose-cxa-throw` and `wrap-cxa-throw`).
+//! * Objective-C objects are remembered when they are deallocated, on request, so that a report
+//!   shows the class of a message's receiver.
 //!
-//! # The caller's duties
-//! [`install`] after [`coroner_capture::install`], [`uninstall`] before [`coroner_capture::uninstall`].
+//! # Requirements
+//! Call [`install`] after [`coroner_capture::install`], and [`uninstall`] before
+//! [`coroner_capture::uninstall`].
 //!
 //! # Guarantees
-//! Nothing of this crate runs at crash time: handlers run in the place where a language's runtime gives up, before any thread is
-//! stopped. No lock is taken and nothing is allocated but by `mmap`. Exceptions go on as if Coroner were not there.
+//! Nothing in this crate runs at crash time: handlers run where a language's runtime gives up,
+//! before any thread is stopped. No lock is taken, and memory is allocated only by `mmap`.
+//! Exceptions continue as if Coroner were not there.
 //!
 //! # Limits
 //! See the modules `terminate`, `objective_c`, `zombies` and `throws`.
@@ -30,7 +34,8 @@ mod itanium;
 #[cfg(target_vendor = "apple")]
 mod objective_c;
 mod terminate;
-// Without a definition of `__cxa_throw` no throw comes by; what is kept of them is empty then.
+// Without a definition of `__cxa_throw` no throw is intercepted; the records of throws are then
+// empty.
 #[cfg_attr(not(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")), allow(dead_code))]
 mod throws;
 #[cfg(target_vendor = "apple")]
@@ -38,22 +43,25 @@ mod zombies;
 
 pub use throws::{ThrowStacks, throws_captured};
 
-/// Which exceptions are described.
+/// Selects the exceptions that are described.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// C++ exceptions that nobody catches, with the stacks of their throws if the program was built so.
+    /// Uncaught C++ exceptions, with the stacks of their throws if the program was built for it.
     pub cpp: bool,
-    /// Objective-C exceptions that nobody catches (Apple's systems; without effect elsewhere).
+    /// Uncaught Objective-C exceptions (Apple's systems; without effect elsewhere).
     pub objc: bool,
-    /// Exceptions that AppKit catches and only logs (`-[NSApplication reportException:]`), as ones that the process survives
-    /// (macOS; without effect elsewhere). It replaces that method.
+    /// Exceptions that AppKit catches and only logs (`-[NSApplication reportException:]`), reported
+    /// as ones that the process survives (macOS; without effect elsewhere). This replaces that
+    /// method.
     pub appkit: bool,
-    /// Objective-C objects that are deallocated are remembered by address and class, so that a report says what a register led to
-    /// (Apple's systems; without effect elsewhere). It replaces `-dealloc` of `NSObject`, `NSProxy` and `NSException`.
+    /// Whether deallocated Objective-C objects are remembered by address and class, so that a
+    /// report shows what a register pointed to (Apple's systems; without effect elsewhere). This
+    /// replaces `-dealloc` of `NSObject`, `NSProxy` and `NSException`.
     pub zombies: bool,
-    /// How long the app's own code (`what()`) may take, in milliseconds, if that is less than two seconds.
+    /// Maximum time in milliseconds for the app's own code (`what()`), if that is less than two
+    /// seconds.
     pub deadline_ms: u32,
-    /// Is called after a report of an exception that the process survives.
+    /// Function that is called after a report of an exception that the process survives.
     pub on_survived: Option<fn()>,
 }
 
@@ -69,8 +77,8 @@ fn is_on() -> bool {
     ON.load(Ordering::Acquire)
 }
 
-/// Takes the places of the runtimes' last resorts, and captures throws from now on (not async-signal-safe). Says whether throws have
-/// stacks.
+/// Replaces the runtimes' last-resort handlers, and captures throws from now on (not
+/// async-signal-safe). Returns whether throws have stacks.
 pub fn install(options: &Options) -> ThrowStacks {
     ON.store(true, Ordering::Release);
     let mut stacks = ThrowStacks::NotBuilt;
@@ -89,7 +97,8 @@ pub fn install(options: &Options) -> ThrowStacks {
     stacks
 }
 
-/// Takes the terminate handler's place, if Coroner is installed and the C++ runtime came after that, with an image that was loaded now.
+/// Replaces the terminate handler if Coroner is installed and the C++ runtime was loaded after
+/// that, with an image that was loaded now.
 #[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
 fn take_terminate_handler() {
     if throws::is_on() {
@@ -97,7 +106,8 @@ fn take_terminate_handler() {
     }
 }
 
-/// Gives the places back that nobody else took since, and captures no throws any more (not async-signal-safe).
+/// Restores the handlers that nobody else has replaced since, and captures no more throws (not
+/// async-signal-safe).
 pub fn uninstall() {
     ON.store(false, Ordering::Release);
     #[cfg(target_vendor = "apple")]

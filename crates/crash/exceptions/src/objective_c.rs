@@ -1,25 +1,27 @@
-//! Objective-C exceptions that nobody catches: `NSSetUncaughtExceptionHandler`.
+//! Uncaught Objective-C exceptions: `NSSetUncaughtExceptionHandler`.
 //!
-//! Foundation calls the handler for an `NSException` that nobody catches, in the place where its runtime gives up: by then no
-//! frame was unwound that had no handler, and the exception itself has the return addresses of its throw. What it says of
-//! itself is asked for before any thread is stopped, by messages of the runtime's; then the report is written, with the
-//! stack of the throw as the exception's and that of this handler as the crashed thread's; then the handler that was there
-//! before is called.
+//! Foundation calls the handler for an uncaught `NSException` at the place where its runtime gives
+//! up: at that point no frame without a handler was unwound, and the exception itself contains the
+//! return addresses of its throw. The exception's description is read before any thread is stopped,
+//! by messages of the runtime; then the report is written, with the stack of the throw as the
+//! exception's and that of this handler as the crashed thread's; then the earlier handler is
+//! called.
 //!
-//! Nothing of Apple's is linked: the runtime and Foundation are looked up (`dlsym`) at install, and where they are not in the
-//! process nothing is done. Functions and methods are those of <objc/runtime.h>, <objc/message.h> and
-//! <Foundation/NSException.h>.
+//! No Apple library is linked: the runtime and Foundation are looked up (`dlsym`) at install, and
+//! if they are not in the process nothing is done. Functions and methods are those of
+//! <objc/runtime.h>, <objc/message.h> and <Foundation/NSException.h>.
 //!
-//! An object that is thrown and is no `NSException` never comes here: the terminate handler knows it by its type
-//! ([`is_reported_here`]).
+//! A thrown object that isn't an `NSException` never gets here: the terminate handler recognizes it
+//! by its type ([`is_reported_here`]).
 //!
-//! AppKit catches exceptions of event handlers itself and hands them to `-[NSApplication reportException:]`, which logs them. On
-//! request that method is replaced: they are reported as ones that the process survives, and the method that was there before
-//! is called.
+//! AppKit itself catches exceptions of event handlers and passes them to
+//! `-[NSApplication reportException:]`, which logs them. On request that method is replaced: the
+//! exceptions are reported as ones that the process survives, and the earlier method is called.
 //!
 //! # Limits
-//! 128 return addresses. `-description` of the user info is the app's own code: what it throws leads back here, and the
-//! report goes without it; if it faults that is reported as a crash.
+//! 128 return addresses. `-description` of the user info is the app's own code: if it throws,
+//! control returns here, and the report is written without it; if it faults, that is reported as a
+//! crash.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_void};
@@ -33,18 +35,18 @@ use coroner_walk::{LiveReader, current_registers};
 
 use crate::itanium;
 
-/// Bytes of the name, the reason and the user info.
+/// Maximum length in bytes of the name, the reason and the user info.
 const NAME: usize = 256;
 const REASON: usize = 2048;
 const USER_INFO: usize = 4096;
-/// Return addresses.
+/// Maximum number of return addresses.
 const FRAMES: usize = 128;
 
 type Id = *mut c_void;
 type Selector = *const c_void;
 /// `NSUncaughtExceptionHandler`.
 type Handler = extern "C" fn(Id);
-/// `objc_msgSend` for methods without arguments; and with one.
+/// `objc_msgSend` for methods without arguments, and with one.
 type Send = extern "C" fn(Id, Selector) -> Id;
 type SendIndex = extern "C" fn(Id, Selector, usize) -> Id;
 /// A method such as `reportException:`.
@@ -62,7 +64,7 @@ const NAMES: [&CStr; 9] = [
     c"method_setImplementation",
     c"objc_ehtype_vtable",
 ];
-/// Where they are; all 0 while there is no runtime.
+/// Addresses of the functions; all 0 while there is no runtime.
 static ADDRESSES: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
 
 /// A function of [`NAMES`].
@@ -83,15 +85,15 @@ fn address(function: Function) -> usize {
     ADDRESSES.get(function as usize).map_or(0, |place| place.load(Ordering::Acquire))
 }
 
-/// The handler that was there before.
+/// The earlier handler.
 static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
-/// `-[NSApplication reportException:]` as it was; 0 while it is not replaced.
+/// The original `-[NSApplication reportException:]`; 0 while it is not replaced.
 static APPKIT: AtomicUsize = AtomicUsize::new(0);
-/// What is called after a report of an exception of AppKit's; 0 for nothing.
+/// Function that is called after a report of an exception from AppKit; 0 for none.
 static SURVIVED: AtomicUsize = AtomicUsize::new(0);
 
-/// Takes the place of the handler of uncaught exceptions (not async-signal-safe), and on request that of AppKit's method. Nothing is
-/// done in a process without Foundation.
+/// Replaces the handler of uncaught exceptions (not async-signal-safe), and on request AppKit's
+/// method. Does nothing in a process without Foundation.
 pub(crate) fn install(appkit: bool, on_survived: Option<fn()>) {
     SURVIVED.store(on_survived.map_or(0, |survived| survived as usize), Ordering::Release);
     for (place, name) in ADDRESSES.iter().zip(NAMES) {
@@ -102,7 +104,8 @@ pub(crate) fn install(appkit: bool, on_survived: Option<fn()>) {
     if set == 0 || get == 0 || address(Function::Send) == 0 || address(Function::RegisterName) == 0 {
         return;
     }
-    // SAFETY: `NSUncaughtExceptionHandler *NSGetUncaughtExceptionHandler(void)`, and `void NSSetUncaughtExceptionHandler(…)`.
+    // SAFETY: `NSUncaughtExceptionHandler *NSGetUncaughtExceptionHandler(void)`, and `void
+    // NSSetUncaughtExceptionHandler(…)`.
     unsafe {
         let before = core::mem::transmute::<usize, extern "C" fn() -> usize>(get)();
         if before != ours() {
@@ -115,7 +118,8 @@ pub(crate) fn install(appkit: bool, on_survived: Option<fn()>) {
     }
 }
 
-/// Gives its place back, unless another handler came later (not async-signal-safe). AppKit's method stays replaced, and does what it did.
+/// Restores the earlier handler, unless another one was installed later (not async-signal-safe).
+/// AppKit's method stays replaced, and calls the original one.
 pub(crate) fn uninstall() {
     let (set, get) = (address(Function::SetHandler), address(Function::GetHandler));
     if set == 0 || get == 0 {
@@ -133,7 +137,7 @@ fn ours() -> usize {
     on_uncaught as *const () as usize
 }
 
-/// A class by name; 0 where there is none.
+/// Returns a class by name; 0 if there is none.
 fn class(name: &CStr) -> usize {
     match address(Function::GetClass) {
         0 => 0,
@@ -153,7 +157,7 @@ fn selector(name: &CStr) -> Selector {
     }
 }
 
-/// Sends a message without arguments; a message to nil answers nil.
+/// Sends a message without arguments; a message to nil returns nil.
 fn send(object: Id, name: &CStr) -> Id {
     if object.is_null() {
         return object;
@@ -168,7 +172,8 @@ fn replace_appkits() {
     if application == 0 || get == 0 || set == 0 || APPKIT.load(Ordering::Acquire) != 0 {
         return;
     }
-    // SAFETY: `Method class_getInstanceMethod(Class, SEL)` and `IMP method_setImplementation(Method, IMP)`.
+    // SAFETY: `Method class_getInstanceMethod(Class, SEL)` and
+    // `IMP method_setImplementation(Method, IMP)`.
     unsafe {
         let get = core::mem::transmute::<usize, extern "C" fn(usize, Selector) -> usize>(get);
         let method = get(application, selector(c"reportException:"));
@@ -179,7 +184,8 @@ fn replace_appkits() {
     }
 }
 
-/// Whether an uncaught C++ object of that type is an `NSException`, which comes here by itself.
+/// Returns `true` if an uncaught C++ object of that type is an `NSException`, which is reported by
+/// this handler.
 pub(crate) fn is_reported_here(memory: &mut impl Memory, type_info: u64) -> bool {
     let base = class(c"NSException");
     let superclass = address(Function::GetSuperclass);
@@ -199,15 +205,16 @@ pub(crate) fn is_reported_here(memory: &mut impl Memory, type_info: u64) -> bool
     class == base
 }
 
-/// Whether a type is that of a thrown Objective-C object: its virtual table is the runtime's own for these.
+/// Returns `true` if a type is that of a thrown Objective-C object: its virtual table is the
+/// runtime's own for these.
 pub(crate) fn is_object(memory: &mut impl Memory, type_info: u64) -> bool {
     let table = address(Function::ThrownVtable) as u64;
     table != 0 && memory.read_u64(type_info).is_ok_and(|functions| itanium::strip(functions) == table.wrapping_add(16))
 }
 
-/// What an exception says of itself.
+/// Storage for the description of an exception.
 struct Description {
-    /// Who describes; 0 for nobody.
+    /// [`thread_word`](coroner_capture::thread_word) of the describing thread; 0 for none.
     owner: AtomicU64,
     said: UnsafeCell<Said>,
 }
@@ -228,7 +235,7 @@ struct Text<const N: usize> {
 impl<const N: usize> Text<N> {
     const EMPTY: Text<N> = Text { bytes: [0; N], length: 0 };
 
-    /// The text of an `NSString`.
+    /// Copies the text of an `NSString`.
     fn take(&mut self, memory: &mut impl Memory, string: Id) {
         let text = send(string, c"UTF8String");
         self.length = if text.is_null() { 0 } else { itanium::copy_text(memory, text as u64, &mut self.bytes) };
@@ -255,7 +262,7 @@ static DESCRIPTION: Description = Description {
 };
 
 impl Said {
-    /// Asks the exception, what is least likely to go wrong first.
+    /// Reads the exception's description, starting with what is least likely to go wrong.
     fn ask(&mut self, memory: &mut impl Memory, object: Id) {
         (self.name.length, self.reason.length, self.user_info.length, self.count) = (0, 0, 0, 0);
         self.name.take(memory, send(object, c"name"));
@@ -271,7 +278,7 @@ impl Said {
                 )
             };
             let pc = itanium::strip(send(number, c"unsignedIntegerValue") as u64);
-            // The runtime's own walk is by frame records.
+            // The runtime's own walk follows frame records.
             let (found_by, address_kind) = (FoundBy::FRAME_POINTER, AddressKind::RETURN);
             *place = Frame { pc, found_by, address_kind, sp: None, cfa: None };
             self.count = index + 1;
@@ -299,13 +306,13 @@ fn report(registers: &coroner_process::registers::Registers, object: Id, ending:
     let owner = &DESCRIPTION.owner;
     let is_mine = owner.load(Ordering::Acquire) == me;
     if !is_mine && owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // Another thread describes now.
+        // Another thread is describing an exception now.
         let undescribed = Exception { language: Language::OBJC, tid: this_thread(), ..Exception::default() };
         return exception::report(registers, Monitor::NS_EXCEPTION, &[undescribed], ending);
     }
     let said = DESCRIPTION.said.get();
-    // SAFETY: this thread is the owner. Where it describes already, what it asked for has thrown and led here: that call never
-    // goes on, and what it had learned is reported.
+    // SAFETY: this thread is the owner. Where it describes already, what it asked for has thrown
+    // and led here: that call never continues, and what it had learned is reported.
     let said = unsafe { &mut *said };
     if !is_mine && let Some(mut memory) = LiveReader::new() {
         said.ask(&mut memory, object);
@@ -330,7 +337,7 @@ extern "C" fn on_uncaught(object: Id) {
     }
 }
 
-/// `-[NSApplication reportException:]`.
+/// Replacement for `-[NSApplication reportException:]`.
 extern "C" fn on_appkits(application: Id, name: Selector, object: Id) {
     let registers = current_registers();
     if crate::is_on() && report(&registers, object, Ending::NonFatal) {

@@ -1,29 +1,30 @@
-//! C++ exceptions that nobody catches: `std::terminate`.
+//! Uncaught C++ exceptions: `std::terminate`.
 //!
-//! A terminate handler (`std::set_terminate`) that describes the exception, writes a report and calls the handler that was
-//! there before. The stack of the throw comes from [`crate::throws`]; the crashed thread's own stack, which is that of the call
-//! of `std::terminate`, is in the report beside it.
+//! A terminate handler (`std::set_terminate`) that describes the exception, writes a report and
+//! calls the earlier handler. The stack of the throw comes from [`crate::throws`]; the report also
+//! contains the crashed thread's own stack, which is that of the call of `std::terminate`.
 //!
-//! | died of | type | message |
+//! | cause of death | type | message |
 //! |---|---|---|
-//! | an object of a class below `std::exception`, or a pointer to one | its type | `what()` |
+//! | an object of a class derived from `std::exception`, or a pointer to one | its type | `what()` |
 //! | `std::string`, `const char *`, `char *` | its type | the text |
 //! | an integer, `bool` | its type | the number |
 //! | anything else | its type | none |
 //! | an exception of another language | `foreign exception` and its class | none |
 //! | no exception | none | that there was none |
 //!
-//! Causes (`std::nested_exception`) follow, up to [`MAX_COUNT`] in all. Types are mangled, as the process has them; the next launch
-//! demangles them.
+//! Causes (`std::nested_exception`) follow, up to [`MAX_COUNT`] exceptions in total. Type names are
+//! mangled, as in the process; the next launch demangles them.
 //!
 //! # `what()` is the app's own code
-//! It runs before any thread is stopped, with a limit of time. If it faults, aborts, throws or hangs, it is left where it was
-//! ([`guarded_call`]) and the report has no message. One thread describes at a time; another one that ends up here meanwhile waits for
-//! the process to die of the first.
+//! It runs before any thread is stopped, with a time limit. If it faults, aborts, throws or hangs,
+//! it is left where it was ([`guarded_call`]) and the report has no message. One thread describes
+//! at a time; another one that gets here in the meantime waits for the process to die of the first.
 //!
 //! # Limits
-//! Only a runtime that is linked into the program, or loaded with its symbols for all, when Coroner is installed (on Apple's
-//! systems also later). Of two runtimes, the one that the program's own calls are bound to.
+//! Supports only a runtime that is linked into the program, or loaded with its symbols for all,
+//! when Coroner is installed (on Apple's systems also later). Of two runtimes, the one that the
+//! program's own calls are bound to.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_char, c_void};
@@ -42,23 +43,24 @@ use crate::itanium::{self, Current, Function};
 use crate::objective_c;
 use crate::throws;
 
-/// Exceptions that are described: the uncaught one and its causes.
+/// Maximum number of exceptions that are described: the uncaught one and its causes.
 const MAX_COUNT: usize = 4;
-/// Bytes of a type's name, and of a message.
+/// Maximum length in bytes of a type's name, and of a message.
 const TYPE: usize = 512;
 const MESSAGE: usize = 2048;
-/// How long `what()` may take, in milliseconds, where the deadline of a report is not shorter.
+/// Maximum time for `what()` in milliseconds, if the deadline of a report is not shorter.
 const TIMEOUT_MS: u32 = 2000;
 
-/// The limit of a report, in milliseconds.
+/// Deadline of a report, in milliseconds.
 static DEADLINE_MS: AtomicU32 = AtomicU32::new(0);
 
-/// The handler that was there before; 0 while ours is not installed.
+/// The earlier handler; 0 while ours is not installed.
 static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
 
 type Handler = extern "C" fn();
 
-/// Takes the place of the terminate handler (not async-signal-safe). Nothing is done in a process without a C++ runtime.
+/// Replaces the terminate handler (not async-signal-safe). Does nothing in a process without a C++
+/// runtime.
 pub(crate) fn install(deadline_ms: u32) {
     DEADLINE_MS.store(deadline_ms, Ordering::Release);
     take_place();
@@ -69,14 +71,15 @@ fn take_place() {
     if set == 0 {
         return;
     }
-    // SAFETY: `std::terminate_handler std::set_terminate(std::terminate_handler)`, both of which are plain function pointers.
+    // SAFETY: `std::terminate_handler std::set_terminate(std::terminate_handler)`, both of which
+    // are plain function pointers.
     let before = unsafe { core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(set)(ours()) };
     if before != ours() {
         PREVIOUS.store(before, Ordering::Release);
     }
 }
 
-/// Takes it, if the C++ runtime came after the install.
+/// Replaces the terminate handler if the C++ runtime was loaded after the install.
 #[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
 pub(crate) fn install_if_absent() {
     if PREVIOUS.load(Ordering::Acquire) == 0 {
@@ -84,7 +87,7 @@ pub(crate) fn install_if_absent() {
     }
 }
 
-/// Gives its place back, unless another handler came later (not async-signal-safe).
+/// Restores the earlier handler, unless another one was installed later (not async-signal-safe).
 pub(crate) fn uninstall() {
     let (set, get) = (itanium::function(Function::SetTerminate), itanium::function(Function::GetTerminate));
     let before = PREVIOUS.load(Ordering::Acquire);
@@ -106,7 +109,7 @@ fn ours() -> usize {
 extern "C" fn on_terminate() {
     let registers = current_registers();
     let me = word();
-    // `what()` itself may have ended up here.
+    // `what()` itself may have got here.
     guarded_call::leave();
     #[cfg(target_vendor = "apple")]
     let reported = !is_left_to_objc() && describe_and_report(&registers, me);
@@ -125,7 +128,7 @@ extern "C" fn on_terminate() {
     unsafe { libc::abort() }
 }
 
-/// One exception in words. All zero is an empty one.
+/// Description of one exception. All zero is an empty one.
 struct Described {
     language: Language,
     kind: [u8; TYPE],
@@ -136,9 +139,9 @@ struct Described {
     count: usize,
 }
 
-/// The one description that can be under way.
+/// The only description that can be in progress.
 struct Description {
-    /// Who describes, as [`word`] says; 0 for nobody.
+    /// [`word`] of the describing thread; 0 for none.
     owner: AtomicU64,
     exceptions: UnsafeCell<[Described; MAX_COUNT]>,
 }
@@ -147,7 +150,7 @@ struct Description {
 unsafe impl Sync for Description {}
 
 const NO_FRAME: Frame = Frame { pc: 0, found_by: FoundBy(0), address_kind: AddressKind(0), sp: None, cfa: None };
-/// All zero, so that it takes no room in the file; [`Described::clear`] says the language.
+/// All zero, so that it takes no room in the file; [`Described::clear`] sets the language.
 const NOTHING: Described = Described {
     language: Language(0),
     kind: [0; TYPE],
@@ -160,13 +163,13 @@ const NOTHING: Described = Described {
 static DESCRIPTION: Description =
     Description { owner: AtomicU64::new(0), exceptions: UnsafeCell::new([NOTHING; MAX_COUNT]) };
 
-/// The calling thread, with its process.
+/// Returns the calling thread with its process, as one word.
 fn word() -> u64 {
     coroner_capture::thread_word(process_id(), this_thread())
 }
 
-/// Whether the exception is an `NSException`: the handler that was there before is the Objective-C runtime's, which calls that
-/// of uncaught ones.
+/// Returns `true` if the exception is an `NSException`: the earlier handler is the Objective-C
+/// runtime's, which calls the handler of uncaught exceptions.
 #[cfg(target_vendor = "apple")]
 fn is_left_to_objc() -> bool {
     let Some(mut memory) = LiveReader::new() else { return false };
@@ -176,19 +179,20 @@ fn is_left_to_objc() -> bool {
     }
 }
 
-/// Makes the description the calling thread's. Where another thread of this process has it, that one's exception is the death:
-/// this thread waits to die of it, and is in that report with its stack. False if it still lives after a time, or the owner
-/// is of another process.
+/// Acquires the description for the calling thread. If another thread of this process has it, the
+/// process dies of that thread's exception: this thread waits to die, and is in that report with
+/// its stack. Returns `false` if it still lives after a timeout, or the owner belongs to another
+/// process.
 fn own(me: u64, deadline_ms: u32) -> bool {
     const STEP_MS: u32 = 10;
     let owner = &DESCRIPTION.owner;
     let process = coroner_capture::thread_word(process_id(), 0) >> 40;
     let Err(mut other) = owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire) else { return true };
     if other == me {
-        // The handler that was there before has ended up here.
+        // The earlier handler has got here.
         return true;
     }
-    // The report's limit, that of `what()`, and a second for the handler that was there before.
+    // The report's deadline, that of `what()`, and a second for the earlier handler.
     let mut left = deadline_ms.saturating_add(TIMEOUT_MS).saturating_add(1000);
     while (other == 0 || other >> 40 == process) && left > 0 {
         let time = libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(STEP_MS) * 1_000_000 };
@@ -200,7 +204,8 @@ fn own(me: u64, deadline_ms: u32) -> bool {
     owner.compare_exchange(0, me, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// True if there is a report of it.
+/// Describes and reports the exception that the thread is handling. Returns `true` if there is a
+/// report of it.
 fn describe_and_report(registers: &Registers, me: u64) -> bool {
     if !crate::is_on() {
         return false;
@@ -208,7 +213,8 @@ fn describe_and_report(registers: &Registers, me: u64) -> bool {
     let deadline_ms = DEADLINE_MS.load(Ordering::Acquire);
     let tid = this_thread() as u64;
     if !own(me, deadline_ms) {
-        // A child made by fork while its parent's thread described, or a thread whose previous handler takes its time.
+        // A child made by fork while its parent's thread was describing, or a thread whose earlier
+        // handler takes its time.
         let undescribed = Exception { language: Language::CPP, tid, ..Exception::default() };
         return exception::report(registers, Monitor::CPP_EXCEPTION, &[undescribed], Ending::Fatal);
     }
@@ -234,15 +240,15 @@ fn describe_and_report(registers: &Registers, me: u64) -> bool {
     }
     let exceptions = exceptions.get(..count.max(1)).unwrap_or_default();
     let reported = exception::report(registers, Monitor::CPP_EXCEPTION, exceptions, Ending::Fatal);
-    // Once there is a report this thread keeps it: from here to the end of the process it may take as long as it likes, and
-    // another one that waits would report a second death.
+    // Once there is a report this thread keeps the description: from here to the end of the process
+    // it may take as long as it likes, and another thread that waits would report a second death.
     if !reported {
         DESCRIPTION.owner.store(0, Ordering::Release);
     }
     reported
 }
 
-/// Describes the exception that the thread is handling and its causes; returns how many.
+/// Describes the exception that the thread is handling and its causes; returns their number.
 fn describe(all: &mut [Described; MAX_COUNT], memory: &mut LiveReader, timeout_ms: u32) -> usize {
     let [first, ..] = all;
     let mut next = match itanium::current(memory) {
@@ -269,7 +275,7 @@ fn describe(all: &mut [Described; MAX_COUNT], memory: &mut LiveReader, timeout_m
         described.kind_length = itanium::type_name(memory, type_info, &mut described.kind);
         #[cfg(target_vendor = "apple")]
         if objective_c::is_object(memory, type_info) {
-            // Thrown by `@throw`, and no `NSException`. The type's name is that of its class.
+            // Thrown by `@throw`, and not an `NSException`. The type's name is that of its class.
             described.language = Language::OBJC;
             described.count = throws::find(object, type_info, &mut described.frames);
             return count + 1;
@@ -282,7 +288,8 @@ fn describe(all: &mut [Described; MAX_COUNT], memory: &mut LiveReader, timeout_m
     count
 }
 
-/// The exception that an exception is nested around (`std::nested_exception`), and its type.
+/// Returns the exception that an exception is nested around (`std::nested_exception`), and its
+/// type.
 fn cause(memory: &mut LiveReader, object: u64, type_info: u64) -> Option<(u64, u64)> {
     let nested = itanium::base(memory, object, type_info, b"St16nested_exception")?;
     // {virtual table, std::exception_ptr}, the latter one pointer to the object.
@@ -293,7 +300,7 @@ fn cause(memory: &mut LiveReader, object: u64, type_info: u64) -> Option<(u64, u
     }
 }
 
-/// Appends as much of `text` as fits behind `length`; returns the new length.
+/// Appends as much of `text` as fits after `length`; returns the new length.
 fn put(into: &mut [u8], length: usize, text: &[u8]) -> usize {
     let mut at = length;
     for (place, byte) in into.iter_mut().skip(length).zip(text) {
@@ -326,7 +333,7 @@ impl Described {
                 self.message_length = length;
             }
         } else {
-            // A pointer to an exception is thrown by programs that came from other languages.
+            // Programs ported from other languages throw pointers to exceptions.
             let (object, type_info) = match itanium::pointee(memory, type_info) {
                 Some(pointee) => (memory.read_u64(object).unwrap_or(0), pointee),
                 None => (object, type_info),
@@ -340,7 +347,8 @@ impl Described {
     }
 }
 
-/// The value of a thrown integer, by the mangled name of its type (ABI 5.1.5, builtin types).
+/// Returns the value of a thrown integer, by the mangled name of its type (ABI 5.1.5, builtin
+/// types).
 fn integer(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<i128> {
     let mut bytes = [0_u8; 8];
     let mut load = |size: usize| {
@@ -350,7 +358,8 @@ fn integer(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<i128> {
     Some(match name {
         b"a" => i128::from(load(1)? as i8),
         b"b" | b"h" => i128::from(load(1)?),
-        // Plain `char` has a sign on x86_64 and on Darwin, and none on arm64 Linux; letters have the same number on all.
+        // Plain `char` is signed on x86_64 and on Darwin, and unsigned on arm64 Linux; letters have
+        // the same value on all.
         b"c" => i128::from(load(1)? as core::ffi::c_char),
         b"s" => i128::from(load(2)? as i16),
         b"t" => i128::from(load(2)?),
@@ -381,23 +390,25 @@ fn put_decimal(into: &mut [u8], value: i128) -> usize {
     put(into, length, digits.get(at..).unwrap_or_default())
 }
 
-/// The text of a thrown `std::string` and its length, by the layouts of the runtimes.
+/// Returns the text of a thrown `std::string` and its length, by the layouts of the runtimes.
 fn string(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<(u64, u64)> {
     match name {
         // libstdc++ since 5: {text, length, …}.
         b"NSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE" => memory.read_pair(object).ok(),
-        // libstdc++'s older one (`_GLIBCXX_USE_CXX11_ABI=0`): {text}, with {length, capacity, references} before the text.
+        // libstdc++'s older layout (`_GLIBCXX_USE_CXX11_ABI=0`): {text}, with {length, capacity,
+        // references} before the text.
         b"Ss" | b"SsE" => {
             let text = memory.read_u64(object).ok()?;
             Some((text, memory.read_u64(text.checked_sub(24)?).ok()?))
         }
-        // libc++, and Android's by another namespace. Short texts are in the object.
+        // libc++, and Android's in another namespace. Short texts are in the object.
         b"NSt3__112basic_stringIcNS_11char_traitsIcEENS_9allocatorIcEEEE"
         | b"NSt6__ndk112basic_stringIcNS_11char_traitsIcEENS_9allocatorIcEEEE" => {
             let (first, second) = memory.read_pair(object).ok()?;
             let third = memory.read_u64(object.wrapping_add(16)).ok()?;
-            // Apple's arm64 has them the other way round (`_LIBCPP_ABI_ALTERNATE_STRING_LAYOUT`): {text, length, capacity}
-            // with the mark in the last byte; elsewhere {capacity, length, text} with the mark in the first.
+            // Apple's arm64 has them in reverse order (`_LIBCPP_ABI_ALTERNATE_STRING_LAYOUT`):
+            // {text, length, capacity} with the mark in the last byte; elsewhere {capacity, length,
+            // text} with the mark in the first.
             if cfg!(all(target_vendor = "apple", target_arch = "aarch64")) {
                 let last = third >> 56;
                 Some(if last & 0x80 != 0 { (first, second) } else { (object, last) })
@@ -411,7 +422,7 @@ fn string(name: &[u8], memory: &mut LiveReader, object: u64) -> Option<(u64, u64
 
 type What = extern "C" fn(*const c_void) -> *const c_char;
 
-/// One call of `what()`.
+/// A call of `what()`.
 struct Call {
     object: *const c_void,
     function: What,
@@ -419,14 +430,15 @@ struct Call {
 }
 
 /// # Safety
-/// `call` points to a [`Call`].
+/// `call` must point to a [`Call`].
 unsafe extern "C" fn call_what(call: *mut c_void) {
     // SAFETY: by the contract.
     let call = unsafe { &mut *call.cast::<Call>() };
     call.text = (call.function)(call.object);
 }
 
-/// What `what()` of an object of class `std::exception` answers; none where it can't be called, or was left.
+/// Returns the result of `what()` of an object of class `std::exception`; `None` if it can't be
+/// called, or was left.
 fn what(memory: &mut LiveReader, exception: u64, timeout_ms: u32) -> Option<u64> {
     let functions = itanium::strip(memory.read_u64(exception).ok()?);
     // Two destructors, then `what()` (ABI 2.5.2).
@@ -436,13 +448,14 @@ fn what(memory: &mut LiveReader, exception: u64, timeout_ms: u32) -> Option<u64>
     }
     let mut call = Call {
         object: exception as *const c_void,
-        // SAFETY: the third virtual function of `std::exception` is `const char *what() const`. If the object is broken and
-        // it is something else, what that does is ended by the guard.
-        // (It is `noexcept`: what it throws ends in `std::terminate`.)
+        // SAFETY: the third virtual function of `std::exception` is `const char *what() const`. If
+        // the object is broken and it is something else, its effects are ended by the guard. (It is
+        // `noexcept`: what it throws ends in `std::terminate`.)
         function: unsafe { core::mem::transmute::<usize, What>(function as usize) },
         text: core::ptr::null(),
     };
-    // SAFETY: the call is this thread's own; frames that are left are those of the app's `what()`, in a process that dies.
+    // SAFETY: the call is this thread's own; frames that are left are those of the app's `what()`,
+    // in a process that dies.
     let ended = unsafe { guarded_call::run(call_what, (&raw mut call).cast(), timeout_ms) };
     (ended && !call.text.is_null()).then_some(call.text as u64)
 }

@@ -1,15 +1,19 @@
-//! Objective-C objects that are deallocated: `-dealloc` of `NSObject` and `NSProxy` comes by Coroner, which notes the object's address and class
-//! ([`coroner_capture::zombies`]) and goes on in the method that was there. Every `-dealloc` ends in one of the two, and the runtime sends
-//! the message to every object whose last reference is gone (objc4, `objc_object::rootRelease`), also where it has a fast path.
+//! Deallocated Objective-C objects: Coroner intercepts `-dealloc` of `NSObject` and `NSProxy`,
+//! notes the object's address and class ([`coroner_capture::zombies`]) and continues in the
+//! original method. Every `-dealloc` ends in one of the two, and the runtime sends the message to
+//! every object whose last reference is gone (objc4, `objc_object::rootRelease`), even if it has a
+//! fast path.
 //!
-//! `-dealloc` of `NSException`, where that class has its own, keeps the exception's name and reason: those of the last one are in the
-//! report. They are asked for by the class's own methods, which a subclass that has given up its parts already can't override.
+//! `-dealloc` of `NSException`, if that class has its own, stores the exception's name and reason:
+//! those of the last one are in the report. They are read by the class's own methods, which a
+//! subclass that has already released its parts can't override.
 //!
-//! Nothing of Apple's is linked, as in `objective_c`. Functions are those of <objc/runtime.h>.
+//! No Apple library is linked, as in `objective_c`. Functions are those of <objc/runtime.h>.
 //!
 //! # Limits
-//! Objects that the runtime of Swift or Core Foundation frees by itself have no `-dealloc`. A class that is disposed of
-//! (`objc_disposeClassPair`) and another one that comes into its place have one name.
+//! Objects that the runtime of Swift or Core Foundation frees by itself have no `-dealloc`. A class
+//! that is disposed of (`objc_disposeClassPair`) and another one that takes its place have one
+//! name.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -24,25 +28,26 @@ type Selector = *const c_void;
 /// A method without arguments.
 type Method = extern "C" fn(Id, Selector) -> Id;
 
-/// What `-dealloc` was, by class; 0 where it is not replaced.
+/// The original `-dealloc`, by class; 0 if it is not replaced.
 static BEFORE: [AtomicUsize; 3] = [const { AtomicUsize::new(0) }; 3];
 const CLASSES: [&CStr; 3] = [c"NSObject", c"NSProxy", c"NSException"];
 const OURS: [extern "C" fn(Id, Selector); 3] = [on_object, on_proxy, on_exception];
 
 static GET_CLASS: AtomicUsize = AtomicUsize::new(0);
 static GET_NAME: AtomicUsize = AtomicUsize::new(0);
-/// `-[NSException name]`, `-[NSException reason]` and `-[NSString UTF8String]` by way of `objc_msgSend`.
+/// `-[NSException name]`, `-[NSException reason]`, and `-[NSString UTF8String]` through
+/// `objc_msgSend`.
 static EXCEPTION_NAME: AtomicUsize = AtomicUsize::new(0);
 static EXCEPTION_REASON: AtomicUsize = AtomicUsize::new(0);
 static SEND: AtomicUsize = AtomicUsize::new(0);
 static UTF8: AtomicUsize = AtomicUsize::new(0);
 
 fn look_up(name: &CStr) -> usize {
-    // SAFETY: a name that ends in NUL.
+    // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
 }
 
-/// The runtime's functions that are called at install.
+/// Functions of the runtime that are called at install.
 struct Functions {
     class: extern "C" fn(*const c_char) -> usize,
     selector: extern "C" fn(*const c_char) -> Selector,
@@ -65,8 +70,9 @@ impl Functions {
             return None;
         }
         let [class, selector, method, implementation, set] = found;
-        // SAFETY: `Class objc_getClass(const char *)`, `SEL sel_registerName(const char *)`, `Method class_getInstanceMethod(Class, SEL)`,
-        // `IMP method_getImplementation(Method)` and `IMP method_setImplementation(Method, IMP)`; none is null.
+        // SAFETY: `Class objc_getClass(const char *)`, `SEL sel_registerName(const char *)`,
+        // `Method class_getInstanceMethod(Class, SEL)`, `IMP method_getImplementation(Method)` and
+        // `IMP method_setImplementation(Method, IMP)`; none is null.
         unsafe {
             Some(Functions {
                 class: core::mem::transmute::<usize, extern "C" fn(*const c_char) -> usize>(class),
@@ -78,7 +84,7 @@ impl Functions {
         }
     }
 
-    /// The method of a class, which may be its superclass's; 0 for none.
+    /// Returns the method of a class, which may be its superclass's; 0 for none.
     fn method_of(&self, class: &CStr, name: &CStr) -> usize {
         match (self.class)(class.as_ptr()) {
             0 => 0,
@@ -87,7 +93,7 @@ impl Functions {
     }
 }
 
-/// Replaces the methods (not async-signal-safe). Nothing is done in a process without the runtime.
+/// Replaces the methods (not async-signal-safe). Does nothing in a process without the runtime.
 pub(crate) fn install() {
     let Some(functions) = Functions::find() else { return };
     let (get_class, get_name) = (look_up(c"object_getClass"), look_up(c"class_getName"));
@@ -114,13 +120,13 @@ pub(crate) fn install() {
     let objects = functions.method_of(c"NSObject", c"dealloc");
     for ((class, ours), before) in CLASSES.iter().zip(OURS).zip(&BEFORE) {
         let method = functions.method_of(class, c"dealloc");
-        // A class without one of its own has that of `NSObject`.
+        // A class without its own method has that of `NSObject`.
         let is_inherited = method == objects && *class != c"NSObject";
         if method == 0 || is_inherited {
             continue;
         }
         let (now, known) = ((functions.implementation)(method), before.load(Ordering::Acquire));
-        // Where another one has replaced ours since, it still calls ours.
+        // If another component has replaced ours since, it still calls ours.
         if known == 0 || now == known {
             // Before the method is called for the first time.
             before.store(now, Ordering::Release);
@@ -129,7 +135,8 @@ pub(crate) fn install() {
     }
 }
 
-/// Gives the methods back that nobody else has replaced since (not async-signal-safe); the others do what they did.
+/// Restores the methods that nobody else has replaced since (not async-signal-safe); the others
+/// call the original ones.
 pub(crate) fn uninstall() {
     zombies::disable();
     let Some(functions) = Functions::find() else { return };
@@ -141,9 +148,10 @@ pub(crate) fn uninstall() {
     }
 }
 
-/// Where a function begins and ends: at the next address that the dynamic linker names by another one.
+/// Returns the start and end of a function: it ends at the next address that the dynamic linker
+/// attributes to another one.
 fn extent(function: usize) -> (u64, u64) {
-    /// Bytes that it has at most.
+    /// Maximum size of the function in bytes.
     const MAX_BYTES: usize = 4096;
     let is_it = |offset: usize| {
         let mut info = core::mem::MaybeUninit::<libc::Dl_info>::zeroed();
@@ -224,14 +232,15 @@ extern "C" fn on_exception(object: Id, selector: Selector) {
     go_on(2, object, selector);
 }
 
-/// The text that one of `NSException`'s own methods gives.
+/// Returns the text that one of `NSException`'s own methods returns.
 fn said<'b>(object: Id, method: &AtomicUsize, into: &'b mut [u8; MAX_TEXT]) -> &'b [u8] {
     let (method, send) = (method.load(Ordering::Acquire), SEND.load(Ordering::Acquire));
     if method == 0 || send == 0 {
         return &[];
     }
-    // SAFETY: the method of an `NSException`, which this is, and which is whole: its own `-dealloc` begins; and a message to the string
-    // that it gives. Neither needs its selector but for its name.
+    // SAFETY: the method of an `NSException`, which this is, and which is whole: its own `-dealloc`
+    // begins; and a message to the string that it gives. Neither needs its selector but for its
+    // name.
     let text = unsafe {
         let string = core::mem::transmute::<usize, Method>(method)(object, core::ptr::null());
         let utf8 = UTF8.load(Ordering::Acquire) as Selector;

@@ -2,7 +2,8 @@
 
 use coroner_process::registers::Registers;
 
-/// The calling thread's registers at this place. Always inlined: the frame that they are of is the caller's.
+/// Returns the calling thread's registers at this place. Always inlined: the registers are those of
+/// the caller's frame.
 #[inline(always)]
 #[must_use]
 pub fn current_registers() -> Registers {
@@ -11,17 +12,18 @@ pub fn current_registers() -> Registers {
     registers
 }
 
-/// Stores the calling thread's registers at this place that a call preserves, and leaves the others as they are. Always inlined, as
-/// [`current_registers`].
+/// Stores those of the calling thread's registers at this place that a call preserves, and leaves
+/// the others unchanged. Always inlined, like [`current_registers`].
 #[inline(always)]
 pub fn store_current_registers(registers: &mut Registers) {
     if cfg!(miri) {
-        // Miri runs no assembly: they are those of no place.
+        // Miri runs no assembly: the registers stay unchanged.
         return;
     }
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: stores the callee-saved registers, the stack pointer and the address of an instruction of this very block into
-    // the registers' place; reads nothing else. (Numbers: DWARF order, see `X86_64Registers`.)
+    // SAFETY: stores the callee-saved registers, the stack pointer and the address of an
+    // instruction of this very block into the registers' place; reads nothing else. (Numbers: DWARF
+    // order, see `X86_64Registers`.)
     unsafe {
         core::arch::asm!(
             "mov [{to} + 24], rbx",

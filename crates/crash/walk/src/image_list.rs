@@ -1,40 +1,43 @@
-//! The loaded images in a table of its owner, as they were listed last.
+//! The loaded images, as they were last listed, in a table of its owner.
 
 use coroner_process::images::{Image, Images, Mappings};
 
 use crate::os::unwind_image::unwind_image;
 
-/// Images that a list can hold.
+/// Maximum number of images in a list.
 pub(crate) const CAPACITY: usize = 2048;
 
-/// The loaded images as they were listed last, and the process's mappings for what is in no image.
+/// The loaded images as they were last listed, and the process's mappings for addresses outside all
+/// images.
 ///
-/// Everything is made by [`ImageList::map`]; from then on nothing is allocated, and [`ImageList::refresh`] is async-signal-safe.
+/// Everything is created by [`ImageList::map`]; from then on nothing is allocated, and
+/// [`ImageList::refresh`] is async-signal-safe.
 #[derive(Debug)]
 pub struct ImageList {
     /// The images.
     pub table: Images,
-    /// What is mapped where.
+    /// The process's mappings.
     pub mappings: Mappings,
-    /// Images that found no room.
+    /// Number of images that did not fit.
     pub dropped: usize,
-    /// Another number for each refresh.
+    /// Changes with each refresh.
     pub(crate) generation: u64,
     /// Code that compilers registered.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) jit: crate::os::jit::JitDescriptor,
-    /// The table is kept as it is. (If another thread was at it, it is not this list's to release.)
+    /// Whether the table is kept unchanged. (If another thread was using it, it isn't this list's
+    /// to release.)
     #[cfg(target_vendor = "apple")]
     pub(crate) is_held: bool,
 }
 
 impl ImageList {
-    /// The images, in the order of their addresses.
+    /// Iterates over the images, in the order of their addresses.
     pub fn iter(&self) -> impl Iterator<Item = &Image> {
         self.table.iter()
     }
 
-    /// The image that holds an address.
+    /// Returns the image that contains an address.
     pub fn find(&self, address: u64) -> Option<&Image> {
         self.table.find(address)
     }

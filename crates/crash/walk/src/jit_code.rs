@@ -1,14 +1,14 @@
-//! Code that a compiler made while the process ran.
+//! Code that a compiler generated at run time.
 
 use coroner_process::AddressRange;
 
-/// Code in no image that a compiler registered for debuggers.
+/// Code outside all images that a compiler registered for debuggers.
 #[derive(Clone, Copy, Debug)]
 pub struct JitCode {
-    /// What the unwinder needs of it.
+    /// The unwinder's description of the code.
     pub unwind: coroner_unwind::Image,
-    /// Where the ELF file that was registered for it is.
+    /// Address range of the ELF file that was registered for the code.
     pub file: AddressRange,
-    /// What to add to the values of that file's symbols to get addresses (wraps).
+    /// Value to add to that file's symbol values to get addresses (wraps).
     pub symbol_slide: u64,
 }

@@ -1,27 +1,28 @@
-//! The in-process walker: everything that a walk of this process's own stacks needs besides the unwinder itself. Crashes, C++ throws
-//! and live backtraces walk with it.
+//! In-process walker: everything except the unwinder itself that is needed to walk this process's
+//! own stacks. Crashes, C++ throws and live backtraces walk with it.
 //!
-//! | part | what it is |
+//! | part | purpose |
 //! |---|---|
 //! | [`ImageList`] | the loaded images in a table of its owner: for crash time, and for the warm-up at install |
-//! | [`LiveImages`] | the loaded images while the app runs: an immutable list that all threads share until the dynamic linker's changes |
-//! | [`LiveReader`] | memory of a live process: guarded loads where they are recovered, else copies by the kernel |
-//! | [`StackReader`] | the calling thread's own stack by plain loads, all else by a [`LiveReader`] |
-//! | [`loaded_image`] | which loaded image holds an address, in a signal handler |
-//! | [`rule_caches`] | caches of unwind rules, one for each walk that is under way |
-//! | [`stop_thread`] | stopping one thread of this process |
-//! | [`walker()`] | the unwinder's walker for this architecture, which asks the [registered ranges](RANGES) first |
+//! | [`LiveImages`] | the loaded images while the app runs: an immutable list that all threads share until the dynamic linker's list changes |
+//! | [`LiveReader`] | memory of a live process: guarded loads if they are recovered, otherwise copies by the kernel |
+//! | [`StackReader`] | the calling thread's own stack by plain loads, all other memory by a [`LiveReader`] |
+//! | [`loaded_image`] | finds the loaded image that contains an address, in a signal handler |
+//! | [`rule_caches`] | caches of unwind rules, one for each walk in progress |
+//! | [`stop_thread`] | stops one thread of this process |
+//! | [`walker()`] | the unwinder's walker for this architecture, which checks the [registered ranges](RANGES) first |
 //!
-//! # The caller's duties
-//! Who recovers guarded loads (the signal handler, the exception port) says so: [`fault_handler::set_owner`]. Until then reads are copies by
-//! the kernel.
+//! # Requirements
+//! The component that recovers guarded loads (the signal handler, the exception port) must register
+//! itself with [`fault_handler::set_owner`]. Until then reads are copies by the kernel.
 //!
 //! # Guarantees
-//! No lock, no allocation, no panic; memory comes from `mmap` when more walks are under way at once, or more image lists alive, than
-//! ever before. What is safe in a signal handler says so.
+//! No lock, no allocation, no panic; memory comes from `mmap` when more walks are in progress at
+//! once, or more image lists alive, than ever before. Functions that are safe in a signal handler
+//! are documented as such.
 //!
 //! # Limits
-//! 2,048 images in a list; 512 registered ranges; 16 walks at once with a cache of rules.
+//! 2,048 images in a list; 512 registered ranges; 16 concurrent walks with a rule cache.
 #![no_std]
 #![deny(missing_docs)]
 #![cfg(all(

@@ -1,8 +1,9 @@
-//! The loaded images while the app runs: immutable lists that all threads share, made when the dynamic linker's list changes.
+//! The loaded images while the app runs: immutable lists that all threads share, created when the
+//! dynamic linker's list changes.
 //!
-//! A list is in a slot with a count of who holds it. Slots are mapped when none is free, and never unmapped, so that a thread may look
-//! at the count of one that was just given up. One thread at a time makes a list; others wait for it a little, and go on with the
-//! last one then.
+//! A list is in a slot with a count of its holders. Slots are mapped when none is free, and never
+//! unmapped, so that a thread may read the count of a slot that was just released. One thread at a
+//! time creates a list; the others wait for it briefly, and then continue with the last one.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize};
@@ -17,35 +18,35 @@ use crate::os::list_stamp::ListStamp;
 use crate::os::unwind_image::unwind_image;
 
 struct Slot {
-    /// How many hold it, [`CURRENT`] included; [`MAKING`] besides while it is written.
+    /// Number of holders, [`CURRENT`] included; plus [`MAKING`] while the list is written.
     holders: AtomicUsize,
-    /// The slot that was mapped before it.
+    /// The slot that was mapped before this one.
     next: *const Slot,
     table: Images,
     stamp: ListStamp,
-    /// Another number for each list, by which cached rules are dropped.
+    /// Changes with each list; cached rules of other generations are dropped.
     generation: u64,
 }
 
 const MAKING: usize = 1 << 63;
 
-/// The last list that was made.
+/// The list that was created last.
 static CURRENT: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
 /// The slot that was mapped last.
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
-/// The process whose thread makes a list; 0 for none. By process, so that a child of fork, where that thread is not, doesn't wait for
-/// it.
+/// ID of the process whose thread is creating a list; 0 for none. By process, so that a child made
+/// by fork, where that thread doesn't exist, doesn't wait for it.
 static BUSY: AtomicI32 = AtomicI32::new(0);
-/// When the current list was compared with the dynamic linker's last, by [`ticks`].
+/// When the current list was last compared with the dynamic linker's, by [`ticks`].
 static COMPARED: AtomicU64 = AtomicU64::new(0);
 
-/// How long a list is taken to be as it was, in ticks: some tens of microseconds.
+/// Time in ticks for which a list is assumed to be unchanged: some tens of microseconds.
 const FRESH: u64 = if cfg!(target_arch = "x86_64") { 1 << 17 } else { 1 << 10 };
 
-/// How often a thread looks whether another one has made its list.
+/// Maximum number of times that a thread checks whether another one has created its list.
 const ATTEMPTS: u32 = 4096;
 
-/// A list of the loaded images that doesn't change as long as it is held.
+/// A list of the loaded images that doesn't change while it is held.
 pub struct LiveImages(&'static Slot);
 
 // SAFETY: a slot that is held is only read.
@@ -54,10 +55,12 @@ unsafe impl Send for LiveImages {}
 unsafe impl Sync for LiveImages {}
 
 impl LiveImages {
-    /// The images now. No system call while the dynamic linker's list is what it was the last time, if it can be loaded.
+    /// Returns the current images. Makes no system call if the dynamic linker's list hasn't changed
+    /// since the last call and can be read by loads.
     ///
-    /// `None` without memory for a list. If a thread that makes a list doesn't come to its end (this may be a signal handler on that
-    /// thread), the last list, or `None` before the first one.
+    /// Returns `None` if there is no memory for a list. If a thread that is creating a list doesn't
+    /// finish (this may be a signal handler on that thread), returns the last list, or `None`
+    /// before the first one.
     #[inline]
     pub fn current(memory: LiveReader) -> Option<LiveImages> {
         match Self::last() {
@@ -66,7 +69,8 @@ impl LiveImages {
         }
     }
 
-    /// As [`Self::current`], of some tens of microseconds ago at most.
+    /// Returns the images as they were at most some tens of microseconds ago; otherwise the same as
+    /// [`Self::current`].
     #[inline]
     pub fn recent(memory: LiveReader) -> Option<LiveImages> {
         if ticks().wrapping_sub(COMPARED.load(Relaxed)) <= FRESH
@@ -79,12 +83,13 @@ impl LiveImages {
         current
     }
 
-    /// The list that was made last, if the images are still these; makes none, and needs little stack.
+    /// Returns the list that was created last, if the images haven't changed; creates none, and
+    /// needs little stack.
     pub fn made_last(memory: LoadGuarded) -> Option<LiveImages> {
         Self::last().filter(|last| last.0.stamp.is_current(&mut LiveReader::Loads(memory)))
     }
 
-    /// The list that was made last.
+    /// Returns the list that was created last.
     #[inline]
     fn last() -> Option<LiveImages> {
         loop {
@@ -92,40 +97,42 @@ impl LiveImages {
             if at.is_null() {
                 return None;
             }
-            // SAFETY: a slot, which is never unmapped. Only its count may be looked at before it is known to be held: a thread may
-            // be writing the rest.
+            // SAFETY: a slot, which is never unmapped. Only its count may be read before it is
+            // known to be held: a thread may be writing the rest.
             let holders = unsafe { &(*at).holders };
             holders.fetch_add(1, SeqCst);
             if CURRENT.load(SeqCst) == at {
-                // SAFETY: it was current while it was held: nobody writes it until all have let it go.
+                // SAFETY: it was current while it was held: nobody writes it until all holders have
+                // released it.
                 return Some(LiveImages(unsafe { &*at }));
             }
             holders.fetch_sub(1, Release);
         }
     }
 
-    /// Whether the images are still these.
+    /// Returns `true` if the images haven't changed.
     #[inline]
     pub fn is_current(&self, memory: LiveReader) -> bool {
         match memory {
-            // Each way compiled by itself: the list is read word by word.
+            // Each variant is compiled separately: the list is read word by word.
             LiveReader::Loads(mut memory) => self.0.stamp.is_current(&mut memory),
             LiveReader::Copies(copy) => self.0.stamp.is_current(&mut Windowed::<_, 4>::new(copy)),
         }
     }
 
-    /// A number of this state of the images: two lists of the same images have the same.
+    /// Returns a number that identifies this state of the images: two lists of the same images have
+    /// the same number.
     #[inline]
     pub fn identity(&self) -> u64 {
         self.0.stamp.identity()
     }
 
-    /// The images.
+    /// Returns the image table.
     pub fn table(&self) -> &Images {
         &self.0.table
     }
 
-    /// The image that holds an address.
+    /// Returns the image that contains an address.
     #[inline]
     pub fn find(&self, address: u64) -> Option<&Image> {
         self.0.table.find(address)
@@ -158,7 +165,7 @@ impl coroner_unwind::Images for &LiveImages {
     }
 
     fn is_executable(&self, address: u64) -> Option<bool> {
-        // Elsewhere may be the code of a JIT: not known.
+        // Addresses outside may be a JIT's code: not known.
         self.0.table.find(address).map(|image| image.is_executable(address))
     }
 
@@ -167,7 +174,8 @@ impl coroner_unwind::Images for &LiveImages {
     }
 }
 
-/// Makes a list and makes it the current one; or takes that which another thread made meanwhile.
+/// Creates a list and makes it the current one; or takes the list that another thread created in
+/// the meantime.
 #[cold]
 fn make(memory: LiveReader) -> Option<LiveImages> {
     for _ in 0..ATTEMPTS {
@@ -188,11 +196,12 @@ fn take_turn() -> bool {
     now != me && BUSY.compare_exchange(now, me, AcqRel, Relaxed).is_ok()
 }
 
-/// Under [`BUSY`].
+/// Creates a list. The calling thread must hold [`BUSY`].
 fn make_alone(mut memory: LiveReader) -> Option<LiveImages> {
     static GENERATION: AtomicU64 = AtomicU64::new(0);
     let slot = free_slot()?;
-    // SAFETY: `free_slot` made it this thread's alone: of others only the count is touched, which is not borrowed here.
+    // SAFETY: `free_slot` made it this thread's alone: other threads access only the count, which
+    // is not borrowed here.
     unsafe {
         (*slot).stamp.refresh(&mut (*slot).table, &mut memory);
         (*slot).generation = GENERATION.fetch_add(1, Relaxed) + 1;
@@ -203,16 +212,16 @@ fn make_alone(mut memory: LiveReader) -> Option<LiveImages> {
     made.0.holders.fetch_add(2_usize.wrapping_sub(MAKING), Release);
     // SAFETY: null or a slot.
     if let Some(before) = unsafe { CURRENT.swap(slot, SeqCst).as_ref() } {
-        // What `CURRENT` held.
+        // The reference that `CURRENT` held.
         drop(LiveImages(before));
     }
     Some(made)
 }
 
-/// A slot that nobody holds, marked as [`MAKING`]. Under [`BUSY`].
+/// Returns a slot that nobody holds, marked as [`MAKING`]. The calling thread must hold [`BUSY`].
 fn free_slot() -> Option<*mut Slot> {
     let mut at = SLOTS.load(Acquire);
-    // SAFETY: a slot, which is never unmapped; only its count and its link, which stays, are looked at.
+    // SAFETY: a slot, which is never unmapped; only its count and its link, which stays, are read.
     while let Some((holders, next)) = unsafe { at.as_ref().map(|_| (&(*at).holders, (*at).next)) } {
         if holders.compare_exchange(0, MAKING, SeqCst, Relaxed).is_ok() {
             return Some(at);
@@ -230,7 +239,8 @@ fn free_slot() -> Option<*mut Slot> {
         return None;
     }
     let slot = mapped.cast::<Slot>();
-    // SAFETY: fresh zeroed memory of that size, page-aligned; zeroes are a valid stamp and a valid generation.
+    // SAFETY: fresh zeroed memory of that size, page-aligned; zeroes are a valid stamp and a valid
+    // generation.
     unsafe {
         (&raw mut (*slot).holders).write(AtomicUsize::new(MAKING));
         (&raw mut (*slot).next).write(SLOTS.load(Relaxed));
@@ -240,7 +250,7 @@ fn free_slot() -> Option<*mut Slot> {
     Some(slot)
 }
 
-/// A clock of the processor: not of any known rate, the same on all its cores.
+/// Returns the processor's clock: its rate is unknown, and it is the same on all cores.
 #[inline]
 pub fn ticks() -> u64 {
     if cfg!(miri) {

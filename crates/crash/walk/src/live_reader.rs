@@ -4,20 +4,23 @@ use coroner_process::memory::{BLOCK, KernelCopy, LoadGuarded, Memory, Unreadable
 
 use crate::fault_handler;
 
-/// Memory of a live process: guarded loads where their faults are recovered, else copies by the kernel.
+/// Reader for a live process's memory: guarded loads if their faults are recovered, otherwise
+/// copies by the kernel.
 #[derive(Clone, Copy, Debug)]
 pub enum LiveReader {
     /// Faults of this thread's loads are recovered.
     Loads(LoadGuarded),
-    /// They are not. Put it behind a [`Windowed`](coroner_process::memory::Windowed): a copy costs a microsecond.
+    /// Faults are not recovered. Wrap this reader in a
+    /// [`Windowed`](coroner_process::memory::Windowed): a copy costs a microsecond.
     Copies(KernelCopy),
 }
 
 impl LiveReader {
-    /// The best reader that is right on this thread now; `None` if the kernel refuses copies, too.
+    /// Returns the best reader that is currently valid on this thread; `None` if the kernel refuses
+    /// copies, too.
     ///
-    /// An app that replaces Coroner's handler or takes its ports while a walk runs, or blocks its signals in it, gets what it
-    /// asked for.
+    /// If an app replaces Coroner's handler or takes its ports during a walk, or blocks its
+    /// signals, a fault of the walk has the consequences that the app chose.
     pub fn new() -> Option<LiveReader> {
         if fault_handler::guards_loads() {
             // SAFETY: just checked.
@@ -26,7 +29,8 @@ impl LiveReader {
         KernelCopy::new().map(LiveReader::Copies)
     }
 
-    /// As [`Self::new`], which does not ask at every call whether the kernel still sends faults to Coroner; this does.
+    /// Same as [`Self::new`], which does not check at every call whether the kernel still sends
+    /// faults to Coroner; this function does.
     pub fn asked_anew() -> Option<LiveReader> {
         fault_handler::ask_again();
         LiveReader::new()

@@ -1,24 +1,26 @@
-//! Which loaded image holds an address, asked in a signal handler on a thread's own alternate stack, of which little is left.
+//! Finds the loaded image that contains an address, in a signal handler on a thread's own alternate
+//! stack, where little room is left.
 //!
-//! glibc since 2.35 says it (`_dl_find_object`, without a lock and async-signal-safe by its manual). Elsewhere it is looked up in the list
-//! of images that was made last while the app ran, if that is still right.
+//! glibc since 2.35 provides it (`_dl_find_object`, without a lock and async-signal-safe by its
+//! manual). Elsewhere the address is looked up in the list of images that was created last while
+//! the app ran, if that list is still current.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::{LiveImages, LiveReader};
 
-/// What holds an address.
+/// The image that contains an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// The image that is loaded from that address on.
+    /// The image that is loaded at that address.
     Image(u64),
     /// No image.
     Nothing,
-    /// That can't be known now.
+    /// Can't be determined now.
     Unknown,
 }
 
-/// glibc's `_dl_find_object`, 0 without it.
+/// Address of glibc's `_dl_find_object`, 0 without it.
 static FIND: AtomicUsize = AtomicUsize::new(0);
 
 /// `struct dl_find_object` of `<dlfcn.h>`.
@@ -32,10 +34,11 @@ struct Found {
     reserved: [u64; 7],
 }
 
-/// Gets ready (not async-signal-safe): at install, and again from time to time.
+/// Prepares lookups (not async-signal-safe): at install, and again from time to time.
 pub fn prepare() {
     if cfg!(miri) {
-        // The code of a test lies in no image of the fake kernel's: it is not to be taken for a JIT compiler's.
+        // A test's code is in no image of the fake kernel: it must not be taken for a JIT
+        // compiler's.
         return;
     }
     if cfg!(target_env = "gnu") {
@@ -48,15 +51,16 @@ pub fn prepare() {
     }
 }
 
-/// What holds `address`. Async-signal-safe.
+/// Returns the image that contains `address`. Async-signal-safe.
 ///
-/// Not inlined, so that `xtask signal-safety` knows its call through a pointer by name.
+/// Not inlined, so that `xtask signal-safety` can identify its call through a pointer by name.
 #[inline(never)]
 pub fn holder_of(address: u64) -> Holder {
     let find = FIND.load(Ordering::Acquire);
     if find != 0 {
-        // SAFETY: the function of `<dlfcn.h>` by that name, of glibc, which takes an address and a struct, whose size is at most this,
-        // and only reads what it made when images were loaded. Async-signal-safe by the manual (Dynamic Linker Introspection).
+        // SAFETY: the function of `<dlfcn.h>` by that name, of glibc, which takes an address and a
+        // struct, whose size is at most this, and only reads what it made when images were loaded.
+        // Async-signal-safe by the manual (Dynamic Linker Introspection).
         let (found, status) = unsafe {
             let find: unsafe extern "C" fn(*mut libc::c_void, *mut Found) -> i32 = core::mem::transmute(find);
             let mut found: Found = core::mem::zeroed();

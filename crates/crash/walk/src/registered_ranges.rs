@@ -1,10 +1,11 @@
-//! Ranges of code without unwind data whose rule the app registered: JITs, interpreters, trampolines.
+//! Code ranges without unwind data whose rule the app registered: JITs, interpreters, trampolines.
 //!
-//! They belong to the process, not to an install: a range may be registered before, and stays when Coroner is uninstalled.
+//! The ranges belong to the process, not to an install: a range may be registered before, and stays
+//! registered when Coroner is uninstalled.
 
 use coroner_unwind::RangeTable;
 
-/// Ranges that may be registered at once: a JIT registers what it maps, not each function.
+/// Maximum number of registered ranges: a JIT registers what it maps, not each function.
 pub const MAX_RANGES: usize = 512;
 
 /// The ranges, for every walk of this process.

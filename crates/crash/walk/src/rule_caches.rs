@@ -1,4 +1,4 @@
-//! Caches of the unwinder's rules, one for each walk that is under way: claimed, used, given back warm.
+//! Caches of the unwinder's rules, one for each walk in progress: claimed, used, returned warm.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -6,10 +6,10 @@ use core::sync::atomic::{AtomicBool, Ordering};
 
 use coroner_unwind::RuleCache;
 
-/// Walks that may be under way at once.
+/// Maximum number of walks in progress at once.
 const CACHES: usize = 16;
 
-/// How often all are tried if none is free.
+/// Number of times that all caches are tried if none is free.
 const ATTEMPTS: u32 = 256;
 
 struct Place {
@@ -17,19 +17,19 @@ struct Place {
     cache: UnsafeCell<RuleCache>,
 }
 
-// SAFETY: the cache is touched only by who set `taken`.
+// SAFETY: the cache is accessed only by whoever set `taken`.
 unsafe impl Sync for Place {}
 
 static PLACES: [Place; CACHES] =
     [const { Place { taken: AtomicBool::new(false), cache: UnsafeCell::new(RuleCache::new()) } }; CACHES];
 
-/// A cache that nobody else has, until it is dropped.
+/// A cache that belongs to one owner until this is dropped.
 #[must_use]
 #[allow(missing_debug_implementations)]
 pub struct Claimed(&'static Place);
 
-/// Claims a cache: the first free one, so that few walks at once use few, warm ones. `None` if sixteen walks are under way for
-/// long. Async-signal-safe.
+/// Claims a cache: the first free one, so that few concurrent walks use few, warm caches. Returns
+/// `None` if sixteen walks are in progress for a long time. Async-signal-safe.
 #[inline]
 pub fn claim() -> Option<Claimed> {
     first_free().or_else(wait_for_one)

@@ -1,8 +1,11 @@
-//! What a walk of the calling thread reads: its own stack by plain loads, everything else by a [`LiveReader`].
+//! Reader for a walk of the calling thread: its own stack by plain loads, all other memory by a
+//! [`LiveReader`].
 //!
-//! Whether faults of loads are recovered on a thread is a question to the kernel, which costs as much as walking thirty frames. A
-//! walk of ordinary frames whose rules are known never needs the answer: it reads nothing but the thread's own stack, of which all
-//! above the stack pointer is mapped. So it is asked when a walk leaves that, and for the dynamic linker's list at every 64th walk.
+//! Determining whether faults of loads are recovered on a thread requires a query to the kernel,
+//! which costs as much as walking thirty frames. A walk of ordinary frames whose rules are known
+//! never needs the answer: it reads only the thread's own stack, of which everything above the
+//! stack pointer is mapped. So the query is made when a walk leaves the stack, and for the dynamic
+//! linker's list at every 64th walk.
 
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
@@ -12,27 +15,27 @@ use coroner_process::memory::{BLOCK, KernelCopy, LoadGuarded, Memory, Unreadable
 
 use crate::{LiveReader, fault_handler, stack_bounds};
 
-/// What is known of a thread that walks its own stack: kept by the caller, one for each thread. All zero is nothing. (Atomic, since a
-/// signal handler of the thread may walk, too.)
+/// Data about a thread that walks its own stack: kept by the caller, one per thread. All zero means
+/// that nothing is known. (Atomic, since a signal handler of the thread may walk, too.)
 #[derive(Debug, Default)]
 pub struct ThreadStack {
-    /// The stack: its lowest address, and that above the highest; 0 while they are not known. If the system returns none, the stack
-    /// is empty.
+    /// The stack: its lowest address, and the address above the highest; 0 while they are unknown.
+    /// If the system returns none, the stack is empty.
     low: AtomicU64,
     high: AtomicU64,
-    /// How many walks it made.
+    /// Number of walks that the thread has made.
     walks: AtomicU32,
-    /// Loads were recovered the last time that the kernel was asked.
+    /// Whether loads were recovered at the last query to the kernel.
     guards_loads: AtomicBool,
 }
 
-/// After so many walks of a thread it is asked again what reads the dynamic linker's list. That is right as long as the thread
-/// begins to block SIGSEGV neither in between nor, what counts, at the very moment at which a library is unloaded that the list still
-/// has.
+/// Number of walks of a thread between queries for the reader of the dynamic linker's list. This is
+/// correct unless the thread begins to block SIGSEGV in between, and only matters if it does so at
+/// the very moment at which a library is unloaded that the list still contains.
 const ASKED: u32 = 64;
 
 impl ThreadStack {
-    /// Nothing is known.
+    /// Creates the data of a thread about which nothing is known.
     #[must_use]
     pub const fn new() -> ThreadStack {
         ThreadStack {
@@ -43,13 +46,14 @@ impl ThreadStack {
         }
     }
 
-    /// The thread ended: the next one that uses this is another.
+    /// Clears the data when the thread has ended: the next thread to use this is a different one.
     pub fn forget(&self) {
         self.high.store(0, Relaxed);
         self.walks.store(0, Relaxed);
     }
 
-    /// Begins a walk of the calling thread, whose this is, from a stack pointer of it.
+    /// Begins a walk of the calling thread, which this data must belong to, from one of its stack
+    /// pointers.
     #[inline]
     pub fn reader(&self, sp: u64) -> StackReader<'static> {
         let mut elsewhere = None;
@@ -60,7 +64,8 @@ impl ThreadStack {
             elsewhere = Some(asked);
             asked
         } else {
-            // SAFETY: of the last 64 walks of the thread one asked, and they are recovered.
+            // SAFETY: one of the last 64 walks of the thread made the query, and faults are
+            // recovered.
             Some(LiveReader::Loads(unsafe { LoadGuarded::new() }))
         };
         let high = self.high.load(Relaxed);
@@ -68,11 +73,11 @@ impl ThreadStack {
         StackReader { stack, list, elsewhere, windows: None }
     }
 
-    /// Asks the system what there is to know of the calling thread.
+    /// Queries the system about the calling thread.
     #[cold]
     fn renew(&self) -> Option<LiveReader> {
         if self.high.load(Relaxed) == 0 {
-            // What walks while this is found out (an allocator's hook, say) does without.
+            // Code that walks in the meantime (for example an allocator's hook) does without.
             let stack = stack_bounds();
             self.low.store(stack.start, Relaxed);
             // In this order also for a handler on this thread.
@@ -85,56 +90,58 @@ impl ThreadStack {
     }
 }
 
-/// What the kernel copies, and what is kept of it for one walk.
+/// Kernel copies, with the windows that are kept for one walk.
 pub type CopiedWindows = Windowed<KernelCopy, 4>;
 
-/// See the module.
+/// Reader for a walk. See the module.
 #[derive(Debug)]
 pub struct StackReader<'w> {
-    /// From the stack pointer up to the end of the stack; empty if the stack pointer is on another stack than the thread's own (a
-    /// coroutine's, a signal's).
+    /// From the stack pointer up to the end of the stack; empty if the stack pointer is on a stack
+    /// other than the thread's own (a coroutine's, a signal's).
     stack: Range<u64>,
     list: Option<LiveReader>,
-    /// What reads all else, once it was asked for.
+    /// Reader for all other memory, once it was needed.
     elsewhere: Option<Option<LiveReader>>,
-    /// Read all that is not on the stack, if they are there.
+    /// If set, these read everything that is not on the stack.
     windows: Option<&'w mut CopiedWindows>,
 }
 
 impl<'w> StackReader<'w> {
-    /// Reads all by `reader`, for a walk of a stack that is not the calling thread's, or not known. For what has a `StackReader` in other walks:
-    /// the unwinder is compiled once for each kind of reader, and is large.
+    /// Creates a reader that reads everything by `reader`, for a walk of a stack that is not the
+    /// calling thread's, or not known. Other walks need a `StackReader`, too: the unwinder is
+    /// compiled once for each kind of reader, and is large.
     #[must_use]
     pub fn of_elsewhere(reader: LiveReader) -> StackReader<'w> {
         StackReader { stack: u64::MAX..u64::MAX, list: Some(reader), elsewhere: Some(Some(reader)), windows: None }
     }
 
-    /// The same for copies by the kernel.
+    /// Same as [`Self::of_elsewhere`], for copies by the kernel.
     #[must_use]
     pub fn of_windows(windows: &'w mut CopiedWindows) -> StackReader<'w> {
         StackReader { stack: u64::MAX..u64::MAX, list: None, elsewhere: Some(None), windows: Some(windows) }
     }
 
-    /// What reads the dynamic linker's list; `None` if that can't be read.
+    /// Returns the reader of the dynamic linker's list; `None` if that can't be read.
     #[inline]
     pub fn list(&mut self) -> Option<LiveReader> {
         self.list.or_else(|| self.elsewhere())
     }
 
-    /// What reads everything; `None` if nothing can be read.
+    /// Returns the reader of all memory; `None` if nothing can be read.
     #[inline]
     pub fn elsewhere(&mut self) -> Option<LiveReader> {
         *self.elsewhere.get_or_insert_with(LiveReader::new)
     }
 
-    /// Whether the walk is of the thread's own stack, and all else is loaded, too: then this is the fastest reader. (If it is not,
-    /// windows of what [`elsewhere`](Self::elsewhere) reads are.)
+    /// Returns `true` if the walk is of the thread's own stack, and all other memory is read by
+    /// loads, too: then this is the fastest reader. (Otherwise windows of what
+    /// [`elsewhere`](Self::elsewhere) reads are.)
     #[inline]
     pub fn is_fastest(&self) -> bool {
         !self.stack.is_empty() && matches!(self.list, Some(LiveReader::Loads(_)))
     }
 
-    /// Whether `bytes` bytes from `address` on are on the thread's own stack.
+    /// Returns `true` if `bytes` bytes from `address` on are on the thread's own stack.
     #[inline]
     pub fn holds(&self, address: u64, bytes: u64) -> bool {
         address >= self.stack.start && address <= self.stack.end.saturating_sub(bytes)
@@ -149,7 +156,8 @@ impl<'w> StackReader<'w> {
 impl Memory for StackReader<'_> {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         if self.holds(address, into.len() as u64) {
-            // SAFETY: the calling thread's own stack above its stack pointer: it is mapped, and nobody else writes it.
+            // SAFETY: the calling thread's own stack above its stack pointer: it is mapped, and
+            // nobody else writes it.
             unsafe { core::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), into.len()) };
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Stopping another thread of this process, and listing its threads (not async-signal-safe).
+//! Stops another thread of this process, and lists its threads (not async-signal-safe).
 
 use coroner_process::threads::Tid;
 
@@ -16,36 +16,39 @@ mod linux {
     use coroner_process::stop_the_world::{Interrupted, ThreadStopper};
     use coroner_process::threads::{TaskDirectory, Tid};
 
-    /// How long a thread may take to answer the signal: it must be given a processor first.
+    /// Maximum time in nanoseconds that a thread may take to answer the signal: it must be
+    /// scheduled first.
     const TIMEOUT_NS: u64 = 100_000_000;
 
     static STOPPER: AtomicPtr<ThreadStopper> = AtomicPtr::new(core::ptr::null_mut());
 
-    /// Gives the means by which threads are stopped from now on; `None`: there are none.
+    /// Sets the thread stopper to use from now on; `None` if there is none.
     pub fn set_stopper(stopper: Option<&'static ThreadStopper>) {
         let at = stopper.map_or(core::ptr::null_mut(), |stopper| core::ptr::from_ref(stopper).cast_mut());
         STOPPER.store(at, Ordering::Release);
     }
 
     fn stopper() -> Option<&'static ThreadStopper> {
-        // SAFETY: null, or what `set_stopper` was given, which lives for ever.
+        // SAFETY: null, or what `set_stopper` was given, which lives forever.
         unsafe { STOPPER.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the
-    /// thread may hold it.
+    /// Stops another thread of this process until the result is dropped. Be brief, and call nothing
+    /// that may take a lock: the thread may hold it.
     ///
     /// # Errors
-    /// [`NotCaptured::NoAnswer`] after 100 ms or while Coroner is not installed; the rest as [`ThreadStopper::interrupt`] says.
+    /// [`NotCaptured::NoAnswer`] after 100 ms or while Coroner is not installed; for the others see
+    /// [`ThreadStopper::interrupt`].
     pub fn stop(tid: Tid) -> Result<Interrupted<'static>, NotCaptured> {
         stopper().ok_or(NotCaptured::NoAnswer)?.interrupt(tid, TIMEOUT_NS)
     }
 
-    /// As [`stop`], but by ptrace, so that no system call of the thread ends: calls `with` with its registers while it stands still.
+    /// Same as [`stop`], but by ptrace, so that no system call of the thread is interrupted: calls
+    /// `with` with the thread's registers while it is stopped.
     ///
     /// # Errors
-    /// [`NotCaptured::TraceDeadline`] after 100 ms, [`NotCaptured::NoAnswer`] while Coroner is not installed; the rest as
-    /// [`ThreadStopper::trace`] says.
+    /// [`NotCaptured::TraceDeadline`] after 100 ms, [`NotCaptured::NoAnswer`] while Coroner is not
+    /// installed; for the others see [`ThreadStopper::trace`].
     pub fn trace<R>(tid: Tid, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
         stopper().ok_or(NotCaptured::NoAnswer)?.trace(tid, TIMEOUT_NS, with)
     }
@@ -63,13 +66,13 @@ mod darwin {
     use coroner_process::interrupted_thread::Interrupted;
     use coroner_process::threads::{ThreadList, Tid, facts, is_left_out};
 
-    /// Why another thread was not captured.
+    /// Reason why another thread was not captured.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     #[non_exhaustive]
     pub enum NotCaptured {
-        /// There is no such thread: it ended.
+        /// The thread doesn't exist: it ended.
         ThreadGone,
-        /// It was stopped, but its registers could not be read.
+        /// The thread was stopped, but its registers could not be read.
         RegistersUnreadable,
     }
 
@@ -84,11 +87,13 @@ mod darwin {
 
     impl core::error::Error for NotCaptured {}
 
-    /// Stops another thread of this process until the result is dropped. Be brief, and call nothing that may take a lock: the
-    /// thread may hold it. The kernel stops it whatever it does: no time is needed.
+    /// Stops another thread of this process until the result is dropped. Be brief, and call nothing
+    /// that may take a lock: the thread may hold it. The kernel stops the thread whatever it does,
+    /// without a timeout.
     ///
     /// # Errors
-    /// [`NotCaptured::ThreadGone`] if there is no such thread, it is the calling one, or one that recovers guarded loads.
+    /// [`NotCaptured::ThreadGone`] if there is no such thread, it is the calling one, or one that
+    /// recovers guarded loads.
     pub fn stop(tid: Tid) -> Result<Interrupted, NotCaptured> {
         Interrupted::stop(tid).ok_or(NotCaptured::ThreadGone)
     }
@@ -101,8 +106,8 @@ mod darwin {
     }
 }
 
-/// Calls `each` with the id of every thread of this process but those that [`stop`] never stops. False if the kernel gives no list, and on Linux while Coroner is not
-/// installed.
+/// Calls `each` with the ID of every thread of this process except those that [`stop`] never stops.
+/// Returns `false` if the kernel provides no list, and on Linux while Coroner is not installed.
 pub fn for_each_thread(each: &mut impl FnMut(Tid)) -> bool {
     #[cfg(target_vendor = "apple")]
     return darwin::for_each(each);

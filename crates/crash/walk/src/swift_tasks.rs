@@ -1,29 +1,31 @@
-//! What a walk does at marks of Swift's async frames, which its compiler makes for Apple's systems only.
+//! Handling of the marks of Swift's async frames, which its compiler creates only for Apple's
+//! systems.
 
 #[cfg(target_vendor = "apple")]
 use coroner_process::{interrupted_thread::Interrupted, memory::Memory};
 use coroner_unwind::SwiftAsync;
 
-/// Marks are taken off frame pointers and not followed.
+/// Marks are removed from frame pointers and not followed.
 pub const NOT_FOLLOWED: SwiftAsync =
     if cfg!(target_vendor = "apple") { SwiftAsync::Task(0) } else { SwiftAsync::Ignore };
 
-/// For the calling thread: they are followed if it runs a task.
+/// Returns the setting for the calling thread: marks are followed if it runs a task.
 #[cfg(target_vendor = "apple")]
 #[inline]
 pub fn of_this_thread() -> SwiftAsync {
-    // SAFETY: asks for a thread's datum; libpthread returns those of the keys that it reserves as others, 0 if none was set.
+    // SAFETY: asks for a thread's datum; libpthread returns those of the keys that it reserves as
+    // others, 0 if none was set.
     SwiftAsync::Task(unsafe { libc::pthread_getspecific(SwiftAsync::DARWIN_TASK_KEY as libc::pthread_key_t) } as u64)
 }
 
-/// For the calling thread: they are followed if it runs a task.
+/// Returns the setting for the calling thread: marks are followed if it runs a task.
 #[cfg(not(target_vendor = "apple"))]
 #[inline]
 pub fn of_this_thread() -> SwiftAsync {
     SwiftAsync::Follow
 }
 
-/// The same for a thread that was stopped.
+/// Same as [`of_this_thread`], for a thread that was stopped.
 #[cfg(target_vendor = "apple")]
 pub fn of_stopped_thread<M: Memory>(thread: &Interrupted, memory: &mut M) -> SwiftAsync {
     SwiftAsync::of_darwin_thread(memory, thread.specific())

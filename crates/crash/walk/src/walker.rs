@@ -15,7 +15,8 @@ pub type Native = coroner_unwind::X86_64;
 #[cfg(target_arch = "aarch64")]
 pub type Native = coroner_unwind::Aarch64;
 
-/// The bits of a code address that are no address: a walk removes them from return addresses.
+/// Returns the bits of a code address that don't belong to the address: a walk removes them from
+/// return addresses.
 #[inline]
 pub fn authentication_mask() -> u64 {
     #[cfg(target_vendor = "apple")]
@@ -24,14 +25,15 @@ pub fn authentication_mask() -> u64 {
     <Native as coroner_unwind::Architecture>::AUTHENTICATION_MASK
 }
 
-/// The images of a walk. One type for all walks, as there is one of memory: the unwinder is large, and is compiled once.
+/// The images of a walk. One type for all walks, like the memory: the unwinder is large, and is
+/// compiled once.
 #[derive(Clone, Copy, Debug)]
 pub enum WalkImages<'i> {
-    /// Those of a table of its owner: a crash's.
+    /// The images in a table of its owner, for a crash.
     Listed(&'i ImageList),
-    /// Those that all threads share.
+    /// The images that all threads share.
     Live(&'i LiveImages),
-    /// The same, and whether an address was in none of them.
+    /// Same as `Live`, also recording whether an address was in none of them.
     Noting(&'i LiveImages, &'i Cell<bool>),
 }
 
@@ -66,12 +68,13 @@ impl Images for WalkImages<'_> {
     }
 }
 
-/// The walker of this process's stacks.
+/// Walker of this process's stacks.
 pub type NativeWalker<'c, 'm, 'w, 'i> =
     Walker<'c, Native, &'m mut StackReader<'w>, WithRanges<'static, WalkImages<'i>, MAX_RANGES>>;
 
-/// A walk of a thread of this process, from these registers. Registered ranges come before what `images` know; the authentication
-/// mask is this process's, whatever `options` say. Async-signal-safe if `memory` is.
+/// Creates a walk of a thread of this process, from these registers. Registered ranges have
+/// priority over `images`; the authentication mask is this process's, regardless of `options`.
+/// Async-signal-safe if `memory` is.
 #[inline]
 pub fn walker<'c, 'm, 'w, 'i>(
     registers: &Registers,

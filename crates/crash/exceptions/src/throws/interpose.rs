@@ -1,27 +1,32 @@
-//! The definitions of `__cxa_throw` and `__cxa_rethrow` (Itanium C++ ABI: Exception Handling, 2.4.3 and 2.5.4).
+//! Definitions of `__cxa_throw` and `__cxa_rethrow` (Itanium C++ ABI: Exception Handling, 2.4.3 and
+//! 2.5.4).
 //!
-//! Each keeps the caller's registers, tells [`super::thrown`], and jumps on into the C++ runtime with the stack as it was: the
-//! runtime sees its own caller, and no frame of Coroner's is there to be unwound.
+//! Each saves the caller's registers, calls [`super::thrown`], and jumps on into the C++ runtime
+//! with the stack unchanged: the runtime sees its own caller, and there is no frame of Coroner to
+//! be unwound.
 //!
-//! Two ways in, chosen by a feature:
-//! * `interpose-cxa-throw`: a definition of the names themselves. The dynamic linker binds every image's calls to it, and it finds the
-//!   runtime's own as the next definition (`RTLD_NEXT`). If libstdc++ is linked into the program (`-static-libstdc++`), the linker takes
-//!   these definitions and leaves out the runtime's: `libstdcxx_throw` does what they do. In a program whose calls are bound to another
-//!   definition throws do not come by here, which [`prepare`] says.
-//! * `wrap-cxa-throw`: the names that the linker's `--wrap=__cxa_throw --wrap=__cxa_rethrow` puts in their place, for a runtime that is
-//!   linked into the program with its own definitions (libc++abi): two definitions of one name can't be linked.
-//!   (On Apple's systems the runtime is always a shared library, and this is the same as the other.)
+//! There are two ways to intercept the calls, chosen by a feature:
+//! * `interpose-cxa-throw`: a definition of the names themselves. The dynamic linker binds every
+//!   image's calls to it, and it finds the runtime's own as the next definition (`RTLD_NEXT`). If
+//!   libstdc++ is linked into the program (`-static-libstdc++`), the linker takes these definitions
+//!   and omits the runtime's: `libstdcxx_throw` does what they do. In a program whose calls are
+//!   bound to another definition, throws are not intercepted, which [`prepare`] reports.
+//! * `wrap-cxa-throw`: the names by which the linker's `--wrap=__cxa_throw --wrap=__cxa_rethrow`
+//!   replaces them, for a runtime that is linked into the program with its own definitions
+//!   (libc++abi): two definitions of one name can't be linked. (On Apple's systems the runtime is
+//!   always a shared library, and this is the same as the other.)
 //!
-//! On Apple's systems a definition reaches the calls of its own image alone; those of others are led here by their symbol
-//! pointers (`symbol_pointers`).
+//! On Apple's systems a definition only affects the calls of its own image; those of others are
+//! redirected here through their symbol pointers (`symbol_pointers`).
 
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 use coroner_process::registers::Registers;
 
-/// Whether throws come by here at all.
+/// Whether this build intercepts throws.
 pub(super) const IS_BUILT_IN: bool = cfg!(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"));
 
-/// Finds the runtime's own functions (not async-signal-safe), so that no throw has to. False if throws do not come by here.
+/// Finds the runtime's own functions (not async-signal-safe), so that no throw has to. Returns
+/// `false` if throws are not intercepted.
 pub(super) fn prepare() -> bool {
     #[cfg(any(
         all(feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")),
@@ -35,7 +40,8 @@ pub(super) fn prepare() -> bool {
     true
 }
 
-/// What the definitions below keep of their caller: its callee-saved registers, stack pointer and program counter.
+/// Caller state that the definitions below save: its callee-saved registers, stack pointer and
+/// program counter.
 #[cfg(all(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"), target_arch = "x86_64"))]
 #[derive(Debug)]
 #[repr(C)]
@@ -47,7 +53,8 @@ struct Caller {
     pc: u64,
 }
 
-/// What the definitions below keep of their caller: its callee-saved registers, stack pointer and program counter.
+/// Caller state that the definitions below save: its callee-saved registers, stack pointer and
+/// program counter.
 #[cfg(all(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"), target_arch = "aarch64"))]
 #[derive(Debug)]
 #[repr(C)]
@@ -76,20 +83,20 @@ impl Caller {
     }
 }
 
-/// `__cxa_throw` came: what it was given, and where it goes on.
+/// Handles a call of `__cxa_throw` with its arguments; returns the address at which it continues.
 ///
 /// # Safety
-/// Called by the definitions below.
+/// Must only be called by the definitions below.
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 unsafe extern "C" fn coroner_cxa_thrown(object: u64, type_info: u64, caller: &Caller) -> usize {
     super::thrown(object, type_info, &caller.registers());
     next::throw()
 }
 
-/// `__cxa_rethrow` came.
+/// Handles a call of `__cxa_rethrow`; returns the address at which it continues.
 ///
 /// # Safety
-/// Called by the definitions below.
+/// Must only be called by the definitions below.
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 unsafe extern "C" fn coroner_cxa_rethrown(_: u64, _: u64, caller: &Caller) -> usize {
     if let Some((object, type_info)) = crate::itanium::current_object() {
@@ -98,8 +105,9 @@ unsafe extern "C" fn coroner_cxa_rethrown(_: u64, _: u64, caller: &Caller) -> us
     next::rethrow()
 }
 
-/// A definition that keeps its caller, calls `$hook` with its first two arguments and the caller, and jumps to what that
-/// answered with all arguments and the stack as they were.
+/// Defines a function that saves its caller's state, calls `$hook` with its first two arguments and
+/// the caller's state, and jumps to the returned address with all arguments and the stack
+/// unchanged.
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 macro_rules! forwarding {
     ($(#[$doc:meta])* $name:ident => $hook:ident $(, $directive:literal)*) => {
@@ -148,7 +156,8 @@ macro_rules! forwarding {
                 $($directive,)*
                 "hint #34", // bti c
                 ".cfi_startproc",
-                // Three arguments and a word of padding, then the caller in 104 bytes, padded to 112.
+                // Three arguments and a word of padding, then the caller in 104 bytes, padded to
+                // 112.
                 "sub sp, sp, #144",
                 ".cfi_def_cfa_offset 144",
                 "stp x19, x20, [sp]",
@@ -184,14 +193,14 @@ macro_rules! forwarding {
     all(feature = "wrap-cxa-throw", target_vendor = "apple")
 ))]
 mod next {
-    //! The runtime's own, behind ours.
+    //! The runtime's own definitions, after ours.
 
     use core::ffi::CStr;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::{coroner_cxa_rethrown, coroner_cxa_thrown};
 
-    // With a second name, by which it is known even if the first is another definition's.
+    // With a second name, by which it is identified even if the first is another definition's.
     #[cfg(not(target_vendor = "apple"))]
     forwarding! {
         /// `void __cxa_throw(void *object, std::type_info *type, void (*destructor)(void *))`.
@@ -209,17 +218,19 @@ mod next {
         /// `void __cxa_rethrow()`.
         __cxa_rethrow => coroner_cxa_rethrown
     }
-    // libstdc++ has it in one object with the two above, which would be linked for it (`std::make_exception_ptr`), and define them twice.
+    // libstdc++ has it in the same object file as the two above, which would be linked for it
+    // (`std::make_exception_ptr`), and define them twice.
     #[cfg(not(target_vendor = "apple"))]
     forwarding! {
-        /// `void *__cxa_init_primary_exception(void *object, std::type_info *type, void (*destructor)(void *))`.
+        /// `void *__cxa_init_primary_exception(void *object, std::type_info *type, void
+        /// (*destructor)(void *))`.
         __cxa_init_primary_exception => coroner_cxa_initialising
     }
 
-    /// `__cxa_init_primary_exception` came.
+    /// Handles a call of `__cxa_init_primary_exception`; returns the address at which it continues.
     ///
     /// # Safety
-    /// Called by the definition above.
+    /// Must only be called by the definition above.
     #[cfg(not(target_vendor = "apple"))]
     unsafe extern "C" fn coroner_cxa_initialising(_: u64, _: u64, _: &super::Caller) -> usize {
         static INITIALISE: AtomicUsize = AtomicUsize::new(0);
@@ -230,7 +241,7 @@ mod next {
     static THROW: AtomicUsize = AtomicUsize::new(0);
     static RETHROW: AtomicUsize = AtomicUsize::new(0);
 
-    /// C++ runtimes that may have been loaded after the program, for itself (`RTLD_LOCAL`).
+    /// C++ runtimes that may have been loaded after the program, with local symbols (`RTLD_LOCAL`).
     const RUNTIMES: [&CStr; 3] = if cfg!(target_vendor = "apple") {
         [c"/usr/lib/libc++abi.dylib", c"/usr/lib/libc++.1.dylib", c"/usr/lib/libSystem.B.dylib"]
     } else {
@@ -246,10 +257,11 @@ mod next {
         found
     }
 
-    /// The definition behind ours; 0 if there is none.
+    /// Returns the definition after ours; 0 if there is none.
     fn find_behind(name: &CStr, ours: usize) -> usize {
         let is_other = |found: usize| (found != 0 && found != ours).then_some(found);
-        // SAFETY: names that end in NUL. Not async-signal-safe: the program is throwing, or installing.
+        // SAFETY: NUL-terminated names. Not async-signal-safe: the program is throwing, or
+        // installing.
         unsafe {
             let next = is_other(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize);
             let in_runtime = |runtime: &CStr| {
@@ -264,20 +276,22 @@ mod next {
         }
     }
 
-    /// Whether a library of that name may be loaded. The dynamic linker of glibc looks for one that is not in every folder, though it is not
-    /// to load it: a hundred system calls.
+    /// Whether a library of that name may be loaded. glibc's dynamic linker searches every folder
+    /// for a library that isn't loaded, though it must not load it: a hundred system calls.
     #[cfg(not(target_vendor = "apple"))]
     fn is_loaded(library: &CStr) -> bool {
         unsafe extern "C" fn looks(info: *mut libc::dl_phdr_info, _: usize, wanted: *mut libc::c_void) -> i32 {
-            // SAFETY: the dynamic linker's entry of an image, and the name that `is_loaded` handed over.
+            // SAFETY: the dynamic linker's entry of an image, and the name that `is_loaded` handed
+            // over.
             let (path, wanted) = unsafe { ((*info).dlpi_name, CStr::from_ptr(wanted.cast_const().cast())) };
             if path.is_null() {
                 return 0;
             }
-            // SAFETY: a path that ends in NUL, for as long as the image is loaded.
+            // SAFETY: a NUL-terminated path, for as long as the image is loaded.
             let path = unsafe { CStr::from_ptr(path) }.to_bytes();
             let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            // By its whole version, too: `libstdc++.so.6.0.30`. In the lean library `starts_with` would be a call into code that is not proved.
+            // Also with its whole version: `libstdc++.so.6.0.30`. In the lean library `starts_with`
+            // would be a call into code that is not proved.
             (name.get(..wanted.count_bytes()) == Some(wanted.to_bytes())).into()
         }
         // SAFETY: the function reads what it is given, and nobody keeps it.
@@ -297,7 +311,8 @@ mod next {
         find(c"__cxa_rethrow", &RETHROW, __cxa_rethrow as *const () as usize, libstdcxx_throw::rethrow())
     }
 
-    /// Looks both up, if a runtime is loaded. False if another definition is the first one.
+    /// Looks both functions up, if a runtime is loaded. Returns `false` if another definition is
+    /// the first one.
     pub(super) fn prepare() -> bool {
         #[cfg(not(target_vendor = "apple"))]
         {
@@ -315,7 +330,8 @@ mod next {
         true
     }
 
-    /// Whether the C++ runtime is linked into the image that this code is in, without its own definitions of these.
+    /// Whether the C++ runtime is linked into the image that contains this code, without its own
+    /// definitions of these functions.
     #[cfg(not(target_vendor = "apple"))]
     fn is_linked_in() -> bool {
         let runtime = crate::itanium::function(crate::itanium::Function::GetGlobals) as u64;
@@ -330,7 +346,7 @@ mod next {
         false
     }
 
-    /// Both, as images are bound to them.
+    /// Returns both functions, with the names by which images are bound to them.
     #[cfg(target_vendor = "apple")]
     fn functions() -> [crate::throws::symbol_pointers::Function; 2] {
         [
@@ -355,7 +371,8 @@ mod next {
         or_die(find_rethrow())
     }
 
-    /// No runtime is loaded that could throw: what was called can't be a C++ exception.
+    /// Ends the process if no runtime is loaded that could throw: the object can't be a C++
+    /// exception.
     fn or_die(found: usize) -> usize {
         if found == 0 {
             // SAFETY: ends the process.
@@ -382,7 +399,7 @@ mod next {
 
 #[cfg(all(feature = "wrap-cxa-throw", not(target_vendor = "apple")))]
 mod next {
-    //! The runtime's own, by the names that the linker gives them.
+    //! The runtime's own definitions, by the names that the linker gives them.
 
     use super::{coroner_cxa_rethrown, coroner_cxa_thrown};
 
@@ -392,12 +409,12 @@ mod next {
     }
 
     forwarding! {
-        /// `void __cxa_throw(void *object, std::type_info *type, void (*destructor)(void *))`, to which the linker leads all
-        /// calls of it.
+        /// `void __cxa_throw(void *object, std::type_info *type, void (*destructor)(void *))`; the
+        /// linker redirects all its calls here.
         __wrap___cxa_throw => coroner_cxa_thrown
     }
     forwarding! {
-        /// `void __cxa_rethrow()`, to which the linker leads all calls of it.
+        /// `void __cxa_rethrow()`; the linker redirects all its calls here.
         __wrap___cxa_rethrow => coroner_cxa_rethrown
     }
 

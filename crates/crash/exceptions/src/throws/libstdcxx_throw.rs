@@ -1,10 +1,12 @@
-//! `__cxa_throw` and `__cxa_rethrow` of libstdc++, for programs that it is linked into (`-static-libstdc++`, `-static`).
+//! `__cxa_throw` and `__cxa_rethrow` of libstdc++, for programs that libstdc++ is linked into
+//! (`-static-libstdc++`, `-static`).
 //!
-//! There the linker takes Coroner's definitions and leaves out libstdc++'s, so that there is nothing to go on in: this does what they do
-//! (GCC's `libstdc++-v3/libsupc++/eh_throw.cc`; "C++ ABI: Exception Handling" 2.4.3 and 2.5.4). (libc++abi has them in one object with
-//! what every throwing program needs: such a program has two definitions, and does not link.)
+//! There the linker takes Coroner's definitions and omits libstdc++'s, so there are no original
+//! functions to continue in: these do the same (GCC's `libstdc++-v3/libsupc++/eh_throw.cc`; "C++
+//! ABI: Exception Handling" 2.4.3 and 2.5.4). (libc++abi has them in one object file with code that
+//! every throwing program needs: such a program has two definitions, and does not link.)
 //!
-//! | what | bytes before the object |
+//! | field | bytes before the object |
 //! |---|---|
 //! | `referenceCount`, an `int` | 128 |
 //! | `exceptionType`, `exceptionDestructor`, `unexpectedHandler`, `terminateHandler` | 112, 104, 96, 88 |
@@ -16,13 +18,13 @@ use core::sync::atomic::{AtomicI32, Ordering};
 
 use crate::itanium::{CLASS, Function, GNU, GNU_UNWIND_AT, TYPE, function};
 
-/// Bytes from the thrown object back to what is only here.
+/// Distances in bytes from the thrown object back to the fields that are only used here.
 const REFERENCES: u64 = 128;
 const DESTRUCTOR: u64 = 104;
 const UNEXPECTED: u64 = 96;
 const TERMINATE: u64 = 88;
 const CLEANUP: u64 = 24;
-/// Bytes from the start of the header to `handlerCount`.
+/// Distance in bytes from the start of the header to `handlerCount`.
 const HANDLERS_AT: u64 = 40;
 
 unsafe extern "C" {
@@ -33,32 +35,34 @@ unsafe extern "C" {
 /// `__cxa_eh_globals`.
 #[repr(C)]
 struct Globals {
-    /// The header of the exception that is handled.
+    /// Header of the exception that is being handled.
     caught: u64,
     uncaught: u32,
 }
 
-/// The function that goes on with a throw, called as `__cxa_throw`.
+/// Returns the function that continues a throw, called like `__cxa_throw`.
 pub(super) fn throw() -> usize {
     coroner_raise as *const () as usize
 }
 
-/// The function that goes on with a rethrow, called as `__cxa_rethrow`.
+/// Returns the function that continues a rethrow, called like `__cxa_rethrow`.
 pub(super) fn rethrow() -> usize {
     coroner_raise_again as *const () as usize
 }
 
-/// The function that does what `__cxa_init_primary_exception` does.
+/// Returns the function that does the same as `__cxa_init_primary_exception`.
 pub(super) fn initialise() -> usize {
     initialise_header as *const () as usize
 }
 
-/// A function that calls `$prepare` with its arguments and the unwinder with what that returns. Between the thrower and the unwinder is
-/// this frame alone: an exception may not go through Rust.
+/// Defines a function that calls `$prepare` with its arguments and the unwinder with the result.
+/// Only this frame is between the thrower and the unwinder: an exception must not pass through
+/// Rust.
 macro_rules! raising {
     ($name:ident: $prepare:ident, $unwind:ident) => {
         /// # Safety
-        /// Jumped to with the arguments and the stack of the call of the function that it stands for.
+        /// Must be jumped to with the arguments and the stack of the call of the function that it
+        /// replaces.
         #[unsafe(naked)]
         unsafe extern "C-unwind" fn $name() {
             #[cfg(target_arch = "x86_64")]
@@ -104,32 +108,34 @@ macro_rules! raising {
 raising!(coroner_raise: begin_throw, _Unwind_RaiseException);
 raising!(coroner_raise_again: begin_rethrow, _Unwind_Resume_or_Rethrow);
 
-/// Calls a function of the runtime that takes a pointer and returns one, or has less of that.
+/// Calls a function of the runtime that takes at most one pointer and returns at most one.
 ///
 /// # Safety
-/// As of that function.
+/// See that function.
 unsafe fn call(which: Function, argument: u64) -> u64 {
     let at = function(which);
     if at == 0 {
         return 0;
     }
-    // SAFETY: by the contract: in both calling conventions an argument that is not taken does no harm.
+    // SAFETY: by the contract: in both calling conventions an argument that is not taken does no
+    // harm.
     unsafe { core::mem::transmute::<usize, extern "C" fn(u64) -> u64>(at)(argument) }
 }
 
 /// # Safety
-/// The address is that of a word of an exception's header.
+/// `at` must be the address of a word of an exception's header.
 unsafe fn put(at: u64, value: u64) {
     // SAFETY: by the contract.
     unsafe { (at as *mut u64).write(value) };
 }
 
-/// Counts one more exception of the thread that is not caught yet.
+/// Counts one more uncaught exception of the thread.
 ///
 /// # Safety
-/// The thread is about to throw.
+/// The thread must be about to throw.
 unsafe fn count_uncaught() -> *mut Globals {
-    // SAFETY: `__cxa_eh_globals *__cxa_get_globals()`, which is there wherever an exception can be caught.
+    // SAFETY: `__cxa_eh_globals *__cxa_get_globals()`, which is there wherever an exception can be
+    // caught.
     let globals = unsafe { call(Function::MakeGlobals, 0) } as *mut Globals;
     if globals.is_null() {
         // SAFETY: ends the process.
@@ -143,7 +149,7 @@ unsafe fn count_uncaught() -> *mut Globals {
 /// Counts an exception as thrown and fills in its header; returns its `_Unwind_Exception`.
 ///
 /// # Safety
-/// As [`initialise_header`]'s.
+/// See [`initialise_header`].
 unsafe extern "C" fn begin_throw(object: u64, type_info: u64, destructor: u64) -> u64 {
     // SAFETY: by the contract.
     unsafe {
@@ -154,10 +160,11 @@ unsafe extern "C" fn begin_throw(object: u64, type_info: u64, destructor: u64) -
     object - CLASS
 }
 
-/// Fills in the header of an object, to which nobody refers yet; returns the header.
+/// Fills in the header of an object that has no references yet; returns the header.
 ///
 /// # Safety
-/// The arguments of `__cxa_throw`: `__cxa_allocate_exception` made the object, behind a zeroed header.
+/// The arguments must be those of `__cxa_throw`: `__cxa_allocate_exception` created the object,
+/// after a zeroed header.
 unsafe extern "C" fn initialise_header(object: u64, type_info: u64, destructor: u64) -> u64 {
     let references = object - REFERENCES;
     // SAFETY: by the contract; the runtime's functions have no arguments.
@@ -173,10 +180,10 @@ unsafe extern "C" fn initialise_header(object: u64, type_info: u64, destructor: 
     references
 }
 
-/// Marks the exception that is handled as thrown again; returns its `_Unwind_Exception`.
+/// Marks the exception that is being handled as thrown again; returns its `_Unwind_Exception`.
 ///
 /// # Safety
-/// The program called `__cxa_rethrow`.
+/// The program must have called `__cxa_rethrow`.
 unsafe extern "C" fn begin_rethrow() -> u64 {
     // SAFETY: the thread's own lists, by the runtime's rules.
     unsafe {
@@ -187,7 +194,7 @@ unsafe extern "C" fn begin_rethrow() -> u64 {
         }
         let exception = header + GNU_UNWIND_AT;
         if (exception as *const u64).read() & !1 == GNU {
-            // `__cxa_end_catch` knows a rethrow by it.
+            // `__cxa_end_catch` recognizes a rethrow by it.
             let handlers = (header + HANDLERS_AT) as *mut i32;
             handlers.write(handlers.read().wrapping_neg());
         } else {
@@ -197,12 +204,13 @@ unsafe extern "C" fn begin_rethrow() -> u64 {
     }
 }
 
-/// The unwinder found no handler.
+/// Ends the process after the unwinder found no handler.
 ///
 /// # Safety
-/// `exception` is what it was given.
+/// `exception` must be the unwinder's argument.
 unsafe extern "C" fn failed(exception: u64) -> ! {
-    // SAFETY: `void *__cxa_begin_catch(void *)` and `void std::terminate()`; the latter does not return.
+    // SAFETY: `void *__cxa_begin_catch(void *)` and `void std::terminate()`; the latter does not
+    // return.
     unsafe {
         call(Function::BeginCatch, exception);
         call(Function::Terminate, 0);
@@ -210,10 +218,12 @@ unsafe extern "C" fn failed(exception: u64) -> ! {
     }
 }
 
-/// `exception_cleanup`: the last handler of an exception ended, or one of another language did.
+/// `exception_cleanup`: called when the last handler of an exception ended, or one of another
+/// language did.
 ///
 /// # Safety
-/// Called by the unwinder and the runtime with an exception whose header [`begin_throw`] filled in.
+/// Must be called by the unwinder or the runtime with an exception whose header [`begin_throw`]
+/// filled in.
 unsafe extern "C" fn cleanup(reason: i32, exception: u64) {
     /// `_URC_NO_REASON` and `_URC_FOREIGN_EXCEPTION_CAUGHT`.
     const DELETED: [i32; 2] = [0, 1];

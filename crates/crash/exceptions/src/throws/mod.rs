@@ -1,22 +1,26 @@
-//! The stack of a C++ throw, taken when it is thrown.
+//! The stack of a C++ throw, captured when it is thrown.
 //!
-//! What a signal handler or a terminate handler sees of an exception that was caught and thrown again, or that met a
-//! `noexcept`, is where the runtime gave up. So `__cxa_throw` and `__cxa_rethrow` are Coroner's own ([`interpose`]): they
-//! walk the stack with Coroner's unwinder, keep the addresses and go on in the C++ runtime as if they had not been there.
+//! For an exception that was caught and thrown again, or that met a `noexcept`, a signal handler or
+//! a terminate handler sees only where the runtime gave up. So `__cxa_throw` and `__cxa_rethrow`
+//! are Coroner's own ([`interpose`]): they walk the stack with Coroner's unwinder, store the
+//! addresses and continue in the C++ runtime as if they had not been there.
 //!
-//! * A thread that throws has a slot ([`slots`]), a ring of its last [`KEPT`] throws, each with the address of the thrown
-//!   object. Nothing is done when an exception is caught: an object that is thrown later at the same address, or the
-//!   [`KEPT`]th throw after it, takes the entry's place. So nothing grows, and an exception that is caught and thrown again,
-//!   or goes to another thread by `std::exception_ptr`, still has its entry.
-//! * The walk is that of live backtraces ([`coroner_walk`]): the shared list of images, a claimed cache of rules, the thread's own stack by
-//!   plain loads.
+//! * A thread that throws has a slot ([`thread_slots`]), a ring of its last [`KEPT`] throws, each
+//!   with the address of the thrown object. Nothing is done when an exception is caught: an object
+//!   that is thrown later at the same address, or the [`KEPT`]th throw after it, replaces the
+//!   entry. So nothing grows, and an exception that is caught and thrown again, or goes to another
+//!   thread by `std::exception_ptr`, still has its entry.
+//! * The walk is that of live backtraces ([`coroner_walk`]): the shared list of images, a claimed
+//!   rule cache, the thread's own stack by plain loads.
 //!
-//! No lock is taken. Memory comes from `mmap` and only the first time that a thread throws, or that more threads throw at
-//! once than ever before. A signal handler that interrupts a throw and throws itself is not captured.
+//! No lock is taken. Memory comes from `mmap`, and only the first time that a thread throws, or
+//! that more threads throw at once than ever before. Throws from a signal handler that interrupts a
+//! throw are not captured.
 //!
 //! # Limits
-//! [`FRAMES`] innermost frames of a throw; [`KEPT`] throws of a thread; 4,096 threads that have thrown and live; 16 throws at
-//! once. What is beyond has no stack of its throw, and is reported without.
+//! [`FRAMES`] innermost frames of a throw; [`KEPT`] throws of a thread; 4,096 living threads that
+//! have thrown; 16 concurrent throws. Beyond these limits an exception is reported without the
+//! stack of its throw.
 
 pub(crate) mod interpose;
 #[cfg(all(not(target_vendor = "apple"), feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")))]
@@ -36,10 +40,10 @@ use coroner_walk::{LiveImages, StackReader, WalkImages, rule_caches, swift_tasks
 
 use thread_slots::Frames;
 
-/// Frames kept of one throw.
+/// Maximum number of frames kept of one throw.
 pub(crate) const FRAMES: usize = 64;
 
-/// Throws kept of one thread.
+/// Number of throws kept of one thread.
 pub(crate) const KEPT: usize = 8;
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -48,14 +52,15 @@ static ON: AtomicBool = AtomicBool::new(false);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThrowStacks {
-    /// They have.
+    /// Exceptions have the stacks of their throws.
     Captured,
-    /// The program was built without `interpose-cxa-throw` and `wrap-cxa-throw`, or nobody asked for C++ exceptions.
+    /// The program was built without `interpose-cxa-throw` and `wrap-cxa-throw`, or C++ exceptions
+    /// were not requested.
     NotBuilt,
-    /// Another definition of `__cxa_throw` is the first one: that of a C++ runtime that is linked into the program, or of a library
-    /// that comes before Coroner's.
+    /// Another definition of `__cxa_throw` is the first one: that of a C++ runtime that is linked
+    /// into the program, or of a library that comes before Coroner's.
     OwnedByRuntime,
-    /// There is no memory, or no key for a thread's value.
+    /// There is no memory, or no key for a thread-specific value.
     NoMemory,
 }
 
@@ -79,13 +84,13 @@ pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Acquire)
 }
 
-/// Captures none from now on.
+/// Stops capturing throws.
 pub(crate) fn uninstall() {
     ON.store(false, Ordering::Release);
 }
 
-/// One exception is thrown: the object, its type, and the registers of the caller of `__cxa_throw`, whose program counter is
-/// its return address.
+/// Captures a throw of an object with its type; `registers` are those of the caller of
+/// `__cxa_throw`, with its return address as program counter.
 fn thrown(object: u64, type_info: u64, registers: &Registers) {
     if !ON.load(Ordering::Acquire) {
         return;
@@ -99,7 +104,7 @@ fn record(object: u64, type_info: u64, registers: &Registers) {
     let Some(images) = stack.list().and_then(LiveImages::recent) else { return };
     slot.record(object, type_info, |frames| {
         let (count, missed) = walk(registers, &mut stack, &images, frames);
-        // An address in no image that is known: it may be of one that was loaded a moment ago.
+        // An address in no known image: it may be in one that was loaded a moment ago.
         let fresh = if missed { stack.list().and_then(LiveImages::current) } else { None };
         match fresh.filter(|fresh| fresh.identity() != images.identity()) {
             Some(fresh) => walk(registers, &mut stack, &fresh, frames).0,
@@ -108,8 +113,9 @@ fn record(object: u64, type_info: u64, registers: &Registers) {
     });
 }
 
-/// An exception is thrown again: its first throw stays the one that counts. One that has no entry (it was thrown before
-/// install, or by a runtime that is not interposed) gets this place instead.
+/// Handles a rethrown exception: its first throw stays the one that counts. An exception without an
+/// entry (it was thrown before install, or by a runtime that is not interposed) gets this place
+/// instead.
 fn thrown_again(object: u64, type_info: u64, registers: &Registers) {
     if !ON.load(Ordering::Acquire) {
         return;
@@ -124,12 +130,12 @@ fn thrown_again(object: u64, type_info: u64, registers: &Registers) {
     }
 }
 
-/// Walks up to [`FRAMES`] frames; returns how many, and whether an address is in no image.
+/// Walks up to [`FRAMES`] frames; returns their number, and whether an address is in no image.
 fn walk(registers: &Registers, stack: &mut StackReader<'_>, images: &LiveImages, frames: &Frames) -> (usize, bool) {
     let Some(mut rules) = rule_caches::claim() else { return (0, false) };
     let missed = Cell::new(false);
     let images = WalkImages::Noting(images, &missed);
-    // No scan: a frame that is not certain is worth nothing here, and costs.
+    // No scan: a frame that is not certain is worthless here, and costs time.
     let swift_async =
         if cfg!(target_vendor = "apple") { swift_tasks::of_this_thread() } else { swift_tasks::NOT_FOLLOWED };
     let options = Options { frames: FRAMES as u32, reads: 1 << 16, scan_words: 0, swift_async, ..Options::default() };
@@ -143,8 +149,8 @@ fn walk(registers: &Registers, stack: &mut StackReader<'_>, images: &LiveImages,
     (count, missed.get())
 }
 
-/// The frames of the throw of an object of that type, innermost first, into `frames`; returns how many. 0 where no throw of it
-/// was captured.
+/// Copies the frames of the throw of an object of that type to `frames`, innermost first; returns
+/// their number. Returns 0 if no throw of it was captured.
 pub(crate) fn find(object: u64, type_info: u64, frames: &mut [Frame; FRAMES]) -> usize {
     thread_slots::find(object, type_info, &mut |index, pc, found| {
         if let Some(place) = frames.get_mut(index) {
@@ -155,8 +161,8 @@ pub(crate) fn find(object: u64, type_info: u64, frames: &mut [Frame; FRAMES]) ->
     })
 }
 
-/// How many C++ throws were captured in this process so far: 0 where it was built without `interpose-cxa-throw` and
-/// `wrap-cxa-throw`.
+/// Returns the number of C++ throws that were captured in this process so far: 0 if it was built
+/// without `interpose-cxa-throw` and `wrap-cxa-throw`.
 pub fn throws_captured() -> u64 {
     thread_slots::captured()
 }

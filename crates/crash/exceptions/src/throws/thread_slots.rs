@@ -1,8 +1,9 @@
-//! A slot for each thread that throws: its last throws, in a ring.
+//! Thread slots: one for each thread that throws, with its last throws in a ring.
 //!
-//! A thread finds its slot by a thread-specific value (`pthread_getspecific`), whose destructor gives the slot back when the
-//! thread ends. Slots lie in chunks that are mapped when they are needed and never unmapped: other threads may look into them
-//! ([`find`]). They hand out again what was given back first, without a lock.
+//! A thread finds its slot by a thread-specific value (`pthread_getspecific`), whose destructor
+//! returns the slot when the thread ends. Slots are in chunks that are mapped when they are needed
+//! and never unmapped: other threads may read them ([`find`]). Returned slots are reused first,
+//! without a lock.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,15 +12,16 @@ use coroner_walk::{StackReader, ThreadStack, ticks};
 
 use super::{FRAMES, KEPT};
 
-/// Slots of one chunk, and chunks.
+/// Number of slots per chunk, and maximum number of chunks.
 const CHUNK: usize = 64;
 const CHUNKS: usize = 64;
 
-/// One throw. Its words are atomic since other threads may read them; `object` is 0 while they are written.
+/// A throw. Its words are atomic since other threads may read them; `object` is 0 while they are
+/// written.
 struct Throw {
     object: AtomicU64,
     type_info: AtomicU64,
-    /// When, by the processor's clock.
+    /// When it was thrown, by the processor's clock.
     when: AtomicU64,
     count: AtomicU32,
     frames: Frames,
@@ -31,7 +33,7 @@ pub(super) struct Frames {
 }
 
 impl Frames {
-    /// Writes one frame: its address, and the number of the way it was found.
+    /// Stores one frame: its address, and the number of the method by which it was found.
     #[inline]
     pub(super) fn set(&self, index: usize, pc: u64, found: u8) {
         if let (Some(pc_at), Some(found_at)) = (self.pcs.get(index), self.found.get(index)) {
@@ -43,31 +45,33 @@ impl Frames {
 
 /// A thread's slot. All zero is an empty one.
 struct Slot {
-    /// The thread is in it: what interrupts that and throws is left alone.
+    /// Whether the thread is using the slot: a throw from an interrupting signal handler is then
+    /// not captured.
     busy: AtomicBool,
-    /// Which throw is replaced next.
+    /// Index of the throw that is replaced next.
     next: AtomicUsize,
     stack: ThreadStack,
-    /// Throws that were captured in it, by all threads that have had it.
+    /// Number of throws that were captured in the slot, by all threads that have had it.
     captured: AtomicU64,
-    /// The slot behind it in the list of free ones, plus one.
+    /// Number of the next slot in the free list, plus one.
     next_free: AtomicU32,
     throws: [Throw; KEPT],
 }
 
 static CHUNK_AT: [AtomicUsize; CHUNKS] = [const { AtomicUsize::new(0) }; CHUNKS];
-/// Slots that were ever handed out.
+/// Number of slots that were ever handed out.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The first free slot plus one, and a count of changes in the upper half, so that a slot which was taken and given back
-/// meanwhile is noticed.
+/// Number of the first free slot plus one, and a count of changes in the upper half, so that a slot
+/// which was taken and returned in the meantime is noticed.
 static FREE: AtomicU64 = AtomicU64::new(0);
 
 /// No key yet.
 const NO_KEY: usize = usize::MAX;
-/// The key of the thread's value: its slot's address.
+/// Key of the thread-specific value: the address of the thread's slot.
 static KEY: AtomicUsize = AtomicUsize::new(NO_KEY);
 
-/// Makes the key and the first chunk (not async-signal-safe). False where the system gives none.
+/// Creates the key and the first chunk (not async-signal-safe). Returns `false` if the system
+/// provides none.
 pub(super) fn prepare() -> bool {
     if KEY.load(Ordering::Acquire) == NO_KEY {
         let mut key: libc::pthread_key_t = 0;
@@ -80,7 +84,7 @@ pub(super) fn prepare() -> bool {
     slot_at(0).is_some()
 }
 
-/// The slot of that number; its chunk is mapped if it is not there.
+/// Returns the slot with that number; maps its chunk if necessary.
 fn slot_at(number: usize) -> Option<&'static Slot> {
     let chunk = CHUNK_AT.get(number / CHUNK)?;
     let mut at = chunk.load(Ordering::Acquire);
@@ -117,7 +121,7 @@ fn number_of(slot: &Slot) -> Option<usize> {
     Some(chunk * CHUNK + (address - start) / size_of::<Slot>())
 }
 
-/// A slot that no thread has: one that was given back, or a new one.
+/// Returns a slot that no thread has: a returned one, or a new one.
 fn take() -> Option<&'static Slot> {
     let mut head = FREE.load(Ordering::Acquire);
     while head as u32 != 0 {
@@ -136,7 +140,8 @@ fn take() -> Option<&'static Slot> {
     slot
 }
 
-/// Gives a slot back. What it holds can still be found until another thread writes over it.
+/// Returns a slot to the free list. Its throws can still be found until another thread overwrites
+/// them.
 fn give_back(slot: &'static Slot) {
     let Some(number) = number_of(slot) else { return };
     let mut head = FREE.load(Ordering::Acquire);
@@ -150,7 +155,7 @@ fn give_back(slot: &'static Slot) {
     }
 }
 
-/// A thread with a slot ends.
+/// Destructor of the thread-specific value: a thread with a slot ends.
 unsafe extern "C" fn release(slot: *mut c_void) {
     // SAFETY: the value is what `mine` set.
     let slot = unsafe { &*slot.cast::<Slot>() };
@@ -159,7 +164,8 @@ unsafe extern "C" fn release(slot: *mut c_void) {
     give_back(slot);
 }
 
-/// The calling thread's slot, made if it has none. None where there is no memory, or too many threads have one.
+/// Returns the calling thread's slot, created if it has none. Returns `None` if there is no memory,
+/// or too many threads have one.
 #[inline]
 fn mine() -> Option<&'static Slot> {
     let key = KEY.load(Ordering::Acquire);
@@ -184,14 +190,14 @@ fn first_time(key: usize) -> Option<&'static Slot> {
     Some(slot)
 }
 
-/// The calling thread in its slot.
+/// The calling thread's slot, while the thread uses it.
 pub(super) struct Entered(&'static Slot);
 
-/// Enters the calling thread's slot. None where it has none, or is in it.
+/// Enters the calling thread's slot. Returns `None` if it has none, or is already in it.
 #[inline]
 pub(super) fn enter() -> Option<Entered> {
     let slot = mine()?;
-    // Only the thread itself and what interrupts it: no other processor is in it.
+    // Only the thread itself and code that interrupts it: no other processor accesses it.
     if slot.busy.load(Ordering::Relaxed) {
         return None;
     }
@@ -207,14 +213,14 @@ impl Drop for Entered {
 }
 
 impl Entered {
-    /// What reads the thread's memory in a walk from that stack pointer.
+    /// Returns the reader of the thread's memory for a walk from that stack pointer.
     #[inline]
     pub(super) fn stack_reader(&self, sp: u64) -> StackReader<'static> {
         self.0.stack.reader(sp)
     }
 
-    /// Takes a throw in: the one of the same object, which is over, or the oldest gives way. `fill` writes its frames, and returns
-    /// how many there are.
+    /// Records a throw: it replaces the one of the same object, which is over, or the oldest.
+    /// `fill` writes its frames, and returns their number.
     #[inline]
     pub(super) fn record(&mut self, object: u64, type_info: u64, fill: impl FnOnce(&Frames) -> usize) {
         let slot = self.0;
@@ -230,7 +236,7 @@ impl Entered {
         slot.captured.store(slot.captured.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The throw whose turn it is.
+    /// Returns the throw that is replaced next.
     #[inline]
     fn oldest(&self) -> Option<&'static Throw> {
         let next = self.0.next.load(Ordering::Relaxed);
@@ -238,7 +244,7 @@ impl Entered {
         self.0.throws.get(next % KEPT)
     }
 
-    /// Marks the throw of that object as new; false where there is none.
+    /// Marks the throw of that object as new; returns `false` if there is none.
     pub(super) fn refresh(&mut self, object: u64, type_info: u64) -> bool {
         let same = self.0.throws.iter().find(|throw| throw.is_of(object, type_info));
         if let Some(throw) = same {
@@ -254,7 +260,7 @@ impl Throw {
     }
 }
 
-/// All slots that were ever handed out.
+/// Iterates over all slots that were ever handed out.
 fn slots() -> impl Iterator<Item = &'static Slot> {
     (0..USED.load(Ordering::Acquire).min(CHUNK * CHUNKS)).filter_map(slot_at)
 }
@@ -267,13 +273,13 @@ pub(super) fn captured() -> u64 {
     slots().map(|slot| slot.captured.load(Ordering::Relaxed)).sum()
 }
 
-/// Whether a throw of that object is kept.
+/// Returns `true` if a throw of that object is stored.
 pub(super) fn has(object: u64, type_info: u64) -> bool {
     all().any(|throw| throw.is_of(object, type_info))
 }
 
-/// Gives `each` the frames of the throw of that object, wherever it was thrown; the newest, where an object of the same type
-/// was thrown at the same address before. Returns how many.
+/// Calls `each` with the frames of the throw of that object, wherever it was thrown; the newest
+/// one, if an object of the same type was thrown at the same address before. Returns their number.
 pub(super) fn find(object: u64, type_info: u64, each: &mut impl FnMut(usize, u64, u8)) -> usize {
     let newest = all().filter(|throw| throw.is_of(object, type_info));
     let Some(throw) = newest.max_by_key(|throw| throw.when.load(Ordering::Relaxed)) else { return 0 };
@@ -281,7 +287,7 @@ pub(super) fn find(object: u64, type_info: u64, each: &mut impl FnMut(usize, u64
     for (index, (pc, found)) in throw.frames.pcs.iter().zip(&throw.frames.found).take(count).enumerate() {
         each(index, pc.load(Ordering::Relaxed), found.load(Ordering::Relaxed));
     }
-    // Its thread threw something else meanwhile, and this object is gone.
+    // The thread may have thrown something else in the meantime; then this object is gone.
     core::sync::atomic::fence(Ordering::Acquire);
     if throw.is_of(object, type_info) { count } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Darwin: a table that dyld's notifications keep fresh.
+//! Darwin: an image table that dyld's notifications keep up to date.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,8 @@ use crate::image_list::CAPACITY;
 use crate::image_list::ImageList;
 use crate::jit_code::JitCode;
 
-/// The watched table can't be given back, dyld's callbacks go on: a later install uses it again.
+/// Keeps the watched table, which can't be released because dyld's callbacks continue: a later
+/// install reuses it.
 struct Kept {
     taken: AtomicBool,
     table: UnsafeCell<Option<Images>>,
@@ -23,15 +24,16 @@ unsafe impl Sync for Kept {}
 static KEPT: Kept = Kept { taken: AtomicBool::new(false), table: UnsafeCell::new(None) };
 
 impl ImageList {
-    /// `None`: no compiler here registers its code in a form that is read.
+    /// Returns `None`: no compiler on Darwin registers its code in a form that is read.
     pub fn jit_code(&self, _address: u64) -> Option<JitCode> {
         None
     }
 
-    /// Makes the table, or takes that of an earlier install (not async-signal-safe). dyld keeps it fresh from now on.
+    /// Creates the table, or takes that of an earlier install (not async-signal-safe). From now on
+    /// dyld keeps it up to date.
     ///
     /// # Errors
-    /// `EBUSY` if there is such a list; else the kernel's reason.
+    /// `EBUSY` if such a list exists; otherwise the kernel's error.
     pub fn map(_pid: i32) -> Result<ImageList> {
         if KEPT.taken.swap(true, Ordering::AcqRel) {
             return Err(Errno(libc::EBUSY));
@@ -56,15 +58,15 @@ impl ImageList {
         }
     }
 
-    /// Lists the images at install (not async-signal-safe): nothing recovers from bad loads yet, so every read is a copy that the
-    /// kernel makes.
+    /// Lists the images at install (not async-signal-safe): nothing recovers from bad loads yet, so
+    /// every read is a copy made by the kernel.
     pub fn refresh_at_install(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.dropped = self.table.refresh_by_copies().dropped;
     }
 
-    /// Lists the images anew. What is known of an image from before is used again. At crash time the list then stays as it is
-    /// until [`ImageList::release`].
+    /// Lists the images again, reusing what is known of each. At crash time the list then stays
+    /// unchanged until [`ImageList::release`].
     pub fn refresh(&mut self, memory: &mut impl Memory) {
         self.generation = self.generation.wrapping_add(1);
         let refresh = self.table.refresh_and_hold(memory);
@@ -72,20 +74,20 @@ impl ImageList {
         self.is_held |= refresh.list != ListState::Busy;
     }
 
-    /// The list may change again.
+    /// Allows the list to change again.
     pub fn release(&mut self) {
         if core::mem::take(&mut self.is_held) {
             self.table.release();
         }
     }
 
-    /// Touches what a crash may need (not async-signal-safe).
+    /// Touches the memory that a crash may need (not async-signal-safe).
     pub fn touch(&mut self) {
         self.release();
         self.table.touch();
     }
 
-    /// Gives everything back (not async-signal-safe).
+    /// Releases everything (not async-signal-safe).
     pub fn unmap(self) {
         self.mappings.close();
         // SAFETY: `taken` is ours.
@@ -93,8 +95,9 @@ impl ImageList {
         KEPT.taken.store(false, Ordering::Release);
     }
 
-    /// Whether an image stays where it is, whatever other threads unload: the program, dyld, all of the shared cache, the one
-    /// that this code is in, and the C library that it is linked with.
+    /// Returns `true` if an image stays where it is, whatever other threads unload: the program,
+    /// dyld, the whole shared cache, the image that contains this code, and the C library that it
+    /// is linked with.
     pub fn is_permanent(image: &images::Image) -> bool {
         let here = Self::is_permanent as *const () as u64;
         let c_library = libc::pthread_create as *const () as u64;

@@ -1,20 +1,22 @@
-//! Darwin: what distinguishes a state of dyld's list from any other one. dyld says when it changed the list last.
+//! Darwin: stamp that identifies a state of dyld's list. dyld records when it last changed the
+//! list.
 
 use coroner_process::images::{self, Images};
 use coroner_process::memory::Memory;
 
-/// See the module. All zero is that of no list.
+/// Stamp of dyld's list. See the module. All zero is that of no list.
 #[derive(Debug)]
 pub(crate) struct ListStamp {
     debug: u64,
     fingerprint: u64,
-    /// The list stood still while it was read. If not, what was read is not held for what is there.
+    /// Whether the list stayed unchanged while it was read. If not, the stamp doesn't count as
+    /// current.
     is_settled: bool,
 }
 
 impl ListStamp {
-    /// Brings a table up to date, and takes its stamp. The list may change while it is read: it is read again until it is the same
-    /// before and after.
+    /// Updates a table and takes its stamp. The list may change while it is read: it is read again
+    /// until it is the same before and after.
     pub(crate) fn refresh<M: Memory>(&mut self, table: &mut Images, memory: &mut M) {
         self.debug = table.debug_address();
         for _ in 0..16 {
@@ -29,13 +31,13 @@ impl ListStamp {
         }
     }
 
-    /// Whether the images are still these.
+    /// Returns `true` if the images haven't changed.
     #[inline]
     pub(crate) fn is_current<M: Memory>(&self, memory: &mut M) -> bool {
         self.is_settled && images::fingerprint(memory, self.debug) == self.fingerprint
     }
 
-    /// A number of this state of the images.
+    /// Returns a number that identifies this state of the images.
     #[inline]
     pub(crate) fn identity(&self) -> u64 {
         self.fingerprint

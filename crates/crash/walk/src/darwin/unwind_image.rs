@@ -1,9 +1,9 @@
-//! An image as the unwinder has it.
+//! Conversion of an image for the unwinder.
 
 use coroner_process::images;
 use coroner_unwind::ImageFormat;
 
-/// What the unwinder needs of the image whose code is at `address`.
+/// Returns the unwinder's description of the image whose code is at `address`.
 pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
     let text = image.text().find(|range| range.contains(address))?;
     Some(coroner_unwind::Image {

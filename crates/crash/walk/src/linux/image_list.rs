@@ -1,4 +1,4 @@
-//! Linux: the dynamic linker's list, read while it holds still.
+//! Linux: reads the dynamic linker's list while it doesn't change.
 
 use coroner_process::images::{self, ImageKind, Images, Mappings, Refresh};
 use coroner_process::memory::{CheckedMemory, LoadGuarded, Memory, Windowed};
@@ -13,22 +13,24 @@ use crate::os::jit::JitDescriptor;
 use crate::os::search_table;
 
 impl ImageList {
-    /// Makes the table for the calling process, whose id is `pid` (not async-signal-safe); nothing is listed yet.
+    /// Creates the table for the calling process, whose ID is `pid` (not async-signal-safe);
+    /// nothing is listed yet.
     ///
     /// # Errors
-    /// The kernel's reason: no memory.
+    /// The kernel's error if there is no memory.
     pub fn map(pid: i32) -> Result<ImageList> {
-        // Without `/proc` the dynamic linker's list has the images, and frames outside of them are not distinguished.
+        // Without `/proc` the images come from the dynamic linker's list, and frames outside of
+        // them are not distinguished.
         let mappings = Mappings::open_by(pid).unwrap_or_else(|_| Mappings::unopened());
         Ok(ImageList { table: Images::map(CAPACITY)?, mappings, generation: 0, dropped: 0, jit: JitDescriptor::new() })
     }
 
-    /// The bytes that the table of a list maps.
+    /// Returns the number of bytes that a list's table maps.
     pub fn bytes() -> usize {
         Images::bytes(CAPACITY)
     }
 
-    /// Lists the images anew. What is known of an image from before is used again.
+    /// Lists the images again, reusing what is known of each.
     pub fn refresh(&mut self, memory: &mut impl Memory) {
         self.jit.forget();
         self.generation = self.generation.wrapping_add(1);
@@ -36,8 +38,10 @@ impl ImageList {
         self.dropped = refresh.dropped;
     }
 
-    /// Lists the images at install (not async-signal-safe), by guarded loads if Coroner's handler has the signals of bad loads by
-    /// now, which the calling thread must not block; else every read is one that the kernel checks. Where it refuses all of those, the first crash lists them.
+    /// Lists the images at install (not async-signal-safe): by guarded loads if Coroner's handler
+    /// already has the signals of bad loads, which the calling thread must not block; otherwise
+    /// every read is checked by the kernel. If the kernel refuses all of those, the first crash
+    /// lists the images.
     pub fn refresh_at_install(&mut self) {
         let refreshed = if fault_handler::has_owner() {
             // SAFETY: the handler is in place, and this thread leaves its signals open.
@@ -51,7 +55,7 @@ impl ImageList {
         }
     }
 
-    /// Compiled once for both memories: nothing here is of crash time, nor often done.
+    /// Compiled once for both memories: this code neither runs at crash time nor often.
     fn refresh_by_linker(&mut self, mut memory: &mut dyn Memory) -> Refresh {
         let memory = &mut memory;
         let refreshed = self.table.refresh_by_linker(memory);
@@ -61,29 +65,31 @@ impl ImageList {
         refreshed
     }
 
-    /// Touches what a crash may need (not async-signal-safe).
+    /// Touches the memory that a crash may need (not async-signal-safe).
     pub fn touch(&mut self) {
         self.table.touch();
     }
 
-    /// Gives everything back (not async-signal-safe).
+    /// Releases everything (not async-signal-safe).
     pub fn unmap(self) {
         self.mappings.close();
         self.table.unmap();
     }
 
-    /// The code at an address in no image that a compiler registered for debuggers. Async-signal-safe.
+    /// Returns the code at an address outside all images that a compiler registered for debuggers.
+    /// Async-signal-safe.
     pub fn jit_code(&self, address: u64) -> Option<JitCode> {
         self.jit.find(&self.table, &mut LiveReader::new()?, address)
     }
 
-    /// The path of an image's file, in the bytes of its file system.
+    /// Returns the path of an image's file, in the bytes of its file system.
     pub fn path(&self, image: &images::Image) -> &[u8] {
         self.table.path(image)
     }
 
-    /// Whether an image stays where it is, whatever other threads unload: the program, the dynamic linker, the kernel's own, the
-    /// one that this code is in, and the C library that it is linked with.
+    /// Returns `true` if an image stays where it is, whatever other threads unload: the program,
+    /// the dynamic linker, the kernel's own image, the image that contains this code, and the C
+    /// library that it is linked with.
     pub fn is_permanent(image: &images::Image) -> bool {
         let here = Self::is_permanent as *const () as u64;
         let c_library = libc::getauxval as *const () as u64;

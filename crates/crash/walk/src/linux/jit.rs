@@ -1,14 +1,19 @@
-//! Code that a compiler made while the process ran, and registered for debuggers: ART's, LLVM's (and what is built on it), Mono's.
+//! Code that a compiler generated at run time and registered for debuggers: ART's, LLVM's (and
+//! compilers based on it), Mono's.
 //!
-//! The interface is GDB's ("JIT Compilation Interface" of its manual): a variable `__jit_debug_descriptor` that some image exports, of which a
-//! list of entries hangs, each with an ELF file in memory. Its sections say where the code is, and have its unwind data and its symbols.
+//! The interface is GDB's ("JIT Compilation Interface" of its manual): a variable
+//! `__jit_debug_descriptor` that some image exports, which points to a list of entries, each with
+//! an ELF file in memory. The file's sections give the place of the code, its unwind data and its
+//! symbols.
 //!
 //! # Guarantees
-//! Nothing is believed: all is read through the caller's memory, a list with a loop ends at a bounded length. Async-signal-safe if that memory is.
+//! Nothing is trusted: everything is read through the caller's memory, and a list with a loop ends
+//! at a bounded length. Async-signal-safe if that memory is.
 //!
 //! # Limits
-//! The image must export the variable, as shared libraries do; a program with the compiler linked in does with `-rdynamic`. A list that another
-//! thread was changing when it was stopped may lack an entry. Files with compressed sections have none that could be read.
+//! The image must export the variable, as shared libraries do; a program with the compiler linked
+//! in does so with `-rdynamic`. A list that another thread was changing when it was stopped may
+//! lack an entry. Compressed sections are not read.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,9 +24,9 @@ use coroner_process::memory::Memory;
 
 use crate::jit_code::JitCode;
 
-/// Entries of the list that are looked at: ART has one for each of thousands of methods.
+/// Maximum number of list entries that are checked: ART has one for each of thousands of methods.
 const MAX_ENTRIES: u32 = 1 << 16;
-/// Sections of a file that are looked at.
+/// Maximum number of sections of a file that are checked.
 const MAX_SECTIONS: u64 = 64;
 /// `SHF_ALLOC`, `SHF_EXECINSTR`, `SHF_COMPRESSED`.
 const ALLOCATED: u64 = 0x2;
@@ -30,11 +35,11 @@ const COMPRESSED: u64 = 0x800;
 /// `SHT_NOBITS`.
 const NO_BITS: u32 = 8;
 
-/// Where the images' descriptor is.
+/// Address of the images' descriptor, or [`UNKNOWN`] or [`NONE`].
 #[derive(Debug)]
 pub(crate) struct JitDescriptor(AtomicU64);
 
-/// It was not looked for yet; there is none.
+/// The descriptor wasn't searched for yet; there is no descriptor.
 const UNKNOWN: u64 = 0;
 const NONE: u64 = 1;
 
@@ -43,12 +48,12 @@ impl JitDescriptor {
         JitDescriptor(AtomicU64::new(UNKNOWN))
     }
 
-    /// Images may have come: it is looked for again.
+    /// Makes the next lookup search for the descriptor again, since images may have been loaded.
     pub(crate) fn forget(&self) {
         self.0.store(UNKNOWN, Ordering::Relaxed);
     }
 
-    /// The registered code that `address` lies in.
+    /// Returns the registered code that contains `address`.
     pub(crate) fn find<M: Memory>(&self, images: &Images, memory: &mut M, address: u64) -> Option<JitCode> {
         let descriptor = match self.0.load(Ordering::Relaxed) {
             UNKNOWN => {
@@ -78,7 +83,7 @@ impl JitDescriptor {
     }
 }
 
-/// The first entry of the list; `None` if this is no descriptor of version 1.
+/// Returns the first entry of the list; `None` if this isn't a descriptor of version 1.
 #[inline(never)]
 fn first_entry<M: Memory>(memory: &mut M, descriptor: u64) -> Option<u64> {
     // struct jit_descriptor {u32 version, u32 action, relevant entry, first entry}
@@ -86,8 +91,9 @@ fn first_entry<M: Memory>(memory: &mut M, descriptor: u64) -> Option<u64> {
     (version as u32 == 1).then_some(first)
 }
 
-/// Not inlined, as the others here, so that `xtask signal-safety` can follow the calls: where one function has several of the same, the compiler
-/// keeps the address in a register.
+/// Reads `N` words. Not inlined, like the others here, so that `xtask signal-safety` can follow the
+/// calls: if one function has several calls of the same one, the compiler keeps the address in a
+/// register.
 #[inline(never)]
 fn read_words<M: Memory, const N: usize>(memory: &mut M, address: u64) -> Option<[u64; N]> {
     let mut bytes = [[0; 8]; N];
@@ -99,7 +105,7 @@ fn read_words<M: Memory, const N: usize>(memory: &mut M, address: u64) -> Option
 fn find_descriptor<M: Memory>(images: &Images, memory: &mut M) -> Option<u64> {
     for image in images.iter() {
         if let Some(at) = image.dynamic_symbol(memory, "__jit_debug_descriptor")
-            // A library that only brings the variable along has an empty list.
+            // A library that only contains the variable has an empty list.
             && first_entry(memory, at).is_some_and(|first| first != 0)
         {
             return Some(at);
@@ -108,7 +114,7 @@ fn find_descriptor<M: Memory>(images: &Images, memory: &mut M) -> Option<u64> {
     None
 }
 
-/// What the file says of the code at `address`; `None` if it has none there.
+/// Returns the file's description of the code at `address`; `None` if it has none there.
 #[inline(never)]
 fn read_file<M: Memory>(memory: &mut M, file: AddressRange, address: u64) -> Option<JitCode> {
     let header = FileHeader::read(memory, file.start)?;
@@ -126,12 +132,12 @@ fn read_file<M: Memory>(memory: &mut M, file: AddressRange, address: u64) -> Opt
         return None;
     }
     find_unwind_data(memory, file, header, &mut found)?;
-    // The symbols of a file that was not linked are relative to their section.
+    // Symbols of a file that was not linked are relative to their section.
     let symbol_slide = if header.is_relocatable { found.text.start } else { 0 };
     Some(JitCode { unwind: found, file, symbol_slide })
 }
 
-/// Notes where the file's unwind data are.
+/// Finds the file's unwind data.
 #[inline(never)]
 fn find_unwind_data<M: Memory>(
     memory: &mut M,
@@ -146,7 +152,7 @@ fn find_unwind_data<M: Memory>(
         if section.kind == NO_BITS || section.flags & COMPRESSED != 0 {
             continue;
         }
-        // What was loaded lies where it says, and is relocated there.
+        // A loaded section is at its address, and is relocated there.
         let start = if section.flags & ALLOCATED != 0 && section.address != 0 {
             section.address
         } else {
@@ -167,7 +173,7 @@ fn find_unwind_data<M: Memory>(
     Some(())
 }
 
-/// A section header, and where its name is among the names.
+/// Reads a section header; also returns the offset of its name among the names.
 #[inline(never)]
 fn read_section<M: Memory>(memory: &mut M, sections: u64, index: u64) -> Option<(SectionHeader, u32)> {
     let mut bytes = [0; SectionHeader::SIZE];

@@ -1,33 +1,35 @@
-//! Linux: what distinguishes a state of the dynamic linker's list from any other one.
+//! Linux: stamp that identifies a state of the dynamic linker's list.
 
 use core::mem::MaybeUninit;
 
 use coroner_process::images::{self, ImageStamp, Images, ListState};
 use coroner_process::memory::Memory;
 
-/// Words that are kept of the images that can be unloaded: one of each with a build id.
+/// Maximum number of words kept of the images that can be unloaded: one for each with a build ID.
 const WORDS: usize = 4096;
 
-/// See the module. All zero is that of no list.
+/// Stamp of the dynamic linker's list. See the module. All zero is that of no list.
 #[derive(Debug)]
 pub(crate) struct ListStamp {
-    /// Where the dynamic linker's list is.
+    /// Address of the dynamic linker's list.
     debug: u64,
-    /// Of that list.
+    /// Fingerprint of that list.
     fingerprint: u64,
-    /// What distinguishes the images from others at their places, which the list does not.
+    /// Words that distinguish the images from others at their places, which the list does not.
     words: [MaybeUninit<ImageStamp>; WORDS],
     count: usize,
-    /// Of all of that.
+    /// Combined hash of the fingerprint and the words.
     identity: u64,
-    /// The list stood still while it was read. If not, what was read is not held for what is there.
+    /// Whether the list stayed unchanged while it was read. If not, the stamp doesn't count as
+    /// current.
     is_settled: bool,
 }
 
 impl ListStamp {
-    /// Brings a table up to date, and takes its stamp. The list may change while it is read: it is read again until it is, afterwards,
-    /// the one that was read. That it is the same before and after doesn't do: a library that is loaded into the place of one that was
-    /// unloaded meanwhile makes the same list again, and the table was made between the two.
+    /// Updates a table and takes its stamp. The list may change while it is read: it is read again
+    /// until it is, afterwards, the one that was read. It is not sufficient that it is the same
+    /// before and after: a library that is loaded into the place of one that was unloaded in the
+    /// meantime results in the same list again, and the table was created between the two.
     pub(crate) fn refresh<M: Memory>(&mut self, table: &mut Images, memory: &mut M) {
         for left in (0..16).rev() {
             let found = table.refresh(memory);
@@ -42,8 +44,8 @@ impl ListStamp {
                 }
                 None => fits = false,
             });
-            // An entry without an image is being unloaded: the next one in its place may have the same numbers. One that stays
-            // is something else, and is lived with.
+            // An entry without an image is being unloaded: the next one in its place may have the
+            // same numbers. An entry that stays is something else, and is accepted.
             self.is_settled = fits && (found.refused == 0 || left == 0) && found.list != ListState::Changing;
             if self.is_settled && self.is_current(memory) {
                 break;
@@ -60,7 +62,7 @@ impl ListStamp {
         self.words.iter().take(self.count).map(|word| unsafe { word.assume_init_ref() })
     }
 
-    /// Whether the images are still these.
+    /// Returns `true` if the images haven't changed.
     #[inline]
     pub(crate) fn is_current<M: Memory>(&self, memory: &mut M) -> bool {
         self.is_settled
@@ -68,7 +70,7 @@ impl ListStamp {
             && self.words().all(|word| word.holds(memory))
     }
 
-    /// A number of this state of the images.
+    /// Returns a number that identifies this state of the images.
     #[inline]
     pub(crate) fn identity(&self) -> u64 {
         self.identity

@@ -1,5 +1,6 @@
-//! A search table for the `.eh_frame` of a program without `PT_GNU_EH_FRAME`, as `gcc -static` links them: by its section headers, which are
-//! in its file alone. It is built at install, once in a process; without it stacks in such a program are guesses.
+//! Search table for the `.eh_frame` of a program without `PT_GNU_EH_FRAME`, as linked by
+//! `gcc -static`: found through its section headers, which are only in its file. The table is built
+//! at install, once per process; without it, stacks in such a program are guesses.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use coroner_process::images::{Image, ImageKind};
 use coroner_process::memory::Memory;
 use coroner_unwind::{FrameSection, build_search_table};
 
-/// Where the section is and where its table is; 0 for none. The table's end is stored last.
+/// Range of the section and of its table; 0 for none. The table's end is stored last.
 static SECTION: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static TABLE: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
@@ -23,7 +24,8 @@ fn store([start, end]: &[AtomicU64; 2], range: AddressRange) {
     end.store(range.end, Ordering::Release);
 }
 
-/// The search table of an image and its `.eh_frame`: by its program headers, or those that were made.
+/// Returns an image's search table and its `.eh_frame`: from its program headers, or those that
+/// were built.
 pub(super) fn of(image: &Image) -> (AddressRange, AddressRange) {
     let table = load(&TABLE);
     if image.kind != ImageKind::Main || !image.eh_frame_hdr.is_empty() || table.is_empty() {
@@ -38,10 +40,10 @@ pub(super) fn prepare<M: Memory>(memory: &mut M, program: &Image) {
         return;
     }
     let Some(section) = with_file(|file| find_section(file, memory, program)).flatten() else { return };
-    // Of 16 bytes for each entry, which has 16 at least itself.
+    // 16 bytes per entry, which itself has at least 16 bytes.
     let size = (section.end.wrapping_sub(section.start) as usize).saturating_add(64);
     let Ok(at) = files::map_untouched(size) else { return };
-    // SAFETY: a fresh mapping of that size, all zero, that is given to nobody else.
+    // SAFETY: a fresh mapping of that size, all zero, that is passed to nobody else.
     let table = unsafe { core::slice::from_raw_parts_mut(at as *mut u8, size) };
     let image = coroner_unwind::Image { eh_frame: section, ..coroner_unwind::Image::default() };
     let frames = FrameSection::eh_frame(&image);
@@ -55,7 +57,7 @@ pub(super) fn prepare<M: Memory>(memory: &mut M, program: &Image) {
     }
 }
 
-/// Calls `look` with the bytes of the program's file; `None` if they can't be had.
+/// Calls `look` with the bytes of the program's file; returns `None` if they are not available.
 fn with_file<T>(look: impl FnOnce(&[u8]) -> T) -> Option<T> {
     let file = files::open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let size = files::status(file).map_or(0, |status| status.st_size as usize);
@@ -65,14 +67,16 @@ fn with_file<T>(look: impl FnOnce(&[u8]) -> T) -> Option<T> {
     if at == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: the mapping has these bytes; the kernel lets nobody write to or truncate a file that runs (ETXTBSY).
+    // SAFETY: the mapping has these bytes; the kernel lets nobody write to or truncate a file that
+    // runs (ETXTBSY).
     let given = look(unsafe { core::slice::from_raw_parts(at.cast::<u8>(), size) });
     // SAFETY: `look` has returned.
     unsafe { libc::munmap(at, size) };
     Some(given)
 }
 
-/// The section that is loaded as data and begins with a CIE: `.eh_frame`, whatever its name is.
+/// Finds the section that is loaded as data and begins with a CIE: `.eh_frame`, whatever its name
+/// is.
 fn find_section<M: Memory>(file: &[u8], memory: &mut M, program: &Image) -> Option<AddressRange> {
     let header = FileHeader::parse(file.first_chunk()?)?;
     let sections = file.get(usize::try_from(header.sections_offset).ok()?..)?;
@@ -87,7 +91,8 @@ fn find_section<M: Memory>(file: &[u8], memory: &mut M, program: &Image) -> Opti
     ranges.into_iter().find(|range| is_cie(memory, range.start))
 }
 
-/// Whether a CIE is at `address`, as compilers write it: an id of 0, version 1, an augmentation that begins with `z`.
+/// Returns `true` if there is a CIE at `address` in the form that compilers write: an ID of 0,
+/// version 1, an augmentation that begins with `z`.
 fn is_cie<M: Memory>(memory: &mut M, address: u64) -> bool {
     let mut bytes = [0; 10];
     memory.read(address, &mut bytes).is_ok()

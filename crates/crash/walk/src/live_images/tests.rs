@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// Makes a list though nothing has changed.
+/// Creates a list though nothing has changed.
 fn make_another(memory: LiveReader) -> LiveImages {
     while !take_turn() {
         std::thread::yield_now();
@@ -29,7 +29,7 @@ fn a_list_that_is_held_is_never_written_again_and_one_that_is_not_is() {
         slots.insert(core::ptr::from_ref(made.0) as usize);
     }
     assert_eq!(held.0.generation, generation);
-    // The other test's threads hold some.
+    // The other test's threads hold some slots.
     assert!(slots.len() < 12, "{} slots", slots.len());
 }
 
@@ -42,7 +42,7 @@ fn threads_have_whole_lists_while_others_are_made() {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
-                    // Whoever finds others at it for too long goes without.
+                    // A thread that waits too long for others gets no list.
                     let Some(images) = LiveImages::current(memory) else { continue };
                     let (generation, count) = (images.0.generation, images.table().len());
                     assert!(images.find(here).is_some_and(|image| image.is_executable(here)));
