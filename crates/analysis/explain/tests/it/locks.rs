@@ -112,7 +112,8 @@ fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u
 /// The threads whose waits have no name. For these acts glibc's exported functions jump to local ones: only glibc's debug file names
 /// the caller of the system call (Debian's libc6-dbg), and without a name the wait's kind is unknown.
 fn unnamed(act: &str, report: &Report) -> Vec<u64> {
-    let is_wait = |name: &str| name.contains("pthread_") || name.contains("sem_");
+    // Coroner's own `pthread_create` module is below each thread, too.
+    let is_wait = |name: &str| (name.contains("pthread_") || name.contains("sem_")) && !name.contains("::");
     let is_named = |thread: &coroner_report::model::Thread| {
         thread.frames.iter().filter_map(|frame| frame.function.as_deref()).any(is_wait)
     };
