@@ -79,7 +79,7 @@ mod static_program {
     /// Bytes that are read at once, a multiple of a symbol's.
     const AT_ONCE: usize = 24 * 256;
     /// More bytes of names or symbols than these are not looked at: install waits.
-    const MOST: u64 = 8 << 20;
+    const MOST: u64 = 32 << 20;
 
     /// A part of the file.
     #[derive(Clone, Copy)]
