@@ -680,6 +680,7 @@ fn make_old(bench: &Bench, run: u8) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn a_report_without_a_run_state_is_delivered() {
     let bench = Bench::new();
     bench.lay(1, ExitKind::CRASHED, &[0xa1]);
@@ -694,6 +695,7 @@ fn a_report_without_a_run_state_is_delivered() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn reports_that_do_not_say_which_they_are_are_distinguished() {
     // Their headers are cut out; one run doesn't even have the state.
     let headless = |run: u8| {
@@ -762,6 +764,7 @@ fn read_by_late_look(launch: &Deliverer) -> usize {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn the_first_look_reads_a_few_runs_however_many_wait() {
     let bench = Bench::new();
     for run in 1..=60 {
@@ -787,6 +790,7 @@ fn the_first_look_reads_a_few_runs_however_many_wait() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
     let retention = Retention { number: 10, ..Retention::default() };
     let bench = Bench::new();

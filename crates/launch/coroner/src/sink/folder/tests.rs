@@ -30,6 +30,7 @@ fn names(path: &Path) -> Vec<String> {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn a_report_is_two_files_however_often_it_comes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made/on/demand");
@@ -45,6 +46,7 @@ fn a_report_is_two_files_however_often_it_comes() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn one_that_was_interrupted_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let sink = FolderSink::new(folder.path());
@@ -65,6 +67,7 @@ fn a_folder_that_cannot_be_made_is_tried_again() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn limits_remove_old_reports_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("notes.json"), b"mine").unwrap();
@@ -83,6 +86,7 @@ fn limits_remove_old_reports_and_nothing_else() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn files_that_the_app_declared_stand_beside_the_report_and_go_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let (log, large) = (folder.path().join("a.log"), folder.path().join("large"));
