@@ -8,6 +8,7 @@ mod needs;
 mod steps;
 
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use anyhow::bail;
 use nix::sys::resource::{UsageWho, getrusage};
@@ -78,10 +79,19 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         bail!("no step's name contains the text; `cargo xtask test --list --whole` lists them");
     }
     let began = Instant::now();
-    needs::set_up(&wanted);
-    println!("--- set-up: {:.1} s", began.elapsed().as_secs_f64());
+    let steps = wanted.clone();
+    // Steps up to the build need nothing but a compiler, so they run while packages are fetched.
+    let mut set_up = Some(thread::spawn(move || {
+        needs::set_up(&steps);
+        println!("--- set-up: {:.1} s", began.elapsed().as_secs_f64());
+    }));
+    // A panic has printed itself, and each step reports what is missing.
+    let mut finish_set_up = || _ = set_up.take().map(thread::JoinHandle::join);
     let mut rows = Vec::new();
     for step in wanted {
+        if !step.needs.is_empty() || !step.wants.is_empty() {
+            finish_set_up();
+        }
         println!("\n=== {}", step.name);
         let row = run_step(step);
         // Printed now, too: a run that is killed never prints its table.
@@ -92,7 +102,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         if failed && (arguments.stop || step.is_prerequisite) {
             break;
         }
+        if step.is_prerequisite {
+            finish_set_up();
+            // SAFETY: the thread that sets up has ended, and there is no other.
+            unsafe { env::set_var(tools::BUILT, "1") };
+        }
     }
+    finish_set_up();
     report(&rows, began.elapsed(), arguments.json)
 }
 
