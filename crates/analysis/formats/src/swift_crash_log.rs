@@ -197,7 +197,7 @@ fn report(log: CrashLog, text: &[u8]) -> Result<Report, SwiftCrashLogError> {
             time,
             monitor: Monitor::SIGNAL,
             tid,
-            address: Some(address).filter(|_| signal.as_ref().is_some_and(has_address)),
+            address: signal.as_ref().is_some_and(has_address).then_some(address),
             signal,
             message: Some(log.description).filter(|text| !text.is_empty()),
             ..Crash::default()
@@ -333,7 +333,7 @@ fn registers_of(said: &BTreeMap<String, String>, arch: Option<Arch>) -> Result<O
             is_any = true;
         }
     }
-    Ok(Some(registers).filter(|_| is_any))
+    Ok(is_any.then_some(registers))
 }
 
 fn image_of(image: LogImage, os: Os) -> Result<Image, SwiftCrashLogError> {
@@ -342,7 +342,7 @@ fn image_of(image: LogImage, os: Os) -> Result<Image, SwiftCrashLogError> {
     let size = end.saturating_sub(start);
     let digits: Vec<u8> = image.build_id.unwrap_or_default().bytes().filter(u8::is_ascii_hexdigit).collect();
     let digit = |digit: u8| char::from(digit).to_digit(16).unwrap_or_default() as u8;
-    let build_id = digits.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect();
+    let build_id = digits.as_chunks::<2>().0.iter().map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect();
     Ok(Image {
         kind: if matches!(os, Os::LINUX | Os::ANDROID) { ImageKind::ELF } else { ImageKind::MACHO },
         path: image.path.or(image.name).unwrap_or_default(),

@@ -127,7 +127,9 @@ impl FromStr for DebugId {
         }
         let digit = |byte: u8| (byte as char).to_digit(16).ok_or(NotAnId);
         let bytes = digits
-            .chunks_exact(2)
+            .as_chunks::<2>()
+            .0
+            .iter()
             .map(|pair| Ok((digit(pair[0])? << 4 | digit(pair[1])?) as u8))
             .collect::<Result<Vec<u8>, NotAnId>>()?;
         Self::new(&bytes).ok_or(NotAnId)

@@ -380,7 +380,7 @@ fn x86_64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
 /// each 16 bytes (or 24 with BTI).
 fn aarch64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
     let instructions: Vec<u32> =
-        code.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
+        code.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
     let mut stubs: Vec<Stub> = Vec::new();
     for (index, pair) in instructions.windows(2).enumerate() {
         let [adrp, ldr] = *pair else { continue };

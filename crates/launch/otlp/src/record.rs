@@ -364,7 +364,7 @@ fn user(run: &RunFacts, attributes: &mut Attributes) {
             "ip_address" => "client.address".to_owned(),
             _ => format!("coroner.user.{key}"),
         };
-        attributes.text(&name, Some(text).filter(|_| !value.is_null()));
+        attributes.text(&name, (!value.is_null()).then_some(text));
     }
 }
 

@@ -169,7 +169,7 @@ impl Image {
                 (table, std::slice::from_raw_parts(strings as *const u8, size))
             }
         };
-        table.chunks_exact(16).filter_map(move |entry| {
+        table.as_chunks::<16>().0.iter().filter_map(move |entry| {
             let name = macho::text_at(strings, macho::u32_at(entry, 0)? as usize)?;
             Some((name, entry[4], (macho::u64_at(entry, 8)? as usize).wrapping_add(self.slide)))
         })

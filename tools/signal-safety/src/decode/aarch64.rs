@@ -22,8 +22,7 @@ enum Known {
 
 /// Returns the references in `code`, which is at address `start`.
 pub(crate) fn references(code: &[u8], start: u64) -> Vec<Reference> {
-    let words: Vec<u32> =
-        code.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default())).collect();
+    let words: Vec<u32> = code.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
     let mut found = Vec::new();
     let mut known: [Option<Known>; 32] = [None; 32];
     // The known registers at forward branches, by target.

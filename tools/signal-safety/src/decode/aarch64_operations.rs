@@ -11,8 +11,7 @@ const NEARBY: usize = 16;
 
 /// Decodes the instructions of `code`, which is at address `start`.
 pub(super) fn operations(code: &[u8], start: u64) -> Vec<Operation> {
-    let words: Vec<u32> =
-        code.chunks_exact(4).map(|word| u32::from_le_bytes(word.try_into().unwrap_or_default())).collect();
+    let words: Vec<u32> = code.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
     (0..words.len())
         .map(|index| operation(words[index], start + 4 * index as u64, &words[index.saturating_sub(NEARBY)..index]))
         .collect()

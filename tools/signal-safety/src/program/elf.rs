@@ -94,7 +94,7 @@ impl Program {
 /// section has no imports.
 fn binds_at_start(file: &object::File<'_>) -> bool {
     let Some(section) = file.section_by_name(".dynamic") else { return true };
-    section.data().unwrap_or_default().chunks_exact(16).any(|entry| {
+    section.data().unwrap_or_default().as_chunks::<16>().0.iter().any(|entry| {
         let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default());
         let (tag, value) = (elf::DynamicTag(word(0) as i64), word(8));
         tag == elf::DT_BIND_NOW

@@ -53,10 +53,10 @@ impl Program {
             .filter(|region| !region.is_code)
             .flat_map(|region| {
                 let first = region.start.next_multiple_of(8) - region.start;
-                let words = region.bytes.get(first as usize..).unwrap_or_default().chunks_exact(8);
+                let words = region.bytes.get(first as usize..).unwrap_or_default().as_chunks::<8>().0.iter();
                 let start = region.start + first;
                 words.enumerate().map(move |(index, word)| {
-                    (start + index as u64 * 8, u64::from_le_bytes(word.try_into().unwrap_or_default()))
+                    (start + index as u64 * 8, u64::from_le_bytes(*word))
                 })
             })
             .filter(|(_, value)| self.is_code(*value) || self.is_data(*value))

@@ -18,5 +18,5 @@ pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
     }
     let (state, owner) = (futex.word()?, futex.at(4)?);
     let has_owner = state <= 0xffff && state & 3 == CONTENDED && matches!(state >> KIND, 1 | 2) && owner & !TID == 0;
-    Some(Lock { kind, word_offset: 0, owner: Some(owner).filter(|_| has_owner) })
+    Some(Lock { kind, word_offset: 0, owner: has_owner.then_some(owner) })
 }

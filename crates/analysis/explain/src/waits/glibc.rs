@@ -57,5 +57,5 @@ fn rwlock(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
     let (readers, writer) = (futex.at(-word_offset)?, futex.at(24 - word_offset)?);
     let shared = futex.at(28 - word_offset)?;
     let holds = readers & WRITER_HOLDS == WRITER_HOLDS && shared <= 1 && writer & !TID == 0;
-    Some(Lock { kind, word_offset: word_offset.unsigned_abs(), owner: Some(writer).filter(|_| holds) })
+    Some(Lock { kind, word_offset: word_offset.unsigned_abs(), owner: holds.then_some(writer) })
 }

@@ -218,7 +218,7 @@ const DUMP_REQUESTED: u32 = 0xffff_ffff;
 fn without_signal(dump: &Minidump<'_, &[u8]>, time: Timestamp, tid: u64) -> Crash {
     let comment = dump.get_raw_stream(MINIDUMP_STREAM_TYPE::CommentStreamW as u32).ok();
     let comment = comment.map(|bytes| {
-        let units = bytes.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
+        let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
         let text = char::decode_utf16(units.take_while(|unit| *unit != 0 && *unit != u16::from(b'\n')));
         text.map(|letter| letter.unwrap_or(char::REPLACEMENT_CHARACTER)).take(MAX_COMMENT).collect::<String>()
     });
@@ -313,7 +313,7 @@ fn identity(module: &MinidumpModule) -> Vec<u8> {
 
 /// Converts hexadecimal digits to bytes.
 fn digits(text: &str) -> Vec<u8> {
-    let text = text.as_bytes().chunks_exact(2);
+    let text = text.as_bytes().as_chunks::<2>().0.iter();
     let pairs = text.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
     pairs.collect::<Option<Vec<u8>>>().unwrap_or_default()
 }

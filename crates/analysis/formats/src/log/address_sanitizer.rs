@@ -266,14 +266,14 @@ impl FoundImage {
         let is_whole =
             self.build_id.len().is_multiple_of(2) && self.build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let digits = if is_whole { self.build_id.as_bytes() } else { b"" };
-        let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap_or_default(), 16).unwrap_or(0);
+        let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap_or_default(), 16).unwrap_or(0);
         Image {
             kind: ImageKind::ELF,
             path,
             load_address,
             slide: load_address,
             size: self.size,
-            build_id: Bytes(digits.chunks_exact(2).map(pair).collect()),
+            build_id: Bytes(digits.as_chunks::<2>().0.iter().map(pair).collect()),
             ..Image::default()
         }
     }

@@ -40,7 +40,7 @@ pub struct MappedFile {
 
 /// Returns the value of `key` in an auxiliary vector.
 pub fn auxiliary(desc: &[u8], key: u64) -> Option<u64> {
-    let mut pairs = desc.chunks_exact(16).map(|pair| (word(pair, 0), word(pair, 8)));
+    let mut pairs = desc.as_chunks::<16>().0.iter().map(|pair| (word(pair, 0), word(pair, 8)));
     pairs.find(|(found, _)| *found == Some(key)).and_then(|(_, value)| value)
 }
 

@@ -52,7 +52,7 @@ fn not_empty(text: &str) -> Option<String> {
 fn bytes_of_hex(text: &str) -> Bytes {
     let digits: Vec<u8> =
         text.bytes().filter_map(|byte| char::from(byte).to_digit(16)).map(|digit| digit as u8).collect();
-    Bytes(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    Bytes(digits.as_chunks::<2>().0.iter().map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 pub(crate) fn of_tombstone(tombstone: Tombstone, beyond: Beyond) -> Report {

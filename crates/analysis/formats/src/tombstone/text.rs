@@ -382,8 +382,8 @@ impl Parser {
     /// Parses `x0  0000000000000000  x1  000000000000228b`.
     fn registers(&mut self, text: &str) {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let pairs = words.chunks_exact(2);
-        if !pairs.remainder().is_empty() {
+        let (pairs, rest) = words.as_chunks::<2>();
+        if !rest.is_empty() {
             return;
         }
         let is_name = |name: &str| {
@@ -392,6 +392,7 @@ impl Parser {
                 && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
         };
         let read: Option<Vec<_>> = pairs
+            .iter()
             .map(|pair| {
                 let value = (pair[1].len() == 8 || pair[1].len() == 16).then(|| hex(pair[1])).flatten()?;
                 is_name(pair[0]).then(|| Register { name: pair[0].to_owned(), value })

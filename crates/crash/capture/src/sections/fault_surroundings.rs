@@ -82,7 +82,7 @@ pub(crate) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     // The original address, if one bit of it flipped; the processor doesn't report a non-canonical
     // address.
     let is_open = context.is_memory_fault && address >= NEAR_NULL && images.mappings.at(address) == Ok(None);
-    let said = Some(address).filter(|_| is_open);
+    let said = is_open.then_some(address);
     let unsaid = context.registers.general().iter().filter(|value| context.address.is_none() && is_no_address(**value));
     for bad in said.iter().chain(unsaid).take(SUSPECTS) {
         images.mappings.one_bit_away(*bad, &mut name, &mut write);

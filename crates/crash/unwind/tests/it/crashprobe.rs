@@ -413,10 +413,12 @@ fn child(from_handler: bool, crash: impl FnOnce()) -> Sent {
         let mut status = 0;
         libc::waitpid(pid, &raw mut status, 0);
         assert_eq!(status, 0, "the child did not get to its end");
-        let words: Vec<u64> = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+        let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let (frames, tail) = words.split_at(words.len() - 2);
         let frames = frames
-            .chunks_exact(3)
+            .as_chunks::<3>()
+            .0
+            .iter()
             .map(|word| {
                 let found = Found::from_number(word[1] as u8).unwrap();
                 (word[0], found, AddressKind::from_number(word[2] as u8).unwrap())

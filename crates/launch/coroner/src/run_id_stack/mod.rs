@@ -62,7 +62,7 @@ fn read_at(mut frames: impl Iterator<Item = u64> + Clone) -> Option<Id> {
         *place = digit(frames.next()?)?;
     }
     let mut id = Id::default();
-    for (byte, pair) in id.0.iter_mut().zip(found[MARK.len()..].chunks_exact(2)) {
+    for (byte, pair) in id.0.iter_mut().zip(found[MARK.len()..].as_chunks::<2>().0.iter()) {
         *byte = pair[0] << 4 | pair[1];
     }
     (digits(id) == found).then_some(id)

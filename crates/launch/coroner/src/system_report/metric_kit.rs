@@ -544,5 +544,5 @@ fn frame_of(frame: &MetricFrame, is_first: bool, images: &mut BTreeMap<u64, Imag
 fn uuid_of(text: &str) -> Bytes {
     let digits: Vec<u8> =
         text.bytes().filter_map(|byte| char::from(byte).to_digit(16)).map(|digit| digit as u8).collect();
-    Bytes(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+    Bytes(digits.as_chunks::<2>().0.iter().map(|pair| pair[0] << 4 | pair[1]).collect())
 }

@@ -112,7 +112,7 @@ fn code_view(base: u64, optional: u64, into: &mut [u8]) -> Option<()> {
 
 /// Converts little-endian UTF-16, and returns the number of bytes.
 fn utf8(wide: &[u8], into: &mut [u8]) -> usize {
-    let units = wide.chunks_exact(2).map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
+    let units = wide.as_chunks::<2>().0.iter().map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
     let mut length = 0;
     for letter in char::decode_utf16(units) {
         let letter = letter.unwrap_or(char::REPLACEMENT_CHARACTER);
