@@ -261,8 +261,8 @@ mod portable {
         assert_eq!(exception["message"], message, "{report:#}");
         let functions = functions(exception);
         let at = |name: &str| functions.iter().position(|function| function.ends_with(name));
-        // A thread begins in a closure of the app's.
-        let outer = at("app").or_else(|| at("app::{{closure}}"));
+        // A thread begins in a closure of the app's, in either mangling.
+        let outer = at("app").or_else(|| at("app::{{closure}}")).or_else(|| at("app::{closure#0}"));
         assert!(at(through).is_some() && at(through) < outer, "{functions:#?}");
         assert!(
             !functions.iter().any(|name| name.contains("system::portable") || name.contains("report_error")),

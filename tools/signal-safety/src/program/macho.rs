@@ -55,9 +55,7 @@ impl Program {
                 let first = region.start.next_multiple_of(8) - region.start;
                 let words = region.bytes.get(first as usize..).unwrap_or_default().as_chunks::<8>().0.iter();
                 let start = region.start + first;
-                words.enumerate().map(move |(index, word)| {
-                    (start + index as u64 * 8, u64::from_le_bytes(*word))
-                })
+                words.enumerate().map(move |(index, word)| (start + index as u64 * 8, u64::from_le_bytes(*word)))
             })
             .filter(|(_, value)| self.is_code(*value) || self.is_data(*value))
             .collect();
