@@ -436,7 +436,7 @@ fn strip_numbers(name: &str) -> String {
     stripped
 }
 
-/// How often each function occurs in a set of signatures: a frequent one has little weight.
+/// Frequency of each function in a set of signatures: a frequent one has little weight.
 #[derive(Clone, Debug, Default)]
 pub struct Rarity {
     signatures: usize,

@@ -328,7 +328,7 @@ pub struct Exception {
     pub user_info: Option<String>,
     /// Stack of the throw, innermost first.
     pub frames: Vec<Frame>,
-    /// Where frames were left out of `frames`.
+    /// Positions at which frames were left out of `frames`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
     /// Keys of a later version.
@@ -379,7 +379,7 @@ pub struct Fault {
     pub extra: Extra,
 }
 
-/// How writing the report went.
+/// Outcome of writing the report.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]

@@ -21,7 +21,7 @@ pub struct Explanation {
     pub headline: String,
     /// Kind of fault or end.
     pub kind: FaultKind,
-    /// How far [`Self::kind`] and [`Self::operand`] can be trusted.
+    /// Certainty of [`Self::kind`] and [`Self::operand`].
     pub certainty: Certainty,
     /// The instruction's memory access.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,19 +56,19 @@ pub struct Explanation {
     /// Good addresses that differ from the bad one by a single bit, the likeliest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bit_flips: Vec<BitFlip>,
-    /// Where the code that ran differs from the image's file.
+    /// Difference between the code that ran and the image's file.
     pub code_change: Option<CodeChange>,
-    /// What the crashed or unresponsive thread waits for, as a sentence.
+    /// Sentence on what the crashed or unresponsive thread waits for.
     ///
     /// Example: `thread 3 waits for thread 7, which waits for thread 3`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
-    /// Where the hung thread spent the time of the hang, as a sentence.
+    /// Sentence on where the hung thread spent the time.
     ///
     /// Example: `93 % in save, blocked in fdatasync`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<String>,
-    /// What the threads wait for, and which threads hold it.
+    /// Waits of the threads, each with the thread that holds the object.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub waits: Vec<LockWait>,
     /// Threads that wait for each other forever: each for the next, the last for the first.
@@ -92,7 +92,7 @@ pub struct OverwrittenReturn {
     pub was: Address,
 }
 
-/// How far a statement can be trusted.
+/// Certainty of a statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

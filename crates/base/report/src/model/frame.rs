@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 pub struct Frame {
     /// The frame's address. To look up a name, use [`lookup_address`](Self::lookup_address).
     pub address: Address,
-    /// How the frame was found.
+    /// Method by which the frame was found.
     pub found_by: FoundBy,
     /// Kind of the address: instruction or return address.
     pub address_kind: AddressKind,
@@ -99,7 +99,7 @@ impl Frame {
         }
     }
 
-    /// How far the frame can be trusted, in the terms of Breakpad and Sentry.
+    /// Trustworthiness of the frame, in the terms of Breakpad and Sentry.
     ///
     /// One of `context`, `cfi`, `fp`, `prewalked` and `scan`.
     pub fn trust(&self) -> &'static str {

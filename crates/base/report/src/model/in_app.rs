@@ -2,7 +2,7 @@
 
 use super::{Frame, Report, is_runtime_code};
 
-/// Where systems keep their own images.
+/// Directories in which systems keep their own images.
 const SYSTEM: [&str; 10] = [
     "/lib/",
     "/lib64/",
@@ -59,7 +59,7 @@ pub struct InApp<'r> {
     home: Home<'r>,
 }
 
-/// Where the files that came with the program are.
+/// Location of the files that came with the program.
 #[derive(Clone, Copy, Debug)]
 enum Home<'r> {
     /// Below this directory, which ends with `/`.

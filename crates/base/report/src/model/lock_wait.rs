@@ -1,4 +1,4 @@
-//! What threads wait for, and which threads hold it: filled in by the crate `coroner-explain`.
+//! Thread waits and lock owners, filled in by the crate `coroner-explain`.
 
 use super::address::Address;
 use serde::{Deserialize, Serialize};
@@ -25,11 +25,11 @@ pub struct LockWait {
     /// The thread that holds the lock or that is being joined; `None` if memory doesn't show it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<u64>,
-    /// What is known about the owner.
+    /// State of the owner, as far as it is known.
     pub owner_is: OwnerIs,
 }
 
-/// What is known about the thread that holds a lock.
+/// State of the thread that holds a lock, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

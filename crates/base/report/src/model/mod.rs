@@ -121,10 +121,10 @@ pub struct Report {
     /// The profile of the hung thread while the hang lasted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<Profile>,
-    /// How writing the report went; `None` if the report was not finished.
+    /// Outcome of writing the report; `None` if it was not finished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
-    /// What the app recorded in the run state, outside a signal handler.
+    /// Data that the app recorded in the run state, outside a signal handler.
     ///
     /// Present if the report file contains it as a section. Otherwise the holder of both files
     /// stitches them together.

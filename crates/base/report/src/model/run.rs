@@ -304,7 +304,7 @@ pub struct DeviceState {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Lifecycle {
-    /// How the run ended, as far as the process recorded it.
+    /// End of the run, as far as the process recorded it.
     ///
     /// With [`ExitKind::RUNNING`] the process recorded no end: it is still running or was killed,
     /// or the machine stopped.

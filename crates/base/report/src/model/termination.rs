@@ -93,7 +93,7 @@ impl TerminationReason {
     }
 }
 
-/// How reliable a reason is.
+/// Reliability of a reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]

@@ -63,7 +63,7 @@ pub struct Thread {
     pub registers: Option<Registers>,
     /// Frames of the thread, innermost first.
     pub frames: Vec<Frame>,
-    /// Where frames were left out of `frames`.
+    /// Positions at which frames were left out of `frames`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub skipped: Vec<Skipped>,
     /// Why the walk ended.

@@ -545,7 +545,7 @@ fn concurrent_crash(fields: &mut Fields) -> ConcurrentCrash {
     }
 }
 
-/// Removes Coroner's own frame from a stack whose monitor was called by a runtime or the app.
+/// Removes Coroner's own frame from the stack, if a runtime or the app called the monitor.
 ///
 /// In such a report only those registers are known that a call preserves.
 fn leave_out_call(report: &mut Report) {

@@ -87,7 +87,7 @@ open_numbers! {
 open_numbers! {
     /// One of 64 words that change during a run, each independently.
     Scalar(u8) {
-        /// How the run ended: [`ExitKind`].
+        /// End of the run: [`ExitKind`].
         EXIT = 0 "exit",
         /// Time at which [`EXIT`](Self::EXIT) was set, in nanoseconds since the Unix epoch.
         EXIT_TIME = 1 "exit_time",
@@ -215,7 +215,7 @@ impl Scalar {
 }
 
 open_numbers! {
-    /// How a run ended, as far as the process recorded it.
+    /// End of a run, as far as the process recorded it.
     ExitKind(u8) {
         /// The run has not ended, or had no chance to record how.
         RUNNING = 0 "running",

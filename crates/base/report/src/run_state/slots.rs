@@ -21,7 +21,7 @@ use super::writer::{Refused, RunState, put, word};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::fence;
 
-/// How a value was stored.
+/// Result of storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     /// The value was stored whole.

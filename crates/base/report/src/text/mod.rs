@@ -59,7 +59,7 @@ impl Sink for String {
     }
 }
 
-/// Which threads to show.
+/// Selection of the threads to show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThreadFilter {
     /// All threads.
@@ -101,7 +101,7 @@ impl ThreadFilter {
     }
 }
 
-/// Which frames of a stack are folded instead of having their own line.
+/// Folding of stack frames, which then have no line of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Folding {
     /// None: each frame has its line.

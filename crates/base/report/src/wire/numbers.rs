@@ -208,7 +208,7 @@ open_numbers! {
 }
 
 open_numbers! {
-    /// How a frame was found, from the most to the least trustworthy.
+    /// Method by which a frame was found, from the most to the least trustworthy.
     FoundBy(u8) {
         /// The thread's own registers.
         CONTEXT = 1 "context",

@@ -94,7 +94,7 @@ impl<'a> Registers<'a> {
 pub struct Frame {
     /// The address (avma), without pointer authentication code.
     pub pc: u64,
-    /// How the frame was found.
+    /// Method by which the frame was found.
     pub found_by: FoundBy,
     /// Kind of the address: instruction or return address.
     pub address_kind: AddressKind,
