@@ -1,23 +1,27 @@
-//! What the C library said before it called `abort`: the text of a failed assertion, of malloc's and FORTIFY's checks, of smashed
-//! stacks, of `std::terminate`. It is printed to stderr, which an app most often does not have; for debuggers and crash reporters it
-//! is left in memory.
+//! The C library's message before it called `abort`.
 //!
-//! * **glibc** (since 2.17): `__abort_msg`, version `GLIBC_PRIVATE`, points to `struct abort_msg_s {unsigned int size; char msg[];}`
-//!   (include/stdlib.h); it is looked up at install. A program that has glibc in itself (`-static`) has it in its symbol table, if it
-//!   is not stripped.
-//! * **bionic**: `android_set_abort_message` puts `abort_msg_t {size_t size; char msg[];}` into a mapping of its own, since Android 10
-//!   behind two magic words. The pointer to it is a variable of the dynamic linker without a name for others (`g_abort_message`, later
-//!   a field of `libc_shared_globals`), or of the program if that is static. What is found there is so particular (it is at the start
-//!   of a page; magic words or a length that fits to the byte) that its variable is simply searched for.
-//! * musl has nothing of the kind.
+//! This is the text of a failed assertion, of malloc's and FORTIFY's checks, of smashed stacks, of
+//! `std::terminate`. It is printed to stderr, which an app usually doesn't have; for debuggers and
+//! crash reporters it is left in memory.
+//!
+//! * **glibc** (since 2.17): `__abort_msg`, version `GLIBC_PRIVATE`, points to `struct abort_msg_s
+//!   {unsigned int size; char msg[];}` (include/stdlib.h); it is looked up at install. A program
+//!   with glibc linked in (`-static`) has it in its symbol table, if it is not stripped.
+//! * **bionic**: `android_set_abort_message` puts `abort_msg_t {size_t size; char msg[];}` into a
+//!   mapping of its own, since Android 10 after two magic words. The pointer to it is a variable of
+//!   the dynamic linker that isn't exported (`g_abort_message`, later a field of
+//!   `libc_shared_globals`), or of the program if that is static. The mapping is so distinctive (at
+//!   the start of a page; magic words, or a length that fits to the byte) that its variable is
+//!   simply searched for.
+//! * musl has no such message.
 
 use crate::images::{Image, ImageKind};
 use crate::memory::{Memory, read_text};
 
-/// The most bytes of a message that are kept.
+/// Maximum size of a message that is kept, in bytes.
 pub const MAX_MESSAGE: usize = 4096;
 
-/// Where to look for the message.
+/// The location of the message.
 #[derive(Clone, Copy, Debug)]
 pub struct AbortMessage {
     /// The address of `__abort_msg`, 0 if there is none.
@@ -26,7 +30,7 @@ pub struct AbortMessage {
 }
 
 impl AbortMessage {
-    /// Looks glibc's variable up (not async-signal-safe).
+    /// Looks up glibc's variable (not async-signal-safe).
     pub fn find() -> AbortMessage {
         #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
         // SAFETY: two strings with their NUL; the function has no other requirements.
@@ -39,7 +43,9 @@ impl AbortMessage {
         AbortMessage { glibc }
     }
 
-    /// The library that speaks, and its message; `None` if it said nothing. `image`: the first of a kind.
+    /// Returns the library's name and its message; `None` if there is no message.
+    ///
+    /// `image` returns the first image of a kind.
     #[cfg(not(target_os = "android"))]
     pub fn read<'b, 'i, M: Memory>(
         self,
@@ -55,7 +61,9 @@ impl AbortMessage {
         (!text.is_empty()).then_some((b"libc.so.6", text))
     }
 
-    /// The library that speaks, and its message; `None` if it said nothing. `image`: the first of a kind.
+    /// Returns the library's name and its message; `None` if there is no message.
+    ///
+    /// `image` returns the first image of a kind.
     #[cfg(target_os = "android")]
     pub fn read<'b, 'i, M: Memory>(
         self,
@@ -69,16 +77,16 @@ impl AbortMessage {
     }
 }
 
-/// Of a program that has glibc in itself the variable is in its symbol table.
+/// Finds the variable in the symbol table of a program with glibc linked in.
 #[cfg(all(target_os = "linux", target_env = "gnu", not(miri)))]
 mod static_program {
     use crate::files::{close, open, read_at};
     use crate::memory::{u16_at, u32_at, u64_at};
 
     const NAME: &[u8] = b"\0__abort_msg\0";
-    /// Bytes that are read at once, a multiple of a symbol's.
+    /// Number of bytes read at once, a multiple of a symbol's size.
     const AT_ONCE: usize = 24 * 256;
-    /// More bytes of names or symbols than these are not looked at: install waits.
+    /// Maximum number of bytes of names or symbols read: install waits for it.
     const MOST: u64 = 32 << 20;
 
     /// A part of the file.
@@ -89,7 +97,9 @@ mod static_program {
     }
 
     impl Part {
-        /// Calls `found` with each piece, which begins at an offset of the part, until it says where what it looks for is. Pieces overlap by a name.
+        /// Calls `found` with each piece and its offset in the part, until it returns a result.
+        ///
+        /// Pieces overlap by the length of a name.
         fn search(self, file: i32, step: usize, found: impl Fn(&[u8], u64) -> Option<u64>) -> Option<u64> {
             let mut bytes = [0; AT_ONCE];
             let size = self.size.min(MOST);
@@ -106,17 +116,19 @@ mod static_program {
         }
     }
 
-    /// The variable's address. `None` also of a program that is stripped.
+    /// Returns the variable's address; `None` also for a stripped program.
     pub(super) fn find() -> Option<u64> {
         let file = open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY, 0).ok()?;
         let found = find_in(file);
         close(file);
-        // SAFETY: reads a word of what the kernel gave the process.
+        // SAFETY: reads a word of the vector that the kernel gave the process.
         let entry = unsafe { libc::getauxval(libc::AT_ENTRY) };
         found.map(|(address, entry_in_file)| address.wrapping_add(entry.wrapping_sub(entry_in_file)))
     }
 
-    /// Its address by the file, and the entry's ("System V ABI", chapter 4: the file's header, section headers, symbols).
+    /// Returns the addresses of the variable and of the entry point, as linked.
+    ///
+    /// ("System V ABI", chapter 4: file header, section headers, symbols.)
     fn find_in(file: i32) -> Option<(u64, u64)> {
         const SYMBOLS: u32 = 2;
         let mut header = [0; 64];
@@ -145,21 +157,24 @@ mod static_program {
     }
 }
 
-/// The address of bionic's message.
+/// Returns the address of bionic's message.
 #[cfg(target_os = "android")]
 fn find_in_variables<'i, M: Memory>(memory: &mut M, of_kind: impl Fn(ImageKind) -> Option<&'i Image>) -> Option<u64> {
     use crate::elf::{FileHeader, PT_GNU_RELRO};
     use crate::images::Segment;
     const PF_W: u32 = 2;
-    /// The linker's variables are some 100 KiB; a static program may have any number.
+    /// Maximum number of bytes searched in a segment.
+    ///
+    /// The linker's variables are some 100 KiB, but a static program's may have any size.
     const MAX_BYTES: u64 = 1 << 20;
-    // The kernel maps the linker where it maps what has no place of its own, as the message; a static program lies elsewhere.
+    // The kernel maps the linker where it maps everything without a fixed address, including the
+    // message; a static program is elsewhere.
     let linker = of_kind(ImageKind::DynamicLinker);
     let near = linker.map(|linker| linker.range.start);
     let image = linker.or_else(|| of_kind(ImageKind::Main))?;
     let table = FileHeader::read(memory, image.range.start).map(|file| file.headers(image.range.start));
     let relro = table.and_then(|table| table.find(memory, PT_GNU_RELRO)).unwrap_or_default();
-    // The addresses that it holds are many, and none of them was put there after relocation.
+    // The protected part holds many addresses, none of which was stored after relocation.
     let protected = relro.address.wrapping_add(image.slide);
     let protected = protected..protected.saturating_add(relro.memory_size);
     let writable = |segment: &&Segment| segment.flags & PF_W != 0;
@@ -175,30 +190,34 @@ fn find_in_variables<'i, M: Memory>(memory: &mut M, of_kind: impl Fn(ImageKind) 
     None
 }
 
-/// The smallest page: a larger one starts at its multiples, too.
+/// The smallest page size: larger pages start at its multiples, too.
 #[cfg(any(target_os = "android", test))]
 const PAGE: u64 = 0x1000;
 
-/// Bytes of the magic words, behind which the pointer points.
+/// Size of the magic words, after which the pointer points.
 #[cfg(any(target_os = "android", test))]
 const MAGIC_SIZE: u64 = 16;
 
-/// The first message that one of the words in that range points to; `near` it, if given. Of the other words that could be a page's
-/// address most are two small numbers, and each would cost a fault.
+/// Returns the first message that a word in that range points to, `near` it if given.
+///
+/// Of the other words that could be a page address, most are two small numbers, and each would cost
+/// a fault.
 ///
 /// Not inlined, so that `xtask signal-safety` knows its loop by name.
 #[cfg(any(target_os = "android", test))]
 #[inline(never)]
 fn find_in_words<M: Memory>(memory: &mut M, (start, end): (u64, u64), near: Option<u64>) -> Option<u64> {
     const AT_ONCE: usize = 64;
-    /// A small mapping is put into the highest gap; an address space has 512 GiB or more.
+    /// Maximum distance from `near`.
+    ///
+    /// A small mapping is put into the highest gap, and an address space has 512 GiB or more.
     const MAX_DISTANCE: u64 = 1 << 38;
     let mut at = start;
     while at.wrapping_add(8) <= end {
         let mut words = [[0; 8]; AT_ONCE];
         let count = ((end.wrapping_sub(at) / 8) as usize).min(AT_ONCE);
         let piece = words.get_mut(..count).unwrap_or_default();
-        // What can't be read (a page without access among them) is passed over.
+        // Unreadable pieces (such as a page without access) are skipped.
         if memory.read(at, piece.as_flattened_mut()).is_ok() {
             for word in piece.iter() {
                 let word = u64::from_le_bytes(*word);
@@ -216,18 +235,21 @@ fn find_in_words<M: Memory>(memory: &mut M, (start, end): (u64, u64), near: Opti
     None
 }
 
-/// The address of the text, if an `abort_msg_t` is at `at`, the start of a page or [`MAGIC_SIZE`] behind it. (android_set_abort_message.cpp of bionic, with and without magic words.)
+/// Returns the address of the text if an `abort_msg_t` is at `at`.
+///
+/// `at` is the start of a page or [`MAGIC_SIZE`] after it. (android_set_abort_message.cpp in
+/// bionic, with and without magic words.)
 #[cfg(any(target_os = "android", test))]
 fn message_at<M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
     const MAGIC: (u64, u64) = (0xb18e_4088_6ac3_88f0, 0xc6df_ba75_5a1d_e0b5);
-    /// Longer ones than anybody writes.
+    /// Maximum size of a message, longer than any in practice.
     const MAX_SIZE: u64 = 1 << 20;
-    // It is the magic words' length or nothing.
+    // The bytes before are the magic words or nothing.
     let before = at % PAGE;
     if before == MAGIC_SIZE && memory.read_pair(at.wrapping_sub(MAGIC_SIZE)).ok()? != MAGIC {
         return None;
     }
-    // The size is that of all: magic words, the size itself, the text and its NUL.
+    // The size includes the magic words, the size itself, the text and its NUL.
     let size = memory.read_u64(at).ok()?.checked_sub(before)?;
     if !(8 + 2..=MAX_SIZE).contains(&size) {
         return None;
@@ -235,7 +257,7 @@ fn message_at<M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
     let text = at.wrapping_add(8);
     let mut last = [0; 2];
     memory.read(at.wrapping_add(size).wrapping_sub(2), &mut last).ok()?;
-    // Other pages may begin with a small number, too: it is a text.
+    // Other pages may begin with a small number, too: check that it is a text.
     let mut beginning = [0; 64];
     let beginning = beginning.get_mut(..(size as usize).wrapping_sub(9).min(64))?;
     memory.read(text, beginning).ok()?;

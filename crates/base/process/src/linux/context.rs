@@ -1,7 +1,8 @@
-//! The `ucontext` that the kernel gives a signal handler, and its `siginfo`.
+//! The `ucontext` that the kernel passes to a signal handler, and its `siginfo`.
 //!
-//! Layouts are the kernel's own (`asm/ucontext.h`, `asm/sigcontext.h`, `asm-generic/siginfo.h` of the Linux UAPI), not
-//! those of a C library's header: they are the same for glibc, musl and bionic.
+//! Layouts are the kernel's own (`asm/ucontext.h`, `asm/sigcontext.h`, `asm-generic/siginfo.h` in
+//! the Linux UAPI), not those of a C library's header: they are the same for glibc, musl and
+//! bionic.
 
 pub use crate::processor_fault::{Access, FaultState};
 use crate::registers::Registers;
@@ -10,11 +11,11 @@ use crate::registers::Registers;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SignalStack {
-    /// Lowest address.
+    /// The lowest address.
     pub sp: usize,
     /// `SS_ONSTACK`, `SS_DISABLE`.
     pub flags: i32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
 }
 
@@ -64,50 +65,55 @@ pub(super) struct Layout {
     sp: u64,
     pub(super) pc: u64,
     pub(super) pstate: u64,
-    /// Pads `extension` to the alignment of 16 that the kernel gives it.
+    /// Pads `extension` to the kernel's alignment of 16.
     padding_2: u64,
     pub(super) extension: [u64; 512],
 }
 
-/// The context of an interrupted thread, where the kernel put it.
+/// The context of an interrupted thread, in the kernel's layout and location.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Context(Layout);
 
-/// What a signal's handler is given: the same here.
+/// The context passed to a signal handler: the same as [`Context`] on Linux.
 pub type SignalContext = Context;
 
 impl Context {
-    /// The interrupted thread's state.
+    /// Returns the interrupted thread's state.
     #[inline(always)]
     pub fn machine(&self) -> &Context {
         self
     }
 
-    /// The context at the third argument of a handler installed with `SA_SIGINFO`.
+    /// Returns the context at the third argument of a handler installed with `SA_SIGINFO`.
     ///
     /// # Safety
-    /// `pointer` must be that argument, and the handler must not have returned while the result is used.
+    /// `pointer` must be that argument, and the handler must not have returned while the result is
+    /// used.
     #[inline(always)]
     pub unsafe fn from_pointer<'a>(pointer: *mut libc::c_void) -> &'a mut Context {
-        // SAFETY: the kernel writes this layout there; the caller keeps it alive. Async-signal-safe: no call.
+        // SAFETY: the kernel writes this layout there; the caller keeps it alive.
+        // Async-signal-safe: no call.
         unsafe { &mut *pointer.cast() }
     }
 
-    /// The context of a handler that waits, on any thread: others may read it meanwhile.
+    /// Returns the context of a waiting handler, on any thread; others may read it, too.
     ///
     /// # Safety
-    /// `address` is that of a [`Context`], which stays and which nobody changes while the result is used.
+    /// `address` must be that of a [`Context`] that stays valid and unchanged while the result is
+    /// used.
     pub unsafe fn shared_at<'a>(address: usize) -> &'a Context {
         // SAFETY: by the contract. Async-signal-safe: no call.
         unsafe { &*(address as *const Context) }
     }
 
-    /// The context that a signal would have found at these registers, for a death that no signal reported (an uncaught
-    /// exception): the thread blocks `mask`, the processor said nothing of a fault.
+    /// Creates the context that a signal would have found with these registers.
+    ///
+    /// For a crash that no signal reported (an uncaught exception): the thread blocks `mask`, and
+    /// there is no fault state.
     #[must_use]
     pub fn of_registers(registers: &Registers, mask: u64) -> Context {
-        // SAFETY: integers alone, of which zero is valid.
+        // SAFETY: only integers, for which zero is valid.
         let mut layout: Layout = unsafe { core::mem::zeroed() };
         layout.sigmask = mask;
         #[cfg(target_arch = "x86_64")]
@@ -125,7 +131,7 @@ impl Context {
         Context(layout)
     }
 
-    /// The general registers as they were when the signal arrived.
+    /// Returns the general registers at the time of the signal.
     #[cfg(target_arch = "x86_64")]
     pub fn registers(&self) -> Registers {
         let Layout {
@@ -138,13 +144,13 @@ impl Context {
         }
     }
 
-    /// The general registers as they were when the signal arrived.
+    /// Returns the general registers at the time of the signal.
     #[cfg(target_arch = "aarch64")]
     pub fn registers(&self) -> Registers {
         Registers { x: self.0.x, sp: self.0.sp, pc: self.0.pc, pstate: self.0.pstate }
     }
 
-    /// The program counter.
+    /// Returns the program counter.
     #[inline(always)]
     pub fn pc(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -153,7 +159,7 @@ impl Context {
         return self.0.pc;
     }
 
-    /// Where the thread goes on when the handler returns.
+    /// Sets the program counter at which the thread continues when the handler returns.
     pub fn set_pc(&mut self, pc: u64) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -165,7 +171,7 @@ impl Context {
         }
     }
 
-    /// The stack pointer.
+    /// Returns the stack pointer.
     #[inline(always)]
     pub fn sp(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
@@ -174,7 +180,7 @@ impl Context {
         return self.0.sp;
     }
 
-    /// The stack pointer with which the thread goes on when the handler returns.
+    /// Sets the stack pointer with which the thread continues when the handler returns.
     pub fn set_sp(&mut self, sp: u64) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -186,7 +192,7 @@ impl Context {
         }
     }
 
-    /// The register that holds a function's or system call's result, rax or x0.
+    /// Returns the result register of a function or system call, rax or x0.
     pub fn result(&self) -> u64 {
         #[cfg(target_arch = "x86_64")]
         return self.0.rax;
@@ -212,7 +218,7 @@ impl Context {
         self.0.eflags &= !0x400;
     }
 
-    /// The signals that the thread blocks once the handler returns, as the kernel's 64-bit set.
+    /// Returns the signals that the thread blocks once the handler returns (64-bit kernel set).
     #[inline(always)]
     pub fn signal_mask(&self) -> u64 {
         self.0.sigmask
@@ -223,18 +229,18 @@ impl Context {
         self.0.sigmask = mask;
     }
 
-    /// The thread's alternate stack; the kernel installs what stands here when the handler returns.
+    /// Returns the thread's alternate stack, which the kernel installs when the handler returns.
     pub fn alternate_stack(&mut self) -> &mut SignalStack {
         &mut self.0.stack
     }
 
-    /// What the processor said of the fault.
+    /// Returns the processor's description of the fault.
     #[cfg(target_arch = "x86_64")]
     pub fn fault(&self) -> FaultState {
         FaultState { address: self.0.cr2, trap: self.0.trapno, error: self.0.err }
     }
 
-    /// What the processor said of the fault.
+    /// Returns the processor's description of the fault.
     #[cfg(target_arch = "aarch64")]
     pub fn fault(&self) -> FaultState {
         /// `ESR_MAGIC` of asm/sigcontext.h.
@@ -242,15 +248,15 @@ impl Context {
         FaultState { address: self.0.fault_address, trap: 0, error: self.record(ESR_MAGIC).unwrap_or(0) }
     }
 
-    /// The pointer of the thread's shadow stack (GCS), 0 if it has none.
+    /// Returns the thread's shadow stack pointer (GCS), 0 if it has none.
     #[cfg(target_arch = "aarch64")]
     pub(crate) fn shadow_stack(&self) -> u64 {
-        /// `GCS_MAGIC` of asm/sigcontext.h; of `struct gcs_context` the first field is the pointer.
+        /// `GCS_MAGIC` in asm/sigcontext.h; the first field of `struct gcs_context` is the pointer.
         const GCS_MAGIC: u32 = 0x4743_5300;
         self.record(GCS_MAGIC).unwrap_or(0)
     }
 
-    /// The first word of the kernel's record with that magic number.
+    /// Returns the first word of the kernel's record with that magic number.
     #[cfg(target_arch = "aarch64")]
     fn record(&self, wanted: u32) -> Option<u64> {
         // Records of {magic: u32, size: u32, …} until one with magic 0.
@@ -268,59 +274,66 @@ impl Context {
         None
     }
 
-    /// How the faulting instruction touched memory, if the processor says.
+    /// Returns the faulting instruction's memory access, if the processor reports it.
     pub fn access(&self) -> Option<Access> {
         self.fault().access()
     }
 }
 
-/// A signal's `siginfo`, as the kernel lays it out on 64-bit systems.
+/// A signal's `siginfo`, in the kernel's layout for 64-bit systems.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SignalInfo {
-    /// The signal.
+    /// The signal number.
     pub signo: i32,
     /// `si_errno`.
     pub errno: i32,
-    /// `si_code`: above 0 the kernel raised it, else a process sent it.
+    /// `si_code`: positive if the kernel raised the signal, else a process sent it.
     pub code: i32,
     padding: i32,
     fields: [u64; 14],
 }
 
 impl SignalInfo {
-    /// What stands where no signal came: number 0, which no signal has.
+    /// A placeholder for no signal, with the invalid number 0.
     pub const NONE: SignalInfo = SignalInfo { signo: 0, errno: 0, code: 0, padding: 0, fields: [0; 14] };
 
-    /// One that the kernel did not write. `value` is what comes first: `si_addr` of a fault, else the sender's process id.
+    /// Creates a `siginfo` that the kernel did not write.
+    ///
+    /// `value` is the first field: `si_addr` of a fault, else the sender's process id.
     pub(super) fn made(signo: i32, code: i32, value: u64) -> SignalInfo {
         let mut fields = [0; 14];
         fields[0] = value;
         SignalInfo { signo, errno: 0, code, padding: 0, fields }
     }
 
-    /// The kernel's own signal, raised by an instruction of this thread (not one that somebody sent).
+    /// Whether the kernel raised the signal for an instruction of this thread (it was not sent).
     ///
-    /// `SI_KERNEL` (0x80) counts: x86_64 gives it to a general protection fault such as a non-canonical address.
+    /// `SI_KERNEL` (0x80) counts: x86_64 uses it for a general protection fault, such as a
+    /// non-canonical address.
     #[inline(always)]
     pub fn is_fault(&self) -> bool {
         self.code > 0
     }
 
-    /// `si_addr`, for the signals of faults.
+    /// Returns `si_addr`, for fault signals.
     #[inline(always)]
     pub fn address(&self) -> u64 {
         self.fields[0]
     }
 
-    /// `si_addr` without the tag that an arm64 pointer may have in its top byte: what is mapped there is found by it.
+    /// Returns `si_addr` without the tag that an arm64 pointer may have in its top byte.
+    ///
+    /// Mappings are looked up by this address.
     #[inline(always)]
     pub fn untagged_address(&self) -> u64 {
         untagged(self.fields[0])
     }
 
-    /// Takes the tag from `si_addr`, as the kernel does where a handler has not asked for tags (`SA_EXPOSE_TAGBITS`). Returns the address
-    /// with the tag, for [`set_address`](Self::set_address).
+    /// Removes the tag from `si_addr`, and returns the address with the tag.
+    ///
+    /// The kernel does this for a handler that has not requested tags (`SA_EXPOSE_TAGBITS`). The
+    /// result is for [`set_address`](Self::set_address).
     pub fn hide_tag(&mut self) -> u64 {
         let address = self.fields[0];
         self.fields[0] = untagged(address);
@@ -332,27 +345,29 @@ impl SignalInfo {
         self.fields[0] = address;
     }
 
-    /// The sender's process and user ids, for signals that a process sent. Those of a timer or of input that is ready have other numbers in
-    /// their place (sigaction(2)).
+    /// Returns the sender's process and user ids, for signals that a process sent.
+    ///
+    /// Signals of a timer or of ready input have other numbers in that place (sigaction(2)).
     pub fn sender(&self) -> Option<(i32, u32)> {
         const SI_MESGQ: i32 = -3;
         let is_sent = matches!(self.code, libc::SI_USER | libc::SI_QUEUE | SI_MESGQ | libc::SI_TKILL);
         (is_sent && !self.is_fault()).then_some((self.fields[0] as i32, (self.fields[0] >> 32) as u32))
     }
 
-    /// The value that came with a timer's or a queued signal (`si_value`).
+    /// Returns the value of a timer's or a queued signal (`si_value`).
     #[inline(always)]
     pub fn timer_value(&self) -> u64 {
         self.fields[1]
     }
 
-    /// The system call's number, for SIGSYS.
+    /// Returns the system call's number, for SIGSYS.
     pub fn system_call(&self) -> i32 {
         self.fields[1] as i32
     }
 
-    /// The system call's architecture, for SIGSYS (`si_arch`), where it is not the process's own: `int 0x80` of a 64-bit process, or a
-    /// 32-bit one.
+    /// Returns the system call's architecture (`si_arch`), for SIGSYS, if it is not the process's.
+    ///
+    /// That is the case for `int 0x80` in a 64-bit process, or in a 32-bit one.
     pub fn foreign_system_call_arch(&self) -> Option<u32> {
         // linux/audit.h: EM_X86_64 or EM_AARCH64, 64 bits, little endian.
         const NATIVE: u32 = if cfg!(target_arch = "x86_64") { 0xC000_003E } else { 0xC000_00B7 };
@@ -361,8 +376,10 @@ impl SignalInfo {
     }
 }
 
-/// `untagged_addr` of Linux's arch/arm64/include/asm/uaccess.h: a user's address has a top byte that the processor ignores, or in which it
-/// has a memory tag; one of the kernel's stays as it is.
+/// Removes an address's tag, like `untagged_addr` in Linux's arch/arm64/include/asm/uaccess.h.
+///
+/// A user address has a top byte that the processor ignores, or that contains a memory tag; a
+/// kernel address stays as it is.
 #[inline(always)]
 const fn untagged(address: u64) -> u64 {
     if cfg!(target_arch = "aarch64") { address & ((address << 8).cast_signed() >> 8).cast_unsigned() } else { address }

@@ -1,10 +1,10 @@
-//! What only Linux calls so, of files and mappings.
+//! The file and mapping functions that differ on Linux.
 
 use super::syscall::{Errno, Result, syscall};
 
 /// `MADV_POPULATE_WRITE`, asm-generic/mman-common.h: Linux 5.14, not in every libc's headers.
 pub(crate) const POPULATE: i32 = 23;
-/// Whether pages that were asked for so are there.
+/// Whether `POPULATE` guarantees present pages.
 pub(crate) const POPULATES: bool = true;
 
 pub(crate) fn set_times(file: i32, times: &[libc::timespec; 2]) -> Result<usize> {
@@ -12,7 +12,7 @@ pub(crate) fn set_times(file: i32, times: &[libc::timespec; 2]) -> Result<usize>
     unsafe { syscall!(libc::SYS_utimensat, file, 0_usize, times.as_ptr(), 0) }
 }
 
-/// False if the file system can't (`EOPNOTSUPP`).
+/// Reserves space for a file. `false` if the file system can't (`EOPNOTSUPP`).
 pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
     // SAFETY: no memory is touched. Async-signal-safe: one system call.
     match unsafe { syscall!(libc::SYS_fallocate, file, 0, 0, bytes) } {
@@ -24,7 +24,8 @@ pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
 /// Moves a mapping to the place of another one of the same length.
 ///
 /// # Safety
-/// Both are the caller's own; who uses the second one takes what is in the first one for it.
+/// The caller must own both, and users of the second one must be prepared for the contents of the
+/// first.
 pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> Result<()> {
     /// `MREMAP_MAYMOVE` and `MREMAP_FIXED` (linux/mman.h), which libc lacks for Android.
     const MOVE_TO: i32 = 1 | 2;
@@ -32,11 +33,12 @@ pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> Result<()> 
     unsafe { syscall!(libc::SYS_mremap, from, length, length, MOVE_TO, to) }.map(|_| ())
 }
 
-/// Memory that nobody can access, at an address where nothing is mapped; none elsewhere.
+/// Maps inaccessible memory at an address if nothing is mapped there.
 pub(crate) fn map_inaccessible(address: usize, length: usize) {
-    /// `MAP_FIXED_NOREPLACE` of asm-generic/mman-common.h. Before Linux 4.17 the address is a wish.
+    /// `MAP_FIXED_NOREPLACE` in asm-generic/mman-common.h. Before Linux 4.17 the address is only a
+    /// hint.
     const AT_FREE_ADDRESS: i32 = 0x10_0000;
-    // Miri maps where it likes.
+    // Miri chooses the address itself.
     if cfg!(miri) {
         return;
     }
@@ -51,7 +53,7 @@ pub(crate) fn map_inaccessible(address: usize, length: usize) {
     }
 }
 
-/// False if the file system can't.
+/// Zeroes the start of a file. `false` if the file system can't.
 pub(crate) fn zero_range(file: i32, bytes: u32) -> bool {
     /// `FALLOC_FL_ZERO_RANGE` (linux/falloc.h).
     const ZERO_RANGE: i32 = 0x10;

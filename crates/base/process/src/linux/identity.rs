@@ -1,4 +1,4 @@
-//! Process identities by `/proc` (proc(5)).
+//! Process identities from `/proc` (proc(5)).
 
 use super::proc_files::{decimal, read_file, read_link};
 use super::syscall::{Errno, Result, syscall};
@@ -7,18 +7,20 @@ use crate::path::Path;
 use crate::process_identity::ProcessIdentity;
 use core::ffi::{CStr, c_char};
 
-/// What `/proc/PID/stat` says.
+/// The relevant fields of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Clock ticks after boot.
+    /// Start time in clock ticks after boot.
     pub start: u64,
-    /// Pages of physical memory that the process uses.
+    /// Number of pages of physical memory that the process uses.
     pub resident: u64,
-    /// All its threads have ended, and its parent has not waited for it yet.
+    /// Whether all threads have exited, and the parent has not waited for the process yet.
     pub ended: bool,
 }
 
-/// Nanoseconds of a clock tick, as the kernel tells programs (`USER_HZ` of asm-generic/param.h, and of both architectures).
+/// Nanoseconds per clock tick as visible to programs.
+///
+/// `USER_HZ` in asm-generic/param.h, and in those of both architectures.
 const TICK: u64 = 1_000_000_000 / 100;
 
 pub(crate) fn of_this_process() -> ProcessIdentity {
@@ -45,31 +47,32 @@ pub(crate) fn lives(process: &ProcessIdentity, own: &ProcessIdentity) -> Option<
     if process.pid_namespace == 0 || process.pid_namespace != own.pid_namespace {
         return None;
     }
-    // `/proc` may be that of another namespace, where the number is another process's.
+    // `/proc` may be that of another namespace, in which the id belongs to another process.
     if self_in_proc() == Some(own.pid)
         && let Ok(stat) = read_stat(stat_path(process.pid).as_c_str())
     {
-        // A kernel that is none (gVisor) may not say when.
+        // An emulated kernel (gVisor) may not report the start time.
         return (stat.start != 0).then_some(stat.start <= process.start && !stat.ended);
     }
-    // Not to be seen (`hidepid`), or not there. The number may have been given again; to wait for that one's end loses nothing.
+    // Hidden (`hidepid`), or not there. The id may have been reused; waiting for the end of that
+    // process loses nothing.
     // SAFETY: signal 0 only asks (kill(2)). Async-signal-safe: one system call.
     Some(unsafe { syscall!(libc::SYS_kill, process.pid, 0) } != Err(Errno(libc::ESRCH)))
 }
 
-/// The process id of the caller as `/proc` has it.
+/// Returns the process id of the caller in `/proc`.
 fn self_in_proc() -> Option<u32> {
     let mut text = [0; 16];
     u32::try_from(decimal(read_link(c"/proc/self", &mut text))?).ok()
 }
 
-/// `/proc/self/ns/pid` is a link to `pid:[INODE]`.
+/// Returns the inode in `/proc/self/ns/pid`, a link to `pid:[INODE]`.
 fn pid_namespace() -> Option<u64> {
     let mut text = [0; 32];
     decimal(read_link(c"/proc/self/ns/pid", &mut text).strip_prefix(b"pid:[")?.strip_suffix(b"]")?)
 }
 
-/// 32 hexadecimal digits with hyphens in between.
+/// Returns the boot id, written as 32 hexadecimal digits with hyphens in between.
 fn boot_id() -> Option<[u8; 16]> {
     let mut text = [0; 64];
     let length = read_file(libc::AT_FDCWD, c"/proc/sys/kernel/random/boot_id", &mut text).ok()?;
@@ -87,7 +90,9 @@ fn read_stat(path: &CStr) -> Result<Stat> {
     text.get(..length).and_then(parse_stat).ok_or(Errno(libc::ENODATA))
 }
 
-/// The fields of `/proc/PID/stat` that follow the second: the name in parentheses, which may hold anything.
+/// Parses the fields of `/proc/PID/stat` after the second, the name in parentheses.
+///
+/// The name may contain anything.
 pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let name_end = text.iter().rposition(|byte| *byte == b')')?;
     // "PID (NAME) STATE …": after the space, the state is field 3.
@@ -96,7 +101,7 @@ pub fn parse_stat(text: &[u8]) -> Option<Stat> {
     let threads = decimal(fields.nth(16)?)?; // Field 20.
     let start = decimal(fields.nth(1)?)?; // Field 22.
     let resident = fields.nth(1).and_then(decimal).unwrap_or(0); // Field 24.
-    // A process whose first thread has ended is a zombie, too, while its other threads run on.
+    // A process whose first thread has exited is also a zombie while its other threads continue.
     let ended = matches!(state, b'X' | b'x') || (state == b'Z' && threads <= 1);
     Some(Stat { start, resident, ended })
 }
@@ -105,15 +110,21 @@ fn stat_path(pid: u32) -> Path {
     Path::new().push(b"/proc/").push_decimal(pid).push(b"/stat")
 }
 
-/// A time of this boot at which the process ran, in nanoseconds since the epoch, to the kernel's clock tick.
+/// Returns a time of this boot at which the process ran, in nanoseconds since the epoch.
+///
+/// Its precision is the kernel's clock tick.
 pub(crate) fn started_at(identity: &ProcessIdentity) -> Option<u64> {
     since_epoch(identity.start, now_by_library)
 }
 
-/// When the calling process started, in nanoseconds since the epoch, to the kernel's clock tick, and how many bytes of physical memory it uses,
-/// whose pages are so large; `None` each if `/proc` does not say. Needs a free descriptor. Async-signal-safe.
+/// Returns the calling process's start time and its physical memory in bytes.
+///
+/// The time is in nanoseconds since the epoch, with the precision of the kernel's clock tick.
+/// `page_size` is in bytes. Each is `None` if `/proc` doesn't contain it. Needs a free descriptor.
+/// Async-signal-safe.
 pub fn start_and_memory(page_size: u32) -> (Option<u64>, Option<u64>) {
-    // Its first thread's: of the whole process the kernel would add up what all threads have used.
+    // The first thread's file: for the whole process the kernel would add up the times of all
+    // threads.
     let path = Path::new().push(b"/proc/self/task/").push_decimal(process_id().unsigned_abs()).push(b"/stat");
     let Ok(stat) = read_stat(path.as_c_str()) else { return (None, None) };
     let memory = stat.resident.checked_mul(page_size.into()).filter(|bytes| *bytes > 0);
@@ -125,31 +136,36 @@ fn since_epoch(ticks: u64, now: impl Fn(i32) -> u64) -> Option<u64> {
     (ticks != 0).then(|| now(libc::CLOCK_REALTIME).saturating_sub(age))
 }
 
-/// The path of the program's file, as far as it fits; empty if `/proc` does not say.
+/// Returns the path of the program's file, as far as it fits; empty if `/proc` doesn't contain it.
 pub fn program_path(into: &mut [u8]) -> &[u8] {
     read_link(c"/proc/self/exe", into)
 }
 
-/// The path that the program was started by, made absolute by the current directory; empty if it does not fit, or names a descriptor, as
-/// after `fexecve`. For a process without `/proc`, before it has changed its directory (not async-signal-safe: it asks the C library).
+/// Returns the path by which the program was started, made absolute by the current directory.
 ///
-/// It is the interpreter's in a program that was started as `ld.so ./program`, and a script's in the program that it is run by.
+/// Empty if it doesn't fit, or names a descriptor, as after `fexecve`. For a process without
+/// `/proc`, before it has changed its directory (not async-signal-safe: it calls the C library).
+///
+/// For a program started as `ld.so ./program` this is the interpreter's path, and for a program
+/// that runs a script the script's.
 pub(crate) fn path_of_execution(into: &mut [u8]) -> &[u8] {
     // SAFETY: reads a table that the C library set up before `main`.
     let at = unsafe { libc::getauxval(libc::AT_EXECFN) };
     if at == 0 {
         return &[];
     }
-    // SAFETY: the kernel put the string at the end of the first stack (`create_elf_tables` of its fs/binfmt_elf.c), which stays mapped.
+    // SAFETY: the kernel put the string at the end of the first stack (`create_elf_tables` in its
+    // fs/binfmt_elf.c), which stays mapped.
     let name = unsafe { CStr::from_ptr(at as *const c_char) }.to_bytes();
     if name.starts_with(b"/dev/fd/") {
         return &[];
     }
     let mut length = 0;
     if !name.starts_with(b"/") {
-        // SAFETY: the kernel writes at most `into.len()` bytes, the NUL among them, whose number it returns.
+        // SAFETY: the kernel writes at most `into.len()` bytes including the NUL, and returns their
+        // number.
         length = unsafe { syscall!(libc::SYS_getcwd, into.as_mut_ptr(), into.len()) }.unwrap_or(0).saturating_sub(1);
-        // A directory that can't be reached from the root is said to be so, in parentheses.
+        // The kernel marks a directory that can't be reached from the root, in parentheses.
         if into.first() != Some(&b'/') || length == 0 {
             return &[];
         }

@@ -1,7 +1,8 @@
-//! A function that is called before the process ends by `_exit`.
+//! Calls a function before the process exits by `_exit`.
 //!
-//! The C library's `_exit` runs nothing, so a definition of `_exit` and `_Exit` calls the function first. The dynamic linker binds every
-//! image's calls to the program's definition, as of `pthread_create`. What the C library itself calls at the end of `exit` is its own.
+//! The C library's `_exit` runs no handlers, so a definition of `_exit` and `_Exit` calls the
+//! function first. The dynamic linker binds every image's calls to the program's definition, as for
+//! `pthread_create`. The C library's own call at the end of `exit` is not affected.
 
 #[cfg(interpose)]
 mod interposed {
@@ -13,7 +14,9 @@ mod interposed {
     /// The function that is called first, as an address; 0 for none.
     static HOOK: AtomicUsize = AtomicUsize::new(0);
 
-    /// Has a function called before the process ends by `_exit` or `_Exit`, which may be in a signal handler and in a child made by fork or vfork.
+    /// Sets the function to call before the process exits by `_exit` or `_Exit`.
+    ///
+    /// The call may be in a signal handler and in a child created by fork or vfork.
     pub(super) fn set_hook(hook: fn()) {
         HOOK.store(hook as usize, Ordering::Release);
     }
@@ -33,15 +36,17 @@ mod interposed {
         end(status)
     }
 
-    /// _Exit(3), the same by the name that C gives it.
+    /// _Exit(3), C's name for the same function.
     #[unsafe(no_mangle)]
     extern "C" fn _Exit(status: c_int) -> ! {
         end(status)
     }
 }
 
-/// Has a function called before the process ends by `_exit`, where calls of it can be bound to a definition of ours (glibc's shared
-/// library); elsewhere it does nothing. The function must be async-signal-safe.
+/// Sets a function to call before the process exits by `_exit`.
+///
+/// Works if calls of `_exit` can be bound to our definition (glibc's shared library), otherwise
+/// does nothing. The function must be async-signal-safe.
 pub fn before_immediate_exit(hook: fn()) {
     #[cfg(interpose)]
     interposed::set_hook(hook);

@@ -1,12 +1,16 @@
-//! Copies of this process's own memory that the kernel makes: a bad address is an error of the system call and no fault.
+//! Copies of this process's own memory by the kernel.
+//!
+//! A bad address is an error of the system call and not a fault.
 
 use super::syscall::{Errno, Result, syscall};
 use crate::files::{close, open, read_at};
 use crate::memory::{Memory, Unreadable};
 
-/// Whether this process may read, or write, the byte at `address` now. Nothing changes: the kernel is asked to compare the word with a
-/// value (`FUTEX_WAIT` that does not wait), or to add 0 to it (`FUTEX_WAKE_OP`), see futex(2). A word that lies across the end of what
-/// is accessible does not exist: the word is aligned.
+/// Whether this process may currently read, or write, the byte at `address`.
+///
+/// Nothing changes: the kernel is asked to compare the word with a value (`FUTEX_WAIT` that doesn't
+/// wait), or to add 0 to it (`FUTEX_WAKE_OP`), see futex(2). The word is aligned, so it can't
+/// extend across the end of accessible memory.
 pub fn is_accessible(address: u64, write: bool) -> bool {
     /// `FUTEX_OP(FUTEX_OP_ADD, 0, FUTEX_OP_CMP_EQ, 0x7ff)`.
     const ADD_NOTHING: u32 = 1 << 28 | 0x7ff;
@@ -14,19 +18,23 @@ pub fn is_accessible(address: u64, write: bool) -> bool {
     let (own, at_once) = (0_u32, [0_i64; 2]);
     let answer = if write {
         let operation = libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the kernel adds 0 to the word by one atomic instruction, or returns an error. Async-signal-safe: one system call.
+        // SAFETY: the kernel adds 0 to the word by one atomic instruction, or returns an error.
+        // Async-signal-safe: one system call.
         unsafe { syscall!(libc::SYS_futex, &raw const own, operation, 0, 0, word, ADD_NOTHING) }
     } else {
         let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-        // SAFETY: the kernel reads the word and a timespec of zeros. Async-signal-safe: one system call.
+        // SAFETY: the kernel reads the word and a timespec of zeros. Async-signal-safe: one system
+        // call.
         unsafe { syscall!(libc::SYS_futex, word, operation, own, at_once.as_ptr()) }
     };
     answer.is_ok() || matches!(answer, Err(Errno(libc::EAGAIN | libc::ETIMEDOUT)))
 }
 
-/// Which pages of this process are in its page tables, by `/proc/self/pagemap` (Documentation/admin-guide/mm/pagemap.rst): to read one that is
-/// neither waits for a file, a swap device or a server of page faults, nor reaches a device's registers. (mincore(2) would say the same of
-/// files that are not in memory, if the process may not write them.)
+/// The pages of this process that are in its page tables, by `/proc/self/pagemap`.
+///
+/// Reading a present page neither waits for a file, a swap device or a page fault server, nor
+/// reaches a device's registers. (Documentation/admin-guide/mm/pagemap.rst. mincore(2) would report
+/// the same for files that are not in memory, if the process may not write them.)
 #[derive(Debug)]
 pub struct PresentPages {
     file: i32,
@@ -34,13 +42,13 @@ pub struct PresentPages {
 }
 
 impl PresentPages {
-    /// Opens the file. Nothing is present where it can't be opened. Async-signal-safe.
+    /// Opens the file. If it can't be opened, no page is present. Async-signal-safe.
     pub fn open(page_size: u32) -> PresentPages {
         let file = open(libc::AT_FDCWD, c"/proc/self/pagemap", libc::O_RDONLY, 0).unwrap_or(-1);
         PresentPages { file, page_size: page_size.into() }
     }
 
-    /// Whether the page that `address` lies in is.
+    /// Whether the page that contains `address` is present.
     pub fn contains(&self, address: u64) -> bool {
         const PRESENT: u64 = 1 << 63;
         let mut entry = [0; 8];
@@ -57,22 +65,22 @@ impl Drop for PresentPages {
     }
 }
 
-/// The kernel's copy, process_vm_readv(2), of this process's own memory.
+/// A reader that copies this process's own memory through process_vm_readv(2).
 #[derive(Clone, Copy, Debug)]
 pub struct KernelCopy {
     pid: i32,
 }
 
 impl KernelCopy {
-    /// A reader of this process's memory, or `None` if the kernel or a sandbox refuses the call.
+    /// Creates a reader; `None` if the kernel or a sandbox refuses the call.
     ///
-    /// Asks the kernel for the process id each time it is made: a child of fork must not read its parent.
+    /// Asks the kernel for the process id each time: a child of fork must not read its parent.
     pub fn new() -> Option<Self> {
         // SAFETY: getpid has no arguments and no effects.
         let pid = unsafe { syscall!(libc::SYS_getpid) }.ok()?;
         let mut copy = KernelCopy { pid: pid as i32 };
         if cfg!(miri) {
-            // The fake kernel knows its own mappings alone, and not where a local is.
+            // The fake kernel knows only its own mappings, and not the address of a local.
             return Some(copy);
         }
         let probe = [0x5a_u8; 8];
@@ -89,26 +97,28 @@ impl Memory for KernelCopy {
         }
         let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
         let remote = libc::iovec { iov_base: address as *mut _, iov_len: into.len() };
-        // SAFETY: the kernel writes at most `into.len()` bytes into `into` and reports bad addresses as an error or a
-        // short count. Async-signal-safe: one system call.
+        // SAFETY: the kernel writes at most `into.len()` bytes into `into` and reports bad
+        // addresses as an error or a short count. Async-signal-safe: one system call.
         let copied =
             unsafe { syscall!(libc::SYS_process_vm_readv, self.pid, &raw const local, 1, &raw const remote, 1, 0) };
         if copied == Ok(into.len()) { Ok(()) } else { Err(Unreadable { address }) }
     }
 }
 
-/// The kernel's copy through a pipe: write(2) from the address, read(2) into the buffer. For where process_vm_readv is refused.
+/// A reader that copies through a pipe, for use where process_vm_readv is refused.
+///
+/// write(2) from the address, read(2) into the buffer.
 #[derive(Debug)]
 struct PipeCopy {
     reader: i32,
     writer: i32,
 }
 
-/// Bytes that go through the pipe at once: `PIPE_BUF`, which every pipe has room for and takes as a whole.
+/// Bytes that go through the pipe at once: `PIPE_BUF`, which every pipe accepts as a whole.
 const PIPE_PIECE: usize = 4096;
 
 impl PipeCopy {
-    /// Makes the pipe. Nothing on it blocks.
+    /// Creates the pipe. Its operations don't block.
     fn open() -> Result<PipeCopy> {
         let mut ends = [0_i32; 2];
         // SAFETY: the kernel writes two descriptors. Async-signal-safe: one system call.
@@ -116,9 +126,10 @@ impl PipeCopy {
         Ok(PipeCopy { reader: ends[0], writer: ends[1] })
     }
 
-    /// Takes up to `into.len()` bytes out of the pipe; returns how many came.
+    /// Takes up to `into.len()` bytes out of the pipe; returns their number.
     fn take(&self, into: &mut [u8]) -> usize {
-        // SAFETY: the kernel writes at most the buffer's length into it. Async-signal-safe: one system call.
+        // SAFETY: the kernel writes at most the buffer's length into it. Async-signal-safe: one
+        // system call.
         unsafe { syscall!(libc::SYS_read, self.reader, into.as_mut_ptr(), into.len()) }.unwrap_or(0)
     }
 }
@@ -127,8 +138,8 @@ impl Memory for PipeCopy {
     fn read(&mut self, address: u64, into: &mut [u8]) -> core::result::Result<(), Unreadable> {
         let mut at = address;
         for piece in into.chunks_mut(PIPE_PIECE) {
-            // SAFETY: the kernel reads the bytes, and returns an error or a short count where there are none. Async-signal-safe:
-            // one system call.
+            // SAFETY: the kernel reads the bytes, and returns an error or a short count where there
+            // are none. Async-signal-safe: one system call.
             let written = unsafe { syscall!(libc::SYS_write, self.writer, at, piece.len()) }.unwrap_or(0);
             let taken = self.take(piece.get_mut(..written).unwrap_or_default());
             if written != piece.len() || taken != written {
@@ -149,8 +160,10 @@ impl Drop for PipeCopy {
     }
 }
 
-/// Reads of this process's memory that can't fault, whoever handles signals: by process_vm_readv(2), or through a pipe where
-/// the kernel or a sandbox refuses that. For outside crash time: it may hold two descriptors until it is dropped.
+/// Reads of this process's memory that can't fault, independent of signal handlers.
+///
+/// Through process_vm_readv(2), or through a pipe if the kernel or a sandbox refuses that. For
+/// outside crash time: it may hold two descriptors until it is dropped.
 #[derive(Debug)]
 pub struct CheckedMemory(Way);
 
@@ -161,7 +174,7 @@ enum Way {
 }
 
 impl CheckedMemory {
-    /// A reader; `None` if the kernel refuses both ways.
+    /// Creates a reader; `None` if the kernel refuses both ways.
     pub fn open() -> Option<CheckedMemory> {
         if let Some(copy) = KernelCopy::new() {
             return Some(CheckedMemory(Way::Copy(copy)));
@@ -169,7 +182,7 @@ impl CheckedMemory {
         Self::through_pipe()
     }
 
-    /// A reader that does without process_vm_readv; `None` if there is no pipe.
+    /// Creates a reader that works without process_vm_readv; `None` if there is no pipe.
     pub fn through_pipe() -> Option<CheckedMemory> {
         PipeCopy::open().ok().map(|pipe| CheckedMemory(Way::Pipe(pipe)))
     }

@@ -1,4 +1,6 @@
-//! Memory tags of arm64 (MTE): loads by an address without its memory's tag are faults where the process has them checked.
+//! arm64 memory tags (MTE).
+//!
+//! If the process has enabled tag checks, a load through an address with the wrong tag faults.
 
 /// Whether this machine has memory tags.
 #[derive(Clone, Copy, Debug, Default)]
@@ -7,7 +9,7 @@ pub struct MemoryTags {
 }
 
 impl MemoryTags {
-    /// Asks what the kernel left at the process's start (`AT_HWCAP2`; not async-signal-safe).
+    /// Reads the capabilities passed at the process's start (`AT_HWCAP2`; not async-signal-safe).
     pub fn of_this_machine() -> Self {
         /// `HWCAP2_MTE` of asm/hwcap.h.
         const MTE: u64 = 1 << 18;
@@ -16,8 +18,10 @@ impl MemoryTags {
         MemoryTags { are_there: cfg!(target_arch = "aarch64") && capabilities & MTE != 0 }
     }
 
-    /// The calling thread's loads and stores are unchecked until what is returned is dropped. A signal handler begins with checks: it has to
-    /// ask itself (Documentation/arch/arm64/memory-tagging-extension.rst, "Tag Check Override").
+    /// Disables tag checks for the calling thread until the result is dropped.
+    ///
+    /// A signal handler begins with checks, so it has to disable them itself
+    /// (Documentation/arch/arm64/memory-tagging-extension.rst, "Tag Check Override").
     pub fn unchecked(self) -> Unchecked {
         if self.are_there {
             set_override(true);
@@ -26,7 +30,7 @@ impl MemoryTags {
     }
 }
 
-/// See [`MemoryTags::unchecked`].
+/// Disabled tag checks. See [`MemoryTags::unchecked`].
 #[derive(Debug)]
 pub struct Unchecked {
     is_set: bool,
@@ -43,8 +47,9 @@ impl Drop for Unchecked {
 #[cfg(target_arch = "aarch64")]
 fn set_override(unchecked: bool) {
     let value = u64::from(unchecked) << 25;
-    // SAFETY: TCO (Arm's reference manual, C5.2.27), by its number, since assemblers want an extension for its name; the caller knows that
-    // the processor has it. It changes no memory and no other register. Async-signal-safe: one instruction.
+    // SAFETY: TCO (Arm's reference manual, C5.2.27), by its number, since assemblers require an
+    // extension for its name; the caller knows that the processor has it. It changes no memory and
+    // no other register. Async-signal-safe: one instruction.
     unsafe { core::arch::asm!("msr S3_3_C4_C2_7, {}", in(reg) value, options(nostack, preserves_flags)) };
 }
 

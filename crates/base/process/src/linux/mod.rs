@@ -26,7 +26,7 @@ pub mod threads;
 pub mod tracer;
 pub mod vitals;
 
-/// The parsers of `/proc` for the fuzz targets, which have texts and no processes.
+/// The `/proc` parsers for the fuzz targets, which have texts and no processes.
 #[doc(hidden)]
 pub mod proc_text {
     pub use super::identity::{Stat, parse_stat};

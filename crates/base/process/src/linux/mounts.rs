@@ -1,7 +1,8 @@
-//! Which file systems answer without a server: `/proc/self/mountinfo` (proc_pid_mountinfo(5)), which asks no file system.
+//! Finds file systems that work without a server: `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 //!
-//! A call on a file of a server that is gone (NFS, FUSE) waits until SIGKILL ends the process: no handler runs meanwhile, and so no
-//! deadline helps. Before a file is opened at crash time it is asked whether that can happen. Async-signal-safe.
+//! Reading that file queries no file system. A call on a file whose server is gone (NFS, FUSE)
+//! waits until SIGKILL ends the process: no handler runs meanwhile, so no deadline helps. Before a
+//! file is opened at crash time, this module checks whether that can happen. Async-signal-safe.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,9 @@ use super::proc_files::decimal;
 use super::syscall::syscall;
 use crate::files::{close, open};
 
-/// File systems without a block device that need nobody else. Overlayfs is what is below it, which is not looked at.
+/// File systems without a block device that need no server.
+///
+/// The file systems below an overlayfs are not examined.
 const LOCAL: [&[u8]; 12] = [
     b"overlay",
     b"tmpfs",
@@ -25,15 +28,17 @@ const LOCAL: [&[u8]; 12] = [
     b"incremental-fs",
 ];
 
-/// The longest part of a line that counts: numbers, paths, options, and the type behind them.
+/// Maximum length of the relevant part of a line: numbers, paths, options, and the type after them.
 const LINE: usize = 1024;
 
-/// The device that was asked for last, and [`REMOTE`] if a server has it; 0 for none.
+/// The last queried device, with [`REMOTE`] if it has a server; 0 for none.
 static LAST: AtomicU64 = AtomicU64::new(0);
 const REMOTE: u64 = 1 << 63;
 
-/// Whether files of a device, as [`FileId::device`](crate::mapping::FileId::device) has it, may need a server. True for a file system that is
-/// not known, or not mounted here. One of a block device needs none.
+/// Whether files on a device may need a server.
+///
+/// `device` is a [`FileId::device`](crate::mapping::FileId::device). True for a file system that is
+/// not known, or not mounted here. A block device needs no server.
 pub fn needs_server(device: u64) -> bool {
     let (major, minor) = (device >> 24, device & 0xff_ffff);
     if major != 0 {
@@ -83,7 +88,8 @@ struct Line {
 }
 
 impl Line {
-    /// What finds no room is dropped: a line whose type does not fit is none that is known.
+    /// Appends a byte. Bytes that don't fit are dropped: a line whose type doesn't fit is treated
+    /// as unknown.
     fn push(&mut self, byte: u8) {
         if let Some(place) = self.bytes.get_mut(self.length) {
             *place = byte;
@@ -91,14 +97,16 @@ impl Line {
         }
     }
 
-    /// The type of the file system, if the line is of device 0:`minor`: `36 35 0:50 / /mnt rw,noatime master:1 - nfs4 server:/ rw`.
+    /// Returns the file system type, if the line is for device 0:`minor`.
+    ///
+    /// Example: `36 35 0:50 / /mnt rw,noatime master:1 - nfs4 server:/ rw`.
     fn kind_of(&self, minor: u64) -> Option<&[u8]> {
         let mut words = self.bytes.get(..self.length)?.split(|byte| *byte == b' ');
         let device = words.nth(2)?;
         if decimal(device.strip_prefix(b"0:")?) != Some(minor) {
             return None;
         }
-        // A path has no space: it is written as \040.
+        // A path contains no space: it is written as \040.
         words.find(|word| *word == b"-")?;
         words.next()
     }

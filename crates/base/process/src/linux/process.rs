@@ -1,4 +1,6 @@
-//! The process and the thread, asked of the kernel each time: a child made by fork or vfork is another process.
+//! The process and the thread, queried from the kernel each time.
+//!
+//! A child created by fork or vfork is another process.
 
 use core::sync::atomic::AtomicU32;
 
@@ -8,14 +10,16 @@ use super::syscall::{Errno, syscall};
 use super::threads::{monotonic_now, process_id};
 use crate::path::Path;
 
-/// The parent process.
+/// Returns the parent's process id.
 pub fn parent_pid() -> i32 {
     // SAFETY: no arguments, no effects. Async-signal-safe: one system call.
     unsafe { syscall!(libc::SYS_getppid) }.map_or(0, |pid| pid as i32)
 }
 
-/// What the kernel calls a process (`/proc/PID/comm`), as two words of its 16 bytes; zeros if it is gone, or a filter of system calls could
-/// end this process for the question. Async-signal-safe.
+/// Returns the kernel's name for a process (`/proc/PID/comm`), as two words of its 16 bytes.
+///
+/// Zeros if the process is gone, or if a seccomp filter could kill this process for the query.
+/// Async-signal-safe.
 pub fn process_name(pid: u32) -> [u64; 2] {
     let mut name = [0; 16];
     if pid != 0 && !has_seccomp_filter() {
@@ -30,7 +34,7 @@ pub fn process_name(pid: u32) -> [u64; 2] {
     [word(0), word(8)]
 }
 
-/// Ends the process at once, without running anything.
+/// Exits the process at once, without running anything.
 pub fn exit(status: i32) -> ! {
     loop {
         // SAFETY: does not return. Async-signal-safe: one system call.
@@ -40,8 +44,11 @@ pub fn exit(status: i32) -> ! {
 
 pub use super::stop_the_world::is_alive;
 
-/// Whether another process uses this one's memory, as one does that was made by `vfork`, `posix_spawn` or a bare `clone` and has neither
-/// executed a program nor ended. True where the kernel does not say (kcmp(2) takes the right to trace).
+/// Whether another process uses this one's memory.
+///
+/// This is the case for one created by `vfork`, `posix_spawn` or a bare `clone` that has neither
+/// executed a program nor exited. True if the kernel doesn't report it (kcmp(2) requires the right
+/// to trace).
 pub fn shares_memory(other: i32) -> bool {
     /// `KCMP_VM` of linux/kcmp.h.
     const MEMORY: usize = 1;
@@ -55,18 +62,20 @@ pub fn shares_memory(other: i32) -> bool {
     }
 }
 
-/// Wakes all threads that wait for a word, which lives as long as the process.
+/// Wakes all threads that wait for a word, which must live as long as the process.
 pub fn wake_all(word: &AtomicU32) {
     futex::wake(word, Reach::Private, i32::MAX);
 }
 
-/// Waits while a word is `value`, at most so many nanoseconds; may return early.
+/// Waits while a word is `value`, at most `nanoseconds`; may return early.
 pub fn wait_for_word(word: &AtomicU32, value: u32, nanoseconds: u64) {
     futex::wait(word, Reach::Private, value, monotonic_now().saturating_add(nanoseconds));
 }
 
-/// Whether a seccomp filter is in force on this thread (`PR_GET_SECCOMP`). It may forbid what a report would do for its
-/// convenience, and may kill the process for it: what is not necessary is left out then. A filter that refuses the question is one.
+/// Whether a seccomp filter is active on this thread (`PR_GET_SECCOMP`).
+///
+/// It may forbid optional actions of a report, and may kill the process for them: anything
+/// unnecessary is then left out. A filter that rejects the query counts as one.
 pub fn has_seccomp_filter() -> bool {
     // SAFETY: only asks. Async-signal-safe: one system call.
     let mode = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_SECCOMP) };

@@ -1,7 +1,8 @@
 //! A definition of `pthread_create` that gives each new thread an alternate signal stack.
 //!
-//! The dynamic linker binds every image's calls to the program's definition, which gives the new thread its stack and starts it; the C
-//! library's own function does the rest. (Rust's std sees the stack and does not make its own.) A static program is bound to it by the linker.
+//! The dynamic linker binds every image's calls to the program's definition, which gives the new
+//! thread its stack and starts it; the C library's own function does the rest. (Rust's std detects
+//! the stack and doesn't create its own.) A static program is bound to it by the linker.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,18 +15,20 @@ use crate::stack::{Stack, page_size};
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_attr_t, Start, *mut c_void) -> c_int;
 
-/// The C library's own function, once it was looked up.
+/// The address of the C library's own function, once it has been looked up.
 static REAL: AtomicUsize = AtomicUsize::new(0);
 
-/// The C library's own function in a program that is linked with `libc.a`, where no function is found by name; else 0.
+/// Returns the C library's own function in a program that is linked with `libc.a`; else 0.
 ///
-/// There it has a second name, `__pthread_create_2_1`, which no shared library has, so the reference is weak. A weak reference alone links
-/// nothing, and nobody else needs the object that it is in, since `pthread_create` is defined here. So `thrd_create`, whose object
-/// needs it and which a shared C library has as well, is named as undefined. No instruction uses that name: a linker that finds
-/// it nowhere (glibc before 2.28) says nothing.
+/// In such a program no function is found by name. There it has a second name,
+/// `__pthread_create_2_1`, which no shared library has, so the reference is weak. A weak reference
+/// alone links nothing, and nobody else needs the object that contains it, since `pthread_create`
+/// is defined here. So `thrd_create`, whose object needs it and which a shared C library also has,
+/// is declared as undefined. No instruction uses that name: a linker that doesn't find it anywhere
+/// (glibc before 2.28) reports nothing.
 fn linked_in() -> usize {
     let address: usize;
-    // SAFETY: it reads an address from the global offset table, which is there where this code is.
+    // SAFETY: it reads an address from the global offset table, which exists where this code is.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         core::arch::asm!(
@@ -55,7 +58,8 @@ fn real() -> Option<Create> {
         REAL.store(found, Ordering::Release);
     }
     if found == 0 {
-        // SAFETY: a NUL-terminated name; looked up outside a signal handler (a thread is being made).
+        // SAFETY: a NUL-terminated name; looked up outside a signal handler (a thread is being
+        // created).
         found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr()) } as usize;
         REAL.store(found, Ordering::Release);
     }
@@ -66,25 +70,29 @@ fn real() -> Option<Create> {
 /// Whether threads that are created from now on get an alternate stack.
 static NEW_THREADS: AtomicBool = AtomicBool::new(false);
 
-/// Sets whether threads that are created from now on get an alternate stack. The C library's function is looked up now, so that no
-/// thread creation has to.
+/// Sets whether threads that are created from now on get an alternate stack.
+///
+/// The C library's function is looked up now, so that no thread creation has to.
 pub(super) fn attach_new_threads(wants: bool) {
     let _ = real();
     NEW_THREADS.store(wants, Ordering::Relaxed);
 }
 
-/// Whether this definition is the one that the program's images are bound to.
+/// Whether the program's images are bound to this definition.
 pub(super) fn is_first() -> bool {
     if linked_in() != 0 {
         return true;
     }
     // SAFETY: a NUL-terminated name.
     let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pthread_create".as_ptr()) } as usize;
-    // A program that exports nothing is not found by name; its own calls are bound to its definition all the same.
+    // A program that exports nothing is not found by name, but its own calls are bound to its
+    // definition anyway.
     first == pthread_create as *const () as usize || first == REAL.load(Ordering::Acquire)
 }
 
-/// What a new thread starts with, at the top of its own alternate stack, which is not in use yet and has its pages there.
+/// A new thread's start data, at the top of its own alternate stack.
+///
+/// The stack is not in use yet, and its pages are present.
 #[repr(C)]
 struct Begin {
     start: Start,
@@ -93,7 +101,8 @@ struct Begin {
 }
 
 extern "C" fn begin(at: *mut c_void) -> *mut c_void {
-    // SAFETY: `pthread_create` below put it there for this thread alone. Read before the stack can be used.
+    // SAFETY: `pthread_create` below put it there for this thread alone. Read before the stack can
+    // be used.
     let Begin { start, argument, stack } = unsafe { at.cast::<Begin>().read() };
     if adopt(stack, usize::MAX).is_ok() {
         announce_thread();
@@ -101,7 +110,7 @@ extern "C" fn begin(at: *mut c_void) -> *mut c_void {
     start(argument)
 }
 
-/// pthread_create(3): as the C library's, but the new thread has an alternate signal stack where that is wanted.
+/// pthread_create(3), like the C library's, with an alternate signal stack if enabled.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut libc::pthread_t,
@@ -117,7 +126,7 @@ unsafe extern "C" fn pthread_create(
         let (address, size) = (stack.base(), stack.size());
         // SAFETY: the stack's highest bytes are ours and unused; its top is page-aligned.
         unsafe { at.write(Begin { start, argument, stack }) };
-        // SAFETY: the caller's arguments, but for the start routine, which calls the caller's.
+        // SAFETY: the caller's arguments, except for the start routine, which calls the caller's.
         let answer = unsafe { real(thread, attributes, begin, at.cast()) };
         if answer != 0 {
             Stack::from_parts(address, size, page_size()).unmap();

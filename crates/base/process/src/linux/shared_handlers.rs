@@ -1,8 +1,11 @@
-//! A process that has its signal handlers in common with another one: a child made by clone(2) with `CLONE_SIGHAND` and without
-//! `CLONE_THREAD`. To die by a signal's default action it must take the handler out, which is the parent's, too.
+//! Processes that share their signal handlers with another one.
 //!
-//! A helper, made by a bare clone with the same handlers, puts the handler back when the process is gone. Until then, some tenths of a
-//! millisecond, or the time of a core dump, the parent has none: the kernel has one table for both.
+//! Such a child is created by clone(2) with `CLONE_SIGHAND` and without `CLONE_THREAD`. To die by a
+//! signal's default action it must remove the handler, which is the parent's, too.
+//!
+//! A helper, created by a bare clone with the same handlers, restores the handler when the process
+//! is gone. Until then, some tenths of a millisecond, or the duration of a core dump, the parent
+//! has none: the kernel has one table for both.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -15,27 +18,28 @@ use super::syscall::syscall;
 use super::threads::{monotonic_now, process_id};
 use super::tracer::coroner_tracer_clone;
 
-/// The helper calls two small functions.
+/// Size of the helper's stack: it calls two small functions.
 const STACK: usize = 8 * 1024;
 
-/// How long the end of the process is waited for at most, a core dump included.
+/// Maximum time to wait for the end of the process, including a core dump, in seconds.
 const SECONDS: i64 = 120;
 
-/// How long a process waits for the helper of another one that dies.
+/// Maximum time to wait for the helper of another dying process, in nanoseconds.
 const WAIT_NS: u64 = 1_000_000_000;
 
 #[repr(C, align(16))]
 struct Helper {
-    /// Not 0 from before the helper is made until the kernel says that it has ended.
+    /// Nonzero from before the helper is created until the kernel reports its end.
     busy: AtomicU32,
-    /// Whose end it waits for.
+    /// Id of the process whose end the helper waits for.
     pid: AtomicI32,
     signal: AtomicI32,
     action: UnsafeCell<SignalAction>,
     stack: UnsafeCell<[u8; STACK]>,
 }
 
-// SAFETY: who has set `busy` writes the action before the helper is made, which alone reads it; the stack is the helper's.
+// SAFETY: whoever has set `busy` writes the action before the helper is created, which alone reads
+// it; the stack is the helper's.
 unsafe impl Sync for Helper {}
 
 static HELPER: Helper = Helper {
@@ -46,7 +50,9 @@ static HELPER: Helper = Helper {
     stack: UnsafeCell::new([0; STACK]),
 };
 
-/// Whether another process has the same table of handlers. False where the kernel does not say (kcmp(2) takes the right to trace).
+/// Whether another process has the same table of handlers.
+///
+/// False if the kernel doesn't report it (kcmp(2) requires the right to trace).
 pub fn are_shared_with(other: i32) -> bool {
     /// `KCMP_SIGHAND` of linux/kcmp.h.
     const HANDLERS: usize = 4;
@@ -54,10 +60,12 @@ pub fn are_shared_with(other: i32) -> bool {
     !has_seccomp_filter() && unsafe { syscall!(libc::SYS_kcmp, process_id(), other, HANDLERS, 0, 0) } == Ok(0)
 }
 
-/// Sees to it that a signal has this action again when the calling process has ended. Nothing happens where no process can be made.
+/// Restores a signal's action after the calling process has terminated.
+///
+/// Does nothing if no process can be created.
 ///
 /// # Safety
-/// As [`SignalAction::set`].
+/// As for [`SignalAction::set`].
 pub unsafe fn restore_after_death(signal: i32, action: &SignalAction) {
     let until = monotonic_now().saturating_add(WAIT_NS);
     while HELPER.busy.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -68,7 +76,7 @@ pub unsafe fn restore_after_death(signal: i32, action: &SignalAction) {
     }
     HELPER.pid.store(process_id(), Ordering::Relaxed);
     HELPER.signal.store(signal, Ordering::Relaxed);
-    // SAFETY: `busy` makes this the one user.
+    // SAFETY: `busy` makes this the only user.
     unsafe { *HELPER.action.get() = *action };
     let flags = libc::CLONE_VM
         | libc::CLONE_SIGHAND
@@ -78,7 +86,8 @@ pub unsafe fn restore_after_death(signal: i32, action: &SignalAction) {
         | libc::CLONE_CHILD_CLEARTID;
     let top = HELPER.stack.get() as usize + STACK;
     let before = block_exactly(u64::MAX);
-    // SAFETY: the stack and the table are static, and nobody else's until the kernel has cleared `busy`. Async-signal-safe: one system call.
+    // SAFETY: the stack and the table are static, and used by nobody else until the kernel has
+    // cleared `busy`. Async-signal-safe: one system call.
     let made = unsafe {
         let table = (&raw const HELPER).cast();
         coroner_tracer_clone(flags as u64, top, restore, table, HELPER.busy.as_ptr())
@@ -89,12 +98,13 @@ pub unsafe fn restore_after_death(signal: i32, action: &SignalAction) {
     block_exactly(before);
 }
 
-/// Runs in the helper, with all signals blocked.
+/// The helper's main function, run with all signals blocked.
 unsafe extern "C" fn restore(helper: *const c_void) -> i32 {
     // SAFETY: the static of this module.
     let helper = unsafe { &*helper.cast::<Helper>() };
     let (set, time) = (bit(libc::SIGCHLD), [SECONDS, 0]);
-    // SAFETY: an attribute of this process alone. The signal comes when the process that made this one is gone.
+    // SAFETY: an attribute of this process alone. The signal comes when the process that created
+    // this one is gone.
     let asked = unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGCHLD) };
     // SAFETY: no arguments, no effects.
     let lives = unsafe { syscall!(libc::SYS_getppid) } == Ok(helper.pid.load(Ordering::Relaxed) as usize);
@@ -102,7 +112,7 @@ unsafe extern "C" fn restore(helper: *const c_void) -> i32 {
         // SAFETY: the kernel reads the set and the timespec.
         let _ = unsafe { syscall!(libc::SYS_rt_sigtimedwait, &raw const set, 0, time.as_ptr(), 8) };
     }
-    // SAFETY: written before this process was made; the handler is the starter's promise.
+    // SAFETY: written before this process was created; the handler is the starter's promise.
     let _ = unsafe { (*helper.action.get()).set(helper.signal.load(Ordering::Relaxed)) };
     0
 }

@@ -1,10 +1,12 @@
-//! The frame that the kernel lays on the stack for a signal handler, with the siginfo and the ucontext.
+//! The signal frame that the kernel puts on the stack, with the siginfo and the ucontext.
 //!
-//! A handler that was installed later may call the one that it found with the signal's number alone (Ruby does, and who calls
-//! `sa_handler` without a look at `SA_SIGINFO`): what stands in the other two arguments' registers is anything then. The kernel lays the
-//! ucontext on the stack for every handler, and leaves the room for the siginfo beside it as it was if the handler does not want one.
+//! A handler that was installed later may call the earlier one with only the signal's number (Ruby
+//! does, and so does code that calls `sa_handler` without checking `SA_SIGINFO`): the registers of
+//! the other two arguments then contain arbitrary values. The kernel puts the ucontext on the stack
+//! for every handler; if the handler doesn't want a siginfo, it leaves the space for it beside the
+//! ucontext uninitialized.
 //!
-//! Sources: `struct rt_sigframe` of arch/x86/include/asm/sigframe.h and arch/arm64/kernel/signal.c.
+//! Sources: `struct rt_sigframe` in arch/x86/include/asm/sigframe.h and arch/arm64/kernel/signal.c.
 
 use core::mem::{offset_of, size_of};
 
@@ -13,26 +15,31 @@ use super::kernel_copy::KernelCopy;
 use super::threads::process_id;
 use crate::memory::Memory;
 
-/// How far above the handler's frame the kernel's is searched for, bytes: between them are the frames of the handlers that called.
+/// Distance above the handler's frame to search for the kernel's frame, in bytes.
+///
+/// The frames of the calling handlers are in between.
 const REACH: u64 = 64 << 10;
-/// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS` (arch/x86/include/uapi/asm/ucontext.h); arm64 has no flags.
+/// `UC_FP_XSTATE`, `UC_SIGCONTEXT_SS` and `UC_STRICT_RESTORE_SS`
+/// (arch/x86/include/uapi/asm/ucontext.h); arm64 has no flags.
 const FLAGS: u64 = 7;
 
-/// Where the siginfo lies in the frame whose context lies there.
+/// Returns the address of the siginfo in the frame with this context.
 #[cfg(target_arch = "x86_64")]
 const fn info_beside(context: u64) -> u64 {
     context.wrapping_add(size_of::<Layout>() as u64)
 }
 
-/// Where the siginfo lies in the frame whose context lies there.
+/// Returns the address of the siginfo in the frame with this context.
 #[cfg(target_arch = "aarch64")]
 const fn info_beside(context: u64) -> u64 {
     context.wrapping_sub(size_of::<SignalInfo>() as u64)
 }
 
-/// The addresses of siginfo and context for a handler that was called for `signal` with these two arguments, and whose frame lies at `sp`: the
-/// arguments, if they are what the kernel gave or a copy of it, else those of the kernel's frame above, with a siginfo that says what the
-/// context says. `None` if there is neither.
+/// Returns the addresses of siginfo and context for a handler with these arguments.
+///
+/// The handler was called for `signal`, and its frame is at `sp`. The result is the arguments, if
+/// they are the kernel's or a copy of them, else those in the kernel's frame above, with a siginfo
+/// reconstructed from the context. `None` if there is neither.
 ///
 /// Async-signal-safe: no call for the kernel's own arguments, else some copies by the kernel.
 #[inline(always)]
@@ -41,7 +48,7 @@ pub fn arguments(signal: i32, info: u64, context: u64, sp: u64) -> Option<(u64, 
     if cfg!(miri) || is_frame { Some((info, context)) } else { copied_or_found(signal, info, context, sp) }
 }
 
-// A function of its own: a handler on a small alternate stack has no room for its buffers.
+// A separate function: a handler on a small alternate stack has no room for its buffers.
 #[cold]
 #[inline(never)]
 fn copied_or_found(signal: i32, info: u64, context: u64, sp: u64) -> Option<(u64, u64)> {
@@ -52,15 +59,15 @@ fn copied_or_found(signal: i32, info: u64, context: u64, sp: u64) -> Option<(u64
     }
     let mut window = [0; 256];
     for at in (sp & !7..sp.saturating_add(REACH)).step_by(window.len()) {
-        // The stack ends there.
+        // The end of the stack.
         memory.read(at, &mut window).ok()?;
         let words = window.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
         for (index, flags) in words.enumerate() {
             let context = at.wrapping_add(index as u64 * 8);
             if flags & !FLAGS == 0 && is_context(&mut memory, context) {
                 let info = info_beside(context);
-                // SAFETY: the kernel's frame has room for it there, on the stack of this thread, below frames that are in use and
-                // above those of the handlers.
+                // SAFETY: the kernel's frame has room for it there, on the stack of this thread,
+                // below frames that are in use and above those of the handlers.
                 unsafe { (info as *mut SignalInfo).write(info_of(&mut memory, signal, context)) };
                 return Some((info, context));
             }
@@ -69,7 +76,9 @@ fn copied_or_found(signal: i32, info: u64, context: u64, sp: u64) -> Option<(u64
     None
 }
 
-/// What the context says of a signal: an exception of the processor, or, as far as is known, a signal that was sent.
+/// Reconstructs the siginfo of a signal from its context.
+///
+/// It is an exception of the processor or else, as far as is known, a signal that was sent.
 fn info_of(memory: &mut KernelCopy, signal: i32, context: u64) -> SignalInfo {
     /// `SI_TKILL` (asm-generic/siginfo.h).
     const SENT: i32 = -6;
@@ -80,14 +89,15 @@ fn info_of(memory: &mut KernelCopy, signal: i32, context: u64) -> SignalInfo {
     }
 }
 
-/// `si_code` and `si_addr`, if the last exception of the thread is one that raises the signal (Intel SDM volume 3, 6.15; `SI_KERNEL` says that
-/// there is no address).
+/// Returns `si_code` and `si_addr`, if the thread's last exception is one that raises the signal.
+///
+/// Intel SDM volume 3, 6.15; `SI_KERNEL` means that there is no address.
 #[cfg(target_arch = "x86_64")]
 fn fault(signal: i32, word: &mut impl FnMut(usize) -> u64) -> Option<(i32, u64)> {
     const SI_KERNEL: i32 = 0x80;
     let exception = word(offset_of!(Layout, trapno));
     match (signal, exception) {
-        // Of a page: bit 0 of the error says that it is there.
+        // A page fault: bit 0 of the error is set if the page is present.
         (libc::SIGSEGV, 14) => Some((1 + (word(offset_of!(Layout, err)) & 1) as i32, word(offset_of!(Layout, cr2)))),
         (libc::SIGBUS, 14) => Some((2, word(offset_of!(Layout, cr2)))),
         (libc::SIGSEGV, 13) | (libc::SIGBUS, 12 | 17) | (libc::SIGTRAP, 3) => Some((SI_KERNEL, 0)),
@@ -98,7 +108,7 @@ fn fault(signal: i32, word: &mut impl FnMut(usize) -> u64) -> Option<(i32, u64)>
     }
 }
 
-/// `si_code` and `si_addr` of a fault of memory: the context has its address.
+/// Returns `si_code` and `si_addr` of a memory fault, whose address is in the context.
 #[cfg(target_arch = "aarch64")]
 fn fault(signal: i32, word: &mut impl FnMut(usize) -> u64) -> Option<(i32, u64)> {
     let address = word(offset_of!(Layout, fault_address));
@@ -125,7 +135,7 @@ fn is_info(memory: &mut KernelCopy, signal: i32, at: u64) -> bool {
     memory.read(at, &mut info).is_ok() && info.first_chunk().is_some_and(|number| i32::from_le_bytes(*number) == signal)
 }
 
-/// Whether a context that the kernel made lies there, by what it is the same in.
+/// Whether there is a context from the kernel at this address, by its constant parts.
 fn is_context(memory: &mut KernelCopy, at: u64) -> bool {
     let mut word = |offset: usize| word_at(memory, at, offset);
     let is_head = word(offset_of!(Layout, flags)).is_some_and(|flags| flags & !FLAGS == 0)
@@ -133,14 +143,15 @@ fn is_context(memory: &mut KernelCopy, at: u64) -> bool {
     is_head && is_machine(&mut word)
 }
 
-/// The code segment of 64-bit programs, `__USER_CS` of arch/x86/include/asm/segment.h.
+/// Checks for the code segment of 64-bit programs, `__USER_CS` in arch/x86/include/asm/segment.h.
 #[cfg(target_arch = "x86_64")]
 fn is_machine(word: &mut impl FnMut(usize) -> Option<u64>) -> bool {
     word(offset_of!(Layout, segments)).is_some_and(|segments| segments as u16 == 0x33)
 }
 
-/// Exception level 0 in the processor's state, and the record that is always the first behind it: `FPSIMD_MAGIC` of
-/// arch/arm64/include/uapi/asm/sigcontext.h.
+/// Checks for exception level 0, and for the record that always comes first after the state.
+///
+/// The record is `FPSIMD_MAGIC` in arch/arm64/include/uapi/asm/sigcontext.h.
 #[cfg(target_arch = "aarch64")]
 fn is_machine(word: &mut impl FnMut(usize) -> Option<u64>) -> bool {
     word(offset_of!(Layout, pstate)).is_some_and(|state| state & 0xf == 0 && state >> 32 == 0)

@@ -1,9 +1,11 @@
-//! System calls made directly, without the C library: no errno (a thread-local), no cancellation point, no lazily
-//! bound stub that would enter the dynamic linker, nothing that a sanitizer or an app interposes.
+//! System calls made directly, without the C library.
 //!
-//! Numbers come from the `libc` crate's `SYS_*` constants; the calling convention from syscall(2) of the Linux
-//! man-pages. A call that does not exist in a kernel or that a sandbox denies is an error like another,
-//! which every caller handles.
+//! No errno (a thread-local), no cancellation point, no lazily bound stub that would enter the
+//! dynamic linker, nothing that a sanitizer or an app interposes.
+//!
+//! Numbers come from the `libc` crate's `SYS_*` constants; the calling convention from syscall(2)
+//! in the Linux man-pages. A call that doesn't exist in a kernel or that a sandbox denies is an
+//! error like any other, which every caller handles.
 
 #[cfg(not(miri))]
 use core::arch::asm;
@@ -12,25 +14,28 @@ pub use crate::errno::{Errno, Result};
 
 /// Makes system call `number` with six arguments (unused ones are 0).
 ///
-/// Always inlined, so that the number is a constant beside the instruction and `xtask signal-safety` can name the call.
+/// Always inlined, so that the number is a constant next to the instruction and `xtask
+/// signal-safety` can identify the call.
 ///
 /// # Errors
 /// The kernel's error number.
 ///
 /// # Safety
-/// The call must be sound for these arguments: what it writes must be the caller's to have written.
+/// The call must be sound for these arguments: the caller must own the memory that the call writes.
 #[cfg(not(miri))]
 #[inline(always)]
 pub unsafe fn syscall6(number: i64, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> Result<usize> {
     let answer: isize;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the kernel's own convention: it keeps all registers but rax, rcx and r11. Async-signal-safe: one instruction.
+    // SAFETY: the kernel's own convention: it keeps all registers but rax, rcx and r11.
+    // Async-signal-safe: one instruction.
     unsafe {
         asm!("syscall", inlateout("rax") number as isize => answer, in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d,
             in("r8") e, in("r9") f, lateout("rcx") _, lateout("r11") _, options(nostack));
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the kernel's own convention: it keeps all registers but x0. Async-signal-safe: one instruction.
+    // SAFETY: the kernel's own convention: it keeps all registers but x0. Async-signal-safe: one
+    // instruction.
     unsafe {
         asm!("svc #0", in("x8") number as isize, inlateout("x0") a as isize => answer, in("x1") b, in("x2") c,
             in("x3") d, in("x4") e, in("x5") f, options(nostack));
@@ -38,7 +43,9 @@ pub unsafe fn syscall6(number: i64, a: usize, b: usize, c: usize, d: usize, e: u
     if (-4095..0).contains(&answer) { Err(Errno(-answer as i32)) } else { Ok(answer as usize) }
 }
 
-/// Calls the fake kernel of coroner-capture's tests (`crates/crash/capture/src/miri/fake_kernel.rs`) where Miri runs this.
+/// Calls the fake kernel of coroner-capture's tests, under Miri.
+///
+/// `crates/crash/capture/src/miri/fake_kernel.rs`.
 ///
 /// # Errors
 /// The kernel's error number.
@@ -55,7 +62,8 @@ pub unsafe fn syscall6(number: i64, a: usize, b: usize, c: usize, d: usize, e: u
     if (-4095..0).contains(&answer) { Err(Errno(-answer as i32)) } else { Ok(answer as usize) }
 }
 
-/// [`syscall6`] with fewer arguments: `syscall!(libc::SYS_close, fd)`; every argument is converted with `as usize`.
+/// [`syscall6`] with fewer arguments: `syscall!(libc::SYS_close, fd)`; every argument is converted
+/// with `as usize`.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! raw_syscall {
@@ -137,7 +145,7 @@ macro_rules! number {
 }
 pub(crate) use number;
 
-/// A call that all systems have: `call!(close, fd)`, for code that they share.
+/// Makes a call that all systems have: `call!(close, fd)`, for shared code.
 macro_rules! call {
     ($name:ident $(, $argument:expr)*) => {
         $crate::syscall::syscall!($crate::linux::syscall::number!($name) $(, $argument)*)

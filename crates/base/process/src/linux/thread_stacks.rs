@@ -1,4 +1,4 @@
-//! Alternate signal stacks for threads that exist, and for those that are created later.
+//! Alternate signal stacks for existing threads, and for those that are created later.
 
 use super::alternate_stack::{least_size, new_stack};
 #[cfg(interpose)]
@@ -6,7 +6,9 @@ use super::pthread_create;
 use super::stop_the_world::ThreadStopper;
 use super::threads::{TaskDirectory, this_thread};
 
-/// Sets whether threads that are created from now on get an alternate stack, where that can be done ([`interposes`]).
+/// Sets whether threads that are created from now on get an alternate stack.
+///
+/// Works only if [`interposes`] returns true.
 pub fn attach_new_threads(wants: bool) {
     #[cfg(interpose)]
     pthread_create::attach_new_threads(wants);
@@ -14,7 +16,7 @@ pub fn attach_new_threads(wants: bool) {
     let _ = wants;
 }
 
-/// Whether threads that are made from now on get an alternate stack by themselves.
+/// Whether threads that are created from now on get an alternate stack automatically.
 pub fn interposes() -> bool {
     #[cfg(interpose)]
     return pthread_create::is_first();
@@ -22,11 +24,14 @@ pub fn interposes() -> bool {
     return cfg!(target_os = "android");
 }
 
-/// How long a thread may take to answer; one that does not (it blocks the signal) goes without.
+/// Maximum time for a thread to answer, in nanoseconds.
+///
+/// A thread that doesn't answer (it blocks the signal) gets no stack.
 const ANSWER_NS: u64 = 2_000_000;
 
-/// Gives an alternate stack to each thread of this process that has none, by its context. The stacks of these threads are not freed
-/// when they end.
+/// Gives an alternate stack to each thread of this process that has none, through its context.
+///
+/// The stacks of these threads are not freed when the threads exit.
 pub fn attach_threads(stopper: &ThreadStopper, tasks: &TaskDirectory) {
     if stopper.signal() == 0 || tasks.had_one_thread() {
         return;

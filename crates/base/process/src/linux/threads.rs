@@ -1,7 +1,8 @@
-//! The threads of this process as `/proc/self/task` shows them: ids, names, kernel states.
+//! The threads of this process in `/proc/self/task`: ids, names, kernel states.
 //!
-//! The directory is opened at install and kept, so that a process without a free descriptor can still list its threads.
-//! Formats: proc(5) of the Linux man-pages, `proc_pid_stat(5)`, `proc_pid_status(5)`, getdents64 of getdents(2).
+//! The directory is opened at install and kept, so that a process without a free descriptor can
+//! still list its threads. Formats: proc(5) in the Linux man-pages, `proc_pid_stat(5)`,
+//! `proc_pid_status(5)`, getdents64 in getdents(2).
 
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -14,20 +15,20 @@ use crate::memory::Memory;
 use crate::path::Path;
 use crate::registers::Registers;
 
-/// A thread's id, as gettid(2) gives it.
+/// A thread's id, as returned by gettid(2).
 pub type Tid = i32;
 
-/// The longest name that the kernel keeps (`TASK_COMM_LEN` less its terminator).
+/// Maximum length of a name in the kernel (`TASK_COMM_LEN` minus its terminator).
 pub const NAME_LENGTH: usize = 15;
 
-/// A thread's name as the kernel holds it: at most 15 bytes of whatever the thread chose, not always UTF-8.
+/// A thread's name in the kernel: at most 15 bytes chosen by the thread, not always UTF-8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ThreadName {
     bytes: [u8; NAME_LENGTH + 1],
 }
 
 impl ThreadName {
-    /// The name that the two words of `PR_GET_NAME` hold.
+    /// Creates the name from the two words of `PR_GET_NAME`.
     pub(crate) fn from_words(words: [u64; 2]) -> Self {
         let mut name = ThreadName::default();
         let from = words.iter().flat_map(|word| word.to_le_bytes());
@@ -37,41 +38,43 @@ impl ThreadName {
         name
     }
 
-    /// The bytes before the first NUL.
+    /// Returns the bytes before the first NUL.
     pub fn as_bytes(&self) -> &[u8] {
         let length = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(NAME_LENGTH);
         self.bytes.get(..length).unwrap_or(&[])
     }
 }
 
-/// What an install opens to list threads with later.
+/// The handle with which to list threads later.
 pub type TaskList = TaskDirectory;
 
-/// Opens what threads are listed with, as far as that can be, and says the id of the calling thread (not async-signal-safe): where
-/// there is one, it is the process's, `pid`.
+/// Opens the handle for listing threads, if possible, and returns the calling thread's id.
+///
+/// Not async-signal-safe. If there is only one thread, its id is the process's, `pid`.
 pub fn list_first(pid: i32) -> (TaskList, Tid) {
     let tasks = TaskDirectory::open_by(pid).unwrap_or_else(|_| TaskDirectory::unopened());
     (tasks, if tasks.had_one_thread() { pid } else { this_thread() })
 }
 
-/// What the kernel says a thread is doing: the state letter of `/proc/self/task/TID/stat`. The numbers are the letters'
-/// ASCII codes, and part of the report format.
+/// A thread's state in the kernel: the state letter in `/proc/self/task/TID/stat`.
+///
+/// The numbers are the letters' ASCII codes, and part of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum KernelState {
     /// On a processor or ready for one.
     Running = b'R',
-    /// Waiting, wakes for a signal.
+    /// Waiting, interruptible by a signal.
     Sleeping = b'S',
-    /// Waiting, does not wake for a signal: disk, a page from a stopped server, a vfork child.
+    /// Waiting, not interruptible by a signal: disk, a page from a stopped server, a vfork child.
     DiskSleep = b'D',
     /// Stopped by a job-control signal.
     Stopped = b'T',
     /// Stopped by a tracer.
     Traced = b't',
-    /// Ended, not yet reaped.
+    /// Exited, not yet reaped.
     Zombie = b'Z',
-    /// Ending.
+    /// Exiting.
     Dead = b'X',
     /// Idle kernel thread.
     Idle = b'I',
@@ -82,7 +85,7 @@ pub enum KernelState {
 }
 
 impl KernelState {
-    /// The state that a letter of `stat` means.
+    /// Returns the state for a letter in `stat`.
     pub const fn from_letter(letter: u8) -> Self {
         match letter {
             b'R' => KernelState::Running,
@@ -99,15 +102,17 @@ impl KernelState {
     }
 }
 
-/// Whether an interrupted thread was in a system call, from its registers.
+/// Whether an interrupted thread was in a system call, determined from its registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// It ran instructions of its own.
+    /// The thread ran instructions of its own.
     Running,
-    /// It waited in a system call, which goes on (or answers `EINTR`) when the thread does.
+    /// The thread waited in a system call, which continues (or returns `EINTR`) with the thread.
     InSystemCall {
-        /// The call's number where it is still known: x86_64 overwrites it when the call answers `EINTR`, and then only the
-        /// instruction before the call may say it.
+        /// The call's number if it is still known.
+        ///
+        /// x86_64 overwrites it when the call returns `EINTR`, and then only the instruction before
+        /// the call may contain it.
         number: Option<u32>,
     },
     /// The instruction could not be read.
@@ -115,12 +120,13 @@ pub enum Activity {
 }
 
 impl Activity {
-    /// What a thread was doing that a signal or a tracer interrupted with these registers.
+    /// Returns the activity of a thread that a signal or a tracer interrupted with these registers.
     ///
-    /// The kernel leaves one of two marks (`arch_do_signal_or_restart` and its arm64 twin): a call that will be made
-    /// again has pc on the system call instruction and its number in place; one that answers `EINTR` has pc behind that
-    /// instruction and -EINTR in the result register. A thread that was about to make a system call looks like the
-    /// first and counts as in it.
+    /// The kernel leaves one of two marks (`arch_do_signal_or_restart` and its arm64 counterpart):
+    /// for a call that will be restarted, pc is on the system call instruction and its number in
+    /// place; for one that returns `EINTR`, pc is after that instruction and -EINTR in the result
+    /// register. A thread that was about to make a system call looks like the first and counts as
+    /// being in it.
     pub fn of<M: Memory>(registers: &Registers, memory: &mut M) -> Activity {
         /// -EINTR in a register.
         const INTERRUPTED: u64 = (-(libc::EINTR as i64)) as u64;
@@ -160,7 +166,9 @@ impl Activity {
     }
 }
 
-/// The number that the instruction before a system call at `address` gives it, if that is `mov eax, number`.
+/// Returns the system call number set by the instruction before `address`.
+///
+/// Only if that is `mov eax, number`.
 #[cfg(target_arch = "x86_64")]
 fn number_before<M: Memory>(address: u64, memory: &mut M) -> Option<u32> {
     let mut bytes = [0; 5];
@@ -169,53 +177,54 @@ fn number_before<M: Memory>(address: u64, memory: &mut M) -> Option<u32> {
     Some(u32::from_le_bytes(number)).filter(|number| *number < 0x1000)
 }
 
-/// Threads that said that they run, by id, each at the place that its id says or one of the next: for those nobody has to ask the
-/// kernel for a list, which makes a file for each thread that was not listed before (4 µs). A hint: some may have ended, and
-/// others are missing.
+/// Announced threads by id, each at the place for its id or one of the next.
+///
+/// They save a listing by the kernel, which creates a file for each thread that was not listed
+/// before (4 µs). This is a hint: some may have exited, and others are missing.
 static KNOWN: [AtomicI32; 1024] = [const { AtomicI32::new(0) }; 1024];
 
-/// The places of a thread.
+/// Returns the possible places of a thread.
 fn places_of(tid: Tid) -> impl Iterator<Item = &'static AtomicI32> {
     (0..8).filter_map(move |step| KNOWN.get((tid as usize).wrapping_add(step) % KNOWN.len()))
 }
 
-/// The calling thread says that it runs, once (not async-signal-safe: it must say when it ends).
+/// Announces the calling thread, once (not async-signal-safe: it must be withdrawn when it exits).
 pub fn announce_thread() {
     let tid = this_thread();
     let _ = places_of(tid).find(|place| place.compare_exchange(0, tid, Relaxed, Relaxed).is_ok());
 }
 
-/// The calling thread ends.
+/// Withdraws the calling thread, which is exiting.
 pub fn withdraw_thread() {
     let tid = this_thread();
     let _ = places_of(tid).find(|place| place.compare_exchange(tid, 0, Relaxed, Relaxed).is_ok());
 }
 
-/// The threads that said that they run, those that were made after `first` in that order.
+/// Returns the announced threads, those created after `first` in that order.
 pub(crate) fn announced_threads(first: Tid) -> impl Iterator<Item = Tid> {
     let (before, after) = KNOWN.split_at(first as usize % KNOWN.len());
     after.iter().chain(before).map(|place| place.load(Relaxed)).filter(|tid| *tid != 0)
 }
 
-/// How a listing went.
+/// The result of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
-    /// Threads found.
+    /// Number of threads found.
     pub found: usize,
-    /// The error that ended the listing early, if one did; what was found before it stands.
+    /// The error that ended the listing early, if any; the threads found before it are valid.
     pub error: Option<Errno>,
 }
 
 /// `/proc/self/task`, open if it could be opened.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskDirectory {
-    /// If there is none, it is opened for each use.
+    /// If there is none, the directory is opened for each use.
     descriptor: Option<OwnedDescriptor>,
     /// The process that opened it: a child of fork inherits the descriptor of its parent's threads.
     pid: i32,
 }
 
-/// A descriptor of a task directory that is right now, and whether it was opened just for this use.
+/// A current descriptor of a task directory, and whether it was opened only for this use.
 struct Current {
     descriptor: i32,
     borrowed: bool,
@@ -233,27 +242,27 @@ impl TaskDirectory {
     /// Opens the directory (not async-signal-safe).
     ///
     /// # Errors
-    /// What open answered: `ENOENT` where `/proc` is not mounted, `EACCES` where a sandbox hides it.
+    /// The error of open: `ENOENT` if `/proc` is not mounted, `EACCES` if a sandbox hides it.
     pub fn open() -> Result<TaskDirectory> {
         Self::open_by(process_id())
     }
 
-    /// As [`open`](Self::open), by who knows the process id.
+    /// Like [`open`](Self::open), for a caller that knows the process id.
     pub fn open_by(pid: i32) -> Result<TaskDirectory> {
         Ok(TaskDirectory { descriptor: Some(OwnedDescriptor::adopt(open_task()?)?), pid })
     }
 
-    /// The directory of a process that can't open it now: it is tried again at each use.
+    /// Creates the value without opening the directory: it is opened at each use.
     pub fn unopened() -> TaskDirectory {
         TaskDirectory { descriptor: None, pid: process_id() }
     }
 
-    /// Whether it could be opened when it was made.
+    /// Whether the directory could be opened when the value was created.
     pub fn is_kept(&self) -> bool {
         self.descriptor.is_some()
     }
 
-    /// The kept descriptor, while it is still ours.
+    /// Returns the kept descriptor, if it is still ours.
     pub fn descriptor(&self) -> Option<i32> {
         self.descriptor.as_ref()?.verified()
     }
@@ -265,8 +274,10 @@ impl TaskDirectory {
         }
     }
 
-    /// The kept descriptor if it still is what was opened, else a fresh one: after fork the kept one shows the parent's
-    /// threads, and some apps close every descriptor that they do not know.
+    /// Returns the kept descriptor if it is still valid, else a fresh one.
+    ///
+    /// After fork the kept one shows the parent's threads, and some apps close every descriptor
+    /// that they don't know.
     fn current(&self) -> Result<Current> {
         if self.pid == process_id()
             && let Some(descriptor) = self.descriptor()
@@ -276,10 +287,12 @@ impl TaskDirectory {
         Ok(Current { descriptor: open_task()?, borrowed: false })
     }
 
-    /// Calls `each` with the id of every thread of this process, the caller's included, in the order in which they were
-    /// made. Threads that start or end meanwhile may be missed or listed: list again until nothing is new.
+    /// Calls `each` with the id of every thread of this process, including the caller.
+    ///
+    /// In the order of their creation. Threads that start or exit meanwhile may be missed or
+    /// listed: list again until nothing is new.
     pub fn list(&self, each: &mut impl FnMut(Tid)) -> Listing {
-        /// Room for about 120 entries a call; small enough for a 16 KiB stack.
+        /// Room for about 120 entries per call; small enough for a 16 KiB stack.
         const BUFFER: usize = 4096;
         let mut listing = Listing::default();
         let current = match self.current() {
@@ -294,7 +307,8 @@ impl TaskDirectory {
         let mut buffer = Entries([0; BUFFER]);
         loop {
             let into = buffer.0.as_mut_ptr();
-            // SAFETY: the kernel writes at most BUFFER bytes into the buffer. Async-signal-safe: one system call.
+            // SAFETY: the kernel writes at most BUFFER bytes into the buffer. Async-signal-safe:
+            // one system call.
             let read = unsafe { syscall!(libc::SYS_getdents64, current.descriptor, into, BUFFER) };
             let filled = match read {
                 Ok(0) => return listing,
@@ -320,27 +334,30 @@ impl TaskDirectory {
         }
     }
 
-    /// Whether the calling thread was the only one when the directory was opened: another can only be made by it then. Costs
-    /// nothing.
+    /// Whether the calling thread was the only one when the directory was opened.
+    ///
+    /// Another thread can then only be created by it. Costs nothing.
     pub fn had_one_thread(&self) -> bool {
         self.descriptor.as_ref().is_some_and(|descriptor| descriptor.links() == 3)
     }
 
-    /// How many threads this process has, the caller's included: the directory's count of links, less two
-    /// (`proc_task_getattr`). Costs one system call, where a listing looks at each thread.
+    /// Returns the number of threads in this process, including the caller.
+    ///
+    /// This is the directory's link count minus two (`proc_task_getattr`). Costs one system call,
+    /// whereas a listing examines each thread.
     ///
     /// # Errors
-    /// What open or fstat answered.
+    /// The error of open or fstat.
     pub fn count(&self) -> Result<usize> {
         let current = self.current()?;
         let links = status(current.descriptor)?.st_nlink as usize;
         Ok(links.saturating_sub(2))
     }
 
-    /// A thread's name, from `comm`. Needs a free descriptor.
+    /// Returns a thread's name, from `comm`. Needs a free descriptor.
     ///
     /// # Errors
-    /// What open or read answered: `ENOENT` for a thread that has ended.
+    /// The error of open or read: `ENOENT` for a thread that has exited.
     pub fn name(&self, tid: Tid) -> Result<ThreadName> {
         let mut buffer = [0; NAME_LENGTH + 1];
         let filled = self.read_file(tid, b"comm", &mut buffer)?;
@@ -352,79 +369,85 @@ impl TaskDirectory {
         Ok(name)
     }
 
-    /// A thread's kernel state, from `stat`. Needs a free descriptor.
+    /// Returns a thread's kernel state, from `stat`. Needs a free descriptor.
     ///
     /// # Errors
-    /// What open or read answered: `ENOENT` for a thread that has ended.
+    /// The error of open or read: `ENOENT` for a thread that has exited.
     pub fn state(&self, tid: Tid) -> Result<KernelState> {
         let mut buffer = [0; 64];
         let filled = self.read_file(tid, b"stat", &mut buffer)?;
         Ok(state_of_stat(buffer.get(..filled).unwrap_or(&[])))
     }
 
-    /// Whether a thread is the kernel's own work in this process (io_uring's workers and pollers): `PF_IO_WORKER` or
-    /// `PF_USER_WORKER` (include/linux/sched.h) in field 9 of `stat`. It never runs code of the app's and answers no signal.
-    /// Needs a free descriptor; false if that is not known.
+    /// Whether a thread is a kernel worker in this process (io_uring's workers and pollers).
+    ///
+    /// `PF_IO_WORKER` or `PF_USER_WORKER` (include/linux/sched.h) in field 9 of `stat`. It never
+    /// runs the app's code and answers no signal. Needs a free descriptor; false if unknown.
     pub fn is_kernel_worker(&self, tid: Tid) -> bool {
         let mut buffer = [0; 256];
         let Ok(filled) = self.read_file(tid, b"stat", &mut buffer) else { return false };
         is_worker_by_stat(buffer.get(..filled).unwrap_or(&[]))
     }
 
-    /// Reads the start of `/proc/self/task/TID/NAME`; returns how many bytes.
+    /// Reads the start of `/proc/self/task/TID/NAME`; returns the number of bytes.
     fn read_file(&self, tid: Tid, name: &[u8], into: &mut [u8]) -> Result<usize> {
         let path = Path::new().push_decimal(tid.unsigned_abs()).push(b"/").push(name);
         proc_files::read_file(self.current()?.descriptor, path.as_c_str(), into)
     }
 }
 
-/// The state of a thread by its `stat`: `TID (name) L …`. The name may hold spaces and parentheses, so the letter follows the last
-/// `)`.
+/// Returns a thread's state from its `stat`: `TID (name) L …`.
+///
+/// The name may contain spaces and parentheses, so the letter follows the last `)`.
 pub fn state_of_stat(text: &[u8]) -> KernelState {
     let close = text.iter().rposition(|byte| *byte == b')');
     let letter = close.and_then(|at| text.get(at.saturating_add(2))).copied();
     letter.map_or(KernelState::Unknown, KernelState::from_letter)
 }
 
-/// Whether a `stat` is that of the kernel's own work: see [`TaskDirectory::is_kernel_worker`].
+/// Whether a `stat` is that of a kernel worker: see [`TaskDirectory::is_kernel_worker`].
 pub fn is_worker_by_stat(text: &[u8]) -> bool {
     const WORKER: u64 = 0x10 | 0x4000;
     let Some(close) = text.iter().rposition(|byte| *byte == b')') else { return false };
-    // Behind the name's parenthesis: a space, then field 3.
+    // After the name's parenthesis: a space, then field 3.
     let mut fields = text.get(close.saturating_add(2)..).unwrap_or(&[]).split(|byte| *byte == b' ');
     fields.nth(6).and_then(decimal).unwrap_or(0) & WORKER != 0
 }
 
-/// getdents64 writes 8-byte words.
+/// A buffer for getdents64, which writes 8-byte words.
 #[repr(align(8))]
 struct Entries([u8; 4096]);
 
-/// The id of the calling thread.
+/// Returns the id of the calling thread.
 #[inline(always)]
 pub fn this_thread() -> Tid {
     // SAFETY: gettid has no arguments and no effects. Async-signal-safe: one system call.
     unsafe { syscall!(libc::SYS_gettid) }.unwrap_or(0) as Tid
 }
 
-/// What [`note_process_id`] saw last.
+/// The process id last recorded by [`note_process_id`].
 static NOTED_PROCESS: AtomicI32 = AtomicI32::new(0);
 
-/// The id of this process, from the kernel (the C library's may be cached from before a fork); where a sandbox refuses the call, the one
-/// that was noted.
+/// Returns the id of this process, from the kernel.
+///
+/// The C library's may be cached from before a fork. If a sandbox refuses the call, returns the
+/// recorded id.
 #[inline(always)]
 pub fn process_id() -> i32 {
     // SAFETY: getpid has no arguments and no effects. Async-signal-safe: one system call.
     unsafe { syscall!(libc::SYS_getpid) }.map_or_else(|_| NOTED_PROCESS.load(Relaxed), |id| id as i32)
 }
 
-/// The same, and notes it for the time when a sandbox refuses to say: at install, and in a child made by fork.
+/// Returns the id of this process and records it for when a sandbox refuses the call.
+///
+/// To be called at install, and in a child created by fork.
 pub fn note_process_id() -> i32 {
     let id = process_id();
     NOTED_PROCESS.store(id, Relaxed);
     id
 }
 
-/// The name of the calling thread.
+/// Returns the name of the calling thread.
 pub fn this_thread_name() -> ThreadName {
     let mut words = [0_u64; 2];
     // SAFETY: the kernel writes 16 bytes. Async-signal-safe: one system call.
@@ -432,20 +455,24 @@ pub fn this_thread_name() -> ThreadName {
     ThreadName::from_words(words)
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`, the clock of every deadline on the crash path. 0 if the kernel refuses.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds, the clock of every crash path deadline.
+///
+/// 0 if the kernel refuses.
 #[inline(always)]
 pub fn monotonic_now() -> u64 {
     now(libc::CLOCK_MONOTONIC)
 }
 
-/// Nanoseconds since the epoch, UTC.
+/// Returns nanoseconds since the epoch, UTC.
 #[inline(always)]
 pub fn wall_now() -> u64 {
     now(libc::CLOCK_REALTIME)
 }
 
-/// The monotonic clock and nanoseconds since the epoch, by the C library, which mostly needs no system call for it (not
-/// async-signal-safe: what it calls may not be bound yet).
+/// Returns the monotonic clock and nanoseconds since the epoch, from the C library.
+///
+/// It usually needs no system call for them (not async-signal-safe: the functions that it calls may
+/// not be bound yet).
 pub fn clocks() -> [u64; 2] {
     // Miri's tests have a kernel, and so a clock, of their own.
     [libc::CLOCK_MONOTONIC, libc::CLOCK_REALTIME].map(if cfg!(miri) { now } else { now_by_library })
@@ -458,7 +485,9 @@ pub(crate) fn now_by_library(clock: i32) -> u64 {
     (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
 }
 
-/// A clock's time, by system call: the C library's vdso pointer may not be touched yet when a crash asks.
+/// Returns a clock's time, by system call.
+///
+/// The C library's vDSO pointer may not be touched yet in a crash.
 #[inline(always)]
 pub(crate) fn now(clock: i32) -> u64 {
     let mut now = [0_i64; 2];
@@ -471,7 +500,7 @@ fn open_task() -> Result<i32> {
     open(libc::AT_FDCWD, c"/proc/self/task", libc::O_RDONLY | libc::O_DIRECTORY, 0)
 }
 
-/// The number in the name of a thread's directory, which ends with a NUL; `None` for anything else.
+/// Parses the name of a thread's directory, which ends with a NUL; `None` for anything else.
 fn thread_id(name: &[u8]) -> Option<Tid> {
     name.split(|byte| *byte == 0).next().and_then(decimal).and_then(|number| Tid::try_from(number).ok())
 }

@@ -1,13 +1,16 @@
-//! Reading threads that do not answer: a helper process that shares this one's memory stops them with ptrace.
+//! Reads threads that don't answer, through a helper process that stops them with ptrace.
 //!
-//! ptrace refuses a tracer in the tracee's own thread group, so the helper is made by a bare clone(2) with this
-//! process's memory and files but a thread group of its own. It has no exit signal (the app's SIGCHLD handling sees
-//! nothing, and `wait` without `__WALL` does not find it), runs on a stack mapped outside a signal handler, makes raw system calls
-//! only, dies with the thread that started it, and lets its tracees go by exiting.
+//! The helper shares this process's memory. ptrace refuses a tracer in the tracee's own thread
+//! group, so the helper is created by a bare clone(2) with this process's memory and files but a
+//! thread group of its own. It has no exit signal (the app's SIGCHLD handling sees nothing, and
+//! `wait` without `__WALL` doesn't find it), runs on a stack mapped outside a signal handler, makes
+//! only raw system calls, dies with the thread that started it, and releases its tracees by
+//! exiting.
 //!
-//! What it needs: a free process (`RLIMIT_NPROC`), clone and ptrace allowed by the sandbox, a dumpable process
-//! (`PR_GET_DUMPABLE` is 1) or `CAP_SYS_PTRACE`, and under Yama the permission that the starter gives (`PR_SET_PTRACER`).
-//! Each lack is a [`NotCaptured`] reason. Sources: clone(2), ptrace(2) "Attaching and detaching", "PTRACE_SEIZE", wait(2).
+//! Requirements: a free process (`RLIMIT_NPROC`), clone and ptrace allowed by the sandbox, a
+//! dumpable process (`PR_GET_DUMPABLE` is 1) or `CAP_SYS_PTRACE`, and under Yama the permission
+//! that the starter gives (`PR_SET_PTRACER`). Each missing one is a [`NotCaptured`] reason.
+//! Sources: clone(2), ptrace(2) "Attaching and detaching", "PTRACE_SEIZE", wait(2).
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -24,18 +27,21 @@ use crate::files::{map_untouched, unmap};
 use crate::registers::Registers;
 use crate::stack::Stack;
 
-/// The helper's stack: it calls a few small functions.
+/// Size of the helper's stack: it calls a few small functions.
 const STACK: usize = 16 * 1024;
 
-/// How long the helper holds its tracees at most after the last list, in nanoseconds: the starter may hang.
+/// Maximum time that the helper holds its tracees after the last list, in nanoseconds.
+///
+/// Needed if the starter hangs.
 const HOLD: u64 = 60_000_000_000;
 
-/// How long the starter waits beyond the deadline for a helper that should have kept it.
+/// Time that the starter waits beyond the deadline for a helper, in nanoseconds.
 const MARGIN: u64 = 20_000_000;
 
 // coroner_tracer_clone(flags, top, function, argument, child_tid) -> pid or -errno
-// The child calls function(argument) on its own stack and exits with what that answers. It never returns to Rust code of
-// the parent, whose stack it does not have.
+//
+// The child calls function(argument) on its own stack and exits with the result. It never returns
+// to Rust code of the parent, whose stack it doesn't have.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.coroner_tracer,\"ax\",@progbits",
@@ -108,16 +114,16 @@ unsafe extern "C" {
     ) -> isize;
 }
 
-/// Of `linux/ptrace.h` and `linux/elf.h`; libc lacks them for Android.
+/// From `linux/ptrace.h` and `linux/elf.h`; libc lacks them for Android.
 const PTRACE_SEIZE: i32 = 0x4206;
 const PTRACE_INTERRUPT: i32 = 0x4207;
 const NT_PRSTATUS: i32 = 1;
 
-/// What one thread's job has come to. `Stopped` and reasons are final.
+/// The state of one thread's job. `Stopped` and reasons are final.
 const WAITING: u32 = 0;
 const SEIZED: u32 = 1;
 const STOPPED: u32 = 2;
-/// Plus a [`NotCaptured`] number.
+/// Added to a [`NotCaptured`] number.
 const FAILED: u32 = 0x100;
 
 /// The helper's life, in [`Shared::phase`]; the kernel writes [`ENDED`] when it is gone.
@@ -125,55 +131,61 @@ const ENDED: u32 = 0;
 const STARTED: u32 = 1;
 const DONE: u32 = 2;
 
-/// In [`Shared::lists`]: the helper may end.
+/// In [`Shared::lists`]: the helper may exit.
 const END: u32 = u32::MAX;
 
-/// Helpers that were begun, and that have ended since, of all tracers of this process.
+/// Number of helpers of all tracers in this process that were begun, and that have exited.
 static BEGUN_HELPERS: AtomicU32 = AtomicU32::new(0);
 static ENDED_HELPERS: AtomicU32 = AtomicU32::new(0);
 
-/// Helpers that have ended. None was at work from one moment to another if [`begun_helpers`] returns at the later one what this returned
-/// at the earlier. Async-signal-safe.
+/// Returns the number of helpers that have exited. Async-signal-safe.
+///
+/// No helper was active between two moments if [`begun_helpers`] returns at the later one what this
+/// returned at the earlier.
 pub(super) fn ended_helpers() -> u32 {
     ENDED_HELPERS.load(SeqCst)
 }
 
-/// Helpers that were begun. Async-signal-safe.
+/// Returns the number of helpers that were begun. Async-signal-safe.
 pub(super) fn begun_helpers() -> u32 {
     BEGUN_HELPERS.load(SeqCst)
 }
 
-/// One thread to be stopped.
+/// A thread to be stopped.
 #[derive(Debug)]
 #[repr(C)]
 struct Job {
     tid: AtomicU32,
-    /// [`WAITING`], [`SEIZED`], [`STOPPED`], or [`FAILED`] with a reason; the helper's to write while it runs.
+    /// [`WAITING`], [`SEIZED`], [`STOPPED`], or [`FAILED`] with a reason.
+    ///
+    /// Written by the helper while it runs.
     outcome: AtomicU32,
     registers: UnsafeCell<Registers>,
 }
 
-/// What starter and helper share.
+/// The memory that starter and helper share.
 #[derive(Debug)]
 #[repr(C)]
 struct Shared {
     phase: AtomicU32,
-    /// A futex word: how many lists the helper may work on (the first once it has been named to Yama), or [`END`].
+    /// A futex word: the number of lists that the helper may work on, or [`END`].
+    ///
+    /// The first list is available once the helper has been named to Yama.
     lists: AtomicU32,
-    /// Jobs of earlier lists.
+    /// Number of jobs in earlier lists.
     finished: AtomicU32,
-    /// 1 while a tracing is on.
+    /// 1 while a tracing is in progress.
     busy: AtomicU32,
     jobs: AtomicU32,
     starter: AtomicU32,
     deadline: core::sync::atomic::AtomicU64,
     capacity: usize,
-    /// The jobs, behind this structure.
+    /// The jobs, after this structure.
     first_job: *const Job,
 }
 
 impl Shared {
-    /// The jobs in use.
+    /// Returns the jobs in use.
     fn jobs(&self) -> &[Job] {
         let count = (self.jobs.load(Acquire) as usize).min(self.capacity);
         // SAFETY: `prepare` mapped `capacity` jobs there, zeroed (which is a valid job).
@@ -181,7 +193,7 @@ impl Shared {
     }
 }
 
-/// A prepared tracing helper: its stack and table exist, no process does yet.
+/// A prepared tracing helper: its stack and table exist, but no process does yet.
 #[derive(Debug)]
 pub struct Tracer {
     shared: *const Shared,
@@ -189,15 +201,16 @@ pub struct Tracer {
     stack: Stack,
 }
 
-// SAFETY: `Shared` is used through atomics; the registers are read only after their job's `STOPPED` is (Acquire), and
-// written only before (Release); `busy` keeps a second starter out.
+// SAFETY: `Shared` is used through atomics; the registers are read only after their job's `STOPPED`
+// is (Acquire), and written only before (Release); `busy` keeps a second starter out.
 unsafe impl Send for Tracer {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Tracer {}
 
 impl Tracer {
-    /// Maps the helper's stack and a table for `threads` (not async-signal-safe). The table's pages are found when used: it is
-    /// needed only where threads do not answer.
+    /// Maps the helper's stack and a table for `threads` (not async-signal-safe).
+    ///
+    /// The table's pages are allocated on use: it is needed only if threads don't answer.
     pub fn prepare(threads: usize, page: usize) -> Result<Tracer> {
         let threads = threads.clamp(1, 1 << 20);
         let size = size_of::<Shared>() + threads * size_of::<Job>();
@@ -210,7 +223,8 @@ impl Tracer {
             }
         };
         let shared = mapping as *mut Shared;
-        // SAFETY: ours alone, zeroed, aligned to a page and big enough; zeroes are a valid `Shared`. Writing touches it.
+        // SAFETY: ours alone, zeroed, aligned to a page and big enough; zeroes are a valid
+        // `Shared`. Writing touches it.
         unsafe {
             (*shared).capacity = threads;
             (*shared).first_job = shared.add(1).cast();
@@ -230,7 +244,7 @@ impl Tracer {
         unsafe { &*self.shared }
     }
 
-    /// Begins a list of threads to stop. Nothing if one is being worked on already.
+    /// Begins a list of threads to stop. `None` if another one is in progress.
     pub fn begin(&self) -> Option<Tracing<'_>> {
         let shared = self.shared();
         shared.busy.compare_exchange(0, 1, SeqCst, SeqCst).ok()?;
@@ -249,7 +263,9 @@ pub struct Tracing<'a> {
 }
 
 impl Tracing<'_> {
-    /// Adds a thread to the list of the next [`Self::run`]; returns its number, or `None` if the table is full.
+    /// Adds a thread to the list of the next [`Self::run`].
+    ///
+    /// Returns its number, or `None` if the table is full.
     pub fn add(&mut self, tid: Tid) -> Option<usize> {
         let shared = self.tracer.shared();
         let index = shared.jobs.load(Relaxed) as usize;
@@ -263,8 +279,10 @@ impl Tracing<'_> {
         Some(index)
     }
 
-    /// Starts the helper, if there is none yet, and waits until it has stopped and read every thread that was added since the last
-    /// run, or it is `deadline` (`CLOCK_MONOTONIC` nanoseconds), or it has died. Nothing is started for an empty list.
+    /// Stops and reads every thread that was added since the last run.
+    ///
+    /// Starts the helper if there is none yet, and waits until it has finished, died, or it is
+    /// `deadline` (`CLOCK_MONOTONIC` nanoseconds). Nothing is started for an empty list.
     pub fn run(&mut self, deadline: u64) {
         let shared = self.tracer.shared();
         if shared.jobs.load(Relaxed) == shared.finished.load(Relaxed) {
@@ -284,8 +302,9 @@ impl Tracing<'_> {
                     return;
                 }
             }
-            // Only Yama knows this call; elsewhere it fails and is not needed.
-            // SAFETY: changes who may trace this process, to our helper. Async-signal-safe: one system call.
+            // Only Yama implements this call; elsewhere it fails and is not needed.
+            // SAFETY: changes who may trace this process, to our helper. Async-signal-safe: one
+            // system call.
             let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_PTRACER, self.helper) };
         }
         shared.lists.fetch_add(1, SeqCst);
@@ -297,18 +316,21 @@ impl Tracing<'_> {
         if shared.phase.load(Acquire) == DONE {
             fail_unfinished(shared, NotCaptured::TraceDeadline);
         } else {
-            // A sandbox may have killed it for calling ptrace; or it is stuck, and must not write any more.
+            // A sandbox may have killed it for calling ptrace; or it is stuck, and must not write
+            // any more.
             self.end();
             fail_unfinished(shared, NotCaptured::HelperDied);
         }
     }
 
-    /// A thread's registers, or why they are missing; nothing while the list has not been worked on.
+    /// Returns a thread's registers, or why they are missing.
+    ///
+    /// `None` while the list is in progress.
     pub fn outcome(&self, job: usize) -> Option<core::result::Result<&Registers, NotCaptured>> {
         let job = self.tracer.shared().jobs().get(job)?;
         match job.outcome.load(Acquire) {
-            // SAFETY: the helper wrote the registers before this outcome and does not write them again.
-            // Async-signal-safe: no call.
+            // SAFETY: the helper wrote the registers before this outcome and does not write them
+            // again. Async-signal-safe: no call.
             STOPPED => Some(Ok(unsafe { &*job.registers.get() })),
             outcome => Some(Err(NotCaptured::from_number(outcome.checked_sub(FAILED)? as u8)?)),
         }
@@ -316,12 +338,13 @@ impl Tracing<'_> {
 
     fn start(&self) -> Result<i32> {
         let shared = self.tracer.shared();
-        // No CLONE_SIGHAND: the helper puts its own signal actions back to the default without touching ours.
+        // No CLONE_SIGHAND: the helper resets its own signal actions to the default without
+        // touching ours.
         let flags =
             libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_UNTRACED | libc::CLONE_CHILD_CLEARTID;
         let word = shared.phase.as_ptr();
-        // SAFETY: the stack is ours (`busy`), mapped, and used by nobody else until the helper has ended; the table lives
-        // as long as the tracer. Async-signal-safe: one system call.
+        // SAFETY: the stack is ours (`busy`), mapped, and used by nobody else until the helper has
+        // exited; the table lives as long as the tracer. Async-signal-safe: one system call.
         let answer = unsafe {
             coroner_tracer_clone(
                 flags as u64,
@@ -334,7 +357,7 @@ impl Tracing<'_> {
         if answer < 0 { Err(Errno(answer.unsigned_abs() as i32)) } else { Ok(answer as i32) }
     }
 
-    /// Ends the helper, which lets its tracees go, and reaps it.
+    /// Ends the helper, which releases its tracees, and reaps it.
     fn end(&mut self) {
         let helper = core::mem::replace(&mut self.helper, 0);
         if helper == 0 {
@@ -351,11 +374,12 @@ impl Tracing<'_> {
             }
         }
         if shared.phase.load(Acquire) != ENDED {
-            // SAFETY: our own child, not yet reaped, so the id is still its. Async-signal-safe: one system call.
+            // SAFETY: our own child, not yet reaped, so it still has the id. Async-signal-safe: one
+            // system call.
             let _ = unsafe { syscall!(libc::SYS_kill, helper, libc::SIGKILL) };
         }
-        // It has ended or is being killed: this wait is short. `EINTR` is tried again; `ECHILD` means that somebody else
-        // reaped it.
+        // The helper has exited or is being killed: this wait is short. `EINTR` is tried again;
+        // `ECHILD` means that somebody else reaped it.
         // SAFETY: a status is not asked for. Async-signal-safe: one system call.
         while unsafe { syscall!(libc::SYS_wait4, helper, 0, libc::__WALL, 0) } == Err(Errno::INTR) {}
         ENDED_HELPERS.fetch_add(1, SeqCst);
@@ -379,11 +403,11 @@ fn fail_unfinished(shared: &Shared, reason: NotCaptured) {
     shared.finished.store(shared.jobs.load(Relaxed), SeqCst);
 }
 
-/// What clone's error means.
+/// Returns the reason for clone's error.
 fn why_no_helper(error: Errno) -> NotCaptured {
     match error.0 {
         libc::EAGAIN | libc::ENOMEM | libc::ENOSPC => NotCaptured::NoProcessLeft,
-        // qemu-user emulates threads and forks, and nothing between.
+        // qemu-user emulates threads and forks, and nothing in between.
         libc::EINVAL | libc::ENOSYS => NotCaptured::TraceUnsupported,
         _ => NotCaptured::HelperDenied,
     }
@@ -391,12 +415,14 @@ fn why_no_helper(error: Errno) -> NotCaptured {
 
 // ───────────────────────────── in the helper ─────────────────────────────
 
-/// The helper's life. Runs in a process of its own that shares this one's memory; the thread-local storage that its
-/// thread register names is the starter's, so nothing may touch that.
+/// The helper's main function.
+///
+/// Runs in a separate process that shares this one's memory; the thread-local storage of its thread
+/// register is the starter's, so nothing may access that.
 unsafe extern "C" fn helper(shared: *const c_void) -> i32 {
-    // SAFETY: the starter keeps the table until the helper has ended.
+    // SAFETY: the starter keeps the table until the helper has exited.
     let shared = unsafe { &*shared.cast::<Shared>() };
-    // A fault in here must end the helper and not run the app's crash handler in it.
+    // A fault in here must kill the helper and not run the app's crash handler in it.
     for signal in [
         libc::SIGSEGV,
         libc::SIGBUS,
@@ -411,7 +437,7 @@ unsafe extern "C" fn helper(shared: *const c_void) -> i32 {
         let _ = unsafe { SignalAction::DEFAULT.set(signal) };
     }
     block_exactly(ALL_BUT_FAULTS);
-    // If the starter dies, so does the helper, and its tracees are let go.
+    // If the starter dies, so does the helper, and its tracees are released.
     // SAFETY: changes an attribute of this process only.
     let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     // SAFETY: getppid has no arguments and no effects.
@@ -428,7 +454,8 @@ unsafe extern "C" fn helper(shared: *const c_void) -> i32 {
         if lists != done {
             done = lists;
             stop_all(shared, deadline);
-            // The starter may have given up meanwhile; then this is too late, and the word already says so or is ours to leave.
+            // The starter may have given up meanwhile; then this is too late, and the word already
+            // has that state or may be overwritten.
             shared.phase.store(DONE, Release);
             futex::wake(&shared.phase, Reach::Shared, 1);
         }
@@ -440,7 +467,7 @@ unsafe extern "C" fn helper(shared: *const c_void) -> i32 {
     }
 }
 
-/// Stops every thread of the list: all are asked first, then waited for.
+/// Stops every thread in the list: all are asked first, then awaited.
 fn stop_all(shared: &Shared, deadline: u64) {
     let mut pending = 0_usize;
     for job in shared.jobs().iter().skip(shared.finished.load(Acquire) as usize) {
@@ -479,9 +506,9 @@ fn stop_all(shared: &Shared, deadline: u64) {
     }
 }
 
-/// Takes a thread's registers, or notes why not.
+/// Reads a thread's registers, or records the reason for their absence.
 fn finish(job: &Job, status: i32) {
-    // WIFSTOPPED of wait(2).
+    // WIFSTOPPED in wait(2).
     if status & 0xff != 0x7f {
         job.outcome.store(FAILED | NotCaptured::ThreadGone as u32, Release);
         return;
@@ -494,7 +521,8 @@ fn finish(job: &Job, status: i32) {
     let got = unsafe { syscall!(libc::SYS_ptrace, libc::PTRACE_GETREGSET, tid, NT_PRSTATUS, &raw mut into) };
     let outcome = if got.is_ok() {
         resume_interrupted(tid, &mut words, into.iov_len);
-        // SAFETY: nobody reads the registers before the outcome below, and this is their one writer.
+        // SAFETY: nobody reads the registers before the outcome below, and this is their only
+        // writer.
         unsafe { *job.registers.get() = registers(&words) };
         STOPPED
     } else {
@@ -503,12 +531,14 @@ fn finish(job: &Job, status: i32) {
     job.outcome.store(outcome, Release);
 }
 
-/// Sees to it that a system call which answers `EINTR` because of the stop is made again when the thread goes on, as all others are.
-/// The kernel does that for most calls; some look for whatever interrupts them and answer `EINTR` (fs/eventpoll.c, ipc/sem.c,
-/// `sock_intr_errno`). The error that is put in its place, ERESTARTNOHAND, is the kernel's own for "again, but `EINTR` if a handler
-/// runs": what a signal that comes meanwhile does to the call stays as it was. A time limit of the call begins anew.
+/// Restarts a system call that returns `EINTR` because of the stop when the thread continues.
 ///
-/// Only calls are meant that have done nothing when they answer `EINTR`.
+/// The kernel does that for most calls, but some check for any interruption and return `EINTR`
+/// (fs/eventpoll.c, ipc/sem.c, `sock_intr_errno`). The error that replaces it, ERESTARTNOHAND, is
+/// the kernel's own for "again, but `EINTR` if a handler runs": the effect of a signal that comes
+/// meanwhile on the call is unchanged. A time limit of the call begins anew.
+///
+/// Applies only to calls that have done nothing when they return `EINTR`.
 #[cfg(target_arch = "x86_64")]
 fn resume_interrupted(tid: u32, words: &mut [u64; 34], size: usize) {
     const CALLS: [i64; 21] = [
@@ -541,16 +571,21 @@ fn resume_interrupted(tid: u32, words: &mut [u64; 34], size: usize) {
     }
     *rax = -ERESTARTNOHAND as u64;
     let mut from = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: size };
-    // SAFETY: the kernel reads `iov_len` bytes, as many as it wrote. Async-signal-safe: one system call.
+    // SAFETY: the kernel reads `iov_len` bytes, as many as it wrote. Async-signal-safe: one system
+    // call.
     let _ = unsafe { syscall!(libc::SYS_ptrace, libc::PTRACE_SETREGSET, tid, NT_PRSTATUS, &raw mut from) };
 }
 
-/// On arm64 the kernel has put the call's result over its first argument by now: `EINTR` stands.
+/// Does nothing: `EINTR` remains.
+///
+/// On arm64 the kernel has already replaced the call's first argument by its result.
 #[cfg(target_arch = "aarch64")]
 fn resume_interrupted(_tid: u32, _words: &mut [u64; 34], _size: usize) {}
 
-/// `user_regs_struct` of `asm/user_64.h`: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs
-/// eflags rsp ss fs_base gs_base ds es fs gs.
+/// Converts `user_regs_struct` (`asm/user_64.h`).
+///
+/// r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs_base
+/// gs_base ds es fs gs.
 #[cfg(target_arch = "x86_64")]
 fn registers(words: &[u64; 34]) -> Registers {
     let [r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi, number, rip, _, flags, rsp, ..] =
@@ -560,9 +595,10 @@ fn registers(words: &[u64; 34]) -> Registers {
         pc: rip,
         flags,
     };
-    // A call that was interrupted and will be made again: shown as the kernel leaves it for that
-    // (`arch_do_signal_or_restart`), with the number in place and pc on the instruction. The errors are ERESTARTSYS,
-    // ERESTARTNOINTR, ERESTARTNOHAND and ERESTART_RESTARTBLOCK, which a tracer sees and a program never does.
+    // An interrupted call that will be restarted is shown as the kernel leaves it for that
+    // (`arch_do_signal_or_restart`), with the number in place and pc on the instruction. The errors
+    // are ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND and ERESTART_RESTARTBLOCK, which a tracer
+    // sees and a program never does.
     if matches!(rax as i64, -514..=-512 | -516) && number < 0x1000 {
         registers.gpr[0] = number;
         registers.pc = rip.wrapping_sub(2);
@@ -570,7 +606,7 @@ fn registers(words: &[u64; 34]) -> Registers {
     registers
 }
 
-/// `user_pt_regs` of `asm/ptrace.h`: x0 … x30 sp pc pstate.
+/// Converts `user_pt_regs` (`asm/ptrace.h`): x0 … x30 sp pc pstate.
 #[cfg(target_arch = "aarch64")]
 fn registers(words: &[u64; 34]) -> Registers {
     let [.., sp, pc, pstate] = *words;

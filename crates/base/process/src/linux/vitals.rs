@@ -1,8 +1,11 @@
-//! What explains a process's end afterwards, as it is while the process is well: its memory and that of its cgroup, kills for want of memory
-//! that were counted so far, pressure, processor time and its limit, a debugger. Async-signal-safe: small files of `/proc` and of the cgroup's
-//! directory, read into the stack.
+//! Measurements of a healthy process that can explain its end afterwards.
 //!
-//! Counters say something only by their difference: they are read while the process lives, and again by a later launch.
+//! Memory of the process and its cgroup, out-of-memory kills so far, pressure, processor time and
+//! its limit, a debugger. Async-signal-safe: small files in `/proc` and the cgroup's directory,
+//! read onto the stack.
+//!
+//! Only the difference of a counter is meaningful: counters are read while the process runs, and
+//! again by a later launch.
 
 use core::ffi::CStr;
 
@@ -12,60 +15,70 @@ use super::tracer;
 use crate::files::{close, open, status};
 use crate::path::PathOf;
 
-/// See the module. `None` each where the system does not say.
+/// Measurements of the process. See the module. Each is `None` if the system doesn't report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vitals {
-    /// Physical memory that the process uses, bytes (`VmRSS` of proc_pid_status(5)).
+    /// Bytes of physical memory that the process uses (`VmRSS` in proc_pid_status(5)).
     pub memory_used: Option<u64>,
-    /// As [`debugged`].
+    /// Result of [`debugged`].
     pub debugged: Option<bool>,
-    /// `/proc/self/oom_score_adj`: from -1,000, never chosen, to 1,000, always.
+    /// `/proc/self/oom_score_adj`: from −1,000 (never chosen) to 1,000 (always chosen).
     pub oom_score_adj: Option<i16>,
-    /// Hundredths of a percent of the last ten seconds in which some task waited for memory: `avg10` of the cgroup's `memory.pressure`, else of
-    /// `/proc/pressure/memory`.
+    /// Memory pressure, in hundredths of a percent.
+    ///
+    /// The share of the last ten seconds in which some task waited for memory: `avg10` in the
+    /// cgroup's `memory.pressure`, else in `/proc/pressure/memory`.
     pub memory_pressure: Option<u16>,
-    /// Processes that the kernel has killed for want of memory since the machine was started (`oom_kill` of `/proc/vmstat`).
+    /// Processes that the kernel has killed since boot because memory ran out.
+    ///
+    /// `oom_kill` in `/proc/vmstat`.
     pub machine_oom_kills: Option<u64>,
-    /// Processor time that the process has used, milliseconds.
+    /// Processor time that the process has used, in milliseconds.
     pub cpu_used_ms: Option<u64>,
-    /// The hard limit of that, seconds, at which the kernel kills it (`RLIMIT_CPU`); `None` also for no limit.
+    /// Hard limit of the processor time in seconds, at which the kernel kills the process.
+    ///
+    /// `RLIMIT_CPU`; `None` also for no limit.
     pub cpu_limit_s: Option<u64>,
-    /// Its memory cgroup.
+    /// The process's memory cgroup.
     pub cgroup: Option<MemoryCgroup>,
 }
 
-/// The memory cgroup of a process, of version 1 or 2.
+/// The memory cgroup of a process, version 1 or 2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCgroup {
-    /// Its directory's inode: one that is made anew under the same path has another.
+    /// Inode of the cgroup's directory: a cgroup recreated under the same path has another.
     pub id: u64,
-    /// Processes of it or below it that were killed for want of memory: `oom_kill` of `memory.events`, in version 1 of `memory.oom_control`.
+    /// Processes in or below the cgroup that were killed because memory ran out.
+    ///
+    /// `oom_kill` in `memory.events`, in version 1 in `memory.oom_control`.
     pub oom_kills: Option<u64>,
-    /// The most memory that it may use, bytes: `memory.max`, `memory.limit_in_bytes`; `None` also for no limit.
+    /// Memory limit in bytes: `memory.max`, `memory.limit_in_bytes`; `None` also for no limit.
     pub limit: Option<u64>,
-    /// The most that it has used, bytes: `memory.peak`, `memory.max_usage_in_bytes`.
+    /// Maximum memory used so far, in bytes: `memory.peak`, `memory.max_usage_in_bytes`.
     pub peak: Option<u64>,
-    /// How often it came to its limit: `max` of `memory.events`, `memory.failcnt`.
+    /// Number of times that the limit was reached: `max` in `memory.events`, `memory.failcnt`.
     pub limit_hits: Option<u64>,
-    /// Processes in it, up to some hundred.
+    /// Number of processes in the cgroup, up to some hundred.
     pub processes: Option<u32>,
 }
 
-/// Whether a debugger traces the calling process (`TracerPid` of proc_pid_status(5)). `None` if the system does not say, or if it may be
-/// Coroner's own helper ([`tracer`]), which reads a thread of it.
+/// Whether a debugger traces the calling process (`TracerPid` in proc_pid_status(5)).
+///
+/// `None` if the system doesn't report it, or if it may be Coroner's own helper ([`tracer`]), which
+/// reads one of its threads.
 pub fn debugged() -> Option<bool> {
     let helpers = tracer::ended_helpers();
     is_debugged(read_into(libc::AT_FDCWD, c"/proc/self/status", &mut [0; 2048]), helpers)
 }
 
-/// By that status, which was read when as many helpers had ended.
+/// Evaluates `status`, which was read when `helpers` had exited.
 fn is_debugged(status: &[u8], helpers: u32) -> Option<bool> {
     let is_traced = value(status, b"TracerPid:")?.trim_ascii() != b"0";
     (!is_traced || tracer::begun_helpers() == helpers).then_some(is_traced)
 }
 
 impl Vitals {
-    /// Those of the calling process, now.
+    /// Reads the current measurements of the calling process.
     pub fn read() -> Vitals {
         let mut text = [0; 2048];
         let helpers = tracer::ended_helpers();
@@ -94,19 +107,20 @@ impl Vitals {
     }
 }
 
-/// See [`Vitals::machine_oom_kills`].
+/// Reads [`Vitals::machine_oom_kills`].
 pub fn machine_oom_kills() -> Option<u64> {
     let file = open(libc::AT_FDCWD, c"/proc/vmstat", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
     let (mut text, mut kept, mut found) = ([0; 1024], 0_usize, None);
     while let Some(rest) = text.get_mut(kept..).filter(|rest| !rest.is_empty() && found.is_none()) {
-        // SAFETY: the kernel writes at most `rest.len()` bytes into it. Async-signal-safe: one system call.
+        // SAFETY: the kernel writes at most `rest.len()` bytes into it. Async-signal-safe: one
+        // system call.
         let Ok(count) = (unsafe { syscall!(libc::SYS_read, file, rest.as_mut_ptr(), rest.len()) }) else { break };
         if count == 0 {
             break;
         }
         let filled = kept.saturating_add(count);
         let whole = text.get(..filled).unwrap_or_default();
-        // The last line goes on in the next piece.
+        // The last line continues in the next piece.
         let end = whole.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end.saturating_add(1));
         found = counter(whole.get(..end).unwrap_or_default(), b"oom_kill");
         text.copy_within(end..filled, 0);
@@ -123,7 +137,9 @@ struct CgroupDirectory {
 }
 
 impl CgroupDirectory {
-    /// That of the calling process; `None` if there is no memory controller, or its files are not mounted where they are as a rule.
+    /// Opens the directory of the calling process's cgroup.
+    ///
+    /// `None` if there is no memory controller, or its files are not mounted in the usual place.
     fn of_this_process() -> Option<CgroupDirectory> {
         let mut text = [0; 1024];
         let groups = read_into(libc::AT_FDCWD, c"/proc/self/cgroup", &mut text);
@@ -150,7 +166,7 @@ impl CgroupDirectory {
             true => [c"memory.events", c"memory.max", c"memory.peak"],
             false => [c"memory.oom_control", c"memory.limit_in_bytes", c"memory.max_usage_in_bytes"],
         };
-        /// No machine has so much: version 1 says so of no limit.
+        /// More memory than any machine has: version 1 reports such a number if there is no limit.
         const NO_LIMIT: u64 = 1 << 60;
         let mut text = [0; 256];
         let number = |name| decimal(read_into(self.file, name, &mut [0; 32]).trim_ascii());
@@ -177,18 +193,18 @@ impl CgroupDirectory {
     }
 }
 
-/// The start of a file below `directory`; empty if it can't be read.
+/// Returns the start of a file below `directory`; empty if it can't be read.
 fn read_into<'t>(directory: i32, path: &CStr, into: &'t mut [u8]) -> &'t [u8] {
     let length = read_file(directory, path, into).unwrap_or(0);
     into.get(..length).unwrap_or_default()
 }
 
-/// What follows `key` in the line that begins with it.
+/// Returns the text after `key` in the line that begins with it.
 fn value<'t>(text: &'t [u8], key: &[u8]) -> Option<&'t [u8]> {
     text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))
 }
 
-/// The number behind a name and a space.
+/// Returns the number after a name and a space.
 fn counter(text: &[u8], name: &[u8]) -> Option<u64> {
     text.split(|byte| *byte == b'\n').find_map(|line| decimal(line.strip_prefix(name)?.strip_prefix(b" ")?))
 }
@@ -201,7 +217,7 @@ fn signed(text: &[u8]) -> Option<i16> {
     }
 }
 
-/// `some avg10=1.25 avg60=…`, in hundredths.
+/// Parses `some avg10=1.25 avg60=…`, in hundredths.
 fn pressure(text: &[u8]) -> Option<u16> {
     let text = value(text, b"some avg10=")?;
     let end = text.iter().position(|byte| *byte == b' ')?;
@@ -210,8 +226,10 @@ fn pressure(text: &[u8]) -> Option<u16> {
     u16::try_from(whole.checked_add(parts.next().and_then(decimal)?.min(99))?).ok()
 }
 
-/// The path in `/proc/PID/cgroup` (cgroups(7)) of the memory controller of version 1, or of version 2; relative to the mount's root. Empty for
-/// the root itself. `None` if it lies outside of what this process sees.
+/// Returns the memory cgroup's path in `/proc/PID/cgroup` (cgroups(7)).
+///
+/// The path is that of the memory controller of version 1, or of version 2, relative to the mount's
+/// root. Empty for the root itself. `None` if it is outside of what this process sees.
 fn memory_path(groups: &[u8], is_v2: bool) -> Option<&[u8]> {
     let found = groups.split(|byte| *byte == b'\n').find_map(|line| {
         let mut fields = line.splitn(3, |byte| *byte == b':');
@@ -236,7 +254,8 @@ fn cpu_used_ms() -> Option<u64> {
 fn cpu_limit_s() -> Option<u64> {
     let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
     let none = core::ptr::null::<libc::rlimit64>();
-    // SAFETY: asks for a limit of the calling process; the kernel writes one structure. Async-signal-safe: one system call.
+    // SAFETY: asks for a limit of the calling process; the kernel writes one structure.
+    // Async-signal-safe: one system call.
     unsafe { syscall!(libc::SYS_prlimit64, 0, libc::RLIMIT_CPU, none, &raw mut limit) }.ok()?;
     (limit.rlim_max != libc::RLIM64_INFINITY).then_some(limit.rlim_max)
 }

@@ -1,4 +1,4 @@
-//! Messages of `abort` as bionic leaves them.
+//! Messages of `abort` as bionic stores them.
 
 extern crate std;
 use std::vec::Vec;
@@ -7,7 +7,7 @@ use crate::memory::LoadGuarded;
 
 use super::*;
 
-/// A page with what bionic puts there: magic words or none, the size, the text and its NUL.
+/// A page with bionic's data: optional magic words, the size, the text and its NUL.
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
 
@@ -19,7 +19,7 @@ fn page(magic: &[u64], size: u64, text: &[u8]) -> Page {
     page
 }
 
-/// The text that is found by variables of which the last one points to that place of the page.
+/// Returns the text found through variables, one of which points to `place` in the page.
 fn found(page: &Page, place: u64) -> Option<Vec<u8>> {
     found_near(page, place, None)
 }
@@ -27,7 +27,7 @@ fn found(page: &Page, place: u64) -> Option<Vec<u8>> {
 fn found_near(page: &Page, place: u64, near: Option<u64>) -> Option<Vec<u8>> {
     let mut variables = [0x1234_u64; 200];
     variables[150] = page.0.as_ptr() as u64 + place;
-    // SAFETY: all that is pointed to can be read.
+    // SAFETY: everything that is pointed to can be read.
     let mut memory = unsafe { LoadGuarded::new() };
     let start = variables.as_ptr() as u64;
     let text = find_in_words(&mut memory, (start, start + size_of_val(&variables) as u64), near)?;
@@ -50,7 +50,7 @@ fn messages_of_all_bionics_are_found_and_nothing_else_is() {
     assert_eq!(found(&page(&MAGIC, 8 + length + 1, text), 0), None);
     assert_eq!(found(&page(&[], 9, b""), 0), None);
     assert_eq!(found(&page(&[], 10, b"\0"), 0), None);
-    // A page that begins with a small number, and is no text.
+    // A page that begins with a small number but isn't a text.
     assert_eq!(found(&page(&[], 8 + 3 + 1, b"\xe8i\x18"), 0), None);
 }
 

@@ -1,30 +1,31 @@
-//! The auxiliary vector: what the kernel passes to a program at its start, getauxval(3).
+//! The auxiliary vector, which the kernel passes to a program at its start: getauxval(3).
 
 use core::ffi::CStr;
 
 use crate::elf::FileHeader;
 use crate::files;
 
-/// The entries of the auxiliary vector that lead to the program, its dynamic linker and the vdso. 0 is "absent".
+/// The auxiliary vector entries for the program, its dynamic linker and the vDSO. 0 means absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AuxiliaryVector {
     /// `AT_PHDR`: address of the main program's program headers.
     pub headers: u64,
-    /// `AT_PHNUM`: how many there are.
+    /// `AT_PHNUM`: number of program headers.
     pub header_count: u16,
     /// `AT_ENTRY`: address of the main program's first instruction.
     pub entry: u64,
-    /// `AT_BASE`: where the dynamic linker is.
+    /// `AT_BASE`: address of the dynamic linker.
     pub linker: u64,
-    /// `AT_SYSINFO_EHDR`: where the vdso is.
+    /// `AT_SYSINFO_EHDR`: address of the vDSO.
     pub vdso: u64,
-    /// `AT_PAGESZ`: bytes of a page.
+    /// `AT_PAGESZ`: page size in bytes.
     pub page: u64,
 }
 
 impl AuxiliaryVector {
-    /// That of this process (not async-signal-safe: it asks the C library, whose copy is readable even where
-    /// `/proc/self/auxv` is not).
+    /// Returns the vector of this process (not async-signal-safe).
+    ///
+    /// It calls the C library, whose copy is readable even if `/proc/self/auxv` is not.
     pub fn of_this_process() -> AuxiliaryVector {
         // SAFETY: getauxval reads a table that the C library set up before `main`.
         let get = |entry| unsafe { libc::getauxval(entry) };
@@ -38,13 +39,15 @@ impl AuxiliaryVector {
         }
     }
 
-    /// Whether the file at `path` is the program that this tells of: where it begins, and the number of its program headers, are the same.
+    /// Whether the file at `path` is the program that this vector describes.
+    ///
+    /// Its entry point's page offset and its number of program headers must be the same.
     pub(crate) fn is_of(&self, path: &CStr) -> bool {
         let Ok(file) = files::open(libc::AT_FDCWD, path, libc::O_RDONLY | libc::O_NONBLOCK, 0) else { return false };
         let mut bytes = [0; FileHeader::SIZE];
         let read = files::read_at(file, &mut bytes, 0);
         files::close(file);
-        // Whole pages lie between a file's addresses and those of its image.
+        // A file's addresses and those of its image differ by whole pages.
         let is_begin = |entry: u64| self.entry.wrapping_sub(entry).is_multiple_of(4096);
         read == Ok(bytes.len())
             && FileHeader::parse(&bytes)

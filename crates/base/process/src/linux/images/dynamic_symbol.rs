@@ -1,5 +1,7 @@
-//! The address of an exported symbol of a loaded image, by its hash table, as dlsym(3) finds it; but in memory of the caller's choice, without
-//! a lock, and in images that a namespace of the dynamic linker hides.
+//! Looks up the address of a loaded image's exported symbol by its hash table, like dlsym(3).
+//!
+//! Unlike dlsym, it reads memory of the caller's choice, takes no lock, and works for images that a
+//! namespace of the dynamic linker hides.
 
 use super::Image;
 use crate::memory::Memory;
@@ -10,9 +12,9 @@ const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
 
-/// Most entries of a dynamic section, and most symbols of one bucket, that are looked at.
+/// Maximum number of dynamic section entries, and of symbols in one bucket, that are read.
 const MAX_ENTRIES: u64 = 1024;
-/// The longest name that can be looked for, with its NUL.
+/// Maximum length of a name to look up, with its NUL.
 const MAX_NAME: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,8 +26,10 @@ struct Tables {
 }
 
 impl Image {
-    /// The address of the symbol of that name, which this image defines and exports; `None` if it does not, if the image has no hash table, or
-    /// if its tables can't be read. Async-signal-safe if `memory` is.
+    /// Returns the address of the symbol of that name, if this image defines and exports it.
+    ///
+    /// `None` also if the image has no hash table, or if its tables can't be read.
+    /// Async-signal-safe if `memory` is.
     pub fn dynamic_symbol<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
         let tables = self.symbol_tables(memory)?;
         let of_gnu = if tables.gnu_hash == 0 { None } else { tables.by_gnu_hash(memory, name) };
@@ -44,7 +48,8 @@ impl Image {
         let mut tables = Tables::default();
         for index in 0..MAX_ENTRIES {
             let (tag, value) = memory.read_pair(self.dynamic.wrapping_add(index.wrapping_mul(16))).ok()?;
-            // glibc has made addresses of most processors' entries, others leave them as linked.
+            // glibc has turned most processors' entries into addresses; other C libraries leave
+            // them as linked.
             let address = if self.range.contains(value) { value } else { value.wrapping_add(self.slide) };
             match tag {
                 DT_NULL => break,
@@ -59,8 +64,10 @@ impl Image {
     }
 }
 
-/// Not inlined, as the others here, so that `xtask signal-safety` can follow the calls: where one function has several of the same, the compiler
-/// keeps the address in a register.
+/// Reads a 32-bit entry of a table.
+///
+/// Not inlined, like the others here, so that `xtask signal-safety` can follow the calls: if a
+/// function has several of the same, the compiler keeps the address in a register.
 #[inline(never)]
 fn read_u32<M: Memory>(memory: &mut M, table: u64, index: u64) -> Option<u32> {
     let mut bytes = [0; 4];
@@ -69,8 +76,10 @@ fn read_u32<M: Memory>(memory: &mut M, table: u64, index: u64) -> Option<u32> {
 }
 
 impl Tables {
-    /// By `DT_GNU_HASH`: {u32 buckets, u32 first symbol, u32 words of the filter, u32 shift, u64 filter[], u32 bucket[], u32 chain[]}, where
-    /// an odd hash ends a bucket's chain.
+    /// Looks up a name in `DT_GNU_HASH`.
+    ///
+    /// {u32 buckets, u32 first symbol, u32 words of the filter, u32 shift, u64 filter[], u32
+    /// bucket[], u32 chain[]}, where an odd hash ends a bucket's chain.
     #[inline(never)]
     fn by_gnu_hash<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
         let mut hash = 5381_u32;
@@ -98,7 +107,9 @@ impl Tables {
         None
     }
 
-    /// By `DT_HASH` of the System V ABI: {u32 buckets, u32 symbols, u32 bucket[], u32 chain[]}, where 0 ends a chain.
+    /// Looks up a name in `DT_HASH` of the System V ABI.
+    ///
+    /// {u32 buckets, u32 symbols, u32 bucket[], u32 chain[]}, where 0 ends a chain.
     #[inline(never)]
     fn by_hash<M: Memory>(&self, memory: &mut M, name: &str) -> Option<u64> {
         let mut hash = 0_u32;
@@ -125,7 +136,7 @@ impl Tables {
         None
     }
 
-    /// The value of a symbol (`Elf64_Sym`), if it has this name and is defined.
+    /// Returns the value of a symbol (`Elf64_Sym`), if it has this name and is defined.
     #[inline(never)]
     fn value<M: Memory>(&self, memory: &mut M, symbol: u32, name: &str) -> Option<u64> {
         let at = self.symbols.wrapping_add(u64::from(symbol).wrapping_mul(24));

@@ -1,31 +1,34 @@
-//! Stamps: words of memory by which an image is distinguished from another one at its place.
+//! Stamps: words of memory that distinguish an image from another one at the same place.
 
 use super::link_map::{self, LinkMap, NAME_PIECE};
 use super::{Image, Images};
 use crate::memory::Memory;
 
-/// `e_shoff` in the file header: where the section headers are in the file, which is hardly ever the same in two builds.
+/// Offset of `e_shoff` in the file header.
+///
+/// It is the file offset of the section headers, which is rarely the same in two builds.
 const SECTION_HEADERS: u64 = 40;
 
-/// Most words of a name that are looked at.
+/// Maximum number of bytes of a name that are read.
 const MAX_NAME: u64 = 512;
 
-/// A word of memory that says whether an image is still the one that it was.
+/// A word of memory that shows whether an image is still the same.
 ///
-/// The dynamic linker's list alone doesn't: where a library is unloaded and another one with the same layout is loaded in its
-/// place, the list has the same numbers again, in an entry at the same address.
+/// The dynamic linker's list alone doesn't: if a library is unloaded and another one with the same
+/// layout is loaded in its place, the list has the same numbers again, in an entry at the same
+/// address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageStamp {
-    /// Where the word is.
+    /// Address of the word.
     pub address: u64,
-    /// The bits of it that count.
+    /// Mask of the relevant bits.
     pub mask: u64,
-    /// What they are.
+    /// Value of the relevant bits.
     pub value: u64,
 }
 
 impl ImageStamp {
-    /// The word at `address` begins with these bytes, eight at most.
+    /// Creates a stamp for a word at `address` that begins with these bytes, at most eight.
     fn of_bytes(address: u64, bytes: &[u8]) -> ImageStamp {
         let (mut value, mut mask) = ([0; 8], [0; 8]);
         for ((value, mask), byte) in value.iter_mut().zip(&mut mask).zip(bytes) {
@@ -34,7 +37,7 @@ impl ImageStamp {
         ImageStamp { address, mask: u64::from_le_bytes(mask), value: u64::from_le_bytes(value) }
     }
 
-    /// Whether memory still says so.
+    /// Whether the memory still has this value.
     #[inline]
     pub fn holds<M: Memory>(&self, memory: &mut M) -> bool {
         memory.read_u64(self.address).is_ok_and(|word| word & self.mask == self.value)
@@ -42,8 +45,10 @@ impl ImageStamp {
 }
 
 impl Images {
-    /// Calls `each` with the words that every image which can be unloaded is known by: the beginning of its build id. Without one it is
-    /// the name in the list, and where the file has its section headers.
+    /// Calls `each` with the stamps of every image that can be unloaded.
+    ///
+    /// The stamp is the beginning of the build id. For an image without one, the stamps are its
+    /// name in the list, and its file offset of the section headers.
     pub fn stamps<M: Memory>(&self, memory: &mut M, mut each: impl FnMut(ImageStamp)) {
         for (image, link_map) in self.listed() {
             if let Some(stamp) = image.build_id_stamp() {
@@ -62,14 +67,16 @@ impl Images {
 }
 
 impl Image {
-    /// The first bytes of the build id, as they were when the image was looked into.
+    /// Returns a stamp for the first bytes of the build id, as read into the table.
     fn build_id_stamp(&self) -> Option<ImageStamp> {
         let id = Some(self.build_id()).filter(|id| !id.is_empty())?;
         Some(ImageStamp::of_bytes(self.build_id_at, id))
     }
 }
 
-/// The words of a name, the last one up to its NUL: what is behind it in memory is no part of it.
+/// Creates stamps for the words of a name.
+///
+/// The last one ends at the NUL: the bytes after it don't belong to the name.
 fn name_stamps<M: Memory>(memory: &mut M, name: u64, each: &mut impl FnMut(ImageStamp)) {
     let mut piece = [0; NAME_PIECE];
     let mut offset = 0_u64;

@@ -1,6 +1,7 @@
 //! The preallocated table of images: refreshed from the dynamic linker's list, searched by address.
 //!
-//! Two states of the table exist side by side, so that a refresh that is ended by a fault leaves the one before it.
+//! Two generations of the table exist side by side, so that a refresh that is ended by a fault
+//! keeps the previous one.
 
 use core::ffi::CStr;
 use core::mem::{align_of, size_of};
@@ -18,50 +19,53 @@ use crate::linux::identity::{path_of_execution, program_path};
 use crate::linux::syscall::Result;
 use crate::memory::Memory;
 
-/// Bytes of a path that are kept with its image.
+/// Number of path bytes that are kept with the image.
 const SHORT_PATH: usize = 240;
 
-/// Paths longer than that which can be kept, and the bytes of each: the longest path that the kernel takes.
+/// Number of longer paths that can be kept, and the size of each: the kernel's maximum.
 const LONG_PATHS: usize = 32;
 const LONG_PATH: usize = 4096;
 
-/// Most bytes of the program's path.
+/// Maximum size of the program's path in bytes.
 const MAIN_PATH: usize = LONG_PATH;
 
-/// Entries of the list beyond which it is believed to be a cycle.
+/// Number of list entries beyond which the list is assumed to be a cycle.
 const MAX_ENTRIES: usize = 1 << 16;
 
-/// Images whose headers are searched for in one refresh: each search reads the list of mappings.
+/// Maximum number of images per refresh whose headers are searched for.
+///
+/// Each search reads the list of mappings.
 const MAX_SEARCHES: u32 = 64;
 
-/// What a refresh found.
+/// The result of a refresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refresh {
-    /// Images in the table now.
+    /// Number of images in the table.
     pub images: usize,
-    /// Of those, images that were read anew.
+    /// Number of images that were newly read.
     pub read: usize,
-    /// Images that found no room in the table.
+    /// Number of images for which the table had no space.
     pub dropped: usize,
-    /// Entries of the list behind which no readable image was: it is just being unloaded.
+    /// Number of list entries without a readable image, which is just being unloaded.
     pub refused: usize,
-    /// How the list was found.
+    /// State in which the list was found.
     pub list: ListState,
-    /// [`fingerprint`](super::fingerprint) of the entries that this refresh went by. Where the list has it afterwards, and no entry
-    /// was refused, the table is of that list.
+    /// [`fingerprint`](super::fingerprint) of the entries used by this refresh.
+    ///
+    /// If the list has it afterwards, and no entry was refused, the table matches that list.
     pub fingerprint: u64,
 }
 
-/// An image with what identifies it in the list.
+/// An image with its identification in the list.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 struct Slot {
     image: Image,
-    /// The path's bytes, in [`Slot::short`] or the long path of that number less one.
+    /// Length of the path, which is in [`Slot::short`] or the long path with index `long_path` - 1.
     path_length: u32,
     long_path: u32,
     short: [u8; SHORT_PATH],
-    /// The path is the list's own name, so that another name means another image.
+    /// Whether the path is the list's own name, so that another name means another image.
     named_by_list: bool,
 }
 
@@ -72,7 +76,7 @@ struct LongPath {
     bytes: [u8; LONG_PATH],
 }
 
-/// A state of the list: the slots in the order of the list, and sorted by address.
+/// A generation of the list: the slots in the order of the list, and sorted by address.
 #[derive(Debug)]
 struct Generation {
     places: Piece<Place>,
@@ -82,21 +86,21 @@ struct Generation {
 
 /// The loaded images as of the last refresh.
 ///
-/// A refresh that does not come to its end (it faulted, and recovery ended it) leaves the state before it.
+/// A refresh that doesn't complete (it faulted, and recovery ended it) keeps the previous state.
 #[derive(Debug)]
 pub struct Images {
     slots: Piece<Slot>,
-    /// Which `link_map` each slot is for.
+    /// Address of the `link_map` for each slot.
     link_maps: Piece<u64>,
     /// The number of the refresh that last found each slot's image.
     seen: Piece<u32>,
     long_paths: Piece<LongPath>,
     generations: [Generation; 2],
-    /// Which of the generations is the valid one.
+    /// Index of the valid generation.
     current: usize,
-    /// The number of the last refresh that came to its end.
+    /// The number of the last completed refresh.
     refresh: u32,
-    /// Slots below this were used at some time.
+    /// Slots from this index on were never used.
     used: usize,
     auxiliary: AuxiliaryVector,
     /// The program's dynamic section.
@@ -111,8 +115,10 @@ pub struct Images {
     size: usize,
 }
 
-/// A slice of the table's mapping: its owner's alone, and no reference, so that the table can be unmapped by a function that is given
-/// it (a reference in an argument must stay valid until the function returns).
+/// A slice of the table's mapping, owned exclusively.
+///
+/// Not a reference, so that the table can be unmapped by a function that receives it (a reference
+/// in an argument must stay valid until the function returns).
 #[derive(Debug)]
 struct Piece<T> {
     start: NonNull<T>,
@@ -129,7 +135,7 @@ impl<T> Deref for Piece<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: by the contract of `Pieces::take`, which made it.
+        // SAFETY: by the contract of `Pieces::take`, which created it.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
@@ -142,22 +148,25 @@ impl<T> DerefMut for Piece<T> {
     }
 }
 
-/// Hands out pieces of a zeroed mapping.
+/// Allocates pieces of a zeroed mapping.
 struct Pieces {
     at: usize,
 }
 
 impl Pieces {
-    /// The next `count` values. Without a mapping (`at` is 0 at first) this only counts.
+    /// Returns the address of the next `count` values. Without a mapping (`at` is 0 at first) this
+    /// only counts.
     fn skip<T>(&mut self, count: usize) -> usize {
         let start = self.at.next_multiple_of(align_of::<T>());
         self.at = start + count * size_of::<T>();
         start
     }
 
+    /// Takes the next `count` values.
+    ///
     /// # Safety
-    /// `at` must be inside a zeroed mapping with room for them, which nobody else uses and which stays; zeroes must be
-    /// valid `T`s.
+    /// `at` must be inside a zeroed mapping with room for them, which nobody else uses and which
+    /// stays; zeroes must be valid `T`s.
     unsafe fn take<T>(&mut self, count: usize) -> Piece<T> {
         let start = self.skip::<T>(count);
         // SAFETY: inside a mapping, and so not null.
@@ -166,13 +175,15 @@ impl Pieces {
 }
 
 impl Images {
-    /// How many images there is room for, and how many slots: those of the old and of the new state exist side by side while a refresh runs.
+    /// Returns the numbers of images and of slots.
+    ///
+    /// There are more slots because the old and the new state exist side by side during a refresh.
     fn capacities(capacity: usize) -> (usize, usize) {
         let capacity = capacity.clamp(4, 1 << 16);
         (capacity, capacity + capacity / 4 + 4)
     }
 
-    /// The bytes that a table for `capacity` images maps.
+    /// Returns the size of a table for `capacity` images in bytes.
     pub fn bytes(capacity: usize) -> usize {
         let (capacity, slots) = Self::capacities(capacity);
         let mut pieces = Pieces { at: 0 };
@@ -188,15 +199,18 @@ impl Images {
         pieces.at
     }
 
-    /// Maps a table for `capacity` images and finds the program in it (not async-signal-safe). Call [`Images::refresh`] next.
+    /// Maps a table for `capacity` images and finds the program's path (not async-signal-safe).
+    ///
+    /// Call [`Images::refresh`] next.
     pub fn map(capacity: usize) -> Result<Images> {
         let (capacity, slots) = Self::capacities(capacity);
         let auxiliary = AuxiliaryVector::of_this_process();
         let size = Self::bytes(capacity);
         let mapping = map_guarded(size)?;
         let mut pieces = Pieces { at: mapping };
-        // SAFETY: the mapping is zeroed, ours, stays until `unmap` consumes the table, and has room for exactly this, as
-        // counted above (a mapping's start is aligned for all). Zeroes are valid for each of these plain types.
+        // SAFETY: the mapping is zeroed, ours, stays until `unmap` consumes the table, and has room
+        // for exactly this, as counted above (a mapping's start is aligned for all). Zeroes are
+        // valid for each of these plain types.
         let images = unsafe {
             let slots = pieces.take(slots);
             let link_maps = pieces.take(slots.len());
@@ -233,14 +247,16 @@ impl Images {
             self.main_path_length = program_path(into).len();
             if self.main_path_length == 0 {
                 let length = path_of_execution(into).len();
-                // The path of a script that the program interprets, or of the interpreter in `ld.so ./program`, is not the program's.
+                // The path of a script that the program interprets, or of the interpreter in `ld.so
+                // ./program`, is not the program's.
                 if CStr::from_bytes_until_nul(&self.main_path).is_ok_and(|path| self.auxiliary.is_of(path)) {
                     self.main_path_length = length;
                 }
             }
         }
-        // A program with an interpreter, yet loaded without one, was loaded by the interpreter: `ld.so ./program`. Then
-        // the kernel knows the interpreter as the executable, and the mappings know better.
+        // A program with an interpreter that was loaded without one was loaded by the interpreter:
+        // `ld.so ./program`. The kernel then reports the interpreter as the executable, but the
+        // mappings have the right path.
         if self.auxiliary.linker == 0
             && let Ok(mappings) = Mappings::open()
         {
@@ -255,17 +271,22 @@ impl Images {
         self
     }
 
-    /// The path of the program's file, in the bytes of its file system; without `/proc` that of its start. Empty if neither is known.
+    /// Returns the path of the program's file, in the bytes of its file system.
+    ///
+    /// Without `/proc`, the path by which it was started. Empty if neither is known.
     pub fn program_path(&self) -> &[u8] {
         self.main_path.get(..self.main_path_length).unwrap_or_default()
     }
 
-    /// Touches what a crash may need: the slots in use and as many again (at least 16), so that no page must be found
-    /// then (not async-signal-safe, after a refresh).
+    /// Touches the memory that a crash may need, so that no page must be found then.
+    ///
+    /// This is the slots in use and as many again (at least 16). Not async-signal-safe, after a
+    /// refresh.
     pub fn touch(&mut self) {
         let count = (self.used * 2).max(self.used + 16).min(self.slots.len());
         for slot in self.slots.iter_mut().take(count).skip(self.used) {
-            // SAFETY: a reference is valid to write; volatile, so that writing what is there already is not left out.
+            // SAFETY: a reference is valid to write; volatile, so that writing the existing value
+            // is not optimized out.
             unsafe { (&raw mut slot.path_length).write_volatile(0) };
         }
     }
@@ -276,17 +297,22 @@ impl Images {
         unsafe { unmap_guarded(self.mapping, self.size) };
     }
 
-    /// Reads the list anew through `memory`: what is unchanged is kept, what is new is read, what is gone is dropped.
+    /// Refreshes the table through `memory`.
     ///
-    /// Takes no lock and calls nothing but `memory`: for crash time, and wherever the dynamic linker's lock may be held. Images
-    /// whose program headers are not in memory (a linker script may leave them out) are known only if
-    /// [`Images::refresh_by_linker`] met them. The table must not be in use otherwise meanwhile.
+    /// Keeps unchanged images, reads new ones and drops removed ones.
+    ///
+    /// Takes no lock and calls nothing but `memory`: for crash time, and wherever the dynamic
+    /// linker's lock may be held. Images whose program headers are not in memory (a linker script
+    /// may omit them) are known only if [`Images::refresh_by_linker`] found them. The table must
+    /// not be in use elsewhere meanwhile.
     pub fn refresh<M: Memory>(&mut self, memory: &mut M) -> Refresh {
         self.refresh_by(memory, |_, _| None)
     }
 
-    /// As [`Images::refresh`], and asks dl_iterate_phdr(3) for program headers that are not where the list says (not
-    /// async-signal-safe). Where nothing recovers from bad loads yet, `memory` must be one that can't fault:
+    /// Like [`Images::refresh`], but also finds program headers by dl_iterate_phdr(3).
+    ///
+    /// It is called for headers that are not where the list says. Not async-signal-safe. If nothing
+    /// recovers from bad loads yet, `memory` must be one that can't fault:
     /// [`CheckedMemory`](crate::memory::CheckedMemory).
     pub fn refresh_by_linker<M: Memory>(&mut self, memory: &mut M) -> Refresh {
         self.refresh_by(memory, link_map::headers_by_linker)
@@ -318,7 +344,7 @@ impl Images {
             self.add_listed(memory, entry, &mut refreshing, &ask);
         });
         (refreshing.found.list, refreshing.found.fingerprint) = (list, hash.finish(list));
-        // A list without the C library, which nobody unloads, was cut.
+        // A list without the C library, which nobody unloads, is incomplete.
         let is_cut = self.find(self.c_library).is_some() && !self.is_placed(self.c_library, &refreshing);
         if list == ListState::Broken || is_cut || refreshing.found.refused > 0 {
             self.keep_known(memory, &mut refreshing);
@@ -328,11 +354,11 @@ impl Images {
         self.publish(&refreshing)
     }
 
-    /// The program itself, which the list has under an empty name.
+    /// Adds the program itself, which has an empty name in the list.
     fn add_main<M: Memory>(&mut self, memory: &mut M, refreshing: &mut Refreshing) {
         const MAIN: u64 = 1;
         if let Some(slot) = self.find_slot(MAIN, refreshing) {
-            // It can't be unloaded.
+            // The program can't be unloaded.
             self.place(slot, refreshing);
             return;
         }
@@ -349,7 +375,7 @@ impl Images {
             let mut path = [0; 64];
             let mut at = 0_usize;
             self.clear_path(slot);
-            // By pieces: the path and the slot are parts of one structure.
+            // In pieces: the path and the slot are parts of one structure.
             while at < self.main_path_length {
                 let rest = self.main_path.get(at..self.main_path_length).unwrap_or(&[]);
                 let count = rest.len().min(path.len());
@@ -376,7 +402,7 @@ impl Images {
         }
         if let Some(slot) = self.find_slot(entry.at, refreshing) {
             if self.seen.get(slot) == Some(&refreshing.number) {
-                // This walk met it before.
+                // This walk has already found it.
                 return;
             }
             let known = self.slots.get(slot).is_some_and(|known| {
@@ -405,7 +431,8 @@ impl Images {
         let Some(slot) = self.new_slot(entry.at, refreshing) else { return };
         self.set_image(slot, &image);
         self.read_path(memory, slot, entry.name, refreshing);
-        // Entry, name and image were read one after the other: only if the entry is unchanged do they belong together.
+        // Entry, name and image were read one after the other: they belong together only if the
+        // entry is unchanged.
         memory.forget();
         let unchanged = entry.is_unchanged(memory)
             && link_map::is_named(memory, entry.name, self.path_of(slot))
@@ -428,8 +455,9 @@ impl Images {
         self.place(slot, refreshing);
     }
 
-    /// Keeps the images of the last refresh that this one did not meet, in a list that is damaged: those whose memory is still what it
-    /// was, and where nothing else is now.
+    /// Keeps images of the last refresh that this one did not find in a damaged list.
+    ///
+    /// Those whose memory is unchanged, and whose place is not taken by another image.
     fn keep_known<M: Memory>(&mut self, memory: &mut M, refreshing: &mut Refreshing) {
         for slot in 0..self.used {
             let is_of_last = self.refresh != 0 && self.seen.get(slot) == Some(&self.refresh);
@@ -446,12 +474,12 @@ impl Images {
         Image::read(memory, table, slide, self.auxiliary.page)
     }
 
-    /// An image that the kernel mapped, if the list did not have it.
+    /// Adds an image that the kernel mapped, if the list did not have it.
     fn add_unlisted<M: Memory>(&mut self, memory: &mut M, header: u64, kind: ImageKind, refreshing: &mut Refreshing) {
         if header == 0 || self.is_placed(header, refreshing) {
             return;
         }
-        // No `link_map` starts at an ELF header, so that address is free to be this slot's key.
+        // No `link_map` starts at an ELF header, so that address can be this slot's key.
         if let Some(slot) = self.find_slot(header, refreshing) {
             self.place(slot, refreshing);
             return;
@@ -461,7 +489,8 @@ impl Images {
             let first = table.find(memory, elf::PT_LOAD)?;
             self.read_image(memory, table, header.wrapping_sub(first.address))
         });
-        // A slot is taken only with an image for it: the next refresh would find one of nothing there.
+        // A slot is taken only with an image for it: otherwise the next refresh would find a slot
+        // without an image.
         let Some(mut image) = image else { return };
         let Some(slot) = self.new_slot(header, refreshing) else { return };
         image.kind = kind;
@@ -476,14 +505,15 @@ impl Images {
         self.place(slot, refreshing);
     }
 
-    /// Makes what was found the valid state.
+    /// Makes the new generation the valid one.
     fn publish(&mut self, refreshing: &Refreshing) -> Refresh {
         let mut found = refreshing.found;
         if let Some(generation) = self.generations.get_mut(refreshing.next) {
             let count = generation.count;
             if let Some(places) = generation.places.get_mut(..count) {
                 sort(places);
-                // A walk that began again may have met an entry twice; other namespaces list the dynamic linker again.
+                // A restarted walk may have found an entry twice; other namespaces list the dynamic
+                // linker again.
                 generation.count = remove_doubles(places);
             }
             found.images = generation.count;
@@ -493,9 +523,9 @@ impl Images {
         found
     }
 
-    /// The slot of an entry, of the valid state or of the one being made.
+    /// Returns the slot of an entry, from the valid generation or the one being made.
     fn find_slot(&self, key: u64, refreshing: &mut Refreshing) -> Option<usize> {
-        // Entries mostly come in the order of the last refresh.
+        // Entries usually come in the order of the last refresh.
         let listed = &self.generations.get(self.current)?.listed;
         let count = self.generations.get(refreshing.next)?.count;
         let expected = listed.get(count).map(|slot| *slot as usize);
@@ -509,7 +539,7 @@ impl Images {
         (0..self.used).find(|slot| is_it(*slot))
     }
 
-    /// A slot that neither state uses.
+    /// Returns a slot that neither generation uses.
     fn new_slot(&mut self, key: u64, refreshing: &mut Refreshing) -> Option<usize> {
         let (valid, making) = (self.refresh, refreshing.number);
         let free = self.seen.iter().position(|seen| *seen == 0 || (*seen != valid && *seen != making));
@@ -536,7 +566,7 @@ impl Images {
         }
     }
 
-    /// Puts a slot into the state being made.
+    /// Adds a slot to the generation being made.
     fn place(&mut self, slot: usize, refreshing: &mut Refreshing) {
         let range = self.slots.get(slot).map_or(AddressRange::default(), |slot| slot.image.range);
         let Some(generation) = self.generations.get_mut(refreshing.next) else { return };
@@ -561,13 +591,13 @@ impl Images {
         places.iter().any(|place| place.range.contains(address))
     }
 
-    /// The valid state.
+    /// Returns the valid places.
     fn places(&self) -> &[Place] {
         let generation = self.generations.get(self.current);
         generation.and_then(|generation| generation.places.get(..generation.count)).unwrap_or(&[])
     }
 
-    /// The image whose mapped range holds an address.
+    /// Returns the image whose mapped range contains an address.
     pub fn find(&self, address: u64) -> Option<&Image> {
         let place = self.place_of(address)?;
         self.slots.get(place.slot as usize).map(|slot| &slot.image)
@@ -577,47 +607,51 @@ impl Images {
         place_of(self.places(), address)
     }
 
-    /// Whether an address is in executable memory of an image; `None` if it is in no image (ask [`Mappings::at`]).
+    /// Whether an address is in executable memory of an image; `None` if it is in no image.
+    ///
+    /// Then use [`Mappings::at`].
     pub fn is_executable(&self, address: u64) -> Option<bool> {
         self.find(address).map(|image| image.is_executable(address))
     }
 
-    /// The images, by address.
+    /// Iterates over the images, by address.
     pub fn iter(&self) -> impl Iterator<Item = &Image> {
         self.places().iter().filter_map(|place| Some(&self.slots.get(place.slot as usize)?.image))
     }
 
-    /// Those that can be unloaded, each with the address of its entry in the list.
+    /// Iterates over the images that can be unloaded, each with the address of its list entry.
     pub(super) fn listed(&self) -> impl Iterator<Item = (&Image, u64)> {
         let slots = self.places().iter().map(|place| place.slot as usize);
         let all = slots.filter_map(|slot| Some((&self.slots.get(slot)?.image, *self.link_maps.get(slot)?)));
         all.filter(|(image, _)| image.kind == ImageKind::Library)
     }
 
-    /// Where the dynamic linker's `r_debug` is, for [`fingerprint`](super::fingerprint); 0 if there is none.
+    /// Returns the address of the `r_debug`, for [`fingerprint`](super::fingerprint); 0 if none.
     pub fn debug_address(&self) -> u64 {
         self.debug
     }
 
-    /// With another place of the `r_debug`, in whatever memory the next refresh is given: for the fuzz target.
+    /// Returns the table with another address of the `r_debug`, for the fuzz target.
     #[doc(hidden)]
     #[must_use]
     pub fn with_debug_address(self, debug: u64) -> Self {
         Self { debug, ..self }
     }
 
-    /// How many images there are.
+    /// Returns the number of images.
     pub fn len(&self) -> usize {
         self.places().len()
     }
 
-    /// Whether there is none: no refresh has come to its end yet.
+    /// Whether the table has no images: no refresh has completed yet.
     pub fn is_empty(&self) -> bool {
         self.places().is_empty()
     }
 
-    /// The path of an image of this table, in the bytes of its file system: as the dynamic linker opened it, made absolute
-    /// where the kernel still knows the file. `[vdso]` for the vdso.
+    /// Returns the path of an image of this table, in the bytes of its file system.
+    ///
+    /// The path is that by which the dynamic linker opened it, made absolute if the kernel still
+    /// knows the file. `[vdso]` for the vDSO.
     pub fn path(&self, image: &Image) -> &[u8] {
         let place = self.place_of(image.range.start).filter(|place| place.range == image.range);
         place.map_or(&[], |place| self.path_of(place.slot as usize))
@@ -633,12 +667,12 @@ impl Images {
         bytes.get(..length).unwrap_or(&[])
     }
 
-    /// Takes the path from a slot that neither state uses any more.
+    /// Clears the path of a slot that neither generation uses any more.
     fn clear_path(&mut self, index: usize) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         slot.path_length = 0;
         let long = (core::mem::replace(&mut slot.long_path, 0) as usize).checked_sub(1);
-        // Another slot may have got it since.
+        // Another slot may have taken it since.
         if let Some(long) = long.and_then(|long| self.long_paths.get_mut(long))
             && long.slot == (index as u32).wrapping_add(1)
         {
@@ -646,7 +680,9 @@ impl Images {
         }
     }
 
-    /// Adds to a slot's path. What finds no room (all long paths are in use, or it is longer than any path) is left off.
+    /// Appends to a slot's path.
+    ///
+    /// The path is truncated if all long paths are in use, or it is longer than any path.
     fn append_path(&mut self, index: usize, piece: &[u8], refreshing: &Refreshing) {
         let Some(slot) = self.slots.get_mut(index) else { return };
         let length = slot.path_length as usize;
@@ -678,7 +714,7 @@ impl Images {
         slot.path_length = slot.path_length.saturating_add(written);
     }
 
-    /// Takes an image's path from the list.
+    /// Reads an image's path from the list.
     fn read_path<M: Memory>(&mut self, memory: &mut M, slot: usize, name: u64, refreshing: &Refreshing) {
         self.clear_path(slot);
         let mut at = name;
@@ -693,7 +729,7 @@ impl Images {
         }
     }
 
-    /// Asks the kernel for the path of an image that the list has under a relative name, or not at all.
+    /// Asks the kernel for the path of an image whose name in the list is relative or missing.
     fn resolve_path(&mut self, slot: usize, image: &Image, refreshing: &Refreshing) {
         let Ok(mappings) = Mappings::open() else { return };
         // The last byte stays a NUL.
@@ -709,12 +745,15 @@ impl Images {
     }
 }
 
-/// The length of a path without the mark that the kernel gives a file which was deleted or replaced (an update while the program
-/// runs): the name without it is what the file was called. (Unless there is a file of just that name.) Behind the path stands a NUL.
+/// Returns the length of a path without the kernel's mark for a deleted or replaced file.
+///
+/// This happens in an update while the program runs. The name without the mark is the file's former
+/// name, unless there is a file with the marked name. The path is followed by a NUL.
 fn unmarked_length(buffer: &[u8], length: usize) -> usize {
     let Some(name) = buffer.get(..length).and_then(|path| path.strip_suffix(DELETED_MARK)) else { return length };
     let path = buffer.get(..=length).and_then(|path| CStr::from_bytes_until_nul(path).ok());
-    // By a call that the crash path makes anyway: a seccomp filter may end the process for another one. Nothing is opened for reading.
+    // Uses a call that the crash path makes anyway: a seccomp filter may kill the process for
+    // another one. Nothing is opened for reading.
     let file = path.and_then(|path| files::open(libc::AT_FDCWD, path, libc::O_PATH, 0).ok());
     file.map_or(name.len(), |file| {
         files::close(file);
@@ -725,7 +764,7 @@ fn unmarked_length(buffer: &[u8], length: usize) -> usize {
 struct Refreshing {
     number: u32,
     next: usize,
-    /// How many images' headers may still be searched for.
+    /// Number of images whose headers may still be searched for.
     searches: u32,
     found: Refresh,
 }

@@ -1,40 +1,42 @@
-//! The dynamic linker's list for debuggers, and finding the program headers of the images that it names.
+//! The dynamic linker's list for debuggers, and the program headers of its images.
 //!
-//! Every address comes from memory that may be corrupt, and is read through the caller's [`Memory`] only: l_addr is no address
-//! of an image that was linked to another base than 0, and an ELF header need not be mapped at all.
+//! Every address comes from memory that may be corrupt, and is read only through the caller's
+//! [`Memory`]: l_addr is not an address in an image that was linked to a base other than 0, and an
+//! ELF header may not be mapped at all.
 //!
-//! `struct r_debug {int r_version; struct link_map *r_map; ElfW(Addr) r_brk; int r_state; ElfW(Addr) r_ldbase;}`, followed in
-//! version 2 (glibc 2.35, for dlmopen) by `struct r_debug_extended *r_next`; `struct link_map {ElfW(Addr) l_addr; char
-//! *l_name; ElfW(Dyn) *l_ld; struct link_map *l_next, *l_prev;}` (`link.h`).
+//! `struct r_debug {int r_version; struct link_map *r_map; ElfW(Addr) r_brk; int r_state;
+//! ElfW(Addr) r_ldbase;}`, followed in version 2 (glibc 2.35, for dlmopen) by `struct
+//! r_debug_extended *r_next`; `struct link_map {ElfW(Addr) l_addr; char *l_name; ElfW(Dyn) *l_ld;
+//! struct link_map *l_next, *l_prev;}` (`link.h`).
 
 use super::mappings;
 use crate::elf::{self, FileHeader, HeaderTable};
 use crate::memory::Memory;
 
-/// How the dynamic linker's list was found.
+/// State in which the dynamic linker's list was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListState {
-    /// There is none: a static program, or the dynamic linker has not begun.
+    /// There is no list: a static program, or the dynamic linker has not begun.
     #[default]
     Absent,
-    /// It was read from end to end, and no change was under way.
+    /// The list was read from end to end, and no change was in progress.
     Consistent,
-    /// It was read from end to end, while the dynamic linker said that it was changing it.
+    /// The list was read from end to end, while the dynamic linker had marked it as changing.
     Changing,
-    /// It could not be read to its end; what was read counts.
+    /// The list could not be read to its end; what was read counts.
     Broken,
 }
 
-/// `RT_CONSISTENT`: no change is under way.
+/// `RT_CONSISTENT`: no change is in progress.
 const RT_CONSISTENT: u32 = 0;
 
-/// Most namespaces that are looked at (glibc has 16).
+/// Maximum number of namespaces read (glibc has 16).
 const MAX_NAMESPACES: usize = 64;
 
-/// How often a chain that changes underfoot is walked.
+/// Maximum number of walks along a chain that changes concurrently.
 const WALKS: u32 = 4;
 
-/// Bytes of a name that are read at once.
+/// Number of bytes of a name that are read at once.
 pub(super) const NAME_PIECE: usize = 64;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,21 +54,22 @@ pub(super) struct LinkMap {
 
 impl LinkMap {
     pub(super) fn read<M: Memory>(memory: &mut M, at: u64) -> Option<LinkMap> {
-        // By words and not as one piece: a guarded load costs a nanosecond, a copy of any size tens of them.
+        // By words and not as one piece: a guarded load costs a nanosecond, a copy of any size tens
+        // of them.
         let (slide, name) = memory.read_pair(at).ok()?;
         let (dynamic, next) = memory.read_pair(at.wrapping_add(16)).ok()?;
         let previous = memory.read_u64(at.wrapping_add(32)).ok()?;
         Some(LinkMap { at, slide, name, dynamic, next, previous })
     }
 
-    /// Whether the entry still says what it said (its links may change).
+    /// Whether the entry is unchanged (its links may change).
     pub(super) fn is_unchanged<M: Memory>(&self, memory: &mut M) -> bool {
         LinkMap::read(memory, self.at)
             .is_some_and(|now| now.slide == self.slide && now.name == self.name && now.dynamic == self.dynamic)
     }
 }
 
-/// What [`fingerprint`](super::fingerprint) is made of: the list's entries, one after the other, and what the linker says of it.
+/// Computes [`fingerprint`](super::fingerprint) from the list's entries and its state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fingerprint(u64);
 
@@ -93,8 +96,9 @@ impl Fingerprint {
     }
 }
 
-/// Calls `each` with the entries of all namespaces; an entry may come twice. No chain is followed beyond `most`
-/// entries.
+/// Calls `each` with the entries of all namespaces; an entry may come twice.
+///
+/// No chain is followed beyond `most` entries.
 pub(super) fn walk<M: Memory>(
     memory: &mut M,
     debug: u64,
@@ -132,13 +136,13 @@ pub(super) fn walk<M: Memory>(
     state
 }
 
-/// Walks one namespace's chain; true if it was whole.
+/// Walks one namespace's chain; returns whether it was whole.
 fn walk_chain<M: Memory>(memory: &mut M, head: u64, most: usize, each: &mut impl FnMut(&mut M, &LinkMap)) -> bool {
     for left in (0..WALKS).rev() {
         let (mut at, mut previous) = (head, 0);
         let mut whole = true;
         memory.forget();
-        // A cycle comes back to the last entry whose number was a power of two (Brent).
+        // A cycle returns to the last entry whose number was a power of two (Brent).
         let mut milestone = 0;
         for number in 1..=most {
             if at == 0 || at == milestone {
@@ -152,8 +156,8 @@ fn walk_chain<M: Memory>(memory: &mut M, head: u64, most: usize, each: &mut impl
                 break;
             };
             if entry.previous != previous {
-                // Entries were put in or taken out here, or this one was freed meanwhile: begin again. In a process that
-                // stands still it stays as it is, so the last walk takes what it finds.
+                // Entries were added or removed here, or this one was freed meanwhile: begin again.
+                // In a stopped process it doesn't change, so the last walk accepts it.
                 whole = false;
                 if left > 0 {
                     break;
@@ -163,15 +167,16 @@ fn walk_chain<M: Memory>(memory: &mut M, head: u64, most: usize, each: &mut impl
             (previous, at) = (at, entry.next);
         }
         if whole {
-            // A cycle that the back links hide, or more images than anybody has.
+            // A cycle that the back links hide, or more images than any process has.
             return at == 0;
         }
     }
     false
 }
 
-/// Reads at most a piece of a name, up to its NUL or the end of the page (so that no more is read than must be there);
-/// returns the bytes and whether the name ends with them.
+/// Reads a piece of a name, up to its NUL or the end of the page.
+///
+/// No more is read than must be there. Returns the bytes and whether the name ends with them.
 pub(super) fn read_name_piece<'p, M: Memory>(
     memory: &mut M,
     at: u64,
@@ -188,7 +193,7 @@ pub(super) fn read_name_piece<'p, M: Memory>(
     }
 }
 
-/// Whether the name at `at` is `name`, to its end.
+/// Whether the name at `at` is exactly `name`.
 pub(super) fn is_named<M: Memory>(memory: &mut M, mut at: u64, name: &[u8]) -> bool {
     let mut rest = name;
     loop {
@@ -203,17 +208,18 @@ pub(super) fn is_named<M: Memory>(memory: &mut M, mut at: u64, name: &[u8]) -> b
     }
 }
 
-/// Most mappings of an image's file that are looked at.
+/// Maximum number of mappings of an image's file that are examined.
 const MAX_STARTS: usize = 64;
 
-/// Whether a header table is that of an entry's image: it must name the entry's dynamic section.
+/// Whether a header table belongs to an entry's image: it must lead to the entry's dynamic section.
 fn is_of<M: Memory>(memory: &mut M, entry: &LinkMap, table: &HeaderTable) -> bool {
     table.find(memory, elf::PT_DYNAMIC).is_some_and(|at| at.address.wrapping_add(entry.slide) == entry.dynamic)
 }
 
-/// The program headers of an entry's image; `None` if that image is not there, or its headers are not in memory.
+/// Returns the program headers of an entry's image.
 ///
-/// `ask` is asked for headers that do not lie where the entry says; `searches` counts down how often that may be.
+/// `None` if that image is not there, or its headers are not in memory. `ask` is called for headers
+/// that the entry doesn't lead to; `searches` counts down how often that is allowed.
 pub(super) fn find_headers<M: Memory>(
     memory: &mut M,
     entry: &LinkMap,
@@ -226,8 +232,9 @@ pub(super) fn find_headers<M: Memory>(
     {
         return Some(table);
     }
-    // Linked to start at an address other than 0 (prelink, linker scripts, Android's packed relocations), or without an ELF
-    // header in memory. But if the dynamic section is gone, so is the image.
+    // Linked to start at an address other than 0 (prelink, linker scripts, Android's packed
+    // relocations), or without an ELF header in memory. But if the dynamic section is gone, so is
+    // the image.
     memory.read_u64(entry.dynamic).ok()?;
     *searches = searches.checked_sub(1)?;
     if let Some(table) = ask(memory, entry) {
@@ -235,7 +242,8 @@ pub(super) fn find_headers<M: Memory>(
     }
     let mut starts = [0; MAX_STARTS];
     let starts = mappings::starts_of_file_at(entry.dynamic, &mut starts).ok()?;
-    // Nearest first: in an archive that holds several libraries, the one that the dynamic section is in.
+    // Nearest first: in an archive that contains several libraries, the one that contains the
+    // dynamic section.
     for start in starts.iter().rev() {
         if let Some(table) = headers_at(memory, *start)
             && is_of(memory, entry, &table)
@@ -246,8 +254,10 @@ pub(super) fn find_headers<M: Memory>(
     None
 }
 
-/// The program headers of an entry's image by dl_iterate_phdr(3), which knows those that are in no mapping of the file, too (not
-/// async-signal-safe: it takes the dynamic linker's lock).
+/// Returns the program headers of an entry's image from dl_iterate_phdr(3).
+///
+/// It also knows headers that are in no mapping of the file. Not async-signal-safe: it takes the
+/// dynamic linker's lock.
 pub(super) fn headers_by_linker<M: Memory>(memory: &mut M, entry: &LinkMap) -> Option<HeaderTable> {
     struct Search<'a, M> {
         memory: &'a mut M,
@@ -260,7 +270,8 @@ pub(super) fn headers_by_linker<M: Memory>(memory: &mut M, entry: &LinkMap) -> O
         _: libc::size_t,
         search: *mut libc::c_void,
     ) -> libc::c_int {
-        // SAFETY: the C library passes a valid structure and the pointer of the call below, which waits for this one.
+        // SAFETY: the C library passes a valid structure and the pointer of the call below, which
+        // waits for this one.
         let (info, search) = unsafe { (&*info, &mut *search.cast::<Search<'_, M>>()) };
         let table = HeaderTable { address: info.dlpi_phdr as u64, count: info.dlpi_phnum };
         if info.dlpi_addr as u64 == search.entry.slide && is_of(search.memory, search.entry, &table) {
@@ -269,7 +280,7 @@ pub(super) fn headers_by_linker<M: Memory>(memory: &mut M, entry: &LinkMap) -> O
         libc::c_int::from(search.found.is_some())
     }
     let mut search = Search { memory, entry, found: None };
-    // SAFETY: the function takes what it is given, and does not unwind.
+    // SAFETY: the function accepts these arguments, and does not unwind.
     unsafe { libc::dl_iterate_phdr(Some(each::<M>), (&raw mut search).cast()) };
     search.found
 }

@@ -1,12 +1,15 @@
-//! The kernel's list of this process's mappings: which one an address lies in, what may be done there, which file it is.
+//! The kernel's list of this process's mappings, with their access rights and files.
 //!
-//! For addresses that no image holds, and for images whose headers are not where the dynamic linker says.
+//! For addresses that are in no image, and for images whose headers are not where the dynamic
+//! linker's list says.
 //!
-//! The caller's duties: [`Mappings::open`] outside a signal handler: the descriptor that it keeps costs a tenth of a fresh one, and is there
-//! when no other is free. Guarantees: system calls only; the kept descriptor is used once it is proved to be ours and this process's, and
-//! only for what the kernel answers as of now. Limits: one address costs a microsecond where the kernel knows `PROCMAP_QUERY` (Linux
-//! 6.11, `linux/fs.h`); else `/proc/self/maps` is opened and read as a stream (proc_pid_maps(5)), which costs a millisecond where a
-//! thousand threads have their stacks.
+//! The caller's duties: [`Mappings::open`] outside a signal handler: using the descriptor that it
+//! keeps costs a tenth of opening a new one, and works when no other descriptor is free.
+//! Guarantees: only system calls; the kept descriptor is used only once it is proved to be ours and
+//! this process's, and only for the kernel's current data. Limits: a lookup takes a microsecond if
+//! the kernel has `PROCMAP_QUERY` (Linux 6.11, `linux/fs.h`); otherwise `/proc/self/maps` is opened
+//! and read as a stream (proc_pid_maps(5)), which takes a millisecond if a thousand threads have
+//! their stacks.
 
 use crate::descriptor::OwnedDescriptor;
 use crate::files::{close, open};
@@ -14,64 +17,68 @@ use crate::linux::syscall::{Errno, Result, syscall};
 use crate::linux::threads::process_id;
 use crate::mapping::{FileId, Mapping, Permissions};
 
-/// What the kernel appends to the path of a file that has no name any more.
+/// The kernel's suffix for the path of a file that no longer has a name.
 pub const DELETED_MARK: &[u8] = b" (deleted)";
 
 /// An open `/proc/self/maps`.
 #[derive(Debug)]
 pub struct Mappings {
-    /// `None` if it could not be opened: it is tried again at each use.
+    /// `None` if the file could not be opened: it is tried again at each use.
     descriptor: Option<OwnedDescriptor>,
     pid: i32,
 }
 
 impl Mappings {
-    /// Opens it (not async-signal-safe); it is kept for when no descriptor is free.
+    /// Opens the list (not async-signal-safe); the descriptor is kept for when no other is free.
     ///
     /// # Errors
-    /// What open returned.
+    /// The error of open.
     pub fn open() -> Result<Mappings> {
         Self::open_by(process_id())
     }
 
-    /// As [`open`](Self::open), by who knows the process id.
+    /// Like [`open`](Self::open), for a caller that knows the process id.
     pub fn open_by(pid: i32) -> Result<Mappings> {
         Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), pid })
     }
 
-    /// The list of a process that can't open it now (not async-signal-safe).
+    /// Creates the list without opening it, if that isn't possible now (not async-signal-safe).
     pub fn unopened() -> Mappings {
         Mappings { descriptor: None, pid: process_id() }
     }
 
-    /// Closes it (not async-signal-safe).
+    /// Closes the list (not async-signal-safe).
     pub fn close(self) {
         if let Some(descriptor) = self.descriptor {
             descriptor.close();
         }
     }
 
-    /// The mapping that holds `address`.
+    /// Returns the mapping that contains `address`.
     pub fn at(&self, address: u64) -> Result<Option<Mapping>> {
         Ok(self.at_or_after(address)?.filter(|mapping| mapping.contains(address)))
     }
 
-    /// The mapping that holds `address`, else the first one above it.
+    /// Returns the mapping that contains `address`, else the first one above it.
     pub fn at_or_after(&self, address: u64) -> Result<Option<Mapping>> {
         self.look_up(address, &mut []).map(|found| found.map(|(mapping, _)| mapping))
     }
 
-    /// Writes the path of the file that is mapped at `address` into `into`, as far as it fits; returns its bytes there,
-    /// none if no file is mapped there. The kernel appends [`DELETED_MARK`] to the path of a deleted file.
+    /// Writes the path of the file that is mapped at `address` into `into`, as far as it fits.
+    ///
+    /// Returns the bytes written, none if no file is mapped there. The kernel appends
+    /// [`DELETED_MARK`] to the path of a deleted file.
     pub fn path_at<'p>(&self, address: u64, into: &'p mut [u8]) -> Result<&'p [u8]> {
         let found = self.look_up(address, into)?;
         let length = found.filter(|(mapping, _)| mapping.contains(address)).map_or(0, |(_, length)| length);
         Ok(path(into.get(..length).unwrap_or(&[])))
     }
 
-    /// What lies around an address, each mapping with its name as far as that fits into `name` (a path; what the kernel calls it, such as
-    /// `[heap]`; empty): the one that holds the address or, where none does and beside one that nobody may access, the nearest
-    /// below and the nearest above. In ascending order.
+    /// Calls `each` with the mappings around an address, in ascending order.
+    ///
+    /// This is the one that contains the address. If there is none, or it allows no access, the
+    /// nearest ones below and above are included. Each comes with its name, as far as that fits
+    /// into `name` (a path; the kernel's name, such as `[heap]`; or empty).
     pub fn around(&self, address: u64, name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
         let Ok(found) = self.at_or_after(address) else { return };
         let at = found.filter(|mapping| mapping.contains(address));
@@ -89,8 +96,10 @@ impl Mappings {
         }
     }
 
-    /// The last mapping that ends at or before an address. Reads the list, since the kernel can be asked for the next one alone; but not
-    /// where nothing is mapped below, as of a null pointer.
+    /// Returns the last mapping that ends at or before an address.
+    ///
+    /// Reads the list, since the kernel can only be asked for the next mapping; but not if nothing
+    /// is mapped below, as for a null pointer.
     fn below(&self, address: u64) -> Option<Mapping> {
         if self.at_or_after(0).ok()??.end > address {
             return None;
@@ -109,8 +118,11 @@ impl Mappings {
         found
     }
 
-    /// Up to four mappings that have an address that differs by one bit from `address`, each with its name as in [`around`](Self::around): what it
-    /// may have been before memory failed. In ascending order. Bits below the 25th lead to memory nearby.
+    /// Calls `each` with up to four mappings that contain an address one bit away from `address`.
+    ///
+    /// The address may have been one of these before memory failed. In ascending order, each with
+    /// its name as in [`around`](Self::around). Bits below the 25th lead to memory nearby and are
+    /// not tried.
     pub fn one_bit_away(&self, address: u64, name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
         let Ok(descriptor) = open_maps() else { return };
         let mut starts = [0; 4];
@@ -143,14 +155,17 @@ impl Mappings {
         self.ask(|list| look_up(list, address, path))
     }
 
-    /// The kept descriptor, unless it is the parent's, or closed by the app and something else by now.
+    /// Returns the kept descriptor, if it is still valid.
+    ///
+    /// `None` if it is the parent's, or was closed by the app and is now something else.
     fn kept(&self) -> Option<i32> {
         self.descriptor.as_ref().filter(|_| self.pid == process_id())?.verified()
     }
 
-    /// Opens the list for some questions.
+    /// Opens the list for some queries.
     fn ask<R>(&self, questions: impl FnOnce(i32) -> Result<R>) -> Result<R> {
-        // A fresh descriptor first: under qemu-user the kept one is a snapshot of the moment of its opening.
+        // A fresh descriptor first: under qemu-user the kept one is a snapshot from when it was
+        // opened.
         let (descriptor, fresh) = match open_maps() {
             Ok(descriptor) => (descriptor, true),
             Err(error) => (self.kept().ok_or(error)?, false),
@@ -163,10 +178,13 @@ impl Mappings {
     }
 }
 
-/// The mapping that holds `address`, else the first one above it, with the length of its name in `path`.
+/// Returns the mapping that contains `address`, else the first one above it.
+///
+/// With the length of its name in `path`.
 fn look_up(list: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mapping, usize)>> {
     match query(list, address, path) {
-        // ENOTTY: a kernel before 6.11, or something that is not a kernel. ENAMETOOLONG: the path buffer is short.
+        // ENOTTY: a kernel before 6.11, or an emulation of a kernel. ENAMETOOLONG: the path buffer
+        // is too short.
         Err(Errno(libc::ENOTTY | libc::EINVAL | libc::ENOSYS | libc::ENAMETOOLONG | libc::EPERM)) => {
             read_until(list, address, path)
         }
@@ -209,7 +227,8 @@ fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mappi
         name: if path.is_empty() { 0 } else { path.as_mut_ptr() as u64 },
         ..Query::default()
     };
-    // SAFETY: the kernel writes one `Query`, and at most `name_size` bytes at `name`. Async-signal-safe: one system call.
+    // SAFETY: the kernel writes one `Query`, and at most `name_size` bytes at `name`.
+    // Async-signal-safe: one system call.
     match unsafe { syscall!(libc::SYS_ioctl, descriptor, PROCMAP_QUERY, &raw mut query) } {
         Ok(_) => {}
         Err(Errno(libc::ENOENT)) => return Ok(None),
@@ -224,17 +243,19 @@ fn query(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(Mappi
     let device = u64::from(query.device[0]) << 24 | u64::from(query.device[1]);
     let file = FileId { device, inode: query.inode };
     let mapping = Mapping { start: query.start, end: query.end, permissions, file_offset: query.offset, file };
-    // The name's size counts its NUL; 0 is "no name".
+    // The name's size includes its NUL; 0 means that there is no name.
     Ok(Some((mapping, (query.name_size as usize).saturating_sub(1).min(path.len()))))
 }
 
-/// The name of a mapping if it is a path, else nothing.
+/// Returns the name of a mapping if it is a path, else nothing.
 fn path(name: &[u8]) -> &[u8] {
     if name.first() == Some(&b'/') { name } else { &[] }
 }
 
-/// The starts of the readable mappings of the file that is mapped at `address`, up to that one, in ascending order: those between
-/// which no mapping of another file lies, and the last ones that fit. None if no file is mapped there. Reads `/proc/self/maps`.
+/// Returns the starts of the readable mappings of the file that is mapped at `address`.
+///
+/// In ascending order, up to that mapping: those without a mapping of another file in between, and
+/// the last ones that fit. Empty if no file is mapped there. Reads `/proc/self/maps`.
 pub(super) fn starts_of_file_at(address: u64, into: &mut [u64]) -> Result<&[u64]> {
     let descriptor = open_maps()?;
     let (mut file, mut count) = (FileId::default(), 0_usize);
@@ -269,14 +290,17 @@ fn read_until(descriptor: i32, address: u64, path: &mut [u8]) -> Result<Option<(
     Ok(found.map(|line| (line.mapping, line.name)))
 }
 
-/// Reads lines of `/proc/self/maps` up to the one that `is_last` takes; returns that. `path` gets its name.
+/// Reads lines of `/proc/self/maps` up to the one for which `is_last` returns true.
+///
+/// Returns that line; its name is in `path`.
 fn each_line(descriptor: i32, path: &mut [u8], mut is_last: impl FnMut(&Line) -> bool) -> Result<Option<Line>> {
     let mut buffer = [0; 1024];
     let mut offset = 0_usize;
     let mut line = Line::default();
     loop {
         let into = buffer.as_mut_ptr();
-        // SAFETY: the kernel writes at most the buffer's length into it. Async-signal-safe: one system call.
+        // SAFETY: the kernel writes at most the buffer's length into it. Async-signal-safe: one
+        // system call.
         let read = unsafe { syscall!(libc::SYS_pread64, descriptor, into, buffer.len(), offset) };
         let filled = match read {
             Ok(0) => return Ok(None),
@@ -296,7 +320,9 @@ fn each_line(descriptor: i32, path: &mut [u8], mut is_last: impl FnMut(&Line) ->
     }
 }
 
-/// The mappings, each with the path as far as it fits into `path`, of a text like `/proc/self/maps`.
+/// Calls `each` with the mappings in a text like `/proc/self/maps`.
+///
+/// Each comes with its path, as far as that fits into `path`.
 pub fn each_of_text(text: &[u8], path: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
     let mut line = Line::default();
     for byte in text {
@@ -307,23 +333,23 @@ pub fn each_of_text(text: &[u8], path: &mut [u8], mut each: impl FnMut(&Mapping,
     }
 }
 
-/// A line of `/proc/self/maps` as its bytes come: `start-end perms offset device inode name`.
+/// A line of `/proc/self/maps` during parsing: `start-end perms offset device inode name`.
 #[derive(Default)]
 struct Line {
     mapping: Mapping,
     field: u8,
-    /// The first number of the device, at its place.
+    /// The major device number, shifted into place.
     major: u64,
-    /// Place in the field of permissions.
+    /// Position in the permissions field.
     place: u8,
-    /// Bytes of the name that were written.
+    /// Number of bytes of the name that were written.
     name: usize,
-    /// The last field has begun: a path, or a name such as `[stack]` or `[anon:…]`.
+    /// Whether the last field has begun: a path, or a name such as `[stack]` or `[anon:…]`.
     is_name: bool,
 }
 
 impl Line {
-    /// Takes one byte; true at the end of the line.
+    /// Parses one byte; returns true at the end of the line.
     fn take(&mut self, byte: u8, name: &mut [u8]) -> bool {
         if byte == b'\n' {
             return true;
@@ -359,7 +385,8 @@ impl Line {
                 let inode = &mut self.mapping.file.inode;
                 *inode = inode.wrapping_mul(10).wrapping_add(u64::from(digit & 0xf));
             }
-            // Behind the inode stand spaces, as many as it takes to align, and then the name, which may hold spaces.
+            // The inode is followed by spaces for alignment, and then the name, which may contain
+            // spaces.
             (_, b' ') if !self.is_name => {}
             _ => {
                 self.is_name = true;

@@ -1,17 +1,18 @@
-//! What an image's program headers say of it, and what they lead to: segments, build id, unwind data.
+//! Parses an image's program headers: segments, build id, unwind data.
 //!
-//! Everything is read through the caller's [`Memory`], and may vanish while it is read.
+//! Everything is read through the caller's [`Memory`], and may disappear while it is read.
 
 use super::{AddressRange, Image, ImageKind, MAX_BUILD_ID, MAX_SEGMENTS, Segment};
 use crate::elf::{self, FileHeader, HeaderTable};
 use crate::memory::Memory;
 
-/// The slide of a program whose header table is where the kernel says.
+/// Returns the slide of a program whose header table is where the kernel reports it.
 pub(super) fn slide_of_headers<M: Memory>(memory: &mut M, table: HeaderTable, entry: u64) -> u64 {
     if let Some(own) = table.find(memory, elf::PT_PHDR) {
         return table.address.wrapping_sub(own.address);
     }
-    // A static program has no PT_PHDR. Its file header is right before the table, and names the entry point.
+    // A static program has no PT_PHDR. Its file header is right before the table, and contains the
+    // entry point.
     let at = table.address.wrapping_sub(FileHeader::SIZE as u64);
     let header = FileHeader::read(memory, at);
     match header.filter(|header| header.headers(at) == table) {
@@ -22,7 +23,8 @@ pub(super) fn slide_of_headers<M: Memory>(memory: &mut M, table: HeaderTable, en
 }
 
 impl Image {
-    /// Reads what an image's header table says and leads to. `None` if the table can't be read, or loads nothing.
+    /// Reads an image through its header table. `None` if the table can't be read, or loads
+    /// nothing.
     pub(super) fn read<M: Memory>(memory: &mut M, table: HeaderTable, slide: u64, page: u64) -> Option<Image> {
         let mut image = Image {
             kind: ImageKind::Library,
@@ -39,7 +41,8 @@ impl Image {
             segments: [Segment::default(); MAX_SEGMENTS],
             segments_dropped: 0,
         };
-        // Linkers write one or two note segments; two with the build id in the second is what gold and mold do.
+        // Linkers write one or two note segments; gold and mold write two, with the build id in the
+        // second.
         let mut notes = [elf::ProgramHeader::default(); 4];
         let mut note_count = 0_usize;
         let (mut lowest, mut highest) = (u64::MAX, 0_u64);
@@ -104,7 +107,7 @@ impl Image {
             return;
         }
         self.segments_dropped = self.segments_dropped.saturating_add(1);
-        // Text is what frames are looked up in: better lose data.
+        // Frames are looked up in code segments: drop a data segment instead.
         if segment.flags & elf::PF_X != 0
             && let Some(to) = self.segments.iter_mut().rev().find(|kept| kept.flags & elf::PF_X == 0)
         {
@@ -122,8 +125,9 @@ impl Image {
         }
     }
 
-    /// Whether the build id that was read is still there. An image without one counts as the same while its dynamic
-    /// section can be read.
+    /// Whether the build id that was read is still there.
+    ///
+    /// An image without one counts as the same while its dynamic section can be read.
     pub(super) fn has_same_build_id<M: Memory>(&self, memory: &mut M) -> bool {
         if self.build_id_length == 0 {
             return memory.read_u64(self.dynamic).is_ok();
@@ -133,8 +137,9 @@ impl Image {
         memory.read(self.build_id_at, kept).is_ok() && bytes == self.build_id
     }
 
-    /// `.eh_frame` from its start, which its header gives, to the end of the segment that holds it; the header often
-    /// stands before it, so that its own end says nothing.
+    /// Finds `.eh_frame`, from its start, which its header contains, to the end of its segment.
+    ///
+    /// The header often precedes it, so the header's own end is useless.
     fn find_eh_frame<M: Memory>(&mut self, memory: &mut M) {
         if self.eh_frame_hdr.is_empty() {
             return;

@@ -4,12 +4,12 @@ use core::sync::atomic::AtomicU32;
 
 use crate::linux::syscall::syscall;
 
-/// Who waits for and wakes a word.
+/// The parties that wait for and wake a word.
 #[derive(Clone, Copy, Debug)]
 pub enum Reach {
-    /// Threads, all by [`wait`] and [`wake`] with this reach. Cheaper.
+    /// Only threads that use [`wait`] and [`wake`] with this reach. Cheaper.
     Private,
-    /// The kernel too, which clears and wakes `CLONE_CHILD_CLEARTID` words so.
+    /// Also the kernel, which clears and wakes `CLONE_CHILD_CLEARTID` words.
     Shared,
 }
 
@@ -22,8 +22,10 @@ impl Reach {
     }
 }
 
-/// Waits while `word` is `value`: until somebody wakes it, a signal comes, or the absolute `CLOCK_MONOTONIC` time
-/// `deadline` in nanoseconds (`u64::MAX` is never). May return early; the caller looks again.
+/// Waits while `word` is `value`; may return early, and the caller checks again.
+///
+/// Ends when the word is woken, a signal arrives, or the absolute `CLOCK_MONOTONIC` time `deadline`
+/// in nanoseconds is reached (`u64::MAX` is never).
 pub fn wait(word: &AtomicU32, reach: Reach, value: u32, deadline: u64) {
     let until = [(deadline / 1_000_000_000) as i64, (deadline % 1_000_000_000) as i64];
     let timeout = if deadline == u64::MAX { core::ptr::null() } else { until.as_ptr() };

@@ -1,4 +1,4 @@
-//! Interrupting one thread of a living process to look at its registers and stack.
+//! Interrupts one thread of a live process to read its registers and stack.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -14,22 +14,23 @@ use crate::linux::tracer::Tracer;
 use crate::registers::Registers;
 use crate::stack::page_size;
 
-/// A thread that stands still while this exists.
+/// A thread that is stopped as long as this value exists.
 #[derive(Debug)]
 pub struct Interrupted<'a> {
     slot: &'a Slot,
 }
 
 impl Interrupted<'_> {
-    /// Where it was interrupted.
+    /// Returns the thread's context.
     pub fn context(&self) -> &Context {
-        // SAFETY: the thread waits in its handler, whose third argument this is, until `self` is dropped.
+        // SAFETY: the thread waits in its handler, whose third argument this is, until `self` is
+        // dropped.
         unsafe { Context::shared_at(self.slot.context.load(Relaxed)) }
     }
 }
 
 impl Interrupted<'_> {
-    /// Where it was interrupted; what is changed holds when the thread goes on.
+    /// Returns the thread's context; changes take effect when the thread continues.
     pub fn context_mut(&mut self) -> &mut Context {
         // SAFETY: as in `context`; `self` is borrowed alone.
         unsafe { Context::from_pointer(self.slot.context.load(Relaxed) as *mut libc::c_void) }
@@ -39,7 +40,7 @@ impl Interrupted<'_> {
 impl Drop for Interrupted<'_> {
     fn drop(&mut self) {
         self.slot.state.store(word(0, Phase::Idle), SeqCst);
-        // Most are let go while they still look for it.
+        // Most threads are released while they still spin on the word.
         if self.slot.asleep.load(SeqCst) != 0 {
             futex::wake(&self.slot.state, Reach::Private, 1);
         }
@@ -47,27 +48,30 @@ impl Drop for Interrupted<'_> {
     }
 }
 
-/// What came of asking.
+/// The result of asking a thread.
 enum Answer {
     /// The thread is held.
     Held,
-    /// It is busy with a capture of its own, or this thread was held for another's: to be asked again.
+    /// The thread is busy with its own capture, or this thread was held for another's: ask again.
     PutOff,
-    /// It has not answered, and is not wanted any more.
+    /// The thread has not answered, and the request is withdrawn.
     None,
 }
 
-/// How long a thread that was put off waits before it asks again: a walk takes some ten microseconds.
+/// Time to wait before asking again, in nanoseconds: a walk takes some ten microseconds.
 const PUT_OFF: u64 = 20_000;
 
 impl ThreadStopper {
-    /// Interrupts one other thread of this process, which stands still until the result is dropped. Several threads may
-    /// do so at once (up to 16), each other too: a thread is held only while it holds nobody. For the thread's sake, be
-    /// brief: it may hold any lock, the allocator's too, so nothing that takes a lock may be called meanwhile.
+    /// Interrupts another thread of this process, which is stopped until the result is dropped.
+    ///
+    /// Several threads may do so at once (up to 16), even with each other: a thread is held only
+    /// while it holds nobody. Be brief: the interrupted thread may hold any lock, even the
+    /// allocator's, so nothing that takes a lock may be called meanwhile.
     ///
     /// # Errors
-    /// [`NotCaptured::NoAnswer`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`], [`NotCaptured::TableFull`] if
-    /// 16 captures are on, or why the signal could not be sent. The thread is then left as it was.
+    /// [`NotCaptured::NoAnswer`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`],
+    /// [`NotCaptured::TableFull`] if 16 captures are in progress, or why the signal could not be
+    /// sent. The thread is then left as it was.
     pub fn interrupt(&self, tid: Tid, timeout: u64) -> Result<Interrupted<'_>, NotCaptured> {
         let pid = process_id();
         let (index, slot) = self.claim(pid).ok_or(NotCaptured::TableFull)?;
@@ -88,7 +92,8 @@ impl ThreadStopper {
             futex::wait(&slot.state, Reach::Private, word(0, Phase::Idle), deadline.min(now.saturating_add(PUT_OFF)));
         };
         free(slot);
-        // The signal may still be pending. Flushing it would take those of other captures along, if any are on.
+        // The signal may still be pending. Flushing it would also remove those of other captures in
+        // progress.
         if reason == NotCaptured::NoAnswer
             && self.shared.single.iter().all(|other| other.job.load(SeqCst) == 0)
             && self.shared.busy.load(SeqCst) == 0
@@ -98,12 +103,15 @@ impl ThreadStopper {
         Err(reason)
     }
 
-    /// As [`Self::interrupt`], but by ptrace, so that no system call of the thread ends: calls `with` with its registers while it
-    /// stands still. One thread at a time does so, the others wait. Slower: it makes a process (not async-signal-safe).
+    /// Like [`Self::interrupt`], but by ptrace, which doesn't interrupt the thread's system call.
+    ///
+    /// Calls `with` with its registers while it is stopped. One thread at a time may do so, the
+    /// others wait. Slower: it creates a process (not async-signal-safe).
     ///
     /// # Errors
-    /// [`NotCaptured::TraceDeadline`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`], [`NotCaptured::TableFull`] as above, or
-    /// why the thread can't be traced ([`NotCaptured::is_trace_refused`]).
+    /// [`NotCaptured::TraceDeadline`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`],
+    /// [`NotCaptured::TableFull`] as above, or why the thread can't be traced
+    /// ([`NotCaptured::is_trace_refused`]).
     pub fn trace<R>(&self, tid: Tid, timeout: u64, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
         let deadline = monotonic_now().saturating_add(timeout);
         let _alone = OnlyTracer::claim(deadline)?;
@@ -120,7 +128,8 @@ impl ThreadStopper {
         deadline: u64,
         with: impl FnOnce(&Registers) -> R,
     ) -> Result<R, NotCaptured> {
-        // Who holds a thread is put off by those who ask for it: the traced one may be asking for this one.
+        // A thread that holds another puts off those who ask for it: the traced thread may be
+        // asking for this one.
         let (_, slot) = self.claim(process_id()).ok_or(NotCaptured::TableFull)?;
         slot.asleep.store(0, SeqCst);
         slot.asker.store(this_thread(), SeqCst);
@@ -133,7 +142,7 @@ impl ThreadStopper {
         Ok(with(registers))
     }
 
-    /// Sends the signal once, and waits for what comes of it.
+    /// Sends the signal once, and waits for the result.
     fn ask(&self, slot: &Slot, index: usize, (pid, tid): (i32, Tid), deadline: u64) -> Result<Answer, NotCaptured> {
         let generation = self.shared.single_generation.fetch_add(1, Relaxed);
         let generation = next_generation(generation & (u32::MAX >> 2));
@@ -154,12 +163,12 @@ impl ThreadStopper {
         Ok(self.answer(slot, generation, tid, deadline))
     }
 
-    /// Waits for the answer. If there is none in time, it is refused from then on.
+    /// Waits for the answer. If there is none in time, a later one is refused.
     fn answer(&self, slot: &Slot, generation: u32, tid: Tid, deadline: u64) -> Answer {
         let (asked, awaited) = (word(generation, Phase::Asked), word(generation, Phase::Awaited));
         let habits = &self.shared.habits;
         let mut state = slot.state.load(SeqCst);
-        // Where it came at once, nothing is learnt of how long to look.
+        // An immediate answer provides no information on how long to spin.
         if state == asked {
             let began = monotonic_now();
             state = adaptive_spin::while_it_is(&slot.state, asked, habits.spin_time(tid));
@@ -186,7 +195,7 @@ impl ThreadStopper {
         }
     }
 
-    /// A slot for this process: a free one, or one that the parent was using when this process was forked.
+    /// Returns a slot for this process: a free one, or one that the parent was using at the fork.
     fn claim(&self, pid: i32) -> Option<(usize, &Slot)> {
         let pid = pid as u32;
         self.shared.single.iter().enumerate().find(|(_, slot)| {
@@ -196,10 +205,12 @@ impl ThreadStopper {
     }
 }
 
-/// The right to trace: two threads that trace each other would both stand still.
+/// The right to trace: two threads that traced each other would both be stopped.
 struct OnlyTracer;
 
-/// The process whose thread has it, a futex word; 0 for none. After a fork the child's copy names its parent.
+/// Id of the process whose thread has the right, a futex word; 0 for none.
+///
+/// After a fork, the child's copy contains its parent's id.
 static TRACING: AtomicU32 = AtomicU32::new(0);
 
 impl OnlyTracer {
@@ -227,8 +238,9 @@ impl Drop for OnlyTracer {
     }
 }
 
-/// Sleeps while the answer is awaited; returns what the slot's word was last. It is still `awaited` if there is no answer in
-/// time, which is then refused.
+/// Sleeps while the answer is awaited; returns the last value of the slot's word.
+///
+/// It is still `awaited` if there is no answer in time; a later answer is then refused.
 fn sleep(slot: &Slot, awaited: u32, deadline: u64) -> u32 {
     loop {
         let state = slot.state.load(SeqCst);

@@ -1,12 +1,13 @@
-//! All threads of the process handing over their registers at once, and staying still until they are let go.
+//! Stops all threads of the process at once, and captures their registers.
 //!
-//! Each thread is sent one real-time signal whose value names a slot of a table made outside a signal handler. Its handler puts
-//! the address of its `ucontext` into the slot, counts itself, and waits on a futex word that all share; the asker sleeps
-//! until the last has answered. So a thousand threads cost a thousand signals and two wake-ups, not a thousand stop
-//! trips. Threads that do not answer (they block the signal, or wait in the kernel) are read by the
+//! Each thread is sent one real-time signal whose value identifies a slot in a table created
+//! outside a signal handler. Its handler puts the address of its `ucontext` into the slot, counts
+//! itself, and waits on a shared futex word; the asker sleeps until the last thread has answered.
+//! So a thousand threads cost a thousand signals and two wake-ups, not a thousand stop round trips.
+//! Threads that don't answer (they block the signal, or wait in the kernel) are read by the
 //! [tracing helper](crate::tracer), or are [`NotCaptured`] with a reason.
 //!
-//! Life of a stop, on the thread that crashed:
+//! A stop on the thread that crashed:
 //!
 //! ```text
 //! let mut stop = stopper.begin(&tasks, &own_threads)?;     // signals to all, no waiting
@@ -17,9 +18,11 @@
 //! stop.leave_stopped() or stop.release()
 //! ```
 //!
-//! A system call that a signal interrupts goes on afterwards where the kernel can restart it (SA_RESTART); those that it
-//! never restarts (`epoll_wait`, `poll`, `nanosleep`, … see signal(7)) answer `EINTR` to the app after a release. So threads that are to go on
-//! are traced instead ([`ThreadStopper::begin_silently`], [`StoppedThreads::trace_all`]): a stop by ptrace ends no call.
+//! A system call interrupted by a signal continues afterwards if the kernel can restart it
+//! (SA_RESTART); calls that it never restarts (`epoll_wait`, `poll`, `nanosleep`, … see signal(7))
+//! return `EINTR` to the app after a release. So threads that are to continue are traced instead
+//! ([`ThreadStopper::begin_silently`], [`StoppedThreads::trace_all`]): a stop by ptrace ends no
+//! call.
 
 mod adaptive_spin;
 pub mod futex;
@@ -45,21 +48,22 @@ use super::syscall::Errno;
 use super::threads::this_thread;
 use crate::files::{map_untouched, touch, unmap};
 
-/// How to prepare the stopper.
+/// Configuration of the stopper.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// The real-time signal to use; by default one that nothing in the process handles.
     pub signal: Option<i32>,
-    /// The most threads that one stop holds (64 bytes each); those beyond are counted.
+    /// Maximum number of threads in one stop (64 bytes each); further threads are counted.
     pub threads: usize,
-    /// Nanoseconds after which a stopped thread goes on by itself, because the asker hangs. (If the asker has ended, it does within
-    /// a twentieth of a second.)
+    /// Nanoseconds after which a stopped thread continues by itself, because the asker hangs.
+    ///
+    /// (If the asker has exited, it does within a twentieth of a second.)
     pub hold: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        // Miri looks at each slot whenever a reference to the table is made.
+        // Miri checks each slot whenever a reference to the table is created.
         let threads = if cfg!(miri) { 16 } else { 4096 };
         Config { signal: None, threads, hold: 60_000_000_000 }
     }
@@ -68,11 +72,11 @@ impl Default for Config {
 /// Why the stopper could not be prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PrepareError {
-    /// The signal asked for is not a real-time signal (34 to 64).
+    /// The requested signal is not a real-time signal (34 to 64).
     NotRealTime(i32),
-    /// The signal asked for has a handler already.
+    /// The requested signal already has a handler.
     SignalTaken(i32),
-    /// Every real-time signal from 44 to 62 has a handler already.
+    /// Every real-time signal from 44 to 62 already has a handler.
     NoSignalFree,
     /// The kernel refused memory or the handler.
     System(Errno),
@@ -101,7 +105,7 @@ pub struct ThreadStopper {
 }
 
 impl ThreadStopper {
-    /// Makes and touches the table and installs the signal's handler (not async-signal-safe).
+    /// Creates and touches the table and installs the signal's handler (not async-signal-safe).
     ///
     /// # Errors
     /// See [`PrepareError`]. Nothing is changed then.
@@ -115,7 +119,8 @@ impl ThreadStopper {
         let shared = table(&config)?;
         let (signal, before) = match asked {
             Some((signal, before)) => {
-                // SAFETY: the handler makes raw system calls and touches atomics of the table only. Async-signal-safe throughout.
+                // SAFETY: the handler makes raw system calls and touches only atomics of the table.
+                // Async-signal-safe throughout.
                 unsafe { handler().set(signal) }.map_err(PrepareError::System)?;
                 (signal, before)
             }
@@ -128,26 +133,28 @@ impl ThreadStopper {
         Ok(ThreadStopper { shared, hold: config.hold, signal, before })
     }
 
-    /// A stopper without a signal, for a process that has none to spare: threads are [traced](StoppedThreads::trace) or not captured
-    /// ([`NotCaptured::SignalDenied`]) (not async-signal-safe).
+    /// Creates a stopper without a signal, for a process that has none to spare.
+    ///
+    /// Threads are [traced](StoppedThreads::trace) or not captured ([`NotCaptured::SignalDenied`]).
+    /// Not async-signal-safe.
     ///
     /// # Errors
-    /// The kernel refused memory.
+    /// [`PrepareError::System`] if the kernel refuses memory.
     pub fn without_signal(config: Config) -> Result<ThreadStopper, PrepareError> {
         Ok(ThreadStopper { shared: table(&config)?, hold: config.hold, signal: 0, before: SignalAction::DEFAULT })
     }
 
-    /// The signal in use, 0 for none.
+    /// Returns the signal in use, 0 for none.
     pub fn signal(&self) -> i32 {
         self.signal
     }
 
-    /// The most threads that a stop holds: that of the first `prepare` in this process.
+    /// Returns the maximum number of threads in a stop, set by the first `prepare` in this process.
     pub fn capacity(&self) -> usize {
         self.shared.capacity
     }
 
-    /// Puts back what was installed for the signal before (not async-signal-safe). The table stays.
+    /// Restores the signal's previous disposition (not async-signal-safe). The table stays.
     pub fn withdraw(self) {
         if self.signal != 0 && self.is_in_place() == Ok(true) {
             self.discard_late_signals();
@@ -156,31 +163,40 @@ impl ThreadStopper {
         }
     }
 
-    /// Offers the calling thread, which has crashed while another one's crash is being reported, to that report: with the
-    /// registers of `context`, and not those of the handler that it waits in. It counts as stopped until the result is dropped;
-    /// may be called before the other thread's stop begins.
+    /// Offers the calling thread, which has crashed during another crash's report, to that report.
     ///
-    /// The caller's duties: all signals but faults are blocked, so that the thread is not stopped a second time; and it waits
-    /// until the report is over, or its owner is gone, before it drops the result. `None` if 32 threads are parked so already.
+    /// The report gets the registers of `context`, and not those of the handler in which the thread
+    /// waits. The thread counts as stopped until the result is dropped; may be called before the
+    /// other thread's stop begins.
+    ///
+    /// The caller's duties: all signals but faults are blocked, so that the thread is not stopped a
+    /// second time; and it waits until the report is finished, or its owner is gone, before it
+    /// drops the result. `None` if 32 threads are already parked.
     pub fn park_crashing_thread<'a>(&'a self, context: &'a Context) -> Option<ParkedCrashingThread<'a>> {
         ParkedCrashingThread::park(self.shared, this_thread(), core::ptr::from_ref(context) as usize)
     }
 
-    /// Lets threads go that were left stopped ([`StoppedThreads::leave_stopped_for`]). The caller owns the report lock.
+    /// Releases threads that were left stopped ([`StoppedThreads::leave_stopped_for`]).
+    ///
+    /// The caller must own the report lock.
     pub fn resume_all(&self) {
         self.shared.stopped.store(0, SeqCst);
         futex::wake(&self.shared.stopped, futex::Reach::Private, i32::MAX);
         self.shared.busy.store(0, SeqCst);
     }
 
-    /// Has a stopped thread send the asker of the stop that is on the signal of its [deadline](crate::deadline) at that time
-    /// (`CLOCK_MONOTONIC` nanoseconds), and every second after: without a timer.
+    /// Makes a stopped thread send the asker its [deadline](crate::deadline) signal.
+    ///
+    /// `at` is in `CLOCK_MONOTONIC` nanoseconds; the signal is repeated every second. Needs no
+    /// timer.
     pub fn watch_asker(&self, at: u64) {
         self.shared.watch_at.store(at, SeqCst);
     }
 
-    /// Makes sure that the signal does what we expect: an app may have reset all its handlers, and the default action
-    /// of the signal would end the process.
+    /// Ensures that the signal's handler is ours.
+    ///
+    /// An app may have reset all its handlers, and the signal's default action would kill the
+    /// process.
     fn ensure_handler(&self) -> Result<(), Errno> {
         if self.signal == 0 || self.is_in_place()? {
             return Ok(());
@@ -189,13 +205,17 @@ impl ThreadStopper {
         unsafe { handler().set(self.signal) }
     }
 
-    /// Whether the signal's handler is ours. (The kernel may change flags and mask: only the function says so.)
+    /// Whether the signal's handler is ours.
+    ///
+    /// Compares only the function, because the kernel may change flags and mask.
     fn is_in_place(&self) -> Result<bool, Errno> {
         Ok(SignalAction::of(self.signal)?.handler == handler().handler)
     }
 
-    /// Drops signals that are still pending for threads that block them: ignoring a signal flushes it everywhere
-    /// (POSIX.1-2017, 2.4.3). They would be harmless to this process, but exec hands pending signals on.
+    /// Discards signals that are still pending for threads that block them.
+    ///
+    /// Ignoring a signal flushes it everywhere (POSIX.1-2017, 2.4.3). The signals would be harmless
+    /// to this process, but exec passes pending signals on.
     fn discard_late_signals(&self) {
         if self.signal == 0 {
             return;
@@ -208,14 +228,14 @@ impl ThreadStopper {
 
     fn send(&self, pid: i32, tid: i32, request: thread_slot::Request) -> Result<(), Errno> {
         if self.signal == 0 {
-            // The kernel would take it for a question whether the thread lives.
+            // The kernel would treat it as a query whether the thread is alive.
             return Err(Errno(libc::EPERM));
         }
         QueuedSignal::send(pid, tid, self.signal, request.to_value())
     }
 }
 
-/// The table of this process.
+/// Returns the table of this process.
 fn table(config: &Config) -> Result<&'static Shared, PrepareError> {
     Shared::get().map_or_else(|| map_table(config.threads).map_err(PrepareError::System), Ok)
 }
@@ -224,11 +244,13 @@ fn handler() -> SignalAction {
     action(thread_slot::entry())
 }
 
-/// Slots that are touched when the table is made: more threads than most processes ever have. A page of those beyond
-/// costs a fault at crash time, which can fail only where the kernel kills the process for want of memory anyway.
+/// Number of slots touched when the table is created: more than most processes have threads.
+///
+/// A page of the others costs a fault at crash time, which can fail only if the kernel is killing
+/// the process anyway because memory ran out.
 const TOUCHED: usize = 256;
 
-/// Maps the table with room for `threads`, and touches its beginning; never unmapped.
+/// Maps the table with room for `threads`, and touches its beginning; it is never unmapped.
 fn map_table(threads: usize) -> Result<&'static Shared, Errno> {
     let threads = threads.clamp(1, 1 << 20);
     let head = size_of::<Shared>().next_multiple_of(align_of::<Slot>());
@@ -237,14 +259,15 @@ fn map_table(threads: usize) -> Result<&'static Shared, Errno> {
     // SAFETY: a part of that mapping, which is fresh.
     unsafe { touch(mapping, size.min(head + TOUCHED * size_of::<Slot>())) };
     let table = mapping as *mut Shared;
-    // SAFETY: the mapping is zeroed, big and aligned enough; zeroes are a valid `Shared`; nobody else knows it yet.
+    // SAFETY: the mapping is zeroed, big and aligned enough; zeroes are a valid `Shared`; nobody
+    // else knows it yet.
     let shared = unsafe {
         (*table).capacity = threads;
         &*table
     };
     shared.slots.store((mapping + head) as *mut Slot, Relaxed);
     if SHARED.compare_exchange(core::ptr::null_mut(), table, SeqCst, SeqCst).is_err() {
-        // Another thread was quicker: its table is the one.
+        // Another thread was faster: its table is used.
         // SAFETY: ours alone, and nothing points to it any more.
         unsafe { unmap(mapping, size) };
         return Shared::get().ok_or(Errno::AGAIN);

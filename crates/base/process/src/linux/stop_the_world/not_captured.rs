@@ -5,35 +5,43 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum NotCaptured {
-    /// It was asked by signal and did not answer in time (it blocks the signal, it is starved of processor time, or it
-    /// waits in the kernel), and nothing else was tried.
+    /// The thread did not answer the signal in time, and nothing else was tried.
+    ///
+    /// It blocks the signal, is starved of processor time, or waits in the kernel.
     NoAnswer = 1,
-    /// The signal could not be queued: `RLIMIT_SIGPENDING` is used up.
+    /// The signal could not be queued: `RLIMIT_SIGPENDING` is exhausted.
     SignalQueueFull = 2,
     /// A sandbox or the kernel refused to send the signal.
     SignalDenied = 3,
-    /// It ended meanwhile.
+    /// The thread exited meanwhile.
     ThreadGone = 4,
-    /// It did not answer, and the tracing helper could not be started because no process may be made (`EAGAIN`:
-    /// `RLIMIT_NPROC`, the pids cgroup).
+    /// The thread did not answer, and no process can be created for the tracing helper.
+    ///
+    /// `EAGAIN`: `RLIMIT_NPROC`, the pids cgroup.
     NoProcessLeft = 5,
-    /// It did not answer, and a sandbox or the kernel refused to start the tracing helper.
+    /// The thread did not answer, and a sandbox or the kernel refused to start the tracing helper.
     HelperDenied = 6,
-    /// It did not answer, and this system can't start a tracing helper or trace at all (an emulator).
+    /// The thread did not answer, and this system (an emulator) doesn't support tracing.
     TraceUnsupported = 7,
-    /// It did not answer, and tracing it was refused: the process is not dumpable, Yama, a sandbox, or another tracer.
+    /// The thread did not answer, and tracing it was refused.
+    ///
+    /// The process is not dumpable; or Yama, a sandbox, or another tracer prevents it.
     TraceDenied = 8,
-    /// It waits in the kernel and can't be interrupted (state D): a disk, a stopped server, a vfork child.
+    /// The thread waits uninterruptibly in the kernel (state D).
+    ///
+    /// For a disk, a stopped server or a vfork child.
     Uninterruptible = 9,
-    /// It did not answer, nor stop for the tracing helper, in time.
+    /// The thread neither answered nor stopped for the tracing helper in time.
     TraceDeadline = 10,
-    /// It did not answer, and the tracing helper died or did not answer either.
+    /// The thread did not answer, and the tracing helper died or did not answer either.
     HelperDied = 11,
-    /// It was stopped, but its registers could not be read.
+    /// The thread was stopped, but its registers could not be read.
     RegistersUnreadable = 12,
-    /// More threads than the tables hold.
+    /// There are more threads than the tables hold.
     TableFull = 13,
-    /// It is a thread of the kernel's in this process (io_uring's workers): it has no registers of the app's.
+    /// The thread is a kernel thread in this process (an io_uring worker).
+    ///
+    /// It has no registers of the app's.
     KernelThread = 14,
 }
 
@@ -63,13 +71,13 @@ impl core::fmt::Display for NotCaptured {
 impl core::error::Error for NotCaptured {}
 
 impl NotCaptured {
-    /// Whether it says that threads can't be traced here: a signal may still reach this one.
+    /// Whether the reason is that threads can't be traced here: a signal may still reach this one.
     pub const fn is_trace_refused(self) -> bool {
         use NotCaptured::{HelperDenied, HelperDied, NoProcessLeft, TraceDenied, TraceUnsupported};
         matches!(self, NoProcessLeft | HelperDenied | TraceUnsupported | TraceDenied | HelperDied)
     }
 
-    /// The reason of that number in a report.
+    /// Returns the reason with this number in a report.
     pub const fn from_number(number: u8) -> Option<NotCaptured> {
         Some(match number {
             1 => NotCaptured::NoAnswer,

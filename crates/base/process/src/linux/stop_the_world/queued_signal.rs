@@ -1,14 +1,16 @@
-//! The real-time signal that stops threads: choosing one, installing its handler, sending it to one thread with a value.
+//! The real-time signal that stops threads: selection, handler, sending with a value.
 //!
-//! Layouts are the kernel's own: `struct sigaction` of `asm-generic/signal.h` (x86_64 and arm64 both have
-//! `sa_restorer`), `siginfo` of `asm-generic/siginfo.h`, calls of rt_sigaction(2) and rt_tgsigqueueinfo(2).
+//! Layouts are the kernel's own: `struct sigaction` in `asm-generic/signal.h` (x86_64 and arm64
+//! both have `sa_restorer`), `siginfo` in `asm-generic/siginfo.h`; calls of rt_sigaction(2) and
+//! rt_tgsigqueueinfo(2).
 
 use crate::linux::signals::{SignalAction, bit};
 use crate::linux::syscall::{Errno, Result, syscall};
 use crate::linux::threads::Tid;
 
-/// Signals that an instruction raises: they stay unblocked always, since the kernel kills a process that faults while
-/// it blocks them.
+/// Signals that an instruction raises, which always stay unblocked.
+///
+/// The kernel kills a process that faults while it blocks them.
 const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGBUS)
     | bit(libc::SIGILL)
@@ -16,22 +18,24 @@ const FAULTS: u64 = bit(libc::SIGSEGV)
     | bit(libc::SIGTRAP)
     | bit(libc::SIGSYS);
 
-/// Everything but [`FAULTS`] (and SIGKILL and SIGSTOP, which nothing blocks), as the kernel's 64-bit set (bit 0 is signal 1).
+/// All signals but [`FAULTS`], as the kernel's 64-bit set (bit 0 is signal 1).
+///
+/// Also without SIGKILL and SIGSTOP, which nothing blocks.
 pub(crate) const ALL_BUT_FAULTS: u64 = !(FAULTS | bit(libc::SIGKILL) | bit(libc::SIGSTOP));
 
-/// `SA_RESTORER`, which the C libraries hide.
+/// `SA_RESTORER`, which the C libraries don't expose.
 #[cfg(target_arch = "x86_64")]
 const RESTORER: u64 = 0x0400_0000;
 
-// The code that a handler returns to. Byte for byte what every C library has here, because debuggers and unwinders know
-// a signal frame by these bytes.
+// The code that a handler returns to. It has the same bytes as in every C library, because
+// debuggers and unwinders recognize a signal frame by them.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.coroner_stop_signal_return,\"ax\",@progbits",
     ".globl coroner_stop_signal_return",
     ".hidden coroner_stop_signal_return",
     ".type coroner_stop_signal_return,@function",
-    // An unwinder looks up a return address less one, which must not fall into what stands before.
+    // An unwinder looks up a return address minus one, which must not be in the preceding code.
     "nop",
     "coroner_stop_signal_return:",
     "mov rax, 15",
@@ -45,19 +49,20 @@ unsafe extern "C" {
     static coroner_stop_signal_return: u8;
 }
 
-/// An action that runs `handler` on the alternate stack (if the thread has one), lets system calls go on, and holds
-/// back all other signals but faults meanwhile.
+/// Creates an action that runs `handler` on the alternate stack, if the thread has one.
+///
+/// System calls are restarted, and all other signals but faults are blocked meanwhile.
 pub fn action(handler: usize) -> SignalAction {
     let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART) as u64;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     let (flags, restorer) = (flags | RESTORER, &raw const coroner_stop_signal_return as usize);
-    // arm64 returns through the vdso.
+    // arm64 returns through the vDSO.
     #[cfg(any(target_arch = "aarch64", miri))]
     let restorer = 0;
     SignalAction { handler, flags, restorer, mask: ALL_BUT_FAULTS }
 }
 
-/// The siginfo of a queued signal: `_rt` of the kernel's union.
+/// The siginfo of a queued signal: `_rt` in the kernel's union.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(super) struct QueuedSignal {
@@ -74,14 +79,15 @@ pub(super) struct QueuedSignal {
 const _: () = assert!(size_of::<QueuedSignal>() == 128);
 
 impl QueuedSignal {
-    /// The value that the sender gave, if this came by sigqueue and its like.
+    /// Returns the sender's value, if the signal was sent by sigqueue or a similar function.
     pub(super) fn value(&self) -> Option<u64> {
         (self.code == libc::SI_QUEUE).then_some(self.value)
     }
 
     /// Queues `signal` with `value` for one thread of this process.
     ///
-    /// Errors: `EAGAIN` when no more signals may be queued, `ESRCH` for a thread that has ended.
+    /// # Errors
+    /// `EAGAIN` when no more signals may be queued, `ESRCH` for a thread that has exited.
     pub(super) fn send(pid: i32, tid: Tid, signal: i32, value: u64) -> Result<()> {
         let info = QueuedSignal {
             signo: signal,
@@ -98,26 +104,28 @@ impl QueuedSignal {
     }
 }
 
-/// Whether a thread of this process still lives. One that can't be asked about does.
+/// Whether a thread of this process is still alive. If that can't be determined, returns `true`.
 pub fn is_alive(pid: i32, tid: Tid) -> bool {
     // SAFETY: signal 0 only asks. Async-signal-safe: one system call.
     let answer = unsafe { syscall!(libc::SYS_tgkill, pid, tid, 0) };
     answer != Err(Errno(libc::ESRCH))
 }
 
-/// Gives `handler` a real-time signal that nothing in this process uses, and returns which (not async-signal-safe).
+/// Installs `handler` for a real-time signal that nothing in this process uses; returns the signal.
 ///
-/// Signals 32 to 43 are left alone: glibc and musl keep 32 to 34 for themselves, bionic 32 to 40, and apps that number
-/// their own start at the first that is theirs. The last, 63 and 64, are as popular.
+/// Not async-signal-safe. Signals 32 to 43 are not used: glibc and musl reserve 32 to 34, bionic 32
+/// to 40, and apps that number their own signals start at the first available one. The last, 63 and
+/// 64, are equally popular.
 ///
 /// # Safety
-/// As of [`SignalAction::set`].
+/// As for [`SignalAction::set`].
 ///
 /// # Errors
-/// The kernel's; `None` where each has a handler, or is ignored.
+/// The kernel's error; `None` if each signal has a handler, or is ignored.
 pub(super) unsafe fn take_free(handler: &SignalAction) -> Result<Option<i32>> {
     for signal in (44..=LAST).rev() {
-        // The first is nearly always free: it is taken at once, and given back if it was not. The others are looked at first.
+        // The first signal is nearly always free: take it at once, and restore it if it was not.
+        // Check the others before taking them.
         if signal == LAST {
             // SAFETY: by the contract.
             let before = unsafe { handler.replace(signal) }?;
@@ -135,5 +143,5 @@ pub(super) unsafe fn take_free(handler: &SignalAction) -> Result<Option<i32>> {
     Ok(None)
 }
 
-/// The highest of the signals to choose from.
+/// The highest signal to choose from.
 const LAST: i32 = 62;

@@ -1,4 +1,4 @@
-//! One stop: asking every thread, waiting, what each one answered, letting them go.
+//! One stop: asking every thread, waiting, reading the answers, releasing the threads.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -14,46 +14,55 @@ use crate::linux::threads::{
 use crate::linux::tracer::{Tracer, Tracing};
 use crate::registers::Registers;
 
-/// How often the threads are listed at most. Two listings are usual; but a thread may have begun to start another one
-/// before it answers, and that one another one.
+/// Maximum number of listings of the threads.
+///
+/// Two are usual; but a thread may have begun to start another one before it answers, and that one
+/// another one.
 const LISTINGS: u32 = 100;
 
-/// Listings of which the tracing helper stops what is new. Where each new thread starts another one at once, that may go on for ever: by
-/// the time that the helper has the newest, there is a newer one. The signal is sent while they are listed, and outruns them.
+/// Number of listings whose new threads the tracing helper stops.
+///
+/// If each new thread immediately starts another one, that might never end: by the time that the
+/// helper has the newest, there is a newer one. The signal is sent during the listing, and is
+/// faster.
 const TRACED_LISTINGS: u32 = 16;
 
-/// Listings that find nothing new while the kernel counts more threads than are accounted for, until that is believed.
+/// Number of listings without new threads after which the kernel's higher thread count is ignored.
 const REPEATS: u32 = 3;
 
-/// How long nobody must have answered, in nanoseconds, before the threads are listed again while some are silent.
+/// Time without an answer after which the threads are listed again, in nanoseconds.
+///
+/// Applies while some threads are silent.
 const SLICE: u64 = 1_000_000;
 
-/// How far a stop is.
+/// The progress of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Threads in the table: all but the asker and the excluded.
+    /// Number of threads in the table: all but the asker and the excluded.
     pub threads: usize,
-    /// Those whose registers are there.
+    /// Number of threads whose registers are available.
     pub captured: usize,
-    /// Those that were asked and have neither answered nor ended, nor been given up with a reason.
+    /// Number of threads without an answer so far.
+    ///
+    /// They have not exited, and have not been given up with a reason.
     pub silent: usize,
 }
 
-/// What a thread's slot holds.
+/// A thread's captured registers, or the reason for their absence.
 #[derive(Debug)]
 pub enum Capture<'a> {
-    /// It was interrupted by the signal and waits.
+    /// The thread was interrupted by the signal and waits.
     Stopped(&'a Context),
-    /// It crashed too, and parked itself in its own crash handler.
+    /// The thread crashed too, and parked itself in its own crash handler.
     Crashed(&'a Context),
-    /// The tracing helper stopped it.
+    /// The tracing helper stopped the thread.
     Traced(&'a Registers),
-    /// Its registers are not known.
+    /// The thread's registers are not known.
     Not(NotCaptured),
 }
 
 impl Capture<'_> {
-    /// The thread's registers, if known.
+    /// Returns the thread's registers, if known.
     pub fn registers(&self) -> Option<Registers> {
         match self {
             Capture::Stopped(context) | Capture::Crashed(context) => Some(context.registers()),
@@ -63,20 +72,20 @@ impl Capture<'_> {
     }
 }
 
-/// One thread of a stop.
+/// A thread in a stop.
 #[derive(Debug)]
 pub struct Thread<'a> {
-    /// Its id.
+    /// Thread id.
     pub tid: Tid,
-    /// Its name, where it answered itself; else `TaskDirectory::name` may know.
+    /// Thread name, if the thread answered itself; otherwise `TaskDirectory::name` may know it.
     pub name: Option<ThreadName>,
-    /// When it answered, in nanoseconds of `CLOCK_MONOTONIC`; 0 if it did not.
+    /// Time of the answer, in nanoseconds of `CLOCK_MONOTONIC`; 0 if there was none.
     pub time: u64,
-    /// Its registers, or why not.
+    /// The thread's registers, or the reason for their absence.
     pub capture: Capture<'a>,
 }
 
-/// A stop that is on. Dropping it lets all threads go.
+/// A stop in progress. Dropping it releases all threads.
 #[derive(Debug)]
 pub struct StoppedThreads<'a> {
     stopper: &'a ThreadStopper,
@@ -85,35 +94,38 @@ pub struct StoppedThreads<'a> {
     asker: Tid,
     pid: i32,
     generation: u32,
-    /// Slots in use.
+    /// Number of slots in use.
     used: usize,
-    /// Of those, how many wait for room in the signal queue.
+    /// Number of slots that wait for space in the signal queue.
     unsent: usize,
     overflow: usize,
     listings: u32,
     listing: Listing,
     tracing: Option<Tracing<'a>>,
-    /// Whether threads that are put into the table are sent the signal.
+    /// Whether threads that are added to the table are sent the signal.
     signals: bool,
-    /// The kernel's own threads among the silent ones were looked for.
+    /// Whether the silent threads have been checked for the kernel's own threads.
     workers_noted: bool,
 }
 
 impl ThreadStopper {
-    /// Asks every thread but the caller and `excluded` (Coroner's own, each once) to stop and hand over its registers, and returns
-    /// without waiting. `None` if the handler can't be put in place.
+    /// Asks every thread but the caller and `excluded` to stop, and returns without waiting.
     ///
-    /// The caller's duty: one thread at a time (the owner of the report lock). A stop that is still on is one whose asker has
-    /// ended; it is ended here.
+    /// The threads hand over their registers. `excluded` are Coroner's own threads, each once.
+    /// `None` if the handler can't be put in place.
     ///
-    /// Threads that are still stopped after the time of [`Config::hold`], or after the asker has ended, go on by themselves.
+    /// The caller's duty: one thread at a time (the owner of the report lock). If another stop is
+    /// still in progress, its asker has exited; it is ended here.
+    ///
+    /// Threads that are still stopped after the time of [`Config::hold`], or after the asker has
+    /// exited, continue by themselves.
     ///
     /// [`Config::hold`]: super::Config::hold
     pub fn begin<'a>(&'a self, tasks: &'a TaskDirectory, excluded: &'a [Tid]) -> Option<StoppedThreads<'a>> {
         self.begin_by(tasks, excluded, true)
     }
 
-    /// As [`Self::begin`], but asks nobody: [`StoppedThreads::trace_all`] stops the threads.
+    /// Like [`Self::begin`], but asks no threads: [`StoppedThreads::trace_all`] stops them.
     pub fn begin_silently<'a>(&'a self, tasks: &'a TaskDirectory, excluded: &'a [Tid]) -> Option<StoppedThreads<'a>> {
         self.begin_by(tasks, excluded, false)
     }
@@ -126,8 +138,8 @@ impl ThreadStopper {
     ) -> Option<StoppedThreads<'a>> {
         let shared = self.shared;
         if shared.busy.swap(1, SeqCst) != 0 {
-            // Who asked before has ended, or is in the process that this one was forked from: only the owner of the report
-            // comes here.
+            // The earlier asker has exited, or is in the process that this one was forked from:
+            // only the owner of the report lock gets here.
             shared.stopped.store(0, SeqCst);
             futex::wake(&shared.stopped, Reach::Private, i32::MAX);
         }
@@ -171,18 +183,18 @@ impl<'a> StoppedThreads<'a> {
         self.stopper.shared
     }
 
-    /// The slots in use.
+    /// Returns the slots in use.
     fn slots(&self) -> &'static [Slot] {
         self.shared().slots().get(..self.used).unwrap_or(&[])
     }
 
-    /// Asks the threads that are known without a listing. False if those are not all.
+    /// Asks the threads that are known without a listing. `false` if those are not all.
     fn ask_announced(&mut self) -> bool {
         let pid = self.pid;
         if self.tasks.count() == Ok(1) {
             return true;
         }
-        // Whether a thread has ended is known from the signal that can't be sent.
+        // A thread that has exited is recognized by the signal that can't be sent.
         if !self.signals || self.stopper.signal == 0 {
             return false;
         }
@@ -198,8 +210,10 @@ impl<'a> StoppedThreads<'a> {
         missing == 0 || self.probe(missing)
     }
 
-    /// Asks threads by the ids that follow the process's, as those of its first threads do. False if it does not find as many as are
-    /// missing. An id that is nobody's costs one system call; for a listing the kernel makes a file of each thread.
+    /// Asks threads by the ids that follow the process's, which are those of its first threads.
+    ///
+    /// `false` if it doesn't find as many threads as are missing. An unused id costs one system
+    /// call; for a listing the kernel creates a file for each thread.
     fn probe(&mut self, missing: usize) -> bool {
         let (mut missing, known) = (missing, self.used);
         let end = self.pid.saturating_add(missing.saturating_mul(4).min(4096) as i32).saturating_add(32);
@@ -216,7 +230,8 @@ impl<'a> StoppedThreads<'a> {
                 Some(0) => missing = missing.saturating_sub(1),
                 verdict => {
                     self.used = place;
-                    // Where signals are refused, whether there is such a thread is not said.
+                    // If signals are refused, the result doesn't show whether there is such a
+                    // thread.
                     if verdict != Some(NotCaptured::ThreadGone as u32) {
                         return false;
                     }
@@ -229,16 +244,17 @@ impl<'a> StoppedThreads<'a> {
         false
     }
 
-    /// How many of the excluded live, the asker left out.
+    /// Returns the number of excluded threads that are alive, without the asker.
     fn excluded_alive(&self) -> usize {
         self.excluded.iter().filter(|tid| **tid != self.asker && is_alive(self.pid, **tid)).count()
     }
 
-    /// Lists the threads and asks those that are not in the table yet; returns whether there may be more: some were new,
-    /// or the list was short.
+    /// Lists the threads and asks those that are not in the table yet.
     ///
-    /// The kernel ends a listing early if the thread that it stands at ends just then. But a thread that is captured can't
-    /// end, so a listing without all of those was cut short.
+    /// Returns whether there may be more: some were new, or the list was incomplete.
+    ///
+    /// The kernel ends a listing early if the thread at its current position exits at that moment.
+    /// But a captured thread can't exit, so a listing without all of those was cut short.
     fn ask_new(&mut self) -> bool {
         if self.listings >= LISTINGS {
             return false;
@@ -248,7 +264,8 @@ impl<'a> StoppedThreads<'a> {
         let captured = self.progress().captured;
         let mut met = 0_usize;
         let mut overflow = 0_usize;
-        // The kernel lists threads in the order in which they were made, so a second listing meets the slots in order.
+        // The kernel lists threads in the order of their creation, so a second listing finds the
+        // slots in order.
         let mut expected = 0_usize;
         let tasks = self.tasks;
         let listing = tasks.list(&mut |tid| {
@@ -275,7 +292,7 @@ impl<'a> StoppedThreads<'a> {
         self.used > before || met < captured
     }
 
-    /// Puts a thread into the table and sends it the signal. False if the table is full.
+    /// Adds a thread to the table and sends it the signal. `false` if the table is full.
     fn ask(&mut self, tid: Tid) -> bool {
         let shared = self.shared();
         let Some(slot) = shared.slots().get(self.used) else { return false };
@@ -288,7 +305,7 @@ impl<'a> StoppedThreads<'a> {
         slot.state.store(word(self.generation, Phase::Asked), SeqCst);
         let index = self.used;
         self.used = self.used.saturating_add(1);
-        // One that is parked as crashing blocks the signal already.
+        // A thread that is parked as crashing already blocks the signal.
         if !self.find_crashing(slot) && self.signals {
             self.send(index, slot);
         }
@@ -309,7 +326,7 @@ impl<'a> StoppedThreads<'a> {
         slot.verdict.store(verdict, Relaxed);
     }
 
-    /// Sends again what found no room in the signal queue.
+    /// Sends the signals again for which there was no space in the signal queue.
     fn send_unsent(&mut self) {
         self.unsent = 0;
         for (index, slot) in self.slots().iter().enumerate() {
@@ -319,7 +336,9 @@ impl<'a> StoppedThreads<'a> {
         }
     }
 
-    /// Notes in a thread's slot in which other slot it parked when it crashed; false if it did not.
+    /// Records in a thread's slot the other slot in which it parked when it crashed.
+    ///
+    /// `false` if it did not.
     fn find_crashing(&self, slot: &Slot) -> bool {
         let tid = slot.tid.load(Relaxed);
         let answered = word(1, Phase::Answered);
@@ -331,8 +350,10 @@ impl<'a> StoppedThreads<'a> {
         found.is_some()
     }
 
-    /// The slot of a single capture that holds this thread: it can't answer a stop before that asker lets it go, and
-    /// that asker is itself parked.
+    /// Returns the slot of a single capture that holds this thread.
+    ///
+    /// The thread can't answer a stop before that asker releases it, and that asker is itself
+    /// stopped.
     fn find_single(&self, tid: Tid) -> Option<&'static Slot> {
         self.shared()
             .single
@@ -344,7 +365,7 @@ impl<'a> StoppedThreads<'a> {
         slot.state.load(Acquire) == word(self.generation, Phase::Answered)
     }
 
-    /// How far the stop is.
+    /// Returns the progress of the stop.
     pub fn progress(&self) -> Progress {
         let mut progress = Progress { threads: self.used, ..Progress::default() };
         for slot in self.slots() {
@@ -357,7 +378,7 @@ impl<'a> StoppedThreads<'a> {
         progress
     }
 
-    /// Whether a thread's context is there, by whichever slot.
+    /// Whether a thread's context is available, in whichever slot.
     fn is_captured(&self, slot: &Slot) -> bool {
         self.has_answered(slot)
             || slot.crashing.load(Relaxed) != 0
@@ -365,10 +386,12 @@ impl<'a> StoppedThreads<'a> {
             || self.find_single(slot.tid.load(Relaxed)).is_some()
     }
 
-    /// Waits until every thread has answered, those that started meanwhile too; or nobody has answered for `grace`
-    /// nanoseconds; or it is `deadline` (`CLOCK_MONOTONIC` nanoseconds).
+    /// Waits until every thread has answered, including those that started meanwhile.
     ///
-    /// After it, `silent` threads are those worth tracing. They may still answer.
+    /// Also ends if nobody has answered for `grace` nanoseconds, or at `deadline`
+    /// (`CLOCK_MONOTONIC` nanoseconds).
+    ///
+    /// After it, the `silent` threads are those worth tracing. They may still answer.
     pub fn wait(&mut self, grace: u64, deadline: u64) -> Progress {
         let shared = self.shared();
         let mut answers = shared.answers.load(SeqCst);
@@ -390,7 +413,8 @@ impl<'a> StoppedThreads<'a> {
                 } else if repeated == REPEATS {
                     return progress;
                 } else {
-                    // What the kernel counts besides may be ending, or be new and behind the end of a listing that was cut short.
+                    // Additional threads in the kernel's count may be exiting, or be new and after
+                    // the end of a listing that was cut short.
                     repeated = repeated.saturating_add(1);
                 }
                 continue;
@@ -399,12 +423,13 @@ impl<'a> StoppedThreads<'a> {
                 return progress;
             }
             if progress.silent > 0 {
-                // The answer to be woken by is the last of those that were sent the signal.
+                // Wake up at the last answer from those that were sent the signal.
                 let until = now.saturating_add(grace.min(SLICE)).min(deadline);
                 self.sleep(seen.wrapping_add(progress.silent as u32), until);
             }
             if shared.answers.load(SeqCst) == seen {
-                // Threads that have ended never answer, and those that have started were not asked yet.
+                // Threads that have exited never answer, and those that have started were not asked
+                // yet.
                 self.note_ended();
                 if self.ask_new() {
                     quiet_since = now;
@@ -414,27 +439,28 @@ impl<'a> StoppedThreads<'a> {
                 let before = self.unsent;
                 self.send_unsent();
                 if self.unsent >= before && self.progress().silent == 0 {
-                    // No room, and nobody left whose answer would make some.
+                    // No space, and nobody left whose answer would free some.
                     return self.progress();
                 }
             }
         }
     }
 
-    /// Whether the process has no threads but those that are accounted for. Captured threads can't end, so that if the
-    /// numbers agree, none is new.
+    /// Whether the process has no other threads.
+    ///
+    /// Captured threads can't exit, so if the numbers agree, none is new.
     fn is_complete(&self, progress: &Progress) -> bool {
         let known = progress.captured.saturating_add(self.excluded_alive()).saturating_add(1);
         self.tasks.count() == Ok(known)
     }
 
-    /// Sleeps until `awaited` answers are there or it is `until`.
+    /// Sleeps until there are `awaited` answers, or until `until`.
     fn sleep(&self, awaited: u32, until: u64) {
         let shared = self.shared();
         shared.awaited.store(awaited, SeqCst);
         loop {
             let now = shared.answers.load(SeqCst);
-            // Counting is modulo 2^32, and more answers than awaited may come.
+            // Counting is modulo 2^32, and there may be more answers than awaited.
             if now.wrapping_sub(awaited) as i32 >= 0 || monotonic_now() >= until {
                 return;
             }
@@ -442,7 +468,9 @@ impl<'a> StoppedThreads<'a> {
         }
     }
 
-    /// Finds out which of the silent threads have ended, and which are the kernel's own and never answer.
+    /// Determines which silent threads have exited, and which are the kernel's own.
+    ///
+    /// Neither ever answer.
     fn note_ended(&mut self) {
         for slot in self.slots() {
             if slot.verdict.load(Relaxed) == 0
@@ -457,8 +485,9 @@ impl<'a> StoppedThreads<'a> {
         }
     }
 
-    /// Has the tracing helper stop and read the threads that are silent, and those that could not be sent the signal.
-    /// They stay stopped until the stop ends.
+    /// Stops and reads silent threads through the tracing helper.
+    ///
+    /// Includes those that could not be sent the signal. They stay stopped until the stop ends.
     pub fn trace(&mut self, tracer: &'a Tracer, deadline: u64) -> Progress {
         let mut tracing = match self.tracing.take() {
             Some(tracing) => tracing,
@@ -494,8 +523,10 @@ impl<'a> StoppedThreads<'a> {
         self.progress()
     }
 
-    /// Has the tracing helper stop every thread, those that start meanwhile too: their system calls go on afterwards as if nothing had
-    /// happened. Threads that it may not trace, and those that start faster than it stops them, are sent the signal after that;
+    /// Stops every thread through the tracing helper, including those that start meanwhile.
+    ///
+    /// Their system calls continue afterwards as if nothing had happened. Threads that it may not
+    /// trace, and those that start faster than it stops them, are then sent the signal;
     /// [`Self::wait`] waits for them.
     ///
     /// A thread that another process traces (a debugger) is one of those.
@@ -503,7 +534,7 @@ impl<'a> StoppedThreads<'a> {
         loop {
             self.note_kernel_workers();
             let progress = self.trace(tracer, deadline);
-            // A listing that was cut short may lack the newest: one more.
+            // A listing that was cut short may lack the newest thread: list once more.
             if self.is_complete(&progress) || monotonic_now() >= deadline || self.listings >= TRACED_LISTINGS {
                 break;
             }
@@ -522,13 +553,15 @@ impl<'a> StoppedThreads<'a> {
         }
     }
 
-    /// Whether the tracing helper has stopped a thread, or found that nothing can: it has ended, or waits in the kernel.
+    /// Whether the tracing helper has stopped a thread, or found that nothing can stop it.
+    ///
+    /// Such a thread has exited, or waits in the kernel.
     fn is_out_of_reach(&self, slot: &Slot) -> bool {
         use NotCaptured::{ThreadGone, TraceDeadline};
         matches!(self.traced(slot), Some(Ok(_) | Err(ThreadGone | TraceDeadline)))
     }
 
-    /// Finds out which of the threads are the kernel's own and never answer.
+    /// Determines which threads are the kernel's own and never answer.
     fn note_kernel_workers(&self) {
         for slot in self.slots() {
             if slot.verdict.load(Relaxed) == 0
@@ -541,38 +574,40 @@ impl<'a> StoppedThreads<'a> {
         }
     }
 
-    /// What the tracing helper says of this thread.
+    /// Returns the tracing helper's result for this thread.
     fn traced(&self, slot: &Slot) -> Option<Result<&Registers, NotCaptured>> {
         let job = slot.job.load(Relaxed).checked_sub(1)?;
         self.tracing.as_ref()?.outcome(job as usize)
     }
 
-    /// What the tracing helper read of this thread.
+    /// Returns the registers of this thread read by the tracing helper.
     fn stopped(&self, slot: &Slot) -> Option<&Registers> {
         self.traced(slot)?.ok()
     }
 
-    /// Threads in the table.
+    /// Returns the number of threads in the table.
     pub fn len(&self) -> usize {
         self.used
     }
 
-    /// Whether the asker is alone.
+    /// Whether the asker is the only thread.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }
 
-    /// Threads that found no room in the table.
+    /// Returns the number of threads for which the table had no space.
     pub fn overflow(&self) -> usize {
         self.overflow
     }
 
-    /// How the last listing of the threads went; an error means that some may be missing.
+    /// Returns the result of the last listing; an error means that some threads may be missing.
     pub fn listing(&self) -> Listing {
         self.listing
     }
 
-    /// The threads, as a rule in the order in which they were made, without those that ended meanwhile and those of the kernel.
+    /// Returns the threads, usually in the order of their creation.
+    ///
+    /// Without those that exited meanwhile and those of the kernel.
     pub fn threads(&self) -> impl Iterator<Item = Thread<'_>> {
         self.slots().iter().map(|slot| self.thread(slot)).filter(|thread| {
             !matches!(thread.capture, Capture::Not(NotCaptured::ThreadGone | NotCaptured::KernelThread))
@@ -603,36 +638,41 @@ impl<'a> StoppedThreads<'a> {
         Thread { tid, name: None, time: 0, capture }
     }
 
-    /// Lets all threads go: each goes on as if nothing had happened.
+    /// Releases all threads: each continues as if nothing had happened.
     pub fn release(self) {
         drop(self);
     }
 
-    /// As [`Self::leave_stopped`], but the threads go on by themselves after that time (and up to a twentieth of a second more), or
-    /// when [`ThreadStopper::resume_all`] is called.
+    /// Like [`Self::leave_stopped`], but the threads continue by themselves after that time.
+    ///
+    /// They continue up to a twentieth of a second later, or when [`ThreadStopper::resume_all`] is
+    /// called.
     pub fn leave_stopped_for(mut self, nanoseconds: u64) {
-        // What the helper traces goes on at once: it can't be let go later.
+        // Traced threads continue at once: they can't be released later.
         drop(self.tracing.take());
         self.shared().hold_until.store(monotonic_now().saturating_add(nanoseconds), SeqCst);
         core::mem::forget(self);
     }
 
-    /// Ends the stop without letting anybody go: the threads stay where they are until the process ends, which it is about to do;
-    /// if it does not, they go on after a second.
+    /// Ends the stop without releasing any thread.
+    ///
+    /// The threads stay stopped until the process terminates, which is about to happen; if it does
+    /// not, they continue after a second.
     pub fn leave_stopped(self) {
         self.shared().hold_until.store(monotonic_now().saturating_add(1_000_000_000), SeqCst);
         core::mem::forget(self);
     }
 }
 
-/// The context that a stopped thread left in its slot.
+/// Returns the context that a stopped thread left in its slot.
 fn held<'r>(slot: &Slot, kind: impl FnOnce(&'r Context) -> Capture<'r>) -> Capture<'r> {
     let context = slot.context.load(Relaxed);
     if context == 0 {
         return Capture::Not(NotCaptured::NoAnswer);
     }
-    // SAFETY: the address of the third argument of a handler that waits, on the stack of its thread, until the stop ends
-    // (which the result's lifetime does not outlive). Async-signal-safe: no call.
+    // SAFETY: the address of the third argument of a handler that waits, on the stack of its
+    // thread, until the stop ends (which the result's lifetime does not outlive).
+    // Async-signal-safe: no call.
     kind(unsafe { Context::shared_at(context) })
 }
 

@@ -1,4 +1,4 @@
-//! The shared table through which threads hand over their contexts, and what a thread does to hand over its own.
+//! The shared table through which threads hand over their contexts, and the threads' side of it.
 
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize};
@@ -10,21 +10,21 @@ use crate::linux::deadline;
 use crate::linux::syscall::syscall;
 use crate::linux::threads::{ThreadName, Tid, monotonic_now, process_id, this_thread};
 
-/// Threads that crash while another one's crash is reported, and may be parked at once.
+/// Maximum number of parked threads that crash during another crash's report.
 pub(super) const CRASHING: usize = 32;
 
-/// Threads that may be interrupted one by one at once.
+/// Maximum number of simultaneous single captures.
 pub(super) const SINGLE: usize = 16;
 
-/// What a slot is for, in the two low bits of [`Slot::state`]; the rest is the generation of the asking.
+/// Phase of a slot, in the two low bits of [`Slot::state`]; the rest is the request's generation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Phase {
-    /// Nobody is asked, or the asking is over.
+    /// No request, or the request is over.
     Idle = 0,
     /// The thread was sent the signal.
     Asked = 1,
-    /// As [`Phase::Asked`], and the asker sleeps until the answer (single captures only).
+    /// Like [`Phase::Asked`], and the asker sleeps until the answer (single captures only).
     Awaited = 2,
     /// The thread's context is in the slot and the thread waits.
     Answered = 3,
@@ -34,13 +34,15 @@ pub(super) const fn word(generation: u32, phase: Phase) -> u32 {
     generation << 2 | phase as u32
 }
 
-/// Generations have 30 bits; 0 is never used, so that zeroed memory is of no generation.
+/// Returns the next generation.
+///
+/// Generations have 30 bits; 0 is never used, so that zeroed memory has no valid generation.
 pub(super) const fn next_generation(generation: u32) -> u32 {
     let next = generation.wrapping_add(1) & (u32::MAX >> 2);
     if next == 0 { 1 } else { next }
 }
 
-/// One thread's place. A cache line of its own, so that threads that answer at once do not disturb each other.
+/// A thread's slot, in a cache line of its own so that simultaneous answers don't interfere.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Slot {
@@ -49,22 +51,27 @@ pub(super) struct Slot {
     pub(super) tid: AtomicI32,
     /// Address of the `ucontext`, on the thread's own stack.
     pub(super) context: AtomicUsize,
-    /// `CLOCK_MONOTONIC` nanoseconds of the answer. Of a single capture: set where the asker sleeps, and 0 if it came from the
-    /// processor that the asker had left for it.
+    /// Time of the answer in `CLOCK_MONOTONIC` nanoseconds.
+    ///
+    /// In a single capture it is set only if the asker sleeps, and is 0 if the answer came from the
+    /// processor that the asker had left.
     pub(super) time: AtomicU64,
     pub(super) name: [AtomicU64; 2],
-    /// The asker's: a `NotCaptured` number, 0 while nothing is decided.
+    /// A `NotCaptured` number, 0 while undecided; written by the asker.
     pub(super) verdict: AtomicU32,
-    /// The asker's: one more than the index of the slot in which this thread parked when it crashed, 0 if it did not.
+    /// Index plus one of the slot in which this thread parked when it crashed, 0 if it did not.
+    ///
+    /// Written by the asker.
     pub(super) crashing: AtomicU32,
-    /// The asker's: one more than the index of this thread's job with the tracing helper, 0 if it has none. In a slot of
-    /// a single capture: the process that uses the slot.
+    /// Index plus one of this thread's job with the tracing helper, 0 if it has none.
+    ///
+    /// Written by the asker. In a slot of a single capture, the process that uses the slot.
     pub(super) job: AtomicU32,
-    /// Of a single capture: the thread that asks.
+    /// The asking thread in a single capture.
     pub(super) asker: AtomicI32,
-    /// Of a single capture: the processor that the asker ran on when it asked.
+    /// The processor on which the asker of a single capture ran when it asked.
     pub(super) asker_processor: AtomicU32,
-    /// Of a single capture: 1 if the thread that is held sleeps, and must be woken.
+    /// 1 if the thread held by a single capture sleeps, and must be woken.
     pub(super) asleep: AtomicU32,
 }
 
@@ -76,12 +83,13 @@ impl Slot {
         ThreadName::from_words([first.load(Relaxed), second.load(Relaxed)])
     }
 
-    /// Writes down the calling thread's context, name and the time. The name goes right where it belongs: the stack may
-    /// be short.
+    /// Stores the calling thread's context, name and the time; returns the time.
+    ///
+    /// The name is written directly to its destination, because the stack may be small.
     fn publish(&self, context: usize) -> u64 {
         let name = self.name.as_ptr();
-        // SAFETY: the kernel writes 16 bytes into the two words, which are this thread's to write until the phase says so.
-        // Async-signal-safe: one system call.
+        // SAFETY: the kernel writes 16 bytes into the two words, which are this thread's to write
+        // until the phase says so. Async-signal-safe: one system call.
         let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NAME, name) };
         let now = monotonic_now();
         self.time.store(now, Relaxed);
@@ -90,62 +98,70 @@ impl Slot {
     }
 }
 
-/// What all threads share, in memory that is never unmapped: a late signal must find it.
+/// The table shared by all threads.
+///
+/// Its memory is never unmapped, because a late signal must find it.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Shared {
-    /// The generation whose threads are to stay stopped, 0 if none. The one futex word on which all of them wait.
+    /// The generation whose threads are to stay stopped, 0 if none.
+    ///
+    /// This is the one futex word on which all of them wait.
     pub(super) stopped: AtomicU32,
-    /// When stopped threads go on by themselves (`CLOCK_MONOTONIC` nanoseconds), whatever the asker does.
+    /// Time at which stopped threads continue in any case (`CLOCK_MONOTONIC` nanoseconds).
     pub(super) hold_until: AtomicU64,
-    /// The thread that asked them to stop: if it ends, they go on.
+    /// The thread that asked for the stop: if it exits, the stopped threads continue.
     pub(super) asker: AtomicI32,
-    /// When a stopped thread sends the asker the signal of its deadline (`CLOCK_MONOTONIC` nanoseconds); `u64::MAX` for never.
+    /// Time at which a stopped thread sends the asker its deadline signal.
+    ///
+    /// In `CLOCK_MONOTONIC` nanoseconds; `u64::MAX` for never.
     pub(super) watch_at: AtomicU64,
-    /// Answers in this stop, a futex word.
+    /// Number of answers in this stop, a futex word.
     pub(super) answers: AtomicU32,
     /// The number of answers at which the asker is woken.
     pub(super) awaited: AtomicU32,
     /// The generation of the last stop.
     pub(super) generation: AtomicU32,
-    /// 1 while a stop is on.
+    /// 1 while a stop is in progress.
     pub(super) busy: AtomicU32,
     /// The generation of the last single capture.
     pub(super) single_generation: AtomicU32,
-    /// How long threads take to answer a single capture.
+    /// The times that threads take to answer a single capture.
     pub(super) habits: Habits,
     pub(super) single: [Slot; SINGLE],
     pub(super) crashing: [Slot; CRASHING],
-    /// Of `slots`, written before the table becomes visible.
+    /// Capacity of `slots`, written before the table becomes visible.
     pub(super) capacity: usize,
     pub(super) slots: AtomicPtr<Slot>,
 }
 
-/// The table, once `prepare` has made it; never unmapped and never replaced.
+/// The table, once `prepare` has created it; never unmapped and never replaced.
 pub(super) static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Shared {
-    /// The table, if there is one.
+    /// Returns the table, if there is one.
     pub(super) fn get() -> Option<&'static Shared> {
-        // SAFETY: null or a mapping that holds an initialised `Shared` and is never unmapped. Async-signal-safe: no call.
+        // SAFETY: null or a mapping that holds an initialised `Shared` and is never unmapped.
+        // Async-signal-safe: no call.
         unsafe { SHARED.load(Acquire).as_ref() }
     }
 
-    /// The slots of a stop.
+    /// Returns the slots of a stop.
     pub(super) fn slots(&self) -> &'static [Slot] {
         let slots = self.slots.load(Relaxed);
         if slots.is_null() {
             return &[];
         }
-        // SAFETY: `prepare` set both to the slots behind this structure, zeroed (which is a valid slot) and never
-        // unmapped. Async-signal-safe: no call.
+        // SAFETY: `prepare` set both to the slots after this structure, zeroed (which is a valid
+        // slot) and never unmapped. Async-signal-safe: no call.
         unsafe { core::slice::from_raw_parts(slots, self.capacity) }
     }
 
-    /// On a stopped thread: sends the asker the signal of its deadline, if it is time; one thread does it, and again after a
-    /// second.
+    /// Sends the asker its deadline signal, if it is time. Called on a stopped thread.
+    ///
+    /// One thread does it, and again after a second.
     fn watch_asker(&self, now: u64) {
-        /// Between two signals, in nanoseconds.
+        /// Time between two signals, in nanoseconds.
         const AGAIN: u64 = 1_000_000_000;
         let at = self.watch_at.load(SeqCst);
         if now < at || self.watch_at.compare_exchange(at, now.saturating_add(AGAIN), SeqCst, SeqCst).is_err() {
@@ -163,7 +179,7 @@ impl Shared {
     }
 }
 
-/// What the signal's value says: which slot, of which kind, of which generation.
+/// The content of the signal's value: slot, kind and generation.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
     pub(super) generation: u32,
@@ -188,14 +204,16 @@ impl Request {
 
 /// The signal's handler: runs on any thread at any instruction.
 ///
-/// It may find little stack. Rust's standard library gives its threads 8 KiB of alternate stack, of which one signal frame
-/// takes 3.4 KiB where the processor has AVX-512: inside another handler 1 KiB is left. So everything on this path keeps
-/// its frames small, without optimisation too (a test has it run so).
+/// It may find little stack. Rust's standard library gives its threads 8 KiB of alternate stack, of
+/// which one signal frame takes 3.4 KiB if the processor has AVX-512: inside another handler 1 KiB
+/// is left. So everything on this path keeps its frames small, even without optimisation (a test
+/// runs it so).
 ///
-/// Returns only what was asked of this thread and is still wanted; anything else (a late signal of a stop that was given
-/// up, an app's own use of the number) returns at once.
+/// It answers only a current request to this thread; for anything else (a late signal of a stop
+/// that was given up, an app's own use of the number) it returns at once.
 pub(super) extern "C" fn on_signal(_signal: i32, info: *const QueuedSignal, context: *mut libc::c_void) {
-    // SAFETY: the kernel passes a siginfo to a handler installed with SA_SIGINFO. Async-signal-safe: no call.
+    // SAFETY: the kernel passes a siginfo to a handler installed with SA_SIGINFO.
+    // Async-signal-safe: no call.
     let value = unsafe { info.as_ref() }.and_then(QueuedSignal::value);
     let (Some(value), Some(shared)) = (value, Shared::get()) else { return };
     let request = Request::from_value(value);
@@ -206,7 +224,7 @@ pub(super) extern "C" fn on_signal(_signal: i32, info: *const QueuedSignal, cont
     }
 }
 
-/// How often a stopped thread looks whether the asker still lives, in nanoseconds.
+/// Interval at which a stopped thread checks whether the asker is still alive, in nanoseconds.
 const LIVENESS: u64 = 50_000_000;
 
 fn answer_stop(shared: &Shared, request: Request, context: usize) {
@@ -221,7 +239,7 @@ fn answer_stop(shared: &Shared, request: Request, context: usize) {
     let mut now = slot.publish(context);
     slot.state.store(word(generation, Phase::Answered), Release);
     shared.count_answer();
-    // The time is looked at only after a wait: a thousand threads come here at once.
+    // Read the time only after a wait: a thousand threads get here at once.
     loop {
         let until = shared.hold_until.load(Acquire);
         let look_at = until.min(shared.watch_at.load(Relaxed)).min(now.saturating_add(LIVENESS));
@@ -237,7 +255,9 @@ fn answer_stop(shared: &Shared, request: Request, context: usize) {
     }
 }
 
-/// The longest that a thread that is held looks for its release, in nanoseconds: a walk takes less, the first one excepted.
+/// Maximum time that a held thread spins for its release, in nanoseconds.
+///
+/// A walk takes less, except for the first one.
 const HELD_LOOKING: u64 = 20_000;
 
 fn answer_single(shared: &Shared, request: Request, context: usize) {
@@ -253,7 +273,8 @@ fn answer_single(shared: &Shared, request: Request, context: usize) {
     let may_be_held = give_up_asking(shared, slot, me);
     slot.context.store(context, Relaxed);
     let answer = if may_be_held { answered } else { word(0, Phase::Idle) };
-    // The asker may give up at any moment, or go to sleep: both change the word, and the exchange sees it.
+    // The asker may give up at any moment, or go to sleep: both change the word, and the exchange
+    // detects it.
     let mut seen = state;
     loop {
         if seen == awaited {
@@ -272,16 +293,18 @@ fn answer_single(shared: &Shared, request: Request, context: usize) {
     if !may_be_held {
         return;
     }
-    // On the asker's own processor nothing happens while this thread looks.
+    // On the asker's own processor nothing happens while this thread spins.
     let limit = if adaptive_spin::this_processor() == asker_processor { 0 } else { HELD_LOOKING };
     if adaptive_spin::while_it_is(&slot.state, answered, limit) != answered {
         return;
     }
-    // Said before the word is looked at once more: the asker changes the word before it looks whether anybody sleeps.
+    // Set before the word is read once more: the asker changes the word before it checks whether
+    // the thread sleeps.
     slot.asleep.store(1, SeqCst);
     while slot.state.load(SeqCst) == answered {
         futex::wait(&slot.state, Reach::Private, answered, monotonic_now().saturating_add(LIVENESS));
-        // An asker that has ended lets nobody go. A stop that is on may be reading this thread, for as long as that lasts.
+        // An asker that has exited releases nobody. A stop in progress may be reading this thread,
+        // for as long as it lasts.
         let is_stopped = shared.stopped.load(SeqCst) != 0 && monotonic_now() < shared.hold_until.load(SeqCst);
         if !is_stopped
             && !is_alive(process_id(), slot.asker.load(SeqCst))
@@ -292,11 +315,14 @@ fn answer_single(shared: &Shared, request: Request, context: usize) {
     }
 }
 
-/// Makes sure that the calling thread, which `by` asks for, holds nobody while it is held: of threads that interrupt each
-/// other in a circle each would wait for the next, for ever. What it has asked for and not got is taken back, if the other
-/// asker comes first (the one with the lower id, so that in a circle one gets through); it asks again when it goes on.
+/// Ensures that the calling thread, for which `by` asks, holds no other thread while it is held.
 ///
-/// False if it must not be held now: it has a thread already, whose context it may be reading, or comes first itself.
+/// Threads that interrupt each other in a circle would each wait for the next forever. An
+/// unanswered request of the calling thread is withdrawn if the other asker has precedence (the one
+/// with the lower id, so that in a circle one succeeds); it is repeated when the thread continues.
+///
+/// `false` if the thread must not be held now: it already has a thread, whose context it may be
+/// reading, or has precedence itself.
 fn give_up_asking(shared: &Shared, by: &Slot, me: Tid) -> bool {
     for own in &shared.single {
         if own.asker.load(SeqCst) != me {
@@ -316,8 +342,9 @@ fn give_up_asking(shared: &Shared, by: &Slot, me: Tid) -> bool {
     true
 }
 
-/// A thread that has crashed while another one's crash is reported, and whose context that report may read, until this is
-/// dropped.
+/// A thread that has crashed during another crash's report.
+///
+/// That report may read its context until this value is dropped.
 #[derive(Debug)]
 pub struct ParkedCrashingThread<'a> {
     slot: &'a Slot,
@@ -341,20 +368,21 @@ impl Drop for ParkedCrashingThread<'_> {
     }
 }
 
-/// The address of the signal's handler, as the kernel is to call it.
+/// Returns the address of the signal's handler for the kernel.
 pub(super) fn entry() -> usize {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     return coroner_stop_signal_entry as *const () as usize;
     #[cfg(any(target_arch = "aarch64", miri))]
     {
-        // Two casts of a function need not give the same address, and under Miri do not.
+        // Two casts of a function may give different addresses, and under Miri they do.
         static ENTRY: extern "C" fn(i32, *const QueuedSignal, *mut libc::c_void) = on_signal;
         ENTRY as *const () as usize
     }
 }
 
-// An interrupted thread may have EFLAGS.AC set (bit 18, Intel SDM volume 3, 2.3), which the kernel leaves as it is: the handler's
-// own unaligned accesses would fault. The interrupted flags come back with the context.
+// An interrupted thread may have EFLAGS.AC set (bit 18, Intel SDM volume 3, 2.3), which the kernel
+// leaves as it is: the handler's own unaligned accesses would fault. The interrupted flags are
+// restored with the context.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".pushsection .text.coroner_stop_signal_entry,\"ax\",@progbits",
@@ -381,7 +409,7 @@ unsafe extern "C" {
     fn coroner_stop_signal_entry();
 }
 
-/// Gives a slot back.
+/// Frees a slot.
 pub(super) fn free(slot: &Slot) {
     slot.asker.store(0, SeqCst);
     slot.tid.store(0, Relaxed);

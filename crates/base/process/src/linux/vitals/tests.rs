@@ -32,7 +32,7 @@ fn this_process() {
     let vitals = Vitals::read();
     assert!(vitals.memory_used.is_some_and(|bytes| bytes > 100 << 10), "{vitals:?}");
     assert!(vitals.oom_score_adj.is_some() && vitals.cpu_used_ms.is_some(), "{vitals:?}");
-    // As `grep` finds it, in a file that is longer than one read.
+    // Like `grep`, in a file that is longer than one read.
     let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let expected = text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok());
     assert_eq!(vitals.machine_oom_kills, expected);

@@ -54,7 +54,7 @@ fn both_ways_of_asking_agree() {
 #[test]
 fn what_lies_around_an_address() {
     let mappings = Mappings::open().unwrap();
-    // Three pages, of which nobody may access the first and the last is gone.
+    // Three pages: the first is inaccessible and the last is unmapped.
     // SAFETY: a fresh mapping, used here alone.
     let start = unsafe {
         let at =
@@ -74,17 +74,18 @@ fn what_lies_around_an_address() {
     assert_eq!(readable.len(), 1);
     assert_eq!((readable[0].0.start, readable[0].0.end), (start + (1 << 12), start + (2 << 12)));
     assert!(readable[0].0.permissions.read);
-    // The page that nobody may access has its neighbours.
+    // An inaccessible page comes with its neighbours.
     let guard = around(start);
     let place = guard.iter().position(|(mapping, _)| mapping.contains(start)).unwrap();
     assert!(guard[place].0.permissions.is_guard());
     assert_eq!(guard[place + 1].0, readable[0].0);
-    // Where nothing is mapped, the neighbours alone.
+    // If nothing is mapped there, only the neighbours.
     let gone = around(start + (2 << 12));
     assert!(gone.iter().any(|(mapping, _)| *mapping == readable[0].0), "{gone:?}");
     let below_all = around(8);
     assert!(below_all.len() == 1 && below_all[0].0.start > 8);
-    // The stack has a name, and is read to its end (of threads other than the first it has none).
+    // The stack has a name, and the list is read to its end (the stacks of later threads have no
+    // name).
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let stack = maps.lines().find(|line| line.ends_with("[stack]")).unwrap();
     let stack = u64::from_str_radix(stack.split('-').next().unwrap(), 16).unwrap();
@@ -97,13 +98,13 @@ fn the_kept_descriptor_is_used_only_while_it_is_ours() {
     let mappings = Mappings::open().unwrap();
     let number = mappings.kept().unwrap();
     let here = lines_of_the_maps_file as *const () as u64;
-    // Something else is at its number by now: the answer comes from a fresh descriptor.
+    // Something else is now at its number: the answer comes from a fresh descriptor.
     let other = std::fs::File::open("/dev/null").unwrap();
     // SAFETY: replaces a descriptor that this test alone uses.
     assert_eq!(unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&other), number) }, number);
     assert_eq!(mappings.kept(), None);
     assert!(mappings.at(here).unwrap().unwrap().permissions.execute);
-    // Nor is it another process's.
+    // Nor is another process's descriptor used.
     let of_parent = Mappings { pid: mappings.pid + 1, ..Mappings::open().unwrap() };
     assert_eq!(of_parent.kept(), None);
     of_parent.close();
