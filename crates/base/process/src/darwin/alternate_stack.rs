@@ -3,9 +3,9 @@
 use crate::darwin::syscall::Result;
 use crate::stack::{Stack, page_size};
 
-/// `SIGSTKSZ`: what a handler of an app that runs after Coroner's may use.
+/// Size of a new stack: `SIGSTKSZ`, which a handler of the app that runs after Coroner's may use.
 const SIZE: usize = 128 << 10;
-/// The least that an alternate stack that is there already must have to be left as it is: `MINSIGSTKSZ`.
+/// Minimum size of an existing alternate stack for it to be kept: `MINSIGSTKSZ`.
 const LEAST: usize = 32 << 10;
 
 pub(crate) fn least_size() -> usize {

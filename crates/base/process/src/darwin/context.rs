@@ -1,8 +1,9 @@
-//! A thread's state as the kernel hands it out: by `thread_get_state`, in an exception message, or in a signal's `ucontext`.
+//! A thread's state from the kernel: `thread_get_state`, an exception message, or a `ucontext`.
 //!
-//! Layouts: `_STRUCT_X86_THREAD_STATE64`, `_STRUCT_ARM_THREAD_STATE64` and the exception states of <mach/i386/_structs.h> and
-//! <mach/arm/_structs.h>; `_STRUCT_MCONTEXT64` (<i386/_mcontext.h>, <arm/_mcontext.h>) begins with the exception state and the
-//! thread state, so that one type stands for all; `ucontext64` of <sys/_types/_ucontext64.h>; `siginfo_t` of <sys/signal.h>.
+//! Layouts: `_STRUCT_X86_THREAD_STATE64`, `_STRUCT_ARM_THREAD_STATE64` and the exception states in
+//! <mach/i386/_structs.h> and <mach/arm/_structs.h>; `_STRUCT_MCONTEXT64` (<i386/_mcontext.h>,
+//! <arm/_mcontext.h>) begins with the exception state and the thread state, so that one type
+//! represents all; `ucontext64` in <sys/_types/_ucontext64.h>; `siginfo_t` in <sys/signal.h>.
 
 use mach2::kern_return::{KERN_SUCCESS, kern_return_t};
 use mach2::port::mach_port_t;
@@ -54,12 +55,12 @@ mod layout {
     pub(super) type Thread = mach2::structs::arm_thread_state64_t;
 }
 
-/// `natural_t`s in a state.
+/// Number of `natural_t`s in a state.
 const fn words<T>() -> u32 {
     (size_of::<T>() / 4) as u32
 }
 
-/// A thread's general registers and what the processor said of its last fault.
+/// A thread's general registers and the processor's description of its last fault.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Context {
@@ -68,45 +69,49 @@ pub struct Context {
 }
 
 impl Context {
-    /// The state of another thread, which should stand still: suspended, or waiting for the reply to an exception.
+    /// Reads the state of another thread, which should be suspended or waiting for a reply.
+    ///
+    /// The reply is that to an exception.
     ///
     /// # Errors
-    /// What the kernel answered (<mach/kern_return.h>): a thread that has ended is `KERN_INVALID_ARGUMENT` or
-    /// `KERN_TERMINATED`.
+    /// The kernel's error (<mach/kern_return.h>): a thread that has exited is
+    /// `KERN_INVALID_ARGUMENT` or `KERN_TERMINATED`.
     pub fn of_thread(thread: mach_port_t) -> Result<Context, kern_return_t> {
         let mut context = Self::of_stopped_thread(thread)?;
         let mut count = words::<layout::Exception>();
         let state = (&raw mut context.exception).cast();
-        // SAFETY: the kernel writes at most `count` words of the state. Where there is none, the zeros stand.
-        // Async-signal-safe: one message to the kernel.
+        // SAFETY: the kernel writes at most `count` words of the state. If there is no exception
+        // state, the zeros remain. Async-signal-safe: one message to the kernel.
         let _ = unsafe { thread_get_state(thread, layout::EXCEPTION, state, &raw mut count) };
         Ok(context)
     }
 
-    /// The general registers of another thread, which should stand still; nothing of a fault.
+    /// Reads the general registers of another thread, which should be stopped; no fault state.
     pub(crate) fn of_stopped_thread(thread: mach_port_t) -> Result<Context, kern_return_t> {
         let mut context = Context::default();
         let mut count = words::<layout::Thread>();
         let state = (&raw mut context.thread).cast();
-        // SAFETY: the kernel writes at most `count` words of the state. Async-signal-safe: one message to the kernel.
+        // SAFETY: the kernel writes at most `count` words of the state. Async-signal-safe: one
+        // message to the kernel.
         let answer = unsafe { thread_get_state(thread, layout::THREAD, state, &raw mut count) };
         if answer == KERN_SUCCESS { Ok(context) } else { Err(answer) }
     }
 
-    /// Lets a thread that stands still go on with these general registers.
+    /// Sets the general registers of a stopped thread, with which it continues.
     ///
     /// # Safety
-    /// The thread must be able to go on so.
+    /// The thread must be able to continue with them.
     pub unsafe fn set_to(&self, thread: mach_port_t) -> Result<(), kern_return_t> {
         let state = (&raw const self.thread).cast_mut().cast();
-        // SAFETY: the kernel reads the state; the rest is the caller's promise. Async-signal-safe: one message to the kernel.
+        // SAFETY: the kernel reads the state; the rest is the caller's promise. Async-signal-safe:
+        // one message to the kernel.
         match unsafe { thread_set_state(thread, layout::THREAD, state, words::<layout::Thread>()) } {
             KERN_SUCCESS => Ok(()),
             answer => Err(answer),
         }
     }
 
-    /// The general registers.
+    /// Returns the general registers.
     #[cfg(target_arch = "x86_64")]
     pub fn registers(&self) -> Registers {
         let t = &self.thread;
@@ -120,11 +125,14 @@ impl Context {
         }
     }
 
-    /// The general registers; pc, sp, fp and lr without the kernel's own authentication codes, which an arm64e process sees
-    /// on them.
+    /// Returns the general registers.
+    ///
+    /// pc, sp, fp and lr are without the kernel's own authentication codes, which an arm64e process
+    /// sees on them.
     #[cfg(target_arch = "aarch64")]
     pub fn registers(&self) -> Registers {
-        /// `__DARWIN_ARM_THREAD_STATE64_FLAGS_IB_SIGNED_LR`, `_KERNEL_SIGNED_PC`, `_KERNEL_SIGNED_LR`.
+        /// `__DARWIN_ARM_THREAD_STATE64_FLAGS_IB_SIGNED_LR`, `_KERNEL_SIGNED_PC`,
+        /// `_KERNEL_SIGNED_LR`.
         const SIGNED: u32 = 2 | 4 | 8;
         let t = &self.thread;
         let mut x = [0; 31];
@@ -143,17 +151,17 @@ impl Context {
         registers
     }
 
-    /// The program counter.
+    /// Returns the program counter.
     pub fn pc(&self) -> u64 {
         self.registers().pc
     }
 
-    /// The stack pointer.
+    /// Returns the stack pointer.
     pub fn sp(&self) -> u64 {
         self.registers().sp()
     }
 
-    /// Sets where the thread goes on.
+    /// Sets the program counter at which the thread continues.
     pub fn set_pc(&mut self, pc: u64) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -165,7 +173,7 @@ impl Context {
         }
     }
 
-    /// Sets the stack pointer with which it does.
+    /// Sets the stack pointer with which the thread continues.
     pub fn set_sp(&mut self, sp: u64) {
         #[cfg(target_arch = "x86_64")]
         {
@@ -195,7 +203,7 @@ impl Context {
         self.thread.__rflags &= !0x400;
     }
 
-    /// What the processor said of the fault.
+    /// Returns the processor's description of the fault.
     pub fn fault(&self) -> FaultState {
         let exception = self.exception;
         #[cfg(target_arch = "x86_64")]
@@ -204,7 +212,7 @@ impl Context {
         FaultState { address: exception.address, trap: exception.exception.into(), error: exception.esr.into() }
     }
 
-    /// How the faulting instruction touched memory, if the processor says.
+    /// Returns the faulting instruction's memory access, if the processor reports it.
     pub fn access(&self) -> Option<Access> {
         self.fault().access()
     }
@@ -214,15 +222,15 @@ impl Context {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SignalStack {
-    /// Lowest address.
+    /// The lowest address.
     pub sp: usize,
-    /// Bytes.
+    /// Size in bytes.
     pub size: usize,
     /// `SS_ONSTACK`, `SS_DISABLE`.
     pub flags: i32,
 }
 
-/// `struct __darwin_ucontext64`, which a signal handler gets.
+/// `struct __darwin_ucontext64`, which a signal handler receives.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SignalContext {
@@ -235,28 +243,30 @@ pub struct SignalContext {
 }
 
 impl SignalContext {
-    /// The context at the third argument of a handler installed with `SA_SIGINFO`.
+    /// Returns the context at the third argument of a handler installed with `SA_SIGINFO`.
     ///
     /// # Safety
-    /// `pointer` must be that argument, and the handler must not have returned while the result is used.
+    /// `pointer` must be that argument, and the handler must not have returned while the result is
+    /// used.
     pub unsafe fn from_pointer<'a>(pointer: *mut libc::c_void) -> &'a mut SignalContext {
-        // SAFETY: the kernel writes this layout there; the caller keeps it alive. Async-signal-safe: no call.
+        // SAFETY: the kernel writes this layout there; the caller keeps it alive.
+        // Async-signal-safe: no call.
         unsafe { &mut *pointer.cast() }
     }
 
-    /// The interrupted thread's registers, and what the processor said of its last fault.
+    /// Returns the interrupted thread's registers, and the state of its last fault.
     pub fn machine(&self) -> &Context {
         // SAFETY: the kernel puts an mcontext beside the ucontext, and it begins with this layout.
         unsafe { &*self.machine }
     }
 
-    /// As [`SignalContext::machine`]; what is changed holds when the handler returns.
+    /// Like [`SignalContext::machine`]; changes take effect when the handler returns.
     pub fn machine_mut(&mut self) -> &mut Context {
         // SAFETY: as in `machine`; `self` is borrowed alone.
         unsafe { &mut *self.machine }
     }
 
-    /// The signals that the thread blocks once the handler returns; bit 0 is signal 1.
+    /// Returns the signals that the thread blocks once the handler returns; bit 0 is signal 1.
     pub fn signal_mask(&self) -> u32 {
         self.mask
     }
@@ -271,7 +281,7 @@ impl SignalContext {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SignalInfo {
-    /// The signal.
+    /// The signal number.
     pub signo: i32,
     /// `si_errno`.
     pub errno: i32,
@@ -286,27 +296,28 @@ pub struct SignalInfo {
     reserved: [u64; 7],
 }
 
-/// `SI_USER` and those that follow it: somebody sent the signal.
+/// `SI_USER` and the codes above it: the signal was sent.
 const SI_USER: i32 = 0x10001;
 
 impl SignalInfo {
-    /// The kernel's own signal, raised by an instruction of this thread, as far as Darwin says: a signal that was sent to a
-    /// thread has no code, one that was sent to the process `SI_USER`.
+    /// Whether the signal was raised by an instruction of this thread, as far as Darwin reports it.
+    ///
+    /// A signal sent to a thread has no code, one sent to the process has `SI_USER`.
     pub fn is_fault(&self) -> bool {
         self.code > 0 && self.code < SI_USER
     }
 
-    /// `si_addr`, for the signals of faults.
+    /// Returns `si_addr`, for fault signals.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// `si_addr`: nothing here asks XNU for tags of pointers.
+    /// Returns `si_addr`: pointer tags are not requested from XNU.
     pub fn untagged_address(&self) -> u64 {
         self.address
     }
 
-    /// The sender's process and user ids, for signals that a process sent.
+    /// Returns the sender's process and user ids, for signals that a process sent.
     pub fn sender(&self) -> Option<(i32, u32)> {
         (!self.is_fault() && self.pid != 0).then_some((self.pid, self.uid))
     }

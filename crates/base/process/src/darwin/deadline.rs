@@ -1,7 +1,8 @@
-//! A limit of time for code of the app's that a thread of its own calls before a report (`what()`).
+//! A time limit for the app's code that a thread calls before a report (`what()`).
 //!
-//! A thread waits for it, and if it comes sends the thread a signal: its handler, which is Coroner's, leaves what it was in.
-//! (The deadline of a report itself is the secondary thread's.) Not async-signal-safe.
+//! A watcher thread waits for the end of the limit, and then sends the thread a signal, whose
+//! handler, which is Coroner's, leaves the interrupted code. (The deadline of a report itself is
+//! the secondary thread's task.) Not async-signal-safe.
 
 use core::cell::UnsafeCell;
 use core::ffi::c_void;
@@ -10,22 +11,23 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use crate::syscall::{Errno, Result};
 use crate::threads::{Tid, monotonic_now};
 
-/// The signal that is sent.
+/// The signal sent at the end of the limit.
 const SIGNAL: i32 = libc::SIGSYS;
 
-/// How long the thread sleeps at once: so much later than its end it may learn that it is over.
+/// Duration of each sleep in nanoseconds: the watcher may notice the end that much later.
 const STEP_NS: u64 = 5_000_000;
 
-/// A running limit. One at a time in a process: its owner is that of the description.
+/// A running limit. There can be only one in a process: it belongs to the owner of the crash
+/// context.
 #[derive(Debug)]
 pub struct Deadline {
     watcher: libc::pthread_t,
 }
 
-/// Whom the watcher watches, and until when.
+/// The watched thread and its deadline.
 struct Watched {
     victim: UnsafeCell<libc::pthread_t>,
-    /// When, by the monotonic clock.
+    /// The deadline by the monotonic clock.
     until: UnsafeCell<u64>,
     over: AtomicU32,
 }
@@ -36,10 +38,12 @@ unsafe impl Sync for Watched {}
 static WATCHED: Watched = Watched { victim: UnsafeCell::new(0), until: UnsafeCell::new(0), over: AtomicU32::new(0) };
 
 impl Deadline {
-    /// Starts a limit of the calling thread, which it interrupts after that time and again every second after.
+    /// Starts a limit for the calling thread.
+    ///
+    /// The thread is interrupted after that time, and then again every second.
     pub fn start(_tid: Tid, milliseconds: u32) -> Result<Deadline> {
         let mut watcher: libc::pthread_t = 0;
-        // SAFETY: no watcher runs; `watch` reads what stands for good.
+        // SAFETY: no watcher runs; the values that `watch` reads don't change while it runs.
         let answer = unsafe {
             *WATCHED.victim.get() = libc::pthread_self();
             *WATCHED.until.get() = monotonic_now().saturating_add(u64::from(milliseconds).saturating_mul(1_000_000));
@@ -49,7 +53,7 @@ impl Deadline {
         if answer == 0 { Ok(Deadline { watcher }) } else { Err(Errno(answer)) }
     }
 
-    /// Ends it.
+    /// Ends the limit.
     pub fn stop(self) {
         WATCHED.over.store(1, Ordering::Release);
         // SAFETY: a thread of ours that nobody else joins.
@@ -58,12 +62,12 @@ impl Deadline {
 }
 
 extern "C" fn watch(_: *mut c_void) -> *mut c_void {
-    // SAFETY: written before this thread was made.
+    // SAFETY: written before this thread was created.
     let (victim, mut until) = unsafe { (*WATCHED.victim.get(), *WATCHED.until.get()) };
     while WATCHED.over.load(Ordering::Acquire) == 0 {
         let now = monotonic_now();
         if now >= until {
-            // SAFETY: the victim joins this thread before it ends.
+            // SAFETY: the victim joins this thread before it exits.
             unsafe { libc::pthread_kill(victim, SIGNAL) };
             until = now.saturating_add(1_000_000_000);
         }

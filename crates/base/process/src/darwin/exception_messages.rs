@@ -1,12 +1,14 @@
-//! Mach messages: those of exceptions, as MIG lays them out, and Coroner's own between its threads.
+//! Mach messages: exception messages in MIG's layout, and Coroner's own between its threads.
 //!
-//! Layouts: <mach/message.h>; the requests and replies that MIG makes of <mach/mach_exc.defs> (2405 to 2408) and
-//! <mach/exc.defs> (2401 to 2403), packed to four bytes. Nothing is believed of a message: who sent it (the kernel's audit
-//! token is all zero, this process's names its own id), its id, its size, the number and kind of its descriptors.
+//! Layouts: <mach/message.h>; the requests and replies that MIG generates from <mach/mach_exc.defs>
+//! (2405 to 2408) and <mach/exc.defs> (2401 to 2403), packed to four bytes. No part of a message is
+//! trusted: its sender is checked (the kernel's audit token is all zero, this process's token
+//! contains its own id), and so are its id, its size, and the number and kind of its descriptors.
 //!
-//! Nor is it believed that its ports are those by which this process knows itself and its threads: XNU's exception_deliver
-//! (osfmk/kern/exception.c) hands out *read* ports where developer mode is off, which have names of their own and set no
-//! registers. A thread is known by its id, and its port is that of `task_threads`.
+//! Nor are its ports assumed to be those by which this process knows itself and its threads: XNU's
+//! exception_deliver (osfmk/kern/exception.c) hands out *read* ports if developer mode is off,
+//! which have names of their own and can't set registers. A thread is identified by its id, and its
+//! port is that of `task_threads`.
 
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::mach_port::{mach_port_deallocate, mach_port_mod_refs};
@@ -16,7 +18,7 @@ use mach2::traps::mach_task_self;
 
 use super::threads::{ThreadList, Tid, facts, retain};
 
-/// Bytes that a message received may have, with its trailer: far more than any that is understood.
+/// Maximum size of a received message with its trailer: far more than any that is understood.
 const BUFFER: usize = 1024;
 
 /// `mach_msg_header_t`.
@@ -41,19 +43,19 @@ const MAKE_SEND_ONCE: u32 = 21;
 /// `MACH_PORT_RIGHT_RECEIVE`.
 const RIGHT_RECEIVE: u32 = 1;
 
-/// Coroner's own messages: a number that is no subsystem's.
+/// Id of Coroner's own messages: not a number of any MIG subsystem.
 const OWN: i32 = 0x434f_5200;
 
-/// `mach_exception_raise`; what it is minus this is the behaviour less one.
+/// `mach_exception_raise`. A request's id minus this is its behaviour minus one.
 const EXCEPTION_64: i32 = 2405;
 /// `mach_exception_raise_identity_protected`.
 const EXCEPTION_PROTECTED: i32 = 2408;
 /// `exception_raise`.
 const EXCEPTION_32: i32 = 2401;
-/// What a reply's id is more than its request's.
+/// Difference between a reply's id and its request's.
 const REPLY: i32 = 100;
 
-/// A message's bytes, aligned as the kernel wants them.
+/// A message's bytes, aligned as the kernel requires.
 #[repr(C, align(8))]
 struct Buffer([u8; BUFFER]);
 
@@ -85,7 +87,7 @@ impl Buffer {
         self.put(at, &word.to_le_bytes());
     }
 
-    /// The header of a message to be sent.
+    /// Writes the header of a message to be sent.
     fn put_header(&mut self, bits: u32, size: usize, (remote, local): (mach_port_t, mach_port_t), id: i32) {
         for (place, word) in [bits, size as u32, remote, local, 0, id as u32].into_iter().enumerate() {
             self.put_word(place * 4, word);
@@ -93,27 +95,29 @@ impl Buffer {
     }
 }
 
-/// How a message says which thread raised an exception.
+/// Identification of the thread that raised an exception, in a message.
 #[derive(Clone, Copy, Debug)]
 enum Named {
-    /// `EXCEPTION_DEFAULT`: by ports of the thread and its task, control or read ports.
+    /// `EXCEPTION_DEFAULT`: ports of the thread and its task, control or read ports.
     Ports { thread: mach_port_t, task: mach_port_t },
-    /// `EXCEPTION_IDENTITY_PROTECTED`: by the thread's id and a token of its task.
+    /// `EXCEPTION_IDENTITY_PROTECTED`: the thread's id and a token of its task.
     Id { tid: Tid, token: mach_port_t },
 }
 
-/// An exception's message. Its rights are given back by [`Request::answer`].
+/// An exception message. [`Request::answer`] releases its rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     reply: mach_port_t,
     reply_kind: u32,
     id: i32,
     named: Named,
-    /// The thread that raised it, by its control port; 0 for one that is not of this process, or has ended.
+    /// Control port of the thread that raised the exception.
+    ///
+    /// 0 if the thread is not in this process, or has exited.
     pub thread: mach_port_t,
-    /// Its id, if it is of this process.
+    /// Thread id, if the thread is in this process.
     pub tid: Tid,
-    /// Whether `thread` is a right beside those of the message.
+    /// Whether `thread` is a right in addition to those of the message.
     found: bool,
     /// `EXC_*`.
     pub exception: i32,
@@ -121,23 +125,23 @@ pub struct Request {
     pub codes: [i64; 2],
 }
 
-/// A message that was received.
+/// A received message.
 #[derive(Clone, Copy, Debug)]
 pub enum Received {
     /// An exception, in the form that Coroner's ports are registered for.
     Exception(Request),
-    /// A thread has put its crash into the place of that number, and waits for the answer.
+    /// A thread has stored its crash in the slot of that number, and waits for the answer.
     HandedOver {
-        /// The place's number.
+        /// Number of the slot.
         place: u32,
-        /// By which it is answered.
+        /// The right to answer.
         reply: Reply,
     },
-    /// The thread is to look after a report that begins.
+    /// Request to watch over a report that begins.
     Watch,
-    /// The thread is to end.
+    /// Request to exit.
     Stop,
-    /// Nothing came in time, or something that is not understood (it is thrown away).
+    /// No message in time, or one that is not understood and was discarded.
     Nothing,
 }
 
@@ -145,10 +149,10 @@ pub enum Received {
 #[derive(Clone, Copy, Debug)]
 pub struct Reply(mach_port_t);
 
-/// What one of Coroner's own messages says.
+/// The content of one of Coroner's own messages.
 #[derive(Clone, Copy, Debug)]
 pub enum Own {
-    /// A crash is in the place of that number.
+    /// A crash is stored in the slot of that number.
     HandedOver(u32),
     /// See [`Received::Watch`].
     Watch,
@@ -156,7 +160,9 @@ pub enum Own {
     Stop,
 }
 
-/// Waits for a message at `port`, for ever or so many milliseconds. `known` is a thread that need not be searched for.
+/// Waits for a message at `port`, without limit or for `timeout` milliseconds.
+///
+/// `known` is a thread that doesn't need to be searched for.
 pub fn receive(port: mach_port_t, timeout: Option<u32>, known: Option<(Tid, mach_port_t)>) -> Received {
     let mut buffer = Buffer::new();
     let option = RECEIVE | AUDIT_TRAILER | if timeout.is_some() { RECEIVE_TIMEOUT } else { 0 };
@@ -167,7 +173,8 @@ pub fn receive(port: mach_port_t, timeout: Option<u32>, known: Option<(Tid, mach
     }
     let mut received = understand(&buffer);
     match &mut received {
-        // SAFETY: the message that was just received, whose rights are given back. Async-signal-safe: Mach traps.
+        // SAFETY: the message that was just received, whose rights are released. Async-signal-safe:
+        // Mach traps.
         Received::Nothing => unsafe { mach_msg_destroy(buffer.pointer()) },
         Received::Exception(request) => request.find_thread(known),
         _ => {}
@@ -175,7 +182,7 @@ pub fn receive(port: mach_port_t, timeout: Option<u32>, known: Option<(Tid, mach
     received
 }
 
-/// Who sent a message.
+/// The sender of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sender {
     Kernel,
@@ -183,10 +190,12 @@ enum Sender {
     Other,
 }
 
-/// From the trailer behind a message of `size` bytes: its audit token's eight words are all zero for the kernel, and the sixth
-/// is the process's id else.
+/// Returns the sender, from the trailer after a message of `size` bytes.
+///
+/// All eight words of the kernel's audit token are zero; otherwise the sixth is the process's id.
 fn sender(buffer: &Buffer, size: usize) -> Sender {
-    /// `mach_msg_audit_trailer_t`: type, size, sequence number, security token (two words), audit token.
+    /// `mach_msg_audit_trailer_t`: type, size, sequence number, security token (two words), audit
+    /// token.
     const TRAILER: usize = 52;
     const TOKEN_AT: usize = 20;
     let at = size.next_multiple_of(4);
@@ -225,9 +234,12 @@ fn understand(buffer: &Buffer) -> Received {
     understand_exception(buffer, size, sender).map_or(Received::Nothing, Received::Exception)
 }
 
-/// An exception's message, whose thread is still to be found: descriptors of ports (type 0), then NDR, the thread's id in the
-/// protected form, exception, count of codes, codes. Another crash reporter in this process that was installed later may pass
-/// its own on in the same form; a protected one comes from the kernel alone, which alone can make its token.
+/// Parses an exception message; its thread is still to be found.
+///
+/// It has descriptors of ports (type 0), then NDR, in the protected form the thread's id, the
+/// exception, the number of codes, and the codes. Another crash reporter in this process that was
+/// installed later may pass on its own message in the same form; a protected one is accepted only
+/// from the kernel, which alone can create its token.
 fn understand_exception(buffer: &Buffer, size: usize, sender: Sender) -> Option<Request> {
     let (bits, id) = (buffer.word(0), buffer.word(20) as i32);
     let (ports, of_thread) = match id {
@@ -265,11 +277,13 @@ fn understand_exception(buffer: &Buffer, size: usize, sender: Sender) -> Option<
 }
 
 impl Request {
-    /// Answers: with `KERN_SUCCESS` the thread goes on, with anything else the next handler is asked.
+    /// Answers the request.
+    ///
+    /// With `KERN_SUCCESS` the thread continues, otherwise the next handler is asked.
     pub fn answer(&self, code: i32) {
         let mut buffer = Buffer::new();
         let size = HEADER + NDR + 4;
-        // A right that came to us goes the way that it came: moved.
+        // A received right is returned in the way that it came: moved.
         let kind = if self.reply_kind == 0 { MOVE_SEND_ONCE } else { self.reply_kind };
         buffer.put_header(kind, size, (self.reply, 0), self.id + REPLY);
         buffer.put(HEADER, &NDR_RECORD);
@@ -278,8 +292,10 @@ impl Request {
         self.drop_rights();
     }
 
-    /// Finds the thread in this process by its id. One of another process (a child inherits the ports) is not there: no two
-    /// threads of a system have the same id.
+    /// Finds the thread in this process by its id.
+    ///
+    /// A thread of another process (a child inherits the ports) is not found: no two threads in a
+    /// system have the same id.
     fn find_thread(&mut self, known: Option<(Tid, mach_port_t)>) {
         let wanted = match self.named {
             Named::Ports { thread, task } => {
@@ -303,8 +319,9 @@ impl Request {
         (self.thread, self.tid, self.found) = (port, wanted, true);
     }
 
-    /// Whether the kernel protects the task's and the thread's ports from who handles its exceptions: then they may not be
-    /// sent in messages either.
+    /// Whether the kernel protects the task's and the thread's ports from the exception handler.
+    ///
+    /// Such ports may not be sent in messages either.
     pub fn is_protected(&self) -> bool {
         match self.named {
             Named::Id { .. } => true,
@@ -313,7 +330,7 @@ impl Request {
         }
     }
 
-    /// The token of the task, where the kernel gave one.
+    /// The token of the task, if the kernel sent one.
     pub fn token(&self) -> Option<mach_port_t> {
         match self.named {
             Named::Id { token, .. } => Some(token),
@@ -327,23 +344,26 @@ impl Request {
             Named::Id { token, .. } => (token, 0),
         };
         for right in [one, other, if self.found { self.thread } else { 0 }].into_iter().filter(|right| *right != 0) {
-            // SAFETY: gives one right back that came with the message, or was taken for it. Async-signal-safe: a Mach trap.
+            // SAFETY: releases one right that came with the message, or was taken for it.
+            // Async-signal-safe: a Mach trap.
             unsafe { mach_port_deallocate(mach_task_self(), right) };
         }
     }
 }
 
-/// Sends what stands in the buffer. The sender's queue may be full: then it waits, at most so long (0: for ever).
+/// Sends the message in the buffer.
+///
+/// If the receiver's queue is full, waits for at most `timeout` milliseconds (0: without limit).
 fn send(buffer: &mut Buffer, size: usize, timeout: u32) -> bool {
     let option = SEND | if timeout > 0 { SEND_TIMEOUT } else { 0 };
     // SAFETY: the kernel reads `size` bytes of the buffer. Async-signal-safe: a Mach trap.
     unsafe { mach_msg(buffer.pointer(), option, size as u32, 0, 0, timeout, 0) == KERN_SUCCESS }
 }
 
-/// How long one of Coroner's own messages may take to find room in a queue.
+/// Maximum time for one of Coroner's own messages to find space in a queue, in milliseconds.
 const OWN_SEND_MS: u32 = 1000;
 
-/// Puts one of Coroner's own messages into the buffer; its size.
+/// Writes one of Coroner's own messages into the buffer; returns its size.
 fn put_own(buffer: &mut Buffer, port: mach_port_t, reply: mach_port_t, own: Own) -> usize {
     let (number, value) = match own {
         Own::HandedOver(place) => (1, place),
@@ -356,16 +376,18 @@ fn put_own(buffer: &mut Buffer, port: mach_port_t, reply: mach_port_t, own: Own)
     HEADER + 8
 }
 
-/// Sends one of Coroner's own messages to a port of its own. False where it could not be sent.
+/// Sends one of Coroner's own messages to one of its ports. `false` if it could not be sent.
 pub fn tell(port: mach_port_t, own: Own) -> bool {
     let mut buffer = Buffer::new();
     let size = put_own(&mut buffer, port, 0, own);
     send(&mut buffer, size, OWN_SEND_MS)
 }
 
-/// Sends one of Coroner's own messages and waits for the answer, at most so many milliseconds. False where none came.
+/// Sends one of Coroner's own messages and waits for the answer, at most that many milliseconds.
+///
+/// `false` if there was no answer.
 pub fn ask(port: mach_port_t, own: Own, milliseconds: u32) -> bool {
-    // SAFETY: makes a port whose receive right is ours. Async-signal-safe: a Mach trap.
+    // SAFETY: creates a port whose receive right is ours. Async-signal-safe: a Mach trap.
     let reply = unsafe { mach_reply_port() };
     if reply == 0 {
         return false;
@@ -373,16 +395,17 @@ pub fn ask(port: mach_port_t, own: Own, milliseconds: u32) -> bool {
     let mut buffer = Buffer::new();
     let size = put_own(&mut buffer, port, reply, own);
     let option = SEND | SEND_TIMEOUT | RECEIVE | RECEIVE_TIMEOUT | AUDIT_TRAILER;
-    // SAFETY: the kernel reads `size` bytes of the buffer and writes at most its size. Async-signal-safe: a Mach trap.
+    // SAFETY: the kernel reads `size` bytes of the buffer and writes at most its size.
+    // Async-signal-safe: a Mach trap.
     let answer = unsafe { mach_msg(buffer.pointer(), option, size as u32, BUFFER as u32, reply, milliseconds, 0) };
-    // SAFETY: gives our own receive right back. Async-signal-safe: a Mach trap.
+    // SAFETY: releases our own receive right. Async-signal-safe: a Mach trap.
     unsafe { mach_port_mod_refs(mach_task_self(), reply, RIGHT_RECEIVE, -1) };
-    // A right that was thrown away answers by a notification of the kernel's, which has another id.
+    // A discarded right answers with a notification from the kernel, which has another id.
     answer == KERN_SUCCESS && buffer.word(20) as i32 & !0xff == OWN
 }
 
 impl Reply {
-    /// Answers.
+    /// Sends the answer.
     pub fn answer(self) {
         if self.0 == 0 {
             return;
@@ -398,18 +421,21 @@ unsafe extern "C" {
     fn mach_reply_port() -> mach_port_t;
 }
 
-/// The most bytes of a thread's state that a message carries (`THREAD_STATE_MAX` of <mach/i386/thread_status.h> and
-/// <mach/arm/thread_status.h>: 614 and 1296 words; what is larger than a buffer is not carried).
+/// Maximum size of a thread state in a message, in bytes.
+///
+/// `THREAD_STATE_MAX` in <mach/i386/thread_status.h> and <mach/arm/thread_status.h> is 614 and 1296
+/// words; a state larger than a buffer is not sent.
 pub const STATE: usize = 640;
 
-/// How an earlier holder of an exception port wants its messages.
+/// The message form requested by an earlier holder of an exception port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Form {
-    /// `EXCEPTION_DEFAULT` 1, `EXCEPTION_STATE` 2, `EXCEPTION_STATE_IDENTITY` 3, `EXCEPTION_IDENTITY_PROTECTED` 4.
+    /// `EXCEPTION_DEFAULT` 1, `EXCEPTION_STATE` 2, `EXCEPTION_STATE_IDENTITY` 3,
+    /// `EXCEPTION_IDENTITY_PROTECTED` 4.
     pub behavior: i32,
-    /// With 64-bit codes (`MACH_EXCEPTION_CODES`).
+    /// Whether codes have 64 bits (`MACH_EXCEPTION_CODES`).
     pub wide: bool,
-    /// The flavour of its states.
+    /// The flavour of the states.
     pub flavor: i32,
 }
 
@@ -417,17 +443,19 @@ pub struct Form {
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct State {
-    /// Its words.
+    /// The state's words.
     pub bytes: [u8; STATE],
-    /// Bytes that count.
+    /// Number of valid bytes.
     pub length: usize,
 }
 
-/// Passes an exception on to another port in that port's own form, and waits for the answer: its code, and its new state in
-/// `state` where it carries one. `None` if the port is dead or throws the message away.
+/// Passes an exception on to another port in that port's form, and waits for the answer.
+///
+/// Returns the answer's code, and stores a new state in `state` if the answer contains one. `None`
+/// if the port is dead or discards the message.
 pub fn pass_on(request: &Request, port: mach_port_t, form: Form, state: &mut State) -> Option<i32> {
     let mut buffer = Buffer::new();
-    // SAFETY: makes a port whose receive right is ours. Async-signal-safe: a Mach trap.
+    // SAFETY: creates a port whose receive right is ours. Async-signal-safe: a Mach trap.
     let reply = unsafe { mach_reply_port() };
     let mut at = HEADER;
     let mut bits = COPY_SEND | MAKE_SEND_ONCE << 8;
@@ -477,10 +505,11 @@ pub fn pass_on(request: &Request, port: mach_port_t, form: Form, state: &mut Sta
     }
     let id = if form.wide { EXCEPTION_64 } else { EXCEPTION_32 } + form.behavior - 1;
     buffer.put_header(bits, at, (port, reply), id);
-    // SAFETY: the kernel reads `at` bytes of the buffer and writes at most its size. Async-signal-safe: a Mach trap. No limit of
-    // time: the thread would wait for that handler for as long.
+    // SAFETY: the kernel reads `at` bytes of the buffer and writes at most its size.
+    // Async-signal-safe: a Mach trap. No time limit: the thread would wait for that handler just as
+    // long.
     let answer = unsafe { mach_msg(buffer.pointer(), SEND | RECEIVE, at as u32, BUFFER as u32, reply, 0, 0) };
-    // SAFETY: gives our own receive right back. Async-signal-safe: a Mach trap.
+    // SAFETY: releases our own receive right. Async-signal-safe: a Mach trap.
     unsafe { mach_port_mod_refs(mach_task_self(), reply, RIGHT_RECEIVE, -1) };
     if answer != KERN_SUCCESS || buffer.word(20) as i32 != id + REPLY || buffer.word(0) & COMPLEX != 0 {
         return None;

@@ -1,7 +1,7 @@
-//! The task's exception ports: who held them before, taking them, giving them back, passing an exception on.
+//! The task's exception ports: taking them, returning them, and passing exceptions on.
 //!
-//! Sources: <mach/exception_types.h>, <mach/task.h>; XNU osfmk/kern/ipc_tt.c (set, get) and exception.c (which handler is asked,
-//! and in which form).
+//! Sources: <mach/exception_types.h>, <mach/task.h>; XNU osfmk/kern/ipc_tt.c (set, get) and
+//! exception.c (which handler is asked, and in which form).
 
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -18,21 +18,26 @@ use super::exception_messages::{self, Form, Request, STATE, State};
 
 /// `EXC_TYPES_COUNT`.
 const TYPES: usize = 14;
-/// The behaviours that are asked for, the best first: `EXCEPTION_IDENTITY_PROTECTED` (macOS 12 and later), a message with the
-/// thread's id and a token of the task, and `EXCEPTION_DEFAULT`, one with their ports; both with 64-bit codes. A system that
-/// enforces protection ends a process that asks for the unprotected one (XNU osfmk/kern/ipc_tt.c,
-/// `set_exception_behavior_violation`); an earlier one answers the protected with `KERN_INVALID_ARGUMENT`.
+/// The requested behaviours, in order of preference, both with 64-bit codes.
+///
+/// `EXCEPTION_IDENTITY_PROTECTED` (macOS 12 and later) is a message with the thread's id and a
+/// token of the task, `EXCEPTION_DEFAULT` is one with their ports. A system that enforces
+/// protection kills a process that requests the unprotected one (XNU osfmk/kern/ipc_tt.c,
+/// `set_exception_behavior_violation`); an earlier one answers the protected one with
+/// `KERN_INVALID_ARGUMENT`.
 const BEHAVIORS: [i32; 2] = [4 | MACH_EXCEPTION_CODES, DEFAULT];
 /// `EXCEPTION_DEFAULT | MACH_EXCEPTION_CODES`.
 const DEFAULT: i32 = 1 | MACH_EXCEPTION_CODES;
 /// `MACH_EXCEPTION_CODES`.
 const MACH_EXCEPTION_CODES: i32 = i32::MIN;
-/// The flags beside a behaviour: `MACH_EXCEPTION_CODES`, `MACH_EXCEPTION_ERRORS`, `MACH_EXCEPTION_BACKTRACE_PREFERRED`.
+/// The flags of a behaviour.
+///
+/// `MACH_EXCEPTION_CODES`, `MACH_EXCEPTION_ERRORS`, `MACH_EXCEPTION_BACKTRACE_PREFERRED`.
 const FLAGS: i32 = 0xe000_0000_u32 as i32;
 /// `THREAD_STATE_NONE`.
 const NO_STATE: i32 = if cfg!(target_arch = "x86_64") { 13 } else { 5 };
 
-/// One exception's earlier handler. A send right is held for as long as Coroner is installed.
+/// An exception's earlier handler. A send right is held for as long as Coroner is installed.
 #[derive(Debug)]
 struct Before {
     port: AtomicU32,
@@ -40,14 +45,14 @@ struct Before {
     flavor: AtomicI32,
 }
 
-/// What stood at the task's exception ports before Coroner's, and which of them are Coroner's.
+/// The earlier holders of the task's exception ports, and which ports are Coroner's.
 #[derive(Debug)]
 pub struct Ports {
     mask: u32,
     before: [Before; TYPES],
 }
 
-/// One exception's handler as the kernel gives it.
+/// An exception's handler, as returned by the kernel.
 #[derive(Clone, Copy, Debug, Default)]
 struct Handler {
     port: mach_port_t,
@@ -55,12 +60,15 @@ struct Handler {
     flavor: i32,
 }
 
-/// The handler of one exception now, with a send right (0: none) that the caller gives back.
+/// Returns the current handler of an exception.
+///
+/// The caller releases its send right (0: none).
 fn handler_of(exception: usize) -> Handler {
     let (mut masks, mut ports) = ([0_u32; TYPES], [0_u32; TYPES]);
     let (mut behaviors, mut flavors) = ([0_i32; TYPES], [0_i32; TYPES]);
     let mut count = TYPES as u32;
-    // SAFETY: the kernel writes at most `count` entries of each array. Async-signal-safe: one message to the kernel.
+    // SAFETY: the kernel writes at most `count` entries of each array. Async-signal-safe: one
+    // message to the kernel.
     let answer = unsafe {
         task_get_exception_ports(
             mach_task_self(),
@@ -78,7 +86,7 @@ fn handler_of(exception: usize) -> Handler {
     Handler { port: ports[0], behavior: behaviors[0], flavor: flavors[0] }
 }
 
-/// The name of the port that one exception of the task goes to; 0 for none.
+/// Returns the name of the port that one of the task's exceptions is sent to; 0 if there is none.
 pub fn port_of(exception: usize) -> mach_port_t {
     let handler = handler_of(exception);
     release(handler.port);
@@ -87,14 +95,17 @@ pub fn port_of(exception: usize) -> mach_port_t {
 
 fn release(port: mach_port_t) {
     if port != 0 {
-        // SAFETY: gives one right back. Async-signal-safe: a Mach trap.
+        // SAFETY: releases one right. Async-signal-safe: a Mach trap.
         unsafe { mach_port_deallocate(mach_task_self(), port) };
     }
 }
 
-/// A port with a receive and a send right, whose queue is as long as may be (not async-signal-safe).
+/// Creates a port with a receive and a send right, and the longest possible queue.
+///
+/// Not async-signal-safe.
 pub fn make_port() -> Result<mach_port_t, kern_return_t> {
-    /// `MACH_PORT_RIGHT_RECEIVE`, `MACH_MSG_TYPE_MAKE_SEND`, `MACH_PORT_LIMITS_INFO`, `MACH_PORT_QLIMIT_MAX`.
+    /// `MACH_PORT_RIGHT_RECEIVE`, `MACH_MSG_TYPE_MAKE_SEND`, `MACH_PORT_LIMITS_INFO`,
+    /// `MACH_PORT_QLIMIT_MAX`.
     const RECEIVE: u32 = 1;
     const MAKE_SEND: u32 = 20;
     const LIMITS: i32 = 1;
@@ -121,12 +132,13 @@ pub fn make_port() -> Result<mach_port_t, kern_return_t> {
     Ok(port)
 }
 
-/// Gives receive and send right back.
+/// Releases the receive and the send right.
 pub fn destroy_port(port: mach_port_t) {
     /// `MACH_PORT_RIGHT_SEND` and `MACH_PORT_RIGHT_RECEIVE`.
     const SEND: u32 = 0;
     const RECEIVE: u32 = 1;
-    // SAFETY: our own rights. The send right first: it is a dead name once the port is gone, which is no send right any more.
+    // SAFETY: our own rights. The send right first: it is a dead name once the port is gone, which
+    // is no longer a send right.
     unsafe {
         mach_port_mod_refs(mach_task_self(), port, SEND, -1);
         mach_port_mod_refs(mach_task_self(), port, RECEIVE, -1);
@@ -135,17 +147,22 @@ pub fn destroy_port(port: mach_port_t) {
 
 /// Sets the handler of exceptions.
 fn set(mask: u32, handler: Handler) -> kern_return_t {
-    // SAFETY: the port is ours or one that the kernel handed out. Async-signal-safe: one message to the kernel.
+    // SAFETY: the port is ours or one that the kernel handed out. Async-signal-safe: one message to
+    // the kernel.
     unsafe { task_set_exception_ports(mach_task_self(), mask, handler.port, handler.behavior, handler.flavor) }
 }
 
-/// Sends the exceptions of one thread to `port`, before the task's ports are asked (not async-signal-safe).
+/// Sends the exceptions of one thread to `port`, before the task's ports are asked.
+///
+/// Not async-signal-safe.
 pub fn set_of_thread(thread: mach_port_t, mask: u32, port: mach_port_t) -> kern_return_t {
     // SAFETY: the thread and the port are ours.
     first_known(|behavior| unsafe { thread_set_exception_ports(thread, mask, port, behavior, NO_STATE) }).0
 }
 
-/// Asks with each behaviour until the kernel knows one: its answer, and which that was.
+/// Calls `ask` with each behaviour until the kernel knows one.
+///
+/// Returns the answer and the behaviour.
 fn first_known(ask: impl Fn(i32) -> kern_return_t) -> (kern_return_t, i32) {
     let mut last = (KERN_FAILURE, DEFAULT);
     for behavior in BEHAVIORS {
@@ -158,7 +175,7 @@ fn first_known(ask: impl Fn(i32) -> kern_return_t) -> (kern_return_t, i32) {
 }
 
 impl Ports {
-    /// Nothing is taken yet.
+    /// Creates the value with no port taken.
     pub const fn new(mask: u32) -> Self {
         Ports {
             mask,
@@ -167,15 +184,15 @@ impl Ports {
         }
     }
 
-    /// The exceptions that are Coroner's.
+    /// Returns the exceptions that are Coroner's.
     fn exceptions(&self) -> impl Iterator<Item = (usize, &Before)> {
         self.before.iter().enumerate().filter(|(exception, _)| self.mask & (1 << exception) != 0)
     }
 
-    /// Remembers who holds the ports, and takes them (not async-signal-safe).
+    /// Records who holds the ports, and takes them (not async-signal-safe).
     ///
     /// # Errors
-    /// What the kernel answered; then nothing is changed.
+    /// The kernel's error; then nothing is changed.
     pub fn take(&self, ours: mach_port_t) -> Result<(), kern_return_t> {
         for (exception, before) in self.exceptions() {
             let now = handler_of(exception);
@@ -186,7 +203,7 @@ impl Ports {
         self.take_again(ours)
     }
 
-    /// Takes them once more.
+    /// Takes the ports again.
     pub fn take_again(&self, ours: mach_port_t) -> Result<(), kern_return_t> {
         if self.mask == 0 {
             return Ok(());
@@ -197,7 +214,7 @@ impl Ports {
         }
     }
 
-    /// Gives back those that are still Coroner's; where somebody else came later, that one stays.
+    /// Returns the ports that are still Coroner's; a later holder keeps its port.
     pub fn give_back(&self, ours: mach_port_t) {
         for (exception, before) in self.exceptions() {
             let now = handler_of(exception);
@@ -206,27 +223,27 @@ impl Ports {
                 let (behavior, flavor) =
                     (before.behavior.load(Ordering::Relaxed), before.flavor.load(Ordering::Relaxed));
                 let port = before.port.load(Ordering::Acquire);
-                // A handler that is none has no behaviour either; the kernel wants a valid one all the same.
+                // A missing handler has no behaviour either, but the kernel requires a valid one.
                 let behavior = if behavior & !FLAGS == 0 { DEFAULT } else { behavior };
                 set(1 << exception, Handler { port, behavior, flavor });
             }
         }
     }
 
-    /// Forgets who held them, giving the rights back (not async-signal-safe).
+    /// Clears the earlier holders, releasing their rights (not async-signal-safe).
     pub fn forget(&self) {
         for before in &self.before {
             release(before.port.swap(0, Ordering::AcqRel));
         }
     }
 
-    /// Whether somebody held the port of an exception before.
+    /// Whether the port of an exception had an earlier holder.
     pub fn covered(&self, exception: i32) -> bool {
         let before = usize::try_from(exception).ok().and_then(|exception| self.before.get(exception));
         before.is_some_and(|before| before.port.load(Ordering::Acquire) != 0)
     }
 
-    /// In which form the earlier holder of an exception wants it.
+    /// Returns an exception's earlier holder and the form that it requested.
     fn form(&self, exception: i32) -> Option<(mach_port_t, Form)> {
         let before = usize::try_from(exception).ok().and_then(|exception| self.before.get(exception))?;
         let (port, behavior) = (before.port.load(Ordering::Acquire), before.behavior.load(Ordering::Relaxed));
@@ -238,8 +255,11 @@ impl Ports {
         (port != 0).then_some((port, form))
     }
 
-    /// Whether only the kernel can ask the earlier holder: it wants ports that may not be sent in messages, or a form that is
-    /// not known. The thread is to run into its exception once more, then; some exceptions leave it behind the instruction.
+    /// Whether only the kernel can ask the earlier holder.
+    ///
+    /// This is the case if the holder requires ports that may not be sent in messages, or an
+    /// unknown form. The thread then has to raise its exception once more, which doesn't work for
+    /// exceptions that leave it after the instruction.
     pub fn only_the_kernel_can_ask(&self, request: &Request) -> bool {
         let Some((_, form)) = self.form(request.exception) else { return false };
         let occurs_again = match request.exception {
@@ -253,8 +273,10 @@ impl Ports {
             && (!(1..=4).contains(&form.behavior) || (request.is_protected() && matches!(form.behavior, 1 | 3)))
     }
 
-    /// Asks the earlier holder, in its own form. What it answers; `KERN_FAILURE` where there is none, or it is dead, or it is
-    /// of a form that is not known, or can't be sent.
+    /// Asks the earlier holder, in its own form, and returns its answer.
+    ///
+    /// `KERN_FAILURE` if there is no holder, it is dead, its form is not known, or the message
+    /// can't be sent.
     pub fn ask_before(&self, request: &Request) -> kern_return_t {
         let Some((port, form)) = self.form(request.exception) else { return KERN_FAILURE };
         let can_be_sent = match form.behavior {
@@ -281,7 +303,8 @@ impl Ports {
 
 fn read_state(thread: mach_port_t, flavor: i32, state: &mut State) -> bool {
     let mut count = (STATE / 4) as u32;
-    // SAFETY: the kernel writes at most `count` words. Async-signal-safe: one message to the kernel.
+    // SAFETY: the kernel writes at most `count` words. Async-signal-safe: one message to the
+    // kernel.
     let answer = unsafe { thread_get_state(thread, flavor, state.bytes.as_mut_ptr().cast(), &raw mut count) };
     state.length = count as usize * 4;
     answer == KERN_SUCCESS
@@ -290,7 +313,7 @@ fn read_state(thread: mach_port_t, flavor: i32, state: &mut State) -> bool {
 fn write_state(thread: mach_port_t, flavor: i32, state: &State) -> bool {
     let count = (state.length / 4) as u32;
     let bytes = state.bytes.as_ptr().cast_mut().cast();
-    // SAFETY: the kernel reads `count` words, which the handler that was asked wants the thread to go on with.
-    // Async-signal-safe: one message to the kernel.
+    // SAFETY: the kernel reads `count` words, with which the earlier handler wants the thread to
+    // continue. Async-signal-safe: one message to the kernel.
     unsafe { thread_set_state(thread, flavor, bytes, count) == KERN_SUCCESS }
 }

@@ -1,9 +1,9 @@
-//! What only Darwin calls so, of files and mappings.
+//! The file and mapping functions that differ on Darwin.
 
 use super::syscall::{Errno, Result, check};
 
 pub(crate) const POPULATE: i32 = libc::MADV_WILLNEED;
-/// Whether pages that were asked for so are there: it is advice.
+/// Whether `POPULATE` guarantees present pages: here it is only advice.
 pub(crate) const POPULATES: bool = false;
 
 pub(crate) fn set_times(file: i32, times: &[libc::timespec; 2]) -> Result<usize> {
@@ -11,7 +11,7 @@ pub(crate) fn set_times(file: i32, times: &[libc::timespec; 2]) -> Result<usize>
     check(unsafe { libc::futimens(file, times.as_ptr()) } as isize)
 }
 
-/// False if the file system can't.
+/// Reserves space for a file. `false` if the file system can't.
 pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
     let mut store = libc::fstore_t {
         fst_flags: libc::F_ALLOCATEALL,
@@ -20,7 +20,8 @@ pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
         fst_length: bytes.into(),
         fst_bytesalloc: 0,
     };
-    // SAFETY: the kernel reads and writes one `fstore_t` (fcntl(2), F_PREALLOCATE). It does not change the file's length.
+    // SAFETY: the kernel reads and writes one `fstore_t` (fcntl(2), F_PREALLOCATE). It does not
+    // change the file's length.
     match check(unsafe { libc::fcntl(file, libc::F_PREALLOCATE, &raw mut store) } as isize) {
         // SAFETY: no memory is touched. Async-signal-safe: one system call.
         Ok(_) => check(unsafe { libc::ftruncate(file, bytes.into()) } as isize).map(|_| true),
@@ -29,10 +30,13 @@ pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
     }
 }
 
-/// Not here: the crash is written on threads of Coroner's own, and where a mapping comes to lie is not known to follow the one before.
+/// Does nothing on Darwin.
+///
+/// The crash is written on Coroner's own threads, and a mapping isn't known to be placed next to
+/// the previous one.
 pub(crate) fn map_inaccessible(_address: usize, _length: usize) {}
 
-/// There is nothing for it.
+/// Not available on Darwin.
 pub(crate) fn zero_range(_file: i32, _bytes: u32) -> bool {
     false
 }

@@ -1,10 +1,12 @@
-//! Stopping one thread of a living process to look at its registers and stack.
+//! Stops one thread of a live process to read its registers and stack.
 //!
-//! Two threads that stopped each other would both stand still for ever, and a thread that stops another is at that moment a
-//! thread that a third may stop. So one thread at a time stops another, as long as it looks at it.
+//! If two threads stopped each other, both would be stopped forever, and a thread that stops
+//! another may itself be stopped by a third. So only one thread at a time may stop another, until
+//! it has finished reading it.
 //!
-//! The kernel finds threads by port and people by id. Only the list of all threads leads from the one to the other, by a
-//! message for each; it is kept ([`Known`]), so that a thread that was found once costs three messages: stop, registers, go on.
+//! The kernel identifies threads by port, people identify them by id. Only the list of all threads
+//! maps one to the other, with a message per thread; the mapping is kept ([`Known`]), so that a
+//! thread that was found once costs three messages: stop, registers, resume.
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicI32;
@@ -15,13 +17,15 @@ use mach2::port::mach_port_t;
 use super::context::Context;
 use super::threads::{Facts, ThreadList, Tid, facts, process_id, release, resume, retain, suspend, this_thread};
 
-/// The thread that stops another one, by its process, so that a child of fork, where that thread is not, doesn't wait for it.
+/// The turn to stop a thread, taken with the process id.
+///
+/// A child of fork, in which the thread with the turn doesn't exist, therefore doesn't wait for it.
 struct Turn {
     process: AtomicI32,
     known: UnsafeCell<Known>,
 }
 
-// SAFETY: what is known is touched only by the thread whose turn it is.
+// SAFETY: the known threads are accessed only by the thread whose turn it is.
 unsafe impl Sync for Turn {}
 
 static TURN: Turn = Turn { process: AtomicI32::new(0), known: UnsafeCell::new(Known::new()) };
@@ -31,7 +35,9 @@ static TURN: Turn = Turn { process: AtomicI32::new(0), known: UnsafeCell::new(Kn
 struct Taken;
 
 impl Taken {
-    /// Waits until no other thread stops one: microseconds, or as long as that one has no processor.
+    /// Waits until no other thread stops one.
+    ///
+    /// Takes microseconds, or as long as that thread gets no processor.
     fn wait() -> Taken {
         let me = process_id();
         loop {
@@ -57,22 +63,24 @@ impl Drop for Taken {
     }
 }
 
-/// The most threads that are kept; of others the list is asked for each time.
+/// Maximum number of threads that are kept; for others, the list is requested each time.
 const MAX_KNOWN: usize = 256;
 
-/// A thread with a right for its port: a name that we have a right for is never another thread's. Ids are never used again.
+/// A thread with a right for its port.
+///
+/// A name that we have a right for never becomes another thread's. Ids are never reused.
 #[derive(Clone, Copy)]
 struct Entry {
     port: mach_port_t,
-    /// Its specific data are at 0 where the kernel did not say.
+    /// The thread's facts; `specific` is 0 if the kernel did not report it.
     facts: Facts,
 }
 
-/// Threads of this task.
+/// Known threads of this task.
 struct Known {
     threads: [Entry; MAX_KNOWN],
     count: usize,
-    /// Whose ports they are: a child of fork has none of them.
+    /// Id of the process that the ports belong to: a child of fork has none of them.
     process: i32,
 }
 
@@ -82,7 +90,7 @@ impl Known {
         Known { threads: [Entry { port: 0, facts }; MAX_KNOWN], count: 0, process: 0 }
     }
 
-    /// A thread by its id. The right stays here, and good until something else is asked for.
+    /// Returns a thread by its id. The right stays here, and is valid until the next request.
     fn thread(&mut self, tid: Tid) -> Option<Entry> {
         let process = process_id();
         if self.process != process {
@@ -98,7 +106,7 @@ impl Known {
         self.threads.iter().take(self.count).find(|entry| entry.facts.tid == tid).copied()
     }
 
-    /// Takes in the threads that there are now: as many as there is room for, `wanted` among them.
+    /// Records the current threads: as many as fit, including `wanted`.
     fn refresh(&mut self, wanted: Tid) {
         let Ok(list) = ThreadList::take() else { return };
         self.threads.iter().take(self.count).for_each(|entry| release(entry.port));
@@ -119,27 +127,29 @@ impl Known {
     }
 }
 
-/// Another thread that stands still while this exists.
+/// Another thread, stopped as long as this value exists.
 #[derive(Debug)]
 pub struct Interrupted {
     thread: mach_port_t,
     specific: u64,
     context: Context,
-    /// Given back when the thread goes on already.
+    /// Released after the thread has been resumed.
     _turn: Taken,
 }
 
 impl Interrupted {
-    /// Stops a thread of this task by its id; `None` if there is none, it is the calling one, or one of
-    /// [`set_exception_receivers`](super::threads::set_exception_receivers). Be brief: it may hold any
-    /// lock, and others who want to stop a thread wait.
+    /// Stops a thread of this task by its id.
+    ///
+    /// `None` if there is none, if it is the calling one, or if it is one of
+    /// [`set_exception_receivers`](super::threads::set_exception_receivers). Be brief: the thread
+    /// may hold any lock, and other threads wait for their turn.
     pub fn stop(tid: Tid) -> Option<Interrupted> {
         if tid == this_thread() {
             return None;
         }
         let mut turn = Taken::wait();
         let Entry { port: thread, facts } = turn.known().thread(tid)?;
-        // One that has ended since it was listed is refused.
+        // A thread that has exited since it was listed is rejected.
         if !suspend(thread, &facts) {
             return None;
         }
@@ -150,14 +160,14 @@ impl Interrupted {
         None
     }
 
-    /// Where it was stopped. What the processor said of its last fault is not asked for.
+    /// Returns the thread's registers. The fault state is not read.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Where its specific data begin; 0 where the kernel does not say.
+    /// Returns the address of the thread's specific data; 0 if the kernel does not report it.
     pub fn specific(&self) -> u64 {
-        // It was not notified of a thread that had just come into being when it was listed.
+        // Not yet known for a thread that had just been created when it was listed.
         if self.specific == 0 { facts(self.thread).map_or(0, |facts| facts.specific) } else { self.specific }
     }
 }

@@ -1,4 +1,4 @@
-//! The kernel's copy of memory, on Darwin.
+//! Copies of memory by the kernel, on Darwin.
 
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::traps::mach_task_self;
@@ -6,12 +6,12 @@ use mach2::vm::mach_vm_read_overwrite;
 
 use crate::memory::{Memory, Unreadable};
 
-/// Which pages are in memory: not asked here, all may be.
+/// The pages that are in memory: not determined on Darwin, so all may be.
 #[derive(Debug)]
 pub struct PresentPages(());
 
 impl PresentPages {
-    /// Async-signal-safe.
+    /// Creates the value. Async-signal-safe.
     pub fn open(_page_size: u32) -> PresentPages {
         PresentPages(())
     }
@@ -22,14 +22,14 @@ impl PresentPages {
     }
 }
 
-/// The kernel's copy, `mach_vm_read_overwrite`, of this process's own memory.
+/// A reader that copies this process's own memory through `mach_vm_read_overwrite`.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelCopy {
     task: u32,
 }
 
 impl KernelCopy {
-    /// A reader of this process's memory, or `None` if the kernel or a sandbox refuses the call.
+    /// Creates a reader; `None` if the kernel or a sandbox refuses the call.
     pub fn new() -> Option<Self> {
         // SAFETY: the port's name, a constant of the process (a child of fork has its own).
         let mut copy = KernelCopy { task: unsafe { mach_task_self() } };
@@ -43,8 +43,8 @@ impl KernelCopy {
 impl Memory for KernelCopy {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
         let mut copied = 0;
-        // SAFETY: the kernel writes at most `into.len()` bytes into `into` and reports bad addresses as an error.
-        // Async-signal-safe: one message to the kernel.
+        // SAFETY: the kernel writes at most `into.len()` bytes into `into` and reports bad
+        // addresses as an error. Async-signal-safe: one message to the kernel.
         let answer = unsafe {
             let to = into.as_mut_ptr() as u64;
             mach_vm_read_overwrite(self.task, address, into.len() as u64, to, &raw mut copied)

@@ -1,8 +1,9 @@
-//! macOS, iOS and their kin.
+//! macOS, iOS and related systems.
 //!
-//! The kernel is asked through libSystem: raw system calls are not stable on these systems. Of libSystem only what enters the
-//! kernel at once is called at crash time (Mach traps and MIG's stubs of them, `pwrite` and its like), never what locks or
-//! allocates. Layouts and numbers are those of Apple's headers, named where they stand; behaviour is XNU's.
+//! The kernel is called through libSystem: raw system calls are not stable on these systems. At
+//! crash time, only those libSystem functions are called that enter the kernel at once (Mach traps
+//! and their MIG stubs, `pwrite` and similar functions), never those that lock or allocate. Layouts
+//! and numbers are from Apple's headers, named where they are used; behaviour is from XNU.
 
 pub(crate) mod alternate_stack;
 pub mod context;

@@ -1,11 +1,15 @@
-//! Which bits of a pointer are its address. In an arm64e process the others of a signed pointer hold its authentication code.
+//! The address bits of a pointer.
+//!
+//! In an arm64e process the other bits of a signed pointer hold its authentication code.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The bits of a user's address: 47 on macOS, unless the kernel says otherwise (39 on most iPhones).
+/// Mask of a user address: 47 bits on macOS, unless the kernel reports others (39 on most iPhones).
 static ADDRESS: AtomicU64 = AtomicU64::new((1 << 47) - 1);
 
-/// Asks the kernel how many bits an address has (not async-signal-safe): `machdep.virtual_address_size`, which arm64 kernels have.
+/// Asks the kernel for the number of bits in an address (not async-signal-safe).
+///
+/// `machdep.virtual_address_size`, which arm64 kernels have.
 pub fn prepare() {
     let mut bits = 0_u32;
     let mut size = size_of::<u32>();
@@ -19,7 +23,9 @@ pub fn prepare() {
     }
 }
 
-/// The bits of a code address that are no address; none on x86_64, which signs nothing.
+/// Mask of the bits of a code address that don't belong to the address.
+///
+/// 0 on x86_64, which signs nothing.
 pub fn authentication_mask() -> u64 {
     if cfg!(target_arch = "aarch64") { !ADDRESS.load(Ordering::Relaxed) } else { 0 }
 }

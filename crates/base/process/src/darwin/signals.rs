@@ -17,10 +17,10 @@ impl SignalAction {
     /// The default action.
     pub const DEFAULT: SignalAction = SignalAction { handler: libc::SIG_DFL, flags: 0, mask: 0 };
 
-    /// The disposition of a signal now.
+    /// Returns the current disposition of a signal.
     ///
     /// # Errors
-    /// What the kernel answered: `EINVAL` for a number that is no signal.
+    /// The kernel's error: `EINVAL` for an invalid signal number.
     pub fn of(signal: i32) -> Result<SignalAction> {
         // SAFETY: an all-zero sigaction is valid.
         let mut now: libc::sigaction = unsafe { core::mem::zeroed() };
@@ -35,11 +35,12 @@ impl SignalAction {
     /// A handler in it must be sound to run for that signal at any moment.
     pub unsafe fn set(&self, signal: i32) -> Result<()> {
         let action = libc::sigaction { sa_sigaction: self.handler, sa_mask: self.mask, sa_flags: self.flags };
-        // SAFETY: reads one sigaction; the handler is the caller's promise. Async-signal-safe (POSIX).
+        // SAFETY: reads one sigaction; the handler is the caller's promise. Async-signal-safe
+        // (POSIX).
         check(unsafe { libc::sigaction(signal, &raw const action, core::ptr::null_mut()) } as isize).map(|_| ())
     }
 
-    /// Whether it has that flag, one of `SA_*`.
+    /// Whether the disposition has that flag, one of `SA_*`.
     pub fn has(&self, flag: i32) -> bool {
         self.flags & flag != 0
     }
@@ -50,12 +51,12 @@ impl SignalAction {
     }
 }
 
-/// The bit of a signal in a set.
+/// Returns the bit of a signal in a set.
 pub const fn bit(signal: i32) -> u32 {
     if signal >= 1 && signal < 32 { 1 << (signal - 1) } else { 0 }
 }
 
-/// Blocks exactly the signals of `mask` on this thread, and returns what it blocked before.
+/// Blocks exactly the signals of `mask` on this thread, and returns the previous mask.
 pub fn block_exactly(mask: u32) -> u32 {
     let mut before = 0;
     // SAFETY: reads and writes one set each. Async-signal-safe (POSIX).
@@ -63,14 +64,14 @@ pub fn block_exactly(mask: u32) -> u32 {
     before
 }
 
-/// Blocks the signals of `mask` too; returns what was blocked before.
+/// Blocks the signals of `mask` too; returns the previous mask.
 pub fn block_too(mask: u32) -> u32 {
     let before = blocked();
     block_exactly(before | mask);
     before
 }
 
-/// What this thread blocks now.
+/// Returns the signals that this thread blocks.
 pub fn blocked() -> u32 {
     let mut now = 0;
     // SAFETY: writes one set. Async-signal-safe (POSIX).

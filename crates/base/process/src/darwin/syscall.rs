@@ -1,23 +1,23 @@
-//! Error numbers, as the functions of libSystem leave them.
+//! Error numbers, as set by libSystem's functions.
 
 pub use crate::errno::{Errno, Result};
 
 impl Errno {
-    /// The calling thread's last error.
+    /// Returns the calling thread's last error.
     pub fn last() -> Errno {
-        // SAFETY: the address of the thread's own errno, which lies in its fixed part (no lazy allocation).
-        // Async-signal-safe: <sys/errno.h>, `__error`.
+        // SAFETY: the address of the thread's own errno, which lies in its fixed part (no lazy
+        // allocation). Async-signal-safe: <sys/errno.h>, `__error`.
         Errno(unsafe { *libc::__error() })
     }
 
-    /// Makes it the calling thread's last error again: what a signal handler must do before it returns.
+    /// Restores the calling thread's last error, as a signal handler must do before it returns.
     pub fn restore(self) {
         // SAFETY: as in `last`.
         unsafe { *libc::__error() = self.0 };
     }
 }
 
-/// The result of a function that answers -1 for an error.
+/// Converts the result of a function that returns -1 for an error.
 ///
 /// # Errors
 /// The thread's errno.
@@ -25,8 +25,10 @@ pub fn check(answer: isize) -> Result<usize> {
     if answer == -1 { Err(Errno::last()) } else { Ok(answer as usize) }
 }
 
-/// A call that all systems have: `call!(close, fd)`, for code that they share. Each is a function of libSystem that only enters the
-/// kernel (sigaction(2) names most of them async-signal-safe).
+/// Makes a call that all systems have: `call!(close, fd)`, for shared code.
+///
+/// Each is a libSystem function that only enters the kernel (sigaction(2) lists most of them as
+/// async-signal-safe).
 macro_rules! call {
     (fcntl, $file:expr, $command:expr, $argument:expr) => {
         $crate::syscall::check(libc::fcntl($file, $command, $argument) as isize)

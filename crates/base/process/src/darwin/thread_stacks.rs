@@ -1,6 +1,6 @@
 //! Alternate signal stacks for other threads.
 
-/// Whether threads that are created from now on get an alternate stack by themselves: they need none.
+/// Whether later threads get an alternate stack automatically: on Darwin they don't need one.
 pub fn interposes() -> bool {
     false
 }

@@ -1,17 +1,18 @@
 use super::*;
 
-/// The kernel's audit token, and this process's.
+/// The audit tokens of the kernel and of this process.
 const KERNEL: [u32; 8] = [0; 8];
 fn this() -> [u32; 8] {
     [501, 501, 20, 501, 20, crate::threads::process_id() as u32, 1, 1]
 }
 
-/// A message of that id and size with so many port descriptors, as the kernel delivers it: with its trailer.
+/// Creates a message with that id, size and number of port descriptors, with the kernel's trailer.
 fn message(id: i32, size: usize, ports: usize, sender: [u32; 8]) -> Buffer {
     let mut buffer = Buffer::new();
     buffer.put_header(COMPLEX | MOVE_SEND_ONCE, size, (0x1203, 0x1307), id);
     buffer.put_word(HEADER, ports as u32);
-    // The count of codes, behind descriptors, NDR, the thread's id where there is one, and the exception.
+    // The number of codes, after the descriptors, NDR, the thread's id if there is one, and the
+    // exception.
     let of_thread = if ports == 1 { 8 } else { 0 };
     buffer.put_word(HEADER + 4 + ports * DESCRIPTOR + NDR + of_thread + 4, 2);
     buffer.put_word(size + 4, 52);
@@ -21,7 +22,7 @@ fn message(id: i32, size: usize, ports: usize, sender: [u32; 8]) -> Buffer {
     buffer
 }
 
-/// `mach_exception_raise` with 64-bit codes, and its protected form: their sizes.
+/// Sizes of `mach_exception_raise` with 64-bit codes, and of its protected form.
 const SIZE: usize = 84;
 const PROTECTED_SIZE: usize = 80;
 
@@ -46,13 +47,13 @@ fn the_forms_that_are_asked_for_are_understood() {
     let Received::Exception(request) = understand(&protected) else { panic!("the protected one is refused") };
     assert!(matches!(request.named, Named::Id { tid: 0x1_0000_004d, token: 0x903 }));
     assert_eq!((request.exception, request.codes[0]), (6, 3));
-    // Another reporter of this process may pass one on in the plain form.
+    // Another reporter in this process may pass one on in the plain form.
     assert!(is_exception(&message(2405, SIZE, 2, this())));
 }
 
 #[test]
 fn forged_messages_are_refused() {
-    // The sender: another process, and a protected one that the kernel did not send.
+    // The sender: another process, and a protected message that the kernel did not send.
     let mut other = this();
     other[5] += 1;
     assert!(!is_exception(&message(2405, SIZE, 2, other)));
@@ -69,7 +70,8 @@ fn forged_messages_are_refused() {
         wrong.put_word(HEADER, ports);
         assert!(!is_exception(&wrong), "{ports} ports");
     }
-    // Any one word of a right message: bits, size, id, a descriptor's type, the count of codes, the trailer's type and size.
+    // Any single word of a valid message: bits, size, id, a descriptor's type, the number of codes,
+    // the trailer's type and size.
     let spoilt = [(0, 0x12), (4, u32::MAX), (20, 1), (36, 1 << 24), (48, 2 << 24), (64, 3), (SIZE, 1), (SIZE + 4, 8)];
     for (at, word) in spoilt {
         let mut wrong = message(2405, SIZE, 2, KERNEL);

@@ -10,66 +10,72 @@ use crate::files::{map_untouched, unmap};
 use crate::image_index::{Place, place_of, sort};
 use crate::memory::{KernelCopy, Memory, Windowed, read_text};
 
-/// Executable segments an image has at most on average; nearly all have one.
+/// Maximum average number of executable segments per image; nearly all have one.
 const PLACES_PER_IMAGE: usize = 2;
 
-/// More entries than any process has.
+/// Maximum number of entries: more than in any process.
 const MAX_ENTRIES: u32 = 1 << 14;
 
-/// Windows of memory that a refresh outside crash time reads through: dyld's list, its array, and an image's headers.
+/// Number of memory windows for a refresh outside crash time.
+///
+/// They hold dyld's list, its array, and an image's headers.
 const WINDOWS: usize = 4;
 
-/// Most bytes of a path (`PATH_MAX`).
+/// Maximum size of a path in bytes (`PATH_MAX`).
 pub const MAX_PATH: usize = 1024;
 
-/// How dyld's list was found.
+/// State in which dyld's list was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListState {
-    /// There is none, or it can't be read.
+    /// There is no list, or it can't be read.
     #[default]
     Absent,
-    /// It was read from end to end.
+    /// The list was read from end to end.
     Consistent,
-    /// dyld was changing it: what was learned last stands.
+    /// dyld was changing the list: the result of the last refresh is kept.
     Changing,
-    /// Another thread was learning it, and stands still or goes on: what was learned before stands.
+    /// Another thread was refreshing the table, and is stopped or still running.
+    ///
+    /// The result of the last refresh is kept.
     Busy,
 }
 
-/// What a refresh found.
+/// The result of a refresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refresh {
-    /// Images in the table now.
+    /// Number of images in the table.
     pub images: usize,
-    /// Of those, images that were read anew.
+    /// Number of images that were newly read.
     pub read: usize,
-    /// Images that found no room in the table.
+    /// Number of images for which the table had no space.
     pub dropped: usize,
-    /// Entries of the list behind which no readable image was.
+    /// Number of list entries without a readable image.
     pub refused: usize,
-    /// How the list was found.
+    /// State in which the list was found.
     pub list: ListState,
 }
 
-/// A state of the list: the places of its images' code, sorted.
+/// A generation of the list: the places of its images' code, sorted.
 #[derive(Debug)]
 struct Generation {
     places: UnsafeCell<*mut Place>,
     count: AtomicUsize,
 }
 
-/// What the mapping begins with. Whoever sets `busy` may write: the generation that is not valid, and slots that the valid one
-/// does not use. All others only read what the valid one holds.
+/// The header of the mapping.
+///
+/// Whoever sets `busy` may write the generation that is not valid, and slots that the valid one
+/// doesn't use. All others only read what the valid one contains.
 #[derive(Debug)]
 struct Table {
     busy: AtomicBool,
-    /// Which generation is valid.
+    /// Index of the valid generation.
     current: AtomicUsize,
-    /// The number of the last refresh that came to its end.
+    /// The number of the last completed refresh.
     refresh: AtomicU32,
     generations: [Generation; 2],
     slots: *mut Image,
-    /// The number of the refresh that last found each slot's image; of `capacity`.
+    /// For each of `capacity` slots, the number of the refresh that last found its image.
     seen: *mut AtomicU32,
     capacity: usize,
     /// Address of dyld's list, 0 while unknown.
@@ -80,13 +86,15 @@ struct Table {
 // SAFETY: see the type.
 unsafe impl Sync for Table {}
 
-/// The table that dyld's callbacks keep fresh.
+/// The table that dyld's callbacks keep up to date.
 static WATCHED: AtomicPtr<Table> = AtomicPtr::new(core::ptr::null_mut());
-/// dyld calls the callback for every image that is loaded when it is registered.
+/// Whether the callback is being registered: dyld then calls it for every loaded image.
 static REGISTERING: AtomicBool = AtomicBool::new(false);
 static REGISTERED: AtomicBool = AtomicBool::new(false);
 
-/// dyld's callback for images that came or went (not async-signal-safe; dyld may hold its lock).
+/// dyld's callback for added or removed images.
+///
+/// Not async-signal-safe; dyld may hold its lock.
 extern "C" fn changed(_header: *const libc::c_void, _slide: isize) {
     if REGISTERING.load(Ordering::Acquire) {
         return;
@@ -105,16 +113,18 @@ unsafe extern "C" {
 
 /// The loaded images as of the last refresh.
 ///
-/// A refresh that does not come to its end (it faulted, and recovery ended it) leaves the state before it.
+/// A refresh that doesn't complete (it faulted, and recovery ended it) keeps the previous state.
 #[derive(Debug)]
 pub struct Images {
-    /// Of the [`Table`] and what follows it. A number and no reference, since [`Images::unmap`] is given the value.
+    /// Address of the [`Table`] and the data after it.
+    ///
+    /// A number and not a reference, since [`Images::unmap`] takes the value.
     mapping: usize,
     size: usize,
 }
 
 impl Images {
-    /// Makes an empty table for `capacity` images (not async-signal-safe).
+    /// Creates an empty table for `capacity` images (not async-signal-safe).
     pub fn map(capacity: usize) -> Result<Images> {
         let capacity = capacity.clamp(1, 1 << 16);
         let places = capacity * PLACES_PER_IMAGE;
@@ -140,24 +150,26 @@ impl Images {
             debug: AtomicU64::new(all_image_infos::address()),
             dropped: AtomicUsize::new(0),
         };
-        // SAFETY: the mapping is new, large enough and aligned; zeros are valid slots, places and counts.
+        // SAFETY: the mapping is new, large enough and aligned; zeros are valid slots, places and
+        // counts.
         unsafe { (at as *mut Table).write(table) };
         Ok(Images { mapping: at, size })
     }
 
     #[inline]
     fn table(&self) -> &'static Table {
-        // SAFETY: `map` made it, and it stays until `unmap` consumes this.
+        // SAFETY: `map` created it, and it stays until `unmap` consumes this.
         unsafe { &*(self.mapping as *const Table) }
     }
 
-    /// Keeps this table fresh from now on, by dyld's callbacks (not async-signal-safe). One table of a process is watched; it stays
-    /// mapped for good.
+    /// Keeps this table up to date from now on, through dyld's callbacks (not async-signal-safe).
+    ///
+    /// A process watches at most one table, which stays mapped permanently.
     pub fn watch(&self) {
         WATCHED.store(core::ptr::from_ref(self.table()).cast_mut(), Ordering::Release);
         if !REGISTERED.swap(true, Ordering::AcqRel) {
             REGISTERING.store(true, Ordering::Release);
-            // SAFETY: the callback does what callbacks may.
+            // SAFETY: the callback does only what callbacks may do.
             unsafe {
                 _dyld_register_func_for_add_image(changed);
                 _dyld_register_func_for_remove_image(changed);
@@ -166,10 +178,13 @@ impl Images {
         }
     }
 
-    /// Touches what a refresh writes (not async-signal-safe): places that are empty. Slots are touched as they are filled.
+    /// Touches the empty places that a refresh writes (not async-signal-safe).
+    ///
+    /// Slots are touched as they are filled.
     pub fn touch(&mut self) {
         for generation in &self.table().generations {
-            // SAFETY: within the mapping; the places behind the count of either generation are nobody's.
+            // SAFETY: within the mapping; the places after the count of either generation are
+            // unused.
             unsafe {
                 let places = *generation.places.get();
                 for index in generation.count.load(Ordering::Acquire)..self.table().capacity * PLACES_PER_IMAGE {
@@ -179,7 +194,7 @@ impl Images {
         }
     }
 
-    /// Gives the memory back (not async-signal-safe); that of a table that was watched stays.
+    /// Unmaps the table (not async-signal-safe), unless it was watched.
     pub fn unmap(self) {
         if !core::ptr::eq(WATCHED.load(Ordering::Acquire), self.table()) {
             // SAFETY: the mapping is ours, and nothing refers to it once `self` is gone.
@@ -187,41 +202,44 @@ impl Images {
         }
     }
 
-    /// Lists the images anew (not async-signal-safe), through copies that the kernel makes: nothing need recover from bad loads.
-    /// The table stays as it is if the kernel refuses them.
+    /// Refreshes the table through copies by the kernel (not async-signal-safe).
+    ///
+    /// No fault recovery is needed. The table is unchanged if the kernel refuses the copies.
     pub fn refresh_by_copies(&mut self) -> Refresh {
         self.table().refresh_by_copies()
     }
 
-    /// Lists the images anew through `memory`. What is known of an image from before is used again.
+    /// Refreshes the table through `memory`. Known data about an image is reused.
     pub fn refresh<M: Memory>(&mut self, memory: &mut M) -> Refresh {
         self.table().refresh(memory, false)
     }
 
-    /// As [`Images::refresh`]; the table then stays as it is, whatever dyld does, until [`Images::release`].
+    /// Like [`Images::refresh`], but the table then stays unchanged until [`Images::release`].
     pub fn refresh_and_hold<M: Memory>(&mut self, memory: &mut M) -> Refresh {
         self.table().refresh(memory, true)
     }
 
-    /// Ends what [`Images::refresh_and_hold`] began.
+    /// Releases the table after [`Images::refresh_and_hold`].
     pub fn release(&mut self) {
         self.table().busy.store(false, Ordering::Release);
     }
 
-    /// The image whose code holds an address.
+    /// Returns the image whose code contains an address.
     pub fn find(&self, address: u64) -> Option<&Image> {
         self.table().find(address)
     }
 
-    /// Whether an address is in code of an image; `None` if it is in none (ask [`Mappings::at`](super::Mappings::at)).
+    /// Whether an address is in code of an image; `None` if it is in no image.
+    ///
+    /// Then use [`Mappings::at`](super::Mappings::at).
     pub fn is_executable(&self, address: u64) -> Option<bool> {
         self.find(address).map(|image| image.is_executable(address))
     }
 
-    /// The images, by address.
+    /// Iterates over the images, by address.
     pub fn iter(&self) -> impl Iterator<Item = &Image> {
         let table = self.table();
-        // An image with code in two places is listed at its first.
+        // An image with code in two places is listed at the first.
         table.places().iter().filter_map(|place| {
             let image = table.slot(place.slot)?;
             let first = image.text().map(|range| range.start).min();
@@ -229,29 +247,30 @@ impl Images {
         })
     }
 
-    /// Where dyld's list is, for [`fingerprint`](super::fingerprint); 0 if the kernel has none.
+    /// Returns the address of dyld's list, for [`fingerprint`](super::fingerprint); 0 if unknown.
     pub fn debug_address(&self) -> u64 {
         self.table().debug.load(Ordering::Relaxed)
     }
 
-    /// How many images there are.
+    /// Returns the number of images.
     pub fn len(&self) -> usize {
         self.iter().count()
     }
 
-    /// Whether there is none: no refresh has come to its end yet.
+    /// Whether the table has no images: no refresh has completed yet.
     pub fn is_empty(&self) -> bool {
         self.table().places().is_empty()
     }
 
-    /// The path of an image as dyld has it, read now; empty where it can't be.
+    /// Reads an image's path from dyld's memory; empty if it can't be read.
     pub fn path<'b, M: Memory>(&self, image: &Image, memory: &mut M, into: &'b mut [u8; MAX_PATH]) -> &'b [u8] {
         read_text(memory, image.path, into)
     }
 }
 
-/// A number that identifies a state of dyld's list. `debug` is [`Images::debug_address`]. Reads a line of memory and
-/// takes no lock.
+/// Returns a number that identifies a state of dyld's list.
+///
+/// `debug` is [`Images::debug_address`]. Reads a line of memory and takes no lock.
 pub fn fingerprint<M: Memory>(memory: &mut M, debug: u64) -> u64 {
     let Ok(list) = List::read(memory, debug) else { return 0 };
     let changed = memory.read_u64(debug.saturating_add(all_image_infos::CHANGED_AT)).unwrap_or(0);
@@ -270,7 +289,7 @@ impl Table {
         unsafe { core::slice::from_raw_parts(*generation.places.get(), count) }
     }
 
-    /// The valid state.
+    /// Returns the valid places.
     fn places(&self) -> &[Place] {
         self.places_of(self.current.load(Ordering::Acquire))
     }
@@ -288,7 +307,9 @@ impl Table {
         self.slot(self.place_of(address)?.slot)
     }
 
-    /// By copies: another thread may unload an image meanwhile, and nothing may recover from a bad load yet.
+    /// Refreshes by copies.
+    ///
+    /// Another thread may unload an image meanwhile, and nothing may recover from a bad load yet.
     fn refresh_by_copies(&self) -> Refresh {
         match KernelCopy::new() {
             Some(copy) => self.refresh(&mut Windowed::<_, WINDOWS>::new(copy), false),
@@ -312,7 +333,7 @@ impl Table {
         Refresh { images: self.places().len(), dropped, list, ..Refresh::default() }
     }
 
-    /// Under `busy`.
+    /// Lists the images anew. Called while holding `busy`.
     fn list_anew<M: Memory>(&self, memory: &mut M) -> Refresh {
         let Ok(listed) = List::read(memory, self.debug.load(Ordering::Relaxed)) else {
             return self.as_it_was(ListState::Absent);
@@ -345,7 +366,8 @@ impl Table {
             }
         }
         let Making { number, places, mut found, .. } = making;
-        // SAFETY: within the mapping; this generation is the writer's, and `places` of it were written.
+        // SAFETY: within the mapping; this generation is the writer's, and `places` of it were
+        // written.
         sort(unsafe { core::slice::from_raw_parts_mut(*generation.places.get(), places) });
         generation.count.store(places, Ordering::Release);
         self.refresh.store(number, Ordering::Relaxed);
@@ -356,13 +378,13 @@ impl Table {
     }
 }
 
-/// A refresh that is on.
+/// A refresh in progress.
 struct Making<'t> {
     table: &'t Table,
     number: u32,
     /// The number of the refresh that made the valid generation, whose slots are not touched.
     valid: u32,
-    /// Slots below this were looked at for a free one.
+    /// Slots below this index have been checked for a free one.
     from: usize,
     places: usize,
     next: usize,
@@ -400,7 +422,7 @@ impl Making<'_> {
         }
     }
 
-    /// A slot that neither generation uses.
+    /// Returns a slot that neither generation uses.
     fn free_slot(&mut self) -> Option<u32> {
         while self.from < self.table.capacity {
             let index = self.from;

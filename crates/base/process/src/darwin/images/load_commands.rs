@@ -1,6 +1,6 @@
-//! What an image's load commands say of it: segments, UUID, version, unwind data.
+//! Parses an image's load commands: segments, UUID, version, unwind data.
 //!
-//! Everything is read through the caller's [`Memory`], and may vanish while it is read.
+//! Everything is read through the caller's [`Memory`], and may disappear while it is read.
 
 use super::{AddressRange, Image, ImageKind, Segment};
 use crate::macho::{BadCommand, Header, LC_SEGMENT_64, LC_UUID, SectionHeader};
@@ -12,10 +12,10 @@ const MH_DYLINKER: u32 = 7;
 const IN_CACHE: u32 = 0x8000_0000;
 const LC_ID_DYLIB: u32 = 0xd;
 
-/// What the headers say of the image at `header`.
+/// Parses the headers of the image at `header`.
 ///
 /// # Errors
-/// Where there is none, or its headers can't be read.
+/// [`Unreadable`] if there is no image, or its headers can't be read.
 pub(super) fn parse<M: Memory>(memory: &mut M, header: u64, path: u64) -> Result<Image, Unreadable> {
     let unreadable = Unreadable { address: header };
     let mut bytes = [0; Header::SIZE];
@@ -32,17 +32,19 @@ pub(super) fn parse<M: Memory>(memory: &mut M, header: u64, path: u64) -> Result
         path,
         ..Image::default()
     };
-    // The slide is known once `__TEXT`, which begins with the header, is: sections are kept as linked until then.
+    // The slide is known once `__TEXT`, which begins with the header, has been read: sections are
+    // kept as linked until then.
     let (mut text_end, mut last_end) = (0, 0);
     let mut commands = head.commands(header);
     loop {
         let command = match commands.next(memory) {
             Ok(Some(command)) => command,
             Err(BadCommand::Unreadable) => return Err(unreadable),
-            // What was read until here counts.
+            // The data read so far is kept.
             Ok(None) | Err(BadCommand::BeyondEnd | BadCommand::TooSmall) => break,
         };
-        // A command that is shorter than its kind says nothing; one that can't be read is a sign that the image is gone.
+        // A command that is shorter than its kind requires is ignored; one that can't be read means
+        // that the image is gone.
         let read = match command.kind {
             LC_SEGMENT_64 => command.segment(memory).and_then(|segment| {
                 let end = segment.address.saturating_add(segment.size);
@@ -102,7 +104,7 @@ fn keep(image: &mut Image, segment: Segment) {
     }
 }
 
-/// Keeps where a section is, if it is one that matters.
+/// Stores the range of a section, if it is relevant.
 fn keep_section(image: &mut Image, section: &SectionHeader) {
     let in_text = section.is_in(b"__TEXT");
     let place = match () {

@@ -1,4 +1,4 @@
-//! The task's mappings, by `mach_vm_region_recurse`.
+//! The task's mappings, through `mach_vm_region_recurse`.
 
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::traps::mach_task_self;
@@ -13,33 +13,35 @@ use crate::mapping::{Mapping, Permissions};
 pub struct Mappings(());
 
 impl Mappings {
-    /// The list; nothing is opened.
+    /// Opens the list; nothing has to be opened on Darwin.
     ///
     /// # Errors
-    /// None; the same signature as elsewhere.
+    /// None; the same signature as on other systems.
     pub fn open() -> Result<Mappings> {
         Ok(Mappings(()))
     }
 
-    /// The mapping at an address, if there is one.
+    /// Returns the mapping at an address, if there is one.
     ///
     /// # Errors
-    /// None; the same signature as elsewhere.
+    /// None; the same signature as on other systems.
     pub fn at(&self, address: u64) -> Result<Option<Mapping>> {
         Ok(self.at_or_after(address)?.filter(|mapping| mapping.contains(address)))
     }
 
-    /// The mapping at an address or, where nothing is mapped, the next one.
+    /// Returns the mapping at an address or, if nothing is mapped there, the next one.
     ///
     /// # Errors
-    /// None: where the kernel refuses there is no mapping.
+    /// None: if the kernel refuses, the result is `None`.
     pub fn at_or_after(&self, address: u64) -> Result<Option<Mapping>> {
         Ok(self.look_up(address).map(|(mapping, _)| mapping))
     }
 
-    /// What lies around an address, each mapping with what it is for, as far as the kernel knows (`stack`, `malloc`; into `name`): the one
-    /// that holds the address or, where none does and beside one that nobody may access, the nearest below and the nearest above. In
-    /// ascending order.
+    /// Calls `each` with the mappings around an address, in ascending order.
+    ///
+    /// This is the one that contains the address. If there is none, or it allows no access, the
+    /// nearest ones below and above are included. Each comes with its purpose, as far as the kernel
+    /// knows it (`stack`, `malloc`; into `name`).
     pub fn around(&self, address: u64, _name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
         let Some(found) = self.look_up(address) else { return };
         let at = Some(found).filter(|(mapping, _)| mapping.contains(address));
@@ -55,8 +57,10 @@ impl Mappings {
         }
     }
 
-    /// Up to four mappings that have an address that differs by one bit from `address`, each with what it is for: what it may have been before
-    /// memory failed. Bits below the 25th lead to memory nearby.
+    /// Calls `each` with up to four mappings that contain an address one bit away from `address`.
+    ///
+    /// The address may have been one of these before memory failed. Each mapping comes with its
+    /// purpose. Bits below the 25th lead to memory nearby and are not tried.
     pub fn one_bit_away(&self, address: u64, _name: &mut [u8], mut each: impl FnMut(&Mapping, &[u8])) {
         let good = |bit: u32| {
             let other = address ^ 1 << bit;
@@ -67,10 +71,12 @@ impl Mappings {
         }
     }
 
-    /// The last mapping that begins below an address. The kernel can be asked for the next one alone: one is looked for ever further below,
-    /// and from there the last one.
+    /// Returns the last mapping that begins below an address.
+    ///
+    /// The kernel can only return the next mapping: this searches for one at increasing distances
+    /// below, and then for the last one from there.
     fn below(&self, address: u64) -> Option<(Mapping, u32)> {
-        /// More mappings than these lie between two of which one is four times as far away.
+        /// Maximum number of mappings between two, one of which is four times as far away.
         const MAX_STEPS: u32 = 512;
         let is_below = |found: &(Mapping, u32)| found.0.start < address;
         let mut distance = 0x4000;
@@ -90,7 +96,7 @@ impl Mappings {
         Some(last)
     }
 
-    /// The mapping at or after an address, with the tag that says what it is for.
+    /// Returns the mapping at or after an address, with the tag for its purpose.
     #[allow(clippy::unused_self)]
     fn look_up(&self, address: u64) -> Option<(Mapping, u32)> {
         let (mut start, mut size) = (address, 0);
@@ -98,8 +104,8 @@ impl Mappings {
         let mut depth = u32::MAX;
         let mut info = vm_region_submap_info_64::default();
         let mut count = vm_region_submap_info_64::count();
-        // SAFETY: the kernel writes the places named, at most `count` words of the structure. Async-signal-safe: one message to
-        // the kernel.
+        // SAFETY: the kernel writes the places named, at most `count` words of the structure.
+        // Async-signal-safe: one message to the kernel.
         let answer = unsafe {
             let info = (&raw mut info).cast();
             mach_vm_region_recurse(
@@ -120,11 +126,11 @@ impl Mappings {
         Some((Mapping { start, end: start.saturating_add(size), permissions, ..Mapping::default() }, info.user_tag))
     }
 
-    /// Nothing is given back.
+    /// Does nothing: there is nothing to close.
     pub fn close(self) {}
 }
 
-/// What memory with that tag is for (`VM_MEMORY_…` of <mach/vm_statistics.h>).
+/// Returns the purpose of memory with that tag (`VM_MEMORY_…` in <mach/vm_statistics.h>).
 fn purpose(tag: u32) -> &'static [u8] {
     match tag {
         1..=4 | 6..=9 | 11 | 12 => b"malloc",

@@ -1,13 +1,16 @@
-//! The loaded images: the program, its libraries (those of the shared cache, too), the dynamic linker.
+//! The loaded images: the program, its libraries (also in the shared cache), the dynamic linker.
 //!
-//! The list is read from dyld's own debugger interface, `dyld_all_image_infos` (<mach-o/dyld_images.h>), whose address the
-//! kernel has (`TASK_DYLD_INFO`). What is learned of an image is kept in a preallocated table and used again while header
-//! and path stay the same: a crash reads only what was loaded since the last refresh.
+//! The list is read from dyld's own debugger interface, `dyld_all_image_infos`
+//! (<mach-o/dyld_images.h>), whose address the kernel has (`TASK_DYLD_INFO`). Data about an image
+//! is kept in a preallocated table and reused while its header and path stay the same: a crash
+//! reads only what was loaded since the last refresh.
 //!
-//! The caller's duties: [`Images::map`] and [`Images::refresh_by_copies`] outside crash time; [`Images::watch`] keeps the table
-//! fresh by dyld's callbacks. Guarantees: no lock and no call into dyld at crash time, whose lock the crashed thread may
-//! hold (`_dyld_get_image_header` and its kin take it); every read goes through the caller's memory. Limits: while dyld
-//! changes its array, the array's address is null, and the table stays as it was.
+//! The caller's duties: [`Images::map`] and [`Images::refresh_by_copies`] outside crash time;
+//! [`Images::watch`] keeps the table up to date through dyld's callbacks. Guarantees: no lock and
+//! no call into dyld at crash time, whose lock the crashed thread may hold
+//! (`_dyld_get_image_header` and similar functions take it); every read goes through the caller's
+//! memory. Limits: while dyld changes its array, the array's address is null, and the table stays
+//! as it was.
 
 mod all_image_infos;
 mod image_table;
@@ -20,19 +23,21 @@ pub use mappings::Mappings;
 
 pub use crate::{AddressRange, ImageKind, Segment};
 
-/// Most segments that are kept of one image.
+/// Maximum number of segments kept per image.
 pub const MAX_SEGMENTS: usize = 12;
 
-/// A loaded image. All facts but the path, which [`Images::path`] gives.
+/// A loaded image, without its path, which [`Images::path`] returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Image {
-    /// What it is.
+    /// Kind of the image.
     pub kind: ImageKind,
-    /// From its header to the end of its last segment; of an image of the shared cache, whose segments lie apart among those
-    /// of others, `__TEXT` alone.
+    /// Range from the header to the end of the last segment.
+    ///
+    /// For an image in the shared cache, whose segments are interleaved with those of other images,
+    /// only `__TEXT`.
     pub range: AddressRange,
-    /// What to add to an address as linked to get where it is (wraps).
+    /// Difference between the addresses in memory and as linked (wraps).
     pub slide: u64,
     /// `__TEXT,__unwind_info`; empty if it has none.
     pub unwind_info: AddressRange,
@@ -44,41 +49,46 @@ pub struct Image {
     pub stub_helper: AddressRange,
     /// `__TEXT,__text`.
     pub text_section: AddressRange,
-    /// `__crash_info`, of `__DATA` or, on iOS 26, of `__DATA_DIRTY`: what the system's libraries say of a death (an abort's message); empty if it has none.
+    /// `__crash_info`, with a system library's message about a crash; empty if there is none.
+    ///
+    /// In `__DATA` or, on iOS 26, in `__DATA_DIRTY`. The message of an abort, for example.
     pub crash_info: AddressRange,
-    /// Its version as `LC_ID_DYLIB` has it: 16 bits, 8 bits, 8 bits. 0 if it has none.
+    /// Version in `LC_ID_DYLIB`: 16 bits, 8 bits, 8 bits. 0 if there is none.
     pub version: u32,
-    /// CPU type and subtype of its header.
+    /// CPU type and subtype in the header.
     pub cpu: (i32, i32),
-    /// Whether it lies in the shared cache.
+    /// Whether the image is in the shared cache.
     pub in_shared_cache: bool,
     has_uuid: bool,
     uuid: [u8; 16],
     segment_count: u32,
     segments: [Segment; MAX_SEGMENTS],
-    /// Segments beyond [`MAX_SEGMENTS`].
+    /// Number of segments beyond [`MAX_SEGMENTS`].
     pub segments_dropped: u32,
-    /// Where dyld keeps its path.
+    /// Address of the path in dyld's memory.
     path: u64,
 }
 
 impl Image {
-    /// The segments that were kept, without `__PAGEZERO` and without the `__LINKEDIT` that images of the shared cache share.
+    /// Returns the kept segments.
+    ///
+    /// Without `__PAGEZERO`, and without the `__LINKEDIT` that the images in the shared cache
+    /// share.
     pub fn segments(&self) -> &[Segment] {
         self.segments.get(..self.segment_count as usize).unwrap_or(&[])
     }
 
-    /// The 16 bytes of `LC_UUID`; empty if it has none.
+    /// Returns the 16 bytes of `LC_UUID`; empty if there is none.
     pub fn build_id(&self) -> &[u8] {
         if self.has_uuid { &self.uuid } else { &[] }
     }
 
-    /// Where a segment is.
+    /// Returns the range of a segment.
     pub fn segment_range(&self, segment: &Segment) -> AddressRange {
         segment.range(self.slide)
     }
 
-    /// Where executable code is, segment by segment.
+    /// Returns the ranges of executable code, segment by segment.
     pub fn text(&self) -> impl Iterator<Item = AddressRange> {
         self.segments().iter().filter(|segment| segment.is_executable()).map(|segment| segment.range(self.slide))
     }
