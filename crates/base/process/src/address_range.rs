@@ -1,39 +1,40 @@
-//! Ranges of addresses, the segments that images consist of, and what images are.
+//! Address ranges, image segments and image kinds.
 //!
-//! The one type of range that everything at crash time uses, from the list of images to the unwinder.
+//! [`AddressRange`] is the one range type of everything at crash time, from the image list to the
+//! unwinder.
 
 use core::ops::Range;
 
-/// Addresses from `start` up to, not including, `end`. An empty range means "not there".
+/// Addresses from `start` up to but not including `end`. An empty range means "not present".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct AddressRange {
     /// The first address.
     pub start: u64,
-    /// The address behind the last.
+    /// The address after the last.
     pub end: u64,
 }
 
 impl AddressRange {
-    /// Whether it holds no address.
+    /// Whether the range contains no address.
     #[inline]
     pub const fn is_empty(&self) -> bool {
         self.end <= self.start
     }
 
-    /// Whether it holds an address.
+    /// Whether the range contains `address`.
     #[inline]
     pub const fn contains(&self, address: u64) -> bool {
         self.start <= address && address < self.end
     }
 
-    /// How many bytes it holds.
+    /// Size of the range in bytes.
     #[inline]
     pub const fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// The same addresses, `slide` higher (wraps).
+    /// Returns the range shifted up by `slide` (wraps).
     #[inline]
     #[must_use]
     pub const fn slid(&self, slide: u64) -> AddressRange {
@@ -51,40 +52,44 @@ impl From<Range<u64>> for AddressRange {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Segment {
-    /// Its address as linked: add the image's slide for where it is.
+    /// Address as linked: the address in memory minus the image's slide.
     pub address: u64,
-    /// Its bytes in memory.
+    /// Size in memory, in bytes.
     pub size: u64,
-    /// Where it starts in the image's file (of an image of Darwin's shared cache: in one of the cache's).
+    /// Offset in the image's file.
+    ///
+    /// For an image in Darwin's shared cache, the offset in one of the cache's files.
     pub file_offset: u64,
-    /// 1 execute, 2 write, 4 read: ELF's `PF_X`, `PF_W`, `PF_R`, converted from Mach-O's `initprot`.
+    /// Access flags: 1 execute, 2 write, 4 read.
+    ///
+    /// ELF's `PF_X`, `PF_W`, `PF_R`; converted from Mach-O's `initprot`.
     pub flags: u32,
 }
 
 impl Segment {
-    /// Where it is, in an image with that slide.
+    /// Returns the segment's range in an image with this slide.
     pub fn range(&self, slide: u64) -> AddressRange {
         let start = self.address.wrapping_add(slide);
         AddressRange { start, end: start.saturating_add(self.size) }
     }
 
-    /// Whether it holds code.
+    /// Whether the segment contains code.
     pub fn is_executable(&self) -> bool {
         self.flags & 1 != 0
     }
 }
 
-/// What an image is. The numbers are part of the report format.
+/// Kind of an image. The numbers are part of the report format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ImageKind {
-    /// A shared object, a bundle.
+    /// A shared object or bundle.
     #[default]
     Library = 0,
     /// The program.
     Main = 1,
-    /// The dynamic linker, dyld.
+    /// The dynamic linker (dyld on Darwin).
     DynamicLinker = 2,
-    /// The kernel's shared object of fast system calls, which is no file (Linux).
+    /// The vDSO, the kernel's shared object for fast system calls, which has no file (Linux).
     Vdso = 3,
 }

@@ -1,9 +1,11 @@
-//! Routines of assembly: what ELF and Mach-O write differently.
+//! Assembly routines, with the directives that differ between ELF and Mach-O.
 
-/// Defines a routine in assembly: `routine!("name", "instruction", …)`, with the C name `name`, not seen outside the linked image,
-/// aligned to 16 bytes. Directives of unwind data (`.cfi_…`) stand among the instructions.
+/// Defines a routine in assembly: `routine!("name", "instruction", …)`.
 ///
-/// Each is an atom of its own: linkers may move routines apart or drop them.
+/// The routine has the C name `name`, is not visible outside the linked image, and is aligned to 16
+/// bytes. Unwind directives (`.cfi_…`) are placed among the instructions.
+///
+/// Each routine is an atom of its own: linkers may move routines apart or drop them.
 macro_rules! routine {
     ($name:literal, $($line:literal),+ $(,)?) => {
         #[cfg(not(target_vendor = "apple"))]

@@ -1,75 +1,81 @@
-//! A descriptor that stays open while the app runs, and is believed only after a look.
+//! A descriptor that stays open while the app runs, and is verified before each use.
 //!
-//! An app may close every descriptor that it does not know (`closefrom(3)`, what daemons do), put another file at the same
-//! number (`dup2`, or just the next open), or close one of ours by mistake. So a number alone proves nothing: before each use,
-//! and before it is closed, the file behind it is compared with the one that was opened, by device and inode. And it is moved
-//! to a high number, out of the way of programs that expect theirs to be low.
+//! An app may close every descriptor that it doesn't know (`closefrom(3)`, as daemons do), put
+//! another file at the same number (`dup2`, or just the next open), or close one of ours by
+//! mistake. So a number alone proves nothing: before each use, and before the descriptor is closed,
+//! its file is compared by device and inode with the one that was opened. The descriptor is also
+//! moved to a high number, out of the way of programs that expect theirs to be low.
 //!
-//! The check and the use are two system calls: an app that replaces a descriptor between them gets a listing of a
-//! directory from its own file's descriptor, which fails; nothing is ever *written* through such a number.
+//! The check and the use are two system calls: an app that replaces a descriptor between them gets
+//! a directory listing attempted on its own file's descriptor, which fails; nothing is ever
+//! *written* through such a number.
 
 use crate::files::{close, status};
 use crate::os::syscall::{Result, call};
 
-/// Numbers from here on are tried first, where the limit of open files allows.
+/// Lowest number that is tried first, if the limit of open files allows it.
 const HIGH: u64 = 1000;
-/// Room below the limit, for several of ours.
+/// Distance below the limit, for several descriptors of ours.
 const ROOM: u64 = 16;
 
-/// See the module.
+/// A descriptor with the identity of its file. See the module documentation.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnedDescriptor {
     number: i32,
     device: libc::dev_t,
     inode: u64,
-    /// Names of the file when it was opened.
+    /// Number of the file's links when it was opened.
     links: u64,
 }
 
 impl OwnedDescriptor {
-    /// Takes over an open descriptor: moves it to a high number, close-on-exec, and notes what file it is (not
-    /// async-signal-safe). It keeps its number where the limit of open files leaves none that is higher.
+    /// Takes over an open descriptor and moves it to a high number, close-on-exec.
+    ///
+    /// Records the file's identity. The descriptor keeps its number if the limit of open files
+    /// allows no higher one. Not async-signal-safe.
     ///
     /// # Errors
-    /// What fstat answered; the descriptor is closed then.
+    /// The error of fstat; the descriptor is then closed.
     pub fn adopt(low: i32) -> Result<OwnedDescriptor> {
         let number = move_high(low);
         OwnedDescriptor::here(number).inspect_err(|_| close(number))
     }
 
-    /// Takes over an open descriptor at the number that it has. Async-signal-safe.
+    /// Takes over an open descriptor at its current number. Async-signal-safe.
     pub fn here(number: i32) -> Result<OwnedDescriptor> {
         let status = status(number)?;
         Ok(OwnedDescriptor { number, device: status.st_dev, inode: status.st_ino, links: status.st_nlink as u64 })
     }
 
-    /// The number that it was opened at, for who has just opened it: nobody can have replaced it yet.
+    /// The number at which the descriptor was opened, without verification.
+    ///
+    /// For the code that has just opened it, so that nobody can have replaced it yet.
     pub fn opened_at(&self) -> i32 {
         self.number
     }
 
-    /// The number of the file in its file system.
+    /// The file's inode.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// How many names the file had when it was opened.
+    /// Number of the file's links when it was opened.
     pub fn links(&self) -> u64 {
         self.links
     }
 
-    /// The number, if the file behind it is still the one that was opened.
+    /// Returns the number if its file is still the one that was opened.
     pub fn verified(&self) -> Option<i32> {
         let status = status(self.number).ok()?;
         (status.st_dev == self.device && status.st_ino == self.inode).then_some(self.number)
     }
 
-    /// Whether it was opened as the file of this status.
+    /// Whether the descriptor was opened as the file with this status.
     pub fn is(&self, status: &libc::stat) -> bool {
         status.st_dev == self.device && status.st_ino == self.inode
     }
 
-    /// Closes it, if it is still ours; whatever else is at its number stays open.
+    /// Closes the descriptor if it is still ours; another file at its number stays open.
     pub fn close(self) {
         if let Some(number) = self.verified() {
             close(number);

@@ -1,22 +1,31 @@
-//! Who has a directory, where no file may be locked: said by a named pipe.
+//! Directory ownership through a named pipe, for places where file locks are not allowed.
 //!
-//! iOS ends an app that is suspended while it has a lock on a file in the folder of an app group (`0xdead10cc`), whatever kind of lock
-//! it is; and it may suspend an app at any instruction. So nothing is locked there ([`forbids_locks`]). Who has a directory keeps a named pipe in
-//! it open for reading, and never reads. The kernel refuses to open a pipe for writing without waiting if nobody has it open for reading
-//! (`ENXIO` of open(2); XNU bsd/miscfs/fifofs/fifo_vnops.c, `fifo_open`), and closes it when the process ends, however it ends. A suspended process
-//! has it open still. That is all that a lock says, and no other right to see that process is needed.
+//! iOS kills an app that is suspended while it holds a lock on a file in an app-group container
+//! (`0xdead10cc`), whatever the kind of lock; and it may suspend an app at any instruction. So
+//! nothing is locked there ([`forbids_locks`]). The owner of a directory keeps a named pipe in it
+//! open for reading, and never reads. If nobody has a pipe open for reading, the kernel refuses to
+//! open it for writing without waiting (`ENXIO` in open(2); XNU bsd/miscfs/fifofs/fifo_vnops.c,
+//! `fifo_open`). It closes the pipe when the process terminates, however that happens. A suspended
+//! process still has it open. The pipe thus provides the same information as a lock, and requires
+//! no other right to see the owning process.
 //!
-//! **One has it at a time.** Each who wants it makes a pipe with a name of its own, opens it, and only then gives it the name by which it
-//! counts (`held-…`): a pipe with such a name that nobody has open is dead for good. Then it looks at all others. Of two, the one that
-//! came second sees the first, whenever that looked: so no two find themselves alone. Who finds another one withdraws, but of two that come at the same
-//! moment the one whose name is less waits for the other to do so. The first of a directory, which nobody else knows yet, is `held-0`, before all.
+//! **There is one owner at a time.** Each candidate creates a pipe with a unique name, opens it,
+//! and only then gives it the name by which it counts (`held-…`): a pipe with such a name that
+//! nobody has open is permanently dead. The candidate then checks all other pipes. Of two
+//! candidates, the later one sees the first, whenever the first checked, so no two can both find
+//! themselves alone. A candidate that finds another one withdraws, but of two simultaneous
+//! candidates, the one with the lesser name waits for the other to withdraw. The first owner of a
+//! directory that nobody else knows yet is `held-0`, which sorts before all others.
 //!
-//! A child made by `fork` inherits the open pipe, and holds what its parent held until it ends. (An app of iOS does not fork.)
+//! A child created by `fork` inherits the open pipe, and keeps its parent's directory until the
+//! child exits. (iOS apps don't fork.)
 //!
 //! Not async-signal-safe.
 
-/// Whether files at `path` may not be locked: it is in the folder of an app group of iOS, or of its kin, or of their simulators. (Those of macOS are
-/// elsewhere, and their locks are nobody's affair.)
+/// Whether files at `path` must not be locked because it is in an app-group container.
+///
+/// Applies to iOS and its relatives, and to their simulators. (The containers of macOS are
+/// elsewhere, and locks are allowed there.)
 pub fn forbids_locks(path: &[u8]) -> bool {
     const GROUPS: &[u8] = b"/Containers/Shared/AppGroup/";
     path.windows(GROUPS.len()).any(|part| part == GROUPS)
@@ -33,33 +42,37 @@ mod held {
     use crate::os::syscall::{Errno, Result, call};
     use crate::path::LongPath;
 
-    /// What the names of pipes begin with that count.
+    /// Name prefix of pipes that count.
     const HELD: &[u8] = b"held-";
-    /// What they begin with before they count.
+    /// Name prefix of pipes that don't count yet.
     const MADE: &[u8] = b".held-";
-    /// So much older than a new pipe is one whose maker has ended before it counted: who makes one takes microseconds.
+    /// Minimum age of an abandoned pipe, relative to a new one, in seconds.
+    ///
+    /// The creator of an older pipe has terminated before the pipe counted: creating one takes
+    /// microseconds.
     const LEFT_S: i64 = 600;
-    /// How often one that came at the same moment is given time to withdraw.
+    /// Number of times to wait for a simultaneous candidate to withdraw.
     const WAITS: u32 = 10;
-    /// So long each time.
+    /// Duration of each wait in nanoseconds.
     const WAIT_NS: i64 = 10_000_000;
 
-    /// A directory that is this value's until it is dropped.
+    /// Ownership of a directory until this value is dropped.
     #[derive(Debug)]
     pub struct Hold(i32);
 
     impl Drop for Hold {
         fn drop(&mut self) {
-            // The pipe stays, dead, for the next one to remove.
+            // The dead pipe stays until the next owner removes it.
             files::close(self.0);
         }
     }
 
     impl Hold {
-        /// Takes the directory; `None` if somebody has it, in this process or another.
+        /// Takes ownership of the directory; `None` if it is owned, by this process or another.
         ///
         /// # Errors
-        /// The pipe can't be made (a file system without such), or the directory not be listed.
+        /// The pipe can't be created (the file system doesn't support pipes), or the directory
+        /// can't be listed.
         pub fn try_take(directory: &CStr) -> Result<Option<Hold>> {
             let mut id = [0; 16];
             if !files::random(&mut id) {
@@ -77,7 +90,7 @@ mod held {
         }
     }
 
-    /// Whether nobody else has it, once those have withdrawn that came at the same moment.
+    /// Whether nobody else owns the directory, once simultaneous candidates have withdrawn.
     fn is_alone(directory: &CStr, own: &CStr) -> Result<bool> {
         for _ in 0..WAITS {
             let (mut before, mut after) = (false, false);
@@ -95,15 +108,17 @@ mod held {
         Ok(false)
     }
 
-    /// Has the directory, which nobody else knows yet, for as long as the descriptor is open that is returned.
+    /// Takes ownership of a directory that nobody else knows yet.
+    ///
+    /// The directory is owned as long as the returned descriptor is open.
     ///
     /// # Errors
-    /// The pipe can't be made.
+    /// The pipe can't be created.
     pub fn begin(directory: &CStr) -> Result<i32> {
         publish(directory, c"held-0")
     }
 
-    /// Makes a pipe, and opens it for reading before it has its name.
+    /// Creates a pipe, and opens it for reading before it gets its name.
     fn publish(directory: &CStr, name: &CStr) -> Result<i32> {
         let made = LongPath::new().push(directory.to_bytes()).push(b"/.").push(name.to_bytes());
         make_pipe(made.as_c_str())?;
@@ -131,11 +146,11 @@ mod held {
         LongPath::new().push(directory.to_bytes()).push(b"/").push(name.to_bytes())
     }
 
-    /// Whether the pipe at `path` is open for reading. What can't be known counts as open.
+    /// Whether the pipe at `path` is open for reading. If that can't be determined, returns `true`.
     fn is_open(path: &CStr) -> bool {
         match files::open(libc::AT_FDCWD, path, libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOFOLLOW, 0) {
             Ok(pipe) => {
-                // A file of that name is somebody's mistake, and held by nobody.
+                // A regular file with that name is a mistake, and doesn't mean ownership.
                 let is_pipe = files::status(pipe).is_ok_and(|status| status.st_mode & libc::S_IFMT == libc::S_IFIFO);
                 files::close(pipe);
                 is_pipe
@@ -145,7 +160,7 @@ mod held {
         }
     }
 
-    /// Where libc notes this thread's errors.
+    /// Returns the address of this thread's `errno`.
     fn errno() -> *mut i32 {
         #[cfg(target_os = "android")]
         use libc::__errno as errno;
@@ -157,7 +172,10 @@ mod held {
         unsafe { errno() }
     }
 
-    /// Calls `act` with each name in the directory that begins so. Nothing is removed meanwhile: some file systems would leave names out.
+    /// Calls `act` with each name in the directory that begins with `prefix`.
+    ///
+    /// `act` must not remove anything if a complete list is needed: some file systems would omit
+    /// names.
     fn each_pipe(directory: &CStr, prefix: &[u8], mut act: impl FnMut(&CStr)) -> Result<()> {
         // SAFETY: a path with its NUL; the stream is closed below.
         let stream = unsafe { libc::opendir(directory.as_ptr()) };
@@ -165,10 +183,10 @@ mod held {
             return Err(Errno(libc::EIO));
         }
         let end = loop {
-            // An error is no end of the list, and only this tells them apart.
+            // Only `errno` distinguishes an error from the end of the list.
             let errno = errno();
-            // SAFETY: this thread's own; an open stream of this function's alone; an entry, whose name ends with a NUL, is valid until
-            // the next call.
+            // SAFETY: this thread's own; an open stream used by this function alone; an entry,
+            // whose name ends with a NUL, is valid until the next call.
             let name = unsafe {
                 *errno = 0;
                 match libc::readdir(stream).as_ref() {
@@ -186,7 +204,8 @@ mod held {
         end
     }
 
-    /// Removes the pipes of those that have ended. What stays is the next one's to remove.
+    /// Removes the pipes of terminated processes. Pipes that can't be removed are left to the next
+    /// owner.
     fn remove_dead(directory: &CStr, own: &CStr) {
         let remove = |path: LongPath| files::unlink(libc::AT_FDCWD, path.as_c_str(), 0);
         let _ = each_pipe(directory, HELD, |name| {
@@ -195,7 +214,7 @@ mod held {
                 remove(path);
             }
         });
-        // The file system's clock, which stamped them all.
+        // Uses the file system's clock, which set the times of all of them.
         let made = |name: &CStr| {
             files::status_of(libc::AT_FDCWD, at(directory, name).as_c_str()).ok().map(|status| status.st_mtime)
         };

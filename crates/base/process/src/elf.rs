@@ -1,13 +1,16 @@
-//! 64-bit little-endian ELF, read through [`Memory`]: file header, program and section headers, dynamic section, notes.
+//! 64-bit little-endian ELF, read through [`Memory`].
 //!
-//! For loaded images (the list of images, live backtraces) and for files that are mapped or in a buffer (symbol tables).
+//! Reads the file header, program and section headers, the dynamic section and notes, of loaded
+//! images (the image list, live backtraces) and of files that are mapped or in a buffer (symbol
+//! tables).
 //!
-//! The caller's duties: none; everything read may be corrupt, or vanish while it is read. Guarantees: no allocation, no
-//! panic, and every count is bounded. Limits: files with more than [`MAX_HEADERS`] program headers are read in part, and
-//! `PN_XNUM` is not followed.
+//! The caller has no duties; everything read may be corrupt, or disappear while it is read.
+//! Guarantees: no allocation, no panic, and every count is bounded. Limits: files with more than
+//! [`MAX_HEADERS`] program headers are read in part, and `PN_XNUM` is not followed.
 //!
-//! Formats: the System V gABI (chapters "Object Files", "Program Header", "Note Section", "Dynamic Section"), the LSB for
-//! `PT_GNU_EH_FRAME`, and the pointer encodings of the LSB's "DWARF Extensions".
+//! Formats: the System V gABI (chapters "Object Files", "Program Header", "Note Section", "Dynamic
+//! Section"), the LSB for `PT_GNU_EH_FRAME`, and the pointer encodings of the LSB's "DWARF
+//! Extensions".
 
 use crate::memory::{Memory, Unreadable, read_out_of_line, u16_at, u32_at, u64_at};
 
@@ -18,7 +21,7 @@ const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 pub const PT_LOAD: u32 = 1;
 /// `PT_DYNAMIC`: the dynamic section.
 pub const PT_DYNAMIC: u32 = 2;
-/// `PT_NOTE`: notes, of which the build id is one.
+/// `PT_NOTE`: notes, including the build id.
 pub const PT_NOTE: u32 = 4;
 /// `PT_PHDR`: the program headers themselves.
 pub const PT_PHDR: u32 = 6;
@@ -26,23 +29,23 @@ pub const PT_PHDR: u32 = 6;
 pub const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
 /// `PT_GNU_SFRAME`: `.sframe`.
 pub const PT_GNU_SFRAME: u32 = 0x6474_e554;
-/// `PT_GNU_RELRO`: what is written by relocation alone, and protected after it.
+/// `PT_GNU_RELRO`: data that only relocation writes, and that is protected after it.
 pub const PT_GNU_RELRO: u32 = 0x6474_e552;
 
-/// A segment's flag "may be executed".
+/// The segment flag "executable".
 pub const PF_X: u32 = 1;
 
-/// Most program headers that are looked at; linkers write about a dozen.
+/// Maximum number of program headers read; linkers write about a dozen.
 pub const MAX_HEADERS: u16 = 64;
 
-/// `DT_DEBUG`: where the dynamic linker's `r_debug` is.
+/// `DT_DEBUG`: the address of the dynamic linker's `r_debug`.
 const DT_DEBUG: u64 = 21;
-/// Most entries of a dynamic section that are looked at.
+/// Maximum number of dynamic section entries read.
 const MAX_DYNAMIC: u64 = 1024;
 
 /// `NT_GNU_BUILD_ID`.
 const NT_GNU_BUILD_ID: u32 = 3;
-/// Most bytes of a note segment that are looked at.
+/// Maximum number of bytes read from a note segment.
 const MAX_NOTES: u64 = 64 * 1024;
 
 /// The file header (`Elf64_Ehdr`). Offsets are in the file, in bytes.
@@ -50,17 +53,17 @@ const MAX_NOTES: u64 = 64 * 1024;
 pub struct FileHeader {
     /// `e_entry`: the address of the first instruction, as linked.
     pub entry: u64,
-    /// `e_phoff`: where the program headers are.
+    /// `e_phoff`: offset of the program headers.
     pub headers_offset: u64,
-    /// `e_phnum`; 0 if program headers have another size than `Elf64_Phdr`.
+    /// `e_phnum`; 0 if program headers don't have the size of `Elf64_Phdr`.
     pub header_count: u16,
-    /// `e_shoff`: where the section headers are.
+    /// `e_shoff`: offset of the section headers.
     pub sections_offset: u64,
-    /// `e_shnum`; 0 if section headers have another size than `Elf64_Shdr`.
+    /// `e_shnum`; 0 if section headers don't have the size of `Elf64_Shdr`.
     pub section_count: u16,
-    /// `e_type` is `ET_REL`: it was not linked.
+    /// Whether `e_type` is `ET_REL`: the file was not linked.
     pub is_relocatable: bool,
-    /// `e_shstrndx`: the section of the sections' names.
+    /// `e_shstrndx`: index of the section with the section names.
     pub names_section: u16,
 }
 
@@ -68,7 +71,7 @@ impl FileHeader {
     /// `sizeof(Elf64_Ehdr)`.
     pub const SIZE: usize = 64;
 
-    /// The header in these bytes; `None` if they are no header of a 64-bit little-endian file.
+    /// Parses a header; `None` if it is not that of a 64-bit little-endian file.
     pub fn parse(bytes: &[u8; FileHeader::SIZE]) -> Option<FileHeader> {
         if !bytes.starts_with(&MAGIC) {
             return None;
@@ -87,36 +90,36 @@ impl FileHeader {
         })
     }
 
-    /// The header at `address`; `None` if there is none, or it can't be read.
+    /// Reads the header at `address`; `None` if there is none, or it can't be read.
     pub fn read<M: Memory>(memory: &mut M, address: u64) -> Option<FileHeader> {
         let mut bytes = [0; FileHeader::SIZE];
         read_out_of_line(memory, address, &mut bytes).ok()?;
         FileHeader::parse(&bytes)
     }
 
-    /// Where the program headers are, if this header is at `address`.
+    /// Returns the location of the program headers, if this header is at `address`.
     pub fn headers(&self, address: u64) -> HeaderTable {
         HeaderTable { address: address.wrapping_add(self.headers_offset), count: self.header_count }
     }
 }
 
-/// Where program headers are in memory.
+/// Location of program headers in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeaderTable {
-    /// Address of the first.
+    /// Address of the first header.
     pub address: u64,
-    /// How many.
+    /// Number of headers.
     pub count: u16,
 }
 
-/// One program header (`Elf64_Phdr`). Addresses are as linked, sizes in bytes.
+/// A program header (`Elf64_Phdr`). Addresses are as linked, sizes in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProgramHeader {
     /// `p_type`.
     pub kind: u32,
     /// `p_flags`.
     pub flags: u32,
-    /// `p_offset`: where it is in the file.
+    /// `p_offset`: offset in the file.
     pub offset: u64,
     /// `p_vaddr`.
     pub address: u64,
@@ -148,13 +151,14 @@ impl ProgramHeader {
 impl HeaderTable {
     /// Calls `each` with every header.
     ///
-    /// # Errors
-    /// [`Unreadable`] if one can't be read: the image is being unmapped, and half its headers are of no use.
-    ///
     /// Not inlined, so that `xtask signal-safety` can follow the call in its loop.
+    ///
+    /// # Errors
+    /// [`Unreadable`] if a header can't be read: the image is being unmapped, and a part of its
+    /// headers is useless.
     #[inline(never)]
     pub fn each<M: Memory>(self, memory: &mut M, mut each: impl FnMut(&ProgramHeader)) -> Result<(), Unreadable> {
-        // Several at a time: where the kernel copies, a copy costs the same whatever its size.
+        // Several at a time: a kernel copy costs the same whatever its size.
         const AT_ONCE: usize = 16;
         let mut bytes = [[0; ProgramHeader::SIZE]; AT_ONCE];
         let mut left = usize::from(self.count.min(MAX_HEADERS));
@@ -171,7 +175,7 @@ impl HeaderTable {
         Ok(())
     }
 
-    /// The first header of a kind; `None` if there is none, or the headers can't be read.
+    /// Returns the first header of a kind; `None` if there is none, or the headers can't be read.
     ///
     /// Not inlined, so that `xtask signal-safety` can follow the call in its loop.
     #[inline(never)]
@@ -187,7 +191,7 @@ impl HeaderTable {
     }
 }
 
-/// One section header (`Elf64_Shdr`). Sizes are in bytes.
+/// A section header (`Elf64_Shdr`). Sizes are in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SectionHeader {
     /// `sh_type`.
@@ -196,11 +200,11 @@ pub struct SectionHeader {
     pub flags: u64,
     /// `sh_addr`: as linked.
     pub address: u64,
-    /// `sh_offset`: where it is in the file.
+    /// `sh_offset`: offset in the file.
     pub offset: u64,
     /// `sh_size`.
     pub size: u64,
-    /// `sh_link`: of a symbol table, the section of its strings.
+    /// `sh_link`: for a symbol table, the index of its string section.
     pub link: u32,
     /// `sh_addralign`.
     pub align: u64,
@@ -210,7 +214,7 @@ impl SectionHeader {
     /// `sizeof(Elf64_Shdr)`.
     pub const SIZE: usize = 64;
 
-    /// The header in these bytes.
+    /// Parses a header.
     pub fn parse(bytes: &[u8; SectionHeader::SIZE]) -> SectionHeader {
         SectionHeader {
             kind: u32_at(bytes, 4),
@@ -224,11 +228,12 @@ impl SectionHeader {
     }
 }
 
-/// The address and length of the GNU build id among the `size` bytes of notes at `start`, which are aligned to `align`; `None` if
-/// there is none.
+/// Returns the address and length of the GNU build id in the notes at `start`.
+///
+/// The notes are `size` bytes long and aligned to `align`. `None` if there is no build id.
 #[inline(never)]
 pub fn find_build_id<M: Memory>(memory: &mut M, start: u64, size: u64, align: u64) -> Option<(u64, u32)> {
-    // Notes are aligned to 4, or to 8 where the segment says so (the x86-64 psABI's property notes).
+    // Notes are aligned to 4, or to 8 if the segment is (the x86-64 psABI's property notes).
     let align = if align == 8 { 8_u64 } else { 4 };
     let round = |size: u64| size.wrapping_add(align.wrapping_sub(1)) & !align.wrapping_sub(1);
     let size = size.min(MAX_NOTES);
@@ -256,14 +261,15 @@ pub fn find_build_id<M: Memory>(memory: &mut M, start: u64, size: u64, align: u6
     None
 }
 
-/// The start of `.eh_frame`, which the `.eh_frame_hdr` at `start` points to; `None` if that can't be read, or is of a version or
-/// encoding that no linker writes.
+/// Returns the start of `.eh_frame`, to which the `.eh_frame_hdr` at `start` points.
+///
+/// `None` if that can't be read, or has a version or encoding that no linker writes.
 pub fn eh_frame_of_header<M: Memory>(memory: &mut M, start: u64) -> Option<u64> {
     // {u8 version = 1, u8 eh_frame_ptr_enc, u8 fde_count_enc, u8 table_enc, eh_frame_ptr, …}
     let mut bytes = [0; 12];
     memory.read(start, &mut bytes).ok()?;
     let [1, encoding, ..] = bytes else { return None };
-    // DW_EH_PE: the low half is the format, the high half what it is relative to.
+    // DW_EH_PE: the low half is the format, the high half is the base.
     let value = match encoding & 0x0f {
         0x00 | 0x04 | 0x0c => u64_at(&bytes, 4),
         0x02 => u64::from(u16_at(&bytes, 4)),
@@ -282,8 +288,9 @@ pub fn eh_frame_of_header<M: Memory>(memory: &mut M, start: u64) -> Option<u64> 
     }
 }
 
-/// Calls `each` with tag and value of the entries of the dynamic section at `start`, up to its end or until `each` returns
-/// false.
+/// Calls `each` with tag and value of the dynamic section's entries.
+///
+/// Ends at the end of the section at `start`, or when `each` returns false.
 ///
 /// # Errors
 /// [`Unreadable`] if an entry can't be read.
@@ -302,8 +309,9 @@ pub fn each_dynamic<M: Memory>(
     Ok(())
 }
 
-/// The value of `DT_DEBUG` in the dynamic section at `start`: 0 before the dynamic linker has written it, `None` if the program
-/// has no dynamic linker.
+/// Returns the value of `DT_DEBUG` in the dynamic section at `start`.
+///
+/// 0 before the dynamic linker has written it, `None` if the program has no dynamic linker.
 ///
 /// Not inlined, so that `xtask signal-safety` knows its loop by name.
 #[inline(never)]

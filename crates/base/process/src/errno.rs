@@ -1,6 +1,8 @@
-//! Error numbers of the system.
+//! System error numbers.
 
-/// An error number (positive, `errno.h`): as the kernel returned it on Linux, as libSystem's functions leave it on Darwin.
+/// A positive error number (`errno.h`).
+///
+/// On Linux as returned by the kernel, on Darwin as set by libSystem's functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
@@ -19,5 +21,5 @@ impl Errno {
     pub const AGAIN: Errno = Errno(libc::EAGAIN);
 }
 
-/// What a call returned.
+/// The result of a system call.
 pub type Result<T> = core::result::Result<T, Errno>;

@@ -1,17 +1,19 @@
 //! Sets of Mach exceptions (<mach/exception_types.h>).
 
-/// A set of Mach exceptions, one bit each (bit `n` is exception `n`, as in `exception_mask_t`). Only Darwin has them.
+/// A set of Mach exceptions, one bit each. Only Darwin has them.
+///
+/// Bit `n` is exception `n`, as in `exception_mask_t`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExceptionSet(u32);
 
 impl ExceptionSet {
-    /// No exception: all deaths are left to the signal monitor.
+    /// No exception: all crashes are left to the signal monitor.
     pub const EMPTY: ExceptionSet = ExceptionSet(0);
-    /// `EXC_BAD_ACCESS`: memory that is not there or may not be touched so.
+    /// `EXC_BAD_ACCESS`: unmapped memory, or memory that doesn't allow the access.
     pub const BAD_ACCESS: ExceptionSet = ExceptionSet(1 << 1);
     /// `EXC_BAD_INSTRUCTION`: an undefined or privileged instruction.
     pub const BAD_INSTRUCTION: ExceptionSet = ExceptionSet(1 << 2);
-    /// `EXC_ARITHMETIC`: a division by zero and its like.
+    /// `EXC_ARITHMETIC`: a division by zero or a similar error.
     pub const ARITHMETIC: ExceptionSet = ExceptionSet(1 << 3);
     /// `EXC_SOFTWARE`: raised by software.
     pub const SOFTWARE: ExceptionSet = ExceptionSet(1 << 5);
@@ -28,13 +30,13 @@ impl ExceptionSet {
         .with(ExceptionSet::BREAKPOINT)
         .with(ExceptionSet::GUARD);
 
-    /// Both sets.
+    /// Returns the union of both sets.
     #[must_use]
     pub const fn with(self, other: ExceptionSet) -> ExceptionSet {
         ExceptionSet(self.0 | other.0)
     }
 
-    /// The set less those of another.
+    /// Returns this set without the exceptions of `other`.
     #[must_use]
     pub const fn without(self, other: ExceptionSet) -> ExceptionSet {
         ExceptionSet(self.0 & !other.0)

@@ -1,6 +1,7 @@
-//! Files and mappings by the kernel's calls alone, without allocation: a child made by fork or vfork uses them when it crashes.
+//! Files and mappings through system calls alone, without allocation.
 //!
-//! Everything here is async-signal-safe unless it says otherwise.
+//! A child created by fork or vfork uses them when it crashes. All functions are async-signal-safe
+//! unless noted.
 
 use core::ffi::CStr;
 use core::ops::Range;
@@ -11,13 +12,13 @@ use crate::os::files as system;
 pub use crate::os::files::move_mapping;
 use crate::os::syscall::{Errno, Result, call};
 
-/// openat(2), close-on-exec.
+/// openat(2) with close-on-exec.
 pub fn open(directory: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32> {
     // SAFETY: the kernel reads the path.
     unsafe { call!(openat, directory, path.as_ptr(), flags | libc::O_CLOEXEC, mode) }.map(|file| file as i32)
 }
 
-/// Closes a descriptor that was opened a moment ago and never left this thread's hands.
+/// Closes a descriptor that was opened a moment ago and is known only to this thread.
 pub fn close(file: i32) {
     // SAFETY: no memory is touched; closing a wrong number is only an error.
     let _ = unsafe { call!(close, file) };
@@ -32,12 +33,12 @@ pub fn status(file: i32) -> Result<libc::stat> {
     Ok(status)
 }
 
-/// fstatat(2), of a symbolic link itself.
+/// fstatat(2), for a symbolic link itself.
 pub fn status_of(directory: i32, path: &CStr) -> Result<libc::stat> {
     status_at(directory, path, libc::AT_SYMLINK_NOFOLLOW)
 }
 
-/// fstatat(2), of what a path leads to.
+/// fstatat(2), for the target of a path.
 pub fn status_of_target(path: &CStr) -> Result<libc::stat> {
     status_at(libc::AT_FDCWD, path, 0)
 }
@@ -56,7 +57,7 @@ pub fn make_directory(directory: i32, path: &CStr) -> Result<()> {
     unsafe { call!(mkdirat, directory, path.as_ptr(), 0o700) }.map(|_| ())
 }
 
-/// unlinkat(2). What can't be removed stays, and is the next launch's to remove.
+/// unlinkat(2). Files that can't be removed are left to the next launch.
 pub fn unlink(directory: i32, path: &CStr, flags: i32) {
     // SAFETY: the kernel reads the path.
     let _ = unsafe { call!(unlinkat, directory, path.as_ptr(), flags) };
@@ -68,7 +69,7 @@ pub fn rename(directory: i32, path: &CStr, new_path: &CStr) -> Result<()> {
     unsafe { call!(renameat, directory, path.as_ptr(), directory, new_path.as_ptr()) }.map(|_| ())
 }
 
-/// Makes all bytes of a file zero, and keeps them reserved.
+/// Zeroes all bytes of a file, and keeps them reserved.
 pub fn make_zero(file: i32, bytes: u32) -> Result<()> {
     if system::zero_range(file, bytes) {
         return Ok(());
@@ -77,14 +78,14 @@ pub fn make_zero(file: i32, bytes: u32) -> Result<()> {
     reserve(file, bytes)
 }
 
-/// Sets a file's times, to the nanosecond. Where that is refused, what the kernel wrote has to do.
+/// Sets a file's times, to the nanosecond. If that fails, the kernel's times remain.
 pub fn set_times(file: i32, since_epoch_ns: u64) {
     let (seconds, rest) = (since_epoch_ns / 1_000_000_000, since_epoch_ns % 1_000_000_000);
     let time = libc::timespec { tv_sec: seconds as libc::time_t, tv_nsec: rest as libc::c_long };
     let _ = system::set_times(file, &[time, time]);
 }
 
-/// A write lock on the whole file, or the kernel's refusal.
+/// Takes a write lock on the whole file, without waiting.
 pub fn take_lock(file: i32) -> Result<()> {
     // SAFETY: all zeroes is a `flock`: from the start, of any length.
     let mut lock: libc::flock = unsafe { core::mem::zeroed() };
@@ -94,12 +95,15 @@ pub fn take_lock(file: i32) -> Result<()> {
     unsafe { call!(fcntl, file, libc::F_SETLK, &raw const lock) }.map(|_| ())
 }
 
-/// Gives the file that many bytes of disk, all zero. Where the file system can't reserve, zeros are written, which reserves as
-/// well on every file system that does not compress or copy on write.
+/// Reserves zeroed disk space for a file.
+///
+/// If the file system can't reserve, zeros are written, which also reserves on every file system
+/// that doesn't compress or copy on write.
 ///
 /// # Errors
-/// What the kernel answered, and `EFBIG` if the process may not have files so large (`RLIMIT_FSIZE`). That is asked first: the kernel would send
-/// SIGXFSZ with its refusal, of which the app would die.
+/// The kernel's error, or `EFBIG` if the process may not have files so large (`RLIMIT_FSIZE`). The
+/// limit is checked first: the kernel would send SIGXFSZ together with its error, which would kill
+/// the app.
 pub fn reserve(file: i32, bytes: u32) -> Result<()> {
     // SAFETY: all zeroes is a limit; the kernel writes one.
     let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
@@ -125,14 +129,16 @@ fn fill(file: i32, bytes: u32) -> Result<()> {
     Ok(())
 }
 
-/// pwrite(2); how many bytes were taken. The kernel alone reads `bytes`, and refuses what is not there.
+/// pwrite(2); returns the number of bytes written.
+///
+/// Only the kernel reads `bytes`, and fails if it is not mapped.
 #[inline(always)]
 pub fn write_at(file: i32, bytes: *const [u8], offset: u64) -> Result<usize> {
     // SAFETY: the kernel reads `bytes`.
     unsafe { call!(pwrite, file, bytes.cast::<u8>(), bytes.len(), offset) }
 }
 
-/// pread(2); how many bytes were read, fewer at the file's end.
+/// pread(2); returns the number of bytes read, fewer at the end of the file.
 #[inline(always)]
 pub fn read_at(file: i32, into: &mut [u8], offset: u64) -> Result<usize> {
     // SAFETY: the kernel writes at most `into.len()` bytes into it.
@@ -145,12 +151,14 @@ pub fn truncate(file: i32, length: u64) -> Result<()> {
     unsafe { call!(ftruncate, file, length) }.map(|_| ())
 }
 
-/// Random bytes from the kernel. False if it has none to give (early boot).
+/// Gets random bytes from the kernel. `false` if none are available (early boot).
 pub fn random(into: &mut [u8; 16]) -> bool {
     system::random(into)
 }
 
-/// A zeroed mapping of at least `size` bytes whose pages are there (not async-signal-safe).
+/// Returns a zeroed mapping of at least `size` bytes with its pages present.
+///
+/// Not async-signal-safe.
 pub fn map(size: usize) -> Result<usize> {
     let mapping = map_untouched(size)?;
     // SAFETY: the mapping is new.
@@ -158,7 +166,9 @@ pub fn map(size: usize) -> Result<usize> {
     Ok(mapping)
 }
 
-/// As [`map`], but for the pages within `untouched` (not async-signal-safe).
+/// Like [`map`], except that the pages within `untouched` are not touched.
+///
+/// Not async-signal-safe.
 pub fn map_but(size: usize, untouched: Range<usize>) -> Result<usize> {
     let mapping = map_untouched(size)?;
     // SAFETY: the mapping is new.
@@ -169,7 +179,7 @@ pub fn map_but(size: usize, untouched: Range<usize>) -> Result<usize> {
     Ok(mapping)
 }
 
-/// A mapping of at least `size` bytes, all zero, of which no page is touched.
+/// Returns a zeroed mapping of at least `size` bytes with no page touched.
 #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub fn map_untouched(size: usize) -> Result<usize> {
     let pieces = size.next_multiple_of(PIECE);
@@ -182,8 +192,10 @@ pub fn map_untouched(size: usize) -> Result<usize> {
     unsafe { map_anonymous(0, size) }
 }
 
-/// As [`map_untouched`], above a page that nobody can access: a loop of the app that writes beyond its own memory, upwards, as most do, ends
-/// there and not behind what a report is made of. Where the kernel refuses the page, there is none.
+/// Like [`map_untouched`], above an inaccessible guard page.
+///
+/// A loop in the app that writes upwards beyond its own memory, as most do, ends at the page and
+/// not in the memory that a report is made from. If the kernel refuses the page, there is none.
 pub fn map_guarded(size: usize) -> Result<usize> {
     if ABOVE_SIZE.load(Ordering::Acquire) == size.next_multiple_of(PIECE) {
         let above = ABOVE.swap(0, Ordering::AcqRel);
@@ -197,39 +209,49 @@ pub fn map_guarded(size: usize) -> Result<usize> {
     Ok(mapping + PIECE)
 }
 
-/// Unmaps what [`map_guarded`] gave for `size` bytes.
+/// Unmaps a mapping returned by [`map_guarded`] for `size` bytes.
 ///
 /// # Safety
-/// Nothing refers to it any more.
+/// Nothing must refer to the mapping any more.
 pub unsafe fn unmap_guarded(address: usize, size: usize) {
     // SAFETY: by the contract.
     unsafe { unmap(address - PIECE, size + PIECE) };
 }
 
-/// Such a page below a mapping that stays, if nothing is there (not async-signal-safe).
+/// Adds a guard page below a permanent mapping, if nothing is there.
+///
+/// Not async-signal-safe.
 pub fn guard_below(address: usize) {
     system::map_inaccessible(address - PIECE, PIECE);
 }
 
-/// No page is larger on this architecture: pieces of it can be protected and unmapped by themselves.
+/// The largest page size on this architecture.
+///
+/// Pieces of this size can be protected and unmapped separately.
 const PIECE: usize = if cfg!(target_arch = "x86_64") { 4096 } else { 1 << 16 };
 
-/// Where the part begins that nobody has taken of the mapping that was made ahead.
+/// Start of the unused part of the mapping made ahead.
 static AHEAD: AtomicUsize = AtomicUsize::new(0);
-/// The end of that mapping; 0 for none.
+/// End of that mapping; 0 if there is none.
 static AHEAD_END: AtomicUsize = AtomicUsize::new(0);
 
-/// Its part above a guard, until somebody takes it; 0 for none.
+/// Start of the guarded part of the mapping made ahead; 0 if there is none or it is taken.
 static ABOVE: AtomicUsize = AtomicUsize::new(0);
-/// The size of that part.
+/// Size of the guarded part.
 static ABOVE_SIZE: AtomicUsize = AtomicUsize::new(0);
 
-/// Makes one mapping ahead (not async-signal-safe, by one thread at a time): `size` bytes from which the next calls of [`map_untouched`]
-/// take, and above a page that nobody can access `above` bytes for the next [`map_guarded`] of that size. Each is to be less than what the kernel
-/// gives huge pages for, of which the whole would be resident. Where there is no memory for it, each makes its own. The first to take is
-/// best a [`Stack`](crate::stack::Stack), which has a guard of its own.
+/// Creates one mapping ahead of its use.
+///
+/// The next calls of [`map_untouched`] take from its first `size` bytes. Above an inaccessible page
+/// it has `above` bytes for the next [`map_guarded`] of that size. Each should be smaller than what
+/// the kernel gives huge pages for, which would be resident as a whole. If there is no memory, each
+/// call creates its own mapping. The first user should be a [`Stack`](crate::stack::Stack), which
+/// has a guard page of its own.
+///
+/// Not async-signal-safe. By one thread at a time.
 pub fn map_ahead(size: usize, above: usize) {
-    // Nobody takes while the end is 0, nor from an earlier mapping once the start is another one.
+    // Nobody takes memory while the end is 0, nor from an earlier mapping once the start has
+    // changed.
     let end = AHEAD_END.swap(0, Ordering::AcqRel);
     let above = above.next_multiple_of(PIECE);
     // SAFETY: a new mapping touches nothing that exists.
@@ -254,10 +276,10 @@ pub fn map_ahead(size: usize, above: usize) {
     }
 }
 
-/// Zeroed memory at `address` (0: anywhere).
+/// Maps zeroed memory at `address` (0: anywhere).
 ///
 /// # Safety
-/// What is mapped at `address` is the caller's, to be replaced.
+/// The caller must own whatever is mapped at `address`, which is replaced.
 unsafe fn map_anonymous(address: usize, size: usize) -> Result<usize> {
     let flags =
         libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE | if address == 0 { 0 } else { libc::MAP_FIXED };
@@ -265,7 +287,7 @@ unsafe fn map_anonymous(address: usize, size: usize) -> Result<usize> {
     unsafe { call!(mmap, address, size, libc::PROT_READ | libc::PROT_WRITE, flags, -1_isize, 0) }
 }
 
-/// Maps `length` bytes of a file, shared with it. Nothing is read ahead.
+/// Maps `length` bytes of a file, shared with it, without read-ahead.
 pub fn map_file(file: i32, length: usize) -> Result<usize> {
     map_shared(file, length).inspect(|at| read_nothing_ahead(*at, length))
 }
@@ -276,23 +298,29 @@ pub fn map_shared(file: i32, length: usize) -> Result<usize> {
     unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0) }
 }
 
-/// Has nothing read ahead of mappings of files: of one that is all zeros, the first page would otherwise cost what hundreds of them do.
+/// Disables read-ahead for a file mapping.
+///
+/// The first page of a file of zeros would otherwise cost as much as hundreds of them.
 pub fn read_nothing_ahead(address: usize, length: usize) {
     // SAFETY: advice: no byte changes.
     let _ = unsafe { call!(madvise, address, length, libc::MADV_RANDOM) };
 }
 
-/// Gives every page of fresh, zeroed memory its frame (not async-signal-safe), so that none has to be found when memory is short.
+/// Gives every page of fresh, zeroed memory its frame, so that none is needed when memory is short.
+///
+/// Not async-signal-safe.
 ///
 /// # Safety
-/// `address..address + length` is a private mapping, writable, that nobody else uses and nothing was written to.
+/// `address..address + length` must be a private, writable mapping that nobody else uses and to
+/// which nothing was written.
 pub(crate) unsafe fn touch(address: usize, length: usize) {
-    /// The smallest page there is.
+    /// The smallest page size.
     const PAGE: usize = 4096;
     const FEW: usize = 32;
     let start = address & !(PAGE - 1);
     let end = address.saturating_add(length);
-    // One system call where there is one for it: a page costs half of what a fault does, and more than some tens pay for the call.
+    // One system call if there is one for it: a page costs half of a fault, but the call pays off
+    // only for some tens of pages.
     if !system::POPULATES || end - start <= FEW * PAGE || populate(start, end - start).is_err() {
         for at in (start..end).step_by(PAGE) {
             // SAFETY: by the contract: zeros that are writable and ours.
@@ -301,8 +329,10 @@ pub(crate) unsafe fn touch(address: usize, length: usize) {
     }
 }
 
-/// Asks the kernel for the pages of a mapping ahead of their use, as far as it can: a page that the disk refuses is an error of the
-/// call (`EFAULT`), and no SIGBUS. Linux before 5.14 leaves them as they are.
+/// Asks the kernel to populate the pages of a mapping ahead of their use.
+///
+/// A page that the disk can't provide is an error of the call (`EFAULT`), and not a SIGBUS. Linux
+/// before 5.14 leaves the pages as they are.
 pub fn populate(address: usize, length: usize) -> Result<()> {
     // SAFETY: no byte changes.
     unsafe { call!(madvise, address, length, system::POPULATE) }.map(|_| ())
@@ -311,28 +341,32 @@ pub fn populate(address: usize, length: usize) -> Result<()> {
 /// munmap(2).
 ///
 /// # Safety
-/// The mapping is the caller's own, and nothing refers to it any more.
+/// The caller must own the mapping, and nothing must refer to it any more.
 pub unsafe fn unmap(address: usize, length: usize) {
     // SAFETY: by the contract.
     let _ = unsafe { call!(munmap, address, length) };
 }
 
-/// Replaces one page of a mapping by a private one of zeros. False if the kernel refuses.
+/// Replaces one page of a mapping with a private one of zeros. `false` if the kernel refuses.
 ///
 /// # Safety
-/// The page is the caller's own, and who uses it expects zeros.
+/// The caller must own the page, and its users must expect zeros.
 pub unsafe fn replace_page(address: usize, page: usize) -> bool {
     // SAFETY: by the contract.
     unsafe { map_anonymous(address, page) }.is_ok()
 }
 
-/// Replaces a shared mapping by a private copy of itself, at the same address. Where that fails it stays shared.
+/// Replaces a shared mapping with a private copy of itself, at the same address.
+///
+/// If that fails, it stays shared.
 ///
 /// # Safety
-/// The mapping is the caller's own, of whole words, and the calling thread is the only one of its process (a child right after fork).
+/// The caller must own the mapping, which consists of whole words, and the calling thread must be
+/// the only one in its process (a child right after fork).
 pub unsafe fn make_private(address: usize, length: usize) {
     let Ok(copy) = map_untouched(length) else { return };
-    // SAFETY: both are mappings of that length, page-aligned; the first is replaced by the contract.
+    // SAFETY: both are mappings of that length, page-aligned; the first is replaced by the
+    // contract.
     unsafe {
         copy_words(address, copy, length);
         if map_anonymous(address, length).is_ok() {
@@ -342,10 +376,10 @@ pub unsafe fn make_private(address: usize, length: usize) {
     }
 }
 
-/// Copies a mapping of that length into another one, word by word.
+/// Copies a mapping into another one, word by word.
 ///
 /// # Safety
-/// Both are mappings of that length, page-aligned; the second is the caller's own.
+/// Both must be page-aligned mappings of `length` bytes, and the caller must own the second.
 pub unsafe fn copy_words(from: usize, to: usize, length: usize) {
     for offset in (0..length).step_by(8) {
         // SAFETY: by the contract. Volatile: another process may write a shared one meanwhile.

@@ -1,37 +1,41 @@
-//! What a thread waits for that is in futex(2), or in one of the calls that Apple's systems have for it ([`darwin`]): the arguments of
-//! the call, and the memory around its word, from which the crate `coroner-explain` reads who holds the lock.
+//! Waits of threads in futex(2), or in one of Apple's equivalents ([`darwin`]).
+//!
+//! Contains the arguments of the call and the memory around its word, from which the crate
+//! `coroner-explain` determines who holds the lock.
 
 pub mod darwin;
 
 use crate::memory::Memory;
 use crate::registers::{Aarch64Registers, Arch, X86_64Registers};
 
-/// Bytes that are kept before the word: as many as a lock of glibc, musl or bionic has there, or a thread's descriptor before what
-/// `pthread_join` waits for.
+/// Number of bytes kept before the word.
+///
+/// That many bytes precede the word in a lock of glibc, musl or bionic, or in a thread descriptor
+/// before the word that `pthread_join` waits for.
 pub const BEFORE: usize = 16;
-/// Bytes that are kept from the word on.
+/// Number of bytes kept from the word on.
 pub const FROM: usize = 32;
-/// The most bytes that are kept: a mutex of Apple's.
+/// Maximum number of bytes kept: the size of Apple's mutex.
 const ROOM: usize = 64;
 
-/// A thread's call that waits.
+/// A waiting system call of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutexWait {
     /// Address of the word.
     pub address: u64,
     /// The operation, with its flags.
     pub operation: u32,
-    /// The value that the word was to have.
+    /// The value that the word was expected to have.
     pub expected: u32,
-    /// Whether it ends by itself: the call has a time-out.
+    /// Whether the call has a timeout.
     pub timed: bool,
     bytes: [u8; ROOM],
-    /// How many of them could be read, and the address of the first.
+    /// Number of bytes that could be read, and the address of the first.
     length: usize,
     start: u64,
 }
 
-/// The numbers of futex(2): `asm/unistd_64.h`, `asm-generic/unistd.h`.
+/// The system call number of futex(2): `asm/unistd_64.h`, `asm-generic/unistd.h`.
 const fn number_of(arch: Arch) -> u32 {
     match arch {
         Arch::X86_64 => 202,
@@ -39,17 +43,18 @@ const fn number_of(arch: Arch) -> u32 {
     }
 }
 
-/// The operations that wait, of linux/futex.h: `FUTEX_WAIT`, `FUTEX_LOCK_PI`, `FUTEX_WAIT_BITSET`, `FUTEX_WAIT_REQUEUE_PI`,
-/// `FUTEX_LOCK_PI2`.
+/// The waiting operations of linux/futex.h.
+///
+/// `FUTEX_WAIT`, `FUTEX_LOCK_PI`, `FUTEX_WAIT_BITSET`, `FUTEX_WAIT_REQUEUE_PI`, `FUTEX_LOCK_PI2`.
 const WAITS: [u32; 5] = [0, 6, 9, 11, 13];
 /// `FUTEX_PRIVATE_FLAG` and `FUTEX_CLOCK_REALTIME`.
 const FLAGS: u32 = 128 | 256;
 
-/// The general registers of a thread in a system call: the arguments are where the call found them.
+/// The general registers of a thread in a system call, which hold the call's arguments.
 pub trait CallRegisters {
-    /// Whose they are.
+    /// Architecture of the registers.
     const ARCH: Arch;
-    /// The first six arguments.
+    /// Returns the first six arguments.
     fn arguments(&self) -> [u64; 6];
 }
 
@@ -72,8 +77,10 @@ impl CallRegisters for Aarch64Registers {
 }
 
 impl FutexWait {
-    /// Of a thread that stands in the system call `number` with these registers. `None` if that is none that waits for a futex, or if
-    /// the word can't be read, as where arm64 has put an error in the address's place.
+    /// Returns the futex wait of a thread that is in the system call `number` with these registers.
+    ///
+    /// `None` if the call doesn't wait for a futex, or if the word can't be read, for example
+    /// because arm64 has replaced the address by an error.
     ///
     /// Async-signal-safe if reading `memory` is.
     pub fn of<R: CallRegisters, M: Memory>(registers: &R, number: i64, memory: &mut M) -> Option<FutexWait> {
@@ -90,8 +97,10 @@ impl FutexWait {
         FutexWait { address, operation, expected, timed, bytes: [0; ROOM], length: 0, start: address }
     }
 
-    /// With the memory around the word: so many bytes before it and from it on, the first of these that can be read, so that there is
-    /// what lies on this side of the end of what is mapped.
+    /// Adds the memory around the word.
+    ///
+    /// `spans` are pairs of the number of bytes before the word and from the word on. The first one
+    /// that can be read is used, so that memory next to an unmapped page is kept, too.
     fn with_memory<M: Memory>(mut self, spans: &[(usize, usize)], memory: &mut M) -> Option<FutexWait> {
         for (before, from) in spans {
             self.length = before.wrapping_add(*from);
@@ -104,12 +113,12 @@ impl FutexWait {
         None
     }
 
-    /// What could be read around the word, from [`start`](Self::start) on.
+    /// Returns the bytes around the word that could be read, from [`start`](Self::start) on.
     pub fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.length).unwrap_or_default()
     }
 
-    /// The address of the first of the [`bytes`](Self::bytes).
+    /// Returns the address of the first of the [`bytes`](Self::bytes).
     pub fn start(&self) -> u64 {
         self.start
     }

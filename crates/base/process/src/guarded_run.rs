@@ -1,30 +1,38 @@
-//! Running a piece of the crash path so that a fault in it ends that piece and not the report.
+//! Runs a part of the crash path so that a fault in it ends that part and not the report.
 //!
-//! [`run`] calls a function; who handles a fault of the thread inside it (on Linux a signal handler on the same thread, on Darwin
-//! another thread, which takes its exceptions) lets it go on at the return of [`run`] by [`Point::recover`]. The frames
-//! between are dropped without running destructors: only functions whose frames hold nothing to drop may be run so.
+//! [`run`] calls a function. If the thread faults inside it, the handler of the fault (on Linux a
+//! signal handler on the same thread, on Darwin another thread, which receives its exceptions)
+//! continues the thread at the return of [`run`] by [`Point::recover`]. The frames in between are
+//! dropped without running destructors: only functions whose frames hold nothing to drop may be run
+//! this way.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::assembly_routine::routine;
 use crate::os::context::Context;
 
-/// Where a guarded run can be left. Its words are atomic: the handler of a fault reads what the run wrote, on the same thread
-/// (Linux) or another one (Darwin).
+/// The point at which a guarded run can be left.
+///
+/// Its words are atomic: a fault handler reads what the run wrote, on the same thread (Linux) or
+/// another one (Darwin).
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Point {
-    /// The stack pointer inside `coroner_guarded_run`, 0 while no run is active.
+    /// The stack pointer inside `coroner_guarded_run`, 0 if no run is active.
     sp: AtomicU64,
-    /// Where it goes on, inside that routine. It is noted there: to Mach-O's linkers a label of its own would begin another
-    /// routine, which they may move away.
+    /// The address inside that routine at which to continue.
+    ///
+    /// The routine itself stores it: Mach-O linkers would treat a label of its own as the start of
+    /// another routine, and might move it away.
     land: AtomicU64,
 }
 
 // coroner_guarded_run(point, function, argument) -> code
-// Keeps every callee-saved register on the stack below `point.sp`, so that landing needs nothing but that. The frames that are dropped are
-// dropped from the shadow stack, too, as longjmp(3) does it (x86_64: Intel's manual, volume 1, 17.2.3; arm64: Arm's manual, D11, GCSPOPM).
-// It goes on behind a landing pad: `leave` jumps there by a register.
+//
+// Keeps every callee-saved register on the stack below `point.sp`, so that landing requires only
+// that. The dropped frames are also dropped from the shadow stack, as longjmp(3) does it (x86_64:
+// Intel's manual, volume 1, 17.2.3; arm64: Arm's manual, D11, GCSPOPM). It continues after a
+// landing pad: `leave` jumps there through a register.
 #[cfg(target_arch = "x86_64")]
 routine!(
     "coroner_guarded_run",
@@ -38,11 +46,12 @@ routine!(
     "push r13",
     "push r14",
     "push r15",
-    // The shadow stack's pointer; where there is none (CET is off, or an older processor) the instruction does nothing.
+    // The shadow stack pointer. Without a shadow stack (CET is off, or an older processor) the
+    // instruction does nothing.
     "xor eax, eax",
     "rdsspq rax",
     "push rax",
-    // Again, for the stack's alignment.
+    // Again, for stack alignment.
     "push rax",
     "push rdi",
     ".cfi_offset rbx, -24",
@@ -61,7 +70,8 @@ routine!(
     "mov qword ptr [rdi], 0",
     "pop rdx",
     "pop rdx",
-    // What was called since and did not return is on the shadow stack still: at most 255 words of it are dropped at once.
+    // Calls since then that did not return are still on the shadow stack: at most 255 words are
+    // dropped at once.
     "test rdx, rdx",
     "jz 4f",
     "rdsspq rcx",
@@ -101,7 +111,8 @@ routine!(
     "stp d10, d11, [sp, #112]",
     "stp d12, d13, [sp, #128]",
     "stp d14, d15, [sp, #144]",
-    // Whether the thread has a shadow stack: CHKFEAT, which does nothing on an older processor, clears the bit if it has. Its pointer, or 0.
+    // Whether the thread has a shadow stack: CHKFEAT, which does nothing on an older processor,
+    // clears the bit if it has. Then its pointer, or 0.
     "mov x16, #1",
     "hint #40",
     "mov x9, #0",
@@ -118,7 +129,7 @@ routine!(
     "2: hint #36", // bti j
     "ldp x9, x10, [sp, #160]",
     "str xzr, [x9]",
-    // What was called since and did not return is on the shadow stack still.
+    // Calls since then that did not return are still on the shadow stack.
     "cbz x10, 4f",
     "mrs x11, s3_3_c2_c5_1",
     "3: cmp x11, x10",
@@ -140,10 +151,12 @@ routine!(
     "ret",
 );
 
-/// What can be run so. It does not unwind, but where Miri has a fake kernel unwind its frames in place of dropping them.
+/// A function that can be run guarded. It doesn't unwind.
+///
+/// Only under Miri, a fake kernel unwinds its frames instead of dropping them.
 #[cfg(not(miri))]
 pub type Function = unsafe extern "C" fn(*mut libc::c_void);
-/// As elsewhere, but it may unwind.
+/// A function that can be run guarded. Under Miri it may unwind.
 #[cfg(miri)]
 pub type Function = unsafe extern "C-unwind" fn(*mut libc::c_void);
 
@@ -151,33 +164,34 @@ unsafe extern "C" {
     fn coroner_guarded_run(point: *const Point, function: Function, argument: *mut libc::c_void) -> u64;
 }
 
-/// Calls `function(argument)` and returns 0, or the code given to [`Point::recover`] if a handler ended it.
+/// Calls `function(argument)` and returns 0, or the code passed to [`Point::recover`].
 ///
 /// # Safety
-/// `point` must stay valid and be used by this thread alone for the run. Nothing that `function` calls may hold a value
-/// whose destructor matters. `function(argument)` must be sound to call.
+/// `point` must stay valid and be used by this thread alone for the run. Nothing that `function`
+/// calls may hold a value whose destructor matters. `function(argument)` must be sound to call.
 pub unsafe fn run(point: *const Point, function: Function, argument: *mut libc::c_void) -> u64 {
-    // SAFETY: the routine keeps the C calling convention; the rest is the caller's promise. Async-signal-safe: no call but
-    // `function`.
+    // SAFETY: the routine keeps the C calling convention; the rest is the caller's promise.
+    // Async-signal-safe: no call but `function`.
     unsafe { coroner_guarded_run(point, function, argument) }
 }
 
 impl Point {
-    /// Forgets a run that is not to be returned to (its frames are gone): no run is active.
+    /// Clears a run that is not to be returned to, because its frames are gone.
     pub fn clear(&self) {
         self.sp.store(0, Ordering::Relaxed);
     }
 
-    /// No run is active.
+    /// Creates a point with no active run.
     pub const fn new() -> Self {
         Point { sp: AtomicU64::new(0), land: AtomicU64::new(0) }
     }
 
-    /// Changes a thread's state so that it goes on at the return of the active [`run`], which answers `code`. False if none
-    /// is active.
+    /// Changes a thread's context so that it continues at the return of the active [`run`].
+    ///
+    /// That call returns `code`. Returns `false` if no run is active.
     ///
     /// # Safety
-    /// The thread must be the one that is inside that run, and stand still.
+    /// The thread must be the one that is inside that run, and must be stopped.
     pub unsafe fn recover(&self, context: &mut Context, code: u64) -> bool {
         let sp = self.sp.load(Ordering::Relaxed);
         if sp == 0 {
@@ -191,8 +205,10 @@ impl Point {
         true
     }
 
-    /// Goes on at the return of the active [`run`], which answers `code`: as [`Self::recover`], for code inside the run that
-    /// can't return. Returns only if no run is active.
+    /// Continues at the return of the active [`run`], which returns `code`.
+    ///
+    /// Like [`Self::recover`], for code inside the run that can't return. Returns only if no run is
+    /// active.
     ///
     /// # Safety
     /// The calling thread must be the one that is inside that run.
@@ -201,7 +217,8 @@ impl Point {
         if sp == 0 {
             return;
         }
-        // SAFETY: the run's frame is below on this stack, by the contract; landing needs its stack pointer and the code alone.
+        // SAFETY: the run's frame is below on this stack, by the contract; landing requires only
+        // its stack pointer and the code.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             core::arch::asm!(

@@ -1,23 +1,25 @@
-//! A sorted index of images by address, in memory that was made beforehand: sorting and searching without allocation.
+//! A sorted index of images by address, in preallocated memory.
+//!
+//! Sorting and searching don't allocate.
 
 use crate::AddressRange;
 
-/// Where an image, or code of one, is.
+/// Location of an image or its code.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Place {
     pub(crate) range: AddressRange,
-    /// The image's place in its table.
+    /// Index of the image in its table.
     pub(crate) slot: u32,
 }
 
-/// The place that holds an address, of places sorted by address.
+/// Returns the place that contains an address, from places sorted by address.
 pub(crate) fn place_of(places: &[Place], address: u64) -> Option<&Place> {
     let above = places.partition_point(|place| place.range.start <= address);
     places.get(above.checked_sub(1)?).filter(|place| place.range.contains(address))
 }
 
-/// Sorts by address (heapsort: in place, no recursion, no worst case).
+/// Sorts by address (heapsort: in place, no recursion, no bad worst case).
 pub(crate) fn sort(places: &mut [Place]) {
     let count = places.len();
     for root in (0..count / 2).rev() {
@@ -44,7 +46,7 @@ fn swap(places: &mut [Place], a: usize, b: usize) {
     }
 }
 
-/// Lets the place at `root` sink in the heap that the first `end` places are.
+/// Sifts down the place at `root` in the heap of the first `end` places.
 fn sift_down(places: &mut [Place], mut root: usize, end: usize) {
     loop {
         let left = root.saturating_mul(2).saturating_add(1);
@@ -61,7 +63,7 @@ fn sift_down(places: &mut [Place], mut root: usize, end: usize) {
     }
 }
 
-/// Leaves one place per start address; returns how many remain.
+/// Keeps one place per start address; returns the number of remaining places.
 #[cfg(any(target_os = "linux", target_os = "android", test))]
 pub(crate) fn remove_doubles(places: &mut [Place]) -> usize {
     let mut kept = 0_usize;

@@ -1,17 +1,20 @@
-//! What a crash reporter has to know of the machine: registers, guarded memory, threads, loaded images.
+//! Machine-level parts of a crash reporter: registers, guarded memory, threads, loaded images.
 //!
-//! Everything here may run inside a signal handler of a process whose memory is corrupt and whose locks are held: no
-//! allocation, no locks, no lazy initialisation, no formatting, no panic, and on Linux system calls made directly rather than
-//! through the C library (a lazily bound `write` in a signal handler would enter the dynamic linker).
+//! Everything here may run inside a signal handler of a process whose memory is corrupt and whose
+//! locks are held: no allocation, no locks, no lazy initialization, no formatting, no panic, and on
+//! Linux system calls made directly rather than through the C library (a lazily bound `write` in a
+//! signal handler would enter the dynamic linker).
 //!
-//! One folder per operating system stands behind one set of names; `registers` is compiled for every architecture
-//! everywhere, since reports and snapshots of one machine are read on another. Where no fault is caught (`build.rs`), what is
-//! no reading of reports is left out.
+//! Each operating system has a folder that implements the same set of names. `registers` is
+//! compiled for every architecture everywhere, since reports and snapshots from one machine are
+//! read on another. On targets where no fault is caught (`build.rs`), everything that isn't needed
+//! to read reports is omitted.
 //!
-//! The caller's duties: what must exist at crash time (tables, stacks, open descriptors) is made and touched while the
-//! process is healthy, by the functions whose documentation says "not async-signal-safe".
+//! The caller's duties: everything that must exist at crash time (tables, stacks, open descriptors)
+//! must be created and touched while the process is healthy, by the functions documented as "not
+//! async-signal-safe".
 //!
-//! Errors are the kernel's answers, where a function's documentation says nothing else.
+//! Errors are the kernel's error numbers unless a function's documentation describes others.
 #![no_std]
 #![deny(missing_docs)]
 #![allow(clippy::missing_errors_doc)]

@@ -1,9 +1,11 @@
 //! 64-bit Mach-O, read through [`Memory`]: the header and its load commands.
 //!
-//! For loaded images (the list of images, live backtraces) and for files that are mapped or in a buffer (symbol tables).
+//! For loaded images (the image list, live backtraces) and for files that are mapped or in a buffer
+//! (symbol tables).
 //!
-//! The caller's duties: none; everything read may be corrupt, or vanish while it is read. Guarantees: no allocation, no
-//! panic, and every count is bounded. Limits: little-endian images only, and no fat files: a caller finds the slice.
+//! The caller has no duties; everything read may be corrupt, or disappear while it is read.
+//! Guarantees: no allocation, no panic, and every count is bounded. Limits: little-endian images
+//! only, and no fat files: the caller finds the slice.
 //!
 //! Format: <mach-o/loader.h>.
 
@@ -17,10 +19,10 @@ pub const LC_SEGMENT_64: u32 = 0x19;
 /// `LC_UUID`.
 pub const LC_UUID: u32 = 0x1b;
 
-/// Most load commands that are looked at; the largest programs have some hundreds.
+/// Maximum number of load commands read; the largest programs have some hundreds.
 pub const MAX_COMMANDS: u32 = 4096;
 
-/// Most sections of one segment that are looked at: more than there are ordinals.
+/// Maximum number of sections read per segment: more than there are ordinals.
 const MAX_SECTIONS: u32 = 256;
 
 /// `struct mach_header_64`.
@@ -44,7 +46,7 @@ impl Header {
     /// `sizeof(struct mach_header_64)`.
     pub const SIZE: usize = 32;
 
-    /// The header in these bytes; `None` if they are none of a 64-bit little-endian image.
+    /// Parses a header; `None` if it is not that of a 64-bit little-endian image.
     pub fn parse(bytes: &[u8; Header::SIZE]) -> Option<Header> {
         (u32_at(bytes, 0) == MAGIC).then(|| Header {
             cpu_type: u32_at(bytes, 4),
@@ -56,7 +58,7 @@ impl Header {
         })
     }
 
-    /// The load commands of the image whose header is at `address`.
+    /// Returns the load commands of the image whose header is at `address`.
     pub fn commands(&self, address: u64) -> LoadCommands {
         let at = address.saturating_add(Header::SIZE as u64);
         LoadCommands {
@@ -72,20 +74,20 @@ impl Header {
 pub struct Command {
     /// `cmd`.
     pub kind: u32,
-    /// Where it is, in the address space that it is read from.
+    /// Address in the address space that the command is read from.
     pub address: u64,
-    /// `cmdsize`: its bytes, at least 8, all of them within the load commands.
+    /// `cmdsize`: the command's size, at least 8 bytes, all of them within the load commands.
     pub size: u32,
 }
 
-/// Why the next load command is none.
+/// Why the next load command is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadCommand {
-    /// It can't be read.
+    /// The command can't be read.
     Unreadable,
-    /// It begins or ends behind the end of the load commands.
+    /// The command begins or ends after the end of the load commands.
     BeyondEnd,
-    /// Its size is less than that of a load command.
+    /// The command's size is less than that of a load command header.
     TooSmall,
 }
 
@@ -101,7 +103,7 @@ impl core::fmt::Display for BadCommand {
 
 impl core::error::Error for BadCommand {}
 
-/// The load commands of an image, one after the other.
+/// Iterates over the load commands of an image.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadCommands {
     at: u64,
@@ -110,15 +112,15 @@ pub struct LoadCommands {
 }
 
 impl LoadCommands {
-    /// Where the next command is.
+    /// Returns the address of the next command.
     pub fn address(&self) -> u64 {
         self.at
     }
 
-    /// The next command; `None` behind the last.
+    /// Returns the next command; `None` after the last.
     ///
     /// # Errors
-    /// [`BadCommand`]; the commands behind such a one can't be found.
+    /// [`BadCommand`]; the commands after it can't be found.
     pub fn next<M: Memory>(&mut self, memory: &mut M) -> Result<Option<Command>, BadCommand> {
         let Some(left) = self.left.checked_sub(1) else { return Ok(None) };
         let room = self.end.saturating_sub(self.at);
@@ -140,10 +142,10 @@ impl LoadCommands {
 }
 
 impl Command {
-    /// The first `N` bytes of the command.
+    /// Returns the first `N` bytes of the command.
     ///
     /// # Errors
-    /// [`BadCommand`] if it is shorter, or can't be read.
+    /// [`BadCommand`] if the command is shorter, or can't be read.
     pub fn bytes<const N: usize, M: Memory>(&self, memory: &mut M) -> Result<[u8; N], BadCommand> {
         self.bytes_at(memory, 0)
     }
@@ -157,10 +159,10 @@ impl Command {
         Ok(bytes)
     }
 
-    /// The segment of an `LC_SEGMENT_64`.
+    /// Returns the segment of an `LC_SEGMENT_64`.
     ///
     /// # Errors
-    /// [`BadCommand`] if it is too short, or can't be read.
+    /// [`BadCommand`] if the command is too short, or can't be read.
     pub fn segment<M: Memory>(&self, memory: &mut M) -> Result<SegmentCommand, BadCommand> {
         self.bytes(memory).map(|bytes| SegmentCommand::parse(&bytes))
     }
@@ -219,7 +221,7 @@ impl SegmentCommand {
         }
     }
 
-    /// Whether it has this name.
+    /// Whether the segment has this name.
     pub fn is_named(&self, name: &[u8]) -> bool {
         trimmed(&self.name) == name
     }
@@ -257,18 +259,18 @@ impl SectionHeader {
         }
     }
 
-    /// Whether it has this name.
+    /// Whether the section has this name.
     pub fn is_named(&self, name: &[u8]) -> bool {
         trimmed(&self.name) == name
     }
 
-    /// Whether it is in the segment of this name.
+    /// Whether the section is in the segment with this name.
     pub fn is_in(&self, segment: &[u8]) -> bool {
         trimmed(&self.segment) == segment
     }
 }
 
-/// A name of 16 bytes, as segments and sections have it.
+/// Returns a 16-byte name of a segment or section.
 fn name_at(bytes: &[u8], at: usize) -> [u8; 16] {
     bytes.get(at..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default()
 }

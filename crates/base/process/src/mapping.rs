@@ -1,48 +1,49 @@
-//! A mapping of this process, in the form that all systems share.
+//! A mapping of this process, in a form shared by all systems.
 
-/// What may be done with a mapping's memory.
+/// Access rights of a mapping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
-    /// It may be read.
+    /// The memory is readable.
     pub read: bool,
-    /// It may be written.
+    /// The memory is writable.
     pub write: bool,
-    /// It may be executed.
+    /// The memory is executable.
     pub execute: bool,
-    /// It is shared (`MAP_SHARED`) with other processes. Not asked on Darwin.
+    /// The mapping is shared with other processes (`MAP_SHARED`). Always false on Darwin.
     pub shared: bool,
 }
 
 impl Permissions {
-    /// No access at all, as a stack's guard page has.
+    /// Whether no access is allowed, as in a stack's guard page.
     pub fn is_guard(self) -> bool {
         !(self.read || self.write || self.execute)
     }
 }
 
-/// One mapping of the process.
+/// A mapping of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mapping {
-    /// Address of its first byte.
+    /// Address of the first byte.
     pub start: u64,
-    /// Address behind its last byte.
+    /// Address after the last byte.
     pub end: u64,
-    /// What may be done with its memory.
+    /// Access rights.
     pub permissions: Permissions,
-    /// Where in its file it starts, in bytes; 0 without a file, and on Darwin.
+    /// Offset in the mapped file, in bytes; 0 without a file, and on Darwin.
     pub file_offset: u64,
-    /// Which file it is.
+    /// Identity of the mapped file.
     pub file: FileId,
 }
 
-/// Which file is mapped, as the kernel lists it; all zero without a file, and on Darwin.
+/// Identity of a mapped file, as listed by the kernel; all zero without a file, and on Darwin.
 ///
-/// Not always what stat(2) says: a file of overlayfs or btrfs can have other numbers there. Two mappings of one file have the same.
+/// Not always the numbers of stat(2): a file on overlayfs or btrfs can have others there. Two
+/// mappings of one file have the same identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileId {
-    /// The device's numbers: major << 24 | minor.
+    /// The device numbers: major << 24 | minor.
     pub device: u64,
-    /// The number in the file system.
+    /// The inode.
     pub inode: u64,
 }
 
@@ -54,7 +55,7 @@ impl FileId {
 }
 
 impl Mapping {
-    /// Whether an address is in it.
+    /// Whether the mapping contains `address`.
     pub fn contains(&self, address: u64) -> bool {
         (self.start..self.end).contains(&address)
     }

@@ -2,14 +2,15 @@
 
 use core::ffi::CStr;
 
-/// A path within the store, with its NUL: a run's directory, its id and a file name. On the crash path files are opened relative to
-/// the store.
+/// A path within the store, with its NUL: a run's directory, its id and a file name.
+///
+/// On the crash path, files are opened relative to the store.
 pub type Path = PathOf<128>;
 
-/// A path with that of the store before it (`PATH_MAX`).
+/// A path that includes the store's own path (`PATH_MAX`).
 pub type LongPath = PathOf<{ 4096 + 128 }>;
 
-/// A path under construction, always NUL-terminated. What does not fit is left out.
+/// A path under construction, always NUL-terminated. Bytes that don't fit are left out.
 #[derive(Clone, Copy, Debug)]
 pub struct PathOf<const CAPACITY: usize> {
     bytes: [u8; CAPACITY],
@@ -18,16 +19,16 @@ pub struct PathOf<const CAPACITY: usize> {
 
 #[allow(clippy::new_without_default)]
 impl<const CAPACITY: usize> PathOf<CAPACITY> {
-    /// The empty path.
+    /// Returns the empty path.
     pub const fn new() -> Self {
         PathOf { bytes: [0; CAPACITY], length: 0 }
     }
 
-    /// More bytes, none of which is a NUL.
+    /// Appends bytes, none of which may be a NUL.
     #[must_use]
     pub fn push(mut self, bytes: &[u8]) -> Self {
         for byte in bytes {
-            // The last byte stays the NUL.
+            // The last byte remains NUL.
             if self.length + 1 < CAPACITY
                 && let Some(place) = self.bytes.get_mut(self.length)
             {
@@ -38,7 +39,7 @@ impl<const CAPACITY: usize> PathOf<CAPACITY> {
         self
     }
 
-    /// Lower-case hexadecimal digits of an id.
+    /// Appends an id as lower-case hexadecimal digits.
     #[must_use]
     pub fn push_hex(mut self, id: &[u8; 16]) -> Self {
         for byte in id {
@@ -47,7 +48,7 @@ impl<const CAPACITY: usize> PathOf<CAPACITY> {
         self
     }
 
-    /// A decimal number.
+    /// Appends a decimal number.
     #[must_use]
     pub fn push_decimal(self, number: u32) -> Self {
         let mut digits = [0_u8; 10];
@@ -64,7 +65,7 @@ impl<const CAPACITY: usize> PathOf<CAPACITY> {
         self.push(digits.get(10_usize.saturating_sub(used)..).unwrap_or(&[]))
     }
 
-    /// What is built so far.
+    /// Returns the path built so far.
     pub fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).unwrap_or_default()
     }

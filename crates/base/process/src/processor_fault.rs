@@ -1,6 +1,6 @@
-//! What the processor says of a fault.
+//! The processor's description of a fault.
 
-/// How a faulting instruction touched memory. The numbers are part of the report format.
+/// A faulting instruction's memory access. The numbers are part of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Access {
@@ -12,20 +12,25 @@ pub enum Access {
     Execute = 3,
 }
 
-/// What the processor said of a fault, beside the registers.
+/// The processor's description of a fault, apart from the registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultState {
-    /// The address that the processor reported: cr2 on x86_64, FAR on arm64. Of an earlier fault where this is no memory
-    /// fault.
+    /// The address reported by the processor: cr2 on x86_64, FAR on arm64.
+    ///
+    /// If this fault is not a memory fault, the address is that of an earlier one.
     pub address: u64,
-    /// The trap's number on x86_64 (14 is a page fault); on arm64 0 on Linux and Darwin's exception number there.
+    /// The trap number on x86_64 (14 is a page fault).
+    ///
+    /// On arm64 it is 0 on Linux, and the exception number on Darwin.
     pub trap: u64,
-    /// The page-fault error code on x86_64, the exception syndrome (ESR) on arm64 where the kernel gives it.
+    /// The page-fault error code on x86_64, or the exception syndrome (ESR) on arm64.
+    ///
+    /// On arm64 only if the kernel provides it.
     pub error: u64,
 }
 
 impl FaultState {
-    /// How the faulting instruction touched memory, if the processor says.
+    /// Returns the faulting instruction's memory access, if the processor reports it.
     #[cfg(target_arch = "x86_64")]
     pub fn access(&self) -> Option<Access> {
         /// The page-fault exception, #PF (Intel SDM volume 3, 6.15).
@@ -41,10 +46,11 @@ impl FaultState {
         })
     }
 
-    /// How the faulting instruction touched memory, if the processor says.
+    /// Returns the faulting instruction's memory access, if the processor reports it.
     #[cfg(target_arch = "aarch64")]
     pub fn access(&self) -> Option<Access> {
-        // The exception class: instruction or data abort from a lower or the same level (Arm ARM, ESR_ELx).
+        // The exception class: instruction or data abort from a lower or the same level (Arm ARM,
+        // ESR_ELx).
         match self.error >> 26 & 0x3f {
             0x20 | 0x21 => Some(Access::Execute),
             // WnR, bit 6.

@@ -1,6 +1,7 @@
-//! The general registers of one thread, as plain data, for every architecture that Coroner reads.
+//! The general registers of a thread, as plain data, for every architecture that Coroner reads.
 //!
-//! Both register sets exist on every host: a report of an iPhone is unwound and shown on a Linux desk.
+//! Both register sets exist on every host: an iPhone's report is unwound and shown on a Linux
+//! desktop.
 
 /// A machine architecture. The numbers are part of the report format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -13,18 +14,18 @@ pub enum Arch {
 }
 
 impl Arch {
-    /// The architecture that this code was compiled for; x86_64, too, where that is none of these.
+    /// The architecture that this code was compiled for; x86_64 if it is neither.
     #[cfg(not(target_arch = "aarch64"))]
     pub const NATIVE: Arch = Arch::X86_64;
     /// The architecture that this code was compiled for.
     #[cfg(target_arch = "aarch64")]
     pub const NATIVE: Arch = Arch::Aarch64;
 
-    /// The architecture of the running process, if it is one of these.
+    /// The architecture of the running process, if it is supported.
     pub const OF_THIS_PROCESS: Option<Arch> =
         if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) { Some(Arch::NATIVE) } else { None };
 
-    /// The architecture of that number in a report.
+    /// Returns the architecture with this number in a report.
     pub const fn from_number(number: u8) -> Option<Arch> {
         match number {
             1 => Some(Arch::X86_64),
@@ -33,7 +34,7 @@ impl Arch {
         }
     }
 
-    /// The usual name: `x86_64` or `arm64`.
+    /// Returns the usual name: `x86_64` or `arm64`.
     pub const fn name(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64",
@@ -44,8 +45,8 @@ impl Arch {
 
 /// The general registers of an x86_64 thread.
 ///
-/// `gpr` is in the order of the DWARF numbers (System V AMD64 psABI, figure 3.36), which is not the order of the
-/// instruction encoding.
+/// `gpr` is in the order of the DWARF numbers (System V AMD64 psABI, figure 3.36), which differs
+/// from the order of the instruction encoding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct X86_64Registers {
@@ -65,8 +66,9 @@ pub const X86_64_NAMES: [&str; 16] =
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Aarch64Registers {
-    /// x0 … x30; x29 is the frame pointer and x30 the link register, as the thread held them (with their pointer
-    /// authentication codes, if any).
+    /// x0 … x30, with pointer authentication codes if any.
+    ///
+    /// x29 is the frame pointer and x30 the link register.
     pub x: [u64; 31],
     /// The stack pointer.
     pub sp: u64,
@@ -90,39 +92,39 @@ pub type Registers = X86_64Registers;
 pub type Registers = Aarch64Registers;
 
 impl X86_64Registers {
-    /// The general registers.
+    /// Returns the general registers.
     pub const fn general(&self) -> &[u64] {
         &self.gpr
     }
 
-    /// The stack pointer, rsp.
+    /// Returns the stack pointer, rsp.
     pub const fn sp(&self) -> u64 {
         self.gpr[7]
     }
 
-    /// The frame pointer, rbp.
+    /// Returns the frame pointer, rbp.
     pub const fn fp(&self) -> u64 {
         self.gpr[6]
     }
 }
 
 impl Aarch64Registers {
-    /// The general registers.
+    /// Returns the general registers.
     pub const fn general(&self) -> &[u64] {
         &self.x
     }
 
-    /// The stack pointer.
+    /// Returns the stack pointer.
     pub const fn sp(&self) -> u64 {
         self.sp
     }
 
-    /// The frame pointer, x29.
+    /// Returns the frame pointer, x29.
     pub const fn fp(&self) -> u64 {
         self.x[29]
     }
 
-    /// The link register, x30, with its pointer authentication code if it has one.
+    /// Returns the link register, x30, with its pointer authentication code if it has one.
     pub const fn lr(&self) -> u64 {
         self.x[30]
     }

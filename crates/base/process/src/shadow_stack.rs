@@ -1,25 +1,31 @@
-//! A thread's shadow stack, where the kernel has one for it: return addresses that the processor keeps beside the stack, and that no write of
-//! the program's reaches. x86_64 (CET, Linux 6.6), arm64 (GCS, Linux 6.13).
+//! A thread's hardware shadow stack, if the kernel enables one.
 //!
-//! They are read at crash time, and compared with the walk at the desk. Who jumps over frames has to drop them there, too:
-//! [`guarded_run`](crate::guarded_run).
+//! It contains return addresses that the processor keeps apart from the stack, out of reach of the
+//! program's writes. x86_64 (CET, Linux 6.6), arm64 (GCS, Linux 6.13).
+//!
+//! It is read at crash time, and later compared with the walk. Code that jumps over frames has to
+//! drop them from the shadow stack, too: [`guarded_run`](crate::guarded_run).
 
 use crate::memory::Memory;
 use crate::os::context::Context;
 
-/// How many words above the handler the kernel's own is looked for: the handler and who called it are in between.
+/// Number of words above the handler in which to search for the kernel's word.
+///
+/// The handler and its callers are in between.
 const SEARCHED: u64 = 512;
 
-/// Where the shadow stack of the thread is that was interrupted with this context, for [`at_signal`]; 0 if it has none.
+/// Returns the shadow stack pointer of the thread interrupted with this context, for [`at_signal`].
 ///
-/// It must be that thread which calls, in the signal's handler. Async-signal-safe: no call.
+/// 0 if there is no shadow stack. Must be called by that thread, in the signal's handler.
+/// Async-signal-safe: no call.
 #[inline(always)]
 pub fn of_handler(context: &Context) -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let _ = context;
         let mut pointer = 0_u64;
-        // SAFETY: reads the shadow stack's pointer; where there is none (CET is off, or an older processor) the instruction does nothing.
+        // SAFETY: reads the shadow stack pointer; without a shadow stack (CET is off, or an older
+        // processor) the instruction does nothing.
         unsafe {
             core::arch::asm!("rdsspq {}", inout(reg) pointer, options(nomem, nostack, preserves_flags));
         }
@@ -34,11 +40,14 @@ pub fn of_handler(context: &Context) -> u64 {
     }
 }
 
-/// The shadow stack's pointer when the signal came, given that of its handler (x86_64) or what the context has (arm64). `None` if there is no
-/// shadow stack, or it can't be read.
+/// Returns the shadow stack pointer at the time of the signal.
 ///
-/// The kernel of x86_64 saves the pointer on the shadow stack itself (`shstk_push_sigframe` of Linux's arch/x86/kernel/shstk.c): in a word
-/// that says where it lies, with the highest bit set, as no return address has it.
+/// `of_handler` is that of its handler (x86_64) or that of the context (arm64). `None` if there is
+/// no shadow stack, or it can't be read.
+///
+/// The x86_64 kernel saves the pointer on the shadow stack itself (`shstk_push_sigframe` in Linux's
+/// arch/x86/kernel/shstk.c), in a word that contains its own location with the highest bit set,
+/// which no return address has.
 ///
 /// Async-signal-safe: reads through `memory`, a limited number of words.
 pub fn at_signal<M: Memory>(of_handler: u64, memory: &mut M) -> Option<u64> {

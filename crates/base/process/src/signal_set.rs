@@ -1,6 +1,6 @@
-//! Sets of signals, and those that crash reporters know by kind.
+//! Sets of signals, including those that crash reporters classify.
 
-/// Linux's numbers, for systems without signals: none of them ever comes there.
+/// Linux's numbers, for systems without signals, which never receive any of them.
 #[cfg(not(unix))]
 mod libc {
     pub(super) const SIGHUP: i32 = 1;
@@ -40,8 +40,9 @@ impl SignalSet {
         .with(libc::SIGTRAP)
         .with(libc::SIGSYS);
 
-    /// Signals that end a process by default and are asked for, or expected, rather than a crash: TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU,
-    /// XFSZ, USR1 and USR2.
+    /// Terminating signals that are requested or expected rather than a crash.
+    ///
+    /// TERM, INT, HUP, QUIT, PIPE, ALRM, XCPU, XFSZ, USR1 and USR2.
     pub const ENDINGS: SignalSet = SignalSet::EMPTY
         .with(libc::SIGTERM)
         .with(libc::SIGINT)
@@ -54,13 +55,13 @@ impl SignalSet {
         .with(libc::SIGUSR1)
         .with(libc::SIGUSR2);
 
-    /// The set and one more signal. Numbers outside 1..=64 change nothing.
+    /// Returns the set with one more signal. Numbers outside 1..=64 change nothing.
     #[must_use]
     pub const fn with(self, signal: i32) -> SignalSet {
         SignalSet(self.0 | Self::bit(signal))
     }
 
-    /// The set less one signal.
+    /// Returns the set without one signal.
     #[must_use]
     pub const fn without(self, signal: i32) -> SignalSet {
         SignalSet(self.0 & !Self::bit(signal))
@@ -71,12 +72,12 @@ impl SignalSet {
         self.0 & Self::bit(signal) != 0
     }
 
-    /// The set as the kernel has it.
+    /// Returns the set in the kernel's form.
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The bit of one signal, 0 for a number that is no signal.
+    /// Returns the bit of a signal; 0 for an invalid number.
     const fn bit(signal: i32) -> u64 {
         if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
     }

@@ -1,4 +1,4 @@
-//! Stacks: going on at once on a large one (Linux), and alternate signal stacks for threads.
+//! Stacks: switching to a large one (Linux), and alternate signal stacks for threads.
 
 #[cfg(not(target_vendor = "apple"))]
 use crate::assembly_routine::routine;
@@ -6,8 +6,9 @@ use crate::files::{map_untouched, touch, unmap};
 use crate::os::context::SignalStack;
 use crate::os::syscall::{Result, call};
 
-// coroner_stack_call(top, function, argument): calls function(argument) with the stack pointer at `top`.
-// The old stack pointer stays in the frame pointer, so that both unwind data and the frame chain lead back.
+// coroner_stack_call(top, function, argument): calls function(argument) with the stack pointer at
+// `top`. The old stack pointer stays in the frame pointer, so that both unwind data and the frame
+// chain lead back.
 #[cfg(all(target_arch = "x86_64", not(target_vendor = "apple")))]
 routine!(
     "coroner_stack_call",
@@ -47,15 +48,15 @@ unsafe extern "C" {
     fn coroner_stack_call(top: usize, function: unsafe extern "C" fn(*mut libc::c_void), argument: *mut libc::c_void);
 }
 
-/// The system's page size (not async-signal-safe).
+/// Returns the system's page size (not async-signal-safe).
 pub fn page_size() -> usize {
-    /// The largest page of all systems.
+    /// The largest page size of all systems.
     const LARGEST: usize = 1 << 16;
     // SAFETY: only asks.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(LARGEST)
 }
 
-/// A stack made outside a signal handler: a mapping with an unreadable guard page below it, its pages touched.
+/// A stack created outside a signal handler: a mapping with an inaccessible guard page below it.
 #[derive(Debug)]
 pub struct Stack {
     mapping: usize,
@@ -64,8 +65,10 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Maps a stack of at least `size` bytes (not async-signal-safe), of which the highest `touched` are touched, so that no page
-    /// has to be found for them when memory is short.
+    /// Maps a stack of at least `size` bytes (not async-signal-safe).
+    ///
+    /// The highest `touched` bytes are touched, so that no page has to be found for them when
+    /// memory is short.
     pub fn map(size: usize, page: usize, touched: usize) -> Result<Stack> {
         let page = page.max(4096);
         let size = size.saturating_add(page - 1) & !(page - 1);
@@ -82,23 +85,23 @@ impl Stack {
         Ok(stack)
     }
 
-    /// A stack of [`Stack::map`] again, from its base, its size and the page size that it was made with.
+    /// Reconstructs a stack from [`Stack::map`] by its base, its size and its page size.
     pub fn from_parts(base: usize, size: usize, page: usize) -> Stack {
         let guard = page.max(4096);
         Stack { mapping: base - guard, guard, size }
     }
 
-    /// The address above the highest byte; 16-byte aligned.
+    /// Returns the address above the highest byte; 16-byte aligned.
     pub fn top(&self) -> usize {
         self.mapping + self.guard + self.size
     }
 
-    /// The lowest usable address.
+    /// Returns the lowest usable address.
     pub fn base(&self) -> usize {
         self.mapping + self.guard
     }
 
-    /// The usable bytes.
+    /// Returns the number of usable bytes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -107,10 +110,11 @@ impl Stack {
     /// Calls `function(argument)` on this stack and returns when it does.
     ///
     /// # Safety
-    /// Nobody else may be using the stack; `function(argument)` must be sound to call and must not unwind.
+    /// The stack must not be in use; `function(argument)` must be sound to call and must not
+    /// unwind.
     pub unsafe fn call(&self, function: unsafe extern "C" fn(*mut libc::c_void), argument: *mut libc::c_void) {
-        // SAFETY: `top` is the top of a writable mapping, 16-byte aligned as both ABIs want. Async-signal-safe: no call but
-        // `function`.
+        // SAFETY: `top` is the top of a writable mapping, 16-byte aligned as both ABIs require.
+        // Async-signal-safe: no call but `function`.
         unsafe { coroner_stack_call(self.top(), function, argument) };
     }
 
@@ -120,13 +124,13 @@ impl Stack {
         unsafe { unmap(self.mapping, self.size + self.guard) };
     }
 
-    /// As an alternate signal stack.
+    /// Returns this stack as an alternate signal stack.
     pub fn as_signal_stack(&self) -> SignalStack {
         SignalStack { sp: self.base(), flags: 0, size: self.size }
     }
 }
 
-/// The alternate signal stack of the calling thread.
+/// Returns the alternate signal stack of the calling thread.
 pub fn alternate_stack() -> Result<SignalStack> {
     let mut now = SignalStack { sp: 0, flags: 0, size: 0 };
     // SAFETY: the kernel writes one `stack_t`. Async-signal-safe: one system call.
@@ -134,16 +138,18 @@ pub fn alternate_stack() -> Result<SignalStack> {
     Ok(now)
 }
 
-/// Makes `stack` the alternate signal stack of the calling thread; returns the one before.
+/// Makes `stack` the alternate signal stack of the calling thread; returns the previous one.
 ///
 /// # Errors
-/// What sigaltstack answered (`EPERM` while the thread runs on its alternate stack).
+/// The error of sigaltstack (`EPERM` while the thread runs on its alternate stack).
 ///
 /// # Safety
-/// The memory must stay mapped, and be used for nothing else, for as long as the thread has it as its alternate stack.
+/// The memory must stay mapped, and be used for nothing else, for as long as the thread has it as
+/// its alternate stack.
 pub unsafe fn set_alternate_stack(stack: &SignalStack) -> Result<SignalStack> {
     let mut before = SignalStack { sp: 0, flags: 0, size: 0 };
-    // SAFETY: the kernel reads one `stack_t` and writes another; the memory is the caller's promise.
+    // SAFETY: the kernel reads one `stack_t` and writes another; the memory is the caller's
+    // promise.
     unsafe { call!(sigaltstack, core::ptr::from_ref(stack), &raw mut before) }.map(|_| before)
 }
 

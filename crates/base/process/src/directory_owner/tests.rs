@@ -30,7 +30,7 @@ fn app_groups_of_ios_forbid_locks() {
     assert!(!forbids_locks(b""));
 }
 
-/// The first keeps all others out until its pipe is closed; what is dead is removed.
+/// The first owner keeps all others out until its pipe is closed; dead pipes are removed.
 #[test]
 fn one_has_it_until_it_gives_it_back() {
     let (folder, path) = folder();
@@ -45,13 +45,13 @@ fn one_has_it_until_it_gives_it_back() {
     assert!(Hold::try_take(&path).unwrap().is_some());
 }
 
-/// A process that is killed holds nothing. Its pipe's name would win over all others if it lived.
+/// A killed process owns nothing. Its pipe's name would win over all others if it were alive.
 #[test]
 fn a_dead_process_holds_nothing() {
     let (folder, path) = folder();
     let pipe = folder.path().join("held-1");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // Opened for both ways, which waits for nobody.
+    // Opened for reading and writing, which doesn't wait for another process.
     let mut child = Command::new("sh");
     let script = "exec 3<>\"$1\"; echo open; exec sleep 1000";
     let mut child = child.args(["-c", script, "sh"]).arg(&pipe).stdout(Stdio::piped()).spawn().unwrap();
@@ -63,7 +63,7 @@ fn a_dead_process_holds_nothing() {
     assert!(Hold::try_take(&path).unwrap().is_some());
 }
 
-/// A pipe whose maker died before it counted is removed when nobody can be about to name it.
+/// A pipe whose creator died before it counted is removed once nobody can be about to name it.
 #[test]
 fn what_a_dead_maker_left_goes() {
     let (folder, path) = folder();
@@ -78,7 +78,7 @@ fn what_a_dead_maker_left_goes() {
     assert!(names.iter().any(|name| name == ".held-new"), "{names:?}");
 }
 
-/// What is no pipe is nobody's, and where nothing can be made nobody has it.
+/// A file that isn't a pipe has no owner, and if no pipe can be created, nobody gets ownership.
 #[test]
 fn a_file_of_such_a_name_is_no_holder() {
     let (folder, path) = folder();
@@ -87,7 +87,7 @@ fn a_file_of_such_a_name_is_no_holder() {
     assert!(Hold::try_take(c"/nowhere/at/all").is_err());
 }
 
-/// Many at once, again and again: never two have it.
+/// Many candidates at once, repeatedly: there are never two owners.
 #[test]
 fn of_many_at_once_one_has_it() {
     const THREADS: usize = 8;

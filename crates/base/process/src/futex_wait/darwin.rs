@@ -1,9 +1,10 @@
-//! The calls of Apple's kernels that wait as futex(2) does: `__ulock_wait`, and libpthread's own, `__psynch_*`.
+//! Apple's equivalents of futex(2): `__ulock_wait`, and libpthread's own `__psynch_*`.
 //!
-//! While a thread waits in one its registers are those that it called with: XNU copies the arguments out of them (`unix_syscall64` of
-//! bsd/dev/i386/systemcalls.c; `arm_get_u64_syscall_args` of bsd/dev/arm/systemcalls.c) and writes them when the call returns, and the
-//! program counter is behind the instruction that made the call. Numbers and arguments: bsd/kern/syscalls.master; the operations:
-//! bsd/sys/ulock.h.
+//! While a thread waits in one of these calls, its registers are those with which it made the call:
+//! XNU copies the arguments out of them (`unix_syscall64` in bsd/dev/i386/systemcalls.c;
+//! `arm_get_u64_syscall_args` in bsd/dev/arm/systemcalls.c) and writes them when the call returns.
+//! The program counter is after the instruction that made the call. Numbers and arguments:
+//! bsd/kern/syscalls.master; operations: bsd/sys/ulock.h.
 
 use super::{CallRegisters, FutexWait};
 use crate::memory::Memory;
@@ -17,22 +18,27 @@ pub const CONDITION_WAIT: i64 = 305;
 pub const READ_LOCK: i64 = 306;
 /// `psynch_rw_wrlock`, with the same arguments.
 pub const WRITE_LOCK: i64 = 307;
-/// `ulock_wait(operation, addr, value, timeout)`, microseconds.
+/// `ulock_wait(operation, addr, value, timeout)`, with the timeout in microseconds.
 pub const ULOCK_WAIT: i64 = 515;
-/// `ulock_wait2(operation, addr, value, timeout, value2)`, nanoseconds or a point in time.
+/// `ulock_wait2(operation, addr, value, timeout, value2)`, in nanoseconds or as a point in time.
 pub const ULOCK_WAIT_2: i64 = 544;
 
-/// What is kept of a ulock's word: it may be one of a mutex (24 bytes from its beginning) or of a condition variable (24 or 28).
+/// Spans kept around a ulock's word.
+///
+/// The word may belong to a mutex (24 bytes from its beginning) or to a condition variable (24 or
+/// 28).
 const ULOCK: [(usize, usize); 4] = [(28, 36), (24, 36), (0, 36), (0, 4)];
-/// What is kept of an object of libpthread's: a mutex has 64 bytes, a condition variable 48, a read-write lock more.
+/// Spans kept of a libpthread object.
+///
+/// A mutex has 64 bytes, a condition variable 48, a read-write lock more.
 const PSYNCH: [(usize, usize); 2] = [(0, 64), (0, 48)];
 
-/// The registers of a thread of Apple's in a system call of the BSD part's.
+/// The registers of an Apple thread in a BSD system call.
 pub trait DarwinCall: CallRegisters {
-    /// The call's number, if the registers are those of one.
+    /// Returns the call's number, if the registers are those of a call.
     fn number<M: Memory>(&self, memory: &mut M) -> Option<i64>;
 
-    /// The seventh and the eighth argument.
+    /// Returns the seventh and the eighth argument.
     fn further_arguments<M: Memory>(&self, memory: &mut M) -> Option<(u64, u64)>;
 }
 
@@ -60,7 +66,7 @@ impl DarwinCall for Aarch64Registers {
         let number = *self.x.get(16)?;
         let mut before = [0; CALL.len()];
         let is_call = memory.read(self.pc.wrapping_sub(4), &mut before).is_ok() && before == CALL;
-        // Below 0 are Mach's calls.
+        // Negative numbers are Mach calls.
         i64::try_from(number).ok().filter(|_| is_call)
     }
 
@@ -70,15 +76,16 @@ impl DarwinCall for Aarch64Registers {
     }
 }
 
-/// What a thread with these registers waits for, and the call's number. `None` if it is in none of these calls, or if the memory can't
-/// be read.
+/// Returns what a thread with these registers waits for, and the call's number.
+///
+/// `None` if the thread is in none of these calls, or if the memory can't be read.
 ///
 /// Async-signal-safe if reading `memory` is.
 pub fn wait_of<R: DarwinCall, M: Memory>(registers: &R, memory: &mut M) -> Option<(i64, FutexWait)> {
     let number = registers.number(memory)?;
     let [first, second, third, fourth, fifth, sixth] = registers.arguments();
     let (wait, spans): (_, &[_]) = match number {
-        // The first argument is the operation, which has no address.
+        // The first argument is the operation, which is not an address.
         ULOCK_WAIT | ULOCK_WAIT_2 if second % 4 == 0 => {
             let timeout = if number == ULOCK_WAIT { u64::from(fourth as u32) } else { fourth };
             (FutexWait::new(second, first as u32, third as u32, timeout != 0), &ULOCK)

@@ -1,5 +1,6 @@
-//! The landing of `coroner_guarded_run` with shadow stacks that are made up: its instructions are carried out here one by one, since few
-//! kernels have shadow stacks.
+//! Tests the landing of `coroner_guarded_run` with synthetic shadow stacks.
+//!
+//! Few kernels have shadow stacks, so the instructions are interpreted here one by one.
 
 extern crate std;
 
@@ -9,11 +10,11 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register}
 
 use super::{Function, Point, coroner_guarded_run};
 
-/// The instructions from the landing on to the return.
+/// Returns the instructions from the landing to the return.
 fn landing() -> Vec<Instruction> {
     let start = coroner_guarded_run as unsafe extern "C" fn(*const Point, Function, *mut libc::c_void) -> u64;
     let start = start as usize as u64;
-    // SAFETY: the routine is longer; what is behind it is code of this program, too.
+    // SAFETY: the routine is longer, or is followed by code of this program.
     let bytes = unsafe { core::slice::from_raw_parts(start as *const u8, 128) };
     let routine: Vec<Instruction> = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE).into_iter().collect();
     let from = routine.iter().position(|at| at.mnemonic() == Mnemonic::Pop).unwrap();
@@ -21,7 +22,9 @@ fn landing() -> Vec<Instruction> {
     routine[from..to].to_vec()
 }
 
-/// The shadow stack's pointer at the return, if it was `saved` when the run began and is `now` at the landing; 0 for none.
+/// Returns the shadow stack pointer at the return; 0 for none.
+///
+/// It was `saved` when the run began and is `now` at the landing.
 fn after_landing(saved: u64, now: u64) -> u64 {
     let instructions = landing();
     // From the top: the point, the saved pointer twice, callee-saved registers.
@@ -55,7 +58,7 @@ fn after_landing(saved: u64, now: u64) -> u64 {
             Mnemonic::Rdsspq => registers[to] = ssp,
             Mnemonic::Incsspq => {
                 assert_ne!(now, 0, "an invalid instruction where there is no shadow stack");
-                // The processor takes the lowest eight bits.
+                // The processor uses the lowest eight bits.
                 ssp += (registers[to] & 0xff) * 8;
             }
             Mnemonic::Test => zero = registers[to] & value == 0,

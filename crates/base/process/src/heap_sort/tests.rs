@@ -1,6 +1,6 @@
 use super::*;
 
-/// Items in a disorder that is the same each time (a linear congruential generator).
+/// Items in a reproducible random order (a linear congruential generator).
 fn items(length: u32) -> impl Iterator<Item = u32> {
     (0..length).scan(length, |state, _| {
         *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -1,17 +1,17 @@
-//! Loads from addresses that may be bad: what a handler of faults recovers.
+//! Guarded loads: loads from possibly bad addresses, whose faults a handler recovers.
 
 use super::{BLOCK, Memory, Unreadable};
 use crate::assembly_routine::routine;
 use crate::os::context::Context;
 
-// The only code that loads from addresses that may be bad. It has no stack frame, so that at any of its instructions a return
-// to the caller is `ret`: a fault in it goes on at `coroner_load_failed`, which answers 1. All loads are within `LOADS` bytes of
-// their routine's start.
+// The only code that loads from possibly bad addresses. It has no stack frame, so that a return to
+// the caller is `ret` at any of its instructions: a fault in it continues at `coroner_load_failed`,
+// which returns 1. All loads are within `LOADS` bytes of their routine's start.
 //
-//   coroner_load_pair(address): 16 bytes into registers; returns status, first, second
-//   coroner_load_word(address): 8 bytes
-//   coroner_load_bytes(to, address, count): copies upwards; returns status
-//   coroner_load_block(address, to): copies 64 bytes through vector registers; returns status
+//     coroner_load_pair(address): 16 bytes into registers; returns status, first, second
+//     coroner_load_word(address): 8 bytes
+//     coroner_load_bytes(to, address, count): copies upwards; returns status
+//     coroner_load_block(address, to): copies 64 bytes through vector registers; returns status
 #[cfg(target_arch = "x86_64")]
 mod routines {
     use super::routine;
@@ -62,8 +62,10 @@ mod routines {
     routine!("coroner_load_failed", "mov x0, #1", "ret");
 }
 
-/// All loads of a routine are at offsets below this: the last of x86_64's block is at 11. It is the routines' alignment, so that
-/// nothing else begins within it.
+/// All loads of a routine are at offsets below this.
+///
+/// The last one in x86_64's block is at 11. This is also the routines' alignment, so that nothing
+/// else begins within it.
 const LOADS: u64 = 16;
 
 unsafe extern "C" {
@@ -76,17 +78,18 @@ unsafe extern "C" {
 
 /// Plain loads whose faults are recovered by [`recover_guarded_load`].
 ///
-/// See [`crate::memory`] for when it is right to use.
+/// See [`crate::memory`] for when to use it.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadGuarded(());
 
 impl LoadGuarded {
-    /// A reader.
+    /// Creates a reader.
     ///
     /// # Safety
-    /// While it is used with addresses that may be bad, faults of this thread must come to a handler that calls [`recover_guarded_load`]
-    /// first: else the process dies on the first bad address. On Linux that is the handler of SIGSEGV and SIGBUS, which the
-    /// thread must not block; on Darwin one of its exceptions, on another thread.
+    /// While it is used with possibly bad addresses, faults of this thread must reach a handler
+    /// that calls [`recover_guarded_load`] first: otherwise the process dies on the first bad
+    /// address. On Linux that is the handler of SIGSEGV and SIGBUS, which the thread must not
+    /// block; on Darwin one of its exceptions, on another thread.
     pub const unsafe fn new() -> Self {
         LoadGuarded(())
     }
@@ -94,12 +97,13 @@ impl LoadGuarded {
 
 impl Memory for LoadGuarded {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        // A range that wraps around can't be memory; the copy would fault at its end only after reading the start.
+        // A range that wraps around can't be memory; the copy would fault at its end only after
+        // reading the start.
         if address.checked_add(into.len() as u64).is_none() {
             return Err(Unreadable { address });
         }
-        // SAFETY: writes `into.len()` bytes at most into `into`; a load that faults ends with an error by the contract
-        // of `new`. Async-signal-safe: a leaf routine without a frame.
+        // SAFETY: writes `into.len()` bytes at most into `into`; a load that faults ends with an
+        // error by the contract of `new`. Async-signal-safe: a leaf routine without a frame.
         let failed = unsafe { coroner_load_bytes(into.as_mut_ptr(), address, into.len()) };
         if failed == 0 { Ok(()) } else { Err(Unreadable { address }) }
     }
@@ -109,8 +113,9 @@ impl Memory for LoadGuarded {
     fn read_u64(&mut self, address: u64) -> Result<u64, Unreadable> {
         let failed: usize;
         let word: u64;
-        // SAFETY: the routine only loads from the address, and a fault becomes an error by the contract of `new`. It
-        // changes the named registers only. Async-signal-safe: a leaf routine without a frame.
+        // SAFETY: the routine only loads from the address, and a fault becomes an error by the
+        // contract of `new`. It changes the named registers only. Async-signal-safe: a leaf routine
+        // without a frame.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             core::arch::asm!("call {}", sym coroner_load_word, inlateout("rdi") address => word, lateout("rax") failed);
@@ -142,9 +147,10 @@ impl Memory for LoadGuarded {
     #[inline]
     fn read_block(&mut self, address: u64, into: &mut [u8; BLOCK]) -> Result<(), Unreadable> {
         let failed: usize;
-        // SAFETY: the routine loads 64 bytes from the address, of which a fault becomes an error by the contract of `new`, and
-        // stores them to `into`, which has room for them. It changes the named registers only. Async-signal-safe: a leaf
-        // routine without a frame; the kernel keeps the vector registers of what a signal interrupts.
+        // SAFETY: the routine loads 64 bytes from the address, of which a fault becomes an error by
+        // the contract of `new`, and stores them to `into`, which has room for them. It changes the
+        // named registers only. Async-signal-safe: a leaf routine without a frame; the kernel keeps
+        // the vector registers of the code that a signal interrupts.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             core::arch::asm!("call {}", sym coroner_load_block, in("rdi") address, in("rsi") into.as_mut_ptr(), lateout("rax") failed,
@@ -157,9 +163,10 @@ impl Memory for LoadGuarded {
     }
 }
 
-/// If the thread of this context faulted in a guarded load, lets it go on with that load's error and returns true.
+/// Recovers a guarded load: if this context faulted in one, continues with its error.
 ///
-/// This is the first thing that a handler of faults does: on Linux that of SIGSEGV and SIGBUS, on Darwin that of exceptions.
+/// Returns whether the context was changed. This is the first thing that a fault handler does: on
+/// Linux that of SIGSEGV and SIGBUS, on Darwin that of exceptions.
 #[inline(always)]
 pub fn recover_guarded_load(context: &mut Context) -> bool {
     let pc = context.pc();

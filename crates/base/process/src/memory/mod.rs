@@ -1,16 +1,19 @@
-//! Reading memory that the crash may have touched: a bad address is an error value, never a fault.
+//! Reads memory that the crash may have damaged: a bad address is an error value, never a fault.
 //!
-//! A reader is a [`Memory`]. The unwinder and everything else on the crash path read through one and do not know which:
-//! * [`LoadGuarded`]: plain loads from one small routine whose faults Coroner's signal handler (on Darwin: its exception
-//!   threads) turns into an error. It costs about a nanosecond, needs no kernel service (so it works where a sandbox denies
-//!   `process_vm_readv`), and is right only while that handler is in place, and on Linux SIGSEGV and SIGBUS unblocked: at
-//!   crash time, or outside a signal handler on a thread that does not block them.
-//! * [`KernelCopy`]: the kernel copies (`process_vm_readv` on Linux, `vm_read_overwrite` on Darwin). It costs about a
-//!   microsecond a call whatever its size up to a page, so it is always put behind a [`Windowed`].
-//! * `CheckedMemory` (Linux, Android): the kernel copies, through a pipe where it refuses `process_vm_readv`. For outside crash
-//!   time, before a handler is in place.
+//! A reader is a [`Memory`]. The unwinder and everything else on the crash path read through one
+//! without knowing which:
+//! * [`LoadGuarded`]: plain loads from one small routine whose faults Coroner's signal handler (on
+//!   Darwin: its exception threads) turns into an error. It costs about a nanosecond and needs no
+//!   kernel service (so it works where a sandbox denies `process_vm_readv`). It may be used only
+//!   while that handler is in place, and on Linux while SIGSEGV and SIGBUS are unblocked: at crash
+//!   time, or outside a signal handler on a thread that doesn't block them.
+//! * [`KernelCopy`]: copies by the kernel (`process_vm_readv` on Linux, `vm_read_overwrite` on
+//!   Darwin). It costs about a microsecond per call for any size up to a page, so it is always used
+//!   through a [`Windowed`].
+//! * `CheckedMemory` (Linux, Android): copies by the kernel, through a pipe if it refuses
+//!   `process_vm_readv`. For use outside crash time, before a handler is in place.
 //! * [`Windowed`]: a few cached windows of 4 KiB over another reader.
-//! * [`Snapshot`]: memory that was saved before, for another process to read.
+//! * [`Snapshot`]: memory that was saved earlier, read by another process.
 
 #[cfg(supported)]
 mod guarded_load;

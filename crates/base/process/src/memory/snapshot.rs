@@ -1,18 +1,18 @@
-//! Memory that was saved before.
+//! Memory that was saved earlier.
 
 use super::{Memory, Unreadable};
 
-/// Memory that was saved before: ranges of bytes with the address that each had.
+/// Memory that was saved earlier: ranges of bytes with their original addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct Snapshot<'a> {
-    /// The ranges; where two overlap, the first that holds all the bytes asked for wins.
+    /// The ranges; where two overlap, the first that contains all requested bytes is used.
     pub ranges: &'a [SnapshotRange<'a>],
 }
 
-/// One range of a [`Snapshot`].
+/// A range of a [`Snapshot`].
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotRange<'a> {
-    /// The address of the first byte in the process that was saved.
+    /// The address of the first byte in the saved process.
     pub address: u64,
     /// The bytes.
     pub bytes: &'a [u8],

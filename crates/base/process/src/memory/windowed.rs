@@ -2,30 +2,33 @@
 
 use super::{Memory, Unreadable};
 
-/// The size of a [`Windowed`] window, and its alignment in the address space that is read: the smallest page of every
-/// supported system, so that a window is readable as a whole or not at all.
+/// Size and alignment of a [`Windowed`] window.
+///
+/// This is the smallest page size of all supported systems, so that a window is readable as a whole
+/// or not at all.
 pub const WINDOW: usize = 4096;
 
-/// `N` cached windows over a reader whose calls are dear.
+/// `N` cached windows over a reader whose calls are expensive.
 ///
-/// What a window holds is what the memory held when it was first read: make a new one (or [`Memory::forget`]) for
-/// each walk of a thread that runs. It is large (`N` × 4 KiB): keep it in preallocated memory on the crash path.
+/// A window keeps the contents of the memory when it was first read: create a new reader (or call
+/// [`Memory::forget`]) for each walk of a running thread. It is large (`N` × 4 KiB): keep it in
+/// preallocated memory on the crash path.
 #[derive(Debug)]
 pub struct Windowed<M, const N: usize> {
     inner: M,
-    /// The base address of each window; `u64::MAX` is "empty" (no page starts there).
+    /// The base address of each window; `u64::MAX` means empty (no page starts there).
     bases: [u64; N],
     next: usize,
     bytes: [[u8; WINDOW]; N],
 }
 
 impl<M: Memory, const N: usize> Windowed<M, N> {
-    /// Empty windows over `inner`.
+    /// Creates empty windows over `inner`.
     pub const fn new(inner: M) -> Self {
         Windowed { inner, bases: [u64::MAX; N], next: 0, bytes: [[0; WINDOW]; N] }
     }
 
-    /// The window that starts at `base`, read if it is not there yet.
+    /// Returns the window that starts at `base`, read if it is not cached yet.
     fn window(&mut self, base: u64) -> Result<&[u8; WINDOW], Unreadable> {
         let found = self.bases.iter().position(|held| *held == base);
         let index = if let Some(index) = found {

@@ -1,4 +1,4 @@
-//! Made-up shadow stacks: few kernels have them.
+//! Synthetic shadow stacks: few kernels have them.
 
 extern crate std;
 
@@ -20,7 +20,10 @@ impl Memory for Words {
     }
 }
 
-/// Handlers' return addresses, the restorer, what the kernel pushed for a signal, and what it interrupted.
+/// Returns the shadow stack inside a signal handler.
+///
+/// It has the handlers' return addresses, the restorer, the word that the kernel pushed for the
+/// signal, and the return address of the interrupted code.
 fn of_handler(frames: usize) -> Words {
     let mut words = std::vec![0x40_1000; frames];
     let before = BASE + 8 * (frames as u64 + 1);
@@ -34,7 +37,7 @@ fn the_pointer_before_the_signal_is_found_behind_the_handlers() {
     for frames in [1, 2, 30, SEARCHED as usize - 1] {
         assert_eq!(at_signal(BASE, &mut of_handler(frames)), Some(BASE + 8 * (frames as u64 + 1)), "{frames} frames");
     }
-    // The innermost of two.
+    // The innermost of two signals.
     let mut words = of_handler(3);
     let outer = BASE + 8 * (words.0.len() as u64 + 1);
     words.0.extend([outer | 1 << 63, 0x40_4000]);
@@ -45,7 +48,7 @@ fn the_pointer_before_the_signal_is_found_behind_the_handlers() {
 #[cfg(target_arch = "x86_64")]
 fn words_that_only_look_like_it_are_not() {
     let mut words = of_handler(1);
-    // Of another place, and a restore token (`create_rstor_token`).
+    // A word for another location, and a restore token (`create_rstor_token`).
     words.0[1] = (BASE + 8) | 1 << 63;
     assert_eq!(at_signal(BASE, &mut words), None);
     words.0[1] = (BASE + 16) | 1;

@@ -1,5 +1,6 @@
-//! The symbol tables of ELF: `.symtab` or `.dynsym` of a file, the dynamic symbols of a loaded image. Headers are read by
-//! [`crate::elf`]. Source: gABI 4.1, `elf.h`.
+//! ELF symbol tables: a file's `.symtab` or `.dynsym`, or a loaded image's dynamic symbols.
+//!
+//! [`crate::elf`] reads the headers. Source: gABI 4.1, `elf.h`.
 
 use crate::elf::{self, FileHeader, HeaderTable, SectionHeader};
 use crate::memory::{Memory, u16_at, u32_at, u64_at};
@@ -9,15 +10,15 @@ use super::{CHUNK, Candidate, Extent, NameAt, Problem, Queries, ScanError, Windo
 /// A loaded ELF image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ElfLoaded {
-    /// The address of its first byte: the ELF header.
+    /// The address of the image's first byte: the ELF header.
     pub load_address: u64,
-    /// What was added to the file's addresses.
+    /// Difference between the addresses in memory and in the file.
     pub slide: u64,
-    /// From its first byte to the end of its last segment.
+    /// Bytes from the image's first byte to the end of its last segment.
     pub size: u64,
 }
 
-/// A scan's outcome, and the string table that names are in.
+/// A scan's outcome, and the string table that contains the names.
 pub(crate) struct Scanned {
     pub(crate) strings: Extent,
     pub(crate) outcome: Result<(), ScanError>,
@@ -66,7 +67,9 @@ pub(crate) fn scan_file<const N: usize, M: Memory>(
     }
 }
 
-/// The symbol table to use and its strings. Offers the queries where loaded sections begin and end.
+/// Returns the symbol table to use and its strings.
+///
+/// Offers the starts and ends of loaded sections to the queries.
 fn tables_of_file<const N: usize, M: Memory>(
     queries: &mut Queries<N>,
     memory: &mut M,
@@ -111,7 +114,7 @@ fn tables_of_file<const N: usize, M: Memory>(
     ))
 }
 
-/// Whether the GNU build id among these notes is the one that is asked for.
+/// Whether the GNU build id in these notes is `id`.
 fn notes_have_id<M: Memory>(memory: &mut M, notes: Extent, align: u64, id: &[u8]) -> bool {
     let Some((at, length)) = elf::find_build_id(memory, notes.address, notes.size, align) else { return false };
     let mut theirs = [0; 64];
@@ -132,7 +135,7 @@ pub(crate) fn scan_loaded<const N: usize, M: Memory>(
     }
 }
 
-/// `DT_SYMTAB` and `DT_STRTAB` of a loaded image.
+/// Returns the tables of `DT_SYMTAB` and `DT_STRTAB` of a loaded image.
 fn tables_of_image<M: Memory>(memory: &mut M, image: ElfLoaded) -> Result<(Extent, Extent), ScanError> {
     let whole = Extent { address: image.load_address, size: image.size };
     let header = header(memory, whole)?;
@@ -155,7 +158,8 @@ fn tables_of_image<M: Memory>(memory: &mut M, image: ElfLoaded) -> Result<(Exten
         true
     })
     .map_err(|_| ScanError { offset: dynamic.address.wrapping_sub(whole.address), problem: Problem::Unreadable })?;
-    // glibc rewrites these to addresses in memory, musl, the vDSO and Android leave the file's. Both lie in the image.
+    // glibc rewrites these to addresses in memory; musl, the vDSO and Android keep the file's. Both
+    // are in the image.
     let offset = |value: u64| {
         let absolute = value.wrapping_sub(image.load_address);
         if absolute < image.size { absolute } else { value.wrapping_sub(base) }
@@ -177,7 +181,9 @@ fn tables_of_image<M: Memory>(memory: &mut M, image: ElfLoaded) -> Result<(Exten
     }
 }
 
-/// How many dynamic symbols there are, by the last chain of the GNU hash table: no header says it.
+/// Returns the number of dynamic symbols, from the last chain of the GNU hash table.
+///
+/// No header contains it.
 fn gnu_hash_count<M: Memory>(memory: &mut M, whole: Extent, table: u64) -> Result<u64, ScanError> {
     let header: [u8; 16] = whole.array(memory, table)?;
     let (buckets, first_hashed, bloom) = (u32_at(&header, 0), u32_at(&header, 4), u32_at(&header, 8));
@@ -231,13 +237,16 @@ fn scan_symbols<const N: usize, M: Memory>(
     Ok(())
 }
 
+/// Offers a symbol table entry to the queries.
+///
 /// `st_name` 0..4, `st_info` 4, `st_shndx` 6..8, `st_value` 8..16, `st_size` 16..24.
 #[inline]
 fn offer<const N: usize>(queries: &mut Queries<N>, entry: &[u8; SYMBOL]) {
     let svma = u64_at(entry, 8);
     let info = entry[4];
     let section = u16_at(entry, 6);
-    // SHN_UNDEF, and the reserved indexes (SHN_ABS, SHN_COMMON) but SHN_XINDEX, which stands for a large one.
+    // SHN_UNDEF, and the reserved indexes (SHN_ABS, SHN_COMMON) except SHN_XINDEX, which stands for
+    // a large one.
     if section == 0 || (section >= 0xff00 && section != 0xffff) {
         return;
     }

@@ -1,9 +1,9 @@
-//! The export trie of Mach-O: exported names as a prefix tree, the only names that a stripped library keeps.
+//! The Mach-O export trie: exported names as a prefix tree, the only names in a stripped library.
 //!
-//! A node is `terminal size (LEB128), terminal data, number of children (1 byte), children`; a child is `the bytes that
-//! its name goes on with, NUL, offset of its node (LEB128)`. Terminal data is `flags, address` (LEB128, relative to the
-//! header), or `flags, ordinal, name` for a re-export, or `flags, stub, resolver`. Source: dyld's `Trie.hpp` and
-//! `mach-o/loader.h`.
+//! A node is `terminal size (LEB128), terminal data, number of children (1 byte), children`; a
+//! child is `the continuation of its name, NUL, offset of its node (LEB128)`. Terminal data is
+//! `flags, address` (LEB128, relative to the header), or `flags, ordinal, name` for a re-export, or
+//! `flags, stub, resolver`. Source: dyld's `Trie.hpp` and `mach-o/loader.h`.
 
 use crate::memory::Memory;
 
@@ -11,7 +11,7 @@ use super::{CHUNK, Extent, MAX_TRIE_DEPTH, Problem, ScanError, Window};
 
 const REEXPORT: u64 = 0x08;
 const KIND_MASK: u64 = 0x03;
-/// `EXPORT_SYMBOL_FLAGS_KIND_ABSOLUTE`: no address of the image.
+/// `EXPORT_SYMBOL_FLAGS_KIND_ABSOLUTE`: not an address in the image.
 const KIND_ABSOLUTE: u64 = 0x02;
 
 /// A node on the way from the root to the current one.
@@ -20,18 +20,20 @@ struct Level {
     /// Offset of the next child to visit.
     next: u64,
     children: u8,
-    /// How long the name is at this node.
+    /// Length of the name at this node.
     name: usize,
 }
 
-/// Calls `each` with the offset of each node that exports an address, that address relative to the header, and the name as
-/// far as `name` takes it.
+/// Calls `each` with every exported address.
 ///
-/// A trie has at most as many nodes as a quarter of its bytes (a node with its edge takes four), so more visits than
-/// that mean that nodes are shared or cyclic: the walk ends there.
+/// The arguments are the node's offset, the address relative to the header, and the name, truncated
+/// to the size of `name`.
+///
+/// A trie has at most as many nodes as a quarter of its bytes (a node with its edge takes four), so
+/// more visits than that mean that nodes are shared or cyclic: the walk ends there.
 ///
 /// # Errors
-/// [`ScanError`], offsets counted from the start of the trie.
+/// [`ScanError`], with offsets from the start of the trie.
 pub(crate) fn walk<M: Memory>(
     memory: &mut M,
     trie: Extent,
@@ -88,7 +90,9 @@ pub(crate) fn walk<M: Memory>(
     }
 }
 
-/// Copies what fits of an edge's string; how much that was, and the offset behind the string's NUL.
+/// Copies as much as fits of an edge's string.
+///
+/// Returns that length, and the offset after the string's NUL.
 fn edge_string<M: Memory>(
     window: &mut Window<'_, M>,
     mut offset: u64,

@@ -1,20 +1,20 @@
-//! A range of readable bytes, and a window over it that makes many small reads into few large ones.
+//! A range of readable bytes, and a window over it that turns small reads into large ones.
 
 use crate::memory::Memory;
 
 use super::{Problem, ScanError};
 
-/// A range of a reader's address space that one table, or one file, lies in.
+/// The range of a table or file in a reader's address space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Extent {
-    /// The first byte, in the address space of the [`Memory`] that it is read through.
+    /// The address of the first byte, in the address space of its [`Memory`].
     pub address: u64,
-    /// In bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
 impl Extent {
-    /// A part of it; `None` where that reaches beyond its end.
+    /// Returns a part of the range; `None` if it extends beyond the end.
     pub fn part(self, offset: u64, size: u64) -> Option<Self> {
         let end = offset.checked_add(size)?;
         if end > self.size {
@@ -23,8 +23,10 @@ impl Extent {
         Some(Self { address: self.address.checked_add(offset)?, size })
     }
 
-    /// Reads exactly `into.len()` bytes at an offset. Never inlined, so that no loop around it keeps the address of the memory's
-    /// own routine in a register: a proof of what crash time can reach has to see where calls go.
+    /// Reads exactly `into.len()` bytes at an offset.
+    ///
+    /// Never inlined, so that no loop around it keeps the address of the memory's own routine in a
+    /// register: a proof of what crash time can reach has to see where calls go.
     #[inline(never)]
     pub(crate) fn read<M: Memory>(self, memory: &mut M, offset: u64, into: &mut [u8]) -> Result<(), ScanError> {
         let error = |problem| ScanError { offset, problem };
@@ -40,8 +42,10 @@ impl Extent {
     }
 }
 
-/// So many bytes are read at once: a multiple of an `Elf64_Sym` (24) and of an `nlist_64` (16), and three pages, so that a
-/// kernel copy costs little more than one of a byte.
+/// Number of bytes read at once.
+///
+/// A multiple of the size of an `Elf64_Sym` (24) and of an `nlist_64` (16), and three pages, so
+/// that a kernel copy costs little more than one of a byte.
 pub const CHUNK: usize = 12 << 10;
 
 /// Bytes of one extent, read ahead by [`CHUNK`].
@@ -50,7 +54,7 @@ pub(crate) struct Window<'a, M> {
     memory: &'a mut M,
     extent: Extent,
     chunk: &'a mut [u8; CHUNK],
-    /// Which part of the extent is in the chunk.
+    /// Offset of the part of the extent that is in the chunk.
     start: u64,
     filled: usize,
 }
@@ -64,7 +68,7 @@ impl<'a, M: Memory> Window<'a, M> {
         self.extent.size
     }
 
-    /// As many bytes from an offset on as one chunk holds: at least one, or none at the extent's end.
+    /// Returns the buffered bytes from an offset on: at least one, or none at the extent's end.
     pub(crate) fn from(&mut self, offset: u64) -> Result<&[u8], ScanError> {
         let within = offset.wrapping_sub(self.start);
         if within >= self.filled as u64 {
@@ -74,7 +78,7 @@ impl<'a, M: Memory> Window<'a, M> {
         Ok(self.chunk.get(skip..self.filled).unwrap_or(&[]))
     }
 
-    /// All of the next chunk of a table whose entries have a size that divides [`CHUNK`].
+    /// Returns the next whole chunk of a table whose entry size divides [`CHUNK`].
     pub(crate) fn entries(&mut self, offset: u64) -> Result<&[u8], ScanError> {
         self.fill(offset)?;
         Ok(self.chunk.get(..self.filled).unwrap_or(&[]))
@@ -96,7 +100,7 @@ impl<'a, M: Memory> Window<'a, M> {
         self.from(offset)?.first().copied().ok_or(ScanError { offset, problem: Problem::BeyondEnd })
     }
 
-    /// An unsigned LEB128 number, and the offset behind it.
+    /// Reads an unsigned LEB128 number; returns it with the offset after it.
     pub(crate) fn uleb128(&mut self, mut offset: u64) -> Result<(u64, u64), ScanError> {
         let begin = offset;
         let mut value = 0u64;
@@ -105,7 +109,8 @@ impl<'a, M: Memory> Window<'a, M> {
             let byte = self.byte(offset)?;
             offset = offset.wrapping_add(1);
             let bits = u64::from(byte & 0x7f);
-            // The tenth byte has one bit left to give; longer numbers, even if padded with zeros, are refused.
+            // The tenth byte can contribute only one bit; longer numbers, even if padded with
+            // zeros, are rejected.
             if shift > 63 || (shift == 63 && bits > 1) {
                 return Err(ScanError { offset: begin, problem: Problem::NumberTooLarge });
             }

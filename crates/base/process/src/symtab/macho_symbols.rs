@@ -1,5 +1,6 @@
-//! The symbol tables of Mach-O, in memory or in a file: where they are, `nlist` symbols, function starts, sections. Headers
-//! and load commands are read by [`crate::macho`].
+//! Mach-O symbol tables, in memory or in a file: `nlist` symbols, function starts, sections.
+//!
+//! [`crate::macho`] reads headers and load commands.
 //!
 //! Source: Apple's `mach-o/loader.h`, `mach-o/nlist.h`, `mach-o/stab.h`.
 
@@ -18,7 +19,7 @@ const LC_DYLD_CHAINED_FIXUPS: u32 = 0x8000_0034;
 const NLIST: usize = 16;
 
 impl From<BadCommand> for ScanError {
-    /// The offset is counted from the command.
+    /// Converts with an offset from the start of the command.
     fn from(error: BadCommand) -> ScanError {
         match error {
             BadCommand::Unreadable => ScanError { offset: 0, problem: Problem::Unreadable },
@@ -28,25 +29,26 @@ impl From<BadCommand> for ScanError {
     }
 }
 
-/// How an image lies in what it is read from.
+/// Layout of an image in the memory that it is read from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// As dyld mapped it: tables are found by the addresses of `__LINKEDIT`.
+    /// Mapped by dyld: tables are found by the addresses of `__LINKEDIT`.
     Loaded,
-    /// As a file, or a slice of a fat one, of this size: tables are found by their offsets.
+    /// A file or a slice of a fat file: tables are found by their offsets.
     File {
-        /// In bytes.
+        /// Size in bytes.
         size: u64,
     },
 }
 
-/// A 64-bit Mach-O image and where its tables are, in the address space of the [`Memory`] that it was read through. Tables
-/// that it doesn't have are empty.
+/// A 64-bit Mach-O image and its tables, in the address space of its [`Memory`].
+///
+/// Missing tables are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachO {
-    /// Where the header is.
+    /// The address of the header.
     pub header: u64,
-    /// The svma of `__TEXT`: where the header would be without a slide.
+    /// The svma of `__TEXT`: the header's address without a slide.
     pub text_svma: u64,
     /// The size of `__TEXT` in memory.
     pub text_size: u64,
@@ -64,7 +66,7 @@ pub struct MachO {
     pub export_trie: Extent,
     /// `LC_DYLD_CHAINED_FIXUPS`.
     pub chained_fixups: Extent,
-    /// Where its last segment ends in the file, counted from the header.
+    /// End of the last segment in the file, from the header.
     pub file_end: u64,
     head: Header,
     placement: Placement,
@@ -75,21 +77,23 @@ pub struct MachO {
 /// A symbol of `LC_SYMTAB` that is defined in a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nlist {
-    /// Its address.
+    /// Address of the symbol.
     pub svma: u64,
-    /// Offset in the strings. Names have an underscore before them that the source doesn't have.
+    /// Offset in the strings. Names begin with an underscore that the source doesn't have.
     pub name: u32,
     /// `n_type`: 1 is the external bit.
     pub kind: u8,
-    /// `n_sect`: the ordinal, from 1, of its section.
+    /// `n_sect`: the ordinal of the symbol's section, from 1.
     pub section: u8,
     /// `n_desc`: 0x80 weak definition, 0x200 alternate entry.
     pub description: u16,
 }
 
 impl Nlist {
-    /// How much the symbol's name is worth among several of one address: the exported one is what people know; an
-    /// alternate entry (`N_ALT_ENTRY`) is a label inside of a function.
+    /// Returns the preference of the symbol's name among several at one address.
+    ///
+    /// The exported one is what people know; an alternate entry (`N_ALT_ENTRY`) is a label inside a
+    /// function.
     pub fn rank(&self) -> u8 {
         let external = self.kind & 1 != 0;
         let weak = self.description & 0x80 != 0;
@@ -110,9 +114,9 @@ pub struct Section {
     pub segment: [u8; 16],
     /// `sectname`, NUL-padded.
     pub name: [u8; 16],
-    /// Its address.
+    /// Address of the section.
     pub svma: u64,
-    /// In memory.
+    /// Size in memory, in bytes.
     pub size: u64,
     /// Offset in the file, from the header.
     pub file_offset: u32,
@@ -124,17 +128,17 @@ impl MachO {
     /// Reads the header and load commands at `header`.
     ///
     /// # Errors
-    /// [`ScanError`], offsets counted from the header.
+    /// [`ScanError`], with offsets from the header.
     pub fn read<M: Memory>(memory: &mut M, header: u64, placement: Placement) -> Result<Self, ScanError> {
         let size = match placement {
             Placement::File { size } => size,
-            // The commands follow the header, and lie in `__TEXT`; its size isn't known yet.
+            // The commands follow the header, and are in `__TEXT`; its size isn't known yet.
             Placement::Loaded => u64::MAX.wrapping_sub(header),
         };
         let whole = Extent { address: header, size };
         let head =
             Header::parse(&whole.array(memory, 0)?).ok_or(ScanError { offset: 0, problem: Problem::NotThisFormat })?;
-        // A command has 8 bytes at least.
+        // A command has at least 8 bytes.
         if head.command_count > MAX_COMMANDS || head.command_count.saturating_mul(8) > head.commands_size {
             return Err(ScanError { offset: 16, problem: Problem::BadHeader });
         }
@@ -158,7 +162,7 @@ impl MachO {
             placement,
             linkedit: (0, 0, 0),
         };
-        // Two passes: `LC_SYMTAB` may stand before the segment that its offsets are resolved by.
+        // Two passes: `LC_SYMTAB` may precede the segment that its offsets are resolved by.
         let (mut text, mut linkedit, mut file_end) = (None, None, 0u64);
         image.for_each_command(memory, |memory, command| {
             if command.kind == LC_SEGMENT_64 {
@@ -173,7 +177,7 @@ impl MachO {
             }
             Ok(())
         })?;
-        // A dSYM has all segments; only an object file, which is no image, has no `__TEXT`.
+        // A dSYM has all segments; only an object file, which is not an image, has no `__TEXT`.
         (image.text_svma, image.text_size, _) = text.ok_or(ScanError { offset: 16, problem: Problem::BadHeader })?;
         image.file_end = file_end;
         image.linkedit = linkedit.unwrap_or((0, 0, 0));
@@ -192,7 +196,7 @@ impl MachO {
                 let (offset, count) = (field(memory, at)?, field(memory, at.saturating_add(4))?);
                 found
                     .table(u64::from(offset), u64::from(count).saturating_mul(each))
-                    // Reported at the command that says so.
+                    // Reported at the command that contains it.
                     .ok_or(ScanError { offset: at, problem: Problem::BeyondEnd })
             };
             match command.kind {
@@ -218,7 +222,7 @@ impl MachO {
         Ok(())
     }
 
-    /// Where the bytes of a table are that a load command places at an offset of the file.
+    /// Returns the location of a table that a load command places at a file offset.
     fn table(&self, offset: u64, size: u64) -> Option<Extent> {
         if size == 0 {
             return Some(Extent { address: 0, size: 0 });
@@ -233,12 +237,15 @@ impl MachO {
         }
     }
 
-    /// What is added to svmas in the memory that the image was read through; meaningless for a file.
+    /// Returns the difference between addresses in memory and svmas; meaningless for a file.
     pub fn slide(&self) -> u64 {
         self.header.wrapping_sub(self.text_svma)
     }
 
-    /// Every load command. Errors of `each` are counted from the command, those that are returned from the header.
+    /// Calls `each` with every load command.
+    ///
+    /// Errors of `each` have offsets from the command, returned errors have offsets from the
+    /// header.
     fn for_each_command<M: Memory>(
         &self,
         memory: &mut M,
@@ -254,10 +261,10 @@ impl MachO {
         }
     }
 
-    /// Every section of every segment, in the order of their ordinals.
+    /// Calls `each` with every section of every segment, in the order of their ordinals.
     ///
     /// # Errors
-    /// [`ScanError`], offsets counted from the header.
+    /// [`ScanError`], with offsets from the header.
     pub fn for_each_section<M: Memory>(&self, memory: &mut M, mut each: impl FnMut(Section)) -> Result<(), ScanError> {
         self.for_each_command(memory, |memory, command| {
             if command.kind == LC_SEGMENT_64 {
@@ -277,11 +284,12 @@ impl MachO {
         })
     }
 
-    /// Every symbol that is defined in a section. Debugger symbols (stabs), undefined, absolute and indirect ones are
-    /// skipped.
+    /// Calls `each` with every symbol that is defined in a section.
+    ///
+    /// Debugger symbols (stabs), undefined, absolute and indirect symbols are skipped.
     ///
     /// # Errors
-    /// [`ScanError`], offsets counted from the start of the symbol table.
+    /// [`ScanError`], with offsets from the start of the symbol table.
     pub fn for_each_symbol<M: Memory>(
         &self,
         memory: &mut M,
@@ -319,10 +327,12 @@ impl MachO {
         Ok(())
     }
 
-    /// The svma of every function, by `LC_FUNCTION_STARTS`: LEB128 distances, the first from `__TEXT`, a zero at the end.
+    /// Calls `each` with the svma of every function, from `LC_FUNCTION_STARTS`.
+    ///
+    /// The table contains LEB128 distances, the first from `__TEXT`, and ends with a zero.
     ///
     /// # Errors
-    /// [`ScanError`], offsets counted from the start of the function starts.
+    /// [`ScanError`], with offsets from the start of the function starts.
     pub fn for_each_function_start<M: Memory>(
         &self,
         memory: &mut M,

@@ -1,19 +1,20 @@
-//! Function names for addresses, without allocation: one pass over an image's symbol table finds all addresses of a report.
+//! Function names for addresses, without allocation: one pass over a symbol table finds them all.
 //!
-//! For the dying process itself, after everything else is on disk, so that frames of system libraries have names even where
-//! no server has their symbols; and for live backtraces.
+//! For the dying process itself, after everything else is on disk, so that frames of system
+//! libraries have names even if no server has their symbols; and for live backtraces.
 //!
-//! The caller's duties: it gives all memory beforehand ([`NameScan`] is a plain value of known size, made for a `static`),
-//! and a [`Memory`] whose bad addresses are errors.
+//! The caller's duties: it provides all memory beforehand ([`NameScan`] is a plain value of known
+//! size, made for a `static`), and a [`Memory`] that returns errors for bad addresses.
 //!
-//! Guarantees: no allocation, no lock, no call but the memory's, no panic. Symbol tables can be corrupt: every offset is
-//! checked against its table, work is bounded by the caller's limit of entries, and an export trie with cycles ends at a
-//! bounded depth and length. A wrong table gives wrong names, never a fault.
+//! Guarantees: no allocation, no lock, no call but the memory's, no panic. Symbol tables can be
+//! corrupt: every offset is checked against its table, work is bounded by the caller's limit of
+//! entries, and an export trie with cycles ends at a bounded depth and length. A wrong table gives
+//! wrong names, never a fault.
 //!
 //! Limits: names are the linker's, still mangled, and inlined calls have none.
 //!
-//! A linear pass beats an index here. 64 addresses in 165,000 symbols are found in the time that it takes to read the
-//! table once; building any index needs the same reading, a sort, and memory.
+//! A linear pass beats an index here. 64 addresses in 165,000 symbols are found in the time that it
+//! takes to read the table once; building any index requires the same reading, a sort, and memory.
 //!
 //! # Use
 //! ```
@@ -57,31 +58,31 @@ use nearest_symbol::{Candidate, NameAt, Queries};
 /// Why a table couldn't be scanned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanError {
-    /// Where: counted from the start of the file, the image or the table that [`Problem`] is about.
+    /// Offset from the start of the file, the image or the table that [`Problem`] is about.
     pub offset: u64,
-    /// What.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What stopped a scan.
+/// The problem that stopped a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Problem {
     /// The memory there can't be read (unmapped, or the file was truncated).
     Unreadable,
-    /// A structure reaches beyond the end of what it lies in.
+    /// A structure extends beyond the end of its container.
     BeyondEnd,
     /// There is no ELF or Mach-O header of a 64-bit little-endian image.
     NotThisFormat,
-    /// A header field has a value that it can't have.
+    /// A header field has an impossible value.
     BadHeader,
-    /// The file's id is another than the image's.
+    /// The file's id differs from the image's.
     OtherId,
     /// A LEB128 number has more than 64 bits.
     NumberTooLarge,
     /// An export trie is deeper than [`MAX_TRIE_DEPTH`], or has a cycle.
     TooDeep,
-    /// The limit of entries was reached: what was found is right, but may not be all.
+    /// The limit of entries was reached: the names found are right, but may not be all.
     Limit,
 }
 
@@ -108,28 +109,32 @@ impl core::fmt::Display for ScanError {
 
 impl core::error::Error for ScanError {}
 
-/// The deepest export trie that is followed. Each level takes at least a byte of the name; Apple's deepest have about 50.
+/// Maximum depth of an export trie that is followed.
+///
+/// Each level takes at least a byte of the name; Apple's deepest tries have about 50 levels.
 pub const MAX_TRIE_DEPTH: usize = 128;
 
 /// A name for one of the addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'a> {
-    /// What the caller gave with the address.
+    /// The caller's tag for the address.
     pub tag: u32,
-    /// The linker's name, still mangled, cut to the caller's buffer; without the underscore that Mach-O puts before it.
+    /// The linker's name, still mangled, truncated to the caller's buffer.
+    ///
+    /// Without the underscore that Mach-O puts before it.
     pub name: &'a [u8],
-    /// Where the symbol begins.
+    /// Start address of the symbol.
     pub symbol_svma: u64,
 }
 
-/// Up to `N` addresses of one image, and the place to name them in: about 12 KiB and 64 bytes an address.
+/// Up to `N` addresses of one image, and their names: about 12 KiB plus 64 bytes per address.
 #[derive(Debug)]
 pub struct NameScan<const N: usize> {
     queries: Queries<N>,
-    /// Where the names of the last scan are.
+    /// The string table of the last scan.
     strings: Extent,
     trie: Extent,
-    /// The last scan was of a Mach-O image: names have an underscore too many.
+    /// Whether the last scan was of a Mach-O image, whose names have an extra underscore.
     underscore: bool,
     chunk: [u8; CHUNK],
 }
@@ -141,39 +146,42 @@ impl<const N: usize> Default for NameScan<N> {
 }
 
 impl<const N: usize> NameScan<N> {
-    /// An empty scan. `const`, so that it can be a `static` that is there before anything goes wrong.
+    /// Creates an empty scan. `const`, so that it can be a `static` that exists before a crash.
     pub const fn new() -> Self {
         let none = Extent { address: 0, size: 0 };
         Self { queries: Queries::new(), strings: none, trie: none, underscore: false, chunk: [0; CHUNK] }
     }
 
-    /// Forgets all addresses, to begin with the next image.
+    /// Removes all addresses, to begin with the next image.
     pub fn clear(&mut self) {
         self.queries.clear();
         self.strings = Extent { address: 0, size: 0 };
         self.trie = self.strings;
     }
 
-    /// Adds an address. `tag` comes back with its name. `false`, and nothing added, where there are `N` already.
+    /// Adds an address. Its name is returned together with `tag`. `false` if there are already `N`.
     pub fn push(&mut self, address: LookupAddress, tag: u32) -> bool {
         self.queries.push(address.svma(), tag)
     }
 
-    /// How many addresses there are.
+    /// Returns the number of addresses.
     pub fn len(&self) -> usize {
         self.queries.len()
     }
 
-    /// Whether there is no address.
+    /// Whether there are no addresses.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Scans the `.symtab` (else the `.dynsym`) of an ELF file that is mapped at `file`, or readable as such. It must have
-    /// the given build id, if one is given: the file at an image's path may be a newer one.
+    /// Scans the `.symtab` (else the `.dynsym`) of an ELF file that is mapped at `file`.
+    ///
+    /// The file may also be readable there by other means. It must have the given build id, if one
+    /// is given: the file at an image's path may be a newer one.
     ///
     /// # Errors
-    /// [`ScanError`], offsets counted from the file's start. After [`Problem::Limit`] names can be asked for all the same.
+    /// [`ScanError`], with offsets from the file's start. After [`Problem::Limit`], names are
+    /// available all the same.
     pub fn elf_file<M: Memory>(
         &mut self,
         memory: &mut M,
@@ -189,11 +197,13 @@ impl<const N: usize> NameScan<N> {
         result.outcome
     }
 
-    /// Scans the dynamic symbols of a loaded ELF image: exported functions only, but readable without the file (the vDSO,
-    /// a library that was deleted, a sandbox without file access).
+    /// Scans the dynamic symbols of a loaded ELF image.
+    ///
+    /// Finds exported functions only, but doesn't need the file (the vDSO, a library that was
+    /// deleted, a sandbox without file access).
     ///
     /// # Errors
-    /// [`ScanError`], offsets counted from the image's first byte.
+    /// [`ScanError`], with offsets from the image's first byte.
     pub fn elf_loaded<M: Memory>(&mut self, memory: &mut M, image: ElfLoaded, limit: u32) -> Result<(), ScanError> {
         self.queries.prepare();
         self.underscore = false;
@@ -203,12 +213,15 @@ impl<const N: usize> NameScan<N> {
         result.outcome
     }
 
-    /// Scans a Mach-O image, loaded or in a file: `LC_SYMTAB`, bounded by `LC_FUNCTION_STARTS`, and the export trie for
-    /// what has no symbol.
+    /// Scans a Mach-O image, loaded or in a file.
+    ///
+    /// Uses `LC_SYMTAB`, bounded by `LC_FUNCTION_STARTS`, and the export trie for addresses without
+    /// a symbol.
     ///
     /// # Errors
-    /// [`ScanError`], offsets counted from the table that it is about. A table that is damaged doesn't keep the others
-    /// from being used: names can be asked for after every error but those of [`MachO::read`].
+    /// [`ScanError`], with offsets from the table that it is about. A damaged table doesn't prevent
+    /// the use of the others: names are available after every error except those of
+    /// [`MachO::read`].
     pub fn macho<M: Memory>(&mut self, memory: &mut M, image: &MachO, limit: u32) -> Result<(), ScanError> {
         self.queries.prepare();
         self.underscore = true;
@@ -232,8 +245,9 @@ impl<const N: usize> NameScan<N> {
         symbols.and(starts).and(sections).and(exports)
     }
 
-    /// Hands out what was found, in the order of the addresses; those without a name are left out. `buffer` takes the
-    /// name; a longer one is cut.
+    /// Calls `each` with every name found, in the order of the addresses.
+    ///
+    /// Addresses without a name are left out. `buffer` holds the name; a longer one is truncated.
     pub fn for_each_name<M: Memory>(&mut self, memory: &mut M, buffer: &mut [u8], mut each: impl FnMut(Named<'_>)) {
         let mut in_trie = false;
         for query in self.queries.iter() {
@@ -241,7 +255,8 @@ impl<const N: usize> NameScan<N> {
                 in_trie |= matches!(query.found.name, NameAt::TrieNode(_));
                 continue;
             };
-            // Names are far apart: a window of 12 KiB would be read for each. 256 bytes are most names in one read.
+            // Names are far apart, so a window of 12 KiB would be read for each. 256 bytes cover
+            // most names in one read.
             let Some(length) = read_name(memory, self.strings, u64::from(offset), buffer) else { continue };
             let name = strip_underscore(buffer.get(..length).unwrap_or(&[]), self.underscore);
             if !name.is_empty() {
@@ -253,7 +268,8 @@ impl<const N: usize> NameScan<N> {
         }
         let queries = &self.queries;
         let underscore = self.underscore;
-        // The same walk again, this time with names; it can't fail differently, and if it does, names are missing.
+        // The same walk again, this time with names; it can't fail differently, and if it does,
+        // names are missing.
         let _ = export_trie::walk(memory, self.trie, &mut self.chunk, u32::MAX, buffer, |node, _, name| {
             for query in queries.iter() {
                 let name = strip_underscore(name, underscore);
@@ -265,10 +281,12 @@ impl<const N: usize> NameScan<N> {
     }
 }
 
-/// Calls `each` with every exported address (relative to the header) and its name, as far as `name` takes it.
+/// Calls `each` with every exported address and its name, truncated to the size of `name`.
+///
+/// Addresses are relative to the header.
 ///
 /// # Errors
-/// [`ScanError`], offsets counted from the start of the trie.
+/// [`ScanError`], with offsets from the start of the trie.
 pub fn walk_export_trie<M: Memory>(
     memory: &mut M,
     trie: Extent,
@@ -287,7 +305,9 @@ fn strip_underscore(name: &[u8], underscore: bool) -> &[u8] {
     }
 }
 
-/// The string at an offset, up to its NUL or the buffer's end; its length. `None` where nothing can be read.
+/// Reads the string at an offset, up to its NUL or the buffer's end; returns its length.
+///
+/// `None` if nothing can be read.
 fn read_name<M: Memory>(memory: &mut M, strings: Extent, offset: u64, buffer: &mut [u8]) -> Option<usize> {
     const STEP: usize = 256;
     let mut length = 0usize;
@@ -300,7 +320,7 @@ fn read_name<M: Memory>(memory: &mut M, strings: Extent, offset: u64, buffer: &m
         }
         let part = buffer.get_mut(length..length.saturating_add(size))?;
         if strings.read(memory, at, part).is_err() {
-            // The pages behind the name may be gone: byte by byte up to its end.
+            // The pages after the name may be gone: read byte by byte up to its end.
             let mut byte = [0];
             for to in part.iter_mut() {
                 let at = offset.checked_add(length as u64)?;

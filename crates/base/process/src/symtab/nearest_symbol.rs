@@ -1,6 +1,6 @@
-//! Which symbol each address of a scan belongs to: the addresses, sorted, and for each the best symbol so far.
+//! Assigns a symbol to each address of a scan: sorted addresses, each with its best symbol so far.
 
-/// Which of two symbols that begin at one address gives the name: the higher rank; and where the name is.
+/// A symbol's name and its rank: of two symbols that begin at one address, the higher rank wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) rank: u8,
@@ -9,50 +9,54 @@ pub(crate) struct Candidate {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameAt {
-    /// Nowhere: nothing was found, or something that has no name begins there.
+    /// No name: nothing was found, or something without a name begins there.
     None,
     /// At an offset of the string table.
     String(u32),
-    /// At the node of the export trie that begins at this offset.
+    /// At the export trie node at this offset.
     TrieNode(u64),
 }
 
 const NOTHING: Candidate = Candidate { rank: 0, name: NameAt::None };
 
-/// One address, and what was found for it.
+/// An address, and what was found for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Query {
     pub(crate) tag: u32,
-    /// After [`Queries::finish`]: where the symbol begins, and its name.
+    /// After [`Queries::finish`], the start of the symbol; its name is in `found`.
     pub(crate) start: u64,
     pub(crate) found: Candidate,
     /// The name of the gap before the address: see `gap_starts`.
     gap: Candidate,
-    /// A sized symbol around the address was found: `start` and `found` are of the one that begins last.
+    /// Whether a sized symbol around the address was found.
+    ///
+    /// `start` and `found` are then those of the one that begins last.
     around: bool,
 }
 
 const EMPTY: Query = Query { tag: 0, start: 0, found: NOTHING, gap: NOTHING, around: false };
 
-/// Slots of the table that says where to begin to search. 4 KiB with 16-bit indexes.
+/// Number of slots in the search start table: 4 KiB with 16-bit indexes.
 const SLOTS: usize = 2048;
 
-/// Up to `N` addresses. A symbol is offered in constant time, whatever `N` is, as long as the addresses are spread.
+/// Up to `N` addresses. Offering a symbol takes constant time if the addresses are spread out.
 ///
-/// Symbols with a size name what they contain; of several, the one that begins last is the innermost. Symbols without a
-/// size name everything up to whatever begins next; for that it is enough to keep, in each gap between two addresses, the
-/// one that begins last: [`Queries::finish`] carries it on to the addresses behind. So a symbol changes one entry, not
-/// one for each address that it may be nearest to.
+/// Symbols with a size name what they contain; of several, the one that begins last is the
+/// innermost. Symbols without a size name everything up to whatever begins next. For that it is
+/// enough to keep, in each gap between two addresses, the one that begins last: [`Queries::finish`]
+/// carries it on to the later addresses. So a symbol changes one entry, not one for each address
+/// that it may be nearest to.
 #[derive(Debug)]
 pub(crate) struct Queries<const N: usize> {
-    /// The addresses, in arrays of their own, as what follows: nearly all symbols touch nothing else.
+    /// The addresses, in a separate array like `gap_starts`: nearly all symbols touch nothing else.
     svmas: [u64; N],
-    /// Where the symbol without a size (or the boundary) begins that begins last between the address before and this one;
-    /// 0 with an unnamed `gap` where there is none.
+    /// Start of the last unsized symbol or boundary between the previous address and this one.
+    ///
+    /// 0 with an unnamed `gap` if there is none.
     gap_starts: [u64; N],
     entries: [Query; N],
     length: usize,
-    /// For each slot of the range between the first and the last address: the first query at or above the slot's start.
+    /// For each slot of the address range, the first query at or above the slot's start.
     slots: [u16; SLOTS],
     shift: u32,
     first: u64,
@@ -96,7 +100,7 @@ impl<const N: usize> Queries<N> {
         self.entries.iter().take(self.length)
     }
 
-    /// Sorts the addresses, forgets what an earlier scan found, and fills the slots.
+    /// Sorts the addresses, clears the results of an earlier scan, and fills the slots.
     pub(crate) fn prepare(&mut self) {
         self.sort();
         for (entry, gap_start) in self.entries.iter_mut().zip(&mut self.gap_starts).take(self.length) {
@@ -106,7 +110,7 @@ impl<const N: usize> Queries<N> {
         let svmas = self.svmas.get(..self.length).unwrap_or(&[]);
         self.first = svmas.first().copied().unwrap_or(0);
         self.last = svmas.last().copied().unwrap_or(0);
-        // So that the last address is in a slot: its distance, shifted, is below SLOTS.
+        // Ensures that the last address is in a slot: its distance, shifted, is below SLOTS.
         let distance = self.last.wrapping_sub(self.first);
         self.shift = (u64::BITS - distance.leading_zeros()).saturating_sub(SLOTS.trailing_zeros());
         let mut query = 0usize;
@@ -119,7 +123,7 @@ impl<const N: usize> Queries<N> {
         }
     }
 
-    /// Shell's sort, because the library's sorts can panic. Gaps by Ciura.
+    /// Sorts with Shell's sort (gaps by Ciura), because the library's sorts can panic.
     fn sort(&mut self) {
         let length = self.length.min(N);
         for gap in [1750usize, 701, 301, 132, 57, 23, 10, 4, 1] {
@@ -138,7 +142,7 @@ impl<const N: usize> Queries<N> {
         }
     }
 
-    /// The index of the first address at or above one that isn't above the last.
+    /// Returns the index of the first address at or above `svma`, which must not be above the last.
     #[inline]
     fn first_from(&self, svma: u64) -> usize {
         if svma <= self.first {
@@ -174,11 +178,11 @@ impl<const N: usize> Queries<N> {
             self.surround(behind, start, candidate);
             behind = behind.wrapping_add(1);
         }
-        // A label before it, or in it, doesn't reach beyond its end.
+        // A label before it, or in it, doesn't extend beyond its end.
         self.fill_gap(behind, end, NOTHING);
     }
 
-    /// A sized symbol contains the address.
+    /// Records a sized symbol that contains the address.
     fn surround(&mut self, index: usize, start: u64, candidate: Candidate) {
         let Some(query) = self.entries.get_mut(index) else { return };
         if !query.around || (start, candidate.rank) > (query.start, query.found.rank) {
@@ -188,7 +192,9 @@ impl<const N: usize> Queries<N> {
         }
     }
 
-    /// Something begins (or ends) here that isn't in the table: a symbol without a size doesn't reach beyond it.
+    /// Records that something begins or ends here that isn't in the table.
+    ///
+    /// A symbol without a size doesn't extend beyond it.
     #[inline]
     pub(crate) fn boundary(&mut self, svma: u64) {
         if svma <= self.last && self.length != 0 {
@@ -210,8 +216,10 @@ impl<const N: usize> Queries<N> {
         }
     }
 
-    /// Settles each address: the innermost symbol around it, else the nearest one before it that has no size and behind
-    /// which nothing else begins.
+    /// Settles each address.
+    ///
+    /// The name is that of the innermost symbol around it, else that of the nearest unsized symbol
+    /// before it after which nothing else begins.
     pub(crate) fn finish(&mut self) {
         let mut nearest = (0, NOTHING);
         for (query, &gap_start) in self.entries.iter_mut().zip(&self.gap_starts).take(self.length) {

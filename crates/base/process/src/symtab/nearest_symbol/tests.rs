@@ -15,8 +15,8 @@ fn found<const N: usize>(queries: &Queries<N>) -> Vec<(u32, NameAt)> {
 
 #[test]
 fn the_same_as_asking_one_by_one() {
-    // Pseudo-random symbols, with and without sizes, some of them equal; the definition, applied to each address
-    // alone, against one pass over all.
+    // Pseudo-random symbols, with and without sizes, some of them equal; compares the definition,
+    // applied to each address separately, with one pass over all.
     let mut state = 1u64;
     let mut random = |limit: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -85,6 +85,7 @@ fn extremes() {
     queries.offer(u64::MAX - 1, u64::MAX, named(3, 1));
     queries.offer(1, 0, named(4, 1));
     queries.finish();
-    // A symbol that ends with the address space can't contain its last byte: the end would be 2^64. But it ends there.
+    // A symbol that ends with the address space can't contain its last byte: the end would be 2^64.
+    // But it ends there.
     assert_eq!(found(&queries), [(0, NameAt::None), (1, NameAt::String(1)), (2, NameAt::String(4))]);
 }
