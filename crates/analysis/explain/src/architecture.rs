@@ -10,8 +10,10 @@ pub(crate) fn pushed_by_call(arch: Arch) -> u64 {
     }
 }
 
-/// x86_64 registers with the names of their lowest four bytes, two bytes and one byte, and of their
-/// second byte if it has a name.
+/// x86_64 registers with the names of their parts.
+///
+/// Each has names for its lowest four bytes, two bytes and one byte; some have a name for their
+/// second byte.
 const PARTS: [(&str, [&str; 4]); 16] = [
     ("rax", ["eax", "ax", "al", "ah"]),
     ("rbx", ["ebx", "bx", "bl", "bh"]),
@@ -58,8 +60,9 @@ pub(crate) fn whole_of(arch: Arch, name: &str) -> Option<(&str, Option<u64>)> {
 /// The bits of an arm64 pointer that address memory: the top byte may be a tag.
 const UNTAGGED: u64 = 0x00ff_ffff_ffff_ffff;
 
-/// Whether an address is valid for a process: on x86_64 with four-level page tables, on arm64 with
-/// 48-bit addresses, ignoring the tag.
+/// Whether an address is canonical, that is, possible in a process.
+///
+/// On x86_64 with four-level page tables, on arm64 with 48-bit addresses, ignoring the tag.
 pub(crate) fn is_canonical(arch: Arch, address: u64) -> bool {
     match arch {
         Arch::X86_64 => (address as i64) << 16 >> 16 == address as i64,

@@ -17,9 +17,10 @@ const LINKAGE: usize = 32;
 /// Maximum number of loads, copies and sums that are followed.
 const MAX_STEPS: usize = 4;
 
-/// Fills in the call that led to `pc`, if it is proved that it went there because its operand had
-/// that address. A call to another function whose last instruction was a jump to `pc` has the same
-/// return address.
+/// Fills in the call that led to `pc`, if its operand provably had that address.
+///
+/// A call to another function whose last instruction was a jump to `pc` has the same return
+/// address.
 pub(crate) fn from(
     thread: &Thread,
     arch: Arch,
@@ -107,8 +108,10 @@ impl Before<'_> {
     }
 }
 
-/// Whether the innermost frame's caller was found from a link register (arm64) that may be left
-/// over from a call that returned: a call that doesn't lead to the innermost frame's function.
+/// Whether the innermost frame's caller was found from a stale link register (arm64).
+///
+/// The register may be left over from a call that returned, and that doesn't lead to the innermost
+/// frame's function.
 pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
     /// Arm's reference manual: BL, with the 26 bits of its offset.
     const BL: u32 = 0x9400_0000;

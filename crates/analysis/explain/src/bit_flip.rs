@@ -17,14 +17,16 @@ use crate::pointer_authentication::is_of_code;
 
 /// Lowest bit examined. Lower bits lead to nearby memory, which a wrong offset also reaches.
 const LOWEST: u32 = 24;
-/// Bits below this one lead to within 4 GiB, where a wrong index may also reach mapped memory: the
-/// valid address must then be close to a value that the thread held.
+/// Bits below this one require that the valid address is close to a value that the thread held.
+///
+/// They lead to within 4 GiB, where a wrong index may also reach mapped memory.
 const FAR: u32 = 32;
 /// The bits of an address within its page. A large buffer may start at a page boundary, and its end
 /// may be a power of two away, which is one bit.
 const IN_PAGE: u64 = 0xfff;
-/// Maximum distance between an address and another register's value to count as close, in bytes:
-/// within one object or frame.
+/// Maximum distance from another register's value to count as close, in bytes.
+///
+/// Such addresses are probably in the same object or frame.
 const BESIDE: u64 = 0x1000;
 /// The same limit for lower bits, where a match by chance is more likely.
 const BESIDE_LOW: u64 = 0x400;

@@ -47,8 +47,10 @@ pub(crate) fn compare(report: &Report, files: &dyn CodeSource) -> Option<CodeCha
     Some(CodeChange { address: Address(first), kind, found: bytes(&ran), expected: bytes(&expected) })
 }
 
-/// Whether a byte is part of an address in an image: the dynamic linker also writes addresses into
-/// code if a library is linked with text relocations (`DT_TEXTREL`).
+/// Whether a byte is part of an address in an image.
+///
+/// The dynamic linker also writes addresses into code if a library is linked with text relocations
+/// (`DT_TEXTREL`).
 fn is_relocated(report: &Report, at: u64) -> bool {
     (at.saturating_sub(7)..=at).any(|start| {
         let word = (0..8)

@@ -12,8 +12,9 @@ use coroner_symbols::{
 /// The code of a crashed process, with information about it. If only [`Self::code`] is implemented,
 /// explanations don't include where a register was set, nor variables.
 pub trait CodeSource {
-    /// Returns up to `length` bytes of the code at `address`: fewer at the end of known code,
-    /// `None` if nothing is known there.
+    /// Returns up to `length` bytes of the code at `address`; `None` if nothing is known there.
+    ///
+    /// Returns fewer bytes at the end of known code.
     fn code(&self, address: Address, length: usize) -> Option<Code>;
 
     /// Returns the start and end of the function that contains `address`.
@@ -21,8 +22,9 @@ pub trait CodeSource {
         None
     }
 
-    /// Returns the variables of the function that contains `address`, from debug information; its
-    /// addresses are those of [`Self::svma`].
+    /// Returns the variables of the function that contains `address`, from debug information.
+    ///
+    /// Addresses in the result are those of [`Self::svma`].
     fn variables(&self, _address: Address) -> Option<FunctionVariables> {
         None
     }
@@ -37,8 +39,9 @@ pub trait CodeSource {
         None
     }
 
-    /// Returns the part at an offset in a value of the type, if a single part contains all `width`
-    /// bytes there.
+    /// Returns the part at an offset in a value of the type.
+    ///
+    /// `None` unless a single part contains all `width` bytes there.
     fn part(&self, _of: TypeId, _offset: u64, _width: Option<u64>) -> Option<Part> {
         None
     }
@@ -156,8 +159,9 @@ pub struct ImageFiles<'s> {
     images: SnapshotImages,
     /// Code ranges of images without a build id, which the file at the same path may not match.
     unverified: Vec<(u64, u64)>,
-    /// The image for lookups of functions, variables and lines: the one with the instruction that
-    /// crashed, or that jumped to an address without code.
+    /// The image for lookups of functions, variables and lines.
+    ///
+    /// It contains the instruction that crashed, or that jumped to an address without code.
     crashed: Option<Crashed<'s>>,
 }
 

@@ -83,8 +83,9 @@ pub(crate) fn steps(_: Arch, _: &[u8], _: u64) -> Option<Vec<Step>> {
     None
 }
 
-/// Whether the code at an address jumps to a function in another image, as a procedure linkage
-/// table does. `length` bytes are searched.
+/// Whether the code at an address jumps to a function in another image.
+///
+/// A procedure linkage table does. `length` bytes are searched.
 #[cfg(feature = "decode")]
 pub(crate) fn is_linkage(arch: Arch, address: u64, source: &dyn CodeSource, length: usize) -> bool {
     let Some(code) = source.code(Address(address), length) else { return false };

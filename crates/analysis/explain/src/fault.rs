@@ -125,8 +125,7 @@ fn said_access(crash: &Crash) -> Option<Access> {
     crash.access.filter(|access| [Access::READ, Access::WRITE, Access::EXECUTE].contains(access))
 }
 
-/// Returns the kind of a fault at an unmapped address, from the value of the register that it came
-/// from.
+/// Returns the kind of a fault at an unmapped address, based on the bad register's value.
 fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> FaultKind {
     let value = operand.and_then(|(value, ..)| value);
     let is_near = address.0 < NEAR_NULL || address.0 >= ERRORS;
@@ -140,8 +139,10 @@ fn of_address(operand: Option<(Option<u64>, Arch, u64)>, address: Address) -> Fa
     }
 }
 
-/// Whether the kernel reported an unmapped address that lies in an accessible mapping: a guard was
-/// installed inside it (Linux's `MADV_GUARD_INSTALL`), or it was mapped after the fault.
+/// Whether the kernel reported an unmapped address that lies in an accessible mapping.
+///
+/// A guard was installed inside the mapping (Linux's `MADV_GUARD_INSTALL`), or it was mapped after
+/// the fault.
 fn is_guard_within(report: &Report, crash: &Crash) -> bool {
     let is_open = |address| report.mappings.iter().any(|at| at.contains(address) && at.protection & MAY_ALL != 0);
     crash.mach.is_none() && notice::of(report, crash) == Notice::Unmapped && crash.address.is_some_and(is_open)
@@ -399,8 +400,9 @@ impl Fault<'_> {
         }
     }
 
-    /// Like [`Self::general_protection`], without the instruction: if exactly one register holds a
-    /// non-canonical value, that may be the cause.
+    /// Like [`Self::general_protection`], without the instruction.
+    ///
+    /// If exactly one register holds a non-canonical value, that may be the cause.
     fn general_protection_by_registers(&self, explanation: &mut Explanation) {
         let named = self.state.registers.named().filter(|(name, _)| !matches!(*name, "rip" | "rflags"));
         let mut bad = named.filter(|(_, value)| !architecture::is_canonical(self.arch, *value));

@@ -308,8 +308,9 @@ pub(crate) fn function(report: &Report, explanation: &Explanation, is_alone: boo
     name.map(|name| short_function(name, NAME).into_owned())
 }
 
-/// Returns the frames before the first one found by a stack scan: addresses on the stack need not
-/// be callers.
+/// Returns the frames before the first one found by a stack scan.
+///
+/// Addresses on the stack need not be callers.
 fn certain(frames: &[Frame], is_alone: bool) -> &[Frame] {
     let found = frames.iter().position(|frame| frame.found_by == FoundBy::SCAN).unwrap_or(frames.len());
     frames.get(..if is_alone { found.min(1) } else { found }).unwrap_or_default()

@@ -97,8 +97,9 @@ impl<'a> State<'a> {
         self.registers.named().find(|(known, _)| *known == name)
     }
 
-    /// Returns `width` bytes (at most 8) from the saved stacks and the saved memory at register
-    /// values, as a little-endian number.
+    /// Returns `width` bytes (at most 8) of saved memory as a little-endian number.
+    ///
+    /// Saved memory consists of the stacks and the memory at register values.
     pub(crate) fn saved(&self, address: u64, width: u32) -> Option<u64> {
         let width = usize::try_from(width).ok().filter(|width| (1..=8).contains(width))?;
         let mask = self.registers.arch.map_or(u64::MAX, architecture::address_mask);

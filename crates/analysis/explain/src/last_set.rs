@@ -113,8 +113,9 @@ impl Function {
         }
     }
 
-    /// Whether a register has the same value at `to` as before the instruction at `from`,
-    /// considering the instructions in between.
+    /// Whether the instructions between `from` and `to` leave a register unchanged.
+    ///
+    /// Compares its value at `to` with that before the instruction at `from`.
     pub(crate) fn is_kept(&self, register: Register, from: Address, to: Address) -> bool {
         let (Some(from), Some(to)) = (self.index(from), self.index(to)) else { return false };
         let Some(between) = self.steps.get(from..to) else { return false };
@@ -126,8 +127,9 @@ impl Function {
         })
     }
 
-    /// Whether the code at an address sets the return register: a caller that uses the register
-    /// after the call can't expect its old value.
+    /// Whether the code at an address sets the return register.
+    ///
+    /// A caller that uses the register after such a call can't expect its old value.
     pub(crate) fn returns_a_value(arch: Arch, target: u64, source: &dyn CodeSource) -> bool {
         if decode::is_linkage(arch, target, source, LINKAGE) {
             return true;

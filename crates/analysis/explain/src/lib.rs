@@ -1,6 +1,7 @@
-//! Explains why a process crashed, in one sentence and in details, from its report: the crashed
-//! thread's registers, the signal, the address, the images, and the code at the program counter,
-//! from the report or the image's file.
+//! Explains why a process crashed, in one sentence and in details, from its report.
+//!
+//! The evidence is the crashed thread's registers, the signal, the address, the images, and the
+//! code at the program counter, from the report or the image's file.
 //!
 //! [`explain`] decodes the instruction (x86_64, arm64), finds the bad operand and the register that
 //! it came from, and determines the kind of fault. All of this runs at analysis time, so that old

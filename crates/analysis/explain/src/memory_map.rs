@@ -92,8 +92,9 @@ fn is_of_stack(name: &str) -> bool {
     name.contains("stack")
 }
 
-/// Returns a mapping's name; for a path only the last component, because the others may contain
-/// personal data.
+/// Returns a mapping's name.
+///
+/// For a path, returns only the last component, because the others may contain personal data.
 pub(crate) fn named(mapping: &Mapping) -> Option<String> {
     let name = mapping.name.as_deref()?;
     let name = if is_file(mapping) { name.rsplit('/').next().unwrap_or(name) } else { name };
@@ -106,8 +107,9 @@ fn segment(report: &Report, address: Address) -> Option<&Segment> {
     image.segments.iter().find(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
 }
 
-/// Returns the access rights at an address: those of the mapping at the time of the crash, else
-/// those of the image segment.
+/// Returns the access rights at an address.
+///
+/// They are those of the mapping at the time of the crash, else those of the image segment.
 pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
     let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
     mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))

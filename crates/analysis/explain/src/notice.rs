@@ -1,5 +1,6 @@
-//! The fault as reported by the system: one set of values for Linux signals, Mach exceptions and
-//! Windows exceptions.
+//! The fault as reported by the system.
+//!
+//! Linux signals, Mach exceptions and Windows exceptions are mapped to the same values.
 
 use coroner_report::Report;
 use coroner_report::model::{Crash, Signal};

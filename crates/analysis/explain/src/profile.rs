@@ -37,8 +37,7 @@ pub struct ProfileFunction {
     pub in_app: bool,
     /// Time in the function and its callees, in nanoseconds.
     pub weight_ns: u64,
-    /// For samples that end in this function: the thread's most frequent activity and its time, in
-    /// nanoseconds.
+    /// The thread's most frequent activity in samples that end here, and its time in nanoseconds.
     pub doing: Option<(String, u64)>,
 }
 
@@ -143,8 +142,9 @@ fn doing(end: &ProfileEnd) -> String {
     }
 }
 
-/// Returns, for example, `93 % in save (notes.c:27), blocked in fdatasync`: the app's own functions
-/// with the most time, and the thread's activity there.
+/// Returns, for example, `93 % in save (notes.c:27), blocked in fdatasync`.
+///
+/// The sentence has the app's own functions with the most time, and the thread's activity there.
 pub(crate) fn sentence(report: &Report) -> Option<String> {
     let profile = report.profile.as_ref()?;
     let all = profile.weight_ns();

@@ -30,9 +30,10 @@ pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
     Some(Explanation { kind, certainty: Certainty::Certain, ..Explanation::default() })
 }
 
-/// Whether the signal came from outside the process, unlike that of `abort`: from another process,
-/// or from the kernel for a timer, a message or input (`SI_TIMER`, `SI_MESGQ`, `SI_ASYNCIO`,
-/// `SI_SIGIO`).
+/// Whether the signal came from outside the process, unlike that of `abort`.
+///
+/// It was sent by another process, or by the kernel for a timer, a message or input (`SI_TIMER`,
+/// `SI_MESGQ`, `SI_ASYNCIO`, `SI_SIGIO`).
 fn is_from_elsewhere(report: &Report, crash: &Crash) -> bool {
     let Some(signal) = &crash.signal else { return false };
     matches!(signal.code, -5..=-2) || signal.sender_pid.is_some_and(|pid| pid != report.header.pid)

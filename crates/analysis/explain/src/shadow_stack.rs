@@ -1,5 +1,6 @@
-//! Compares the hardware's shadow stack with the stack walk: a return address that differs from the
-//! one pushed by the call was overwritten.
+//! Compares the hardware's shadow stack with the stack walk.
+//!
+//! A return address that differs from the one pushed by the call was overwritten.
 //!
 //! Sources: Intel's manual, volume 1, chapter 17; Arm's manual, D11 (GCS); Linux's
 //! arch/x86/kernel/shstk.c, arch/arm64/kernel/signal.c and Documentation/arch/arm64/gcs.rst.
@@ -23,8 +24,9 @@ enum Entry {
     Return(u64),
     /// A kernel entry for a signal.
     Signal,
-    /// A token where a stack continues after a switch away from it: what is above it belongs to an
-    /// older switch.
+    /// A token where a stack continues after a switch away from it.
+    ///
+    /// What is above the token belongs to an older switch.
     Restore,
 }
 

@@ -6,14 +6,16 @@ use coroner_report::wire::AddressKind;
 
 use crate::instruction::State;
 
-/// Number of bytes below the stack pointer that a function may use without adjusting it, and that a
-/// call may write.
+/// Number of bytes below the stack pointer that a function may use, and that a call may write.
+///
+/// A function may use them without adjusting the stack pointer.
 const RED_ZONE: u64 = 256;
 /// Maximum size of a frame, in bytes.
 const MAX_FRAME: u64 = 1 << 32;
 
-/// Returns the size of the frame that contains the fault's address, in bytes, if it skipped the
-/// guard page, which is where stack overflows are normally detected.
+/// Returns the size of the frame that contains the fault's address, if it skipped the guard page.
+///
+/// The guard page is where stack overflows are normally detected. The size is in bytes.
 ///
 /// The frame may belong to the crashed function or to one of its callers. Its caller's end must be
 /// on a stack, its own stack pointer below that, and the fault in between.

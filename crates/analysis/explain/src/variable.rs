@@ -1,5 +1,6 @@
-//! Source names of bad registers: the variable that the register holds, or the field that it was
-//! loaded from.
+//! Source names of bad registers.
+//!
+//! A register is named after the variable that it holds, or the field that it was loaded from:
 //!
 //! - Debug information has a variable in the register at that address: the variable.
 //! - The register was last set by a load from a variable's location, on the stack or at a fixed
@@ -87,8 +88,9 @@ impl Names<'_> {
         })
     }
 
-    /// Returns the name of a variable in its own register; a structure with a single pointer is
-    /// named after that field.
+    /// Returns the name of a variable in its own register.
+    ///
+    /// A structure with a single pointer is named after that field.
     fn whole(&self, variable: &Variable) -> Named {
         let inner = variable.of.and_then(|of| self.source.part(of, 0, None)).filter(|part| !part.path.is_empty());
         let path = inner.as_ref().map_or("", |part| part.path.as_str());

@@ -186,8 +186,9 @@ fn divisor(instruction: &Instruction, state: &State<'_>, memory: &[MemoryOperand
     Some(Divisor { text: operand.text.clone(), register: None, value })
 }
 
-/// Returns the possible calls that return to an address, where `code` ends: instructions of each
-/// length that end there.
+/// Returns the possible calls that return to an address.
+///
+/// `code` ends at that address; the result has instructions of each length that end there.
 pub(crate) fn calls_before(code: &[u8], returned_to: u64, state: &State<'_>) -> Vec<Decoded> {
     let calls = (2..=8_usize).filter_map(|length| {
         let bytes = code.get(code.len().checked_sub(length)?..)?;

@@ -1,5 +1,6 @@
-//! Objective-C objects that were deallocated before the crash, if the app enabled zombie tracking
-//! ([`Report::zombies`]).
+//! Objective-C objects that were deallocated before the crash ([`Report::zombies`]).
+//!
+//! Reports contain them if the app enabled zombie tracking.
 
 use coroner_report::Report;
 use coroner_report::model::{Explanation, Zombie};

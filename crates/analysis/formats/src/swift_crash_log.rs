@@ -1,5 +1,7 @@
-//! Reads crash logs of Swift's runtime in JSON: the output of `swift-backtrace` with
-//! `SWIFT_BACKTRACE=format=json` (Swift 6.2), and of `CrashLog` in the module `Runtime`.
+//! Reads crash logs of Swift's runtime in JSON.
+//!
+//! They are the output of `swift-backtrace` with `SWIFT_BACKTRACE=format=json` (Swift 6.2), and of
+//! `CrashLog` in the module `Runtime`.
 //!
 //! A log is one object; the program's own output may come before and after it. Source of the
 //! format: swiftlang/swift, stdlib/public/RuntimeModule/CrashLog.swift and

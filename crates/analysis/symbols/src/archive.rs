@@ -1,6 +1,7 @@
-//! Libraries in a ZIP archive, as Android's linker loads them from an APK: stored uncompressed, so
-//! that they can be mapped in place. Such a library's path is written
-//! `base.apk!/lib/arm64-v8a/libapp.so`.
+//! Libraries in a ZIP archive, as Android's linker loads them from an APK.
+//!
+//! They are stored uncompressed, so that they can be mapped in place. Such a library's path is
+//! written `base.apk!/lib/arm64-v8a/libapp.so`.
 
 use std::path::{Path, PathBuf};
 

@@ -301,8 +301,9 @@ impl<'a> Words<'a> {
         std::str::from_utf8(self.next_word()?).ok()?.parse().ok()
     }
 
-    /// Returns the rest of the line, including spaces, as a range of the file; the line starts at
-    /// the byte `offset`.
+    /// Returns the rest of the line, including spaces, as a range of the file.
+    ///
+    /// The line starts at the byte `offset`.
     fn remainder(&self, offset: usize) -> Text {
         let start = (self.at + 1).min(self.line.len());
         offset + start..offset + self.line.len()

@@ -1,5 +1,6 @@
-//! Names all frames of a report within a budget: an app symbolicates its last crash while its user
-//! is waiting for other things.
+//! Names all frames of a report within a budget.
+//!
+//! An app symbolicates its last crash while its user is waiting for other things.
 //!
 //! The most important information comes first, in case the budget runs out: functions of all frames
 //! from symbol tables, lines of the crashed thread and of exceptions, lines of other threads. All
@@ -59,8 +60,9 @@ impl Symbolizer {
         self.within(report, budget, Some(SymbolFile::frames_in_object_files))
     }
 
-    /// Like [`Self::symbolicate_report_within`], for a report with ELF images only; saves the code
-    /// for Mach-O object files (160 KB) in programs that use nothing else.
+    /// Like [`Self::symbolicate_report_within`], for a report with ELF images only.
+    ///
+    /// Saves the code for Mach-O object files (160 KB) in programs that use nothing else.
     pub fn symbolicate_elf_report_within(&mut self, report: &mut Report, budget: NamingBudget) -> Option<LeftOut> {
         self.within(report, budget, None)
     }

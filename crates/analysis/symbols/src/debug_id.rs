@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::file_kind::FileKind;
 
-/// The bytes of a GNU build id (ELF, usually 20) or an `LC_UUID` (Mach-O, 16), in file order; for
-/// PE those of `coroner_report::wire::Image::build_id`.
+/// The id of an image: a GNU build id (ELF, usually 20 bytes) or an `LC_UUID` (Mach-O, 16 bytes).
+///
+/// The bytes are in file order; for PE they are those of `coroner_report::wire::Image::build_id`.
 ///
 /// Displayed as lower-case hexadecimal; parsed from hexadecimal of either case, with or without a
 /// UUID's hyphens.
@@ -30,9 +31,10 @@ impl DebugId {
         &self.0
     }
 
-    /// Returns the id in breakpad's `MODULE` line for an ELF file with this build id: the first 16
-    /// bytes as a GUID whose first three fields are little-endian, in upper-case hexadecimal,
-    /// followed by the age 0.
+    /// Returns the id in breakpad's `MODULE` line for an ELF file with this build id.
+    ///
+    /// It has the first 16 bytes as a GUID whose first three fields are little-endian, in
+    /// upper-case hexadecimal, followed by the age 0.
     ///
     /// Source: breakpad `src/common/linux/file_id.cc`, `ConvertIdentifierToUUIDString` and
     /// `dump_symbols.cc`.
@@ -56,9 +58,10 @@ impl DebugId {
         }
     }
 
-    /// Returns the id in breakpad's `MODULE` line for a PE file with these bytes
-    /// (`coroner_report::wire::Image::build_id`): GUID and age of its CodeView data; without such
-    /// data zeros, as breakpad's tools write.
+    /// Returns the id in breakpad's `MODULE` line for a PE file with these bytes.
+    ///
+    /// The bytes are those of `coroner_report::wire::Image::build_id`. The result has GUID and age
+    /// of its CodeView data; without such data zeros, as breakpad's tools write.
     fn breakpad_of_pe(&self) -> String {
         let code_view = self.0.get(8..28).and_then(|bytes| bytes.split_first_chunk::<16>());
         let Some((guid, age)) = code_view else { return "0".repeat(33) };
@@ -70,8 +73,9 @@ impl DebugId {
         upper_hex(&guid) + &format!("{age:X}")
     }
 
-    /// Returns the id in breakpad's `MODULE` line for a Mach-O file with this UUID: its bytes in
-    /// order, then the age 0.
+    /// Returns the id in breakpad's `MODULE` line for a Mach-O file with this UUID.
+    ///
+    /// It has the bytes in order, then the age 0.
     pub fn breakpad_of_macho(&self) -> String {
         upper_hex(&self.0) + "0"
     }

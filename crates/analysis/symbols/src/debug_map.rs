@@ -1,5 +1,6 @@
-//! The debug map of a Mach-O image: maps functions to the object files that they come from, in
-//! which the linker leaves the DWARF.
+//! The debug map of a Mach-O image.
+//!
+//! It maps functions to the object files that they come from, in which the linker leaves the DWARF.
 //!
 //! ```text
 //! N_OSO  "/…/program.o" or "/…/libparts.a(part.o)"     value: when that was modified, in seconds since 1970, or 0
@@ -118,8 +119,9 @@ impl DebugMap {
         self.objects.iter().any(ObjectFile::is_there)
     }
 
-    /// Returns the calls at an address (svma) in the image, innermost first; empty if no function
-    /// in the map contains it, or its object file doesn't exist.
+    /// Returns the calls at an address (svma) in the image, innermost first.
+    ///
+    /// Empty if no function in the map contains the address, or its object file doesn't exist.
     ///
     /// # Errors
     /// [`SymbolError`], once for each object file, if it is not the one that was linked, or is

@@ -79,10 +79,11 @@ pub(crate) fn demangle_cpp_type(name: &str) -> String {
     source.map_or_else(|| name.to_owned(), ToOwned::to_owned)
 }
 
-/// Whether `linker_name` and `source_name`, which DWARF contains without namespaces, name the same
-/// function. Programs with only lines (`line-tables-only`, `-gline-tables-only`) have no linker
-/// names in DWARF. Only the last part of the linker's name is compared, without parameters and
-/// generic arguments.
+/// Whether `linker_name` and `source_name` name the same function.
+///
+/// DWARF contains `source_name` without namespaces. Programs with only lines (`line-tables-only`,
+/// `-gline-tables-only`) have no linker names in DWARF. Only the last part of the linker's name is
+/// compared, without parameters and generic arguments.
 pub(crate) fn is_of_source_name(linker_name: &str, source_name: &str) -> bool {
     if demangle(source_name).language != Language::Plain {
         return false;
@@ -130,15 +131,19 @@ fn last_part(name: &str) -> &str {
     part.rsplit(' ').next().unwrap_or(part)
 }
 
-/// Whether a name starts with `_Z`, or with more underscores, as for blocks and constructors called
-/// by the linker.
+/// Whether a name is a mangled C++ name.
+///
+/// It starts with `_Z`, or with more underscores, as for blocks and constructors called by the
+/// linker.
 fn is_cpp(name: &str) -> bool {
     let body = name.trim_start_matches('_');
     body.starts_with('Z') && (1..=4).contains(&(name.len() - body.len())) || name.starts_with("_GLOBAL__")
 }
 
-/// Whether a name starts with `$s` (stable), `$S` and `_T0` (4.x), `_T` and a kind letter (3.x),
-/// with or without an underscore before them. Source: Swift `docs/ABI/Mangling.rst`.
+/// Whether a name is a mangled Swift name.
+///
+/// It starts with `$s` (stable), `$S` and `_T0` (4.x), `_T` and a kind letter (3.x), with or
+/// without an underscore before them. Source: Swift `docs/ABI/Mangling.rst`.
 fn is_swift(name: &str) -> bool {
     let body = name.strip_prefix('_').unwrap_or(name);
     body.starts_with("$s") || body.starts_with("$S") || name.starts_with("_T0") || name.starts_with("_Tt")

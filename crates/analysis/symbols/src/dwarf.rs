@@ -129,9 +129,10 @@ impl Dwarf {
         Ok(Some(Self { indexed, file: bytes.clone(), info_at, missing, said_missing }))
     }
 
-    /// Looks up many addresses at once, for later calls of [`Self::frames`]: each unit is read once
-    /// for all of its addresses, and then dropped. Addresses that can't be answered in this way are
-    /// left to `frames`.
+    /// Looks up many addresses at once, for later calls of [`Self::frames`].
+    ///
+    /// Each unit is read once for all of its addresses, and then dropped. Addresses that can't be
+    /// answered in this way are left to `frames`.
     pub(crate) fn look_up(&self, svmas: &[u64]) {
         self.indexed.with_dependent(|sections, index| {
             let mut addresses = svmas.to_vec();
@@ -252,8 +253,9 @@ fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<
     Some(answer.frames)
 }
 
-/// Time limit for a pass over many addresses, for each megabyte of debug information (plus one):
-/// about ten times what compilers' output needs.
+/// Time limit for a pass over many addresses, for each megabyte of debug information (plus one).
+///
+/// It is about ten times what compilers' output needs.
 const PASS_TIME: Duration = Duration::from_millis(500);
 
 fn uptime() -> Duration {

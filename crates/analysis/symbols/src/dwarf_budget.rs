@@ -108,8 +108,9 @@ impl ByLines {
     }
 }
 
-/// Partial abbreviation tables, with only the declarations of the units' root entries: all that is
-/// needed for a unit's attributes, and a hundredth of the work.
+/// Partial abbreviation tables, with only the declarations of the units' root entries.
+///
+/// A unit's attributes need nothing else, and this takes a hundredth of the work.
 struct Roots {
     /// By table and the entry's code.
     known: HashMap<(usize, u64), Option<Arc<gimli::Abbreviations>>>,
@@ -353,8 +354,10 @@ impl Budget {
         self.ranges.at(svma)
     }
 
-    /// Returns the units without ranges whose line program contains an address; with `dropped` also
-    /// those whose ranges are all from dropped code, which addr2line treats in the same way.
+    /// Returns the units without ranges whose line program contains an address.
+    ///
+    /// With `dropped`, also returns those whose ranges are all from dropped code, which addr2line
+    /// treats in the same way.
     pub(crate) fn claimants_by_lines(&self, dwarf: &Dwarf<'_>, svma: u64, dropped: bool) -> Vec<usize> {
         let [silent, all] = &self.by_lines;
         let by_lines = match dropped {
@@ -381,8 +384,8 @@ impl Budget {
         header.length_including_self().saturating_add(abbreviations as usize)
     }
 
-    /// Returns the unit that claims an address, if it is the only one and also has functions that
-    /// the linker dropped.
+    /// Returns the only unit that claims an address, if it also has functions that the linker
+    /// dropped.
     pub(crate) fn unit_with_dropped(&self, svma: u64) -> Option<usize> {
         if self.with_dropped.is_empty() {
             return None;
@@ -499,8 +502,9 @@ fn abbreviations_size(section: &Slice<'_>, offset: usize, limit: u64) -> u64 {
     used(&reader).min(limit.saturating_add(1))
 }
 
-/// Maximum ratio of a parsed abbreviation table's size to its bytes in the file: an attribute of
-/// two bytes takes 16 bytes, a declaration of four bytes with its attributes 112.
+/// Maximum ratio of a parsed abbreviation table's size to its bytes in the file.
+///
+/// An attribute of two bytes takes 16 bytes, a declaration of four bytes with its attributes 112.
 const ABBREVIATIONS_RATIO: usize = 32;
 
 /// Reserves memory for a parsed abbreviation table; `None` if not enough is left.

@@ -1,5 +1,4 @@
-//! Looks up lines and inlined calls of several addresses in one pass over a file's DWARF that keeps
-//! nothing.
+//! Looks up lines and inlined calls in one pass over a file's DWARF that keeps nothing.
 //!
 //! [`Dwarf`](crate::dwarf::Dwarf) builds an index of all units for any number of lookups: 33 MB for
 //! a program of 85 MB before the first result, and more with each unit that is parsed. Here all
@@ -43,8 +42,9 @@ const SECTIONS: [SectionId; 10] = [
     SectionId::DebugStrOffsets,
 ];
 
-/// Maximum ratio of a line program's parsed file table to its header: each file is at least five
-/// bytes and takes 112.
+/// Maximum ratio of a line program's parsed file table to its header.
+///
+/// Each file is at least five bytes and takes 112.
 const FILES_RATIO: usize = 24;
 /// The result for an address.
 #[derive(Clone, Debug, Default)]
@@ -108,8 +108,9 @@ pub(crate) fn frames(file: &object::File<'_>, bytes: &Bytes, addresses: &[u64], 
     pass.answers
 }
 
-/// Looks up `addresses` (sorted and distinct) in units; the first unit with a function at an
-/// address provides its result. `None` if the budget ran out.
+/// Looks up `addresses` (sorted and distinct) in units; `None` if the budget ran out.
+///
+/// The first unit with a function at an address provides its result.
 ///
 /// Each unit has its offset and the indices of the addresses that it claims, both ascending. `all`
 /// has the offsets of all units, ascending.
@@ -225,8 +226,9 @@ impl<'a> Pass<'a> {
         Some(found)
     }
 
-    /// Adds the indices of the addresses that a unit claims; for a unit without ranges, those in
-    /// its line program.
+    /// Adds the indices of the addresses that a unit claims.
+    ///
+    /// For a unit without ranges, these are the addresses in its line program.
     fn places_of_unit(&self, unit: UnitRef<'_, Slice<'a>>, places: &mut Vec<usize>) -> Option<()> {
         let mut says = !places.is_empty();
         for (begin, end) in EntryRanges::of(unit, None).into_iter().flatten() {
@@ -246,8 +248,9 @@ impl<'a> Pass<'a> {
         Some(())
     }
 
-    /// Reads a line program and calls `take` with the indices of the addresses between two rows,
-    /// and the first of these rows.
+    /// Reads a line program and calls `take` for each pair of consecutive rows.
+    ///
+    /// `take` gets the indices of the addresses between the two rows, and the first row.
     fn rows(&self, unit: UnitRef<'_, Slice<'a>>, mut take: impl FnMut(std::ops::Range<usize>, Row)) -> Option<()> {
         line_rows::stretches(
             unit,

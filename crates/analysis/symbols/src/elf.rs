@@ -254,8 +254,9 @@ pub(crate) fn mini_debug_info(_: &object::File<'_>, _: usize) -> Result<Option<B
     Ok(None)
 }
 
-/// If more than this much memory is available, `.gnu_debugdata` that can't be decompressed in it
-/// counts as malformed.
+/// Memory in bytes with which intact `.gnu_debugdata` can be decompressed.
+///
+/// If it can't be decompressed in this much, it counts as malformed.
 const MINI_NEEDS: usize = 128 << 20;
 
 /// Returns the ELF file in `.gnu_debugdata`, if any, decompressed in at most `left` bytes.
@@ -342,8 +343,10 @@ struct Stub {
     slot: u64,
 }
 
-/// Finds stubs `[endbr64] [bnd] jmp *disp32(%rip)` in 16-byte entries, or 8-byte ones where the
-/// linker packs `.plt.got`.
+/// Finds x86_64 PLT stubs.
+///
+/// Stubs have the form `[endbr64] [bnd] jmp *disp32(%rip)`, in 16-byte entries, or 8-byte ones
+/// where the linker packs `.plt.got`.
 fn x86_64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
     let mut stubs = Vec::new();
     let mut at = 0;
@@ -376,8 +379,10 @@ fn x86_64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
     stubs
 }
 
-/// Finds stubs `[bti c;] adrp x16, page; ldr x17, [x16, offset]; add x16, x16, offset; br x17`,
-/// each 16 bytes (or 24 with BTI).
+/// Finds arm64 PLT stubs.
+///
+/// Stubs have the form `[bti c;] adrp x16, page; ldr x17, [x16, offset]; add x16, x16, offset; br
+/// x17`, each 16 bytes (or 24 with BTI).
 fn aarch64_stubs(code: &[u8], address: u64) -> Vec<Stub> {
     let instructions: Vec<u32> =
         code.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();

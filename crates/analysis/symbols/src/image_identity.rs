@@ -14,9 +14,10 @@ use crate::symbol_search::on_disk;
 /// Maximum number of bytes of `.text` that are used.
 const PAGE: usize = 4096;
 
-/// Gives each ELF image without a build id the identity that Breakpad (`HashElfTextSection`) and
-/// Sentry's `symbolic` (`ElfObject::debug_id`) derive from its code: the first 4096 bytes of the
-/// section `.text`, XORed in blocks of sixteen bytes.
+/// Gives each ELF image without a build id an identity derived from its code.
+///
+/// Breakpad (`HashElfTextSection`) and Sentry's `symbolic` (`ElfObject::debug_id`) derive the same
+/// identity: the first 4096 bytes of the section `.text`, XORed in blocks of sixteen bytes.
 ///
 /// The identity is computed from the image's file, which is assumed to be the loaded one if it
 /// hasn't been changed (`st_ctime`) since the process started (rounded down to a clock tick, 10 ms:
@@ -31,9 +32,10 @@ pub fn identify_images(report: &mut Report) {
     }
 }
 
-/// Returns the time since which an image's file must be unchanged to be the loaded one: the start
-/// of the process. Core dumps and minidumps don't contain that time; for them it is the time of
-/// death, and their reader has compared the file's headers with the saved ones.
+/// Returns the time since which an image's file must be unchanged to be the loaded one.
+///
+/// It is the start of the process. Core dumps and minidumps don't contain that time; for them it is
+/// the time of death, and their reader has compared the file's headers with the saved ones.
 pub(crate) fn unchanged_since(report: &Report) -> Timestamp {
     match (report.header.process_start, &report.crash) {
         (Timestamp(0), Some(crash)) => crash.time,
@@ -45,9 +47,10 @@ fn of_file(image: &Image, began: Timestamp) -> Option<[u8; 16]> {
     with_loaded_file(image, began, of_text).flatten()
 }
 
-/// Whether the file at the path of an image without an id is probably the loaded one: it hasn't
-/// been changed (`st_ctime`) since the process `began`, and its code is at the address in the
-/// report. `false` for an image that is not an ELF file.
+/// Whether the file at the path of an image without an id is probably the loaded one.
+///
+/// It hasn't been changed (`st_ctime`) since the process `began`, and its code is at the address in
+/// the report. `false` for an image that is not an ELF file.
 pub(crate) fn is_loaded_file(image: &Image, began: Timestamp) -> bool {
     with_loaded_file(image, began, |_| ()).is_some()
 }

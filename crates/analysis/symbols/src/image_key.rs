@@ -20,12 +20,15 @@ pub struct ImageKey {
     pub kind: FileKind,
     /// The architecture; selects the slice in a fat file without an id.
     pub arch: Arch,
-    /// The svma of the image's first byte: the lowest `PT_LOAD` for ELF (0 except for programs
-    /// linked at a fixed address), `__TEXT` for Mach-O (0x1_0000_0000 for programs). Breakpad's
-    /// addresses are relative to it.
+    /// The svma of the image's first byte, to which Breakpad's addresses are relative.
+    ///
+    /// It is the lowest `PT_LOAD` for ELF (0 except for programs linked at a fixed address),
+    /// `__TEXT` for Mach-O (0x1_0000_0000 for programs).
     pub base_svma: u64,
-    /// Whether the file at the image's path is or may be a different one: it was replaced while the
-    /// process ran, or changed since. Such a file is only used if it has the image's id.
+    /// Whether the file at the image's path is or may be a different one.
+    ///
+    /// It was replaced while the process ran, or changed since. Such a file is only used if it has
+    /// the image's id.
     pub replaced: bool,
 }
 

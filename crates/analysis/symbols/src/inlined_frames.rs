@@ -1,5 +1,6 @@
-//! The functions and inlined calls at addresses, from a DWARF unit's entries (`DW_TAG_subprogram`,
-//! `DW_TAG_inlined_subroutine`).
+//! The functions and inlined calls at addresses, from a DWARF unit's entries.
+//!
+//! These are `DW_TAG_subprogram` and `DW_TAG_inlined_subroutine`.
 
 use std::{cell::RefCell, collections::HashMap, ops::Range, rc::Rc};
 
@@ -26,8 +27,9 @@ pub(crate) struct InlinedFrames<'a> {
     meter: &'a Meter,
     /// The offsets of all units, ascending, if known.
     units: Option<&'a [usize]>,
-    /// Units opened to find names, by offset: after link-time optimisation a function's name is in
-    /// its source's unit.
+    /// Units opened to find names, by offset.
+    ///
+    /// After link-time optimisation a function's name is in its source's unit.
     other_units: RefCell<HashMap<usize, Rc<OtherUnit<'a>>>>,
 }
 

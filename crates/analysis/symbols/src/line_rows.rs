@@ -22,8 +22,9 @@ pub(crate) struct Row {
     pub(crate) column: u32,
 }
 
-/// Maximum length of a row's code in a sequence that starts at address 0; assembly without lines in
-/// between has less.
+/// Maximum length of a row's code in a sequence that starts at address 0, in bytes.
+///
+/// Assembly without lines in between has less.
 const LEFT_OVER: u64 = 1 << 16;
 
 /// Calls `take` with each stretch of code and its row, in program order. `step` is called before
@@ -85,8 +86,9 @@ impl LineRows {
     }
 }
 
-/// Returns the path of a file in a unit's line program: its name, in its folder, in the compilation
-/// directory.
+/// Returns the path of a file in a unit's line program.
+///
+/// It is the name, in its folder, in the compilation directory.
 pub(crate) fn file_name(unit: UnitRef<'_, Slice<'_>>, index: u64) -> Option<String> {
     let header = unit.line_program.as_ref()?.header();
     let Some(file) = header.file(index) else {

@@ -1,5 +1,6 @@
-//! Functions in a Mach-O file, from `LC_SYMTAB`, `LC_FUNCTION_STARTS`, the export trie and
-//! Objective-C metadata.
+//! Functions in a Mach-O file.
+//!
+//! They come from `LC_SYMTAB`, `LC_FUNCTION_STARTS`, the export trie and Objective-C metadata.
 //!
 //! The tables are parsed by [`coroner_process::symtab`], which names addresses at crash time; here
 //! the same parser runs with the file as its memory.
@@ -88,8 +89,7 @@ fn malformed(error: ScanError, table_at: u64, of: &str, bytes: &[u8]) -> Malform
     Malformed::new(offset, format!("{of}: {}", error.problem))
 }
 
-/// Checks that the load commands, their tables and the sections with debug information lie within
-/// the file.
+/// Checks that load commands, their tables and debug sections lie within the file.
 pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     let image = read(bytes)?;
     if image.file_end > bytes.len() as u64 {

@@ -1,5 +1,6 @@
-//! Limits on the cost of symbolicating a report, for an app that does it while its user is waiting
-//! for other things.
+//! Limits on the cost of symbolicating a report.
+//!
+//! An app does it while its user is waiting for other things.
 //!
 //! Memory is counted before it is allocated: symbol tables, decompressed sections, abbreviation
 //! tables. Mapped files are not counted: the kernel reclaims their pages when it needs them.
@@ -8,8 +9,10 @@ use std::{cell::Cell, time::Duration};
 
 use coroner_report::{Report, model::Value};
 
-/// Limits on the cost of symbolicating a report
-/// ([`Symbolizer::symbolicate_report_within`](crate::Symbolizer::symbolicate_report_within)).
+/// Limits on the cost of symbolicating a report.
+///
+/// See
+/// [`Symbolizer::symbolicate_report_within`](crate::Symbolizer::symbolicate_report_within).
 #[derive(Clone, Copy, Debug)]
 pub struct NamingBudget {
     /// Maximum memory in use at any time, in bytes. Mapped files are not counted.
@@ -29,8 +32,10 @@ pub enum Exhausted {
     Time,
 }
 
-/// Report context that records what was left out when the report was named within a budget: the
-/// number of frames and the budget that ran out. Naming the report without a budget removes it.
+/// Report context that records what was left out when the report was named within a budget.
+///
+/// It has the number of frames and the budget that ran out. Naming the report without a budget
+/// removes it.
 pub const NAMING_CONTEXT: &str = "coroner_naming";
 
 /// The information left out when a report was symbolicated within a budget.
@@ -77,8 +82,9 @@ pub(crate) struct Meter {
     exhausted: Cell<Option<Exhausted>>,
 }
 
-/// Number of steps (entries, rows and ranges in debug information, each some tens of nanoseconds)
-/// between two readings of the clock.
+/// Number of steps between two readings of the clock.
+///
+/// Steps are entries, rows and ranges in debug information, each some tens of nanoseconds.
 const STEPS: u32 = 1 << 10;
 
 impl Meter {

@@ -176,8 +176,10 @@ impl Metadata<'_> {
         Some(())
     }
 
-    /// Adds the methods of a `class_t`: isa, superclass, cache, mask, then `class_ro_t` with flags
-    /// of the Swift compiler in its low bits. `class_ro_t`: flags 0, name 24, baseMethods 32.
+    /// Adds the methods of a `class_t`.
+    ///
+    /// Its fields are isa, superclass, cache, mask, then `class_ro_t` with flags of the Swift
+    /// compiler in its low bits. `class_ro_t`: flags 0, name 24, baseMethods 32.
     fn class(&mut self, builder: &mut TableBuilder, class: u64) -> Option<()> {
         let (flags, name) = self.class_name(class)?;
         let sign = if flags & RO_META != 0 { '+' } else { '-' };
@@ -214,9 +216,10 @@ impl Metadata<'_> {
         Some(())
     }
 
-    /// Adds the methods in a `method_list_t`: entsizeAndFlags, count, entries of either three
-    /// pointers (name, types, implementation) or three 32-bit offsets, each relative to its own
-    /// address.
+    /// Adds the methods in a `method_list_t`.
+    ///
+    /// Its fields are entsizeAndFlags, count, entries of either three pointers (name, types,
+    /// implementation) or three 32-bit offsets, each relative to its own address.
     fn methods(&mut self, builder: &mut TableBuilder, list: u64, sign: char, class: &[u8]) -> Option<()> {
         let (flags, count) = (self.file.u32(list)?, self.file.u32(list.checked_add(4)?)?);
         let small = flags & SMALL != 0;

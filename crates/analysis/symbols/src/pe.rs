@@ -1,5 +1,6 @@
-//! A PE file's identity, and its functions from the COFF symbol table, which GNU's linker keeps,
-//! and from its exports.
+//! A PE file's identity and functions.
+//!
+//! Functions come from the COFF symbol table, which GNU's linker keeps, and from exports.
 
 use object::read::{ExportTarget, NameOrOrdinal};
 use object::{
@@ -17,8 +18,9 @@ pub(crate) fn is_pe(bytes: &[u8]) -> bool {
         && matches!(object::FileKind::parse(bytes), Ok(object::FileKind::Pe32 | object::FileKind::Pe64))
 }
 
-/// Returns the image's time stamp and size, and its CodeView data's GUID and age: the same bytes as
-/// `coroner_report::wire::Image::build_id` of a loaded image.
+/// Returns the image's time stamp and size, and its CodeView data's GUID and age.
+///
+/// These are the same bytes as `coroner_report::wire::Image::build_id` of a loaded image.
 pub(crate) fn identity(file: &object::File<'_>) -> Option<DebugId> {
     let (time, size) = match file {
         object::File::Pe32(file) => headers(file),

@@ -31,8 +31,10 @@ pub struct ImageSymbols {
 }
 
 impl Symbolizer {
-    /// Symbolicates all frames of a report: function, file, line and inlined calls if symbols are
-    /// found; else the demangled name from the crashing process.
+    /// Symbolicates all frames of a report.
+    ///
+    /// A frame gets function, file, line and inlined calls if symbols are found; else the demangled
+    /// name from the crashing process.
     ///
     /// First assigns the frames to their images, and gives images without a build id a substitute
     /// ([`identify_images`]). Returns a result for each image that contains frames, in the report's
@@ -115,8 +117,10 @@ pub(crate) fn demangle_own_name(frame: &mut Frame) {
     }
 }
 
-/// Whether the file at an image's path can't be assumed to be the image: it was replaced while the
-/// process ran, or the image has no id and the file may have been changed since.
+/// Whether the file at an image's path can't be assumed to be the image.
+///
+/// It was replaced while the process ran, or the image has no id and the file may have been changed
+/// since.
 pub(crate) fn is_replaced(image: &Image, began: Timestamp) -> bool {
     image.replaced || (image.kind == ImageKind::ELF && image.build_id.is_empty() && !is_loaded_file(image, began))
 }
@@ -128,8 +132,9 @@ pub(crate) fn finish(report: &mut Report) {
     demangle_exception_types(report);
 }
 
-/// Names the code that a signal handler returns to on Linux, for which stripped libraries have no
-/// symbol.
+/// Names the code that a signal handler returns to on Linux.
+///
+/// Stripped libraries have no symbol for it.
 fn name_signal_returns(report: &mut Report) {
     let name = match arch_of(report) {
         Arch::X86_64 => "__restore_rt",

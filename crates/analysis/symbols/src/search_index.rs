@@ -1,5 +1,7 @@
-//! An index of the user's folders by id, cached in a file: reading the ids of thousands of files
-//! takes seconds, checking that the files haven't changed doesn't.
+//! An index of the user's folders by id, cached in a file.
+//!
+//! Reading the ids of thousands of files takes seconds, checking that the files haven't changed
+//! doesn't.
 
 use std::{
     collections::{BTreeMap, HashMap},

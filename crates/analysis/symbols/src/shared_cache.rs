@@ -16,8 +16,9 @@ use crate::{
 
 /// Start of the magic, such as `dyld_v1  arm64e`.
 const MAGIC: &[u8] = b"dyld_v1 ";
-/// `offsetof(dyld_cache_header, symbolFileUUID)`: caches with a longer header have 64-bit entries,
-/// and their local symbols in a separate file.
+/// Header size above which a cache has 64-bit entries, and its local symbols in a separate file.
+///
+/// `offsetof(dyld_cache_header, symbolFileUUID)`.
 const SYMBOL_FILE_UUID: u32 = 0x190;
 /// Maximum number of images. The largest caches have about 3,000.
 const MAX_IMAGES: u64 = 100_000;
@@ -74,8 +75,9 @@ impl SharedCache {
         Ok(images.into_iter().filter_map(|(id, address)| Some((id?, address))).collect())
     }
 
-    /// Returns the cache's address without a slide: that of its first mapping
-    /// (`dyld_cache_mapping_info`: address 0).
+    /// Returns the cache's address without a slide.
+    ///
+    /// It is that of its first mapping (`dyld_cache_mapping_info`: address 0).
     fn base(&self) -> Option<u64> {
         self.fields().u64(u64::from(self.fields().u32(16)?))
     }

@@ -1,5 +1,6 @@
-//! Unwind data from image files, for stack walks in a process's saved memory: a core, a minidump, a
-//! tombstone.
+//! Unwind data from image files, for stack walks in a process's saved memory.
+//!
+//! The memory is from a core, a minidump or a tombstone.
 //!
 //! Saved memory contains the stacks, and often nothing else: a minidump has no code, and a core
 //! omits what can be read from the mapped files. [`SnapshotImages`] lays out the files at their
@@ -50,8 +51,9 @@ use crate::{
     symbol_file::SymbolFile,
 };
 
-/// Address for sections that were never loaded and for tables built here; not valid in a process on
-/// either architecture.
+/// Address for sections that were never loaded and for tables built here.
+///
+/// The address is not valid in a process on either architecture.
 const MADE: u64 = 0xa000_0000_0000_0000;
 /// Alignment of what is placed at [`MADE`].
 const ALIGNMENT: u64 = 0x1000;
@@ -109,9 +111,11 @@ impl SnapshotImages {
         Self::default()
     }
 
-    /// Adds an image loaded at `load_address` (the address of its ELF or Mach-O header), with all
-    /// of its files: [`Symbolizer::files`](crate::Symbolizer::files), or [`SymbolFile::open`].
-    /// Files that don't specify where code is, and files for 32-bit processors, are ignored.
+    /// Adds an image loaded at `load_address`, with all of its files.
+    ///
+    /// `load_address` is the address of its ELF or Mach-O header. The files are those of
+    /// [`Symbolizer::files`](crate::Symbolizer::files) or [`SymbolFile::open`]. Files that don't
+    /// specify where code is, and files for 32-bit processors, are ignored.
     pub fn add(&mut self, files: &[SymbolFile], load_address: u64) -> UnwindData {
         let mut data = UnwindData::default();
         let is_object = |file: &&SymbolFile| {

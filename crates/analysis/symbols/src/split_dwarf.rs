@@ -117,9 +117,10 @@ pub(crate) fn supplementary(
     Err(missing(name))
 }
 
-/// Returns the possible paths: the name in the file relative to the symbol file's folder; the same
-/// below each parent folder, so that it is found in a package unpacked elsewhere; and the path by
-/// build id.
+/// Returns the possible paths of a supplementary file.
+///
+/// These are the name in the file relative to the symbol file's folder; the same below each parent
+/// folder, so that it is found in a package unpacked elsewhere; and the path by build id.
 fn supplementary_places(symbols: &Path, name: &str, id: &DebugId) -> Vec<PathBuf> {
     let symbols = symbols.canonicalize().unwrap_or_else(|_| symbols.to_owned());
     let folder = symbols.parent().unwrap_or(Path::new(""));

@@ -1,5 +1,6 @@
-//! A file that names addresses of one image: an executable or library, a separate debug file, or a
-//! breakpad file.
+//! A file that names addresses of one image.
+//!
+//! It is an executable or library, a separate debug file, or a breakpad file.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -219,15 +220,17 @@ impl SymbolFile {
         self.arch
     }
 
-    /// Returns the file's GNU build id or `LC_UUID`; for breakpad files the one in their `MODULE`
-    /// or `INFO CODE_ID` line, if any.
+    /// Returns the file's GNU build id or `LC_UUID`.
+    ///
+    /// For breakpad files it is the one in their `MODULE` or `INFO CODE_ID` line, if any.
     pub fn debug_id(&self) -> Option<&DebugId> {
         self.debug_id.as_ref()
     }
 
-    /// Returns the svma of the image's first byte: for ELF the start of the lowest loaded segment,
-    /// for Mach-O that of `__TEXT`; 0 for PE and breakpad files, whose addresses are relative to
-    /// it.
+    /// Returns the svma of the image's first byte.
+    ///
+    /// For ELF it is the start of the lowest loaded segment, for Mach-O that of `__TEXT`; 0 for PE
+    /// and breakpad files, whose addresses are relative to it.
     pub fn base_svma(&self) -> u64 {
         if let Some((_, image)) = &self.shared_cache {
             return *image;
@@ -252,8 +255,9 @@ impl SymbolFile {
         }
     }
 
-    /// Whether the file belongs to the image: their ids are the same, or neither has one and their
-    /// format and architecture are the same.
+    /// Whether the file belongs to the image.
+    ///
+    /// Their ids are the same, or neither has one and their format and architecture are the same.
     pub fn is_of(&self, key: &ImageKey) -> bool {
         if let Some((kind, id)) = &self.breakpad_id {
             // Compare whole ids if the file has one, else breakpad's.
@@ -408,8 +412,7 @@ impl SymbolFile {
             && DebugMap::is_usable(&self.path, &self.bytes)
     }
 
-    /// Returns the calls at an address (svma) from the object files that the image was linked from,
-    /// innermost first.
+    /// Returns the calls at an address (svma) from the image's object files, innermost first.
     pub(crate) fn frames_in_object_files(&self, svma: u64) -> Vec<DwarfFrame> {
         let Some(map) = self.debug_map() else { return Vec::new() };
         map.frames(svma).unwrap_or_else(|problem| {
@@ -435,8 +438,9 @@ impl SymbolFile {
         Some(found.collect())
     }
 
-    /// Returns the DWARF information at some addresses (sorted and distinct), with one pass that
-    /// keeps nothing.
+    /// Returns the DWARF information at some addresses, with one pass that keeps nothing.
+    ///
+    /// The addresses must be sorted and distinct.
     pub(crate) fn pass_within(&self, addresses: &[u64], meter: &Meter) -> Vec<dwarf_pass::Answer> {
         match object::File::parse(&*self.bytes) {
             Ok(file) if self.has_dwarf => {
@@ -483,8 +487,10 @@ impl SymbolFile {
         self.debug_map.get_or_init(|| DebugMap::read(&self.path, &self.bytes)).as_ref()
     }
 
-    /// Returns the linker's name for the symbol at an address, without Mach-O's leading underscore,
-    /// and the symbol's start (svma). Uses symbol tables only, without opening DWARF.
+    /// Returns the linker's name for the symbol at an address, and the symbol's start (svma).
+    ///
+    /// The name is without Mach-O's leading underscore. Uses symbol tables only, without opening
+    /// DWARF.
     pub fn linker_symbol(&self, address: LookupAddress) -> Option<(&[u8], u64)> {
         self.linker_symbol_of(&self.tables().symbols, address.svma())
     }
@@ -520,8 +526,9 @@ impl SymbolFile {
         self.dwarf()?.types(|reader| reader.pointee(of))
     }
 
-    /// Returns the part at an offset in a value of the type, if a single part contains all `width`
-    /// bytes there.
+    /// Returns the part at an offset in a value of the type.
+    ///
+    /// `None` unless a single part contains all `width` bytes there.
     pub fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
         self.dwarf()?.types(|reader| reader.part(of, offset, width))
     }
@@ -531,9 +538,10 @@ impl SymbolFile {
         self.dwarf()?.types(|reader| reader.size(of))
     }
 
-    /// Returns the range of the function at an address (svma), from an ELF file's unwind table
-    /// (`PT_GNU_EH_FRAME`), else from its DWARF. In the table, a part that the compiler placed
-    /// elsewhere is a separate function.
+    /// Returns the range of the function at an address (svma).
+    ///
+    /// It comes from an ELF file's unwind table (`PT_GNU_EH_FRAME`), else from its DWARF. In the
+    /// table, a part that the compiler placed elsewhere is a separate function.
     pub fn function_extent(&self, svma: u64) -> Option<Extent> {
         self.extent_by_unwind_table(svma).or_else(|| {
             let has = |(start, end): &Extent| (*start..*end).contains(&svma);
@@ -583,8 +591,9 @@ impl SymbolFile {
         }
     }
 
-    /// Returns the calls at an address, innermost first, with mangled names; empty if the file
-    /// doesn't name the address.
+    /// Returns the calls at an address, innermost first, with mangled names.
+    ///
+    /// Empty if the file doesn't name the address.
     pub fn calls(&self, address: LookupAddress) -> Vec<Call> {
         let symbol = self.symbol(address);
         let mut frames: Vec<Call> = Vec::new();

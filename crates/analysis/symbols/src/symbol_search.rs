@@ -1,5 +1,7 @@
-//! Finds an image's symbol files: at its own path, in the system's debug folders, by debug links,
-//! and in the user's folders.
+//! Finds an image's symbol files.
+//!
+//! They are at its own path, in the system's debug folders, found by debug links, or in the user's
+//! folders.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,8 +18,10 @@ use crate::{
 /// Search locations for symbol files.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Folders (searched recursively) and files given by the user: dSYM bundles, ELF debug files,
-    /// breakpad `.sym` files, unstripped executables. All files with the image's id are used.
+    /// Folders (searched recursively) and files given by the user.
+    ///
+    /// They contain dSYM bundles, ELF debug files, breakpad `.sym` files, unstripped executables.
+    /// All files with the image's id are used.
     pub search: Vec<PathBuf>,
     /// Roots with the system's separate debug files: `<root>/.build-id/ab/cdef….debug`, and
     /// `<root>/<folder>/<name>` for debug links.
@@ -161,8 +165,9 @@ impl Locator {
         found.files.push(image);
     }
 
-    /// Returns the possible paths of a `.gnu_debuglink` file (GDB's manual, "Debugging Information
-    /// in Separate Files").
+    /// Returns the possible paths of a `.gnu_debuglink` file.
+    ///
+    /// Source: GDB's manual, "Debugging Information in Separate Files".
     fn debug_link_places(&self, image: &SymbolFile) -> Vec<PathBuf> {
         let (Some((name, _)), Some(folder)) = (image.debug_link(), image.path().parent()) else { return Vec::new() };
         let mut places = vec![folder.join(&name), folder.join(".debug").join(&name)];
@@ -253,7 +258,9 @@ fn take_linked(path: &Path, image: &SymbolFile, found: &mut Found, seen: &mut Ha
     }
 }
 
-/// Returns `App.app.dSYM/…` and `App.dSYM/…` for `App.app/Contents/MacOS/App`, beside the
+/// Returns the possible paths of a dSYM bundle's file.
+///
+/// For `App.app/Contents/MacOS/App` these are `App.app.dSYM/…` and `App.dSYM/…`, beside the
 /// executable and beside its bundle.
 fn dsym_beside(path: &Path) -> Vec<PathBuf> {
     let Some(name) = path.file_name() else { return Vec::new() };

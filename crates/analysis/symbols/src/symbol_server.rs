@@ -1,5 +1,6 @@
-//! Debug files from debuginfod servers, for a distribution's images: found by build id, cached in
-//! the folder that elfutils and GDB use.
+//! Debug files from debuginfod servers, for a distribution's images.
+//!
+//! They are found by build id, and cached in the folder that elfutils and GDB use.
 //!
 //! Sources: `debuginfod(8)`, "Webapi"; `debuginfod_find_debuginfo(3)`, "Environment variables" and
 //! "Cache".
@@ -43,9 +44,10 @@ impl Debuginfod {
         Self { urls, cache, timeout: TIMEOUT, unreachable: RefCell::default() }
     }
 
-    /// Returns the configuration in `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and
-    /// `DEBUGINFOD_TIMEOUT` (seconds), interpreted as in elfutils; `None` if no server is set or
-    /// there is no cache folder.
+    /// Returns the configuration from the environment; `None` without a server or a cache folder.
+    ///
+    /// `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT` (seconds) are
+    /// interpreted as in elfutils.
     pub fn from_environment() -> Option<Self> {
         let urls: Vec<String> = std::env::var("DEBUGINFOD_URLS").ok()?.split_whitespace().map(str::to_owned).collect();
         let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());

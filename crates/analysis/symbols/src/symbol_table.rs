@@ -10,8 +10,7 @@ use crate::mapped_file::Bytes;
 pub enum SymbolSource {
     /// Mach-O `LC_FUNCTION_STARTS`: the start of a function without a name.
     FunctionStarts,
-    /// A stub in the procedure linkage table, named after the symbol that its slot is bound to
-    /// (`memcpy@plt`).
+    /// A stub in the procedure linkage table, named after its slot's symbol (`memcpy@plt`).
     Plt,
     /// The Mach-O export trie, or a PE file's exports.
     ExportTrie,
@@ -56,8 +55,9 @@ pub(crate) enum Standing {
     Global,
 }
 
-/// A reference to a name: an offset in one of the table's pools; the name ends at the next NUL or
-/// the pool's end.
+/// A reference to a name: an offset in one of the table's pools.
+///
+/// The name ends at the next NUL or the pool's end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NameRef {
     pool: u16,
@@ -104,8 +104,10 @@ impl Default for TableBuilder {
     }
 }
 
-/// Bytes needed for one symbol during building: as collected, and as the resulting range (plus an
-/// eighth more, for symbols that continue after nested ones).
+/// Bytes needed for one symbol during building.
+///
+/// A symbol is stored as collected, and as the resulting range (plus an eighth more, for symbols
+/// that continue after nested ones).
 const SYMBOL_SIZE: usize = size_of::<Stated>() + 2 * size_of::<Range>();
 
 impl TableBuilder {
@@ -238,8 +240,9 @@ impl TableBuilder {
     }
 }
 
-/// Removes the sized symbols that end at or before an address, and adds the ranges in which the
-/// enclosing symbols continue.
+/// Removes the sized symbols that end at or before an address.
+///
+/// Adds the ranges in which the enclosing symbols continue.
 fn close_until(address: u64, open: &mut Vec<(u64, Symbol)>, ranges: &mut Ranges) {
     while let Some(&(end, _)) = open.last()
         && end <= address
@@ -266,8 +269,9 @@ const NOTHING: Symbol = Symbol { start: 0, name_offset: 0, name_pool: UNNAMED };
 #[derive(Clone, Debug)]
 struct Range {
     start: u64,
-    /// The name offset of a symbol that starts with this range; otherwise the index of another
-    /// symbol ([`Ranges::others`]).
+    /// The name offset of a symbol that starts with this range.
+    ///
+    /// Otherwise, the index of another symbol ([`Ranges::others`]).
     name_offset_or_number: u32,
     /// [`BEGINS_HERE`] and the pool's number.
     place: u16,
@@ -333,9 +337,10 @@ impl Ranges {
     }
 }
 
-/// Number of entries in a level for each entry in the next higher one: the number of 4-byte entries
-/// in a cache line. A plain binary search over hundreds of thousands of addresses misses the cache
-/// at almost every step.
+/// Number of entries in a level for each entry in the next higher one.
+///
+/// It is the number of 4-byte entries in a cache line. A plain binary search over hundreds of
+/// thousands of addresses misses the cache at almost every step.
 const FANOUT: usize = 16;
 
 /// A search tree over the ranges' starts that finds an address's block of sixteen ranges. Each
@@ -366,8 +371,9 @@ impl Summary {
         Some(Summary { base, levels })
     }
 
-    /// Returns the index of the first range in the block of sixteen that contains the last range
-    /// starting at or before the address.
+    /// Returns the index of the first range in an address's block of sixteen.
+    ///
+    /// The block contains the last range that starts at or before the address.
     fn block(&self, address: u64) -> usize {
         let key = u32::try_from(address.saturating_sub(self.base)).unwrap_or(u32::MAX);
         let mut at = 0;

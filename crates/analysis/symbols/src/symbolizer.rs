@@ -24,17 +24,20 @@ use crate::{
 pub enum Match {
     /// At least one file has the image's id.
     Matched,
-    /// Neither the report's image nor the file at its path has an id: the file is used, but it may
-    /// have changed since.
+    /// Neither the report's image nor the file at its path has an id.
+    ///
+    /// The file is used, but it may have changed since.
     Unverified,
-    /// The file at the image's path has another id and is not used, because the app or library was
-    /// replaced; or the path has no file, and one with the same name in the folders of
-    /// [`Options::search`] has another id.
+    /// Only a file with another id was found; it is not used.
+    ///
+    /// Either the file at the image's path was replaced, or the path has no file, and one with the
+    /// same name in the folders of [`Options::search`] has another id.
     Mismatched {
         /// The file that was found.
         path: PathBuf,
-        /// The file's ids: one, or one per architecture; empty if the file has no id and was
-        /// changed since the image was loaded.
+        /// The file's ids: one, or one per architecture.
+        ///
+        /// Empty if the file has no id and was changed since the image was loaded.
         found: Vec<DebugId>,
     },
     /// No file was found.
@@ -95,9 +98,10 @@ impl Symbolizer {
         Self { debug_info: options.debug_info, locator: Locator::new(options), images: HashMap::new() }
     }
 
-    /// Creates a symbolizer that searches beside the images and in the system's debug folders, but
-    /// not in [`Options::search`]. Programs that only use this constructor don't contain the code
-    /// for searching and indexing folders.
+    /// Creates a symbolizer that doesn't search the folders in [`Options::search`].
+    ///
+    /// It searches beside the images and in the system's debug folders. Programs that only use this
+    /// constructor don't contain the code for searching and indexing folders.
     pub fn beside_images(debug_info: bool) -> Self {
         let options = Options { debug_info, ..Options::default() };
         Self { debug_info, locator: Locator::beside_images(options), images: HashMap::new() }
@@ -111,8 +115,9 @@ impl Symbolizer {
         self.ask(image, address, |file| if file.kind() == FileKind::Breakpad { 0_u64.wrapping_sub(base) } else { 0 })
     }
 
-    /// Like [`Self::symbolicate`], for an offset from the image's first byte, as in reports without
-    /// the image's own base address.
+    /// Like [`Self::symbolicate`], for an offset from the image's first byte.
+    ///
+    /// Reports without the image's own base address contain such offsets.
     ///
     /// Each file contains its base address ([`SymbolFile::base_svma`]). Results are also relative
     /// to the first byte; [`ImageKey::base_svma`] is ignored.
@@ -159,9 +164,10 @@ impl Symbolizer {
         best.into_iter().map(named).collect()
     }
 
-    /// Uses `file` for the image with this path, if the path now leads to another file or to none:
-    /// because the file was deleted or replaced while its process runs (`/proc/PID/map_files`), or
-    /// is in another root. If the image has a build id, the file must have the same one.
+    /// Uses `file` for the image with this path, if the path now leads to another file or to none.
+    ///
+    /// The file was deleted or replaced while its process runs (`/proc/PID/map_files`), or is in
+    /// another root. If the image has a build id, the file must have the same one.
     pub fn take_file(&mut self, image_path: impl Into<PathBuf>, file: impl Into<PathBuf>) {
         self.locator.take_file(image_path.into(), file.into());
     }
@@ -187,8 +193,9 @@ impl Symbolizer {
         &image.status
     }
 
-    /// Returns the files in use for an image, the one with the most information first: for
-    /// [`SnapshotImages::add`](crate::SnapshotImages::add).
+    /// Returns the files in use for an image, the one with the most information first.
+    ///
+    /// They can be passed to [`SnapshotImages::add`](crate::SnapshotImages::add).
     pub fn files(&mut self, key: &ImageKey) -> &[SymbolFile] {
         &self.image(key).files
     }

@@ -406,8 +406,10 @@ impl<'r, 'a> Reader<'r, 'a> {
         (!counts.is_empty()).then_some(counts)
     }
 
-    /// Returns the part at an offset in a value of a type, of which `width` bytes are accessed
-    /// (`None` if unknown). `None` if the access doesn't fit a single part.
+    /// Returns the part at an offset in a value of a type; `None` if the access doesn't fit one
+    /// part.
+    ///
+    /// The access has `width` bytes (`None` if unknown).
     pub(crate) fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
         self.part_within(of, offset, width.unwrap_or(1).max(1), MAX_NESTING)
     }

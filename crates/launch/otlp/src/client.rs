@@ -16,8 +16,9 @@ use crate::options::Options;
 use crate::record::request;
 use crate::sender::{Sender, State};
 
-/// Delivers reports to one server: stores records in an on-disk outbox and sends them from a
-/// background thread.
+/// Delivers reports to one server from a background thread.
+///
+/// Records are stored in an on-disk outbox until they are sent.
 ///
 /// Clones share the same state.
 #[derive(Clone)]

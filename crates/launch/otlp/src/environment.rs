@@ -1,5 +1,6 @@
-//! Options from the environment variables of OpenTelemetry SDKs (*OpenTelemetry Protocol Exporter*
-//! and *Environment Variable Specification*).
+//! Options from the environment variables of OpenTelemetry SDKs.
+//!
+//! Sources: *OpenTelemetry Protocol Exporter* and *Environment Variable Specification*.
 
 use std::time::Duration;
 
@@ -39,8 +40,9 @@ impl Options {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// Returns the options for the server at `endpoint` (`v1/logs` is appended); the rest is from
-    /// the environment. `headers` have the form of `OTEL_EXPORTER_OTLP_HEADERS`
+    /// Returns the options for the server at `endpoint`; the rest is from the environment.
+    ///
+    /// `v1/logs` is appended to `endpoint`. `headers` have the form of `OTEL_EXPORTER_OTLP_HEADERS`
     /// (`name=value,name=value`, percent-encoded) and replace that variable.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! Delivers Coroner's crash reports over OTLP, the OpenTelemetry protocol, to an OpenTelemetry
-//! Collector or any other server that accepts log records.
+//! Delivers Coroner's crash reports over OTLP, the OpenTelemetry protocol.
+//!
+//! The server is an OpenTelemetry Collector or any other server that accepts log records.
 //!
 //! * [`request`]: converts a [`Report`](coroner_report::Report) to a log record, by OpenTelemetry's
 //!   semantic conventions;

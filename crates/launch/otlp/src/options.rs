@@ -39,11 +39,13 @@ pub struct Options {
     pub transport: TransportOptions,
     /// Limits on what is queued.
     pub limits: OutboxLimits,
-    /// Number of failed attempts over which the wait doubles. Default: 6, so that no wait is longer
-    /// than eight hours.
+    /// Number of failed attempts over which the wait doubles. Default: 6.
+    ///
+    /// With the default, no wait is longer than eight hours.
     pub tries: u32,
-    /// Wait after the first failed attempt, unless the server specifies one; it doubles with each
-    /// further failure. Default: 15 minutes.
+    /// Wait after the first failed attempt, unless the server specifies one. Default: 15 minutes.
+    ///
+    /// The wait doubles with each further failure.
     ///
     /// Queued records are retried at once after the server has accepted another one.
     pub retry_after: Duration,

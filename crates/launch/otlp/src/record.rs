@@ -291,8 +291,7 @@ fn other_stacks(report: &Report) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }
 
-/// Returns the images of the report's stack with the ids of their debug files, for symbolication
-/// elsewhere.
+/// Returns the images of the report's stack with their debug ids, for symbolication elsewhere.
 fn images(report: &Report) -> Vec<Field> {
     let index = ImageIndex::new(&report.images);
     let frames = stack(report).unwrap_or_default();

@@ -48,8 +48,9 @@ pub(crate) fn of(report: &Report, labels: &Labels) -> Resource {
     Resource { attributes: attributes.into_list(), ..Resource::default() }
 }
 
-/// Repeats resource attributes in a record, because the run that reports a crash is not the one
-/// that crashed.
+/// Repeats resource attributes in a record.
+///
+/// The run that reports a crash is not the one that crashed.
 pub(crate) fn repeat(report: &Report, attributes: &mut Attributes) {
     let Some(run) = &report.run else { return };
     attributes

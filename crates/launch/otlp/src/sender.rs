@@ -1,5 +1,6 @@
-//! Decides what is sent when, and handles the server's answers (*OTLP/HTTP Response* of the
-//! protocol's specification).
+//! Decides what is sent when, and handles the server's answers.
+//!
+//! Source: *OTLP/HTTP Response* of the protocol's specification.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,6 +1,8 @@
-//! Opens a sink's files and the files it sends: accessible only to their owner, without following
-//! links, without blocking on pipes. On Windows the files inherit their access rights from the
-//! user's folders, which are private.
+//! Opens a sink's files and the files it sends.
+//!
+//! Files are accessible only to their owner; opening them neither follows links nor blocks on
+//! pipes. On Windows the files inherit their access rights from the user's folders, which are
+//! private.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;

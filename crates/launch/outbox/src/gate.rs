@@ -1,5 +1,6 @@
-//! Excludes an app's other processes: a file lock, or a named pipe where files can't be locked
-//! ([`coroner_process::directory_owner`]).
+//! Excludes an app's other processes by a file lock.
+//!
+//! Where files can't be locked, a named pipe is used ([`coroner_process::directory_owner`]).
 
 use std::fs::File;
 use std::io;

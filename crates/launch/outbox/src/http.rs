@@ -28,8 +28,10 @@ pub struct TransportOptions {
     /// addresses, networks such as `10.0.0.0/8`, `*`). The proxy is asked for a connection
     /// (CONNECT) to a server with TLS, and forwards the requests to one without.
     pub proxy: Option<String>,
-    /// A PEM file with the only certificate authorities to trust, for servers with a company's own
-    /// certificate. Default: the authorities that the system trusts.
+    /// A PEM file with the only certificate authorities to trust. Default: the system's
+    /// authorities.
+    ///
+    /// Use it for servers with a company's own certificate.
     ///
     /// On Linux these are OpenSSL's, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`. If the system
     /// has none that can be read, Mozilla's list is used.
@@ -85,8 +87,9 @@ pub struct HttpClient {
     proxy: Option<Url>,
     /// Certificate authorities that replace those of the system.
     certificates: Option<Vec<CertificateDer<'static>>>,
-    /// Created on first use: reading the system's certificates takes milliseconds, which is too
-    /// long for an app's launch.
+    /// The TLS configuration, created on first use.
+    ///
+    /// Reading the system's certificates takes milliseconds, which is too long for an app's launch.
     tls: OnceLock<Result<Arc<ClientConfig>, rustls::Error>>,
     connect_timeout: Duration,
     timeout: Duration,

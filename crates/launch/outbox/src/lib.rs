@@ -1,5 +1,6 @@
-//! The shared parts of sinks that deliver to a server: an on-disk queue and a background sending
-//! thread.
+//! The shared parts of sinks that deliver to a server.
+//!
+//! Messages wait in an on-disk queue and are sent by a background thread:
 //!
 //! * [`Outbox`]: messages as files, with each message's metadata in its file name;
 //! * [`SendingThread`]: sending rounds and the waits between them; [`backoff`] and

@@ -103,8 +103,10 @@ pub struct Entry {
     pub not_before: u64,
     /// The id of the message's event.
     pub event_id: String,
-    /// The session that the message ends, as 32 digits; empty if none (always, except for Sentry),
-    /// or if the server may have received its update already.
+    /// The session that the message ends, as 32 digits; empty if none.
+    ///
+    /// It is always empty except for Sentry, and also empty if the server may have received its
+    /// update already.
     pub session: String,
 }
 
@@ -218,8 +220,9 @@ const GIVEN_UP: &str = "given-up";
 const STATE: &str = "state.json";
 
 impl Outbox {
-    /// Opens the outbox in the directory `path`, which is created if necessary, accessible only to
-    /// its owner. Messages are files with the given extension.
+    /// Opens the outbox in the directory `path`, creating it if necessary.
+    ///
+    /// The directory is accessible only to its owner. Messages are files with the given extension.
     ///
     /// # Errors
     /// An I/O error if the directory or its files can't be created or opened.
@@ -285,8 +288,9 @@ impl Outbox {
         self.try_read_state().unwrap_or_default()
     }
 
-    /// Like [`read_state`](Self::read_state), for a change: a state that can't be read at present
-    /// must not be overwritten.
+    /// Like [`read_state`](Self::read_state), for a change.
+    ///
+    /// A state that can't be read at present must not be overwritten.
     fn try_read_state<S: DeserializeOwned + Default>(&self) -> io::Result<S> {
         let bytes = match open_file(&self.shared.path.join(STATE)).and_then(read_whole) {
             Err(error) if is_passing(&error) => return Err(error),
@@ -295,8 +299,10 @@ impl Outbox {
         Ok(serde_json::from_slice(&bytes).unwrap_or_default())
     }
 
-    /// Durably queues a message, unless its event is already queued or was given up, or the user
-    /// has refused. `session` is the session that the message ends; empty if none.
+    /// Durably queues a message, unless it is a duplicate or the user has refused.
+    ///
+    /// A message is a duplicate if its event is already queued or was given up. `session` is the
+    /// session that the message ends; empty if none.
     ///
     /// # Errors
     /// An I/O error if the message can't be written.
@@ -401,8 +407,9 @@ impl Outbox {
         move_file(&self.path_of(QUEUE, entry), &self.path_of(GIVEN_UP, entry))
     }
 
-    /// Returns all entries that were given up to the queue and makes all queued entries due now,
-    /// because the server that refused them has been replaced.
+    /// Returns all entries that were given up to the queue, and makes all queued entries due now.
+    ///
+    /// The server that refused them has been replaced.
     ///
     /// # Errors
     /// An I/O error if a file can't be moved.
@@ -430,9 +437,10 @@ impl Outbox {
         clear_temporaries(&self.shared.path.join(QUEUE), Duration::ZERO)
     }
 
-    /// Removes the oldest messages until the rest is within the limits, starting with those given
-    /// up; returns how many were removed. `lost` is called for each queued message, with its
-    /// content if it can be read, before it is removed.
+    /// Removes the oldest messages until the rest is within the limits.
+    ///
+    /// Starts with those given up; returns how many were removed. `lost` is called for each queued
+    /// message, with its content if it can be read, before it is removed.
     ///
     /// # Errors
     /// An I/O error if something can't be listed or removed.
@@ -476,8 +484,9 @@ impl Outbox {
 
 const TEMPORARY: &str = ".new-";
 
-/// Removes temporary files of at least the age `ago` from a folder, left by processes killed during
-/// a write.
+/// Removes temporary files of at least the age `ago` from a folder.
+///
+/// Processes killed during a write leave them.
 fn clear_temporaries(folder: &Path, ago: Duration) -> io::Result<()> {
     for file in fs::read_dir(folder)? {
         let file = file?;

@@ -21,8 +21,9 @@ impl Response {
         found.map(|(_, value)| value.as_str())
     }
 
-    /// Whether something else answers in the server's place, such as a network's login page: no
-    /// server of the supported protocols redirects or answers `OK` with an HTML page.
+    /// Whether something else answers in the server's place, such as a network's login page.
+    ///
+    /// No server of the supported protocols redirects or answers `OK` with an HTML page.
     pub fn is_portal(&self) -> bool {
         is_portal(self.status, &self.text())
     }

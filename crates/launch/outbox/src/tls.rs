@@ -82,8 +82,7 @@ const SIGNATURES: WebPkiSupportedAlgorithms = WebPkiSupportedAlgorithms {
     ],
 };
 
-/// Random numbers come from the system; no private key is needed, because the client has no
-/// certificate.
+/// The system's random numbers, and no private keys, because the client has no certificate.
 #[derive(Debug)]
 struct System;
 

@@ -12,8 +12,9 @@ use serde_json::{Map, Value};
 use crate::envelope::{Attachment, AttachmentKind};
 use crate::event::Event;
 
-/// Returns the memory and the files that the report's run registered as attachments, and the names
-/// of files that were left out for size.
+/// Returns the attachments that the report's run registered, and the names of those left out.
+///
+/// Attachments are memory and files; files are left out for their size.
 ///
 /// The files have at most `most` bytes in total, by their current sizes; the largest are left out
 /// without being read. The event records which files are missing and why: they may have been
@@ -69,8 +70,9 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachmen
     (attachments, left_out)
 }
 
-/// Removes the largest attachments until the rest has at most `most` bytes, and returns the removed
-/// names together with `left_out`. The event records them.
+/// Removes the largest attachments until the rest has at most `most` bytes.
+///
+/// Returns the removed names together with `left_out`. The event records them.
 pub fn limit(
     attachments: &mut Vec<Attachment>,
     most: usize,

@@ -25,8 +25,9 @@ use crate::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_coun
 use crate::termination::{self, Conditions};
 use crate::transport::{HttpTransport, Transport, TransportError, project};
 
-/// Delivers reports to one server: stores events in an on-disk outbox and sends them from a
-/// background thread.
+/// Delivers reports to one server from a background thread.
+///
+/// Events are stored in an on-disk outbox until they are sent.
 ///
 /// Clones share the same state.
 #[derive(Clone)]
@@ -122,8 +123,9 @@ impl Client {
         &self.inner.outbox
     }
 
-    /// Captures a report: creates its event and queues it. A fatal crash, or a hang that was
-    /// killed, also ends the run's session.
+    /// Captures a report: creates its event and queues it.
+    ///
+    /// A fatal crash, or a hang during which the process was killed, also ends the run's session.
     ///
     /// # Errors
     /// An I/O error if the event can't be stored, for example because the disk is full. The report
@@ -141,8 +143,9 @@ impl Client {
         self.keep(event, session, |event| self.attachments(report, event))
     }
 
-    /// Queues an event with its attachments and its session update, unless sampling or
-    /// `before_send` drops it.
+    /// Queues an event with its attachments and its session update.
+    ///
+    /// Sampling or `before_send` may drop the event.
     fn keep(
         &self,
         event: Event,

@@ -1,5 +1,6 @@
-//! Client reports: counts of discarded items by category and reason, which keep a server's
-//! statistics correct (develop.sentry.dev, *Client Reports*).
+//! Client reports: counts of discarded items by category and reason.
+//!
+//! They keep a server's statistics correct (develop.sentry.dev, *Client Reports*).
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -47,7 +48,9 @@ impl Discarded {
 
     /// Counts `many` items.
     pub fn count_many(&mut self, reason: Reason, category: &str, many: u64) {
-        // Client reports themselves are not counted.
+        // Client reports: counts of discarded items by category and reason.
+        //
+        // They keep a server's statistics correct (develop.sentry.dev, *Client Reports*).
         if category != "internal" {
             let count = self.counts.entry(reason).or_default().entry(category.to_owned()).or_default();
             *count = count.saturating_add(many);

@@ -10,8 +10,8 @@ pub enum ParseDsnError {
     /// The scheme is not `https://` or `http://`.
     #[error("it does not begin with `https://` or `http://`")]
     Scheme,
-    /// The public key before the host is missing, contains an `@`, or contains characters that a
-    /// header can't.
+    /// The public key before the host is missing, or contains an `@` or a character invalid in
+    /// headers.
     #[error("there is no key before the host, or one with characters that no key has: `https://KEY@HOST/PROJECT`")]
     Key,
     /// The host is missing or contains invalid characters.

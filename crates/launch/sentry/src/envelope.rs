@@ -1,5 +1,6 @@
-//! Envelopes: a header line, then items, each a header line and its bytes (develop.sentry.dev,
-//! *Envelopes*).
+//! Envelopes (develop.sentry.dev, *Envelopes*).
+//!
+//! An envelope is a header line, then items, each a header line and its bytes.
 //!
 //! Coroner parses and writes them itself, because `sentry-types` rejects a whole envelope that
 //! contains an image of type `elf` or an unknown item type.
@@ -195,8 +196,9 @@ impl Envelope {
         bytes
     }
 
-    /// Returns the envelope's bytes as sent at `now`, with `sent_at`, which servers use to correct
-    /// for a wrong clock.
+    /// Returns the envelope's bytes as sent at `now`, with `sent_at`.
+    ///
+    /// Servers use `sent_at` to correct for a wrong clock.
     pub fn to_bytes_sent_at(&self, now: SystemTime) -> Vec<u8> {
         let mut sent = self.header.clone();
         sent.insert("sent_at".to_owned(), time_text(Timestamp::from(now)).into());

@@ -14,8 +14,7 @@ use crate::outbox::OutboxLimits;
 use crate::session::SessionMode;
 use crate::transport::{TransportOptions, project};
 
-/// Called with each event before it is queued; returns the event, possibly changed, or `None` to
-/// drop it.
+/// Called with each event before it is queued; may change the event, or return `None` to drop it.
 pub type BeforeSend = dyn Fn(Event) -> Option<Event> + Send + Sync;
 /// Returns additional attachments for a report's event.
 pub type Attach = dyn Fn(&Report) -> Vec<Attachment> + Send + Sync;
@@ -40,21 +39,24 @@ pub struct Options {
     /// Returns additional attachments for a report's event, such as a minidump created from the
     /// report.
     pub attach: Option<Arc<Attach>>,
-    /// Whether to attach a minidump, created from the report, to events for a signal or a Mach
-    /// exception without an underlying language exception. Default: no.
+    /// Whether to attach a minidump, created from the report, to events for crashes. Default: no.
+    ///
+    /// A crash is a signal or a Mach exception without an underlying language exception.
     ///
     /// A server takes the threads and the exception from the minidump instead of the event, and
     /// unwinds the stacks again with the debug files it has: see
     /// [`coroner_formats::minidump_writer`] for what a minidump can convey. Its memory may contain
     /// text that users typed.
     pub minidump: bool,
-    /// Maximum total size of an event's attachments, in bytes; the largest are left out until the
-    /// rest fits. Default: 20 MiB.
+    /// Maximum total size of an event's attachments, in bytes. Default: 20 MiB.
+    ///
+    /// The largest are left out until the rest fits.
     pub max_attachment_bytes: usize,
     /// The mode of sending sessions. Default: individually.
     pub sessions: SessionMode,
-    /// Whether a run that ended without a trace is reported as an event with the mechanism
-    /// [`WATCHDOG_TERMINATION`]. Default: no.
+    /// Whether a run that ended without a trace is reported as an event. Default: no.
+    ///
+    /// The event's mechanism is [`WATCHDOG_TERMINATION`].
     ///
     /// The system may have killed such a run for using too much memory or for not responding. A
     /// user who sends SIGKILL causes the same traces.
@@ -73,14 +75,18 @@ pub struct Options {
     pub transport: TransportOptions,
     /// Limits on what is queued.
     pub limits: OutboxLimits,
-    /// Whether sessions carry a random id of this installation, which servers use to count users
-    /// and crash-free users. Default: yes.
+    /// Whether sessions carry a random id of this installation. Default: yes.
+    ///
+    /// Servers use the id to count users and crash-free users.
     ///
     /// The id is stored in the outbox and replaced after the user has refused consent. Without it,
     /// sessions carry the user's id if the app has set one.
     pub installation_id: bool,
-    /// Number of failed attempts over which the wait doubles. Default: 6, so that no wait is longer
-    /// than eight hours.
+    /// Number of failed attempts over which the wait doubles. Default: 6.
+    ///
+    /// With the default, no wait is longer than eight hours. After this number of attempts, an
+    /// event is given up if the server fails on it (other than by being unavailable) or denies
+    /// access.
     pub tries: u32,
     /// Wait after the first failed attempt; it doubles with each further failure. Default: 15
     /// minutes.

@@ -1,5 +1,7 @@
-//! The on-disk queue, so that nothing is lost between a crash and the next connection: envelopes in
-//! an [outbox](coroner_outbox::Outbox), and a state with rate limits, sessions and counts.
+//! The on-disk queue, so that nothing is lost between a crash and the next connection.
+//!
+//! It consists of envelopes in an [outbox](coroner_outbox::Outbox), and a state with rate limits,
+//! sessions and counts.
 //!
 //! The session in an envelope's file name is the one whose update the envelope carries. It is
 //! removed from the name before the envelope is sent, and restored if the envelope certainly did
@@ -100,8 +102,9 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// Opens the outbox in the directory `path`, which is created if necessary, accessible only to
-    /// its owner.
+    /// Opens the outbox in the directory `path`, creating it if necessary.
+    ///
+    /// The directory is accessible only to its owner.
     ///
     /// # Errors
     /// An I/O error if the directory or its files can't be created or opened.
@@ -280,8 +283,9 @@ impl Outbox {
         self.messages.give_up(entry)
     }
 
-    /// Returns all entries that were given up to the queue, because the server that refused them
-    /// has been replaced.
+    /// Returns all entries that were given up to the queue.
+    ///
+    /// The server that refused them has been replaced.
     ///
     /// # Errors
     /// An I/O error if a file can't be moved.
@@ -299,7 +303,9 @@ impl Outbox {
     }
 
     /// Removes the oldest entries until the rest is within the limits, starting with those given
-    /// up, and counts the queued ones that were lost.
+    /// up.
+    ///
+    /// Counts the queued ones that were lost.
     ///
     /// # Errors
     /// An I/O error if something can't be listed or removed.

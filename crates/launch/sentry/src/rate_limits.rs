@@ -1,5 +1,4 @@
-//! Rate limits: which categories a server refuses, and until when (develop.sentry.dev, *Rate
-//! Limiting*).
+//! Rate limits by category (develop.sentry.dev, *Rate Limiting*).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 /// The wait after a 429 that specifies no time.
 const DEFAULT: Duration = Duration::from_mins(1);
-/// Maximum duration of a limit: one day, so that a wrong clock or a faulty server can't block
-/// delivery for years.
+/// Maximum duration of a limit: one day.
+///
+/// Otherwise a wrong clock or a faulty server could block delivery for years.
 const MAX_TIME: Duration = MAX_WAIT;
 /// The key for all categories.
 const ALL: &str = "";

@@ -17,8 +17,9 @@ use crate::transport::{Answer, SendError, Transport};
 
 /// Maximum number of times that an envelope is shrunk for a server that rejects it as too large.
 const MAX_SHRINKS: usize = 12;
-/// Number of attachments that are left out one by one; then all others are left out at once, so
-/// that an event with dozens of attachments still arrives.
+/// Number of attachments that are left out one by one; then all others are left out at once.
+///
+/// An event with dozens of attachments arrives in this way.
 const ONE_BY_ONE: usize = 4;
 
 pub(crate) struct Sender {
@@ -420,11 +421,12 @@ impl Sender {
                     self.outbox.update(|state| state.sessions.remove(&batch))?;
                     taken = true;
                 }
-                // Kept until the limit ends, or until the server itself answers again.
+                // The updates may have arrived: those that must not be sent twice are lost.
                 Ok(answer) if answer.is_not_now() && answer.may_have_arrived() => {
                     lost += self.outbox.update(|state| state.sessions.settle(true, self.options.sessions))?;
                     break;
                 }
+                // Kept until the limit ends, or until the server itself answers again.
                 Ok(answer)
                     if matches!(answer.status, 429 | 500..)
                         || answer.is_portal()
@@ -470,8 +472,10 @@ impl Sender {
     }
 }
 
-/// Removes the least important data: the largest attachment or all attachments, then parts of the
-/// event. Returns the counts of removed items; `None` if nothing can be removed.
+/// Removes the least important data of an envelope.
+///
+/// Removes the largest attachment or all attachments, then parts of the event. Returns the counts
+/// of removed items; `None` if nothing can be removed.
 fn drop_least(envelope: &mut Envelope, all_attachments: bool) -> Option<Discarded> {
     let mut dropped = Discarded::default();
     let before = envelope.items.len();

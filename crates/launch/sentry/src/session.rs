@@ -47,8 +47,9 @@ impl SessionMode {
     }
 }
 
-/// Whether the run's `sentry` client has reported its session although the run crashed: it does
-/// with each error that it sends, and when a panic unwinds out of `main`.
+/// Whether the run's `sentry` client has reported its session although the run crashed.
+///
+/// The client does with each error that it sends, and when a panic unwinds out of `main`.
 pub fn is_counted_by_client(run: &RunFacts) -> bool {
     let has_errors = run.session.as_ref().is_some_and(|session| session.errors > 0);
     has_errors || (cfg!(panic = "unwind") && run.lifecycle.crashed_by == Some(Monitor::PANIC))
@@ -318,8 +319,9 @@ impl PendingSessions {
         }
     }
 
-    /// Resolves attempted updates after the process was killed during sending or the network
-    /// failed; returns how many are lost.
+    /// Resolves attempted updates after a failed or interrupted sending; returns how many are lost.
+    ///
+    /// Sending fails if the network does, or is interrupted when the process is killed.
     ///
     /// If the updates have `left` this machine they are removed, otherwise they are sent again. A
     /// server's counters count an update each time it is received, so an update must arrive at most

@@ -44,8 +44,10 @@ impl Conditions {
     }
 }
 
-/// Whether the system probably killed the run `ended`, which left no report, for using too much
-/// memory or for not responding. `now` has the conditions of the current run.
+/// Whether the system probably killed the run `ended`, which left no report.
+///
+/// It kills runs for using too much memory or for not responding. `now` has the conditions of the
+/// current run.
 pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
     let lifecycle = &ended.lifecycle;
     let may_be = match &ended.termination {
@@ -65,8 +67,9 @@ pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
         && Conditions::of(ended).hold(now)
 }
 
-/// Returns the id of the run's event: the run's id with its bits inverted, so that it differs from
-/// all other ids but is the same each time the run is reported.
+/// Returns the id of the run's event: the run's id with its bits inverted, as a version 4 UUID.
+///
+/// It differs from all other ids but is the same each time the run is reported.
 pub(crate) fn event_id(run: &RunFacts) -> String {
     let mut id = run.run_id.0.map(|byte| !byte);
     // Version 4 and variant 1 of RFC 9562.

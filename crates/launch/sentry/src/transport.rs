@@ -29,26 +29,31 @@ impl Answer {
         (200..300).contains(&self.status) && !self.is_portal()
     }
 
-    /// Whether something else answers in the server's place, such as a network's login page: no
-    /// server of this protocol redirects or answers `OK` with an HTML page.
+    /// Whether something else answers in the server's place, such as a network's login page.
+    ///
+    /// No server of this protocol redirects or answers `OK` with an HTML page.
     pub fn is_portal(&self) -> bool {
         coroner_outbox::is_portal(self.status, &self.body)
     }
 
-    /// Whether the server is temporarily unavailable, or unreachable from a proxy in front of it:
-    /// the same envelope may be accepted later.
+    /// Whether the server is temporarily unavailable, or unreachable from a proxy in front of it.
+    ///
+    /// The same envelope may be accepted later.
     pub fn is_not_now(&self) -> bool {
         matches!(self.status, 408 | 425 | 502..=504 | 511 | 520..=527 | 530)
     }
 
-    /// Whether the sender was refused rather than the envelope: a disabled key, a missing project,
-    /// a proxy that doesn't know the server yet. That may be corrected later.
+    /// Whether the sender was refused rather than the envelope.
+    ///
+    /// Causes are a disabled key, a missing project, or a proxy that doesn't know the server yet.
+    /// They may be corrected later.
     pub fn refuses_access(&self) -> bool {
         matches!(self.status, 401 | 403 | 404)
     }
 
-    /// Whether the server may have accepted the envelope in spite of this answer, because a proxy
-    /// in front of it lost the real answer.
+    /// Whether the server may have accepted the envelope in spite of this answer.
+    ///
+    /// A proxy in front of it lost the real answer.
     pub fn may_have_arrived(&self) -> bool {
         matches!(self.status, 502 | 504 | 520..=527 | 530)
     }
@@ -62,9 +67,10 @@ pub trait Transport: Send + Sync {
     /// [`SendError`] if no answer is received. Any answer, including a refusal, is `Ok`.
     fn send(&self, envelope: &[u8]) -> Result<Answer, SendError>;
 
-    /// Like [`send`](Self::send), but calls `leaves` before the envelope's first byte leaves this
-    /// machine, and perhaps before later bytes: from then on the envelope may arrive even if no
-    /// answer is received.
+    /// Like [`send`](Self::send), but calls `leaves` before the envelope's first byte leaves.
+    ///
+    /// `leaves` may be called again before later bytes. After the first call the envelope may
+    /// arrive even if no answer is received.
     ///
     /// `leaves` isn't called if there is no connection. If `leaves` fails (the user has refused in
     /// the meantime), nothing more may be sent.

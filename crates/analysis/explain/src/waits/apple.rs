@@ -15,8 +15,9 @@ const PTHREAD: Option<&str> = Some("libpthread");
 /// `UL_OPCODE_MASK` and `UL_UNFAIR_LOCK` in xnu's bsd/sys/ulock.h.
 const OPCODE: u32 = 0xff;
 const UNFAIR_LOCK: u32 = 2;
-/// The bits of a lock word that are not part of its owner's port; all of them are set in a port's
-/// name (`ulock_owner_value_to_port_name`, in the same file).
+/// The bits of a lock word that are not part of its owner's port.
+///
+/// All of them are set in a port's name (`ulock_owner_value_to_port_name`, in the same file).
 const FLAGS: u32 = 3;
 /// The flags of a word that a thread waits for.
 ///
@@ -137,15 +138,17 @@ fn tid(wait: &FutexWait) -> Option<u64> {
     Some(u64::from(wait.at(at)?) | u64::from(wait.at(at + 4)?) << 32)
 }
 
-/// Returns the offset in an object, which need not be aligned, rounded up so that the address is a
-/// multiple of 8.
+/// Returns an offset in an object, rounded up so that the address is a multiple of 8.
+///
+/// The object need not be aligned.
 fn aligned(wait: &FutexWait, offset: u64) -> i64 {
     let address = wait.address.0;
     (address.wrapping_add(offset).wrapping_add(7) & !7).wrapping_sub(address).cast_signed()
 }
 
-/// Returns the thread with this id, if it is in the report: ids are unique in the whole system and
-/// not reused.
+/// Returns the thread with this id, if it is in the report.
+///
+/// Ids are unique in the whole system and not reused.
 fn by_tid(report: &Report, tid: u64) -> Option<u64> {
     report.threads.iter().find(|thread| thread.tid == tid).map(|thread| thread.tid)
 }

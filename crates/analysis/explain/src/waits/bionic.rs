@@ -6,8 +6,9 @@ use coroner_report::model::{FutexWait, WaitKind};
 
 use super::futex::{Lock, TID};
 
-/// The mutex type in the state: 0 normal, 1 recursive, 2 error-checking, 3 priority inheritance,
-/// which has another layout.
+/// The mutex type in the state.
+///
+/// 0 is normal, 1 recursive, 2 error-checking, 3 priority inheritance, which has another layout.
 const KIND: u32 = 14;
 /// The lowest bits of the state of a mutex for which threads wait.
 const CONTENDED: u32 = 2;

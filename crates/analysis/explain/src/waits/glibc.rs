@@ -28,8 +28,9 @@ pub(super) fn owner(kind: WaitKind, futex: &FutexWait) -> Option<Lock> {
     }
 }
 
-/// Whether the word may belong to a robust mutex. (pthread_mutex_init.c sets the process-shared bit
-/// for all of them.)
+/// Whether the word may belong to a robust mutex.
+///
+/// pthread_mutex_init.c sets the process-shared bit for all robust mutexes.
 pub(super) fn is_robust(futex: &FutexWait) -> bool {
     futex.at(16).is_some_and(|kind| kind & ROBUST != 0 && kind & !KINDS == 0)
 }

@@ -1,5 +1,4 @@
-//! Identifies the lock to which a futex belongs, from the waiting function and the memory around
-//! the word.
+//! Identifies a futex's lock from the waiting function and the memory around the word.
 
 use coroner_report::Report;
 use coroner_report::model::{Address, Frame, FutexWait, Thread, WaitKind};
@@ -8,8 +7,9 @@ use super::futex::{TID, command, is_private};
 use super::{bionic, glibc, musl};
 use coroner_report::wire::{AddressKind, Os};
 
-/// `FUTEX_LOCK_PI` and `FUTEX_LOCK_PI2`: the word's low bits are the owner's tid, on which the
-/// kernel itself relies.
+/// The commands `FUTEX_LOCK_PI` and `FUTEX_LOCK_PI2`.
+///
+/// Their word's low bits are the owner's tid, on which the kernel itself relies.
 const LOCK_PI: [u32; 2] = [6, 13];
 /// Number of innermost functions that are searched for the waiting one.
 const FUNCTIONS: usize = 12;
@@ -45,8 +45,9 @@ impl Library {
     }
 }
 
-/// Whether other processes may hold the lock. (glibc's robust mutexes look the same if they belong
-/// to one process.)
+/// Whether other processes may hold the lock.
+///
+/// glibc's robust mutexes look the same even if they belong to one process.
 pub(super) fn is_of_processes(futex: &FutexWait) -> bool {
     !is_private(futex) && !glibc::is_robust(futex)
 }
@@ -112,9 +113,10 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
     None
 }
 
-/// Whether a function may appear between a waiting function and its system call: from Rust's
-/// standard library, from the crates that make the call for its locks, or from the C library in a
-/// static program.
+/// Whether a function may appear between a waiting function and its system call.
+///
+/// Such functions belong to Rust's standard library, to the crates that make the call for its
+/// locks, or to the C library in a static program.
 fn is_of_waiting(name: &str) -> bool {
     let bare = name.trim_start_matches(['<', '&']);
     let is_of = |prefixes: &[&str]| prefixes.iter().any(|prefix| bare.starts_with(prefix));
@@ -144,8 +146,9 @@ fn is_static(report: &Report) -> bool {
     !report.images.iter().any(|image| by_path(report, &image.path).is_some())
 }
 
-/// Returns the C library that contains the function: by the image's name; for a static program by
-/// what the app recorded.
+/// Returns the C library that contains the function.
+///
+/// It is found by the image's name; for a static program by what the app recorded.
 fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
     let path = frame.module.as_deref()?;
     if let Some(library) = by_path(report, path) {
@@ -210,8 +213,9 @@ fn of_rust(name: &str) -> Option<(WaitKind, Library)> {
     Some((kind, Library::Std))
 }
 
-/// Returns the kind of wait by a function's name in glibc, musl and bionic, with or without leading
-/// underscores and version suffixes.
+/// Returns the kind of wait by a function's name in glibc, musl and bionic.
+///
+/// Leading underscores and version suffixes are ignored.
 fn of_pthread(name: &str) -> Option<WaitKind> {
     let name = name.trim_start_matches('_').trim_start_matches("GI_").trim_start_matches('_');
     let name = name.split(['@', '.']).next().unwrap_or(name);

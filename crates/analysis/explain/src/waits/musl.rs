@@ -5,8 +5,10 @@ use coroner_report::model::{FutexWait, WaitKind};
 
 use super::futex::{Lock, OWNER_DIED, TID};
 
-/// Bits of `_m_type`: the type (0 normal, 1 recursive, 2 error-checking), robust, priority
-/// inheritance, process-shared.
+/// Bits of `_m_type`.
+///
+/// They are the type (0 normal, 1 recursive, 2 error-checking), robust, priority inheritance,
+/// process-shared.
 const TYPES: u32 = 3 | 4 | 8 | 128;
 const PRIORITY_INHERITANCE: u32 = 8;
 /// Offset from a thread's `tid` to its `detach_state`, for which `pthread_join` waits: `int tid;

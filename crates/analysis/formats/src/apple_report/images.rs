@@ -72,15 +72,18 @@ impl ImageLists {
         read
     }
 
-    /// Creates a list from the images in frames (their names and load addresses), for a report
-    /// without a list.
+    /// Creates a list from the images in frames, for a report without a list.
+    ///
+    /// Frames contain the images' names and load addresses.
     pub(crate) fn inferred(images: Vec<AppleImage>) -> Self {
         let all = 0..images.len();
         Self { images, lists: vec![List { at: usize::MAX, images: all }] }
     }
 
-    /// Returns the index of the image that contains a stack's address: in the list after the stack,
-    /// or in any other list (the kernel's images are only listed once).
+    /// Returns the index of the image that contains a stack's address.
+    ///
+    /// The image is in the list after the stack, or in any other list (the kernel's images are only
+    /// listed once).
     ///
     /// `at` is the stack's offset in the report.
     pub(crate) fn image_at(&self, at: usize, address: u64) -> Option<usize> {

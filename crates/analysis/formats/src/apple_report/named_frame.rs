@@ -9,8 +9,9 @@ pub(crate) fn function(call: &SymbolFrame) -> &str {
     call.function.as_deref().or(call.raw_name.as_deref()).unwrap_or("???")
 }
 
-/// Returns `function + offset (file:line)`, as written by Apple's tools; for an inlined call, which
-/// has no start address, `function [inlined]`.
+/// Returns `function + offset (file:line)`, as written by Apple's tools.
+///
+/// For an inlined call, which has no start address, returns `function [inlined]`.
 pub(crate) fn describe(call: &SymbolFrame, offset: u64) -> String {
     let mut text = function(call).to_owned();
     if call.inlined {

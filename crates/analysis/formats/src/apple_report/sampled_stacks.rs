@@ -1,6 +1,8 @@
-//! Sampled stacks: reports about processor time, wakeups, disk writes (`.diag`), hangs (`.hang`),
-//! spins (`.spin`, spindump), and the output of `sample`. Each line is a frame with a count; its
-//! callees follow, indented; outermost first.
+//! Sampled stacks in Apple's reports and in the output of `sample`.
+//!
+//! The reports are about processor time, wakeups, disk writes (`.diag`), hangs (`.hang`) and spins
+//! (`.spin`, spindump). Each line is a frame with a count; its callees follow, indented; outermost
+//! first.
 //!
 //! ```text
 //! Heaviest stack for the target process:
@@ -92,8 +94,9 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Returns the length of the name at the start of `name + 1 (App + 4232)` or `name  (in App) + 1`,
-/// and the image with the offset.
+/// Returns the length of the name at the start of a line, and the image with the offset.
+///
+/// Lines have the form `name + 1 (App + 4232)` or `name  (in App) + 1`.
 fn image_of(head: &str) -> (usize, Option<(&str, u64)>) {
     if let Some(at) = head.rfind("  (in ") {
         let offset = head.rsplit_once(" + ").filter(|_| head.contains("  load address ")).map(|parts| parts.1);

@@ -1,5 +1,6 @@
-//! The text form: a header with `Key: value` lines, backtraces, registers, and the list `Binary
-//! Images:`.
+//! The text form of a report.
+//!
+//! It has a header with `Key: value` lines, backtraces, registers, and the list `Binary Images:`.
 //!
 //! ```text
 //! Thread 0 Crashed:
@@ -37,8 +38,10 @@ const BEGINNINGS: [&str; 10] = [
 /// Maximum number of bytes searched for one of these lines.
 const BEGINNING: usize = 4096;
 
-/// Whether one of the first lines is from the start of a report, or is the heading of a stack or a
-/// list of images, in case the start was cut off.
+/// Whether one of the first lines belongs to a report.
+///
+/// It may be from the start of a report, or the heading of a stack or a list of images, in case the
+/// start was cut off.
 pub(crate) fn is_likely(bytes: &[u8]) -> bool {
     let beginning = String::from_utf8_lossy(&bytes[..bytes.len().min(BEGINNING)]);
     let is_known = |line: &str| {
@@ -105,8 +108,9 @@ impl FrameLine {
 /// The stack whose lines are being read.
 #[derive(Clone, Copy)]
 struct Stack {
-    /// Whether the innermost address is an instruction's, as in a thread's stack, rather than that
-    /// of an exception's throw.
+    /// Whether the innermost address is an instruction's, as in a thread's stack.
+    ///
+    /// An exception's throw has a return address instead.
     is_thread: bool,
     frames: usize,
 }

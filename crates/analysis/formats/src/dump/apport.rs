@@ -1,5 +1,6 @@
-//! Reads apport's reports (`/var/crash/*.crash` on Ubuntu): fields as in Debian's control files,
-//! one of which is the core dump.
+//! Reads apport's reports (`/var/crash/*.crash` on Ubuntu).
+//!
+//! They have fields as in Debian's control files, one of which is the core dump.
 //!
 //! Source: apport's `problem_report.py`. A binary field is `Key: base64`, and each line below it is
 //! the next piece of a gzip or Zstandard stream, encoded separately.

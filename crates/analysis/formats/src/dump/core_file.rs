@@ -96,8 +96,9 @@ impl Core {
         self.notes.threads.iter().filter_map(|thread| Some(thread.registers.sp()?.0))
     }
 
-    /// Returns the threads' values of a system call's first argument register: for a thread that
-    /// waits for a lock, the lock's address.
+    /// Returns the threads' values of a system call's first argument register.
+    ///
+    /// For a thread that waits for a lock, it is the lock's address.
     pub(crate) fn first_arguments(&self) -> impl Iterator<Item = u64> {
         let argument = |registers: &Registers| {
             let x86_64 = registers.x86_64().map(|registers| registers.gpr[5]);

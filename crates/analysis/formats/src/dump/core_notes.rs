@@ -78,8 +78,10 @@ pub(crate) fn signal(desc: &[u8]) -> Option<SigInfo> {
     })
 }
 
-/// Parses `NT_FILE`: count, page size; then start, end and offset in pages of each file; then the
-/// names, each terminated by 0.
+/// Parses `NT_FILE`.
+///
+/// The note contains count and page size; then start, end and offset in pages of each file; then
+/// the names, each terminated by 0.
 pub(crate) fn files(desc: &[u8], most: usize) -> Vec<MappedFile> {
     const HEAD: usize = 16;
     const ENTRY: usize = 24;

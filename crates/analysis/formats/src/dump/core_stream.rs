@@ -1,5 +1,4 @@
-//! Reads core dumps from a stream: a compressed file, or the kernel's output while the process
-//! still exists.
+//! Reads core dumps from a compressed file, or from the kernel while the process still exists.
 //!
 //! In core dumps by the kernel, systemd-coredump, apport and gdb, the headers and the notes come
 //! first. They determine which memory a stack walk needs: the used part of each stack, the headers
@@ -18,11 +17,11 @@ use crate::snapshot::{SavedMemory, user_regs};
 
 /// Maximum number of bytes before the memory: headers and notes.
 const LARGEST_HEAD: u64 = 64 << 20;
-/// Number of bytes below the stack pointer that a function may use without moving it (System V ABI,
-/// x86_64).
+/// Number of bytes below the stack pointer that a function may use (System V ABI, x86_64).
+///
+/// A function may use them without moving the stack pointer.
 const RED_ZONE: u64 = 128;
-/// Maximum size of one stack, minimum size of each if there are many, and maximum size of all
-/// together, in bytes.
+/// Maximum size of one stack, minimum for each of many, and maximum of all together, in bytes.
 const STACK: u64 = 1 << 20;
 const LEAST: u64 = 16 << 10;
 const STACKS: u64 = 48 << 20;

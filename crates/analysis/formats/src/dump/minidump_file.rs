@@ -1,5 +1,6 @@
-//! Reads minidumps: those of Breakpad, Crashpad and Coroner for Linux, Android and Apple processes,
-//! and those of Windows.
+//! Reads minidumps of Breakpad, Crashpad, Coroner and Windows.
+//!
+//! Those of Breakpad, Crashpad and Coroner are for Linux, Android and Apple processes.
 
 use std::borrow::Cow;
 
@@ -23,8 +24,9 @@ use crate::content_id;
 use crate::snapshot::{SavedMemory, registers, walk_threads, walk_windows_threads};
 use crate::{MAX_IMAGES, MAX_THREADS};
 
-/// Flag of an exception whose program counter is a return address (winnt.h,
-/// `EXCEPTION_SOFTWARE_ORIGINATE`).
+/// Flag of an exception whose program counter is a return address.
+///
+/// winnt.h, `EXCEPTION_SOFTWARE_ORIGINATE`.
 const SOFTWARE_ORIGINATE: u32 = 0x80;
 
 pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
@@ -296,8 +298,9 @@ fn image(module: &MinidumpModule, os: Os, main: Option<u64>) -> Image {
     }
 }
 
-/// Returns a module's id as in reports for a PE image: time stamp and size, and GUID and age of its
-/// CodeView data.
+/// Returns a module's id, as in reports for a PE image.
+///
+/// It consists of time stamp and size, and of GUID and age of its CodeView data.
 fn identity(module: &MinidumpModule) -> Vec<u8> {
     let mut id = [module.raw.time_date_stamp.to_le_bytes(), module.raw.size_of_image.to_le_bytes()].concat();
     if let Some(CodeView::Pdb70(data)) = &module.codeview_info {

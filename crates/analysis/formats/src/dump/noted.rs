@@ -1,5 +1,6 @@
-//! Facts that a machine's crash service stores beside a core dump, because the core dump itself
-//! can't contain them.
+//! Facts that a machine's crash service stores beside a core dump.
+//!
+//! The core dump itself can't contain them.
 
 use coroner_report::model::Timestamp;
 use coroner_report::{Report, RunFacts};

@@ -1,5 +1,6 @@
-//! Metadata of core dumps that systemd-coredump stores in `/var/lib/systemd/coredump`: in the
-//! file's extended attributes, in its name, and in the journal.
+//! Metadata of core dumps that systemd-coredump stores in `/var/lib/systemd/coredump`.
+//!
+//! The metadata are in the file's extended attributes, in its name, and in the journal.
 //!
 //! Source: systemd's `src/coredump/coredump.c`; systemd-coredump(8), "Information about the crashed
 //! process".

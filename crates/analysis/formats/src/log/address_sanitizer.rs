@@ -1,5 +1,6 @@
-//! Reads reports of AddressSanitizer, HWAddressSanitizer, MemorySanitizer and
-//! UndefinedBehaviorSanitizer.
+//! Reads reports of AddressSanitizer and related sanitizers.
+//!
+//! The others are HWAddressSanitizer, MemorySanitizer and UndefinedBehaviorSanitizer.
 //!
 //! ```text
 //! ==4711==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000000010 at pc 0x4f5e2d bp 0x7ffd sp 0x7ffc
@@ -172,8 +173,10 @@ impl Texts {
     }
 }
 
-/// Parses `#1 0x4f5e2d in total(cart*) /home/shop/cart.c:7:10`, `#2 0x41b (/tmp/shop+0x41b)
-/// (BuildId: 51657f81)`.
+/// Parses a frame.
+///
+/// Frames have the form `#1 0x4f5e2d in total(cart*) /home/shop/cart.c:7:10` or `#2 0x41b
+/// (/tmp/shop+0x41b) (BuildId: 51657f81)`.
 fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
     let (number, rest) = text.strip_prefix('#')?.split_once(' ')?;
     let _: u32 = number.parse().ok()?;

@@ -1,5 +1,6 @@
-//! Reads the output of Go's runtime when it terminates a program: panics, fatal errors, signals,
-//! each with goroutine stacks.
+//! Reads the output of Go's runtime when it terminates a program.
+//!
+//! It writes panics, fatal errors and signals, each with goroutine stacks.
 //!
 //! ```text
 //! panic: runtime error: invalid memory address or nil pointer dereference

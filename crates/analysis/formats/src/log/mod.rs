@@ -1,5 +1,6 @@
-//! Reads crashes that programs wrote to a log themselves: reports of AddressSanitizer and related
-//! tools, and Go and Rust panics.
+//! Reads crashes that programs wrote to a log themselves.
+//!
+//! Supported are reports of AddressSanitizer and related tools, and Go and Rust panics.
 //!
 //! A log may contain several, between other lines, and each line may start with a logger's prefix
 //! (a time, a host, `program[pid]:`). Each kind has a file and an entry in [`KINDS`].

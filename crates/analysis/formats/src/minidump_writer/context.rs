@@ -1,5 +1,6 @@
-//! Registers: the `CONTEXT` structures of `winnt.h`, in which only the general registers are filled
-//! in and marked as valid.
+//! Registers, in the `CONTEXT` structures of `winnt.h`.
+//!
+//! Only the general registers are filled in and marked as valid.
 
 use coroner_process::registers::{Aarch64Registers, X86_64Registers};
 use coroner_report::model::Registers;

@@ -42,8 +42,10 @@ fn linux(crash: &Crash) -> MINIDUMP_EXCEPTION {
     }
 }
 
-/// Returns the exception in Crashpad's form for macOS: the exception, its code, the address, and
-/// the full code and subcode. A signal without a Mach exception is written in XNU's form.
+/// Returns the exception in Crashpad's form for macOS.
+///
+/// It consists of the exception, its code, the address, and the full code and subcode. A signal
+/// without a Mach exception is written in XNU's form.
 fn mach(crash: &Crash) -> MINIDUMP_EXCEPTION {
     let (exception, code, subcode) = match (&crash.mach, &crash.signal) {
         (Some(mach), _) => (mach.exception as u32, mach.code as u64, mach.subcode as u64),

@@ -1,5 +1,6 @@
-//! Writes a crash report as a minidump, the format of Breakpad, Crashpad and Windows, which servers
-//! and debuggers read.
+//! Writes a crash report as a minidump.
+//!
+//! Minidumps are the format of Breakpad, Crashpad and Windows, which servers and debuggers read.
 //!
 //! The minidump is created at the next launch from the report's contents: the exception, the
 //! threads with their names and general registers, the saved stack memory, the images with their

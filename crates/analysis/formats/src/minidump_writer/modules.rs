@@ -22,8 +22,9 @@ pub(crate) fn list(file: &mut File, report: &Report) -> Result<Option<Location>,
     file.append_list(modules).map(Some)
 }
 
-/// Writes the id for finding a module's symbols: a build id, or a Mach-O file's UUID in place of a
-/// PDB's.
+/// Writes the id for finding a module's symbols.
+///
+/// It is a build id, or a Mach-O file's UUID in place of a PDB's.
 fn identity(file: &mut File, image: &Image) -> Location {
     let identity = image.identity();
     if identity.is_empty() {

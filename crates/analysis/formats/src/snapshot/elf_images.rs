@@ -1,5 +1,6 @@
-//! The ELF images of a saved process, from its mapped files, their saved headers, and its auxiliary
-//! vector.
+//! The ELF images of a saved process.
+//!
+//! They are found from its mapped files, their saved headers, and its auxiliary vector.
 //!
 //! Sources: Linux `include/uapi/linux/auxvec.h`, gABI 4.1.
 
@@ -80,8 +81,9 @@ pub fn images(files: &[MappedFile], auxiliary: &[u8], memory: &SavedMemory<'_>) 
     images
 }
 
-/// Returns the image made up of `parts`, if it is one: from its saved headers, else from those in
-/// its file.
+/// Returns the image made up of `parts`, if it is one.
+///
+/// Its properties come from its saved headers, else from those in its file.
 fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
     let (first, end) = (parts[0], parts.iter().map(|part| part.end).max()?);
     let saved = memory.at(first.start).filter(|bytes| bytes.starts_with(b"\x7fELF"));

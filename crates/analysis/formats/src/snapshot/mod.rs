@@ -1,5 +1,6 @@
-//! A saved process, from a file or read from outside: registers, memory and images, and the walk of
-//! its stacks.
+//! A saved process, from a file or read from outside.
+//!
+//! It consists of registers, memory and images; its stacks are walked here.
 //!
 //! A reader builds a [`Report`] with the threads' registers and the images, collects the available
 //! memory in a [`SavedMemory`], and calls [`walk_threads`] to add the frames.
@@ -80,8 +81,9 @@ impl Memory for &SavedMemory<'_> {
     }
 }
 
-/// Returns the stack memory that a report keeps for these threads, from their stack pointers on,
-/// for use in a minidump.
+/// Returns the stack memory that a report keeps for these threads, for use in a minidump.
+///
+/// It starts at their stack pointers.
 pub fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory: &SavedMemory<'_>) -> Vec<StackMemory> {
     let mut all = 0;
     let stacks = threads.map_while(|(tid, sp)| {
@@ -176,8 +178,9 @@ pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_ca
     }
 }
 
-/// The bits of a user-space arm64 pointer that are not part of the address, assuming 48-bit
-/// addresses; neither format contains the mask.
+/// The bits of a user-space arm64 pointer that are not part of the address.
+///
+/// Assumes 48-bit addresses; neither format contains the mask.
 const AUTHENTICATION_MASK: u64 = 0x007f_0000_0000_0000;
 
 fn described(image: &Image) -> String {

@@ -1,5 +1,6 @@
-//! Walks Windows stacks on x86_64 with the unwind data in the images' files (`.pdata`;
-//! learn.microsoft.com, "x64 exception handling").
+//! Walks Windows stacks on x86_64 with the unwind data in the images' files.
+//!
+//! Source: `.pdata`; learn.microsoft.com, "x64 exception handling".
 //!
 //! A frame is accepted if unwind data prove it, or if it is the caller of a function without unwind
 //! data and its return address follows a call. The walk ends at an image whose file is missing.
@@ -20,8 +21,9 @@ const RSP: usize = 4;
 /// The processor's registers in DWARF order.
 const DWARF: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
 
-/// Returns the frames of a thread, whose program counter is an address of the given kind; also the
-/// image whose missing file ended the walk, if any.
+/// Returns a thread's frames, and the image whose missing file ended the walk, if any.
+///
+/// The thread's program counter is an address of the given kind.
 pub(super) fn walk<'i>(
     registers: &X86_64Registers,
     kind: AddressKind,
@@ -236,8 +238,10 @@ impl<M: Memory> State<'_, M> {
         Some(false)
     }
 
-    /// Executes the rest of an epilogue at `at`, if there is one: only an addition to the stack
-    /// pointer, pops, and a return or a jump out of the function.
+    /// Executes the rest of an epilogue at `at`, if there is one.
+    ///
+    /// An epilogue only has an addition to the stack pointer, pops, and a return or a jump out of
+    /// the function.
     fn epilogue(&mut self, function: &Function, at: u64) -> Option<()> {
         let mut code = Vec::new();
         while code.len() < EPILOGUE
@@ -353,8 +357,9 @@ mod tests {
     const CALLER: u64 = BASE + 0x1180;
     const SAVED_RBX: u64 = 0x1111;
 
-    /// Three functions: one with a prologue and an epilogue, one with a frame pointer, and one
-    /// without unwind data.
+    /// Three functions for the tests.
+    ///
+    /// One has a prologue and an epilogue, one a frame pointer, and one has no unwind data.
     fn image() -> Vec<u8> {
         let mut bytes = vec![0x90; 0x4000];
         let mut put = |at: usize, with: &[u8]| bytes[at..at + with.len()].copy_from_slice(with);
@@ -375,8 +380,9 @@ mod tests {
         bytes
     }
 
-    /// The stack of the first function, called by the second, whose frame contains space not
-    /// described by unwind data.
+    /// The stack of the first function, called by the second.
+    ///
+    /// The second function's frame contains space not described by unwind data.
     fn stack() -> Vec<u8> {
         let mut words = vec![0_u64; 5];
         let caller_rbp = STACK + 8 * 12;

@@ -1,5 +1,6 @@
-//! Reads ANR traces (`/data/anr`, `ApplicationExitInfo` with `REASON_ANR`), which ART writes about
-//! all threads upon SIGQUIT.
+//! Reads ANR traces, which ART writes about all threads upon SIGQUIT.
+//!
+//! They are in `/data/anr`, or in `ApplicationExitInfo` with `REASON_ANR`.
 //!
 //! ```text
 //! ----- pid 1234 at 2022-10-03 16:52:23.938520831+0200 -----

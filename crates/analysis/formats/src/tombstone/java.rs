@@ -1,5 +1,6 @@
-//! Reads Java stack traces as written by `Throwable.printStackTrace`, and ART's frames in the same
-//! form.
+//! Reads Java stack traces, and ART's frames in the same form.
+//!
+//! Stack traces are written by `Throwable.printStackTrace`.
 
 use coroner_report::model::{Exception, Frame};
 use coroner_report::wire::{FoundBy, Language};
@@ -14,8 +15,9 @@ pub fn is_managed(frame: &Frame) -> bool {
     frame.found_by == FoundBy::MANAGED
 }
 
-/// Parses a frame such as `at com.example.Shop.open(Shop.java:12)`; the line may be surrounded by
-/// spaces. `None` for other lines.
+/// Parses a frame such as `at com.example.Shop.open(Shop.java:12)`; `None` for other lines.
+///
+/// The line may be surrounded by spaces.
 pub(crate) fn frame(line: &str) -> Option<Frame> {
     let text = line.trim().strip_prefix("at ")?;
     let (method, place) = text.strip_suffix(')')?.rsplit_once('(')?;

@@ -1,5 +1,4 @@
-//! Reads Android's own crash files as Coroner [`Report`]s, so that they can be shown, symbolicated
-//! and sent.
+//! Reads Android's own crash files as Coroner [`Report`]s.
 //!
 //! * **Tombstones**, which debuggerd writes for a native crash: as protobuf (Android 12 and later;
 //!   an app gets its own from `ApplicationExitInfo`) and as text, from a file or from logcat with

@@ -245,8 +245,9 @@ pub(crate) struct LogMessage {
     pub(crate) message: String,
 }
 
-/// The wire types of the file's fields by field number (0: integer, 2: length-delimited), by which
-/// the format is recognised.
+/// The wire types of the file's fields by field number, by which the format is recognised.
+///
+/// Wire type 0 is an integer, 2 is length-delimited.
 const WIRE_TYPES: [(u64, u64); 24] = [
     (1, 0),
     (2, 2),
@@ -332,8 +333,10 @@ pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     seen >= 3 && text
 }
 
-/// Decodes a file field by field, so that for a truncated or damaged file everything before the
-/// damage is available, and the offset is known.
+/// Decodes a file field by field, up to the end or to the first error.
+///
+/// For a truncated or damaged file, everything before the damage is available, and its offset is
+/// known.
 pub(crate) fn decode(bytes: &[u8]) -> (Tombstone, Option<Damage>) {
     let mut tombstone = Tombstone::default();
     let mut at = 0;

@@ -412,8 +412,9 @@ fn lines(frames: &[BacktraceFrame], width: u32) -> String {
     frames.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Returns the facts about the system in its fingerprint,
-/// `google/akita/akita:15/AP4A.241205.013/12621605:user/release-keys`.
+/// Returns the facts about the system in its fingerprint.
+///
+/// Fingerprints have the form `google/akita/akita:15/AP4A.241205.013/12621605:user/release-keys`.
 pub(crate) fn of_fingerprint(fingerprint: &str) -> (OsFacts, DeviceFacts) {
     let mut parts = fingerprint.split(':');
     let product = parts.next().unwrap_or_default();

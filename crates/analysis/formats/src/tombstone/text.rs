@@ -127,8 +127,9 @@ pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, Beyond, Option<Damage>) {
     (parser.tombstone, parser.beyond, None)
 }
 
-/// Returns the architecture from the names of registers, because Android 4 and some logs do not
-/// contain the ABI.
+/// Returns the architecture from the names of registers.
+///
+/// Android 4 and some logs do not contain the ABI.
 fn arch_by_registers(tombstone: &Tombstone) -> i32 {
     let names = tombstone.threads.values().flat_map(|thread| &thread.registers);
     let has = |wanted: &str| names.clone().any(|register| register.name == wanted);
@@ -434,8 +435,10 @@ impl Parser {
         }
     }
 
-    /// Parses `0000007a'1234a000-0000007a'1234bfff r-x 2000  2000  /system/lib64/libc.so (BuildId:
-    /// 0a1b) (load bias 0x1000)`.
+    /// Parses a line of the memory map.
+    ///
+    /// Lines have the form `0000007a'1234a000-0000007a'1234bfff r-x 2000  2000
+    /// /system/lib64/libc.so (BuildId: 0a1b) (load bias 0x1000)`.
     fn mapping(&mut self, text: &str) {
         let text = text.strip_prefix("--->").unwrap_or(text);
         let mut words = text.split_whitespace();

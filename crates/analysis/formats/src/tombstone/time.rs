@@ -2,8 +2,9 @@
 
 use coroner_report::model::Timestamp;
 
-/// Parses `2025-08-30 19:53:13.601761139+0200`, in which the fraction and the UTC offset are
-/// optional (missing in Android 10 and before).
+/// Parses `2025-08-30 19:53:13.601761139+0200`.
+///
+/// The fraction and the UTC offset are optional (missing in Android 10 and before).
 pub(crate) fn parse(text: &str) -> Option<Timestamp> {
     let text = text.trim();
     let (date, rest) = (text.get(..10)?, text.get(11..)?);

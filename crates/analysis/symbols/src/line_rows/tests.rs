@@ -4,9 +4,10 @@ use coroner_process::symtab::LookupAddress;
 
 use crate::{NamingBudget, SymbolFile, naming_budget::Meter};
 
-/// A line program as GNU's linkers leave it after dropping a function: a sequence that starts with
-/// the dropped function's rows at address 0 and continues with those of a kept function; before it,
-/// a similar sequence whose rows belong to code at higher addresses.
+/// A line program as GNU's linkers leave it after dropping a function.
+///
+/// One sequence starts with the dropped function's rows at address 0 and continues with those of a
+/// kept function. Before it is a similar sequence whose rows belong to code at higher addresses.
 const PROGRAM: &str = r#"
     .text
     .globl _start

@@ -33,6 +33,8 @@ pub struct Exception {
 /// The mechanism that detected an exception.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mechanism {
+    /// The mechanism's type.
+    ///
     /// One of `signalhandler`, `mach`, `cpp_exception`, `nsexception`, `panic`, `AppHang`,
     /// [`WATCHDOG_TERMINATION`], `generic` for errors that the app reported, `NSError` for reported
     /// `NSError`s; `chained` for the cause of another exception.

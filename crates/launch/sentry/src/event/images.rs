@@ -31,8 +31,9 @@ pub struct DebugImage {
     pub arch: Option<String>,
 }
 
-/// Returns a report's images, and the paths of images without an id, for which a server could find
-/// no debug file.
+/// Returns a report's images, and the paths of images without an id.
+///
+/// A server could find no debug file for an image without an id.
 pub(super) fn of(report: &Report) -> (Vec<DebugImage>, Vec<String>) {
     let mut images = Vec::new();
     let mut unidentified = Vec::new();
@@ -67,14 +68,16 @@ fn kind(image: &Image, os: Os) -> &'static str {
     }
 }
 
-/// Returns the image's path, or a placeholder name for an image without one (the kernel's vdso,
-/// code unpacked into memory).
+/// Returns the image's path, or a placeholder name for an image without one.
+///
+/// The kernel's vdso and code unpacked into memory have no path.
 fn code_file(image: &Image) -> String {
     if image.path.is_empty() { format!("[image at {}]", image.load_address) } else { image.path.clone() }
 }
 
-/// Returns the architecture for the Mach-O CPU type and subtype (`mach/machine.h`), if known;
-/// otherwise the report's.
+/// Returns the image's architecture from its Mach-O CPU type and subtype (`mach/machine.h`).
+///
+/// If these are unknown, returns the report's architecture.
 fn arch(report: &Report, image: &Image) -> Option<String> {
     const X86_64: i32 = 0x0100_0007;
     const ARM64: i32 = 0x0100_000c;

@@ -14,8 +14,9 @@ const SYMBOL: usize = 512;
 const PATH: usize = 256;
 const NAME: usize = 128;
 const EXTRA_TEXT: usize = 8192;
-/// Bytes of one context, and of all extra data together (`bag_size` of Relay's schema), minus an
-/// allowance for its way of counting.
+/// Maximum size of one context, and of all extra data together, in bytes.
+///
+/// It is `bag_size` of Relay's schema, minus an allowance for its way of counting.
 const CONTEXT: usize = 7_600;
 const EXTRA: usize = 240_000;
 /// Maximum length of a user field, in characters.
@@ -245,8 +246,9 @@ fn named(name: &str, longest: usize) -> String {
     name.chars().take(longest).collect()
 }
 
-/// Replaces values nested deeper than `levels` maps and lists with their JSON text, as Relay does
-/// (`max_depth`).
+/// Replaces values nested deeper than `levels` maps and lists with their JSON text.
+///
+/// Relay does the same (`max_depth`).
 fn flatten(value: &mut Value, levels: usize) {
     match value {
         Value::Object(_) | Value::Array(_) if levels == 0 => *value = Value::String(value.to_string()),
@@ -256,8 +258,9 @@ fn flatten(value: &mut Value, levels: usize) {
     }
 }
 
-/// Reduces a value until its JSON has at most `most` bytes: cuts strings shorter and shorter, then
-/// removes the largest entries.
+/// Reduces a value until its JSON has at most `most` bytes.
+///
+/// Cuts strings shorter and shorter, then removes the largest entries.
 fn fit(value: &mut Value, most: usize) {
     for longest in [4096, 1024, 256, 64] {
         if size(value) <= most {

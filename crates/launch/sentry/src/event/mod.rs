@@ -65,8 +65,9 @@ impl<T> From<Vec<T>> for Values<T> {
 /// digits.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Event {
-    /// 32 hexadecimal digits, generated at the time of the crash; servers drop a second event with
-    /// the same id.
+    /// The event's id: 32 hexadecimal digits, generated at the time of the crash.
+    ///
+    /// Servers drop a second event with the same id.
     pub event_id: String,
     /// When the crash happened.
     pub timestamp: String,
@@ -245,8 +246,9 @@ impl Event {
         event
     }
 
-    /// Creates the event for a run that the system killed without notice, for using too much memory
-    /// or for not responding. The state of its threads is unknown.
+    /// Creates the event for a run that the system killed without notice.
+    ///
+    /// Such runs used too much memory or did not respond. The state of their threads is unknown.
     pub fn of_watchdog_termination(event_id: &str, time: Timestamp, run: &RunFacts, options: &EventOptions) -> Event {
         let report = Report { run: Some(run.clone()), ..Report::default() };
         let mut event = Event::from_report(&report, options);
@@ -272,8 +274,7 @@ impl Event {
         exceptions.chain(threads)
     }
 
-    /// Replaces the user's home directory with `~` in the paths of images, because it contains the
-    /// user's name.
+    /// Replaces the user's home directory, which contains the user's name, with `~` in paths.
     fn hide_home_directory(&mut self) {
         let images = self.debug_meta.iter_mut().flat_map(|meta| &mut meta.images);
         for image in images {

@@ -26,8 +26,9 @@ pub(super) fn add(event: &mut Event, run: &RunFacts) {
     event.breadcrumbs = run.breadcrumbs.iter().map(breadcrumb).collect::<Vec<_>>().into();
 }
 
-/// Converts a tag to what servers accept: keys of letters, digits, `_`, `.`, `:` and `-`,
-/// single-line values.
+/// Converts a tag to what servers accept.
+///
+/// Keys have letters, digits, `_`, `.`, `:` and `-`; values have a single line.
 fn tag(key: &str, value: &str) -> Option<(String, String)> {
     let allowed = |character: char| character.is_ascii_alphanumeric() || "_.:-".contains(character);
     let key: String = key.chars().map(|character| if allowed(character) { character } else { '_' }).collect();

@@ -58,12 +58,14 @@ pub struct Frame {
     /// The class of a Java method.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// The language of a frame reported by a managed runtime, such as `java` or `javascript`, in an
-    /// event of native code.
+    /// The language of a managed runtime's frame, such as `java` or `javascript`.
+    ///
+    /// Events themselves are of native code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
-    /// The address inside the frame's instruction; empty for frames of a managed runtime and where
-    /// functions are inlined.
+    /// The address inside the frame's instruction.
+    ///
+    /// It is empty for frames of a managed runtime and where functions are inlined.
     ///
     /// A server with debug files replaces each frame that has an address with all functions at that
     /// address, and leaves the others unchanged (`get_frames_for_symbolication` of Sentry). If all
@@ -151,8 +153,9 @@ impl<'r> Stacks<'r> {
         })
     }
 
-    /// Expands a machine-code frame to its functions: inlined ones first, from the innermost, then
-    /// the frame's own.
+    /// Expands a machine-code frame to its functions.
+    ///
+    /// Inlined ones come first, from the innermost, then the frame's own.
     fn expand(&self, found: &Found) -> impl Iterator<Item = Frame> {
         let is_managed = found.found_by == FoundBy::MANAGED;
         let address = found.lookup_address();

@@ -1,5 +1,6 @@
-//! Converts Apple's crash reports to Coroner reports: the crash, the threads with their registers
-//! and frames, the images.
+//! Converts Apple's crash reports to Coroner reports.
+//!
+//! The result has the crash, the threads with their registers and frames, and the images.
 
 mod ips;
 mod text;

@@ -268,8 +268,9 @@ fn general(arch: Arch, values: &HashMap<String, u64>) -> Option<Registers> {
     Some(Registers { arch: Some(arch), general: general?, ..Registers::default() })
 }
 
-/// Returns name and reason from `*** Terminating app due to uncaught exception 'NSRangeException',
-/// reason: '…'`.
+/// Returns name and reason of an uncaught exception.
+///
+/// The text is `*** Terminating app due to uncaught exception 'NSRangeException', reason: '…'`.
 fn uncaught(text: &str) -> (Option<String>, Option<String>) {
     let mut quoted = text.splitn(3, '\'');
     let name = quoted.nth(1).map(ToOwned::to_owned);
