@@ -1,6 +1,7 @@
-//! `bench backtrace`: live backtraces next to the `backtrace` crate, `std::backtrace` and glibc.
+//! `bench backtrace`: compares live backtraces with those of other implementations.
 //!
-//! Builds `backtrace-bench` and runs it in several fresh processes; each figure is the median over processes of the minimum over
+//! These are the `backtrace` crate, `std::backtrace` and glibc. Builds `backtrace-bench` and runs
+//! it in several fresh processes; each figure is the median over processes of the minimum over
 //! rounds.
 
 use std::collections::BTreeMap;
@@ -39,11 +40,11 @@ struct Printed {
 /// A signal whose handler stores a word: nanoseconds since it was sent.
 #[derive(Clone, Copy, Deserialize, Serialize)]
 struct Floor {
-    /// The call that sends it returned.
+    /// Time at which the sending call returned.
     sent: f64,
-    /// The handler began.
+    /// Time at which the handler started.
     began: f64,
-    /// The asker saw the word.
+    /// Time at which the asker saw the word.
     seen: f64,
 }
 
@@ -81,7 +82,7 @@ const PAIRS: [(&str, &[&str]); 2] = [
 /// Runs the benchmark.
 ///
 /// # Errors
-/// The program can't be built or run, or a capture misses frames.
+/// An error if the program can't be built or run, or a capture misses frames.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tools::target_dir().join("bench");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -145,7 +146,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints what captures of another thread took beside the least that the system takes for a signal, and adds the rows.
+/// Prints the times of capturing another thread next to the system's minimum; adds the rows.
 fn print_other_threads(
     others: &BTreeMap<String, Vec<OtherThread>>,
     walk: f64,

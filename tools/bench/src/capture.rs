@@ -1,13 +1,17 @@
-//! `bench capture`: from the fault to the last byte of the report on disk, and to the process's exit, for processes with 1, 10, 100 and
-//! 1,000 threads (the others parked eleven frames deep). Peers: minidump-writer in a forked child, and no reporter.
+//! `bench capture`: measures a crash from the fault to the report on disk, and to the exit.
 //!
-//! All take turns in every round. For Coroner also the time until the crash record is in the run state, and until header, fault and the
-//! crashed thread's registers are in the report. With `--names` the dying process symbolicates, as it does by default on Apple's
-//! systems; that time is reported separately, because the peer doesn't symbolicate and everything else is on disk before. With
-//! `--bionic` the peer is Coroner on a device's C library.
+//! Processes have 1, 10, 100 and 1,000 threads (all but one parked eleven frames deep). Peers:
+//! minidump-writer in a forked child, and no reporter.
 //!
-//! The program (`capture-bench`) writes the time of its fault into a shared mapping. This one waits for writes to the report file by
-//! inotify and takes the time of the last; a pidfd gives the process's exit.
+//! All take turns in every round. For Coroner it also measures the time until the crash record is
+//! in the run state, and until header, fault and the crashed thread's registers are in the report.
+//! With `--names` the dying process symbolicates, as it does by default on Apple systems; that time
+//! is reported separately, because the peer doesn't symbolicate and everything else is on disk
+//! before. With `--bionic` the peer is Coroner on a device's C library.
+//!
+//! The program (`capture-bench`) writes the time of its fault into a shared mapping. This one waits
+//! for writes to the report file with inotify and records the time of the last; a pidfd signals the
+//! process's exit.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -47,7 +51,7 @@ const ON_BIONIC: &str = "coroner on bionic";
 /// Time limit of a process.
 const LIMIT_MS: i32 = 30_000;
 
-/// One crash.
+/// The measurements of one crash.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     /// Time from the fault to the report's last byte, and to the process's exit, in nanoseconds.
@@ -66,7 +70,7 @@ struct Sample {
 struct Row {
     name: String,
     threads: usize,
-    /// Milliseconds from fault to report: median, least and most.
+    /// Milliseconds from fault to report: median, minimum and maximum.
     ours: f64,
     ours_range: [f64; 2],
     peer: f64,
@@ -74,11 +78,11 @@ struct Row {
     unit: &'static str,
     /// The peer's value divided by ours.
     ratio: f64,
-    /// Milliseconds of ours that names took.
+    /// Milliseconds of ours that symbolication took.
     names: f64,
     /// Milliseconds from fault to the crash record, and to the report's first sections.
     first: [f64; 2],
-    /// Milliseconds from fault to the end of the process: ours, the peer's, without a reporter.
+    /// Milliseconds from the fault to the process's exit: ours, the peer's, without a reporter.
     exit: [f64; 3],
     /// Size of the report: ours, the peer's.
     bytes: [u64; 2],
@@ -87,7 +91,7 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// A program can't be built or run, hangs, or leaves no report.
+/// An error if a program can't be built or run, hangs, or leaves no report.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0 && !arguments.threads.is_empty(), "nothing to measure");
     let (peer_name, peer_program) = if arguments.bionic {
@@ -173,12 +177,12 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The median of what names took, in milliseconds.
+/// Returns the median time of symbolication, in milliseconds.
 fn times_of_names(samples: &[Sample]) -> f64 {
     times(samples, |sample| sample.names).0
 }
 
-/// The medians from fault to crash record and to the report's first sections, in milliseconds.
+/// Returns the median milliseconds from fault to crash record and to the first sections.
 fn times_to_first(samples: &[Sample]) -> [f64; 2] {
     [times(samples, |sample| sample.record).0, times(samples, |sample| sample.first).0]
 }
@@ -188,7 +192,7 @@ fn format_first(samples: &[Sample]) -> String {
     format!("{record:.0}, {first:.0}")
 }
 
-/// Median, least and most of one time, in milliseconds.
+/// Returns the median, minimum and maximum of one time, in milliseconds.
 fn times(samples: &[Sample], of: impl Fn(&Sample) -> u64) -> (f64, [f64; 2]) {
     let all = || samples.iter().map(&of);
     let milliseconds = |nanoseconds: u64| std::time::Duration::from_nanos(nanoseconds).as_secs_f64() * 1e3;
@@ -226,12 +230,12 @@ fn build_for_bionic(bed: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder.join(Arch::X86_64.target()).join("release/capture-bench"))
 }
 
-/// Whether a program has Coroner in it, on whatever C library.
+/// Whether a program contains Coroner, with any C library.
 fn is_ours(reporter: &str) -> bool {
     matches!(reporter, "coroner" | ON_BIONIC)
 }
 
-/// Lets one process crash.
+/// Crashes one process.
 fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow::Result<Sample> {
     let folder = tempfile::tempdir()?;
     let mut command = Command::new(program);
@@ -252,7 +256,7 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     ensure!(report.is_file(), "there is no file {line:?} for the report");
     let watch = watch(&report)?;
     let process = pidfd(child.id())?;
-    // All threads are in their waits by then.
+    // By then, all threads are waiting.
     std::thread::sleep(std::time::Duration::from_millis(20));
     child.stdin.take().context("no input")?.write_all(b"\n")?;
 
@@ -260,7 +264,7 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     let exit = loop {
         let mut ready =
             [process.as_raw_fd(), watch.as_raw_fd()].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: two descriptors that are open.
+        // SAFETY: two open descriptors.
         let count = unsafe { libc::poll(ready.as_mut_ptr(), 2, LIMIT_MS) };
         let time = now();
         if count == 0 {
@@ -286,9 +290,10 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     let (started, started_wall) = (word(0)?, word(8)?);
     let exit = exit.saturating_sub(started);
     if is_ours(reporter) {
-        // A mapped file makes no events: the report says itself how long it took, from the handler's first look at the clock.
-        // That look lies between the fault and the time in the crash record: so all of it is counted from the fault, and the record's time
-        // comes on top.
+        // Writes to a mapped file cause no events, but the report contains the time it took, from
+        // the handler's first clock read. That read is between the fault and the time in the crash
+        // record: so all of the report's time is counted from the fault, and the record's time is
+        // added.
         let [entry, names, total] = is_whole(&report, threads, names)?;
         let facts = coroner_report::RunFacts::read_file(report.with_file_name("state"))?;
         let record = facts.crash.context("there is no crash record")?.time.0.saturating_sub(started_wall);
@@ -302,7 +307,9 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     Ok(Sample { report: last_write.saturating_sub(started), exit, bytes, ..Sample::default() })
 }
 
-/// A fast report that lacks something is no report. Returns the nanoseconds that its first sections took, its names, and all of it.
+/// Checks that a report is complete, so that a fast but incomplete one doesn't count.
+///
+/// Returns the nanoseconds of its first sections, its names, and all of it.
 fn is_whole(report: &Path, threads: usize, names: bool) -> anyhow::Result<[u64; 3]> {
     let report = coroner::Report::read_file(report)?;
     ensure!(report.complete, "the report is not complete: {:?}", report.problems);
@@ -315,7 +322,7 @@ fn is_whole(report: &Path, threads: usize, names: bool) -> anyhow::Result<[u64; 
     Ok([took(Phase::ENTRY), took(Phase::SYMBOL_NAMES), end.total_ns])
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, as the program takes it.
+/// Returns CLOCK_MONOTONIC in nanoseconds, the program's clock.
 fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec.
@@ -323,10 +330,10 @@ fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// An inotify descriptor that is readable when the file was written to or cut.
+/// Returns an inotify descriptor that is readable after the file was written to or truncated.
 fn watch(file: &Path) -> anyhow::Result<OwnedFd> {
     let path = std::ffi::CString::new(file.as_os_str().as_encoded_bytes())?;
-    // SAFETY: a new descriptor, owned here; the path ends in NUL.
+    // SAFETY: a new descriptor, owned here; the path is NUL-terminated.
     unsafe {
         let fd = libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC);
         ensure!(fd >= 0, "inotify: {}", std::io::Error::last_os_error());
@@ -337,14 +344,14 @@ fn watch(file: &Path) -> anyhow::Result<OwnedFd> {
     }
 }
 
-/// Takes all events, so that the next poll waits for a further one.
+/// Reads all events, so that the next poll waits for another one.
 fn drain(watch: &OwnedFd) {
     let mut buffer = [0_u8; 4096];
-    // SAFETY: a buffer of that size; the descriptor does not block.
+    // SAFETY: a buffer of this size; the descriptor does not block.
     while unsafe { libc::read(watch.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) } > 0 {}
 }
 
-/// A descriptor that is readable when the process has ended.
+/// Returns a descriptor that is readable after the process has ended.
 fn pidfd(pid: u32) -> anyhow::Result<OwnedFd> {
     // SAFETY: a new descriptor, owned here.
     unsafe {

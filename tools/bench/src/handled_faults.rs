@@ -1,8 +1,9 @@
-//! `bench handled-faults`: the cost that Coroner adds to a fault that another handler handles: the crash record, the decision whose
-//! fault it is, and the call of the handler.
+//! `bench handled-faults`: measures the added cost of a fault that another handler handles.
 //!
-//! A thousand faults of each kind in a process, with and without Coroner, in turn; no report is written. The figure is the lower
-//! quartile of the rounds. Fails if a process exits unexpectedly.
+//! The cost is the crash record, the decision whose fault it is, and the call of the handler.
+//!
+//! Each process has a thousand faults of one kind, with and without Coroner in turn; no report is
+//! written. The figure is the lower quartile of the rounds. Fails if a process exits unexpectedly.
 
 use std::process::Command;
 
@@ -21,11 +22,13 @@ pub(crate) struct Arguments {
     rounds: usize,
 }
 
-/// Conditions of `crash_program`: a JIT's null check, a page that is made writable, a jump out of the handler, a sandbox's broker.
+/// Conditions of `crash_program`.
+///
+/// A JIT's null check, a page that is made writable, a jump out of the handler, a sandbox's broker.
 const FAULTS: [&[&str]; 4] =
     [&["jit-faults"], &["repaired-faults", "chain-first"], &["left-faults", "chain-first"], &["seccomp-broker"]];
 
-/// A comparison, in nanoseconds of one fault.
+/// A comparison, in nanoseconds per fault.
 #[derive(Serialize)]
 struct Row {
     name: &'static str,
@@ -37,7 +40,7 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// The program can't be built or run, or does not end by itself.
+/// An error if the program can't be built or run, or does not exit normally.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0, "nothing to measure");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -67,7 +70,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of one fault.
+/// Measures the nanoseconds of one fault.
 fn cost(conditions: &[&str], is_installed: bool) -> anyhow::Result<u64> {
     let store = tempfile::tempdir()?;
     let mut program = Command::new(tools::target_dir().join("release/crash_program"));

@@ -1,9 +1,11 @@
-//! `bench install`: the cost of installing, timed inside a starting process: Coroner as an app adds it (store, run state, facts, scope,
-//! capture), its crash time alone, and crash-handler's `attach` with a file for the minidump, which prepares less: no run, no state, no
-//! reserved report.
+//! `bench install`: measures the cost of installing, inside a starting process.
 //!
-//! Each start is a new process; all take turns in every round. The first launch creates the store; a later one finds the run
-//! before it, which exited cleanly, and starts a thread for it.
+//! It compares Coroner as an app adds it (store, run state, facts, scope, capture), its crash time
+//! alone, and crash-handler's `attach` with a file for the minidump, which prepares less: no run,
+//! no state, no reserved report.
+//!
+//! Each start is a new process; all take turns in every round. The first launch creates the store;
+//! a later one finds the previous run, which exited cleanly, and starts a thread for it.
 
 use std::path::Path;
 use std::process::Command;
@@ -26,11 +28,11 @@ pub(crate) struct Arguments {
 /// The program's features, one per reporter; the peer is last.
 const REPORTERS: [&str; 3] = ["sdk", "coroner", "minidump-writer"];
 
-/// One way to start.
+/// One kind of start.
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Milliseconds: median, least and most.
+    /// Milliseconds: median, minimum and maximum.
     ours: f64,
     ours_range: [f64; 2],
     peer: f64,
@@ -40,7 +42,7 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// A program can't be built or run, or can't install.
+/// An error if a program can't be built or run, or can't install.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0, "nothing to measure");
     let programs = [build(REPORTERS[0])?, build(REPORTERS[1])?, build(REPORTERS[2])?];
@@ -84,7 +86,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One process; the nanoseconds that it says.
+/// Runs one process and returns the nanoseconds that it prints.
 fn install(program: &Path, folder: &Path) -> anyhow::Result<u64> {
     let output = Command::new(program).arg(folder).arg("install").output();
     let output = output.with_context(|| format!("starting {}", program.display()))?;

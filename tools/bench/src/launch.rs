@@ -1,14 +1,18 @@
-//! `bench launch`: the whole cost of a crash reporter for each launch of a small command-line tool: processor time, wall time, system
-//! calls, resident memory.
+//! `bench launch`: measures a crash reporter's whole cost per launch of a small tool.
 //!
-//! Coroner, crash-handler with minidumper, `sentry`, `human-panic` and no reporter take turns in every round; each is set up as its
-//! own README describes, in the same program (`launch-bench`). For Coroner also: the first launch, which creates the store, the launch
-//! after a crash, and whether 1,000 launches of two milliseconds deliver the report of one crash.
+//! It measures processor time, wall time, system calls and resident memory.
 //!
-//! Processor time is that of the process and of its children that it waits for, as the kernel accounts it; minidumper's server
-//! is not all included, because nobody waits for it. System calls are counted by a tracer in a launch of their own. Memory is what
-//! the program reads of itself at its end, in two kinds: its own, written pages; and pages of files (code and constants), which all
-//! processes share and of which the kernel maps 16 at once and drops what it needs. Coroner's include 32 KiB of the run's files.
+//! Coroner, crash-handler with minidumper, `sentry`, `human-panic` and no reporter take turns in
+//! every round; each is set up as its own README describes, in the same program (`launch-bench`).
+//! For Coroner it also measures the first launch, which creates the store, the launch after a
+//! crash, and whether 1,000 launches of two milliseconds deliver the report of one crash.
+//!
+//! Processor time is that of the process and of its children that it waits for, as accounted by the
+//! kernel; minidumper's server is not fully included, because nothing waits for it. System calls
+//! are counted by a tracer in a separate launch. Memory is read by the program itself at its end,
+//! in two kinds: its own, written pages; and pages of files (code and constants), which all
+//! processes share and which the kernel maps 16 at a time and drops when it needs memory. Coroner's
+//! include 32 KiB of the run's files.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
@@ -35,7 +39,7 @@ pub(crate) struct Arguments {
     alone: bool,
 }
 
-/// No reporter first: the others' costs are above it.
+/// No reporter comes first: the other costs are relative to it.
 const REPORTERS: [&str; 5] = ["none", "coroner", "minidumper", "sentry", "human-panic"];
 
 /// A kind of launch.
@@ -44,7 +48,7 @@ const REPORTERS: [&str; 5] = ["none", "coroner", "minidumper", "sentry", "human-
 enum Launch {
     First,
     Later,
-    /// A report waits.
+    /// With a report waiting for delivery.
     AfterCrash,
 }
 
@@ -53,12 +57,12 @@ const LAUNCHES: [Launch; 3] = [Launch::First, Launch::Later, Launch::AfterCrash]
 /// One launch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
-    /// Nanoseconds.
+    /// Processor time in nanoseconds.
     processor: u64,
     wall: u64,
 }
 
-/// The launches of one kind of one reporter. What it costs above the program without a reporter.
+/// One reporter's launches of one kind: the cost above the program without a reporter.
 #[derive(Serialize)]
 struct Row {
     reporter: &'static str,
@@ -68,14 +72,14 @@ struct Row {
     wall_ms: f64,
     system_calls: i64,
     memory_kib: i64,
-    /// The part of that which is the process's own.
+    /// The part of the memory that is the process's own.
     own_kib: i64,
 }
 
 /// Runs the benchmark.
 ///
 /// # Errors
-/// A program can't be built or run, or a report is lost.
+/// An error if a program can't be built or run, or a report is lost.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0, "nothing to measure");
     let reporters = if arguments.alone { &REPORTERS[..2] } else { &REPORTERS[..] };
@@ -143,7 +147,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program with a reporter.
+/// Builds the program with a reporter.
 fn build(reporter: &str) -> anyhow::Result<PathBuf> {
     let manifest = tools::workspace_root().join("tools/bench/launch-bench/Cargo.toml");
     let target = tools::target_dir().join("launch-bench").join(reporter);
@@ -158,7 +162,7 @@ fn build(reporter: &str) -> anyhow::Result<PathBuf> {
     Ok(target.join("release/launch-bench"))
 }
 
-/// A folder in which the next launch is of that kind.
+/// Prepares a folder in which the next launch is of this kind.
 fn prepared(program: &Path, launch: Launch) -> anyhow::Result<tempfile::TempDir> {
     let folder = tempfile::tempdir()?;
     match launch {
@@ -180,12 +184,12 @@ fn command(program: &Path, folder: &Path, what: &str) -> Command {
     command
 }
 
-/// One launch, timed from outside.
+/// Times one launch from outside.
 fn timed(program: &Path, folder: &Path) -> anyhow::Result<Sample> {
     let began = Instant::now();
     let child = command(program, folder, "run").spawn().with_context(|| format!("starting {}", program.display()))?;
     let (mut status, mut usage) = (0, empty_usage());
-    // SAFETY: both are written by the kernel, for a child that nobody else waits for.
+    // SAFETY: both are written by the kernel, for a child that only this function waits for.
     let waited = unsafe { libc::wait4(child.id() as libc::pid_t, &raw mut status, 0, &raw mut usage) };
     let wall = began.elapsed().as_nanos() as u64;
     ensure!(waited > 0 && status == 0, "{} ended with {status:#x}", program.display());
@@ -194,11 +198,11 @@ fn timed(program: &Path, folder: &Path) -> anyhow::Result<Sample> {
 }
 
 fn empty_usage() -> libc::rusage {
-    // SAFETY: all zeroes is a `rusage`.
+    // SAFETY: all zero is a valid `rusage`.
     unsafe { std::mem::zeroed() }
 }
 
-/// Resident memory of the program at its end, and how much of it is its own, in KiB.
+/// Returns the program's resident memory at its end, and its own part of it, in KiB.
 fn memory(program: &Path, folder: &Path) -> anyhow::Result<(i64, i64)> {
     let output = command(program, folder, "memory").stdout(Stdio::piped()).stderr(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -206,7 +210,9 @@ fn memory(program: &Path, folder: &Path) -> anyhow::Result<(i64, i64)> {
     parsed.filter(|(all, _)| *all > 0).with_context(|| format!("{} said {said:?}", program.display()))
 }
 
-/// After which of 1,000 launches of two milliseconds the report of one crash is there. In the end it must be there once.
+/// Returns how many of 1,000 launches of two milliseconds it takes to deliver one crash's report.
+///
+/// At the end it must have been delivered exactly once.
 fn after_one_crash(program: &Path) -> anyhow::Result<usize> {
     let folder = prepared(program, Launch::AfterCrash)?;
     let reports = folder.path().join("store/reports");

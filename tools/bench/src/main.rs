@@ -1,5 +1,7 @@
-//! Measures what Coroner costs, and what peers cost for the same work in the same run. A benchmark fails for wrong results, never
-//! for a slow run. Each benchmark is one module and one variant of [`Bench`]. See the package's `README.md`.
+//! Measures Coroner's costs, and peers' costs for the same work in the same run.
+//!
+//! A benchmark fails for wrong results, never for being slow. Each benchmark is one module and one
+//! variant of [`Bench`]. See the package's `README.md`.
 
 use clap::Parser as _;
 
@@ -42,7 +44,7 @@ enum Bench {
 /// Runs one benchmark.
 ///
 /// # Errors
-/// The benchmark can't be built or run, or its results are wrong.
+/// An error if the benchmark can't be built or run, or its results are wrong.
 fn run(bench: &Bench) -> anyhow::Result<()> {
     match bench {
         Bench::Backtrace(arguments) => backtrace::run(arguments),

@@ -1,8 +1,10 @@
-//! `bench scope`: the cost of each call that sets a tag, a breadcrumb, a user or a context, next to the `sentry` crate's scope, which
-//! does not outlive the process, and a plain store of the value's bytes, like Crashpad's annotations.
+//! `bench scope`: measures the cost of setting a tag, a breadcrumb, a user and a context.
 //!
-//! Builds `scope-bench` and runs it in several fresh processes; each figure is the median over processes of the minimum over rounds.
-//! Goals: 100 ns for a tag, 1 µs for a breadcrumb.
+//! Peers are the `sentry` crate's scope, which does not outlive the process, and a plain store of
+//! the value's bytes, like Crashpad's annotations.
+//!
+//! Builds `scope-bench` and runs it in several fresh processes; each figure is the median over
+//! processes of the minimum over rounds. Goals: 100 ns for a tag, 1 µs for a breadcrumb.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -49,7 +51,7 @@ struct Row {
 /// Ours: from Rust, and from C.
 const OURS: [&str; 2] = ["coroner", "coroner from C"];
 
-/// Nanoseconds that a call may take.
+/// Returns a call's goal in nanoseconds.
 fn goal(what: &str) -> Option<f64> {
     match what {
         "tag" => Some(100.0),
@@ -61,7 +63,7 @@ fn goal(what: &str) -> Option<f64> {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// The program can't be built or run, or rejects a value.
+/// An error if the program can't be built or run, or rejects a value.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let folder = tools::target_dir().join("bench");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

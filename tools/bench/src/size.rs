@@ -1,10 +1,13 @@
-//! `bench size`: bytes and crates that a crash reporter adds to the smallest app (`size-bench`), built and stripped without a
-//! reporter, with Coroner's feature sets and with its peers, in Cargo's release profile and in the profile `small` (for size, LTO,
+//! `bench size`: measures the bytes and crates that a crash reporter adds to the smallest app.
+//!
+//! The app (`size-bench`) is built and stripped without a reporter, with Coroner's feature sets and
+//! with its peers, in Cargo's release profile and in the profile `small` (for size, LTO,
 //! `panic = "abort"`).
 //!
-//! Bytes are the program's file size above that without a reporter. Crates are those of `cargo tree` for this target including the
-//! reporter: all, and those linked into the program (without procedural macros and their dependencies). Each program with Coroner is
-//! crashed, and its next launch must leave the report.
+//! Bytes are the program's file size above that without a reporter. Crates are those of
+//! `cargo tree` for this target including the reporter: all, and those linked into the program
+//! (without procedural macros and their dependencies). Each program with Coroner is crashed, and
+//! its next launch must leave the report.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -27,22 +30,23 @@ pub(crate) struct Arguments {
     without_library: bool,
 }
 
-/// A program's limits: the last measurement and 5 %, so that it doesn't grow unnoticed. The goals are 0.5, 1.5 and 3 MB, and 20, 45
-/// and 110 crates.
+/// A program's limits: the last measurement plus 5 %, so that growth is noticed.
+///
+/// The goals are 0.5, 1.5 and 3 MB, and 20, 45 and 110 crates.
 #[derive(Clone, Copy)]
 struct Limits {
-    /// Bytes that it may add in the profile `small`.
+    /// Maximum bytes added in the profile `small`.
     bytes: u64,
-    /// Crates that may be linked.
+    /// Maximum number of linked crates.
     crates: usize,
 }
 
-/// A program, and what Coroner's are to keep to.
+/// A program, with limits for Coroner's.
 struct Program {
     /// The feature of `size-bench`; none for the program without a reporter.
     feature: Option<&'static str>,
     limits: Option<Limits>,
-    /// The extension of the file that the launch after a crash leaves.
+    /// The extension of the file that the launch after a crash writes.
     leaves: Option<&'static str>,
 }
 
@@ -59,8 +63,10 @@ const PROGRAMS: [Program; 6] = [
     Program { feature: Some("sentry"), limits: None, leaves: None },
 ];
 
-/// The C libraries with their profiles, their features (none: the default ones) and the most bytes that they may have, stripped: the lean one keeps to the
-/// goal, the full one by the same rule as above.
+/// The C libraries with their profiles, features and maximum stripped size in bytes.
+///
+/// No features means the default ones. The lean one's limit is the goal, the full one's is set by
+/// the same rule as above.
 const LIBRARIES: [(&str, &str, Option<&str>, u64); 2] = [
     ("libcoroner_ffi.so", "ship", None, 2_990_000),
     ("coroner-lean .so", dist::LEAN_PROFILE, Some(dist::LEAN), 1_500_000),
@@ -73,11 +79,11 @@ const PROFILES: [&str; 2] = ["release", "small"];
 struct Row {
     what: &'static str,
     profile: &'static str,
-    /// The file's size.
+    /// The file size.
     bytes: u64,
-    /// Above the program without a reporter.
+    /// The bytes above the program without a reporter.
     added: u64,
-    /// All, and those that are linked.
+    /// The numbers of all crates, and of linked ones.
     crates: usize,
     linked: usize,
 }
@@ -85,7 +91,8 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// A program can't be built, leaves no report of its crash, or passes a limit where they are checked.
+/// An error if a program can't be built, leaves no report of its crash, or, with `--check`, exceeds
+/// a limit.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut rows: Vec<Row> = Vec::new();
     let mut passed: Vec<String> = Vec::new();
@@ -152,7 +159,7 @@ fn manifest() -> PathBuf {
     tools::workspace_root().join("tools/bench/size-bench/Cargo.toml")
 }
 
-/// The program with a reporter, or without one.
+/// Builds the program with or without a reporter.
 fn build(feature: Option<&str>, profile: &'static str) -> anyhow::Result<PathBuf> {
     let target = tools::target_dir().join("size-bench");
     let mut command = Command::new("cargo");
@@ -162,13 +169,15 @@ fn build(feature: Option<&str>, profile: &'static str) -> anyhow::Result<PathBuf
     let status = command.status().context("running cargo")?;
     let what = feature.unwrap_or("no reporter");
     ensure!(status.success(), "size-bench with {what} was not built");
-    // The next one has the same name.
+    // The next program has the same name.
     let program = target.join(profile).join(format!("size-bench-{what}"));
     std::fs::copy(target.join(profile).join("size-bench"), &program)?;
     Ok(program)
 }
 
-/// Counts a program's crates other than its own, by the kinds of dependencies (`--edges` of `cargo tree`) that lead to them.
+/// Counts a program's crates other than its own.
+///
+/// `edges` are the kinds of dependencies (`--edges` of `cargo tree`).
 fn crates(feature: Option<&str>, edges: &str) -> anyhow::Result<usize> {
     let mut command = Command::new("cargo");
     command.args(["tree", "--locked", "--quiet", "--prefix", "none", "--edges", edges, "--format", "{p}"]);
@@ -181,7 +190,7 @@ fn crates(feature: Option<&str>, edges: &str) -> anyhow::Result<usize> {
     Ok(names.len())
 }
 
-/// Crashes a program and launches it again: the report has to be in the default folder.
+/// Crashes a program and launches it again: the report must be in the default folder.
 fn check_report(program: &Path, form: &str) -> anyhow::Result<()> {
     let home = tempfile::tempdir()?;
     let launch = |what: &str| {
@@ -207,7 +216,9 @@ fn check_report(program: &Path, form: &str) -> anyhow::Result<()> {
     bail!("it left no report")
 }
 
-/// Bytes of the C library with these features alone, or the default ones, stripped, as `cargo xtask dist` makes it.
+/// Returns the C library's size in bytes, stripped as by `cargo xtask dist`.
+///
+/// It has only these features, or the default ones.
 fn library(profile: &str, features: Option<&str>) -> anyhow::Result<u64> {
     let mut command = Command::new("cargo");
     command.current_dir(tools::workspace_root());

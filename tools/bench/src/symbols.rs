@@ -1,8 +1,11 @@
-//! `bench symbols`: 64 addresses of one report symbolicated from a cold start in a large symbol table, and with DWARF; then the steady
-//! state per lookup.
+//! `bench symbols`: measures symbolication, cold and in the steady state.
 //!
-//! Builds `symbols-bench`, a package of its own because its peers bring a hundred dependencies, in release mode. The large table is
-//! that of the compiler's own library, which every machine with a Rust toolchain has.
+//! It symbolicates 64 addresses of one report. Cold starts use a large symbol table, and DWARF; the
+//! steady state is measured per lookup.
+//!
+//! Builds `symbols-bench`, a separate package because its peers bring a hundred dependencies, in
+//! release mode. The large table is that of the compiler's own library, which every machine with a
+//! Rust toolchain has.
 
 use std::{
     fs,
@@ -69,7 +72,7 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// The program can't be built or run, or a name of ours is wrong.
+/// An error if the program can't be built or run, or a name of ours is wrong.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let program = build()?;
     let file = match &arguments.file {
@@ -140,7 +143,7 @@ fn compare(rows: &mut Vec<Row>, what: &str, all: &[Printed], ours: &str, unit: &
             unit,
             ratio: value(peer) / value(our),
             allocations: our.allocations.zip(peer.allocations).map(|(ours, theirs)| [ours, theirs]),
-            // The scan's heap is what the check of its answers took: it allocates nothing itself.
+            // The scan itself allocates nothing; its heap was used to check the answers.
             heap_bytes: [if our.allocations == Some(0) { 0 } else { our.peak }, peer.peak],
         });
     }
@@ -159,7 +162,7 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(folder.join("release/symbols-bench"))
 }
 
-/// The compiler's own library: 150 MB, 165,000 symbols and more.
+/// Returns the path of the compiler's own library: 150 MB, with at least 165,000 symbols.
 fn compiler_library() -> anyhow::Result<PathBuf> {
     let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("running rustc")?;
     let folder = Path::new(String::from_utf8(output.stdout)?.trim()).join("lib");

@@ -1,10 +1,14 @@
-//! `bench throw`: a C++ throw and its catch, 10 and 50 frames apart, on one and on eight threads: with Coroner's capture of the
-//! stack, with glibc's `backtrace()` in its place, and with neither.
+//! `bench throw`: measures a C++ throw and its catch.
 //!
-//! All take turns in every round; times are the threads' processor times, so the number of processors doesn't matter. The stack is the
-//! same at each throw, as in most programs that throw often; or up to six frames deeper each time (`varied`); or elsewhere each
-//! time from its outer frames on (`moved`), the worst case for a capture that reuses the previous throw. The figure is the lower
-//! quartile of the rounds: other load makes times longer, never shorter. Fails if a throw was not captured.
+//! They are 10 and 50 frames apart, on one and on eight threads. The benchmark compares Coroner's
+//! capture of the stack, glibc's `backtrace()` in its place, and neither.
+//!
+//! All take turns in every round; times are the threads' processor times, so the number of
+//! processors doesn't matter. The stack is the same at each throw, as in most programs that throw
+//! often; or up to six frames deeper each time (`varied`); or different each time from its outer
+//! frames on (`moved`), the worst case for a capture that reuses the previous throw. The figure is
+//! the lower quartile of the rounds: other load makes times longer, never shorter. Fails if a throw
+//! was not captured.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,7 +43,7 @@ struct Row {
     stacks: &'static str,
     depth: u32,
     threads: u64,
-    /// Nanoseconds of a throw and its catch: with Coroner's capture, with `backtrace()`, with none.
+    /// Nanoseconds of a throw and catch: with Coroner's capture, with `backtrace()`, without.
     ours: f64,
     peer: f64,
     none: f64,
@@ -52,7 +56,7 @@ struct Row {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// A program can't be built or run, or a throw was not captured.
+/// An error if a program can't be built or run, or a throw was not captured.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(arguments.rounds > 0 && arguments.throws > 0, "nothing to measure");
     let programs = [build("coroner")?, build("backtrace")?, build("none")?];
@@ -105,7 +109,7 @@ fn lower_quartile(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 4).copied().unwrap_or(0.0)
 }
 
-/// Builds the program with one way to take the stack.
+/// Builds the program with one way to capture the stack.
 fn build(way: &str) -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("bench-throw").join(way);
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -119,7 +123,9 @@ fn build(way: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("release/throw-bench"))
 }
 
-/// Nanoseconds of one throw and its catch, of that depth, threads, throws of each, and kind of stacks.
+/// Measures the nanoseconds of one throw and its catch.
+///
+/// The parameters are the depth, threads, throws per thread, and kind of stacks.
 fn throw(program: &Path, way: &str, (depth, threads, throws, stacks): (u32, u64, u64, &str)) -> anyhow::Result<f64> {
     let store = tempfile::tempdir()?;
     let output = Command::new(program)
@@ -131,7 +137,7 @@ fn throw(program: &Path, way: &str, (depth, threads, throws, stacks): (u32, u64,
     let said = String::from_utf8_lossy(&output.stdout);
     let (time, captured) = said.trim_end().split_once(' ').with_context(|| format!("it said {said:?}"))?;
     if way == "coroner" {
-        // 200 throws of each thread come before those that are timed.
+        // Each thread makes 200 throws before the timed ones.
         let all = threads * (throws + 200);
         ensure!(captured.parse() == Ok(all), "{captured} throws of {all} were captured");
     }

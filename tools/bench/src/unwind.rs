@@ -1,8 +1,10 @@
-//! `bench unwind`: stack walks next to libgcc, glibc, libunwind, `backtrace`, framehop and frame pointers.
+//! `bench unwind`: compares stack walks with those of other unwinders.
 //!
-//! Builds `unwind-bench` twice in release mode, without and with frame pointers, and runs it in fresh processes: for interleaved rounds
-//! of all unwinders on the same stack, for the first walk of a process, and for a recursion. Times are the median over processes
-//! of each process's minimum over rounds.
+//! These are libgcc, glibc, libunwind, `backtrace`, framehop and frame pointers. Builds
+//! `unwind-bench` twice in release mode, without and with frame pointers, and runs it in fresh
+//! processes: for interleaved rounds of all unwinders on the same stack, for the first walk of a
+//! process, and for a recursion. Times are the median over processes of each process's minimum over
+//! rounds.
 
 use std::{
     collections::BTreeMap,
@@ -58,14 +60,14 @@ struct Row {
     unit: &'static str,
     /// The peer's value divided by ours.
     ratio: f64,
-    /// Allocations by ours and by the peer, where they matter.
+    /// Allocations by ours and by the peer, if they are relevant.
     #[serde(skip_serializing_if = "Option::is_none")]
     allocations: Option<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
     minor_faults: Option<[i64; 2]>,
 }
 
-/// Unwinders that need no frame pointers, in the order of the tables.
+/// Unwinders that don't need frame pointers, in the order of the tables.
 const PEERS: [&str; 8] = [
     "libgcc _Unwind_Backtrace",
     "glibc backtrace",
@@ -80,7 +82,7 @@ const PEERS: [&str; 8] = [
 /// Runs the benchmark.
 ///
 /// # Errors
-/// The program can't be built or run, or an unwinder misses frames.
+/// An error if the program can't be built or run, or an unwinder misses frames.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if !has_libunwind()
         && let Err(error) = tools::install_debian_package("libunwind8")
@@ -118,7 +120,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for (ours, times) in [("ours cfi warm", &cfi), ("ours cfi cold", &cfi), ("ours frame pointers", &frame_pointers)] {
         let Some(our) = times.get(ours) else { continue };
         for peer in PEERS {
-            // Warm is compared with warm and with those that keep nothing, cold with cold and with those.
+            // Warm is compared with warm and cold with cold, and each with unwinders that cache
+            // nothing.
             let other: &[&str] = match ours {
                 "ours cfi cold" => &["framehop warm", "libunwind unw_backtrace"],
                 _ => &["framehop cold"],
@@ -207,7 +210,9 @@ fn has_libunwind() -> bool {
     unsafe { libloading::Library::new("libunwind.so.8") }.is_ok()
 }
 
-/// Builds the program, with or without frame pointers in all of its own code (std's is as it was shipped).
+/// Builds the program, with or without frame pointers in all of its own code.
+///
+/// The standard library is used as shipped.
 fn build(frame_pointers: bool) -> anyhow::Result<PathBuf> {
     let name = if frame_pointers { "bench-fp" } else { "bench" };
     let folder = tools::target_dir().join(name);
@@ -248,7 +253,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Each unwinder's times, over a number of processes.
+/// Returns each unwinder's times, over a number of processes.
 fn medians(program: &Path, arguments: &[&str], processes: usize) -> anyhow::Result<BTreeMap<String, Time>> {
     let mut all: BTreeMap<String, (Vec<f64>, Vec<f64>, u64)> = BTreeMap::new();
     for _ in 0..processes {
@@ -272,8 +277,9 @@ struct First {
     frames: u64,
 }
 
-/// The cost to `unwinder` of a process's first walk, or of the first walk of a deep stack after one at launch. `None` if this
-/// build lacks it.
+/// Measures a process's first walk, or the first walk of a deep stack after one at launch.
+///
+/// `None` if this build lacks the unwinder.
 fn first(program: &Path, unwinder: &str, launched: bool, processes: usize) -> anyhow::Result<Option<First>> {
     let arguments = ["first", unwinder, "launch"];
     let arguments = if launched { &arguments[..] } else { &arguments[..2] };

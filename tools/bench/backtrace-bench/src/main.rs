@@ -1,5 +1,7 @@
-//! `backtrace-bench`: live backtraces of Coroner beside the `backtrace` crate, `std::backtrace` and glibc, on one stack in one
-//! process. Prints one JSON object a line; `cargo xtask bench backtrace` runs it.
+//! `backtrace-bench`: compares live backtraces with those of other implementations.
+//!
+//! These are the `backtrace` crate, `std::backtrace` and glibc. All walk the same stack in the same
+//! process. Prints one JSON object per line; `cargo xtask bench backtrace` runs it.
 
 #[allow(dead_code)]
 #[path = "../../unwind-bench/src/stack.rs"]
@@ -18,7 +20,7 @@ unsafe extern "C" {
     fn backtrace_symbols(buffer: *const *mut c_void, size: c_int) -> *mut *mut i8;
 }
 
-/// The least time of one call, over `rounds` rounds of `calls`, in nanoseconds.
+/// Returns the minimum time of one call, over `rounds` rounds of `calls`, in nanoseconds.
 fn least(rounds: u32, calls: u32, mut call: impl FnMut()) -> f64 {
     let mut least = f64::INFINITY;
     for _ in 0..rounds {
@@ -42,7 +44,7 @@ fn main() {
     let rounds: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(30);
 
     stack::deep(&mut || {
-        // The first 64 frames, as everybody is asked for.
+        // All are asked for the first 64 frames.
         let options = CaptureOptions { depth: 64, ..CaptureOptions::default() };
         let capture = || Backtrace::current_with(&options);
         let first = Instant::now();
@@ -59,7 +61,7 @@ fn main() {
         });
         print("ours: capture", time, 64);
         let time = least(rounds, 50, || {
-            // SAFETY: the buffer has room for that many.
+            // SAFETY: the buffer has room for 64 addresses.
             black_box(unsafe { backtrace(buffer.as_mut_ptr(), 64) });
         });
         print("glibc backtrace: capture", time, 64);

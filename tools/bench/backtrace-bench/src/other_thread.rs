@@ -1,6 +1,9 @@
-//! Captures of another thread, beside the least that the system takes for it: a bare signal whose handler stores a word.
+//! Captures of another thread, compared with the system's minimum.
 //!
-//! Ours, that floor and a peer take turns with the same thread, so that what else the machine does is the same for all.
+//! The minimum is a bare signal whose handler stores a word.
+//!
+//! Ours, this floor and a peer take turns with the same thread, so that other load on the machine
+//! affects all equally.
 
 use std::ffi::{c_int, c_void};
 use std::hint::black_box;
@@ -12,16 +15,16 @@ use coroner::backtrace::{Backtrace, CaptureOptions, thread_id};
 
 use crate::stack;
 
-/// Signals of the floor and of the peer; Coroner takes one between 44 and 62, the highest that is free.
+/// Signals of the floor and the peer; Coroner takes the highest free one between 44 and 62.
 const FLOOR: c_int = 45;
 const PEER: c_int = 46;
 
-/// What a thread does that is captured.
+/// The state of a captured thread.
 #[derive(Clone, Copy)]
 struct Cell {
     name: &'static str,
     sleeps: bool,
-    /// Where both threads run: anywhere, each on a processor of its own, both on one.
+    /// The processors for both threads: any, a different one for each, or the same one.
     place: Place,
 }
 
@@ -41,12 +44,12 @@ const CELLS: [Cell; 6] = [
     Cell { name: "runs, same processor", sleeps: false, place: Place::SameProcessor },
 ];
 
-/// The floor's word: 0, asked, awaited by an asker that sleeps, answered.
+/// The floor's word: 0, asked, awaited by a sleeping asker, answered.
 static STATE: AtomicU32 = AtomicU32::new(0);
 const ASKED: u32 = 1;
 const AWAITED: u32 = 2;
 const ANSWERED: u32 = 3;
-/// When the floor's handler began, in nanoseconds of `CLOCK_MONOTONIC`.
+/// The start of the floor's handler, in nanoseconds of `CLOCK_MONOTONIC`.
 static BEGAN: AtomicU64 = AtomicU64::new(0);
 /// Frames that the peer's handler found.
 static PEER_FRAMES: AtomicUsize = AtomicUsize::new(0);
@@ -60,7 +63,7 @@ fn now() -> u64 {
 }
 
 fn futex(word: &AtomicU32, operation: c_int, value: u32) {
-    // SAFETY: waits for, or wakes, a word that lives for ever.
+    // SAFETY: waits for, or wakes, a static word.
     unsafe {
         let operation = operation | libc::FUTEX_PRIVATE_FLAG;
         libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, std::ptr::null::<c_void>());
@@ -81,10 +84,11 @@ extern "C" fn on_floor(_signal: c_int) {
     }
 }
 
-/// What people do: glibc's `backtrace` in the handler, then the asker is woken.
+/// The common approach: glibc's `backtrace` in the handler, which then wakes the asker.
 extern "C" fn on_peer(_signal: c_int) {
     let mut buffer = [std::ptr::null_mut(); 66];
-    // SAFETY: the buffer has room for that many. (It is loaded before the first signal: see `run`.)
+    // SAFETY: the buffer has room for 66 addresses. (The unwinder is loaded before the first
+    // signal: see `run`.)
     let frames = unsafe { super::backtrace(buffer.as_mut_ptr(), 66) };
     PEER_FRAMES.store(frames as usize, SeqCst);
     PEER_DONE.store(1, SeqCst);
@@ -92,7 +96,7 @@ extern "C" fn on_peer(_signal: c_int) {
 }
 
 fn install(signal: c_int, handler: extern "C" fn(c_int)) {
-    // SAFETY: the handlers use atomics, system calls and glibc's unwinder, which people use so.
+    // SAFETY: the handlers use atomics, system calls and glibc's unwinder, as is common practice.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -102,12 +106,14 @@ fn install(signal: c_int, handler: extern "C" fn(c_int)) {
 }
 
 fn send(thread: c_int, signal: c_int) {
-    // SAFETY: a signal with a handler, to a thread of this process.
+    // SAFETY: sends a signal that has a handler to a thread of this process.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
 }
 
-/// The times of one capture by the floor, in nanoseconds since the signal was sent: that the call returned, that the handler
-/// began, and that the asker saw it, who looks for it for `longest` nanoseconds and then sleeps.
+/// Measures one capture by the floor, in nanoseconds since the signal was sent.
+///
+/// Returns the times at which the call returned, the handler started, and the asker saw the word.
+/// The asker polls for `longest` nanoseconds and then sleeps.
 fn floor(thread: c_int, longest: u64) -> [u64; 3] {
     STATE.store(ASKED, SeqCst);
     let began = now();
@@ -133,13 +139,13 @@ fn peer(thread: c_int) -> u64 {
     time
 }
 
-/// The processors that this process may use.
+/// Returns the processors that this process may use.
 fn processors() -> Vec<usize> {
-    // SAFETY: plain data, which the kernel fills.
+    // SAFETY: plain data, filled in by the kernel.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) };
-    // SAFETY: within the set.
+    // SAFETY: the number is within the set.
     (0..libc::CPU_SETSIZE as usize).filter(|processor| unsafe { libc::CPU_ISSET(*processor, &set) }).collect()
 }
 
@@ -166,7 +172,8 @@ pub(crate) fn run(calls: usize) {
     static STOP: AtomicBool = AtomicBool::new(false);
     let all = processors();
     let mut buffer = [std::ptr::null_mut(); 4];
-    // SAFETY: the buffer has room for that many; the first call loads the unwinder, which no handler may do.
+    // SAFETY: the buffer has room for 4 addresses; the first call loads the unwinder, which a
+    // handler must not do.
     unsafe { super::backtrace(buffer.as_mut_ptr(), 4) };
     install(FLOOR, on_floor);
     install(PEER, on_peer);
@@ -200,8 +207,8 @@ pub(crate) fn run(calls: usize) {
         bind(id, &target);
         let options = CaptureOptions { depth: 64, ..CaptureOptions::default() };
         let (mut ours, mut peers, mut bare_signals) = (Vec::new(), Vec::new(), [const { Vec::new() }; 3]);
-        // Where the other runs elsewhere, looking for it is the quickest; where it runs here, sleeping is. Anywhere is now the
-        // one and now the other.
+        // If the other thread runs on another processor, polling is fastest; if it runs on this
+        // one, sleeping is. If it may run anywhere, either can be.
         let longest = match cell.place {
             Place::Anywhere => None,
             Place::OtherProcessor => Some(10_000_000),
@@ -237,8 +244,10 @@ pub(crate) fn run(calls: usize) {
     }
 }
 
-/// Time for the other thread to fall asleep. This one looks at the clock meanwhile: if it slept, its processor would have to
-/// wake up for each call.
+/// Waits for the other thread to fall asleep.
+///
+/// This thread polls the clock meanwhile: if it slept, its processor would have to wake up for each
+/// call.
 fn pause() {
     let until = Instant::now() + Duration::from_micros(100);
     while Instant::now() < until {

@@ -1,12 +1,15 @@
-//! One crash, timed from outside: `capture-bench FOLDER THREADS`; or one install, timed from inside:
-//! `capture-bench FOLDER install`.
+//! One crash, timed from outside, or one install, timed from inside.
 //!
-//! The reporter is chosen when it is built, by a feature: `coroner` (crash time alone), `sdk` (what an app adds), or
-//! `minidump-writer` (crash-handler's handler forks a child, which writes a minidump of its parent), or none.
+//! `capture-bench FOLDER THREADS` crashes, `capture-bench FOLDER install` installs.
 //!
-//! To install, it prints how many nanoseconds that took, and ends in good order. To crash, it parks all threads but the main one, prints the path of the file
-//! that the report will be in, waits for a line, writes the time to `FOLDER/started` (a shared mapping of two words,
-//! nanoseconds of CLOCK_MONOTONIC and of CLOCK_REALTIME) and stores to address 0.
+//! A feature selects the reporter at build time: `coroner` (crash time only), `sdk` (the full SDK),
+//! or `minidump-writer` (crash-handler's handler forks a child, which writes a minidump of its
+//! parent), or none.
+//!
+//! To install, it prints the nanoseconds that took, and exits normally. To crash, it parks all
+//! threads except the main one, prints the path of the future report file, waits for a line, writes
+//! the time to `FOLDER/started` (a shared mapping of two words, nanoseconds of CLOCK_MONOTONIC and
+//! of CLOCK_REALTIME) and stores to address 0.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -43,7 +46,7 @@ fn main() {
     fault();
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 fn now() -> u64 {
     time(libc::CLOCK_MONOTONIC)
 }
@@ -64,8 +67,7 @@ fn map_started(path: &Path) -> *mut u64 {
     };
     assert!(at != libc::MAP_FAILED, "a file can be mapped");
     let at = at.cast::<u64>();
-    // Its page is there by the time of the crash.
-    // SAFETY: as above.
+    // Touches its page before the crash. SAFETY: as above.
     unsafe { at.write_volatile(0) };
     at
 }
@@ -100,23 +102,24 @@ fn install(folder: &Path) -> PathBuf {
     use minidump_writer::CrashContextExt;
     use minidump_writer::minidump_writer::MinidumpWriterConfig;
 
-    // On the 8 KiB that Rust's standard library gives its main thread the peer overflows and leaves an empty file.
+    // On the 8 KiB that Rust's standard library gives its main thread, the peer overflows and
+    // leaves an empty file.
     let stack = Vec::leak(vec![0_u8; 1 << 20]);
     let stack = libc::stack_t { ss_sp: stack.as_mut_ptr().cast(), ss_flags: 0, ss_size: stack.len() };
-    // SAFETY: the memory is never freed and used for nothing else.
+    // SAFETY: the memory is never freed and has no other use.
     unsafe { libc::sigaltstack(&raw const stack, std::ptr::null_mut()) };
     let path = folder.join("minidump");
     let file = File::create(&path).expect("a folder");
     let on_crash = move |context: &CrashContext| {
         let (pid, tid) = (context.pid, context.tid);
-        // SAFETY: the child writes the dump and ends. That it allocates is the peer's way.
+        // SAFETY: the child writes the dump and exits. Allocating in it is the peer's design.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut writer = MinidumpWriterConfig::new(pid, tid);
             // SAFETY: plain data.
             writer.set_crash_context(CrashContextExt { inner: unsafe { std::ptr::read(context) } });
             let written = writer.write(&mut &file).is_ok();
-            // SAFETY: ends the child without the parent's exit handlers.
+            // SAFETY: exits the child without the parent's exit handlers.
             unsafe { libc::_exit(i32::from(!written)) };
         }
         let mut status = 0;
@@ -124,7 +127,8 @@ fn install(folder: &Path) -> PathBuf {
         unsafe { libc::waitpid(child, &raw mut status, 0) };
         CrashEventResult::Handled(false)
     };
-    // SAFETY: what the handler runs is not async-signal-safe; that is the peer's own design, and this process dies next.
+    // SAFETY: the handler is not async-signal-safe; that is the peer's design, and this process
+    // dies next.
     let handler = CrashHandler::attach(unsafe { make_crash_event(on_crash) });
     std::mem::forget(handler.expect("the handler can be attached"));
     path

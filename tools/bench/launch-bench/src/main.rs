@@ -1,11 +1,12 @@
 //! A small command-line tool with a crash reporter: `launch-bench FOLDER [crash|memory|sleep]`.
 //!
-//! The reporter is chosen when it is built, by a feature, and set up as its own README says: `coroner`, `minidumper`
-//! (crash-handler with a server in a process of its own, which the first line of `main` is for), `sentry`, `human-panic`; without
-//! one there is none.
+//! A feature selects the reporter at build time, and it is set up as its own README describes:
+//! `coroner`, `minidumper` (crash-handler with a server in a separate process, for which the first
+//! line of `main` is needed), `sentry`, `human-panic`; without a feature there is none.
 //!
-//! It prints a word and ends; `crash` stores to address 0, `memory` prints its resident memory in KiB and how much of that is the
-//! process's own (`Anonymous` of proc(5)), `sleep` takes two milliseconds, as a short tool does.
+//! It prints a word and exits; `crash` stores to address 0, `memory` prints its resident memory in
+//! KiB and the process's own part of it (`Anonymous` of proc(5)), `sleep` takes two milliseconds,
+//! like a short tool.
 
 use std::path::Path;
 
@@ -22,7 +23,7 @@ fn main() {
     let _guard = reporter::install(Path::new(folder), what);
     match what {
         "crash" => {
-            // SAFETY: none; it crashes.
+            // SAFETY: none is claimed; it crashes.
             unsafe { std::ptr::null_mut::<u32>().write_volatile(1) };
         }
         "memory" => {
@@ -53,7 +54,7 @@ mod reporter {
     use std::path::Path;
 
     pub(crate) fn install(_folder: &Path, _what: &str) -> sentry::ClientInitGuard {
-        // Nobody listens there: nothing is to be sent either.
+        // Nothing listens on this port, and nothing should be sent.
         let options = sentry::ClientOptions::new().release("tool@1.0");
         sentry::init(("http://key@127.0.0.1:9/1", options))
     }
@@ -79,7 +80,8 @@ mod reporter {
             serve(Path::new(&std::env::var_os(SOCKET).expect("the client names it")), folder);
         }
         let name = folder.join(format!("socket-{}", std::process::id()));
-        // As minidumper's example: the program again, as a server, and a connection to it as soon as there is one.
+        // As in minidumper's example: starts the program again as a server, and connects to it when
+        // it is ready.
         let program = std::env::current_exe().expect("the program has a path");
         std::process::Command::new(program)
             .arg(folder)
@@ -93,7 +95,7 @@ mod reporter {
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         };
-        // SAFETY: what it does is what minidumper's example does.
+        // SAFETY: it does the same as minidumper's example.
         let handler = crash_handler::CrashHandler::attach(unsafe {
             crash_handler::make_crash_event(move |context: &crash_handler::CrashContext| {
                 crash_handler::CrashEventResult::Handled(client.request_dump(context).is_ok())

@@ -1,6 +1,7 @@
-//! `scope-bench ROUNDS`: what an app pays for a tag, a breadcrumb, a user and a context; beside the `sentry` crate and beside a
-//! plain store of the value's bytes, as Crashpad's annotations are. Prints one JSON object a line; `cargo xtask bench scope`
-//! runs it.
+//! `scope-bench ROUNDS`: measures the cost of setting a tag, a breadcrumb, a user and a context.
+//!
+//! Peers are the `sentry` crate and a plain store of the value's bytes, like Crashpad's
+//! annotations. Prints one JSON object per line; `cargo xtask bench scope` runs it.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use coroner::{Breadcrumb, Level, User};
-// The functions that calls.c calls.
+// Provides the functions that calls.c calls.
 use coroner_ffi as _;
 use sentry_core::protocol;
 use sentry_core::{Client, ClientOptions, Envelope, Hub, Transport, TransportFactory};
@@ -20,7 +21,7 @@ const VALUES: [&str; 2] = ["preferences/shortcuts", "canvas/selection/lasso"];
 const CATEGORY: &str = "ui.click";
 const MESSAGE: &str = "opened the document `drawing-17`";
 
-/// Calls of a round.
+/// Calls per round.
 const CALLS: u32 = 4096;
 
 unsafe extern "C" {
@@ -28,12 +29,12 @@ unsafe extern "C" {
     fn add_breadcrumbs(calls: u32) -> u32;
 }
 
-/// The key and the value of a call: none is set to what it was.
+/// Returns the key and the value of a call, which differs from the key's previous value.
 fn tag(call: u32) -> (&'static str, &'static str) {
     (KEYS[call as usize % 8], VALUES[call as usize / 8 % 2])
 }
 
-/// A transport to nowhere: the peer's client is one that would send.
+/// A transport that drops everything: the peer's client must be one that would send.
 struct Nowhere;
 
 impl Transport for Nowhere {
@@ -46,8 +47,9 @@ impl TransportFactory for Nowhere {
     }
 }
 
-/// A value of a fixed size that is stored word by word, then its length: no key is looked up, and a death in between leaves a
-/// mixture.
+/// A value of a fixed size that is stored word by word, then its length.
+///
+/// There is no key lookup, and a crash during the store leaves a mixture.
 struct Annotation {
     length: AtomicU64,
     words: [AtomicU64; 32],
@@ -70,12 +72,12 @@ impl Annotation {
 
 static ANNOTATIONS: [Annotation; 8] = [const { Annotation::new() }; 8];
 
-/// One thing to do, by one of those that are compared.
+/// An operation with one of the compared implementations.
 struct Way {
-    /// What is done.
+    /// The operation.
     what: &'static str,
     who: &'static str,
-    /// Does it so many times.
+    /// Performs the operation this many times.
     calls: fn(u32),
     least: f64,
 }
@@ -90,7 +92,7 @@ fn ways() -> Vec<Way> {
             }
         }),
         way("tag", "coroner from C", |calls| {
-            // SAFETY: calls Coroner with texts of its own.
+            // SAFETY: calls Coroner with static strings.
             assert_eq!(unsafe { set_tags(calls) }, calls, "each is taken");
         }),
         way("tag", "sentry crate", |calls| {
@@ -101,7 +103,7 @@ fn ways() -> Vec<Way> {
         }),
         way("tag", "stored bytes", |calls| {
             for call in 0..calls {
-                // A place that nobody seems to read would not be written.
+                // Without a reader, the compiler would remove the store.
                 black_box(&ANNOTATIONS)[call as usize % 8].set(black_box(tag(call).1));
             }
         }),
@@ -112,7 +114,7 @@ fn ways() -> Vec<Way> {
             }
         }),
         way("breadcrumb", "coroner from C", |calls| {
-            // SAFETY: calls Coroner with texts of its own.
+            // SAFETY: calls Coroner with static strings.
             assert_eq!(unsafe { add_breadcrumbs(calls) }, calls, "each is taken");
         }),
         way("breadcrumb", "sentry crate", |calls| {
@@ -141,7 +143,7 @@ fn ways() -> Vec<Way> {
                 sentry_core::configure_scope(|scope| scope.set_user(Some(user)));
             }
         }),
-        // The value is made of what the app has each time, by both.
+        // Both create the value from the app's data each time.
         way("context", "coroner", |calls| {
             for call in 0..calls {
                 coroner::set_context("document", &json!({ "size": call, "kind": "drawing", "layers": [1, 2, 3] }))
@@ -172,7 +174,7 @@ fn main() {
     Hub::current().bind_client(Some(Arc::new(client)));
 
     let mut ways = ways();
-    // All take turns, so that what else the machine does in a round is there for each.
+    // All take turns, so that other load on the machine affects each equally.
     for _ in 0..=rounds {
         for way in &mut ways {
             let began = Instant::now();

@@ -1,12 +1,14 @@
 //! The smallest app with a crash reporter: `size-bench [crash]`.
 //!
-//! The reporter is chosen when it is built, by a feature, and set up as its own README says: `coroner-raw`, `coroner`, `coroner-sentry`,
-//! `minidumper` (crash-handler with a server in a process of its own), `sentry`; without one there is none. With `crash` it stores to address 0.
+//! A feature selects the reporter at build time, and it is set up as its own README describes:
+//! `coroner-raw`, `coroner`, `coroner-sentry`, `minidumper` (crash-handler with a server in a
+//! separate process), `sentry`; without a feature there is none. With `crash` it stores to address
+//! 0.
 
 fn main() {
     let _guard = reporter::install();
     if std::env::args().nth(1).is_some_and(|what| what == "crash") {
-        // SAFETY: none; it crashes.
+        // SAFETY: none is claimed; it crashes.
         unsafe { std::ptr::null_mut::<u32>().write_volatile(1) };
     }
     println!("done");
@@ -15,7 +17,7 @@ fn main() {
 #[cfg(feature = "coroner-sentry")]
 mod reporter {
     pub(crate) fn install() -> coroner::Coroner {
-        // Nobody listens there: nothing is to be sent.
+        // Nothing listens on this port: nothing should be sent.
         let sink = coroner::SentrySink::new("http://key@127.0.0.1:9/1").expect("a DSN");
         coroner::install(coroner::Config::new("com.example.tool").sink(sink)).expect("Coroner installs")
     }
@@ -48,7 +50,8 @@ mod reporter {
             serve(Path::new(&name));
         }
         let name = std::env::temp_dir().join(format!("size-bench-{}", std::process::id()));
-        // As minidumper's example: the program again, as a server, and a connection to it as soon as there is one.
+        // As in minidumper's example: starts the program again as a server, and connects to it when
+        // it is ready.
         let program = std::env::current_exe().expect("the program has a path");
         std::process::Command::new(program).env(SOCKET, &name).spawn().expect("the server starts");
         let client = loop {
@@ -57,7 +60,7 @@ mod reporter {
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         };
-        // SAFETY: what it does is what minidumper's example does.
+        // SAFETY: it does the same as minidumper's example.
         let handler = crash_handler::CrashHandler::attach(unsafe {
             crash_handler::make_crash_event(move |context: &crash_handler::CrashContext| {
                 crash_handler::CrashEventResult::Handled(client.request_dump(context).is_ok())

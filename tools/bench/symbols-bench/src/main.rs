@@ -1,7 +1,7 @@
 //! The program that `cargo xtask bench symbols` builds and runs.
 //!
-//! `symbols-bench first FILE ROUNDS`: 64 random functions of an ELF file named from nothing (the file in the page cache), by
-//! symbol tables alone; one JSON object for each namer.
+//! `symbols-bench first FILE ROUNDS`: 64 random functions of an ELF file named from nothing (the
+//! file in the page cache), by symbol tables alone; one JSON object for each namer.
 //! `symbols-bench lines FILE ROUNDS`: the same with file, line and inlined calls from DWARF.
 //! `symbols-bench steady FILE LOOKUPS`: the cost of a lookup when everything is built.
 //!
@@ -18,14 +18,14 @@ use object::{Object, ObjectSymbol};
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
 
-/// Addresses of one report in one image.
+/// Number of addresses of one report in one image.
 const ADDRESSES: usize = 64;
 
-/// The functions of a file: what the answers must be.
+/// A file's functions, for checking the answers.
 struct Truth {
     /// An address inside each function.
     addresses: Vec<u64>,
-    /// All names of the function that has the address.
+    /// All names of the function at an address.
     names: HashMap<u64, Vec<String>>,
 }
 
@@ -42,7 +42,7 @@ impl Truth {
         let mut functions: Vec<(u64, u64, Vec<String>)> =
             by_start.into_iter().map(|(start, (size, names))| (start, size, names)).collect();
         functions.sort();
-        // Those that overlap others have two right answers.
+        // A function that overlaps others has two right answers.
         let clear = |index: usize| {
             let (start, size, _) = &functions[index];
             functions.get(index + 1).is_none_or(|next| start + size <= next.0)
@@ -95,14 +95,17 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// A name as the compiler's debug information has it: LLVM adds `.llvm.` and a number to the linker's name of a function that it moves
-/// from one object file's reach to all.
+/// Returns a name as in the compiler's debug information.
+///
+/// LLVM appends `.llvm.` and a number to the linker's name of a function that it makes visible
+/// beyond its object file.
 fn source_name(name: &str) -> &str {
     name.rsplit_once(".llvm.").map_or(name, |(name, _)| name)
 }
 
-/// Whether at least all but one in sixteen of the answers are a name of the function. (With lines, a compiler's name for a
-/// function is another than the linker's now and then.)
+/// Whether all answers but at most one in sixteen are a name of the function.
+///
+/// (With lines, the compiler's name for a function sometimes differs from the linker's.)
 fn is_right(truth: &Truth, addresses: &[u64], names: &[Option<String>]) -> (bool, usize) {
     let right = addresses
         .iter()
@@ -134,13 +137,14 @@ fn from_nothing(truth: &Truth, path: &Path, rounds: usize, namers: &[Namer]) -> 
             counting::peak();
             let start = Instant::now();
             let answers = (namer.name)(path, &addresses, &mut |index, name| {
-                // The answers of the namers that borrow are copied outside of their time: see `namers`.
+                // The answers of namers that borrow are copied outside the measured time: see
+                // `namers`.
                 names[index] = Some(name.to_owned());
             });
             let copied = names.iter().flatten().count();
             let spent = answers.unwrap_or_else(|| namers::Spent {
                 seconds: start.elapsed().as_secs_f64(),
-                // Less those of the copies for the check.
+                // Without those of the copies for the check.
                 allocations: (counting::now().0 - before).saturating_sub(copied),
             });
             result.times.push(spent.seconds * 1e3);
@@ -149,7 +153,7 @@ fn from_nothing(truth: &Truth, path: &Path, rounds: usize, namers: &[Namer]) -> 
             let (right, count) = is_right(truth, &addresses, &names);
             result.right += count;
             result.of += ADDRESSES;
-            // What peers miss is shown; ours must be right.
+            // Peers' misses are shown; ours must be right.
             all_right &= right || !namer.name_of.starts_with("coroner");
         }
     }
@@ -168,8 +172,11 @@ fn from_nothing(truth: &Truth, path: &Path, rounds: usize, namers: &[Namer]) -> 
     all_right
 }
 
-/// Rounds of the steady state: in each, all namers take their turn, so that what else the machine does, with caches that all share,
-/// is the same for all. Each with other addresses than the one before it, which leaves their names in the caches.
+/// Rounds of the steady state.
+///
+/// In each round all namers take turns, so that other load on the machine and its shared caches
+/// affect all equally. Each round uses different addresses than the previous one, which leaves its
+/// names in the caches.
 const ROUNDS: usize = 16;
 
 fn steady(truth: &Truth, path: &Path, lookups: usize) -> bool {
@@ -191,7 +198,7 @@ fn steady(truth: &Truth, path: &Path, lookups: usize) -> bool {
             counting::peak();
             let start = Instant::now();
             let mut lookup = build(path);
-            // Built lazily: by the first lookup.
+            // Built lazily, by the first lookup.
             lookup(addresses[0]);
             let build_ms = start.elapsed().as_secs_f64() * 1e3;
             let peak = counting::peak().saturating_sub(live);

@@ -1,4 +1,6 @@
-//! The namers: ours, and what people use instead. Each gets a path and addresses, and starts from nothing.
+//! The namers: ours, and common alternatives.
+//!
+//! Each gets a path and addresses, and starts from nothing.
 
 use std::{fs::File, path::Path, sync::Mutex, time::Instant};
 
@@ -12,13 +14,15 @@ use symbolic_symcache::{SymCache, SymCacheConverter};
 
 use crate::counting;
 
-/// What naming cost, where the answers were copied for the check outside of the time that counts.
+/// The cost of naming, if the answers were copied for the check outside the measured time.
 pub(crate) struct Spent {
     pub(crate) seconds: f64,
     pub(crate) allocations: usize,
 }
 
-/// Reports the linker's name of the address of that index. `None` says that all of the call counts.
+/// Reports the linker's name of the address with this index.
+///
+/// `None` if the whole call is to be measured.
 type Name = fn(&Path, &[u64], &mut dyn FnMut(usize, &str)) -> Option<Spent>;
 
 pub(crate) struct Namer {
@@ -26,7 +30,7 @@ pub(crate) struct Namer {
     pub(crate) name: Name,
 }
 
-/// By symbol tables alone.
+/// The namers that use only symbol tables.
 pub(crate) fn by_symbols() -> Vec<Namer> {
     vec![
         Namer { name_of: "coroner scan", name: scan },
@@ -39,7 +43,7 @@ pub(crate) fn by_symbols() -> Vec<Namer> {
     ]
 }
 
-/// With file, line and inlined calls.
+/// The namers that return file, line and inlined calls.
 pub(crate) fn by_lines() -> Vec<Namer> {
     vec![
         Namer { name_of: "coroner symbolizer", name: symbolizer },
@@ -55,12 +59,12 @@ fn map(path: &Path) -> Mmap {
     unsafe { Mmap::map(&file) }.expect("the file maps")
 }
 
-/// The plain loads that a guarded load does, without the signal handler that makes it guarded.
+/// The plain loads of a guarded load, without the signal handler that guards it.
 struct PlainLoads;
 
 impl Memory for PlainLoads {
     fn read(&mut self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        // SAFETY: the scan stays within the extent that it was given, which is mapped.
+        // SAFETY: the scan stays within its given extent, which is mapped.
         unsafe { std::ptr::copy_nonoverlapping(address as *const u8, into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -99,7 +103,7 @@ fn scan_with(
         std::hint::black_box(named.name);
     });
     let spent = Spent { seconds: start.elapsed().as_secs_f64(), allocations: counting::now().0 - before };
-    // Once more for the check.
+    // A second time, for the check.
     let mut long = vec![0; 1 << 16];
     scan.for_each_name(memory, &mut long, |named| {
         each(named.tag as usize, std::str::from_utf8(named.name).expect("a name"));
@@ -226,7 +230,7 @@ fn symbolizer(path: &Path, addresses: &[u64], each: &mut dyn FnMut(usize, &str))
     let key = key_of(path);
     let mut symbolizer = Symbolizer::new(Options::default());
     let addresses: Vec<_> = addresses.iter().map(|&address| LookupAddress::of_instruction(address)).collect();
-    // As blazesym is given all at once.
+    // All addresses at once, as for blazesym.
     symbolizer.look_up(&key, &addresses);
     for (index, &address) in addresses.iter().enumerate() {
         let frames = symbolizer.symbolicate(&key, address);
@@ -237,7 +241,7 @@ fn symbolizer(path: &Path, addresses: &[u64], each: &mut dyn FnMut(usize, &str))
     None
 }
 
-/// Looks an address up and reads its name, as everybody does who asks for it. Whether there is one.
+/// Looks up an address and reads its name, as any caller would. Returns whether there is one.
 pub(crate) type Lookup = Box<dyn FnMut(u64) -> bool>;
 
 fn read(name: &[u8]) -> bool {
@@ -245,7 +249,7 @@ fn read(name: &[u8]) -> bool {
     !name.is_empty()
 }
 
-/// The namers that are built once, by symbol tables alone.
+/// The namers that are built once, from symbol tables only.
 pub(crate) fn steady() -> Vec<(&'static str, fn(&Path) -> Lookup)> {
     vec![
         ("coroner index", |path| {

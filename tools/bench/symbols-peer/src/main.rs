@@ -1,5 +1,7 @@
-//! `symbols-peer wholesym|blazesym FILE < ADDRESSES`: a library's calls of each address (hexadecimal, as the file itself counts; one a line),
-//! the innermost first, and an empty line after each address. `cargo xtask symbols-truth` takes its time and memory.
+//! `symbols-peer wholesym|blazesym FILE < ADDRESSES`: prints a library's calls for each address.
+//!
+//! Addresses are hexadecimal, as in the file, one per line. The innermost call comes first; an
+//! empty line follows each address. `cargo xtask symbols-truth` measures its time and memory.
 
 use std::{
     error::Error,

@@ -1,7 +1,7 @@
-//! Throws and catches, timed: `throw-bench STORE DEPTH THREADS ROUNDS same|varied|moved`.
+//! Times throws and catches: `throw-bench STORE DEPTH THREADS ROUNDS same|varied|moved`.
 //!
-//! How the stack of a throw is taken is chosen when it is built: `coroner`, `backtrace` (glibc's), or not at all. Prints the
-//! nanoseconds that a round took, and how many throws were captured.
+//! The way to capture a throw's stack is selected at build time: `coroner`, `backtrace` (glibc's),
+//! or none. Prints the nanoseconds that a round took, and how many throws were captured.
 
 unsafe extern "C" {
     fn throw_and_catch(depth: i32, rounds: i64, stacks: i32) -> i64;
@@ -35,7 +35,8 @@ fn main() {
                 scope.spawn(|| {
                     run(200);
                     started.wait();
-                    // The processor time of the thread: a machine of few processors runs eight threads in turns.
+                    // The thread's processor time, because a machine with few processors runs eight
+                    // threads in turns.
                     let began = thread_time();
                     run(rounds);
                     thread_time() - began
@@ -49,7 +50,7 @@ fn main() {
     println!("{} {}", total as f64 / (threads as f64 * rounds as f64), captured());
 }
 
-/// Nanoseconds that this thread has run.
+/// Returns the nanoseconds that this thread has run.
 fn thread_time() -> u64 {
     #[repr(C)]
     struct Time {

@@ -1,4 +1,4 @@
-//! Counts what a crash path must not do: allocations (also those of C libraries) and page faults.
+//! Counts allocations (including those of C libraries) and page faults.
 
 use std::{
     ffi::c_void,
@@ -14,7 +14,8 @@ unsafe extern "C" {
     fn __libc_realloc(block: *mut c_void, length: usize) -> *mut c_void;
 }
 
-// The program's own definitions go before the C library's for every library of the process.
+// The program's own definitions take precedence over the C library's for every library in the
+// process.
 
 /// Counts and forwards.
 #[unsafe(no_mangle)]
@@ -35,23 +36,23 @@ extern "C" fn calloc(count: usize, length: usize) -> *mut c_void {
 /// Counts and forwards.
 ///
 /// # Safety
-/// As C's.
+/// Same as C's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn realloc(block: *mut c_void, length: usize) -> *mut c_void {
     ALLOCATIONS.fetch_add(1, Relaxed);
-    // SAFETY: glibc's own realloc under its other name; the caller keeps C's rules.
+    // SAFETY: glibc's own realloc under its other name; the caller follows C's rules.
     unsafe { __libc_realloc(block, length) }
 }
 
-/// The allocations of this process so far.
+/// Returns the number of this process's allocations so far.
 pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.load(Relaxed)
 }
 
-/// The page faults of this thread so far that needed no reading from disk.
+/// Returns this thread's page faults so far that needed no disk read.
 pub(crate) fn minor_faults() -> i64 {
     let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    // SAFETY: `usage` is a place for the structure, which is valid when zeroed.
+    // SAFETY: `usage` has room for the structure, which is valid when zeroed.
     let usage = unsafe {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()

@@ -1,7 +1,8 @@
-//! Images with many functions: what a frame costs cold must not grow with the image but for the steps of a binary search.
+//! Cold walks in images with many functions.
 //!
-//! An x86_64 image is made in memory (one function of 32 bytes each with its own frame description), and a stack of
-//! functions spread all over it, which ours and framehop walk with nothing cached.
+//! A frame's cost may grow with the image only by the steps of a binary search. An x86_64 image is
+//! created in memory (functions of 32 bytes, each with its own frame description), and a stack of
+//! functions spread all over it, which ours and framehop walk without caches.
 
 use std::{hint::black_box, ops::Range, time::Instant};
 
@@ -35,8 +36,8 @@ impl Large {
         let code = CODE..CODE + FUNCTION * u64::from(functions);
         let eh_frame_at = code.end.next_multiple_of(0x1000);
         let mut eh_frame = Vec::new();
-        // Length 20; id 0, version 1, "zR", alignments 1 and -8, return address column 16, pointers pcrel | sdata4;
-        // DW_CFA_def_cfa rsp + 8, DW_CFA_offset ra at cfa - 8, padding.
+        // Length 20; id 0, version 1, "zR", alignments 1 and -8, return address column 16, pointers
+        // pcrel | sdata4; DW_CFA_def_cfa rsp + 8, DW_CFA_offset ra at cfa - 8, padding.
         eh_frame.extend_from_slice(&[
             20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0,
         ]);
@@ -53,7 +54,7 @@ impl Large {
             eh_frame.extend_from_slice(&relative(eh_frame_at, at + 4));
             eh_frame.extend_from_slice(&relative(at + 8, start));
             eh_frame.extend_from_slice(&(FUNCTION as u32).to_le_bytes());
-            // No augmentation; after two bytes DW_CFA_def_cfa_offset; padding.
+            // No augmentation; DW_CFA_def_cfa_offset after two bytes; padding.
             eh_frame.extend_from_slice(&[0, 0x42, 0x0e, size(index), 0, 0, 0, 0]);
         }
         eh_frame.extend_from_slice(&[0; 4]);
@@ -114,7 +115,7 @@ impl Large {
     }
 }
 
-/// The bytes from a function's stack pointer to its canonical frame address.
+/// Returns the bytes from a function's stack pointer to its canonical frame address.
 fn size(function: u32) -> u8 {
     16 + 16 * (function % 4) as u8
 }
@@ -135,7 +136,7 @@ impl Memory for &Large {
     }
 }
 
-/// Prints what a frame costs cold in images of growing size.
+/// Prints a frame's cold cost in images of growing size.
 pub(crate) fn run(rounds: u32) {
     for functions in [100, 10_000, 100_000, 1_000_000] {
         let large = Large::new(functions);
@@ -159,7 +160,8 @@ pub(crate) fn run(rounds: u32) {
             }
             times[0].push(start.elapsed().as_secs_f64());
 
-            // Its cache can't be emptied: modules of another generation make its rules void.
+            // Its cache can't be cleared: adding a module changes the generation, which invalidates
+            // its rules.
             unwinder.add_module(Module::new(
                 String::new(),
                 0x10..0x20,

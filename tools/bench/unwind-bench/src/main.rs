@@ -1,12 +1,14 @@
-//! The program that `cargo xtask bench unwind` builds in release mode and runs: it goes as deep as asked through distinct
-//! functions and lets each unwinder walk its own stack there. It prints one JSON object per measurement.
+//! The program that `cargo xtask bench unwind` builds in release mode and runs.
 //!
-//! `unwind-bench rounds ROUNDS`: interleaved rounds of every unwinder on a stack of 64 distinct functions.
-//! `unwind-bench first UNWINDER [launch]`: what the first walk of a fresh process costs, and the second; with `launch`, after
-//! one walk of the short stack that `main` has, as a program can make at its launch to have code and tables at hand.
-//! `unwind-bench recursion DEPTH`: one walk of a recursion.
-//! `unwind-bench large ROUNDS`: cold walks in made images of up to a million functions.
-//! `unwind-bench check`: whether every unwinder sees the same stack.
+//! It calls distinct functions to the requested depth and lets each unwinder walk its own stack
+//! there. It prints one JSON object per measurement.
+//!
+//! `unwind-bench rounds ROUNDS`: interleaved rounds of every unwinder on a stack of 64 distinct
+//! functions. `unwind-bench first UNWINDER [launch]`: what the first walk of a fresh process costs,
+//! and the second; with `launch`, after one walk of the short stack that `main` has, as a program
+//! can make at its launch to have code and tables at hand. `unwind-bench recursion DEPTH`: one walk
+//! of a recursion. `unwind-bench large ROUNDS`: cold walks in made images of up to a million
+//! functions. `unwind-bench check`: whether every unwinder sees the same stack.
 
 mod counting;
 mod large;
@@ -17,7 +19,7 @@ use std::{env, hint::black_box, process::ExitCode, time::Instant};
 
 use peers::{Bench, Unwinder};
 
-/// Walks a round makes of each unwinder.
+/// Walks per round with each unwinder.
 const WALKS: u32 = 20;
 
 fn main() -> ExitCode {
@@ -28,7 +30,7 @@ fn main() -> ExitCode {
         Some("rounds") => rounds(&mut bench, number(1).unwrap_or(50)),
         Some("first") => {
             let name = arguments.get(1).map_or("", String::as_str);
-            // One that this build or this machine lacks is no row, and no error.
+            // An unwinder that this build or machine lacks is skipped without an error.
             if let Some(unwinder) = bench.available().into_iter().find(|unwinder| unwinder.name == name) {
                 if arguments.get(2).is_some_and(|argument| argument == "launch") {
                     black_box((unwinder.walk)(&mut bench));
@@ -47,7 +49,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Each unwinder's time a frame, nanoseconds: the least and the median of the rounds.
+/// Prints each unwinder's time per frame in nanoseconds: minimum and median of the rounds.
 fn rounds(bench: &mut Bench, rounds: u32) {
     let mut times: Vec<(Unwinder, usize, Vec<f64>)> = Vec::new();
     stack::deep(&mut || {
@@ -75,7 +77,7 @@ fn rounds(bench: &mut Bench, rounds: u32) {
     }
 }
 
-/// The first walk of this process and the second: time, minor page faults, allocations.
+/// Measures this process's first and second walk: time, minor page faults, allocations.
 fn first(bench: &mut Bench, unwinder: &Unwinder) {
     stack::deep(&mut || {
         black_box(Instant::now().elapsed());
@@ -97,7 +99,7 @@ fn first(bench: &mut Bench, unwinder: &Unwinder) {
     });
 }
 
-/// One walk of a recursion, after one to warm up.
+/// Measures one walk of a recursion, after one to warm up.
 fn recursion(mut bench: Bench, depth: u32) {
     let stack = usize::try_from(depth).unwrap_or(0) * 256 + (1 << 20);
     let thread = std::thread::Builder::new().stack_size(stack).spawn(move || {
@@ -118,7 +120,7 @@ fn recursion(mut bench: Bench, depth: u32) {
         .expect("a thread runs");
 }
 
-/// Every unwinder must see the same stack.
+/// Checks that every unwinder sees the same stack.
 fn check(bench: &mut Bench) -> ExitCode {
     let mut wrong = false;
     stack::deep(&mut || {
@@ -127,7 +129,7 @@ fn check(bench: &mut Bench) -> ExitCode {
             bench.record = Some(Vec::new());
             (unwinder.walk)(bench);
             let seen = bench.record.take().unwrap_or_default();
-            // The innermost frames are the unwinders' own, and not every one goes on below `main`.
+            // The innermost frames are the unwinders' own, and some stop at `main`.
             let links = &truth[4..stack::DEPTH];
             let right = seen.windows(links.len()).any(|window| window == links);
             println!(r#"{{"name":"{}","frames":{},"right":{right}}}"#, unwinder.name, seen.len());

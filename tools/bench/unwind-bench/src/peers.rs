@@ -1,5 +1,7 @@
-//! The unwinders that are measured, each as a function that walks the calling thread's stack and returns the number of
-//! frames that it saw. All of them do the same work: every return address is obtained (and passed to `black_box`).
+//! The measured unwinders, each as a function that walks the calling thread's stack.
+//!
+//! Each returns the number of frames that it found. All do the same work: every return address is
+//! obtained (and passed to `black_box`).
 
 use std::{
     arch::asm,
@@ -29,7 +31,7 @@ const WINDOWS: usize = 8;
 /// Whether `cargo xtask bench unwind` builds this with frame pointers everywhere.
 const FRAME_POINTERS: bool = option_env!("CORONER_BENCH_FRAME_POINTERS").is_some();
 
-/// What the unwinders have prepared outside a signal handler.
+/// The unwinders' preparations, which run outside a signal handler.
 pub(crate) struct Bench {
     images: Vec<Image>,
     cache: Box<RuleCache>,
@@ -39,23 +41,23 @@ pub(crate) struct Bench {
     kernel: Option<Box<Windowed<KernelCopy, WINDOWS>>>,
     /// The bounds of this thread's stack, for the plain walk.
     stack: Range<u64>,
-    /// Where addresses are kept, if they are wanted.
+    /// The addresses found, if they are to be recorded.
     pub(crate) record: Option<Vec<u64>>,
 }
 
-/// One way to walk.
+/// An unwinder.
 #[derive(Clone, Copy)]
 pub(crate) struct Unwinder {
     pub(crate) name: &'static str,
-    /// Makes what is needed for the state that is measured, such as an empty cache. Not timed.
+    /// Prepares the measured state, such as an empty cache. Not timed.
     pub(crate) prepare: fn(&mut Bench),
     /// Walks.
     pub(crate) walk: fn(&mut Bench) -> usize,
-    /// Needs frame pointers in all code.
+    /// Whether it needs frame pointers in all code.
     frame_pointers: bool,
-    /// Needs libunwind.
+    /// Whether it needs libunwind.
     libunwind: bool,
-    /// Fit for a stack of 100,000 frames.
+    /// Whether it is suitable for a stack of 100,000 frames.
     pub(crate) deep: bool,
 }
 
@@ -63,7 +65,7 @@ const fn unwinder(name: &'static str, prepare: fn(&mut Bench), walk: fn(&mut Ben
     Unwinder { name, prepare, walk, frame_pointers: false, libunwind: false, deep: true }
 }
 
-/// All of them; those of ours first.
+/// All unwinders, ours first.
 const ALL: &[Unwinder] = &[
     unwinder("ours cfi warm", nothing, ours),
     unwinder("ours cfi cold", |bench| bench.cache.clear(), ours),
@@ -80,11 +82,11 @@ const ALL: &[Unwinder] = &[
 ];
 
 impl Bench {
-    /// Everything that an app would prepare at launch.
+    /// Prepares everything that an app would prepare at launch.
     pub(crate) fn new() -> Bench {
         install_fault_handler();
         let mut found: Vec<Found> = Vec::new();
-        // SAFETY: the callback keeps to the C types and doesn't unwind.
+        // SAFETY: the callback has the right C types and doesn't unwind.
         unsafe { libc::dl_iterate_phdr(Some(add_image), (&raw mut found).cast()) };
         found.sort_by_key(|image| image.text.start);
         let images = found.iter().map(Found::image).collect();
@@ -107,7 +109,7 @@ impl Bench {
         }
     }
 
-    /// Those that can be measured in this build, on this machine.
+    /// Returns the unwinders that can be measured in this build, on this machine.
     pub(crate) fn available(&self) -> Vec<Unwinder> {
         let has = |unwinder: &&Unwinder| {
             (!unwinder.frame_pointers || FRAME_POINTERS) && (!unwinder.libunwind || self.libunwind.is_some())
@@ -115,7 +117,7 @@ impl Bench {
         ALL.iter().filter(has).copied().collect()
     }
 
-    /// What must be known anew on another thread than the one that made this.
+    /// Updates what differs on another thread than the one that created this.
     pub(crate) fn moved_to_this_thread(&mut self) {
         self.stack = stack_bounds();
     }
@@ -131,10 +133,12 @@ impl Bench {
 
 fn nothing(_: &mut Bench) {}
 
-// ---- ours -----------------------------------------------------------------------------------------------------------
+// ---- ours
+// -----------------------------------------------------------------------------------------------------------
 
 fn ours(bench: &mut Bench) -> usize {
-    // SAFETY: `install_fault_handler` installed a handler that calls `recover_guarded_load`, and nothing blocks the signals.
+    // SAFETY: `install_fault_handler` installed a handler that calls `recover_guarded_load`, and
+    // nothing blocks the signals.
     let memory = unsafe { LoadGuarded::new() };
     let mut registers = Registers::default();
     capture(&mut registers);
@@ -193,7 +197,8 @@ fn ours_frame_pointers(bench: &mut Bench) -> usize {
     frames
 }
 
-// ---- peers ----------------------------------------------------------------------------------------------------------
+// ---- peers
+// ----------------------------------------------------------------------------------------------------------
 
 type UnwindCallback = extern "C" fn(context: *mut c_void, argument: *mut c_void) -> c_int;
 
@@ -213,27 +218,28 @@ fn libgcc(bench: &mut Bench) -> usize {
         0
     }
     let mut argument = (bench, 0usize);
-    // SAFETY: the callback is of the type that libgcc calls, and `argument` outlives the walk.
+    // SAFETY: the callback has the type that libgcc expects, and `argument` outlives the walk.
     unsafe { _Unwind_Backtrace(count, (&raw mut argument).cast()) };
     argument.1
 }
 
-/// The return addresses of the calling thread, as libgcc sees them.
+/// Returns the calling thread's return addresses, as found by libgcc.
 pub(crate) fn libgcc_addresses() -> Vec<u64> {
     extern "C" fn keep(context: *mut c_void, argument: *mut c_void) -> c_int {
-        // SAFETY: `argument` is the vector that `libgcc_addresses` passes; `context` is libgcc's own.
+        // SAFETY: `argument` is the vector that `libgcc_addresses` passes; `context` is libgcc's
+        // own.
         unsafe { (*argument.cast::<Vec<u64>>()).push(_Unwind_GetIP(context) as u64) };
         0
     }
     let mut addresses = Vec::new();
-    // SAFETY: the callback is of the type that libgcc calls, and `addresses` outlives the walk.
+    // SAFETY: the callback has the type that libgcc expects, and `addresses` outlives the walk.
     unsafe { _Unwind_Backtrace(keep, (&raw mut addresses).cast()) };
     addresses
 }
 
 fn glibc(bench: &mut Bench) -> usize {
     let mut shallow = [ptr::null_mut(); 128];
-    // A recursion needs more room than the stack of a signal handler has.
+    // A recursion needs a larger buffer than fits on a signal handler's stack.
     let mut deep: Vec<*mut c_void> = Vec::new();
     let buffer = if bench.stack.end - bench.stack.start > 16 << 20 {
         deep.resize(110_000, ptr::null_mut());
@@ -241,7 +247,7 @@ fn glibc(bench: &mut Bench) -> usize {
     } else {
         &mut shallow[..]
     };
-    // SAFETY: the buffer has that many places.
+    // SAFETY: the buffer has this many elements.
     let frames = unsafe { backtrace(buffer.as_mut_ptr(), buffer.len() as c_int) };
     let frames = usize::try_from(frames).unwrap_or(0);
     for pc in &buffer[..frames] {
@@ -252,7 +258,7 @@ fn glibc(bench: &mut Bench) -> usize {
 
 fn backtrace_crate(bench: &mut Bench) -> usize {
     let mut frames = 0;
-    // SAFETY: the program has no other thread that uses the crate.
+    // SAFETY: no other thread of the program uses the crate.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             frames += 1;
@@ -263,7 +269,9 @@ fn backtrace_crate(bench: &mut Bench) -> usize {
     frames
 }
 
-/// nongnu libunwind, of this machine if it has one. Its functions' names hold the architecture's.
+/// This machine's nongnu libunwind, if there is one.
+///
+/// The names of its functions contain the architecture.
 struct Libunwind {
     backtrace: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int,
     get_context: unsafe extern "C" fn(*mut c_void) -> c_int,
@@ -286,7 +294,8 @@ impl Libunwind {
         let library = unsafe { libloading::Library::new("libunwind.so.8") }.ok()?;
         macro_rules! function {
             ($name:expr) => {
-                // SAFETY: the types of the fields are those of libunwind.h; they live as long as the library.
+                // SAFETY: the fields have the types of libunwind.h; they live as long as the
+                // library.
                 *unsafe { library.get($name.as_bytes()) }.ok()?
             };
         }
@@ -304,7 +313,7 @@ impl Libunwind {
 fn unw_backtrace(bench: &mut Bench) -> usize {
     let Some(libunwind) = &bench.libunwind else { return 0 };
     let mut buffer = [ptr::null_mut(); 128];
-    // SAFETY: the buffer has 128 places.
+    // SAFETY: the buffer has 128 elements.
     let frames = unsafe { (libunwind.backtrace)(buffer.as_mut_ptr(), 128) };
     let frames = usize::try_from(frames).unwrap_or(0);
     for pc in &buffer[..frames] {
@@ -316,11 +325,12 @@ fn unw_backtrace(bench: &mut Bench) -> usize {
 fn unw_step(bench: &mut Bench) -> usize {
     let Some(libunwind) = &bench.libunwind else { return 0 };
     let (step, register) = (libunwind.step, libunwind.register);
-    // Larger than `unw_context_t` and `unw_cursor_t` of both architectures.
+    // Larger than `unw_context_t` and `unw_cursor_t` on both architectures.
     let mut context = MaybeUninit::<[u64; 1024]>::uninit();
     let mut cursor = MaybeUninit::<[u64; 4096]>::uninit();
     let mut frames = 0;
-    // SAFETY: the places are large enough, the context is that of this function, which does not return meanwhile.
+    // SAFETY: the buffers are large enough, and the context is that of this function, which does
+    // not return meanwhile.
     unsafe {
         (libunwind.get_context)(context.as_mut_ptr().cast());
         (libunwind.init)(cursor.as_mut_ptr().cast(), context.as_mut_ptr().cast());
@@ -340,12 +350,12 @@ fn framehop(bench: &mut Bench) -> usize {
     let mut registers = Registers::default();
     capture(&mut registers);
     let Bench { framehop, framehop_cache, stack, record, .. } = bench;
-    // What its documentation asks for: a check of bounds and a plain load.
+    // As its documentation requires: a bounds check and a plain load.
     let mut read = |address: u64| {
         if address < stack.start || address > stack.end - 8 {
             return Err(());
         }
-        // SAFETY: the address lies in this thread's stack.
+        // SAFETY: the address is in this thread's stack.
         Ok(unsafe { (address as *const u64).read_unaligned() })
     };
     #[cfg(target_arch = "x86_64")]
@@ -364,7 +374,7 @@ fn framehop(bench: &mut Bench) -> usize {
     frames
 }
 
-/// Its cache has no way to be emptied; rules of another generation of modules are not used.
+/// Its cache can't be cleared; rules of another generation of modules are not used.
 fn framehop_forgets(bench: &mut Bench) {
     let far = 0x10..0x20;
     let module =
@@ -381,7 +391,7 @@ fn plain_frame_pointers(bench: &mut Bench) -> usize {
     let mut frame_pointer = registers.fp();
     while frame_pointer >= bench.stack.start && frame_pointer <= bench.stack.end - 16 && frame_pointer.is_multiple_of(8)
     {
-        // SAFETY: both words lie in this thread's stack.
+        // SAFETY: both words are in this thread's stack.
         let [next, pc] = unsafe { (frame_pointer as *const [u64; 2]).read() };
         if pc == 0 {
             break;
@@ -396,14 +406,15 @@ fn plain_frame_pointers(bench: &mut Bench) -> usize {
     frames
 }
 
-// ---- what they share --------------------------------------------------------------------------------------------------
+// ---- shared code
+// ---------------------------------------------------------------------------------------------------
 
-/// The registers at this place of the function that this is inlined into.
+/// Captures the registers at this point of the function that this is inlined into.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "the registers must be the caller's")]
 fn capture(registers: &mut Registers) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: stores registers into the place, and changes nothing but rax.
+    // SAFETY: stores registers to memory, and changes only rax.
     unsafe {
         asm!(
             "mov [{to} + 24], rbx", "mov [{to} + 48], rbp", "mov [{to} + 56], rsp", "mov [{to} + 96], r12",
@@ -413,7 +424,7 @@ fn capture(registers: &mut Registers) {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: stores registers into the place, and changes nothing but x8.
+    // SAFETY: stores registers to memory, and changes only x8.
     unsafe {
         asm!(
             "stp x19, x20, [{to}, #152]", "stp x21, x22, [{to}, #168]", "stp x23, x24, [{to}, #184]",
@@ -434,7 +445,7 @@ fn install_fault_handler() {
         }
     }
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: a zeroed sigaction is valid; the handler has the type that SA_SIGINFO asks for.
+        // SAFETY: a zeroed sigaction is valid; the handler has the type that SA_SIGINFO requires.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = handler as *const () as usize;
@@ -445,7 +456,7 @@ fn install_fault_handler() {
 }
 
 fn stack_bounds() -> Range<u64> {
-    // SAFETY: asks for this thread's attributes and gives them back.
+    // SAFETY: reads this thread's attributes and releases them.
     unsafe {
         let mut attributes: libc::pthread_attr_t = mem::zeroed();
         let (mut start, mut length) = (ptr::null_mut(), 0);
@@ -461,12 +472,13 @@ struct Found {
     bias: u64,
     text: Range<u64>,
     eh_frame_hdr: Range<u64>,
-    /// From `.eh_frame` to the end of the segment that it lies in.
+    /// From `.eh_frame` to the end of its segment.
     eh_frame: Range<u64>,
 }
 
 extern "C" fn add_image(info: *mut libc::dl_phdr_info, _: usize, images: *mut c_void) -> c_int {
-    // SAFETY: the dynamic linker passes a valid description; `images` is the vector of `Bench::new`.
+    // SAFETY: the dynamic linker passes a valid description; `images` is the vector of
+    // `Bench::new`.
     let (info, images) = unsafe { (&*info, &mut *images.cast::<Vec<Found>>()) };
     // SAFETY: as above.
     let segments = unsafe { slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -476,8 +488,8 @@ extern "C" fn add_image(info: *mut libc::dl_phdr_info, _: usize, images: *mut c_
     let hdr = segments.iter().find(|segment| segment.p_type == libc::PT_GNU_EH_FRAME);
     let (Some(text), Some(hdr)) = (text, hdr) else { return 0 };
     let hdr = range(hdr);
-    // Every linker writes the pointer to .eh_frame as 32 bits relative to its own place (DW_EH_PE_pcrel | sdata4).
-    // SAFETY: the segment is mapped and begins with this header.
+    // Every linker writes the pointer to .eh_frame as 32 bits relative to its own address
+    // (DW_EH_PE_pcrel | sdata4). SAFETY: the segment is mapped and begins with this header.
     let offset = unsafe { ((hdr.start + 4) as *const i32).read_unaligned() };
     let eh_frame = (hdr.start + 4).wrapping_add_signed(i64::from(offset));
     let end = segments
@@ -503,7 +515,8 @@ impl Found {
 
     fn module(&self) -> Module<&'static [u8]> {
         let bytes = |range: &Range<u64>| -> &'static [u8] {
-            // SAFETY: the range lies in a mapped read-only segment of an image that is never unloaded here.
+            // SAFETY: the range is in a mapped read-only segment of an image that is never unloaded
+            // here.
             unsafe { slice::from_raw_parts(range.start as *const u8, (range.end - range.start) as usize) }
         };
         let stated = |range: &Range<u64>| range.start - self.bias..range.end - self.bias;

@@ -1,8 +1,10 @@
-//! The stacks that are walked: distinct functions with frames of different sizes and saved registers, and a recursion.
+//! The walked stacks: distinct functions, and a recursion.
+//!
+//! The functions' frames differ in size and saved registers.
 
 use std::hint::black_box;
 
-/// How many distinct functions lie on the stack that [`deep`] makes.
+/// Number of distinct functions on the stack created by [`deep`].
 pub(crate) const DEPTH: usize = 64;
 
 type Link = fn(&[Link2], &mut dyn FnMut()) -> u64;
@@ -22,7 +24,7 @@ fn link<const N: usize>(chain: &[Link2], act: &mut dyn FnMut()) -> u64 {
         act();
         0
     };
-    // What is used after the call is kept over it: between none and five callee-saved registers.
+    // Values used after the call are kept across it: in up to five callee-saved registers.
     let sum: u64 = kept.iter().take(N % 6).sum();
     black_box(inner + sum + room[N / 2])
 }
@@ -31,7 +33,7 @@ macro_rules! links {
     ($($n:literal)*) => { [$(Link2(link::<$n>)),*] };
 }
 
-/// Calls `act` from [`DEPTH`] functions deep.
+/// Calls `act` through [`DEPTH`] functions.
 pub(crate) fn deep(act: &mut dyn FnMut()) {
     let links: [Link2; DEPTH] = links!(
         1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
@@ -41,7 +43,7 @@ pub(crate) fn deep(act: &mut dyn FnMut()) {
     black_box((first.0)(rest, act));
 }
 
-/// Calls `act` from `depth` calls of one function deep.
+/// Calls `act` through `depth` recursive calls of one function.
 #[inline(never)]
 pub(crate) fn recurse(depth: u32, act: &mut dyn FnMut()) -> u64 {
     let room = black_box([u64::from(depth); 3]);
