@@ -15,7 +15,7 @@ use toolbox::tools;
 /// Time limit of the server's start.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The one thing that the schema in the server does not know and Relay does: how far a frame can be trusted.
+/// The only property that the server's schema doesn't define but Relay does: a frame's trust.
 const KNOWN: &str = "('trust' was unexpected)";
 
 /// The server, until dropped.
@@ -33,7 +33,7 @@ struct Server<'b> {
 
 impl<'b> Server<'b> {
     fn set_up(bench: &'b Bench) -> anyhow::Result<Self> {
-        // In memory where that can be had: set-up writes a database in hundreds of small steps.
+        // In memory if possible: setup writes a database in hundreds of small steps.
         let memory = Path::new("/dev/shm");
         let data = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         let data = data.context("a folder for the server's data")?;
@@ -60,7 +60,7 @@ impl<'b> Server<'b> {
             .env("CORONER_BUGSINK_PORT", self.port.to_string());
     }
 
-    /// The output of `bugsink_server.py`.
+    /// Returns the output of `bugsink_server.py`.
     fn manage(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let mut command = self.bench.python("bugsink_server.py")?;
         self.environment(command.args(arguments));
@@ -68,10 +68,10 @@ impl<'b> Server<'b> {
         Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
     }
 
-    /// Starts it, with a quota of events in five minutes if so asked.
+    /// Starts the server, with a quota of events per five minutes if one is given.
     fn start(&mut self, quota: Option<u32>) -> anyhow::Result<()> {
         let mut command = self.bench.tool("gunicorn");
-        // It takes a while over a minidump.
+        // Processing a minidump takes a while.
         command.args(["bugsink.wsgi", "--workers=1", "--threads=2", "--timeout=300", "--no-control-socket", "--bind"]);
         command.arg(format!("127.0.0.1:{}", self.port));
         self.environment(&mut command);
@@ -93,7 +93,8 @@ impl<'b> Server<'b> {
 
     fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // SAFETY: a signal to a child of ours that has not been waited for. Gunicorn ends its workers on it.
+            // SAFETY: sends a signal to a child that has not been waited for. It makes Gunicorn end
+            // its workers.
             unsafe { libc::kill(process.id() as i32, libc::SIGTERM) };
             let _ = process.wait();
         }
@@ -110,7 +111,7 @@ impl Drop for Server<'_> {
     }
 }
 
-/// The app's side: its store, and a folder to which it writes each event as it is to be sent.
+/// The app: its store, and a folder to which it writes each event before sending it.
 struct App<'b> {
     bench: &'b Bench,
     store: PathBuf,
@@ -128,7 +129,7 @@ impl<'b> App<'b> {
         Ok(String::from_utf8_lossy(&command.output()?.stdout).into_owned())
     }
 
-    /// All events that it was about to send, by id.
+    /// Returns all events that it was about to send, by id.
     fn events(&self) -> anyhow::Result<Vec<(String, Value)>> {
         let mut events = Vec::new();
         for file in fs::read_dir(&self.dump)? {
@@ -140,7 +141,7 @@ impl<'b> App<'b> {
     }
 }
 
-/// Items of a type in raw envelopes.
+/// Returns a type's items in raw envelopes.
 fn items<'v>(envelopes: &'v [Value], kind: &str) -> Vec<&'v str> {
     let mark = format!("\"type\":\"{kind}\"");
     let texts = envelopes.iter().filter_map(Value::as_str);
@@ -148,7 +149,7 @@ fn items<'v>(envelopes: &'v [Value], kind: &str) -> Vec<&'v str> {
     lines.filter(|(header, _)| header.starts_with('{') && header.contains(&mark)).map(|(_, payload)| payload).collect()
 }
 
-/// Crashes an app, starts it again, and reads back what the server has.
+/// Crashes an app, starts it again, and reads back the server's data.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let mut server = Server::set_up(bench)?;
     let quota = Quota::exceed(bench, &mut server)?;
@@ -159,7 +160,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     fs::write(&attachment, "attached to the crash")?;
     let attach = format!("attach={}", attachment.display());
 
-    // One that is dropped, so that there is something for a client report; then one that goes out.
+    // The first event is dropped, so that there is something for a client report; the second is
+    // sent.
     app.run(&dsn, &["fault=abort", "no-symbols"])?;
     app.run(&dsn, &["drop", "flush=60", "no-symbols"])?;
     app.run(&dsn, &["fault=null-store"])?;
@@ -188,8 +190,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     row("the issue's page names the function", holds("null_store", "`null_store`"));
     row("the issue's page has tags and breadcrumbs' level", holds("weather", "the tag `weather`"));
     let title = found["title"].as_str().unwrap_or_default().to_owned();
-    // The innermost function of the app's own, which was inlined into `null_store`. Of what is inlined, programs with line tables
-    // alone have the name without its path.
+    // The app's innermost function, which was inlined into `null_store`. If programs have only line
+    // tables, inlined functions have names without paths.
     let grouped = title.trim().rsplit("::").next() == Some("store");
     row("it is grouped by the function", if grouped { Vec::new() } else { vec![format!("the title is {title:?}")] });
 
@@ -211,14 +213,14 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         .collect();
     row("the server's schema has no complaint", complaints);
 
-    // Twice is once.
+    // Sending it twice must have the same effect as once.
     let again = app.run(&dsn, &["flush=60"])?;
     let after = server.manage(&["read", id])?;
     let number = after["number_of_all_events"].as_u64();
     let problems = if number == Some(1) { Vec::new() } else { vec![format!("{number:?} events: {again}")] };
     row("nothing came twice", problems);
 
-    // The server is gone while the app crashes and is started; later it is there again.
+    // The server is down while the app crashes and is started; later it is up again.
     server.stop();
     app.run(&dsn, &["sleep=2100", "fault=divide-by-zero", "no-symbols"]).context("a crash in an outage")?;
     let said = app.run(&dsn, &["flush=5", "retry=1"])?;
@@ -242,11 +244,13 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The server is gone for two minutes, in which an app crashes and is started again, time after time; the next launches after that
-/// bring everything, once. Gives what was measured, and what is wrong.
+/// Stops the server for two minutes while an app repeatedly crashes and starts again.
+///
+/// The launches after that must deliver everything exactly once. Returns the measurements and the
+/// problems.
 fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec<String>)> {
     const OUTAGE: Duration = Duration::from_mins(2);
-    /// More than it takes for all that was put off to be due: a delay of 8 s, doubled four times.
+    /// Longer than until everything that was postponed is due: a delay of 8 s, doubled four times.
     const TIMEOUT: Duration = Duration::from_mins(4);
     let app = App::new(bench, "outage")?;
     let dsn = server.dsn.clone();
@@ -267,7 +271,7 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
     let began = Instant::now();
     let mut problems = Vec::new();
     while began.elapsed() < OUTAGE {
-        // Later than two seconds after its start, so that no launch waits on purpose.
+        // More than two seconds after its start, so that no launch waits on purpose.
         launch(&["sleep=2100", "fault=null-store"])?;
         crashes += 1;
         let said = launch(&["flush=1", "sleep=6000"])?;
@@ -301,7 +305,7 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
 /// An app that the server has notified that its quota is exceeded.
 struct Quota<'b> {
     app: App<'b>,
-    /// When it was notified.
+    /// The time of the notification.
     notified: Instant,
     problems: Vec<String>,
 }
@@ -310,8 +314,9 @@ impl<'b> Quota<'b> {
     /// The time in which nothing may be sent after that (`X-Sentry-Rate-Limits: 60::key`).
     const LIMIT: Duration = Duration::from_mins(1);
 
-    /// Sends one event to a project that takes one, and then another. The server is stopped and forgets it afterwards; the app does
-    /// not.
+    /// Sends one event to a project whose quota is one, and then another.
+    ///
+    /// Afterwards the server is stopped and its state reset; the app keeps its own.
     fn exceed(bench: &'b Bench, server: &mut Server<'_>) -> anyhow::Result<Self> {
         server.start(Some(1))?;
         let app = App::new(bench, "quota")?;
@@ -331,7 +336,7 @@ impl<'b> Quota<'b> {
         Ok(Self { app, notified, problems })
     }
 
-    /// A launch within the limit sends nothing, one after it does.
+    /// Checks that a launch within the time limit sends nothing, and one after it does.
     fn wait_for_end(mut self, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
         let events = || -> anyhow::Result<Option<u64>> {
             let read = server.manage(&["read", "00000000000000000000000000000000"])?;
@@ -354,9 +359,11 @@ impl<'b> Quota<'b> {
     }
 }
 
-/// Sends a crash without a single name, with a minidump, to the server that has the app's debug files; what is wrong.
+/// Sends a crash without names but with a minidump to the server, which has the app's debug files.
+///
+/// Returns the problems.
 fn minidump(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
-    // It asks for names those files alone that are nothing but debug information.
+    // The server uses only files that contain nothing but debug information.
     let debug = bench.folder("debug")?.join("sentry_app.debug");
     output(Command::new("objcopy").arg("--only-keep-debug").arg(bench.programs.join("sentry_app")).arg(&debug))?;
     upload_file(bench, server, &debug)?;
@@ -368,7 +375,7 @@ fn minidump(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
     let [(id, sent)] = events.as_slice() else { bail!("{} events were to be sent, not one", events.len()) };
     let found = server.manage(&["read", id])?;
     let kept = &found["events"][0];
-    // The server puts the minidump's exception behind ours. The innermost frame comes last.
+    // The server puts the minidump's exception after ours. The innermost frame comes last.
     let frame = |event: &Value| {
         let exception = event["exception"]["values"].as_array()?.last()?;
         exception["stacktrace"]["frames"].as_array()?.last().cloned()
@@ -395,7 +402,7 @@ fn minidump(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Uploads the app's debug files; what is wrong.
+/// Uploads the app's debug files; returns the problems.
 fn upload(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
     let program = bench.programs.join("sentry_app");
     upload_file(bench, server, &program)?;

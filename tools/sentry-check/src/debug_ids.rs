@@ -13,11 +13,12 @@ use serde_json::Value;
 use super::{Bench, Row, output};
 use toolbox::tools;
 
-/// Compares for an ELF program of ours and the images that it loads, and for Mach-O libraries and their dSYM.
+/// Compares an ELF program's and its images' debug IDs, and Mach-O libraries with their dSYM.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let store = bench.folder("debug-ids")?;
     let library = library_without_build_id(bench)?;
-    // A process's begin is known to a clock tick (10 ms), rounded down; a file that is younger may be another one than was loaded.
+    // A process's start time has a resolution of a clock tick (10 ms), rounded down; a file newer
+    // than that may differ from the one that was loaded.
     std::thread::sleep(std::time::Duration::from_millis(50));
     bench.program("crash_program").arg(&store).args(["null-store", "0"]).env("LD_PRELOAD", &library).output()?;
     let run = std::fs::read_dir(store.join("runs"))?.next().context("no run")??.path();
@@ -28,7 +29,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     for image in images {
         let path = Path::new(image["code_file"].as_str().unwrap_or_default());
         let path = bench.programs.join(path.file_name().unwrap_or_default());
-        // Of the system's images, those that lie where the event says; ours may lie below a home directory, which events hide.
+        // For system images use the event's path; ours may be below a home directory, which events
+        // hide.
         let path = if path.is_file() { path } else { image["code_file"].as_str().unwrap_or_default().into() };
         if path.is_file() {
             rows.push(compare(bench, &path, &image["debug_id"], &image["code_id"])?);
@@ -57,11 +59,11 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A library that its linker gave no build id.
+/// Builds a library without a build ID from the linker.
 fn library_without_build_id(bench: &Bench) -> anyhow::Result<PathBuf> {
     let folder = bench.folder("debug-ids-library")?;
     let (source, library) = (folder.join("unidentified.c"), folder.join("libunidentified.so"));
-    // More than the page of code that counts.
+    // More than the page of code that is hashed.
     std::fs::write(
         &source,
         "#define T(n) int f##n(int a) { return a * n ? a ^ n : f(a); }\nint f(int a) { return a; }\nT(1) T(2)\n__asm__(\".rept 1500\\n.long 0x12345678\\n.endr\");\nT(3)\n",
@@ -72,7 +74,7 @@ fn library_without_build_id(bench: &Bench) -> anyhow::Result<PathBuf> {
     Ok(library)
 }
 
-/// The `LC_UUID` of each architecture in a Mach-O file.
+/// Returns the `LC_UUID` of each architecture in a Mach-O file.
 fn uuids(bytes: &[u8]) -> anyhow::Result<Vec<[u8; 16]>> {
     let mut slices = vec![bytes];
     if object::FileKind::parse(bytes)? == object::FileKind::MachOFat32 {

@@ -1,10 +1,14 @@
-//! What Sentry groups by, for pairs of events: the same cause in two builds is one issue, another cause is another, and the title is what a
+//! Checks Sentry's grouping for pairs of events.
+//!
+//! The same cause in two builds must be one issue, another cause another, and the title what a
 //! person would write.
 //!
-//! Sentry's default strategy (`newstyle`, develop.sentry.dev, *Grouping*; Relay hands on what it is given) takes of each exception the frames
-//! that are in-app, else all of them: file and trimmed function of each, without what recurses. The type counts, too, unless the
-//! mechanism is synthetic; the message only where there are no frames. The title is the type, or of a synthetic one the innermost in-app
-//! function. That is what is made here of each event. A project's own rules for stacks are not.
+//! Sentry's default strategy (`newstyle`, develop.sentry.dev, *Grouping*; Relay passes it on
+//! unchanged) uses each exception's in-app frames, or all frames if there are none: each frame's
+//! file and trimmed function, without recursion. The type counts, too, unless the mechanism is
+//! synthetic; the message only if there are no frames. The title is the type or, for a synthetic
+//! one, the innermost in-app function. This is implemented here for each event, except a project's
+//! own stack trace rules.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +19,7 @@ use serde_json::Value;
 
 use super::{Bench, Row, build_programs, output};
 
-/// Faults of `crash_program` whose causes are different.
+/// Faults of `crash_program` with different causes.
 const FAULTS: [&str; 15] = [
     "null-store",
     "bad-pointer",
@@ -34,13 +38,16 @@ const FAULTS: [&str; 15] = [
     "stack-overflow",
 ];
 
-/// Ways of `one_place_program`.
+/// Modes of `one_place_program`.
 const WAYS: [&str; 8] = ["null", "elsewhere", "trap", "panic", "panic-again", "io-error", "parse-error", "hang"];
 
-/// Ways of it that are one issue: signals at one place, as sentry-native and sentry-cocoa have them, and one panic whatever it says.
+/// Pairs of its modes that are one issue.
+///
+/// These are signals at the same place, as in sentry-native and sentry-cocoa, and the same panic
+/// with different messages.
 const ONE_ISSUE: [(&str, &str); 3] = [("null", "elsewhere"), ("null", "trap"), ("panic", "panic-again")];
 
-/// Ways of it that are not.
+/// Pairs of its modes that are different issues.
 const OTHER_ISSUE: [(&str, &str); 9] = [
     ("null", "panic"),
     ("null", "io-error"),
@@ -65,12 +72,14 @@ type Events = BTreeMap<String, Inputs>;
 
 /// Compares the pairs.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
-    // Another version of the program: inlined, and with other addresses and registers. Beside it, so that it is as it is run.
+    // Another version of the program: inlined, with other addresses and registers. It is beside the
+    // first, so that it runs the same way.
     let other = bench.folder("grouping/other-build")?;
     let of_packages = |setting: &str| {
         ["coroner-faults", "coroner-tests"].map(|package| format!("profile.dev.package.{package}.{setting}"))
     };
-    // As docs/stripped-releases.md says: with lines alone, inlined functions have no paths, and the optimiser decides what is inlined.
+    // See docs/stripped-releases.md: with line tables only, inlined functions have no paths, and
+    // the optimizer decides which functions are inlined.
     let names = of_packages("debug=\"limited\"");
     build_programs(&[&names[..], &of_packages("opt-level=2")].concat())?;
     for program in PROGRAMS {
@@ -96,7 +105,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     }
     let neighbours = FAULTS.iter().zip(&FAULTS[1..]).map(|(first, second)| (*first, *second));
     for (first, second) in neighbours.chain(OTHER_ISSUE) {
-        // In one build and across two.
+        // Within one build and across two.
         let all = [(&one[first], &one[second]), (&one[first], &another[second])];
         let problems = all.iter().filter(|(first, second)| first.group == second.group);
         let problems = problems.map(|(first, _)| format!("one issue by {:?}", first.group)).collect();
@@ -117,13 +126,13 @@ fn different(one: &Inputs, other: &Inputs) -> Vec<String> {
     vec![format!("{:?} {:?} and {:?} {:?}", one.title, only(one, other), other.title, only(other, one))]
 }
 
-/// A title is of the function where it went wrong, or of what a language raised.
+/// Checks that a title contains the failing function, or the language's exception.
 fn wrong_title(name: &str, inputs: &Inputs) -> Option<String> {
     let expected = match name {
         "null" | "elsewhere" | "trap" => "paint",
         "panic" | "panic-again" => "panic",
         "panic-abort" => "panic in a function that cannot unwind",
-        // By functions that are inlined, and have names of their own.
+        // Functions that are inlined and have their own names.
         "bad-pointer" => "load",
         "call-null" => "call",
         "null-store" | "read-only-store" | "in-signal-handler" => "store",
@@ -137,7 +146,7 @@ fn wrong_title(name: &str, inputs: &Inputs) -> Option<String> {
     (!is_right).then(|| format!("the title is `{}` and not of `{expected}`", inputs.title))
 }
 
-/// The events of all ways to go wrong.
+/// Creates the events of all faults and modes.
 fn events(bench: &Bench, programs: &Path, build: &str) -> anyhow::Result<Events> {
     let mut events = Events::new();
     let all = FAULTS.map(|fault| ("crash_program", fault, vec!["0"])).into_iter();
@@ -153,7 +162,7 @@ fn events(bench: &Bench, programs: &Path, build: &str) -> anyhow::Result<Events>
     Ok(events)
 }
 
-/// A program's delivered report, else the run in which it crashed.
+/// Returns a program's delivered report, or else the run in which it crashed.
 fn report(store: &Path) -> anyhow::Result<PathBuf> {
     let files =
         |folder: &str| std::fs::read_dir(store.join(folder)).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -190,7 +199,7 @@ fn inputs(event: &Value) -> Inputs {
             group.push(exception["value"].as_str().unwrap_or_default().to_owned());
         }
     }
-    // What the event is to be grouped by, in the place of all that.
+    // The event's own fingerprint replaces all that.
     if let Some(fingerprint) = event["fingerprint"].as_array() {
         group = fingerprint.iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect();
     }
@@ -205,7 +214,7 @@ fn function(frame: &Value) -> String {
     trimmed(frame["function"].as_str().unwrap_or_default())
 }
 
-/// A function's name without arguments, return type and what its generic parameters are.
+/// Returns a function's name without arguments, return type and generic parameters.
 fn trimmed(function: &str) -> String {
     let mut name = String::new();
     let mut rest = function.trim_end_matches(" const");

@@ -1,7 +1,10 @@
-//! Checks events, envelopes, sessions and minidumps with the software that receives them: Sentry's Relay, Bugsink, `sentry-cli`,
-//! Breakpad's processor, `symbolic`. One module per check. See the package's `README.md`.
+//! Checks events, envelopes, sessions and minidumps with the software that receives them.
 //!
-//! Nothing of those packages is part of Coroner; they have licences of their own (Bugsink: PolyForm Shield).
+//! That is Sentry's Relay, Bugsink, `sentry-cli`, Breakpad's processor, and `symbolic`. There is
+//! one module per check. See the package's `README.md`.
+//!
+//! Nothing from those packages is part of Coroner; they have their own licenses (Bugsink: PolyForm
+//! Shield).
 
 mod bugsink;
 mod debug_ids;
@@ -45,13 +48,13 @@ pub(crate) struct Arguments {
 pub(crate) struct Bench {
     /// The Python environment.
     venv: PathBuf,
-    /// The programs that were built.
+    /// The built programs.
     programs: PathBuf,
-    /// A folder for what they leave.
+    /// A folder for their output.
     scratch: tempfile::TempDir,
-    /// Also what takes minutes.
+    /// Whether to include checks that take minutes.
     long: bool,
-    /// One event of each mechanism.
+    /// Whether to check only one event of each mechanism.
     short: bool,
 }
 
@@ -87,14 +90,14 @@ const CHECKS: &[(&str, Check)] = &[
     ("bugsink", bugsink::check),
 ];
 
-/// Python environments: a name, and the packages at their versions.
+/// Python environments: a name, and the packages with their versions.
 const EVERYTHING: (&str, &str) = ("sentry", include_str!("requirements.txt"));
 const RELAY: (&str, &str) = ("relay", include_str!("requirements-relay.txt"));
 
 /// Runs the checks.
 ///
 /// # Errors
-/// Setting up fails, or a check finds a problem.
+/// An error if setting up fails, or a check finds a problem.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let requirements = if arguments.short { RELAY } else { EVERYTHING };
     let bench = Bench { long: arguments.long, short: arguments.short, ..Bench::set_up(requirements)? };
@@ -129,7 +132,7 @@ impl Bench {
     /// Sets up the Python environment and builds the programs.
     ///
     /// # Errors
-    /// Either fails.
+    /// An error if either fails.
     fn set_up((name, requirements): (&str, &str)) -> anyhow::Result<Self> {
         let venv = tools::python_environment(name, requirements)?;
         build_programs(&[])?;
@@ -137,19 +140,19 @@ impl Bench {
         Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch, long: false, short: false })
     }
 
-    /// A program that was built.
+    /// Returns a command for a built program.
     fn program(&self, name: &str) -> Command {
         let mut command = Command::new(self.programs.join(name));
         command.env_remove("SENTRY_DSN").env("RUST_BACKTRACE", "0");
         command
     }
 
-    /// A program of the Python environment.
+    /// Returns a command for a program of the Python environment.
     fn tool(&self, name: &str) -> Command {
         Command::new(self.venv.join("bin").join(name))
     }
 
-    /// A Python script that is part of this program, given to the environment's Python.
+    /// Returns a command for one of this program's Python scripts, in the environment.
     fn python(&self, script: &str) -> anyhow::Result<Command> {
         let path = tools::workspace_root().join("tools/sentry-check/src").join(script);
         ensure!(path.is_file(), "missing script: {}", path.display());
@@ -165,7 +168,7 @@ impl Bench {
     }
 }
 
-/// Builds the programs, with that more of cargo's configuration.
+/// Builds the programs, with additional cargo configuration.
 pub(crate) fn build_programs(configuration: &[String]) -> anyhow::Result<()> {
     if configuration.is_empty() {
         return tools::build_workspace();
@@ -181,7 +184,7 @@ pub(crate) fn build_programs(configuration: &[String]) -> anyhow::Result<()> {
 /// Runs a command and returns its output.
 ///
 /// # Errors
-/// The command can't be run, or fails; the message ends with its standard error.
+/// An error if the command can't be run, or fails; the message ends with its standard error.
 pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let name = Path::new(command.get_program()).display().to_string();
     let output = command.output().with_context(|| format!("running {name}"))?;

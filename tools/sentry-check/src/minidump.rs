@@ -1,4 +1,6 @@
-//! Walks the minidumps made of our reports with Breakpad's processor, and compares its frames with the report's.
+//! Compares a minidump's frames, as walked by Breakpad's processor, with the report's.
+//!
+//! The minidumps are made from our reports.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,35 +11,35 @@ use serde_json::{Value, json};
 use super::{Bench, Row, output};
 use toolbox::android_bed as android;
 
-/// Ways to die, and what the processor calls them.
+/// Faults, and the processor's names for them.
 const DEATHS: [(&str, &str); 4] =
     [("null-store", "SIGSEGV"), ("divide-by-zero", "SIGFPE"), ("abort", "SIGABRT"), ("illegal-instruction", "SIGILL")];
 
-/// A stack that the processor can't walk so far proves nothing.
+/// Minimum length of the processor's stacks; a shorter one proves nothing.
 const FEWEST: usize = 4;
 
-/// The program that dies, and where.
+/// The program that crashes, and where.
 struct Victim<'a> {
     program: PathBuf,
-    /// Its words, behind the store, for a fault of that name.
+    /// The arguments after the store, for a fault.
     words: fn(&str) -> Vec<String>,
-    /// The folder that is `/system` for it.
+    /// The folder that it uses as `/system`.
     device: Option<&'a Path>,
-    /// The folders of its images' files, whose unwind data the processor needs.
+    /// The folders with its images' files, whose unwind data the processor needs.
     files: Vec<PathBuf>,
 }
 
-/// Compares for some ways to die.
+/// Compares some faults.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let files = vec![bench.programs.clone()];
-    // Nothing listens at that address, and nothing is to be sent.
+    // Nothing listens at that address, and nothing should be sent.
     let words = |fault: &str| {
         ["http://key@127.0.0.1:9/1", &format!("fault={fault}"), "stack=32768", "no-symbols"].map(str::to_owned).to_vec()
     };
     check_victim(bench, &Victim { program: bench.programs.join("sentry_app"), words, device: None, files })
 }
 
-/// Compares for a program on the C library of an Android device.
+/// Compares a program that uses an Android device's C library.
 pub(super) fn check_android(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let bed = match android::set_up()? {
         Ok(bed) => bed,
@@ -50,7 +52,7 @@ pub(super) fn check_android(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     check_victim(bench, &Victim { program, words, device: Some(&system), files })
 }
 
-/// Compares for some ways to die of that program.
+/// Compares some faults of a program.
 fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut last = None;
@@ -63,7 +65,7 @@ fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> 
         rows.push(Row::new("minidump", fault, problems));
         last = Some((ours, theirs));
     }
-    // An instrument that can't say no says nothing: one wrong address has to be found.
+    // Check the check: it must find one wrong address.
     let (mut ours, theirs) = last.context("no fault")?;
     ours["threads"][0]["frames"][2]["address"] = json!("0x1");
     let problems =
@@ -72,7 +74,7 @@ fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> 
     Ok(rows)
 }
 
-/// Our report of a crash, and the processor's output for its minidump.
+/// Returns our report of a crash, and the processor's output for its minidump.
 fn both(bench: &Bench, victim: &Victim<'_>, fault: &str) -> anyhow::Result<(Value, Value)> {
     let store = bench.folder(&format!("minidump/{fault}"))?;
     let mut program = Command::new(&victim.program);
@@ -92,13 +94,16 @@ fn both(bench: &Bench, victim: &Victim<'_>, fault: &str) -> anyhow::Result<(Valu
     Ok((serde_json::from_str(&ours)?, serde_json::from_str(&theirs)?))
 }
 
-/// The address that a frame's name is looked up by.
+/// Returns the address by which a frame's name is looked up.
 pub(super) fn lookup(frame: &Value) -> Option<u64> {
     let address = u64::from_str_radix(frame["address"].as_str()?.trim_start_matches("0x"), 16).ok()?;
     Some(if frame["address_kind"] == "instruction" { address } else { address.wrapping_sub(1) })
 }
 
-/// The differences. The crashed thread's frames must all be equal; of other threads, whose stacks are missing, the first.
+/// Returns the differences.
+///
+/// The crashed thread's frames must all be equal; of other threads, whose stacks are missing, only
+/// the first.
 fn compare(ours: &Value, theirs: &Value) -> Vec<String> {
     let mut problems = Vec::new();
     let threads = |side: &Value| side["threads"].as_array().cloned().unwrap_or_default();
@@ -113,7 +118,7 @@ fn compare(ours: &Value, theirs: &Value) -> Vec<String> {
         }
         let our_frames: Vec<u64> = our["frames"].as_array().into_iter().flatten().filter_map(lookup).collect();
         let found = their["frames"].as_array().cloned().unwrap_or_default();
-        // What a processor guesses where its rules end is nobody's frame.
+        // Ignore frames that the processor guesses after its rules end.
         let known = found.iter().take_while(|frame| matches!(frame["trust"].as_str(), Some("context" | "cfi")));
         let their_frames: Vec<u64> = known.filter_map(|frame| frame["address"].as_u64()).collect();
         let number = if our["crashed"] == true { our_frames.len() } else { our_frames.len().min(1) };

@@ -1,5 +1,7 @@
-//! Crashes an app at forty launches while its network fails in every possible way; when the network works again, every event must
-//! arrive once. The server has TLS and stands behind a proxy that plays the network.
+//! Crashes an app at forty launches while its network fails in every possible way.
+//!
+//! When the network works again, every event must arrive exactly once. The server uses TLS and is
+//! behind a proxy that simulates the network.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,25 +19,25 @@ use super::{Bench, Row, output};
 
 const DAYS: usize = 40;
 
-/// RFC 6761 keeps this name from ever being resolved.
+/// RFC 6761 guarantees that this name is never resolved.
 const NAME: &str = "sentry.invalid";
 
-/// A network's behaviour.
+/// A network's behavior.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
-    /// The name of the server can't be resolved.
+    /// The server's name can't be resolved.
     NoName,
-    /// The proxy is gone.
+    /// The proxy is down.
     NoProxy,
-    /// The proxy hangs up.
+    /// The proxy closes the connection.
     HangsUp,
-    /// The proxy lets nobody through who has not logged in.
+    /// The proxy requires a login.
     Login,
-    /// A portal answers in the server's place, with a certificate of its own.
+    /// A portal answers in place of the server, with its own certificate.
     Portal,
-    /// The certificate has expired, as far as this machine's clock says.
+    /// The certificate has expired according to this machine's clock.
     Clock,
-    /// The connection is taken over by something that answers with a redirect.
+    /// The connection is intercepted and answered with a redirect.
     Redirect,
     Works,
 }
@@ -50,7 +52,7 @@ const FAILURES: [Network; 7] = [
     Network::Redirect,
 ];
 
-/// Launches an app once a day, then with a network that works.
+/// Launches an app once a day with a failing network, then with a working one.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let server = Server::start(|_, _| Reply::ok())?;
     let folder = bench.folder("offline")?;
@@ -78,7 +80,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     for day in 0..DAYS {
         let network = FAILURES[day % FAILURES.len()];
         let said = said_by(launch(network, &["fault=null-store"]))?;
-        // At the first launch there is no crash yet, but a session's beginning.
+        // The first launch follows no crash, but it sends the start of a session.
         ensure!(said.contains("flushed: false"), "on day {day} something was sent ({network:?}): {said}");
     }
     let before = server.events().len();
@@ -98,7 +100,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let sessions = server.items("session");
     let count = |what: &str| sessions.iter().filter(|update| update["status"] == what).count();
     let begun = sessions.iter().filter(|update| update["init"] == true).count();
-    // Of the last launch itself the beginning has come.
+    // For the last launch itself, only the start has arrived.
     let right = (begun, count("crashed")) == (DAYS + 1, DAYS);
     let problems = if right { Vec::new() } else { vec![format!("{begun} began, {} crashed", count("crashed"))] };
     rows.push(Row::new("offline", format!("{begun} sessions"), problems));
@@ -114,7 +116,7 @@ fn said_by(mut command: Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&command.output()?.stdout).into_owned())
 }
 
-/// A proxy that does what [`Network`] says with those who want to be let through, and has the server's certificates.
+/// A proxy that behaves as [`Network`] specifies, and has the server's certificates.
 struct Proxy {
     port: u16,
     network: Arc<Mutex<Network>>,
@@ -144,7 +146,7 @@ impl Proxy {
             for stream in listener.incoming().flatten() {
                 let network = *network.lock().unwrap_or_else(PoisonError::into_inner);
                 let certificates = Arc::clone(&certificates);
-                // A client that goes away is what some networks do.
+                // Some networks are simulated by a client that disconnects.
                 std::thread::spawn(move || drop(serve(stream, network, &certificates, server)));
             }
         });
@@ -164,7 +166,7 @@ fn authority() -> anyhow::Result<Issuer> {
     Ok(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?)
 }
 
-/// A server of that name, whose certificate is good until the first day of that year.
+/// Creates a server's configuration; its certificate is valid until the first day of a year.
 fn server_config(authority: &Issuer, until: i32) -> anyhow::Result<Arc<ServerConfig>> {
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::new(vec![NAME.to_owned()])?;
@@ -207,7 +209,7 @@ fn serve(mut client: TcpStream, network: Network, certificates: &Certificates, s
     Ok(client.flush()?)
 }
 
-/// The head of a request, to its empty line.
+/// Reads a request's head, up to the empty line.
 fn head(reader: &mut impl BufRead) -> std::io::Result<String> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {

@@ -1,4 +1,4 @@
-//! Sends events through Relay's normaliser.
+//! Sends events through Relay's normalizer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use super::{Bench, Row, output};
 use toolbox::tools;
 
-/// Judges the event of every fault, and of every specimen.
+/// Checks the event of every fault and every specimen.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let is_wanted = |name: &&str| !bench.short || SHORT.contains(name);
     let faults: Vec<&str> = coroner_faults::FAULTS.iter().map(|fault| fault.name).filter(is_wanted).collect();
-    // Two at a time: most of the time goes into finding names.
+    // Two at a time: symbolication takes most of the time.
     let made: Vec<anyhow::Result<Vec<Value>>> = std::thread::scope(|scope| {
         let halves = faults.chunks(faults.len().div_ceil(2));
         let threads: Vec<_> = halves
@@ -55,7 +55,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     for (row, event) in rows.iter_mut().zip(&events) {
         row.problems.extend(wrong_mechanism(event));
     }
-    // An instrument that can't say no says nothing: an event with one wrong address has to be found.
+    // Check the check: it must find an event with one wrong address.
     let mut wrong = events.first().context("no event")?.clone();
     wrong["event"]["exception"]["values"][0]["stacktrace"]["frames"][0]["instruction_addr"] = json!("zz");
     let found = judge(bench, &[wrong])?;
@@ -65,16 +65,16 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Faults of a short run: one of each kind of event that they lead to.
+/// Faults of a short run: one for each kind of event.
 const SHORT: [&str; 3] = ["null-store", "abort", "stack-overflow"];
 
-/// Panics that end the process, as `panic_program` knows them.
+/// Fatal panics of `panic_program`.
 const PANICS: [&str; 3] = ["main", "twice", "cannot-unwind"];
 
-/// Exceptions that nobody catches, as `coroner-ffi/tests/exceptions.cpp` knows them: one, and one that another caused.
+/// Uncaught exceptions of `coroner-ffi/tests/exceptions.cpp`: one, and one that another caused.
 const CPP_EXCEPTIONS: [&[&str]; 2] = [&["passes", "0"], &["nests", "0"]];
 
-/// That program, built with this machine's C++ compiler.
+/// Builds that program with this machine's C++ compiler.
 pub(super) fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
     tools::build_workspace()?;
     let sources = tools::workspace_root().join("crates/bindings/ffi");
@@ -97,8 +97,10 @@ pub(super) fn exceptions_program(bench: &Bench) -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// Checks the mechanisms of an event of a language's runtime: the uncaught exception comes last and names what caught it; its
-/// causes come before and are marked as such.
+/// Checks the mechanisms of an event from a language's runtime.
+///
+/// The uncaught exception comes last and names what caught it; its causes come before and are
+/// marked as such.
 fn wrong_mechanism(named: &Value) -> Option<String> {
     let name = named["name"].as_str()?;
     let expected = match name.split(' ').next()? {
@@ -118,7 +120,7 @@ fn wrong_mechanism(named: &Value) -> Option<String> {
     exceptions.find(|cause| !chained(cause)).map(|cause| format!("a cause has the mechanism {}", cause["mechanism"]))
 }
 
-/// Ways to die that Mach-O programs have on `darwin-host`, one of each kind that reports tell apart.
+/// Faults of Mach-O programs on `darwin-host`, one of each kind that reports distinguish.
 const ON_DARWIN: [&str; 10] = [
     "null-store",
     "null-store-thread",
@@ -132,7 +134,7 @@ const ON_DARWIN: [&str; 10] = [
     "panic-abort",
 ];
 
-/// Judges the events of Mach-O programs that die on `darwin-host`.
+/// Checks the events of Mach-O programs that crash on `darwin-host`.
 pub(super) fn check_darwin(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let arch = darwin::Arch::ALL.into_iter().find(|arch| !arch.emulated()).context("no Mach-O program runs here")?;
     let kit = darwin::Kit::set_up(arch)?;
@@ -160,7 +162,7 @@ pub(super) fn check_darwin(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The events of a process that dies of that fault.
+/// Returns the events of a process that crashes by this fault.
 fn crash(bench: &Bench, fault: &str) -> anyhow::Result<Vec<Value>> {
     let store = bench.folder(&format!("relay/{fault}"))?;
     let mut command = bench.program("crash_program");
@@ -168,7 +170,7 @@ fn crash(bench: &Bench, fault: &str) -> anyhow::Result<Vec<Value>> {
     die(bench, &mut command, &store, fault)
 }
 
-/// The events that a command leaves in a store.
+/// Returns the events that a command leaves in a store.
 fn die(bench: &Bench, command: &mut Command, store: &Path, name: &str) -> anyhow::Result<Vec<Value>> {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.with_context(|| format!("running the program that dies of {name}"))?;
@@ -180,7 +182,7 @@ fn die(bench: &Bench, command: &mut Command, store: &Path, name: &str) -> anyhow
     Ok(events)
 }
 
-/// The event of a run's report, if it left one.
+/// Returns the event of a run's report, if it left one.
 fn convert(bench: &Bench, run: &Path) -> anyhow::Result<Option<Value>> {
     let written = std::fs::read(run.join("report")).is_ok_and(|bytes| bytes.iter().any(|byte| *byte != 0));
     if !written {

@@ -1,5 +1,7 @@
-//! Counts sessions as a server does, over runs that crash, are killed, have errors or exit; every fifth is killed between a request
-//! and its answer. A server's counters add an update each time they receive it.
+//! Counts sessions as a server does, over runs that crash, are killed, have errors or exit.
+//!
+//! Every fifth run is killed between a request and its answer. A server's counters add an update
+//! each time they receive it.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -10,7 +12,7 @@ use serde_json::Value;
 
 use super::{Bench, Row, output};
 
-/// Runs, in the short form and with `--long`.
+/// Number of runs, in the short form and with `--long`.
 const RUNS: [usize; 2] = [100, 500];
 
 /// A server's counters.
@@ -19,7 +21,7 @@ struct Counts {
     begun: usize,
     crashed: usize,
     abnormal: usize,
-    /// Events of crashes, each once.
+    /// Crash events, each counted once.
     events: usize,
 }
 
@@ -67,7 +69,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         ensure!(Instant::now() < deadline, "the outbox is not empty after a minute");
     }
     let counted = counts(&server);
-    // Of those that were killed before the answer nobody on this side can say that the server has it.
+    // For runs killed before the answer, the client can't know whether the server received the
+    // update.
     let unknown: u64 = server.items("client_report").iter().map(unanswered_sessions).sum();
     let missing = |of: fn(&Counts) -> usize| of(&expected).saturating_sub(of(&counted));
     let missing = missing(|counts| counts.begun) + missing(|counts| counts.crashed) + missing(|counts| counts.abnormal);
@@ -76,8 +79,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         || counted.abnormal > expected.abnormal
         || counted.events != expected.events;
     let mut problems = Vec::new();
-    // A run that ends in the moment between the note that its update leaves and the first byte of it loses the update: a beginning and an
-    // end at most. None may be there twice.
+    // A run that ends between recording its update and sending the first byte loses the update: at
+    // most a start and an end. None may be counted twice.
     if more || missing > expected.begun / 100 || missing as u64 > 2 * unknown {
         problems.push(format!("the server counts {counted:?} of {expected:?}, {unknown} updates have no answer"));
     }
@@ -88,7 +91,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     )])
 }
 
-/// Kills a process once something has happened.
+/// Kills a process after an event.
 fn kill_when(mut child: Child, happened: impl Fn() -> bool) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_mins(1);
     while !happened() {

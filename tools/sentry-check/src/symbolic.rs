@@ -1,5 +1,7 @@
-//! Symbolicates our events with `symbolic`, as a server with the debug files does: it replaces each frame that has an address by
-//! the functions at that address. It must add no frame and change no name.
+//! Symbolicates our events with `symbolic`, as a server with the debug files does.
+//!
+//! It replaces each frame that has an address with the functions at that address. It must add no
+//! frame and change no name.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,13 +13,13 @@ use serde_json::Value;
 use super::{Bench, Row, minidump, output, relay};
 use toolbox::tools;
 
-/// Ways to die of `inlined_program`.
+/// Faults of `inlined_program`.
 const WAYS: [&str; 3] = ["null", "panic", "sort"];
 
-/// An event with fewer frames of inlined functions proves nothing.
+/// Minimum number of inlined functions' frames in an event; fewer prove nothing.
 const FEWEST: usize = 4;
 
-/// Compares for each way to die, and for a C++ exception.
+/// Compares each fault, and a C++ exception.
 pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let programs = build()?;
     let program = programs.join("inlined_program");
@@ -34,7 +36,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let run = die(bench, "exception", Command::new(&cpp), &["nests", "0"])?;
     rows.push(compare(&programs, "C++ exception", &event(bench, &run)?, &[&cpp, &library])?);
 
-    // An instrument that can't say no says nothing: where each of the functions has the address, there are more.
+    // Check the check: if each of the functions has the address, there are more frames.
     let (run, mut event) = last.context("no event")?;
     let address = inlined_address(bench, &run)?;
     for frame in stacks_mut(&mut event).flatten().filter(|frame| frame["instruction_addr"].is_null()) {
@@ -46,7 +48,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Builds program and symbolication as apps are shipped, with debug information.
+/// Builds the program and the symbolicator as apps are shipped, with debug information.
 fn build() -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("symbolicator");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -56,7 +58,7 @@ fn build() -> anyhow::Result<PathBuf> {
     Ok(folder.join("release"))
 }
 
-/// The run of a program that dies.
+/// Returns the run of a program that crashes.
 fn die(bench: &Bench, name: &str, mut program: Command, way: &[&str]) -> anyhow::Result<PathBuf> {
     let store = bench.folder(&format!("symbolic/{name}"))?;
     let status = program.arg(&store).args(way).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
@@ -69,7 +71,7 @@ fn event(bench: &Bench, run: &Path) -> anyhow::Result<Value> {
     Ok(serde_json::from_str(&event)?)
 }
 
-/// An address at which functions were inlined.
+/// Returns an address at which functions were inlined.
 fn inlined_address(bench: &Bench, run: &Path) -> anyhow::Result<u64> {
     let report = output(bench.program("coroner").arg("show").arg(run).args(["--format", "json", "--thread", "all"]))?;
     let report: Value = serde_json::from_str(&report)?;
@@ -78,7 +80,7 @@ fn inlined_address(bench: &Bench, run: &Path) -> anyhow::Result<u64> {
     inlined.find_map(minidump::lookup).context("no inlined function")
 }
 
-/// The frames of each stack.
+/// Returns the frames of each stack.
 fn stacks_mut(event: &mut Value) -> impl Iterator<Item = &mut Vec<Value>> {
     let groups =
         event.as_object_mut().into_iter().flatten().filter(|(key, _)| ["exception", "threads"].contains(&key.as_str()));
@@ -86,7 +88,7 @@ fn stacks_mut(event: &mut Value) -> impl Iterator<Item = &mut Vec<Value>> {
     values.filter_map(|value| value.get_mut("stacktrace")?["frames"].as_array_mut())
 }
 
-/// Differences after the server's work.
+/// Returns the differences after the server's processing.
 fn compare(programs: &Path, name: &str, event: &Value, files: &[&PathBuf]) -> anyhow::Result<Row> {
     let input = tempfile::NamedTempFile::new()?;
     std::fs::write(&input, event.to_string())?;
@@ -117,8 +119,10 @@ fn compare(programs: &Path, name: &str, event: &Value, files: &[&PathBuf]) -> an
     ))
 }
 
-/// Whether a server's frame says the same: the function as the compiler calls it, and where. What it does not know (a line 0) stays as
-/// it was sent (`_merge_frame`); a source below the builder's home directory, which our event does not name, has it in the debug file.
+/// Whether a server's frame has the same function, as named by the compiler, and location.
+///
+/// Unknown values (a line 0) stay as they were sent (`_merge_frame`). The debug file contains the
+/// builder's home directory in the path of a source below it; our event omits it.
 fn is_same(ours: &Value, theirs: &Value) -> bool {
     let unknown = |value: &Value| value.is_null() || value == 0;
     ["symbol", "file", "line"].into_iter().all(|key| {

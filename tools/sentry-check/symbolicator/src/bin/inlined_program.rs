@@ -1,7 +1,7 @@
-//! Dies where functions were inlined into one another: `inlined_program STORE WAY`.
+//! Crashes in a function that was inlined: `inlined_program STORE WAY`.
 //!
-//! Ways: `null` for a store to nowhere, `panic` for a panic that ends the process, `sort` for a fault in a comparison that the standard library calls.
-//! Another thread waits below inlined functions, too.
+//! Ways: `null` stores to a null pointer, `panic` panics fatally, `sort` faults in a comparison
+//! called by the standard library. Another thread waits below inlined functions, too.
 
 use std::hint::black_box;
 use std::sync::mpsc;
@@ -80,7 +80,7 @@ fn fill_line(page: u32, line: *mut u32) -> u32 {
 
 #[inline(always)]
 fn store_word(place: *mut u32, word: u32) {
-    // SAFETY: it is not: that is the fault.
+    // SAFETY: none is claimed; the store is the fault.
     unsafe { place.write_volatile(word) };
 }
 

@@ -1,8 +1,10 @@
-//! Symbolicates an event as Sentry's server does: `symbolicate_event FILE…`, the event on standard input; the files are those of
-//! its images, found by their names.
+//! Symbolicates an event as Sentry's server does: `symbolicate_event FILE…`.
 //!
-//! Each native frame with an `instruction_addr` in an image whose file is there is replaced by all functions of its address, the others stay
-//! as they are (`get_frames_for_symbolication` and `process_native_stacktraces` of `sentry/lang/native/processing.py`, and `symbolicator-native`).
+//! The event is on standard input; the files are those of its images, matched by name.
+//!
+//! Each native frame with an `instruction_addr` in an image whose file is given is replaced by all
+//! functions at its address; the others stay unchanged (`get_frames_for_symbolication` and
+//! `process_native_stacktraces` of `sentry/lang/native/processing.py`, and `symbolicator-native`).
 //! Prints one JSON object with the stacks before and after, innermost frame first.
 
 use std::collections::BTreeMap;
@@ -56,7 +58,7 @@ fn shown(frame: &Value) -> Value {
         "has_address": frame["instruction_addr"].is_string(), "by": "event" })
 }
 
-/// A server's replacement of a frame.
+/// Returns a server's replacement of a frame.
 fn symbolicate(frame: &Value, images: &[Value], caches: &BTreeMap<&str, SymCache>) -> Vec<Value> {
     let alone = || vec![shown(frame)];
     if !frame["platform"].as_str().is_none_or(|platform| ["native", "cocoa"].contains(&platform)) {
