@@ -1,7 +1,8 @@
-//! What a process finds around it: namespaces, mounts, limits, filters, and whose rights it has.
+//! A process's environment: namespaces, mounts, limits, filters, and user.
 //!
-//! `worst-minute` has its own mount namespace, so its mounts end with it. A row's process is this program again
-//! (`--inside`), which enters the environment and becomes the row's command. Process control is `nix`'s; there is no shell.
+//! `worst-minute` has its own mount namespace, so its mounts end with it. A row's process is this
+//! program again (`--inside`), which enters the environment and becomes the row's command. Process
+//! control uses `nix`; there is no shell.
 
 use std::ffi::{CString, OsString};
 use std::fmt;
@@ -17,16 +18,16 @@ use nix::unistd::{ForkResult, Gid, Uid, execvp, fork, setgid, setgroups, setuid}
 
 use super::system_service;
 
-/// One environment.
+/// An environment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Environment {
-    /// Nothing is changed.
+    /// No changes.
     Plain,
     /// The first process of a PID namespace, as in a container.
     FirstProcess,
-    /// There is no `/proc`.
+    /// No `/proc`.
     NoProc,
-    /// All that is on the root's file system can only be read; the store is elsewhere.
+    /// The root file system is read-only; the store is elsewhere.
     ReadOnlyRoot,
     /// The store's disk has four megabytes.
     SmallDisk,
@@ -34,13 +35,13 @@ pub(super) enum Environment {
     FullDisk,
     /// The store's disk has 1.2 megabytes.
     TinyDisk,
-    /// The store's disk takes few files.
+    /// The store's disk has room for few files.
     FewInodes,
     /// `RLIMIT_NOFILE` is 9.
     FewDescriptors,
-    /// `RLIMIT_SIGPENDING` is 0, for a user who is not root.
+    /// `RLIMIT_SIGPENDING` is 0, for a user other than root.
     NoPendingSignals,
-    /// A user who is not root, and whose the store is.
+    /// A user other than root, who owns the store.
     Unprivileged,
     /// systemd's `SystemCallFilter=@system-service` with `SystemCallErrorNumber=EPERM`.
     SystemServiceFails,
@@ -57,10 +58,12 @@ impl fmt::Display for Environment {
 /// The file that fills a disk, here and in `crash_program`, whose empty files are `empty-N`.
 const FILLER: &str = "everything";
 
-/// Debian's user without rights.
+/// Debian's user `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Gives this process a mount namespace of its own; without the right to, nothing happens, and rows that need it are skipped.
+/// Gives this process its own mount namespace.
+///
+/// Without permission it does nothing, and rows that need it are skipped.
 pub(super) fn own_mounts() -> anyhow::Result<()> {
     if !Uid::current().is_root() {
         return Ok(());
@@ -81,7 +84,7 @@ impl Drop for Disk {
 }
 
 impl Environment {
-    /// Makes the store's directory, and what it is on.
+    /// Creates the store's directory and its file system.
     pub(super) fn prepare(self, store: &Path) -> anyhow::Result<Option<Disk>> {
         std::fs::create_dir(store)?;
         let options = match self {
@@ -107,7 +110,7 @@ impl Environment {
         Ok(Some(disk))
     }
 
-    /// Lets a disk that the process filled have room again, before the next launch.
+    /// Frees space on a disk that the process filled, before the next launch.
     pub(super) fn make_room(self, store: &Path) {
         let files = std::fs::read_dir(store).into_iter().flatten().flatten();
         let fillers =
@@ -117,12 +120,12 @@ impl Environment {
         }
     }
 
-    /// Whether the process is an ordinary user's.
+    /// Whether the process runs as an ordinary user.
     pub(super) fn is_nobodys(self) -> bool {
         matches!(self, Environment::Unprivileged | Environment::NoPendingSignals)
     }
 
-    /// The environment of the next launch.
+    /// Returns the environment of the next launch.
     pub(super) fn of_next_launch(self) -> Environment {
         match self {
             Environment::Unprivileged | Environment::NoPendingSignals => Environment::Unprivileged,
@@ -130,10 +133,10 @@ impl Environment {
         }
     }
 
-    /// Enters the environment and becomes the command.
+    /// Enters the environment and becomes the command. Returns only on failure.
     ///
     /// # Errors
-    /// The environment can't be entered, or the command not be found. Else it does not return.
+    /// An error if the environment can't be entered, or the command is not found.
     pub(super) fn enter(self, command: &[OsString]) -> anyhow::Result<()> {
         let strings = command.iter().map(|word| CString::new(word.as_bytes()));
         let command = strings.collect::<Result<Vec<_>, _>>().context("a command without NUL")?;
@@ -182,7 +185,7 @@ fn filter(action: Action) -> anyhow::Result<()> {
 
 fn limit(resource: libc::__rlimit_resource_t, to: u64) -> anyhow::Result<()> {
     let limit = libc::rlimit { rlim_cur: to, rlim_max: to };
-    // SAFETY: the kernel reads a structure of ours.
+    // SAFETY: the kernel reads a local structure.
     let failed = unsafe { libc::setrlimit(resource, &raw const limit) };
     ensure!(failed == 0, "a limit can't be set: {}", std::io::Error::last_os_error());
     Ok(())
@@ -196,7 +199,7 @@ fn become_nobody() -> anyhow::Result<()> {
         .context("another user")
 }
 
-/// Returns in a child, which is the first process of the namespace; this process ends as that one does.
+/// Returns in a child, which is the namespace's first process; this process ends as the child does.
 fn become_first_process() -> anyhow::Result<()> {
     // SAFETY: this program has one thread.
     match unsafe { fork() }.context("a child")? {

@@ -1,5 +1,7 @@
-//! Crashes programs in environments and next to runtimes that Coroner doesn't control. [`rows::ROWS`] is the matrix: fault ×
-//! environment ([`environment`]) × neighbour ([`neighbour`]). See the package's `README.md`.
+//! Crashes programs in environments and next to runtimes that Coroner doesn't control.
+//!
+//! [`rows::ROWS`] is the matrix: fault × environment ([`environment`]) × neighbour ([`neighbour`]).
+//! See the package's `README.md`.
 
 mod environment;
 mod neighbour;
@@ -60,7 +62,7 @@ struct Outcome {
 /// Runs the rows.
 ///
 /// # Errors
-/// A row fails, or the programs can't be built.
+/// An error if a row fails, or the programs can't be built.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(environment) = arguments.inside {
         return environment.enter(&arguments.command);
@@ -171,7 +173,7 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
         return Ok(Shown::Skipped("not root".to_owned()));
     }
     let folder = tempfile::tempdir()?;
-    // Whatever user the environment has can come here.
+    // Any user of the environment must have access.
     std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
     let store = folder.path().join("store");
     let _disk = row.environment.prepare(&store)?;
@@ -191,7 +193,7 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
     inside.env("CORONER_STORE", &store).env("RUST_BACKTRACE", "0").current_dir(folder.path());
     let (end, output) = run_to_end(&mut inside)?;
     let reports = reports(&store);
-    // By the same user: a store is its owner's.
+    // As the same user, because a store belongs to its owner.
     let mut next = Command::new(tools::this_program()?);
     next.args(["--inside", &row.environment.of_next_launch().to_string(), "--"]).arg(&program);
     next.arg(&store).args(["deliver", "0"]).env("RUST_BACKTRACE", "0").current_dir(folder.path());
@@ -208,7 +210,7 @@ fn run_to_end(command: &mut Command) -> anyhow::Result<(End, String)> {
     let (mut reader, writer) = std::io::pipe()?;
     command.stdin(Stdio::null()).stdout(writer.try_clone()?).stderr(writer);
     let mut child = command.spawn().with_context(|| format!("starting {}", command.get_program().display()))?;
-    // Its copies of the pipe's end go with it.
+    // Drops its copies of the pipe's end.
     *command = Command::new("true");
     let said = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -227,7 +229,7 @@ fn run_to_end(command: &mut Command) -> anyhow::Result<(End, String)> {
         }
         std::thread::sleep(Duration::from_millis(2));
     };
-    // What a hang leaves behind may hold the pipe open.
+    // Processes left behind by a hang may keep the pipe open.
     while !said.is_finished() && end != End::Hang && began.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -236,7 +238,7 @@ fn run_to_end(command: &mut Command) -> anyhow::Result<(End, String)> {
     Ok((end, said.get(start..).unwrap_or_default().to_owned()))
 }
 
-/// The reports of a store that were written, in the order of their paths.
+/// Returns a store's complete reports, sorted by path.
 fn reports(store: &Path) -> Vec<(Option<i32>, bool, bool)> {
     let runs = std::fs::read_dir(store.join("runs")).into_iter().flatten().flatten();
     let files = runs.flat_map(|run| std::fs::read_dir(run.path()).into_iter().flatten().flatten());

@@ -1,4 +1,6 @@
-//! Runtimes that share the process: each loads `libcoroner_ffi.so`. They come from Debian's packages and PyPI.
+//! Runtimes in the same process: each loads `libcoroner_ffi.so`.
+//!
+//! They come from Debian packages and PyPI.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,10 +12,10 @@ use anyhow::{Context, ensure};
 
 use toolbox::tools;
 
-/// One neighbour.
+/// A neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Neighbour {
-    /// The test program, which is Rust.
+    /// The test program, written in Rust.
     None,
     /// A program in C.
     C,
@@ -23,32 +25,32 @@ pub(super) enum Neighbour {
     Go,
     /// CPython.
     Python,
-    /// Node: V8, and its own handlers for traps of WebAssembly.
+    /// Node: V8, with its own handlers for WebAssembly traps.
     Node,
-    /// A program in C with AddressSanitizer that lets nobody have its signals.
+    /// A program in C with AddressSanitizer that doesn't allow other handlers for its signals.
     ExclusiveAddressSanitizer,
     /// CPython with wasmtime, from PyPI.
     Wasmtime,
-    /// HotSpot, which makes exceptions of faults.
+    /// HotSpot, which turns faults into exceptions.
     Java,
-    /// .NET: CoreCLR, from PyPI, where a package for Python has it.
+    /// .NET: CoreCLR, from a Python package on PyPI.
     DotNet,
     /// Mono.
     Mono,
-    /// A program in C with Boehm's garbage collector, whose write barrier is a handler of SIGSEGV.
+    /// A program in C with Boehm's garbage collector, whose write barrier is a SIGSEGV handler.
     Collector,
-    /// redis, into which Coroner is preloaded, and whose own handlers come later and call nobody.
+    /// redis with Coroner preloaded; its own handlers are installed later and call no others.
     Redis,
     /// redis, with `Crashes::reinstall_handlers`.
     RedisReinstalled,
-    /// Ruby, whose handlers were there before.
+    /// Ruby, whose handlers were installed before.
     Ruby,
-    /// Ruby, into which Coroner is preloaded, and whose own handlers come later.
+    /// Ruby with Coroner preloaded; its own handlers are installed later.
     RubyPreloaded,
 }
 
 impl Neighbour {
-    /// Whether it is a runtime that has to be there.
+    /// Whether it is a runtime that must be available.
     pub(super) fn is_runtime(self) -> bool {
         self != Neighbour::None
     }
@@ -66,11 +68,11 @@ const C_SHARP_SOURCE: &str = include_str!("Host.cs");
 /// pip requirements.
 const WASMTIME: &str = "wasmtime==50.0.1";
 const DOT_NET: &str = "dotnetcore2==3.1.23";
-/// The runtime configuration that `dotnet` needs next to a program; without ICU.
+/// The runtime configuration that `dotnet` needs next to a program, without ICU.
 const DOT_NET_OPTIONS: &str = r#"{"runtimeOptions": {"framework": {"name": "Microsoft.NETCore.App", "version": "3.1.0"},
     "configProperties": {"System.Globalization.Invariant": true}}}"#;
 
-/// The runtimes that are there, and what was built for them.
+/// The available runtimes, and the programs built for them.
 #[derive(Debug)]
 pub(super) struct Hosts {
     folder: tempfile::TempDir,
@@ -82,15 +84,18 @@ impl Hosts {
         Ok(Hosts { folder: tempfile::tempdir()?, versions: BTreeMap::new() })
     }
 
-    /// The versions of the runtimes that were used.
+    /// Returns the versions of the runtimes that were used.
     pub(super) fn versions(&self) -> Vec<&str> {
         self.versions.values().map(String::as_str).collect()
     }
 
-    /// Returns the command that runs a row's words with that neighbour, or in `program`, a `crash_program`, where there is none.
+    /// Returns the command that runs a row's arguments with a neighbour.
+    ///
+    /// Without a neighbour, they run in `program`, a `crash_program`.
     ///
     /// # Errors
-    /// The runtime is not there and can't be had, or what it loads can't be built.
+    /// An error if the runtime is missing and can't be installed, or the library that it loads
+    /// can't be built.
     pub(super) fn command(
         &mut self,
         neighbour: Neighbour,
@@ -123,7 +128,7 @@ impl Hosts {
                 ["/usr/bin/env".into(), path].into_iter().chain(python).collect()
             }
             Neighbour::Go => vec![place("go-host")],
-            // The system's, and not one of an environment around this command.
+            // The system's Python, not that of an environment around this command.
             Neighbour::Python => {
                 vec!["/usr/bin/python3".into(), place("host.py"), library().into(), place("libhost.so")]
             }
@@ -144,7 +149,7 @@ impl Hosts {
                 let variables = [named("LD_PRELOAD=", place("preload.so")), named("REDIS_SOCKET=", socket.clone())];
                 let reinstall = (neighbour == Neighbour::RedisReinstalled).then(|| "REINSTALL=1".into());
                 let server = ["redis-server", "--port", "0", "--save", "", "--enable-debug-command", "yes"];
-                // Its handler would write to all memory of the process.
+                // Its handler would write to all of the process's memory.
                 let server = server.into_iter().chain(["--crash-memcheck-enabled", "no"]);
                 let mut command = vec![OsString::from("/usr/bin/env")];
                 command.extend(variables.into_iter().chain(reinstall).chain(server.map(OsString::from)));
@@ -170,7 +175,7 @@ impl Hosts {
         Ok(command)
     }
 
-    /// Installs what is missing, builds what the neighbour loads, and asks for its version.
+    /// Installs missing packages, builds the neighbour's library, and returns its version.
     fn set_up(&self, neighbour: Neighbour) -> anyhow::Result<String> {
         tools::debian_package("gcc", "gcc")?;
         let file = |name: &str| self.folder.path().join(name);
@@ -189,7 +194,7 @@ impl Hosts {
             pip.args(["--only-binary", ":all:", "--break-system-packages", "--target"]).arg(file(folder));
             said(pip.arg(package)).map(drop)
         };
-        // Without its standard libraries where others are named.
+        // Without the standard libraries if others are given.
         let compile_c_sharp = |name: &str, libraries: &[PathBuf]| {
             tools::debian_package("mono-mcs", "mcs")?;
             fs::write(file("Host.cs"), C_SHARP_SOURCE)?;
@@ -288,7 +293,7 @@ impl Hosts {
     }
 }
 
-/// The library that runtimes load.
+/// Returns the library that runtimes load.
 fn library() -> PathBuf {
     tools::built_library("libcoroner_ffi.so")
 }

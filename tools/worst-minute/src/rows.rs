@@ -16,16 +16,18 @@ pub(super) enum Expected {
         /// The report's signal.
         signal: i32,
     },
-    /// The same, after reports of faults that the process survived, before its handler was known to handle them.
+    /// Like `Crash`, after reports of non-fatal faults.
+    ///
+    /// These precede the point at which the handler is known to handle them.
     LastCrash {
         /// The process's exit.
         ends: End,
         /// The last report's signal.
         signal: i32,
     },
-    /// This exit, and the outcome "crashed" at the next launch, which has only the crash record.
+    /// This exit, and the outcome "crashed" at the next launch, which finds only the crash record.
     Recorded(End),
-    /// This exit, no report, and these words at the next launch.
+    /// This exit, no report, and this outcome at the next launch.
     Unreported(End, &'static str),
     /// A clean exit, no crash report, and the outcome "clean" at the next launch.
     NoCrash,
@@ -57,7 +59,9 @@ impl fmt::Display for Expected {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub name: &'static str,
-    /// A fault of `coroner-faults` (and, behind it, conditions of `crash_program`), or one of the neighbour's scripts.
+    /// A fault of `coroner-faults`, or one of the neighbour's scripts.
+    ///
+    /// Conditions of `crash_program` may follow a fault.
     pub fault: &'static [&'static str],
     pub environment: Environment,
     pub neighbour: Neighbour,
@@ -67,13 +71,17 @@ pub(super) struct Row {
 const SEGV: Expected = Expected::Crash { ends: End::Signal(libc::SIGSEGV), signal: libc::SIGSEGV };
 const NO_ROOM: Expected = Expected::Unreported(End::Signal(libc::SIGSEGV), "first launch");
 const ABRT: Expected = Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGABRT };
-/// The exit of the first process of a PID namespace, which its own signals can't kill, and a shell's status of a child.
+/// The exit of a PID namespace's first process, which its own signals can't kill.
+///
+/// It is the status that a shell reports for a child killed by the signal.
 const SEGV_AS_EXIT: Expected = Expected::Crash { ends: End::Exit(128 + libc::SIGSEGV), signal: libc::SIGSEGV };
 const ABRT_AS_EXIT: Expected = Expected::Crash { ends: End::Exit(128 + libc::SIGABRT), signal: libc::SIGABRT };
 
 const LAST_ABRT: Expected = Expected::LastCrash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGABRT };
 const LAST_FPE: Expected = Expected::LastCrash { ends: End::Signal(libc::SIGFPE), signal: libc::SIGFPE };
-/// A handler that was asked first ends the process, and the report is of the fault that it was asked about.
+/// The exit if a handler that is called first ends the process.
+///
+/// The report is that of the fault that the handler was called for.
 const SEGV_AS_ABORT: Expected = Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV };
 const SEGV_AS_EXIT_42: Expected = Expected::Crash { ends: End::Exit(42), signal: libc::SIGSEGV };
 
@@ -124,7 +132,8 @@ pub(super) const ROWS: &[Row] = &[
     ),
     alone("pid-1", &["null-store", "c-dispositions"], Environment::FirstProcess, SEGV_AS_EXIT),
     alone("pid-1-abort", &["abort", "c-dispositions"], Environment::FirstProcess, ABRT_AS_EXIT),
-    // The kernel does not end the first process of a namespace by a signal that nobody handles (pid_namespaces(7)).
+    // The kernel does not end a namespace's first process by an unhandled signal
+    // (pid_namespaces(7)).
     alone("pid-1-terminate", &["terminate", "c-dispositions"], Environment::FirstProcess, Expected::NoCrash),
     alone("no-proc", &["null-store"], Environment::NoProc, SEGV),
     alone("no-proc-abort", &["abort"], Environment::NoProc, ABRT),
@@ -132,14 +141,14 @@ pub(super) const ROWS: &[Row] = &[
     alone("small-disk", &["null-store"], Environment::SmallDisk, SEGV),
     alone("small-disk-full-at-crash", &["null-store", "full-disk"], Environment::SmallDisk, SEGV),
     alone("full-disk-at-launch", &["null-store", "room-again"], Environment::FullDisk, SEGV),
-    // Without room for a report there is none (docs/limits.md).
+    // Without room for a report, none is written (docs/limits.md).
     alone("full-disk-to-the-end", &["null-store"], Environment::FullDisk, NO_ROOM),
     alone("tiny-disk", &["null-store"], Environment::TinyDisk, SEGV),
     alone("no-inodes-at-crash", &["null-store", "no-inodes"], Environment::FewInodes, SEGV),
     alone("few-descriptors", &["null-store"], Environment::FewDescriptors, SEGV),
     alone("6-descriptors", &["null-store", "6-descriptors"], Environment::Plain, SEGV),
     alone("6-descriptors-abort", &["abort", "6-descriptors"], Environment::Plain, ABRT),
-    // Not even the files of a run can be made then (docs/limits.md).
+    // With this limit not even a run's files can be created (docs/limits.md).
     alone("5-descriptors", &["null-store", "5-descriptors"], Environment::Plain, NO_ROOM),
     alone(
         "4-descriptors",
@@ -166,7 +175,7 @@ pub(super) const ROWS: &[Row] = &[
     alone("chromium-renderer-overflow", &["stack-overflow-pthread", "renderer-filter"], Environment::Plain, SEGV),
     alone("chromium-renderer-ends", &["exit", "renderer-filter"], Environment::Plain, Expected::NoCrash),
     alone("chromium-renderer-forbidden-call", &["exit", "renderer-filter", "forbidden-call"], Environment::Plain, SEGV),
-    // Who deals with faults, a thousand times each.
+    // Programs that handle faults, a thousand times each.
     alone("broker-then-crash", &["null-store", "seccomp-broker"], Environment::Plain, SEGV),
     alone("broker-first-then-crash", &["null-store", "seccomp-broker", "chain-first"], Environment::Plain, SEGV),
     alone("broker", &["exit", "seccomp-broker"], Environment::Plain, Expected::NoCrash),
@@ -186,7 +195,7 @@ pub(super) const ROWS: &[Row] = &[
     ),
     alone("handler-exits", &["null-store", "handler-exits"], Environment::Plain, SEGV_AS_EXIT_42),
     alone("handler-exits-first", &["null-store", "handler-exits", "chain-first"], Environment::Plain, SEGV_AS_EXIT_42),
-    // Who comes later, as redis does, and other reporters.
+    // Handlers installed later, as by redis and other reporters.
     alone(
         "handler-after",
         &["null-store", "handler-after"],
@@ -215,7 +224,7 @@ pub(super) const ROWS: &[Row] = &[
         Expected::Unreported(End::Signal(libc::SIGTERM), "was asked to end"),
     ),
     beside(Neighbour::C, "c-host-handled-errors", &["errors"], Expected::NoCrash),
-    // AddressSanitizer says what it knows, and exits.
+    // AddressSanitizer prints its report and exits.
     beside(
         Neighbour::AddressSanitizer,
         "address-sanitizer",
@@ -235,10 +244,10 @@ pub(super) const ROWS: &[Row] = &[
         &["crash"],
         Expected::Crash { ends: End::Exit(1), signal: libc::SIGSEGV },
     ),
-    // Go says that the fault was in C code, and exits.
+    // Go prints that the fault was in C code, and exits.
     beside(Neighbour::Go, "go", &["crash"], Expected::Crash { ends: End::Exit(2), signal: libc::SIGSEGV }),
     beside(Neighbour::Go, "go-nil-pointers", &["nil-pointers", "end"], Expected::NoCrash),
-    // Its end is not seen (docs/limits.md).
+    // The exit is not detected (docs/limits.md).
     beside(
         Neighbour::Go,
         "go-ends-unmarked",
@@ -280,7 +289,7 @@ pub(super) const ROWS: &[Row] = &[
         Expected::Crash { ends: End::Signal(libc::SIGABRT), signal: libc::SIGSEGV },
     ),
     beside(Neighbour::Java, "java-stack-overflow-caught", &["overflow"], Expected::NoCrash),
-    // Native code of an app's library touches the guard pages of its thread, which HotSpot then opens.
+    // Native code of an app's library touches its thread's guard pages, which HotSpot then opens.
     beside(Neighbour::Java, "java-stack-guard", &["guard"], Expected::NoCrash),
     beside(
         Neighbour::Java,
@@ -298,7 +307,8 @@ pub(super) const ROWS: &[Row] = &[
     beside(Neighbour::Mono, "mono-null-references", &["null-references"], Expected::NoCrash),
     beside(Neighbour::Mono, "mono-null-references-then-crash", &["null-references", "crash"], SEGV_AS_ABORT),
     beside(Neighbour::Mono, "mono-handled-errors", &["null-references", "errors"], Expected::NoCrash),
-    // Its faults go on; what it blocks while it repairs one stays blocked, on whatever stack Coroner's handler is.
+    // Its faults are handled; signals that it blocks while handling one stay blocked, regardless of
+    // the stack of Coroner's handler.
     beside(Neighbour::Collector, "collector-then-fpe", &[], LAST_FPE),
     // Ruby describes the crash and aborts.
     beside(Neighbour::Ruby, "ruby", &["install", "crash"], SEGV_AS_ABORT),

@@ -1,5 +1,7 @@
-//! What systemd's `SystemCallFilter=@system-service` refuses: the calls that the kernel has and that are in none of the groups of which
-//! that one consists (`systemd-analyze syscall-filter @system-service`, systemd 252). `mincore` is one of them.
+//! System calls refused by systemd's `SystemCallFilter=@system-service`.
+//!
+//! These are the kernel's calls that are in none of the groups it consists of
+//! (`systemd-analyze syscall-filter @system-service`, systemd 252). `mincore` is one of them.
 
 /// Their numbers.
 pub(super) const REFUSED: &[libc::c_long] = &[
@@ -50,7 +52,7 @@ pub(super) const REFUSED: &[libc::c_long] = &[
     libc::SYS_reboot,
     libc::SYS_swapoff,
     libc::SYS_swapon,
-    // In none of the groups that are allowed.
+    // Not in any allowed group.
     libc::SYS_acct,
     libc::SYS_bpf,
     libc::SYS_fanotify_init,
