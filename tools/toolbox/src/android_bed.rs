@@ -1,7 +1,9 @@
-//! The Android test bed: a device's bionic (linker64, libc, libm, libdl, libc++) and what builds programs for it.
+//! The Android test bed: a device's bionic, and tools to build programs for it.
 //!
-//! `shared/android-bed.md` describes the bed. Its archive lies beside the checkout (`../shared/android-bed.tar.xz`) or at
-//! the path in `CORONER_ANDROID_BED`.
+//! The device has linker64, libc, libm, libdl and libc++.
+//!
+//! `shared/android-bed.md` describes the bed. Its archive is beside the checkout
+//! (`../shared/android-bed.tar.xz`) or at the path in `CORONER_ANDROID_BED`.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -14,14 +16,14 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::{deadline, tools};
 
-/// A processor, as its target, its compiler of the bed and its device are called.
+/// A processor, with the names of its target, its compiler in the bed, and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arch {
     X86_64,
     Aarch64,
 }
 
-/// The bed's compiler for a processor, which links, too.
+/// Returns the bed's compiler for a processor, which also links.
 pub fn compiler(bed: &Path, arch: Arch) -> PathBuf {
     bed.join(format!("cc-{}", arch.name()))
 }
@@ -41,17 +43,18 @@ impl Arch {
     }
 }
 
-/// The device's C++ library, which programs of C++ link with.
+/// Returns the device's C++ library, with which C++ programs are linked.
 pub fn libcxx(bed: &Path, arch: Arch) -> PathBuf {
     bed.join("device").join(arch.name()).join("system/lib64/libc++.so")
 }
 
-/// The unpacked bed, where its programs can be run; or why they can't.
+/// Returns the unpacked bed if its programs can be run, or the reason they can't.
 pub fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     if cfg!(not(target_arch = "x86_64")) {
         return Ok(Err("the bed's native programs are for x86_64".to_owned()));
     }
-    // Programs name /system/bin/linker64 as their interpreter; the folder is what is mounted over.
+    // Programs name /system/bin/linker64 as their interpreter, so the device's folder is mounted
+    // over /system.
     if !nix::unistd::geteuid().is_root() || fs::create_dir_all("/system").is_err() {
         return Ok(Err("only root can mount a device's /system".to_owned()));
     }
@@ -62,13 +65,13 @@ pub fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     unpacked_bed()
 }
 
-/// The expected path of the bed's archive.
+/// Returns the expected path of the bed's archive.
 pub fn archive() -> PathBuf {
     std::env::var_os("CORONER_ANDROID_BED")
         .map_or_else(|| tools::workspace_root().join("../shared/android-bed.tar.xz"), PathBuf::from)
 }
 
-/// The unpacked bed, with what building programs needs; or why there is none.
+/// Returns the unpacked bed with the tools to build programs, or the reason it is missing.
 pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
     let archive = archive();
     if !archive.is_file() {
@@ -82,7 +85,8 @@ pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
         tools::rust_target(&arch.target())?;
     }
     let folder = tools::tools_dir().join("android-bed");
-    // Others may run programs of it: it is unpacked once for each archive, and appears whole.
+    // Other processes may run programs from it: it is unpacked once for each archive, and appears
+    // atomically.
     let archive_is = fs::metadata(&archive)?;
     let stamp = format!("{} {:?}", archive_is.len(), archive_is.modified()?);
     if fs::read_to_string(folder.join("archive")).is_ok_and(|of| of == stamp) {
@@ -101,27 +105,27 @@ pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
     Ok(Ok(folder))
 }
 
-/// Mounts that folder over `/system` for the calling thread and the processes that it starts from here on, and for nobody else.
+/// Mounts a folder over `/system`, only for the calling thread and its future processes.
 pub fn enter_device(system: &Path) -> std::io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none: Option<&str> = None;
-    // What is mounted here is not to be seen by others.
+    // Other processes must not see these mounts.
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     mount(Some(system), "/system", none, MsFlags::MS_BIND, none)?;
     Ok(())
 }
 
-/// Lets a command run where `/system` is that folder.
+/// Makes a command run with this folder as `/system`.
 pub fn where_system_is(system: &Path, command: &mut Command) {
     let system = system.to_owned();
     let enter = move || enter_device(&system);
-    // SAFETY: system calls alone, on strings that were made before the fork.
+    // SAFETY: only system calls, on strings created before the fork.
     unsafe { command.pre_exec(enter) };
 }
 
-/// Runs a command where `/system` is that folder.
+/// Runs a command with this folder as `/system`.
 pub fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
-    // What is mounted over: programs name /system/bin/linker64 as their interpreter.
+    // The mount point: programs name /system/bin/linker64 as their interpreter.
     fs::create_dir_all("/system").context("making /system")?;
     where_system_is(system, command);
     let status = deadline::status(command).with_context(|| format!("{}", command.get_program().display()))?;
@@ -129,7 +133,7 @@ pub fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A `cargo` for Android programs of that processor.
+/// Returns a `cargo` command for Android programs for this processor.
 pub fn cargo(bed: &Path, arch: Arch, words: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).args(words).args(["--target", &arch.target()]);
@@ -137,7 +141,7 @@ pub fn cargo(bed: &Path, arch: Arch, words: &[&str]) -> Command {
     let compiler = compiler(bed, arch);
     command.env(format!("CARGO_TARGET_{name}_LINKER"), &compiler);
     command.env(format!("CC_{}", name.to_lowercase()), &compiler);
-    // For tests that build programs of their own.
+    // For tests that build their own programs.
     command.env("CORONER_TEST_CXX", &compiler);
     command.env("CORONER_TEST_LIBCXX", libcxx(bed, arch));
     // Android programs look for it in /data/local/tmp.
@@ -153,7 +157,7 @@ pub fn cargo(bed: &Path, arch: Arch, words: &[&str]) -> Command {
 /// Builds a program of `coroner-tests` for the x86_64 device.
 ///
 /// # Errors
-/// The build failed.
+/// An error if the build fails.
 pub fn test_program(bed: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let mut build = cargo(bed, Arch::X86_64, &["build", "--quiet", "-p", "coroner-tests", "--bin", name]);
     on_device(&bed.join("device/x86_64/system"), &mut build)?;

@@ -1,16 +1,18 @@
-//! Child processes with a time limit: a test under an emulator may hang for ever.
+//! Child processes with a time limit, because a test under an emulator may hang forever.
 
 use std::io;
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
-/// The time limit of every child process: none needs as much, a cold build on a busy machine neither (over 20 minutes were seen).
+/// The time limit of every child process.
+///
+/// None needs as much, not even a cold build on a busy machine (over 20 minutes were observed).
 const MAX_TIME: Duration = Duration::from_mins(45);
 
-/// Runs a command to its end, for which it has [`MAX_TIME`].
+/// Runs a command to its end, within [`MAX_TIME`].
 ///
 /// # Errors
-/// The process can't be started, or timed out; it and its descendants were killed.
+/// An error if the process can't be started, or timed out; then it and its descendants were killed.
 pub fn status(command: &mut Command) -> io::Result<ExitStatus> {
     within(MAX_TIME, command)
 }
@@ -24,12 +26,12 @@ fn within(longest: Duration, command: &mut Command) -> io::Result<ExitStatus> {
             return Ok(status);
         }
         if began.elapsed() > longest {
-            // The outermost first, which would otherwise start others in the place of those that are gone.
+            // Kill the outermost first, which would otherwise restart the others.
             let below = below(child.id());
             child.kill()?;
             for pid in below {
-                // SAFETY: sends a signal; a number that is another process's by now belonged to a child a moment ago, and numbers
-                // are not used again that fast.
+                // SAFETY: sends a signal. If the id belongs to another process by now, it was a
+                // child's a moment ago; ids are not reused that fast.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
             }
             child.wait()?;
@@ -41,13 +43,13 @@ fn within(longest: Duration, command: &mut Command) -> io::Result<ExitStatus> {
     }
 }
 
-/// All processes that a process started, and those that they did.
+/// Returns a process's descendants.
 fn below(pid: u32) -> Vec<i32> {
     let mut all: Vec<(i32, i32)> = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // proc(5): `pid (name) state ppid …`, and the name may hold anything.
+        // proc(5): `pid (name) state ppid …`, and the name may contain anything.
         let parent = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
         all.extend(parent.map(|parent| (pid, parent)));
     }
@@ -75,7 +77,7 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let pid: i32 = std::fs::read_to_string(&file).unwrap().trim().parse().unwrap();
         let began = Instant::now();
-        // SAFETY: signal 0 asks whether there is such a process.
+        // SAFETY: signal 0 only checks whether the process exists.
         while unsafe { libc::kill(pid, 0) } == 0 && !is_zombie(pid) {
             assert!(began.elapsed() < Duration::from_secs(30), "{pid} lives");
             std::thread::sleep(Duration::from_millis(10));

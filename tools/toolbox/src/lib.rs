@@ -1,5 +1,7 @@
-//! Code that the instruments in `tools/` and `xtask` share: foreign tools at pinned versions, child processes with a time limit,
-//! the Android bed.
+//! Code shared by the instruments in `tools/` and `xtask`.
+//!
+//! It covers foreign tools at pinned versions, child processes with a time limit, and the Android
+//! bed.
 
 #[cfg(target_os = "linux")]
 pub mod android_bed;

@@ -1,11 +1,13 @@
-//! Counts the system calls of a program, through ptrace.
+//! Counts a program's system calls, using ptrace.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use anyhow::ensure;
 
-/// System calls of one launch, threads included, processes that it starts not; `each` gets their numbers.
+/// Counts the system calls of one launch, including its threads but not its child processes.
+///
+/// `each` is called with their numbers.
 pub fn system_calls(mut command: Command, each: &mut dyn FnMut(i64)) -> anyhow::Result<i64> {
     command.stderr(Stdio::null());
     // SAFETY: one system call between fork and exec.
@@ -32,19 +34,19 @@ pub fn system_calls(mut command: Command, each: &mut dyn FnMut(i64)) -> anyhow::
         let mut forward = 0;
         if signal == libc::SIGTRAP | 0x80 {
             stops += 1;
-            // SAFETY: all zeroes is one; the kernel writes as much at most.
+            // SAFETY: all zero is valid; the kernel writes at most this size.
             let mut info: libc::ptrace_syscall_info = unsafe { std::mem::zeroed() };
             let size = size_of_val(&info);
-            // SAFETY: a child of ours that has stopped; as above.
+            // SAFETY: a stopped child of this process; as above.
             unsafe { libc::ptrace(libc::PTRACE_GET_SYSCALL_INFO, tid, size, &raw mut info) };
             if info.op == libc::PTRACE_SYSCALL_INFO_ENTRY {
                 // SAFETY: the kernel has written an entry.
                 each(unsafe { info.u.entry.nr } as i64);
             }
         } else if signal == libc::SIGTRAP && status >> 16 == 0 {
-            // The program begins.
+            // The program starts.
             let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
-            // SAFETY: a child of ours that has stopped.
+            // SAFETY: a stopped child of this process.
             unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, tid, 0, options) };
         } else if signal != libc::SIGTRAP && signal != libc::SIGSTOP {
             forward = signal;
@@ -52,6 +54,6 @@ pub fn system_calls(mut command: Command, each: &mut dyn FnMut(i64)) -> anyhow::
         // SAFETY: as above.
         unsafe { libc::ptrace(libc::PTRACE_SYSCALL, tid, 0, forward) };
     }
-    // One at the entry of a call and one at its end.
+    // One stop at a call's entry and one at its exit.
     Ok(stops / 2)
 }

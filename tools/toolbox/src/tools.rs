@@ -1,12 +1,13 @@
 //! Foreign tools that the commands need, at pinned versions, set up once under `target/tools`.
 //!
-//! * PyPI packages ([`python_package`]) are unpacked by `pip install --target`, each into a folder of its own named by
-//!   package and version; nothing is installed into the system's Python.
-//! * Debian packages ([`debian_package`]) are installed by `apt-get` where the machine allows it (root, a reachable
-//!   mirror), and an error elsewhere.
+//! * `pip install --target` unpacks PyPI packages ([`python_package`]), each into its own folder
+//!   named by package and version; nothing is installed into the system's Python.
+//! * `apt-get` installs Debian packages ([`debian_package`]) if the machine allows it (root, a
+//!   reachable mirror); otherwise they are an error.
 //!
-//! Registries are those that the machine's pip and apt are configured with; no host is named here. Two commands may
-//! run at once: a folder is filled beside its final path and renamed to it, under a file lock.
+//! Registries are those configured for the machine's pip and apt; no host is named here. Commands
+//! may run concurrently: a folder is filled beside its final path and renamed to it, under a file
+//! lock.
 
 use std::{
     env, fs,
@@ -16,36 +17,42 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 
-/// The C compiler and linker for Mach-O (`zig cc`), from PyPI; its package carries the macOS libSystem stubs and headers.
+/// The C compiler and linker for Mach-O (`zig cc`), from PyPI.
+///
+/// The package contains the macOS libSystem stubs and headers.
 pub const ZIGLANG: (&str, &str) = ("ziglang", "0.17.0");
 
-/// The CPU emulator (a QEMU without its devices), from PyPI; its package carries the shared library.
+/// The CPU emulator (a QEMU without devices), from PyPI, with its shared library.
 pub const UNICORN: (&str, &str) = ("unicorn", "2.1.4");
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub fn workspace_root() -> PathBuf {
     let toolbox = Path::new(env!("CARGO_MANIFEST_DIR"));
     toolbox.ancestors().nth(2).unwrap_or(toolbox).to_path_buf()
 }
 
-/// The folder of the tools. It does not follow `CARGO_TARGET_DIR`: one copy (half a gigabyte) serves every build folder.
+/// Returns the tools' folder.
+///
+/// It does not follow `CARGO_TARGET_DIR`: one copy (half a gigabyte) serves every build folder.
 pub fn tools_dir() -> PathBuf {
     workspace_root().join("target/tools")
 }
 
-/// The folder in which the commands build what they need: cargo's own target folder.
+/// Returns the folder in which the commands build: cargo's own target folder.
 pub fn target_dir() -> PathBuf {
     env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
-/// The environment variable that the test command sets once it has built all programs, libraries and tests.
+/// The environment variable that the test command sets after building everything.
 pub const BUILT: &str = "CORONER_WORKSPACE_IS_BUILT";
 
-/// Builds all programs, libraries and tests of the default packages, as the test command does: cargo unifies features over all
-/// of them, and a single package would be built with other features, together with everything it depends on.
+/// Builds all programs, libraries and tests of the default packages, as the test command does.
+///
+/// cargo unifies features over all of them; a single package and everything it depends on would be
+/// built with other features.
 ///
 /// # Errors
-/// The build fails; cargo's output is printed.
+/// An error if the build fails; cargo's output is printed.
 pub fn build_workspace() -> anyhow::Result<()> {
     if env::var_os(BUILT).is_some() {
         return Ok(());
@@ -60,16 +67,18 @@ pub fn build_workspace() -> anyhow::Result<()> {
 /// The targets that the test command builds: all but benches.
 pub const ALL_TARGETS: [&str; 4] = ["--lib", "--bins", "--tests", "--examples"];
 
-/// A library of those that [`build_workspace`] builds, such as `libcoroner_ffi.so`.
+/// Returns the path of a library built by [`build_workspace`], such as `libcoroner_ffi.so`.
 pub fn built_library(name: &str) -> PathBuf {
     target_dir().join("debug/deps").join(name)
 }
 
-/// The path that starts this program again. On Linux it works even after a build has replaced the file, where `current_exe`
-/// ends in "(deleted)".
+/// Returns a path that starts this program again.
+///
+/// On Linux it works even after a build has replaced the file, when `current_exe` ends in
+/// "(deleted)".
 ///
 /// # Errors
-/// The system doesn't provide the path.
+/// An error if the system doesn't provide the path.
 pub fn this_program() -> anyhow::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
@@ -77,10 +86,11 @@ pub fn this_program() -> anyhow::Result<PathBuf> {
     env::current_exe().context("this program's own path")
 }
 
-/// The folder that holds `package` of that `version`, unpacked there by pip if it isn't yet.
+/// Returns the folder of a `package` at this `version`, unpacked there by pip if necessary.
 ///
 /// # Errors
-/// If pip is missing, or can't find or unpack the package; the message ends with what pip said.
+/// An error if pip is missing, or can't find or unpack the package; the message ends with pip's
+/// output.
 pub fn python_package((package, version): (&str, &str)) -> anyhow::Result<PathBuf> {
     let tools = tools_dir();
     let place = tools.join(format!("{package}-{version}"));
@@ -114,14 +124,18 @@ pub fn python_package((package, version): (&str, &str)) -> anyhow::Result<PathBu
     Ok(place)
 }
 
-/// A Python environment with exactly the packages of `requirements`, each pinned; its programs are in `bin`.
+/// Returns a Python environment with exactly the pinned packages of `requirements`.
+///
+/// Its programs are in `bin`.
 ///
 /// # Errors
-/// If Python or its `venv` is missing, or pip can't find or unpack a package; the message ends with what was said.
+/// An error if Python or its `venv` is missing, or pip can't find or unpack a package; the message
+/// ends with the output.
 pub fn python_environment(name: &str, requirements: &str) -> anyhow::Result<PathBuf> {
     let tools = tools_dir();
     fs::create_dir_all(&tools).with_context(|| format!("creating {}", tools.display()))?;
-    // An environment contains its own path, so it is made at that path; it is complete once the list is in it.
+    // An environment contains its own path, so it is created at its final path; it is complete once
+    // it contains the list.
     let place = tools.join(format!("python-{name}"));
     let whole = place.join("requirements.txt");
     let is_whole = || fs::read_to_string(&whole).is_ok_and(|made| made == requirements);
@@ -143,7 +157,7 @@ pub fn python_environment(name: &str, requirements: &str) -> anyhow::Result<Path
     };
     let made = run(Command::new("python3").args(["-m", "venv"]).arg(&place));
     made.or_else(|_| {
-        // Debian has it in a package of its own.
+        // Debian has it in a separate package.
         install_debian_package("python3-venv")?;
         run(Command::new("python3").args(["-m", "venv"]).arg(&place))
     })
@@ -156,7 +170,9 @@ pub fn python_environment(name: &str, requirements: &str) -> anyhow::Result<Path
     Ok(place)
 }
 
-/// The `zig` executable; `zig cc -target aarch64-macos` is a C compiler and linker for Mach-O.
+/// Returns the `zig` executable.
+///
+/// `zig cc -target aarch64-macos` is a C compiler and linker for Mach-O.
 ///
 /// # Errors
 /// See [`python_package`].
@@ -164,10 +180,10 @@ pub fn zig() -> anyhow::Result<PathBuf> {
     Ok(python_package(ZIGLANG)?.join("ziglang/zig"))
 }
 
-/// The emulator's shared library.
+/// Returns the emulator's shared library.
 ///
 /// # Errors
-/// See [`python_package`]; also if the package has no shared library for this machine.
+/// See [`python_package`]; also an error if the package has no shared library for this machine.
 pub fn unicorn_library() -> anyhow::Result<PathBuf> {
     let folder = python_package(UNICORN)?.join("unicorn/lib");
     for name in ["libunicorn.so.2", "libunicorn.2.dylib"] {
@@ -179,7 +195,7 @@ pub fn unicorn_library() -> anyhow::Result<PathBuf> {
     bail!("no libunicorn in {}", folder.display())
 }
 
-/// Whether `target`'s standard library is installed in the toolchain in use.
+/// Whether `target`'s standard library is installed in the current toolchain.
 pub fn has_rust_target(target: &str) -> bool {
     let libdir = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
     libdir.is_ok_and(|libdir| {
@@ -187,14 +203,16 @@ pub fn has_rust_target(target: &str) -> bool {
     })
 }
 
-/// The nightly toolchain of Miri and cargo-fuzz. Pinned, because Miri's checks change from one nightly to the next; also in
+/// The nightly toolchain for Miri and cargo-fuzz.
+///
+/// It is pinned, because Miri's checks change from one nightly to the next. It is also in
 /// `fuzz/rust-toolchain.toml`.
 pub const NIGHTLY: &str = "nightly-2026-10-30";
 
 /// Installs the nightly toolchain.
 ///
 /// # Errors
-/// rustup can't.
+/// An error if rustup can't install it.
 pub fn nightly() -> anyhow::Result<()> {
     let arguments = ["toolchain", "install", NIGHTLY, "--profile", "minimal", "--component", "rust-src"];
     let status = Command::new("rustup").args(arguments).status().context("running rustup")?;
@@ -202,10 +220,10 @@ pub fn nightly() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes sure that `target`'s standard library is installed in the toolchain in use.
+/// Ensures that `target`'s standard library is installed in the current toolchain.
 ///
 /// # Errors
-/// If neither rustc has it nor rustup can add it.
+/// An error if rustc doesn't have it and rustup can't add it.
 pub fn rust_target(target: &str) -> anyhow::Result<()> {
     if has_rust_target(target) {
         return Ok(());
@@ -220,10 +238,10 @@ pub fn rust_target(target: &str) -> anyhow::Result<()> {
     bail!("rustup could not add the target {target}")
 }
 
-/// A subcommand of cargo's, of that version: the folder with the program, to be put on the path.
+/// Returns the folder with a cargo subcommand at this version, to be added to the path.
 ///
 /// # Errors
-/// cargo can't install it.
+/// An error if cargo can't install it.
 pub fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
     let folder = tools_dir().join(format!("{name}-{version}"));
     if !folder.join("bin").join(name).is_file() {
@@ -235,7 +253,7 @@ pub fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin"))
 }
 
-/// Whether a program of that name is on the path.
+/// Whether a program with this name is on the path.
 pub fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
 }
@@ -243,7 +261,7 @@ pub fn on_path(program: &str) -> bool {
 /// Installs Debian's `package` unless `program` is on the path.
 ///
 /// # Errors
-/// apt can't install it (not Debian, not root, no mirror).
+/// An error if apt can't install it (not Debian, not root, no mirror).
 pub fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
     if on_path(program) {
         return Ok(());
@@ -253,10 +271,10 @@ pub fn debian_package(package: &str, program: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs what compiles and links programs for Linux arm64: Debian's cross compiler and its C library.
+/// Installs Debian's cross compiler and C library for Linux arm64.
 ///
 /// # Errors
-/// If apt can't.
+/// An error if apt can't install them.
 pub fn arm64_compiler() -> anyhow::Result<()> {
     debian_package("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc")?;
     if !Path::new("/usr/aarch64-linux-gnu/lib/libc.a").is_file() {
@@ -265,15 +283,15 @@ pub fn arm64_compiler() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs the emulator for programs for Linux arm64.
+/// Installs the emulator for Linux arm64 programs.
 ///
 /// # Errors
-/// If apt can't.
+/// An error if apt can't install it.
 pub fn arm64_emulator() -> anyhow::Result<()> {
     debian_package("qemu-user-static", "qemu-aarch64-static")
 }
 
-/// Installs Debian's `package`, whether or not it was there before.
+/// Installs Debian's `package`, even if it is already installed.
 ///
 /// # Errors
 /// See [`install_debian_packages`].
@@ -284,7 +302,8 @@ pub fn install_debian_package(package: &str) -> anyhow::Result<()> {
 /// Installs Debian packages in one call.
 ///
 /// # Errors
-/// apt can't (not Debian, not root, no mirror); the message ends with apt's own.
+/// An error if apt can't install them (not Debian, not root, no mirror); the message ends with
+/// apt's own.
 pub fn install_debian_packages(packages: &[&str]) -> anyhow::Result<()> {
     let names = packages.join(", ");
     ensure!(on_path("apt-get"), "missing {names}, and no apt-get to install them");
@@ -310,10 +329,10 @@ pub fn install_debian_packages(packages: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// LLVM's linker that comes with the Rust toolchain; `-flavor darwin` links Mach-O without an SDK.
+/// Returns the Rust toolchain's LLVM linker; `-flavor darwin` links Mach-O without an SDK.
 ///
 /// # Errors
-/// If the toolchain has none.
+/// An error if the toolchain has none.
 pub fn rust_lld() -> anyhow::Result<PathBuf> {
     let ask = |arguments: &[&str]| -> anyhow::Result<String> {
         let output = Command::new("rustc").args(arguments).output().context("running rustc")?;
