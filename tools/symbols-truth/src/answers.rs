@@ -1,4 +1,4 @@
-//! The answers of each namer for the addresses of a file, and their time and memory.
+//! Each namer's answers for a file's addresses, with time and memory.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use serde::Deserialize;
 
-/// One call. A line of 0 is none, and then the file says nothing either.
+/// A call. A line of 0 means that the line is unknown, and then so is the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) name: Option<String>,
@@ -24,7 +24,7 @@ pub(super) struct Call {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
     pub(super) calls: Vec<Call>,
-    /// The symbol table's name, by ours.
+    /// The symbol table's name; only from ours.
     pub(super) symbol: Option<String>,
 }
 
@@ -38,14 +38,14 @@ impl Answer {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     pub(super) seconds: f64,
-    /// At most, of memory that was resident, files that were mapped included.
+    /// Peak resident memory, including mapped files.
     pub(super) peak_bytes: u64,
 }
 
 /// Runs a namer with addresses on its standard input. `None` if it took longer than `limit`.
 ///
-/// GNU `time` says the memory: the greatest resident set of a process counts that of its parent before `execve` (`exec_mmap` of the kernel's
-/// fs/exec.c), and `time` is smaller than any namer.
+/// GNU `time` measures the memory: a process's peak resident set includes its parent's before
+/// `execve` (`exec_mmap` in the kernel's fs/exec.c), and `time` is smaller than any namer.
 fn measured(
     program: &Path,
     arguments: &[&OsStr],
@@ -86,7 +86,7 @@ struct OurCall {
     line: Option<u64>,
 }
 
-/// Ours: `symbolize`, the example of coroner-symbols.
+/// Returns our answers, from `symbolize`, the example of coroner-symbols.
 pub(super) fn ours(program: &Path, file: &Path, addresses: &[u64], folder: &Path) -> anyhow::Result<Vec<Answer>> {
     let (printed, _) = measured(program, &[file.as_os_str()], addresses, folder, Duration::from_mins(5))?
         .with_context(|| format!("no answer for {} within five minutes", file.display()))?;
@@ -116,7 +116,7 @@ struct LlvmCall {
     line: u64,
 }
 
-/// An llvm-symbolizer. `None` if it took longer than `limit`.
+/// Returns an llvm-symbolizer's answers. `None` if it took longer than `limit`.
 pub(super) fn llvm(
     program: &Path,
     file: &Path,
@@ -155,15 +155,17 @@ impl Namer {
         Self { name: name.into(), program: program.into(), arguments: options.chain([file.into()]).collect() }
     }
 
-    /// Its time and memory for the addresses. `None` if it took longer than `limit`.
+    /// Returns its time and memory for the addresses. `None` if it took longer than `limit`.
     fn cost(&self, addresses: &[u64], folder: &Path, limit: Duration) -> anyhow::Result<Option<Cost>> {
         let arguments: Vec<&OsStr> = self.arguments.iter().map(OsString::as_os_str).collect();
         Ok(measured(&self.program, &arguments, addresses, folder, limit)?.map(|(_, cost)| cost))
     }
 }
 
-/// All whose time and memory are taken: ours first, then the llvm-symbolizers, binutils' `addr2line`, and two libraries by the program
-/// `symbols-peer`.
+/// Returns the namers to measure.
+///
+/// Ours is first, then the llvm-symbolizers, binutils' `addr2line`, and two libraries in the
+/// program `symbols-peer`.
 pub(super) fn namers(ours: &Path, libraries: &Path, file: &Path) -> anyhow::Result<Vec<Namer>> {
     let mut namers = vec![Namer::new("coroner", ours, &[], file)];
     namers[0].arguments.push("--plain".into());
@@ -176,8 +178,9 @@ pub(super) fn namers(ours: &Path, libraries: &Path, file: &Path) -> anyhow::Resu
     Ok(namers)
 }
 
-/// Measures all namers in turn: the minimum over five rounds, or one round if ours takes longer than half a second. `None` for a
-/// namer that took longer than `limit` or failed, which is printed.
+/// Measures all namers in turn.
+///
+/// The result is the minimum over five rounds, or one round if ours takes over half a second. `None` for a namer that took longer than `limit` or failed, which is printed.
 pub(super) fn costs(namers: &[Namer], addresses: &[u64], folder: &Path, limit: Duration) -> Vec<Option<Cost>> {
     let mut costs: Vec<Option<Cost>> = Vec::new();
     for namer in namers {
@@ -189,7 +192,7 @@ pub(super) fn costs(namers: &[Namer], addresses: &[u64], folder: &Path, limit: D
     if costs[0].is_some_and(|ours| ours.seconds < 0.5) {
         for _ in 1..5 {
             for (namer, least) in namers.iter().zip(&mut costs) {
-                // Who failed once is not asked again.
+                // A namer that failed once is not run again.
                 let Some(least) = least else { continue };
                 if let Ok(Some(cost)) = namer.cost(addresses, folder, limit)
                     && cost.seconds < least.seconds
@@ -202,7 +205,7 @@ pub(super) fn costs(namers: &[Namer], addresses: &[u64], folder: &Path, limit: D
     costs
 }
 
-/// The llvm-symbolizers of this machine, by version.
+/// Returns the machine's llvm-symbolizers, by version.
 pub(super) fn llvm_symbolizers() -> anyhow::Result<Vec<(String, PathBuf)>> {
     let mut found: Vec<(u32, PathBuf)> = Vec::new();
     for entry in fs::read_dir("/usr/lib").context("listing /usr/lib")?.flatten() {

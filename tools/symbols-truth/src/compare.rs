@@ -1,4 +1,4 @@
-//! Classifies how two answers differ.
+//! Classifies the differences between two answers.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -11,40 +11,48 @@ use object::{Object, ObjectSection, ObjectSymbol, SectionIndex};
 
 use super::answers::{Answer, Call};
 
-/// How an answer of ours compares with one of llvm-symbolizer.
+/// The result of comparing our answer with llvm-symbolizer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
-    /// llvm-symbolizer says nothing.
+    /// llvm-symbolizer has no answer.
     Unanswered,
     /// The same calls with the same names, files and lines.
     Equal,
-    /// The same but for the outermost name, which llvm-symbolizer takes from the symbol table: `f.cold`, another one of several functions
-    /// that were folded into one. Ours says that symbol, too, and names the function by its debug information.
+    /// Equal except for the outermost name, which llvm-symbolizer takes from the symbol table.
+    ///
+    /// It is `f.cold`, or another one of several folded functions. Ours also returns that symbol,
+    /// and names the function by its debug information.
     SymbolTableName,
-    /// The same but for the outermost name, where the symbol table has two of them at one address (`mmap64` and `__mmap64`).
+    /// Equal except for the outermost name, of which the symbol table has two at one address.
+    ///
+    /// An example is `mmap64` and `__mmap64`.
     Alias,
-    /// The same but for the outermost name: llvm-symbolizer names a symbol without a size, a label within the function that ours names.
+    /// Equal except for the outermost name, for which llvm-symbolizer returns a label.
+    ///
+    /// The label is a symbol without a size, in our function.
     Label,
-    /// llvm-symbolizer names a symbol of another section, by which it means the one that begins before: `_init`, which has no size, for all
-    /// stubs of the PLT. Ours names the stub, or says nothing.
+    /// llvm-symbolizer names the preceding symbol, which is in another section.
+    ///
+    /// It names `_init`, which has no size, for all stubs of the PLT. Ours names the stub, or has
+    /// no answer.
     OtherSection,
-    /// llvm-symbolizer has the calls, and ours says nothing at all.
+    /// llvm-symbolizer has the calls, and ours has no answer.
     NothingFound,
-    /// Ours has no line for a call that llvm-symbolizer has a line for.
+    /// Ours lacks a line for a call for which llvm-symbolizer has one.
     LineMissing,
-    /// Ours has a line for a call for which llvm-symbolizer has none, all else is the same.
+    /// Ours has a line for a call for which llvm-symbolizer has none; everything else is equal.
     LineMore,
     /// Ours has fewer calls.
     ChainShorter,
     /// Ours has more calls.
     ChainLonger,
-    /// The name of a function.
+    /// The function's name differs.
     Name,
-    /// The name of an inlined call.
+    /// An inlined call's name differs.
     InlinedName,
-    /// The file.
+    /// The file differs.
     File,
-    /// The line.
+    /// The line differs.
     Line,
 }
 
@@ -70,7 +78,7 @@ impl Class {
         }
     }
 
-    /// Whether ours and llvm-symbolizer say the same.
+    /// Whether our answer counts as equal to llvm-symbolizer's.
     pub(super) fn is_equal(self) -> bool {
         matches!(
             self,
@@ -79,7 +87,7 @@ impl Class {
     }
 }
 
-/// In which sections addresses and symbols are.
+/// The sections of addresses and symbols.
 pub(super) struct Places {
     sections: Vec<(Range<u64>, SectionIndex)>,
     /// Addresses and sections of each symbol name.
@@ -111,7 +119,7 @@ impl Places {
         })
     }
 
-    /// Whether a name is only that of symbols in other sections than the address is in.
+    /// Whether all symbols with this name are in other sections than the address.
     fn is_elsewhere(&self, address: u64, name: &str) -> bool {
         let (Some((_, section)), Some(symbols)) =
             (self.sections.iter().find(|(range, _)| range.contains(&address)), self.symbols.get(name))
@@ -121,7 +129,7 @@ impl Places {
         symbols.iter().all(|(_, other)| other != section)
     }
 
-    /// Whether two names are of symbols at one address.
+    /// Whether two names are those of symbols at one address.
     fn are_aliases(&self, name: &str, other: &str) -> bool {
         let at = |name| self.symbols.get(name).map_or(&[][..], Vec::as_slice);
         at(name).iter().any(|place| at(other).contains(place))
@@ -183,7 +191,7 @@ fn line_class(our: &Call, their: &Call) -> Option<Class> {
     }
 }
 
-/// The path without `.` and what `..` takes back: one says `a/./b`, the other `a/b`.
+/// Normalizes a path with `.` and `..`: one namer returns `a/./b`, the other `a/b`.
 fn normal(call: &Call) -> Option<Vec<&str>> {
     let mut parts: Vec<&str> = Vec::new();
     for part in call.file.as_deref()?.split('/') {
@@ -203,7 +211,7 @@ fn normal(call: &Call) -> Option<Vec<&str>> {
 pub(super) struct Tally {
     pub(super) counts: BTreeMap<Class, usize>,
     pub(super) examples: BTreeMap<Class, Vec<String>>,
-    /// Disagreements in which another version of llvm-symbolizer says what ours says.
+    /// Disagreements in which another version of llvm-symbolizer agrees with ours.
     pub(super) settled: usize,
 }
 
@@ -254,7 +262,7 @@ impl Tally {
         self.counts.values().sum::<usize>() - self.count(Class::Unanswered)
     }
 
-    /// The number of those that ours answers.
+    /// The number of those addresses that ours answers.
     pub(super) fn answered_by_ours(&self) -> usize {
         self.answered() - self.count(Class::NothingFound)
     }

@@ -1,6 +1,8 @@
-//! Compares names, files, lines and inlined calls of random addresses of 46 files with two versions of llvm-symbolizer, and measures
-//! time and memory of all [`answers::namers`]. [`compare::Class::is_equal`] decides which differences count. See the package's
-//! `README.md`.
+//! Compares symbolication with two versions of llvm-symbolizer.
+//!
+//! It compares names, files, lines and inlined calls of random addresses in 46 files, and measures
+//! time and memory of all [`answers::namers`]. [`compare::Class::is_equal`] decides which
+//! differences count. See the package's `README.md`.
 
 mod answers;
 mod compare;
@@ -41,7 +43,7 @@ pub(crate) struct Arguments {
     untimed: bool,
 }
 
-/// The versions of llvm-symbolizer that are installed if they are not there.
+/// The versions of llvm-symbolizer to install if they are missing.
 const VERSIONS: [&str; 2] = ["llvm-14", "llvm-19"];
 
 /// The share of answers that must exist and be equal, in units of 1/10,000.
@@ -58,11 +60,11 @@ struct Row {
     peer: String,
     /// Addresses that the peer answers.
     answered: usize,
-    /// Those of them that ours answers.
+    /// The number of those addresses that ours answers.
     answered_by_ours: usize,
-    /// Those of them with equal answers.
+    /// The number of those with equal answers.
     equal: usize,
-    /// Disagreements, by kind; those that the other version settles are among them.
+    /// Disagreements by kind, including those that the other version settles.
     classes: Vec<(&'static str, usize)>,
     ok: bool,
 }
@@ -90,10 +92,10 @@ impl CostRow {
     }
 }
 
-/// Compares.
+/// Runs the comparison.
 ///
 /// # Errors
-/// If a row fails, or nothing could be compared.
+/// An error if a row fails, or nothing could be compared.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for version in VERSIONS {
         if !Path::new("/usr/lib").join(version).join("bin/llvm-symbolizer").exists() {
@@ -145,7 +147,7 @@ fn compare_file(
     folder: &Path,
 ) -> anyhow::Result<(Vec<Row>, Vec<CostRow>)> {
     let addresses = random_addresses(file, arguments.addresses)?;
-    // Once before, so that the file is in the system's cache for everybody.
+    // Read the file first, so that it is in the system's cache for all namers.
     let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?.len() as u64;
     let ours = answers::ours(program, file, &addresses, folder)?;
     let mut peers: Vec<(String, Vec<Answer>)> = Vec::new();
@@ -178,7 +180,7 @@ fn compare_file(
     Ok((rows, costs))
 }
 
-/// Prints for how many files each namer took less time or memory than ours.
+/// Prints, for each namer, the number of files for which it took less time or memory than ours.
 fn print_costs(costs: &[CostRow]) {
     let mut namers: Vec<&str> = costs.iter().map(|cost| cost.namer.as_str()).collect();
     namers.sort_unstable();
@@ -241,7 +243,7 @@ fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / 1e6
 }
 
-/// Addresses in the code of a file, the same in each run.
+/// Returns addresses in a file's code, the same in each run.
 fn random_addresses(file: &Path, count: usize) -> anyhow::Result<Vec<u64>> {
     let bytes = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
     let parsed = object::File::parse(&*bytes)?;
@@ -273,7 +275,7 @@ fn random_addresses(file: &Path, count: usize) -> anyhow::Result<Vec<u64>> {
     Ok(addresses)
 }
 
-/// Code of a debug file, whose bytes are elsewhere.
+/// Whether a section is code in a debug file, which doesn't contain the bytes.
 fn is_code_without_bytes(section: &object::Section<'_, '_>) -> bool {
     let object::SectionFlags::Elf { sh_flags, .. } = section.flags() else { return false };
     sh_flags.contains(object::elf::SHF_EXECINSTR)

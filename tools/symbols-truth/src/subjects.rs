@@ -1,4 +1,6 @@
-//! The files whose addresses are named: built here by common compilers and linkers, or taken from a distribution.
+//! The files with the addresses.
+//!
+//! They are built here by common compilers and linkers, or taken from a distribution.
 
 use std::{
     fs,
@@ -16,32 +18,34 @@ use object::{
 use toolbox::android_bed::{self as android, Arch};
 use toolbox::tools;
 
-/// A file, or how it is made.
+/// A file, and how to create it.
 pub(super) struct Subject {
     pub(super) name: &'static str,
     make: Make,
 }
 
 enum Make {
-    /// The Rust program, by these options of rustc.
+    /// The Rust program, with these rustc options.
     Rust(&'static [&'static str]),
-    /// The program of this suffix by a compiler and its options.
+    /// The program with this suffix, built by a compiler with options.
     Compiled(&'static str, &'static str, &'static [&'static str]),
-    /// The file of another subject, changed: by this program, which is given its options, the file, and (with `true`) the file to write.
+    /// Another subject's file, changed by a program.
+    ///
+    /// The program's arguments are the options, the file and, if `writes` is true, the output file.
     Changed { of: &'static str, program: &'static str, options: &'static [&'static str], writes: bool },
     /// Like [`Self::Compiled`], with its `.dwo` files packed by this tool.
     Packed(&'static str, &'static str, &'static [&'static str], &'static str),
-    /// An image of a fat Mach-O file of the repository.
+    /// An image in one of the repository's fat Mach-O files.
     Slice(&'static str, Architecture),
-    /// The program of this suffix for Android, by the bed of `cargo xtask android`.
+    /// The program with this suffix for Android, built with the bed of `cargo xtask android`.
     Android(&'static str, Arch),
     /// A release build of this workspace.
     Workspace(Build),
-    /// This command itself, a debug build.
+    /// A debug build of this command itself.
     Itself,
-    /// The compiler's own library, which has symbols and no debug information.
+    /// The compiler's own library, which has symbols but no debug information.
     Compiler,
-    /// The largest file with debug information of a Debian package, or the one whose path ends so.
+    /// The largest file with debug information in a Debian package, or the one with this suffix.
     Debian(&'static str, &'static str),
 }
 
@@ -52,7 +56,7 @@ pub(super) struct Build {
     target: &'static [&'static str],
     /// The profile's `debug`.
     debug: &'static str,
-    /// Below cargo's folder of the profile.
+    /// Path below cargo's folder for the profile.
     file: &'static str,
 }
 
@@ -67,7 +71,7 @@ const SPLIT: &[&str] = &["-O2", "-g", "-gsplit-dwarf"];
 /// Flags for binutils' `dwp`, which crashes on DWARF 5.
 const SPLIT_4: &[&str] = &["-O2", "-gdwarf-4", "-gsplit-dwarf"];
 
-/// All of them.
+/// All subjects.
 pub(super) const SUBJECTS: &[Subject] = &[
     of("rust-release-lines", Make::Rust(&["-O", "-Cdebuginfo=1"])),
     of("rust-release", Make::Rust(&["-O", "-Cdebuginfo=2"])),
@@ -142,7 +146,7 @@ const fn changed(of: &'static str, program: &'static str, options: &'static [&'s
 }
 
 impl Subject {
-    /// The file, which is made if it is not there.
+    /// Returns the path of the file, which is created if it doesn't exist.
     pub(super) fn file(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let place = folder.join(self.name);
         fs::create_dir_all(&place)?;
@@ -161,7 +165,7 @@ impl Subject {
                     .arg(&beside)
                     .args(*options)
                     .arg(source("rs")))?;
-                // What is split off is beside it under its own name.
+                // The split debug information is beside it under its own name.
                 if place.join("partial.dwp").exists() {
                     fs::rename(place.join("partial.dwp"), place.join("program.dwp"))?;
                 }
@@ -200,7 +204,7 @@ impl Subject {
                 fs::write(&beside, slice.context("no such slice")?.data(&*bytes)?)?;
             }
             Make::Workspace(build) => return self::build(build),
-            // A copy: cargo may put another one in its place meanwhile.
+            // A copy, because cargo may replace the file meanwhile.
             Make::Itself => drop(fs::copy("/proc/self/exe", &beside)?),
             Make::Compiler => return compiler_library(),
             Make::Debian(package, end) => return debian_file(package, end),
@@ -241,7 +245,9 @@ fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Packs the split units of a program into `program.dwp`, and takes the `.dwo` files away, so that nothing else is found.
+/// Packs a program's split units into `program.dwp`.
+///
+/// Removes the `.dwo` files, so that only the package is found.
 fn pack(packer: &str, place: &Path, program: &Path) -> anyhow::Result<()> {
     run(Command::new(packer).current_dir(place).arg("-e").arg(program).arg("-o").arg(place.join("program.dwp")))?;
     for entry in fs::read_dir(place)?.flatten() {
@@ -252,7 +258,7 @@ fn pack(packer: &str, place: &Path, program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds it.
+/// Builds the program.
 pub(super) fn build(build: &Build) -> anyhow::Result<PathBuf> {
     let folder = tools::target_dir().join("symbols-truth/cargo");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
