@@ -1,5 +1,7 @@
-//! Runs a program and keeps the truth: a shadow call stack from calls and returns alone, which needs no unwind data and
-//! no convention other than that a return goes back to where the call came from. That is checked at every return.
+//! Runs a program and records the truth: a shadow call stack from calls and returns alone.
+//!
+//! It needs no unwind data and no convention except that a return goes back to the call's origin,
+//! which is checked at every return.
 
 use std::{collections::HashMap, ops::Range};
 
@@ -60,7 +62,7 @@ impl Registers {
         }
     }
 
-    /// The registers that calls preserve, in ascending order of their DWARF numbers.
+    /// Returns the callee-saved registers, in ascending order of their DWARF numbers.
     pub(super) fn preserved(&self) -> Preserved {
         let mut values = [0; 11];
         match self {
@@ -75,40 +77,44 @@ impl Registers {
     }
 }
 
-/// The registers that calls preserve: rbx, rbp, r12–r15 or x19–x29.
+/// The callee-saved registers: rbx, rbp, r12–r15 or x19–x29.
 pub(super) type Preserved = [u64; 11];
 
-/// One call that hasn't returned: the truth of one frame.
+/// A call that hasn't returned: the truth about one frame.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
-    /// The number of the call, in the order in which they were made.
+    /// The number of the call, in order of execution.
     number: u64,
     /// The return address.
     pub(super) return_address: u64,
     /// The caller's stack pointer before the call.
     pub(super) sp: u64,
-    /// The caller's preserved registers.
+    /// The caller's callee-saved registers.
     pub(super) preserved: Preserved,
-    /// Changes by the call to the two, according to an earlier run.
+    /// The call's changes to the stack pointer and the registers, according to an earlier run.
     pub(super) changed: Option<Changed>,
 }
 
 impl Call {
-    /// The caller's stack pointer when the call returns.
+    /// Returns the caller's stack pointer when the call returns.
     fn sp_at_return(&self) -> u64 {
         self.changed.map_or(self.sp, |changed| changed.sp)
     }
 
-    /// Whether `value` is right for preserved register `number` (of [`Preserved`]) of the caller, where the callee's is `below`.
-    /// Whether a register may hold `value`. In a call of an outlined part that changes the register, it holds what the part has stored so far.
+    /// Whether `value` is right for the caller's callee-saved register `number` (of [`Preserved`]).
+    ///
+    /// `below` is the callee's value. During a call of an outlined part that changes the register,
+    /// it holds what the part has stored so far.
     pub(super) fn may_be(&self, number: usize, value: u64, below: u64) -> bool {
         let (before, after) = (self.preserved[number], self.changed.map(|changed| changed.preserved[number]));
         value == before || after.is_some_and(|after| after != before && (value == after || value == below))
     }
 }
 
-/// The stack pointer and preserved registers behind a call that did not leave them as they were: a call of an outlined
-/// part of its caller, which is not a function by the calling convention.
+/// The stack pointer and callee-saved registers after a call that changed them.
+///
+/// Such a call is that of an outlined part of its caller, which doesn't follow the calling
+/// convention.
 #[derive(Clone, Copy)]
 pub(super) struct Changed {
     sp: u64,
@@ -118,25 +124,27 @@ pub(super) struct Changed {
 /// Changes by each call, by the call's number.
 pub(super) type Changes = HashMap<u64, Changed>;
 
-/// A moment of the program: before the instruction at the registers' pc.
+/// A moment in the program: before the instruction at the registers' pc.
 pub(super) struct State<'a> {
     pub(super) registers: Registers,
-    /// The calls that haven't returned, the outermost first.
+    /// The calls that haven't returned, outermost first.
     pub(super) calls: &'a [Call],
-    /// How the thread got here.
+    /// The thread's situation in this state.
     pub(super) situation: Situation,
 }
 
-/// The thread's situation. All but the first are made up from a moment that the program did go through.
+/// The thread's situation. All but the first are derived from an actual moment of the program.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Situation {
-    /// Nothing.
+    /// The actual state.
     Running,
-    /// The last call went through a bad pointer: to 0, to data or to where nothing is. (The program did call a function,
-    /// and nothing but the pc differs at its first instruction.)
+    /// The last call went through a bad pointer: to 0, to data or to an unmapped address.
+    ///
+    /// The program actually called a function, and only the pc differs at its first instruction.
     BadCall,
-    /// A signal interrupted it, and its handler (a function of the program) is about to run: the kernel's frame is on the
-    /// stack, the handler will return to the trampoline.
+    /// A signal interrupted it, and its handler (a function of the program) is about to run.
+    ///
+    /// The kernel's frame is on the stack, and the handler will return to the trampoline.
     Signal {
         /// The trampoline's first instruction, and its stack pointer.
         trampoline: (u64, u64),
@@ -146,7 +154,9 @@ pub(super) enum Situation {
 }
 
 impl State<'_> {
-    /// The true stack: every frame's pc and stack pointer, the innermost first. A caller's are those that the call returns with.
+    /// Returns the true stack: every frame's pc and stack pointer, innermost first.
+    ///
+    /// A caller's values are those after the call returns.
     pub(super) fn truth(&self) -> Vec<(u64, u64)> {
         let mut truth = vec![(self.registers.pc(), self.registers.sp())];
         if let Situation::Signal { trampoline, interrupted } = self.situation {
@@ -156,16 +166,18 @@ impl State<'_> {
         truth
     }
 
-    /// Whether a frame of the truth is at an instruction that will run, and not behind a call.
+    /// Whether a frame of the truth is at an instruction that will run, rather than after a call.
     pub(super) fn is_interrupted(&self, frame: usize) -> bool {
         frame == 0 || frame <= 2 && matches!(self.situation, Situation::Signal { .. })
     }
 }
 
-/// One of this many moments is shown as one that a signal interrupted, too.
+/// One of this many moments is also examined as if a signal had interrupted it.
 const SIGNALS: u64 = 5;
 
-/// The length of the kernel's signal frame: at least arm64's `struct rt_sigframe` (4,688 bytes) and the frame record.
+/// The size of the kernel's signal frame.
+///
+/// At least arm64's `struct rt_sigframe` (4,688 bytes) and the frame record.
 const FRAME: usize = 4704;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -179,41 +191,47 @@ enum Kind {
 /// The expected effect of the next instruction.
 enum Next {
     Anything,
-    /// The call was made: it is now on the stack.
+    /// A call: it is now on the stack.
     Called(Call),
-    /// A return must have led here, with this stack pointer.
+    /// A return, which must have led here with this stack pointer.
     Returned(Call),
 }
 
-/// The choice of states to examine.
+/// The selection of states to examine.
 #[derive(Clone, Copy)]
 pub(super) struct Sampling {
-    /// How many first visits of each instruction are examined.
+    /// Number of first visits to each instruction that are examined.
     pub(super) visits: u16,
-    /// Afterwards one state of this many is, at random; 0 for none.
+    /// Afterwards, one random state of this many is examined; 0 for none.
     pub(super) one_of: u64,
-    /// Calls at instruction counts divisible by this are also shown as calls through a bad pointer.
+    /// Calls at instruction counts divisible by this are also examined as bad calls.
     pub(super) wild_one_of: u64,
-    /// The seed of chance.
+    /// The random seed.
     pub(super) seed: u64,
-    /// Parts of functions are outlined: such a part may be half a prologue, which returns with another stack pointer.
+    /// Whether parts of functions are outlined.
+    ///
+    /// Such a part may be half a prologue, which changes the stack pointer.
     pub(super) outlined: bool,
 }
 
-/// A run's outcome.
+/// A run's result.
 pub(super) struct Ran {
     /// The number of instructions executed in the image.
     pub(super) instructions: u64,
-    /// Changes by its calls.
+    /// Changes by the run's calls.
     pub(super) changes: Changes,
 }
 
-/// Runs `program` with `seed` as its argument to its end, and shows `look` the states that `sampling` selects. `changes` are
-/// those of a run of the same program with the same seed: what a call will change can't be known before it returns.
+/// Runs `program` to its end, and calls `look` for states selected by `sampling`.
+///
+/// The program's argument is `seed`.
+///
+/// `changes` are those of an earlier run of the same program with the same seed, because a call's
+/// changes are not known before it returns.
 ///
 /// # Errors
-/// The program executes an unknown instruction, calls a missing host function, or returns to another address than the
-/// call's.
+/// An error if the program executes an unknown instruction, calls a missing host function, or
+/// returns to another address than the call's.
 pub(super) fn run(
     unicorn: &Unicorn,
     program: &mut Program,
@@ -224,10 +242,11 @@ pub(super) fn run(
 ) -> anyhow::Result<Ran> {
     let cpu = Cpu::new(unicorn, program.arch)?;
     for region in &program.regions.0 {
-        // SAFETY: the region is page aligned and outlives the CPU, which this function drops.
+        // SAFETY: the region is page-aligned and outlives the CPU, which this function drops.
         unsafe { cpu.map(region.address, region.length(), region.executable, region.host())? };
     }
-    // The stack's bottom: frame pointer and return address are zero, as where a system starts a thread.
+    // At the stack's bottom, frame pointer and return address are zero, as where a system starts a
+    // thread.
     let sp = STACK_END - 0x1000;
     match program.arch {
         Arch::X86_64 => {
@@ -297,7 +316,7 @@ struct Run<'k> {
     kinds: Vec<Kind>,
     visits: Vec<u16>,
     calls: Vec<Call>,
-    /// The number of calls so far.
+    /// Number of calls so far.
     made: u64,
     /// Changes by calls, according to an earlier run.
     known: &'k Changes,
@@ -305,7 +324,7 @@ struct Run<'k> {
     changes: Changes,
     next: Next,
     instructions: u64,
-    /// Moments that were looked at.
+    /// Number of examined moments.
     looks: u64,
     sampling: Sampling,
     chance: u64,
@@ -327,8 +346,8 @@ impl Run<'_> {
             Next::Anything => {}
             Next::Called(call) => {
                 self.calls.push(call);
-                // An outlined part is not called through a pointer, other than those of the linkage table, which the loader
-                // makes read-only.
+                // An outlined part is not called through a pointer, except those in the linkage
+                // table, which the loader makes read-only.
                 let may_be_part = self.sampling.outlined
                     && program
                         .function(pc)
@@ -362,7 +381,7 @@ impl Run<'_> {
         if let Some(offset) = pc.checked_sub(HOST_BASE) {
             let name = program.host.get((offset / HOST_STEP) as usize).context("a jump into nowhere")?.clone();
             if name == BINDER {
-                // Its later instructions run by themselves.
+                // Its later instructions run normally.
                 return if offset.is_multiple_of(HOST_STEP) { self.bind(cpu, program) } else { Ok(()) };
             }
             self.host_function(cpu, program, &name)?;
@@ -403,22 +422,24 @@ impl Run<'_> {
         }
     }
 
-    /// Shows the moment as if a signal had interrupted it: the kernel's frame of Linux is written below the stack (which
-    /// is put back afterwards), and the entry function is taken for the handler.
+    /// Examines the moment as if a signal had interrupted it.
+    ///
+    /// Linux's signal frame is written below the stack (which is restored afterwards), and the
+    /// entry function acts as the handler.
     fn look_from_signal(
         &mut self,
         program: &mut Program,
         registers: &Registers,
         look: &mut dyn FnMut(&Program, &State<'_>),
     ) -> anyhow::Result<()> {
-        // Below the red zone of x86_64; rounded down as the kernel does.
+        // Below x86_64's red zone; rounded down as the kernel does.
         let below = (registers.sp() - 128 - FRAME as u64) & !15;
         let old = program.regions.get(below - 16, FRAME + 16).context("no room for a signal frame")?.to_vec();
         let trampoline = program.trampoline();
         let (handler, sp) = match registers {
             Registers::X86_64(interrupted) => {
-                // The return address, then the ucontext (asm/sigcontext.h): r8-r15, rdi, rsi, rbp, rbx, rdx, rax, rcx,
-                // rsp, rip from its offset 40.
+                // The return address, then the ucontext (asm/sigcontext.h): r8-r15, rdi, rsi, rbp,
+                // rbx, rdx, rax, rcx, rsp, rip from its offset 40.
                 let sp = below - 8;
                 program.regions.set_word(sp, trampoline)?;
                 let order = [8, 9, 10, 11, 12, 13, 14, 15, 5, 4, 6, 3, 1, 0, 2, 7];
@@ -431,8 +452,8 @@ impl Run<'_> {
                 (Registers::X86_64(handler), below)
             }
             Registers::Aarch64(interrupted) => {
-                // siginfo, then the ucontext, whose mcontext is at 176: fault address, x0-x30, sp, pc. The frame record that
-                // the kernel adds lies above.
+                // siginfo, then the ucontext, whose mcontext is at 176: fault address, x0-x30, sp,
+                // pc. The kernel's additional frame record is above.
                 let context = below + 128 + 176 + 8;
                 let words = interrupted.x.iter().chain([&interrupted.sp, &interrupted.pc]);
                 for (place, word) in words.enumerate() {
@@ -459,7 +480,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether chance selects this state (xorshift64*).
+    /// Whether this state is randomly selected (xorshift64*).
     fn chosen(&mut self) -> bool {
         self.chance ^= self.chance >> 12;
         self.chance ^= self.chance << 25;
@@ -468,7 +489,7 @@ impl Run<'_> {
             && (self.chance.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 20).is_multiple_of(self.sampling.one_of)
     }
 
-    /// Does what dyld's binder does: the pointer that was called through gets its value, and the register of the jump that follows.
+    /// Emulates dyld's binder: sets the called pointer, and the register of the jump that follows.
     fn bind(&mut self, cpu: &Cpu<'_>, program: &mut Program) -> anyhow::Result<()> {
         let sp = Registers::of(cpu, self.arch).sp();
         let (number, register) = match self.arch {
@@ -541,7 +562,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// A fresh block; its length is kept in the word before it. Nothing is ever freed.
+    /// Allocates a fresh block; its length is stored in the preceding word. Blocks are never freed.
     fn allocate(&mut self, length: u64, alignment: u64) -> anyhow::Result<u64> {
         let block = (self.heap + 8).next_multiple_of(alignment.max(16));
         self.heap = block.checked_add(length.max(1)).context("an impossible length")?;
@@ -563,7 +584,7 @@ fn kind(arch: Arch, bytes: &[u8], pc: u64) -> Kind {
         Arch::Aarch64 => {
             let word = bytes.try_into().map_or(0, u32::from_le_bytes);
             match word {
-                // BL; BLR, BLRAA and its kin
+                // BL; BLR, BLRAA and similar
                 w if w & 0xfc00_0000 == 0x9400_0000 || w & 0xfeff_f000 == 0xd63f_0000 => Kind::Call,
                 // RET, RETAA, RETAB
                 w if w & 0xffff_f000 == 0xd65f_0000 => Kind::Return,

@@ -1,4 +1,6 @@
-//! The states that an unwinder got wrong, grouped by cause: the instruction whose caller it did not find.
+//! The states in which an unwinder was wrong, grouped by cause.
+//!
+//! The cause is the instruction whose caller the unwinder did not find.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -14,20 +16,22 @@ use super::{
 
 /// Failures at one instruction.
 pub(super) struct Cause {
-    /// States that failed here.
+    /// Number of states that failed here.
     pub(super) states: u64,
     /// The unwinder's result for one of them.
     pub(super) said: String,
 }
 
-/// Failures of one program, by the address of the instruction that ran in the frame whose caller was not found.
+/// Failures of one program.
+///
+/// They are grouped by the address of the instruction in the frame whose caller was not found.
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) causes: BTreeMap<u64, Cause>,
 }
 
 impl Findings {
-    /// Adds a state that was judged wrong.
+    /// Adds a state with a wrong verdict.
     pub(super) fn add(&mut self, program: &Program, state: &State<'_>, walk: &Walk, verdict: Verdict) -> u64 {
         let (Verdict::Wrong(index) | Verdict::WrongStackPointer(index) | Verdict::WrongRegister(index)) = verdict
         else {
@@ -75,7 +79,7 @@ impl Findings {
         culprit
     }
 
-    /// The causes by function, the gravest first: name, states, instructions.
+    /// Returns the causes by function, with the most states first: name, states, instructions.
     pub(super) fn functions(&self, program: &Program) -> Vec<(String, u64, Vec<u64>)> {
         let mut functions: BTreeMap<&str, (u64, Vec<u64>)> = BTreeMap::new();
         for (&culprit, cause) in &self.causes {
@@ -90,12 +94,13 @@ impl Findings {
         list
     }
 
-    /// Everything, for people who mend the unwinder: up to `functions` functions, each with its failing instructions in
-    /// their surroundings.
+    /// Writes all details for debugging the unwinder.
+    ///
+    /// Up to `functions` functions, each with its failing instructions in context.
     pub(super) fn write(&self, program: &Program, functions: usize, into: &mut String) {
         for (name, states, pcs) in self.functions(program).into_iter().take(functions) {
             let _ = writeln!(into, "#### {name}: {states} states at {} instructions", pcs.len());
-            // One of each quarter of the function's failing instructions.
+            // One instruction from each quarter of the function's failing ones.
             for pc in pcs.iter().step_by(pcs.len().div_ceil(4).max(1)) {
                 let cause = &self.causes[pc];
                 let _ = writeln!(into, "- {} ({} states): {}", program.describe(*pc), cause.states, cause.said);
@@ -110,7 +115,7 @@ impl Findings {
     }
 }
 
-/// The instructions from the start of the function of `marked` (sorted) to a little after the last one that fits.
+/// Disassembles the function of `marked` (sorted) to a little after the last one that fits.
 fn disassemble(program: &Program, marked: &[u64]) -> Vec<(u64, String)> {
     let Some(&first) = marked.first() else { return Vec::new() };
     let Some((_, offset)) = program.function(first) else { return Vec::new() };
@@ -124,7 +129,7 @@ fn disassemble(program: &Program, marked: &[u64]) -> Vec<(u64, String)> {
         lines.push((address, text, length));
         address += length;
     }
-    // A return address minus one is inside its call: the line of the call is the one to mark.
+    // A return address minus one is inside its call: the call's line is the one to mark.
     let near = |address: u64, length: u64| {
         marked.iter().any(|pc| pc.abs_diff(address) < 40 || (address..address + length).contains(pc))
     };
@@ -141,7 +146,7 @@ fn disassemble(program: &Program, marked: &[u64]) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// One instruction as text, and its length.
+/// Formats one instruction, and returns its length.
 fn instruction(arch: Arch, bytes: &[u8], address: u64) -> (String, u64) {
     match arch {
         Arch::X86_64 => {

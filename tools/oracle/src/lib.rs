@@ -1,6 +1,8 @@
-//! Checks the unwinder against an emulator that keeps a shadow call stack from calls and returns alone ([`emulator`]). Ours, framehop
-//! and a chain of frame pointers ([`walkers`]) get the same states; fails below [`GOAL`] percent right states per program, other than
-//! those that `fixtures/oracle/exceptions.json` explains. See the package's `README.md`.
+//! Checks the unwinder against an emulator that keeps a shadow call stack ([`emulator`]).
+//!
+//! Ours, framehop and a chain of frame pointers ([`walkers`]) get the same states. The check fails
+//! below [`GOAL`] percent correct states per program, not counting those explained in
+//! `fixtures/oracle/exceptions.json`. See the package's `README.md`.
 
 use std::{
     fmt::Write as _,
@@ -34,7 +36,7 @@ pub use programs::Build;
 use unicorn::Unicorn;
 use walkers::{Framehop, Ours, Verdict, Walk, judge, judge_registers};
 
-/// The share of states that must be right, in percent.
+/// Minimum percentage of correct states.
 const GOAL: f64 = 99.9;
 
 #[derive(Debug, clap::Parser)]
@@ -67,14 +69,14 @@ pub struct Arguments {
     findings: Option<std::path::PathBuf>,
 }
 
-/// A failure that is explained by information that the program does not hold.
+/// A failure explained by information that the program does not contain.
 #[derive(Deserialize)]
 struct Exception {
-    /// A build's name, or the beginning of names followed by `*`.
+    /// A build's name, or a prefix followed by `*`.
     build: String,
-    /// The function in which the frame is whose caller can't be known.
+    /// The function of the frame whose caller can't be determined.
     function: String,
-    /// Why nobody could know.
+    /// The reason the caller can't be determined.
     #[serde(rename = "reason")]
     _reason: String,
 }
@@ -94,25 +96,25 @@ impl Exception {
 struct Row {
     name: String,
     states: u64,
-    /// Shares of states whose whole stack is right, per cent.
+    /// Percentage of states with a completely correct stack.
     ours: f64,
-    /// Shares of states in which ours also knows every preserved register of every frame.
+    /// Percentage of states in which ours also knows every callee-saved register of every frame.
     with_registers: f64,
     framehop: f64,
     frame_pointers: f64,
-    /// Calls through bad pointers.
+    /// States of calls through bad pointers.
     bad_calls: Shares,
-    /// Moments inside a signal handler that interrupted the program anywhere.
+    /// States in a signal handler that interrupted the program at any instruction.
     signals: Shares,
-    /// The share of states whose failure `exceptions.json` explains, in percent.
+    /// Percentage of states whose failure `exceptions.json` explains.
     explained: f64,
-    /// Instructions of the program at which ours failed.
+    /// Number of instructions in the program at which ours failed.
     failing_instructions: usize,
     unit: &'static str,
     pass: bool,
 }
 
-/// Counts of made-up states.
+/// Counts of derived states.
 #[derive(Clone, Copy, Default)]
 struct Made {
     states: u64,
@@ -120,7 +122,7 @@ struct Made {
     framehop: u64,
 }
 
-/// Their number, and shares of them whose whole stack is right, per cent.
+/// The number of states, and the percentages with a completely correct stack.
 #[derive(Serialize)]
 struct Shares {
     states: u64,
@@ -148,7 +150,7 @@ struct Outcome {
 /// Runs the instrument.
 ///
 /// # Errors
-/// A tool is missing, a program can't be built or run, or the unwinder misses [`GOAL`].
+/// An error if a tool is missing, a program can't be built or run, or the unwinder misses [`GOAL`].
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     let root = tools::workspace_root();
@@ -255,7 +257,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// The matrix of programs, for others that need programs of every kind.
+/// Returns the matrix of programs, for other instruments that need programs of every kind.
 pub fn builds() -> Vec<Build> {
     Build::all()
 }
@@ -270,7 +272,7 @@ fn examine(
     let name = build.name();
     let file = build.file(cache)?;
     let data = fs::read(&file)?;
-    // Once to count, once to look: chance then spreads over the whole run.
+    // One run to count and one to examine, so that random states are spread over the whole run.
     let outlined = build.is_outlined();
     let nothing = Sampling { visits: 0, one_of: 0, wild_one_of: u64::MAX, seed: arguments.seed, outlined };
     let unknown = Changes::new();
@@ -356,7 +358,7 @@ fn percent(count: u64, of: u64) -> f64 {
     count as f64 * 100.0 / of.max(1) as f64
 }
 
-/// A walk, or that the unwinder panicked, which is a wrong walk like any other.
+/// Returns a walk, or a wrong walk if the unwinder panicked.
 fn caught(walk: impl FnOnce() -> Walk) -> Walk {
     panic::catch_unwind(AssertUnwindSafe(walk))
         .unwrap_or_else(|_| Walk { frames: Vec::new(), end: String::from("the unwinder panicked") })

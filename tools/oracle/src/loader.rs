@@ -1,5 +1,7 @@
-//! Loads an ELF shared object or a Mach-O dylib as a dynamic linker would, without an operating system: segments at a
-//! chosen base, relocations applied, and every symbol that the image doesn't define bound to a host function.
+//! Loads an ELF shared object or a Mach-O dylib without an operating system.
+//!
+//! It does what a dynamic linker would: segments are mapped at a chosen base, relocations are applied, and every symbol that the image
+//! doesn't define is bound to a host function.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
@@ -22,7 +24,7 @@ use object::{
 
 const PAGE: u64 = 0x4000;
 
-/// The address of the functions that the emulator provides, one every [`HOST_STEP`] bytes.
+/// The address of the emulator's functions, one every [`HOST_STEP`] bytes.
 pub(super) const HOST_BASE: u64 = 0x7000_0000_0000;
 pub(super) const HOST_STEP: u64 = 16;
 /// The heap's address.
@@ -63,9 +65,9 @@ impl Region {
         self.host.as_ptr()
     }
 
-    /// The bytes. The guest writes them too, but only while it runs, and nobody holds this meanwhile.
+    /// The bytes. The guest also writes them, but only while it runs, when no borrow exists.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is allocated, initialised and of that length.
+        // SAFETY: the memory is allocated, initialized and has this length.
         unsafe { slice::from_raw_parts(self.host.as_ptr(), self.layout.size()) }
     }
 
@@ -82,7 +84,7 @@ impl Drop for Region {
     }
 }
 
-/// The guest's memory, as a walker reads it.
+/// The guest's memory, as read by a walker.
 pub(super) struct Regions(pub(super) Vec<Region>);
 
 impl Regions {
@@ -131,7 +133,7 @@ impl Memory for Guest<'_> {
     }
 }
 
-/// A section by the name that its format uses, at its place in the guest.
+/// A section by its name in the format, at its address in the guest.
 #[derive(Clone)]
 pub(super) struct Section {
     pub(super) range: Range<u64>,
@@ -150,33 +152,33 @@ pub(super) struct Program {
     pub(super) regions: Regions,
     /// Function starts by address, with names.
     pub(super) functions: BTreeMap<u64, String>,
-    /// Names of host functions, by their number from [`HOST_BASE`].
+    /// Names of host functions, by number from [`HOST_BASE`].
     pub(super) host: Vec<String>,
     /// The address of `oracle_main`.
     pub(super) entry: u64,
-    /// Mach-O's pointers that are bound when they are first called through, by the number that `__stub_helper` hands to
-    /// [`BINDER`].
+    /// Mach-O's lazily bound pointers, by the number that `__stub_helper` passes to [`BINDER`].
     pub(super) lazy: HashMap<u64, Lazy>,
 }
 
-/// A pointer that is bound when it is first called through.
+/// A pointer that is bound at the first call through it.
 #[derive(Clone, Copy)]
 pub(super) struct Lazy {
-    /// Its address.
+    /// The pointer's address.
     pub(super) place: u64,
-    /// The symbol it is bound to.
+    /// The address of the symbol to which it is bound.
     pub(super) target: u64,
 }
 
-/// The function of Apple's C library that `__stub_helper` jumps to. It finds two words on the stack, takes them off and
-/// jumps to the function that it has bound.
+/// The function in Apple's C library that `__stub_helper` jumps to.
+///
+/// It pops two words off the stack and jumps to the function that it has bound.
 pub(super) const BINDER: &str = "dyld_stub_binder";
 
 impl Program {
-    /// Loads `file`.
+    /// Loads a file.
     ///
     /// # Errors
-    /// The file is not a program of the oracle, or has an unknown kind of relocation.
+    /// An error if the file is not a program of the oracle, or has an unknown kind of relocation.
     pub(super) fn load(data: &[u8]) -> anyhow::Result<Program> {
         let file = object::File::parse(data)?;
         let arch = match file.architecture() {
@@ -192,7 +194,7 @@ impl Program {
             high = high.max(segment.address() + segment.size());
         }
         ensure!(low < high && high < 1 << 30, "an image of {low:#x}..{high:#x}");
-        // One region for all segments: what lies between them is zero, as if mapped.
+        // One region for all segments: memory between them is zero, as if mapped.
         let mut image = Region::new(bias + (low & !(PAGE - 1))..bias + high, true)?;
         let mut text = 0..0;
         for segment in file.segments() {
@@ -260,7 +262,8 @@ impl Program {
             object::File::MachO64(file) => {
                 let helper = program.sections.get("__stub_helper").map_or(0..0, |section| section.range.clone());
                 bind_macho(file, data, bias, &mut program.regions, &mut resolve, &mut |memory, lazy| {
-                    // The pointer leads to its entry of the helper, if there is one, and that has the number.
+                    // The pointer leads to its entry in the helper, if there is one, and the entry
+                    // has the number.
                     let entry = memory.word(lazy.place).filter(|entry| helper.contains(entry));
                     let number = match arch {
                         Arch::X86_64 => entry.map(|entry| entry + 1),
@@ -268,7 +271,8 @@ impl Program {
                     };
                     let number = number.and_then(|number| memory.get(number, 4)?.try_into().ok());
                     match number.map(|number| u64::from(u32::from_le_bytes(number))) {
-                        // zig's linker leaves all numbers of arm64 at 0: one pointer can then be distinguished.
+                        // zig's linker leaves all numbers at 0 on arm64: then only one pointer can
+                        // be identified.
                         Some(number) if !program.lazy.contains_key(&number) => {
                             program.lazy.insert(number, lazy);
                             Ok(())
@@ -283,12 +287,14 @@ impl Program {
         Ok(program)
     }
 
-    /// The return address of signal handlers, after the host functions.
+    /// Returns the return address of signal handlers, after the host functions.
     pub(super) fn trampoline(&self) -> u64 {
         HOST_BASE + HOST_STEP * self.host.len() as u64
     }
 
-    /// The host functions: each is a return instruction that the emulator's hook looks out for, but for the binder, which jumps.
+    /// Adds the host functions.
+    ///
+    /// Each is a return instruction that the emulator's hook detects, except the binder, which jumps.
     fn add_host_page(&mut self) -> anyhow::Result<()> {
         let mut page = Region::new(HOST_BASE..HOST_BASE + HOST_STEP * (self.host.len() as u64 + 1), true)?;
         // The binder: add rsp, 16; jmp r11 / add sp, sp, #16; br x16.
@@ -300,7 +306,8 @@ impl Program {
             let code = if self.host.get(index).is_some_and(|name| name == BINDER) { bound } else { ret };
             place[..code.len()].copy_from_slice(code);
         }
-        // mov rax, 15; syscall / mov x8, #139; svc #0: rt_sigreturn, as in the C library or the vDSO.
+        // mov rax, 15; syscall / mov x8, #139; svc #0: rt_sigreturn, as in the C library or the
+        // vDSO.
         let sigreturn: &[u8] = match self.arch {
             Arch::X86_64 => &[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05],
             Arch::Aarch64 => &[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4],
@@ -311,7 +318,7 @@ impl Program {
         Ok(())
     }
 
-    /// The function that `address` lies in, as `name+offset`.
+    /// Returns the function at `address`, as `name+offset`.
     pub(super) fn describe(&self, address: u64) -> String {
         match self.function(address) {
             Some((name, offset)) => format!("{name}+{offset:#x}"),
@@ -319,7 +326,7 @@ impl Program {
         }
     }
 
-    /// The function that `address` lies in, and the offset therein.
+    /// Returns the function at `address`, and the offset in it.
     pub(super) fn function(&self, address: u64) -> Option<(&str, u64)> {
         for (name, section) in &self.sections {
             if matches!(name.as_str(), ".plt" | ".plt.sec" | ".plt.got" | "__stubs" | "__stub_helper")
@@ -361,7 +368,7 @@ fn relocate_elf(
                 let target = symbol(resolve)?;
                 memory.set_word(place, target.wrapping_add(addend))?;
             }
-            // Thread-local storage, which only std's own bookkeeping has and the programs never reach.
+            // Thread-local storage, which only std uses internally and the programs never reach.
             (true, elf::R_X86_64_DTPMOD64 | elf::R_X86_64_DTPOFF64 | elf::R_X86_64_TPOFF64)
             | (false, elf::R_AARCH64_TLSDESC | elf::R_AARCH64_TLS_TPREL | elf::R_AARCH64_TLS_DTPMOD) => {}
             (_, other) => bail!("relocation type {other:?} at {address:#x}"),

@@ -47,31 +47,32 @@ impl Target {
     }
 }
 
-/// A language with an optimisation level.
+/// A language with an optimization level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// C by the target's usual compiler: gcc for ELF, clang for Mach-O.
+    /// C compiled by the target's usual compiler: gcc for ELF, clang for Mach-O.
     C(&'static str),
-    /// C by clang, for ELF, as on Android.
+    /// C compiled by clang, for ELF, as on Android.
     Clang(&'static str),
-    /// C by clang at `-Os`, with what functions have in common outlined, as Apple's compilers do for size.
+    /// C compiled by clang at `-Os` with outlined functions, as Apple's compilers do for size.
     Outlined,
-    /// C by clang at `-Oz`, with prologues and epilogues made of calls of shared helpers and outlined parts of outlined
-    /// functions, as large apps are built (arm64).
+    /// C compiled by clang at `-Oz`, as large apps are built (arm64).
+    ///
+    /// Prologues and epilogues call shared helpers, and outlined functions have outlined parts.
     SharedPrologues,
     /// Rust at `-O3`.
     Rust,
-    /// Rust at `-Oz`, where LLVM outlines by itself on arm64.
+    /// Rust at `-Oz`, where LLVM outlines automatically on arm64.
     RustSize,
-    /// C by clang for Android, with the flags that Android's programs get.
+    /// C compiled by clang for Android, with the flags of Android's programs.
     Android(&'static str),
     /// Rust at `-O3` for Android.
     RustAndroid,
-    /// Rust at `-O3` with `panic=abort`: no unwind tables but those that the target always has.
+    /// Rust at `-O3` with `panic=abort`: no unwind tables except those that the target always has.
     RustAbort,
 }
 
-/// One program of the matrix.
+/// A program of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Build {
     pub(super) target: Target,
@@ -80,7 +81,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// All of them.
+    /// Returns all programs.
     pub(super) fn all() -> Vec<Build> {
         let mut builds = Vec::new();
         for target in Target::ALL {
@@ -90,7 +91,7 @@ impl Build {
                 }
             }
         }
-        // Beyond the matrix: outlined functions, clang's ELF, programs that don't unwind.
+        // Besides the matrix: outlined functions, clang's ELF, programs that don't unwind.
         let more = [
             (Target::MachoArm64, Source::Outlined),
             (Target::MachoArm64, Source::SharedPrologues),
@@ -114,7 +115,7 @@ impl Build {
         builds
     }
 
-    /// The programs for Android, built with the Android bed.
+    /// Returns the programs for Android, built with the Android bed.
     pub(super) fn android() -> Vec<Build> {
         let mut builds = Vec::new();
         for target in [Target::ElfX86_64, Target::ElfArm64] {
@@ -133,12 +134,15 @@ impl Build {
         matches!(self.source, Source::Outlined | Source::SharedPrologues | Source::RustSize)
     }
 
-    /// Whether a short run has it: optimised programs without frame pointers, where only unwind data and code analysis help.
+    /// Whether it is part of a short run.
+    ///
+    /// These are optimized programs without frame pointers, where only unwind data and code
+    /// analysis help.
     pub(super) fn is_in_short(self) -> bool {
         !self.frame_pointers && matches!(self.source, Source::C("-O2") | Source::Rust)
     }
 
-    /// A name as `macho-arm64-c-O2-nofp`, which is also the file's.
+    /// Returns a name such as `macho-arm64-c-O2-nofp`, which is also the file's name.
     pub fn name(self) -> String {
         let source = match self.source {
             Source::C(level) => format!("c{level}"),
@@ -154,10 +158,11 @@ impl Build {
         format!("{}-{source}-{}", self.target.name(), if self.frame_pointers { "fp" } else { "nofp" })
     }
 
-    /// The program's file, built if it is missing or older than its sources or this program.
+    /// Returns the program's file, built if missing or older than its sources or this program.
     ///
     /// # Errors
-    /// A compiler is missing and can't be installed, or fails; the message contains its output.
+    /// An error if a compiler is missing and can't be installed, or fails; the message contains its
+    /// output.
     pub fn file(self, cache: &Path) -> anyhow::Result<PathBuf> {
         let sources = tools::workspace_root().join("fixtures/oracle");
         let file = cache.join(self.name());
@@ -203,7 +208,8 @@ impl Build {
                 tools::debian_package("gcc", "gcc")?;
                 Command::new("gcc")
             }
-            // clang's CFI of arm64 prologues was inexact where this was measured (version 14); gcc's isn't.
+            // clang's CFI of arm64 prologues was inexact in a measurement (version 14); gcc's
+            // isn't.
             Target::ElfArm64 => {
                 tools::arm64_compiler()?;
                 Command::new("aarch64-linux-gnu-gcc")
@@ -215,7 +221,7 @@ impl Build {
                 zig
             }
         };
-        // With -ffreestanding no unwind data are emitted unless they are asked for.
+        // With -ffreestanding no unwind data is emitted unless requested.
         command.args([
             level,
             "-shared",
@@ -226,15 +232,16 @@ impl Build {
             "-funwind-tables",
         ]);
         if self.is_outlined() {
-            // LLVM has the outliner for x86_64, but clang's own flag is arm64's.
+            // LLVM has the outliner for x86_64, but clang's flag is only for arm64.
             if matches!(self.target, Target::MachoArm64 | Target::ElfArm64) {
                 command.arg("-moutline");
             }
-            // With debug information zig leaves local symbols in ELF, of which the oracle wants the parts' names.
+            // With debug information zig leaves local symbols in ELF; the oracle needs the names of
+            // outlined parts.
             command.args(["-mllvm", "-enable-machine-outliner=always", "-gline-tables-only"]);
         }
         if self.source == Source::SharedPrologues {
-            // zig takes -Oz for -Os.
+            // zig treats -Oz as -Os.
             command.args(["-Xclang", "-Oz"]);
             command.args(["-mllvm", "-homogeneous-prolog-epilog", "-mllvm", "-machine-outliner-reruns=2"]);
         }
@@ -243,7 +250,7 @@ impl Build {
         Ok(command)
     }
 
-    /// The bed's compiler, which is the linker, too. The bed is unpacked already.
+    /// Returns the bed's compiler, which is also the linker. The bed is already unpacked.
     fn android_compiler(self) -> PathBuf {
         android::compiler(&tools::tools_dir().join("android-bed"), self.android_arch())
     }
@@ -271,12 +278,12 @@ impl Build {
             command.arg("-Clinker=aarch64-linux-gnu-gcc");
         }
         if self.target.is_macho() {
-            // LLVM's linker of the toolchain itself, which writes __unwind_info as Apple's does; it wants files that
-            // satisfy -lSystem and its kin.
+            // The toolchain's LLVM linker, which writes __unwind_info as Apple's does; it needs
+            // files for -lSystem and similar libraries.
             let stubs = cache.join("stubs");
             fs::create_dir_all(&stubs)?;
             for library in ["libSystem.tbd", "libc.tbd", "libm.tbd"] {
-                // Two builds may do this at once: the file appears whole or not at all.
+                // Two builds may do this concurrently: the file appears atomically.
                 let partial = stubs.join(format!("{library}.{}", self.name()));
                 fs::copy(sources.join("libSystem.tbd"), &partial)?;
                 fs::rename(&partial, stubs.join(library))?;

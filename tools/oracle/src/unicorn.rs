@@ -1,7 +1,7 @@
-//! The emulator's C interface (`unicorn/unicorn.h`, version 2), as far as the oracle uses it, loaded at run time.
+//! The part of the emulator's C API that the oracle uses, loaded at run time.
 //!
-//! The numbers of registers, hooks and errors are those of the headers of the version that [`toolbox::tools::UNICORN`]
-//! pins; the emulator has no stable way to ask for them by name.
+//! Source: `unicorn/unicorn.h`, version 2. The numbers of registers, hooks and errors are those in the headers of the version pinned by
+//! [`toolbox::tools::UNICORN`]; the emulator has no stable way to query them by name.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
@@ -19,13 +19,15 @@ const MODE_64: c_int = 1 << 3;
 const HOOK_CODE: c_int = 1 << 2;
 /// `UC_CTL_WRITE(UC_CTL_CPU_MODEL, 1)`
 const SET_CPU_MODEL: c_int = 7 | 1 << 26 | 1 << 30;
-/// Everything that the emulator knows: the compilers' default for macOS is Apple's M1.
+/// All features that the emulator supports: the compilers' default for macOS is Apple's M1.
 const CPU_ARM64_MAX: c_int = 3;
 const PROTECTION_READ: u32 = 1;
 const PROTECTION_WRITE: u32 = 2;
 const PROTECTION_EXECUTE: u32 = 4;
 
-/// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 … r15, rip: the order of DWARF, as `X86_64Registers::gpr`, then the pc.
+/// x86_64's registers in DWARF's order, as in `X86_64Registers::gpr`, then the pc.
+///
+/// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 … r15, rip.
 pub(super) const X86_64_IDS: [c_int; 17] = [35, 40, 38, 37, 43, 39, 36, 44, 106, 107, 108, 109, 110, 111, 112, 113, 41];
 
 /// x0 … x28, fp, lr, sp, pc.
@@ -46,7 +48,9 @@ pub(super) const ARM64_IDS: [c_int; 33] = {
 type Engine = *mut c_void;
 type OnInstruction = unsafe extern "C" fn(Engine, u64, u32, *mut c_void);
 
-/// The functions of the shared library. They are valid as long as `_library` is loaded, which is as long as this lives.
+/// The functions of the shared library.
+///
+/// They are valid while `_library` is loaded, which is as long as this lives.
 pub(super) struct Unicorn {
     open: unsafe extern "C" fn(c_int, c_int, *mut Engine) -> c_int,
     close: unsafe extern "C" fn(Engine) -> c_int,
@@ -65,14 +69,16 @@ impl Unicorn {
     /// Loads the shared library at `path`.
     ///
     /// # Errors
-    /// The library can't be loaded or lacks a function.
+    /// An error if the library can't be loaded or lacks a function.
     pub(super) fn load(path: &Path) -> anyhow::Result<Unicorn> {
-        // SAFETY: the library is unicorn of the pinned version; loading it runs its constructors, which only fill tables.
+        // SAFETY: the library is unicorn at the pinned version; loading it runs its constructors,
+        // which only fill tables.
         let library =
             unsafe { libloading::Library::new(path) }.with_context(|| format!("loading {}", path.display()))?;
         macro_rules! function {
             ($name:literal) => {
-                // SAFETY: the types of the fields are those of unicorn.h; the pointer lives as long as the library.
+                // SAFETY: the fields have the types of unicorn.h; the pointer lives as long as the
+                // library.
                 *unsafe { library.get($name) }?
             };
         }
@@ -95,20 +101,20 @@ impl Unicorn {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: uc_strerror answers a static string for every number.
+        // SAFETY: uc_strerror returns a static string for every number.
         let text = unsafe { CStr::from_ptr((self.describe)(code)) };
         bail!("emulator: {what}: {}", text.to_string_lossy())
     }
 }
 
-/// One emulated CPU.
+/// An emulated CPU.
 pub(super) struct Cpu<'u> {
     unicorn: &'u Unicorn,
     engine: Engine,
 }
 
 impl<'u> Cpu<'u> {
-    /// A CPU of that architecture with no memory.
+    /// Creates a CPU of this architecture without memory.
     ///
     /// # Errors
     /// The emulator's error.
@@ -118,7 +124,7 @@ impl<'u> Cpu<'u> {
             Arch::Aarch64 => (ARCH_ARM64, MODE_ARM),
         };
         let mut engine = ptr::null_mut();
-        // SAFETY: `engine` is a place for the handle.
+        // SAFETY: `engine` is valid for writing the handle.
         unicorn.check(unsafe { (unicorn.open)(number, mode, &raw mut engine) }, "opening")?;
         let cpu = Cpu { unicorn, engine };
         if arch == Arch::Aarch64 {
@@ -129,11 +135,11 @@ impl<'u> Cpu<'u> {
         Ok(cpu)
     }
 
-    /// Makes host memory the guest's memory at `address`.
+    /// Maps host memory into the guest's at `address`.
     ///
     /// # Safety
-    /// `host` must be valid for `length` bytes, aligned to 4096, and stay so while the CPU lives. `length` is a multiple
-    /// of 4096.
+    /// `host` must be valid for `length` bytes, aligned to 4096, and stay so while the CPU lives.
+    /// `length` must be a multiple of 4096.
     ///
     /// # Errors
     /// The emulator's error, for example for overlapping ranges.
@@ -145,16 +151,17 @@ impl<'u> Cpu<'u> {
         host: *mut u8,
     ) -> anyhow::Result<()> {
         let protection = PROTECTION_READ | PROTECTION_WRITE | if executable { PROTECTION_EXECUTE } else { 0 };
-        // SAFETY: the caller vouches for the host memory.
+        // SAFETY: the caller guarantees the host memory's validity.
         let code = unsafe { (self.unicorn.map)(self.engine, address, length as u64, protection, host.cast()) };
         self.unicorn.check(code, "mapping memory")
     }
 
-    /// The registers of those numbers.
+    /// Reads the registers with these numbers.
     pub(super) fn read<const N: usize>(&self, ids: &[c_int; N]) -> [u64; N] {
         let mut values = [0u64; N];
         let places: [*mut c_void; N] = std::array::from_fn(|i| (&raw mut values[i]).cast());
-        // SAFETY: every place is a 64-bit word, and every id that the oracle uses names a 64-bit register.
+        // SAFETY: every element is a 64-bit word, and every id that the oracle uses names a 64-bit
+        // register.
         let code = unsafe { (self.unicorn.read)(self.engine, ids.as_ptr(), places.as_ptr(), N as c_int) };
         debug_assert_eq!(code, 0, "the register numbers are constants");
         values
@@ -174,7 +181,9 @@ impl<'u> Cpu<'u> {
         unsafe { (self.unicorn.stop)(self.engine) };
     }
 
-    /// Runs from `pc` until the callback stops it, calling `before` before every instruction with its address and length.
+    /// Runs from `pc` until the callback stops it.
+    ///
+    /// Calls `before` before every instruction, with its address and length.
     ///
     /// # Errors
     /// The emulator's error: an unknown instruction, unmapped memory.
@@ -196,8 +205,8 @@ impl<'u> Cpu<'u> {
         let mut call = Call { cpu: self, before: &mut before };
         let mut hook = 0;
         let callback: OnInstruction = trampoline::<F>;
-        // A range whose start is after its end means "everywhere".
-        // SAFETY: `callback` has the type that HOOK_CODE wants, and `call` lives until after `start` returns.
+        // A range whose start is after its end means "everywhere". SAFETY: `callback` has the type
+        // that HOOK_CODE wants, and `call` lives until after `start` returns.
         let code = unsafe {
             (self.unicorn.hook)(
                 self.engine,

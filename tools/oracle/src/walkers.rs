@@ -25,10 +25,11 @@ pub(super) struct Seen {
     pub(super) pc: u64,
     /// The frame's stack pointer, from those that say it.
     pub(super) sp: Option<u64>,
-    /// How the frame was found, if the unwinder reports it.
+    /// The way the frame was found, if the unwinder reports it.
     pub(super) found: &'static str,
-    /// The registers that calls preserve, in the order of [`Preserved`], with a bit for each that the unwinder vouches
-    /// for; from those that say them.
+    /// The callee-saved registers, in the order of [`Preserved`], with a bit for each known one.
+    ///
+    /// Only for unwinders that report them.
     pub(super) preserved: Option<(Preserved, u32)>,
 }
 
@@ -36,7 +37,7 @@ pub(super) struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     pub(super) frames: Vec<Seen>,
-    /// Why it ended, in its own words.
+    /// The unwinder's reason for ending the walk.
     pub(super) end: String,
 }
 
@@ -240,7 +241,7 @@ pub(super) enum Verdict {
     Wrong(usize),
     /// This frame's pc is right, but its stack pointer isn't, and everything before it is right.
     WrongStackPointer(usize),
-    /// Every pc and stack pointer is right, but a register of this frame is vouched for that has another value.
+    /// Every pc and stack pointer is right, but a known register of this frame has a wrong value.
     WrongRegister(usize),
 }
 
@@ -263,8 +264,9 @@ pub(super) fn judge(walk: &Walk, state: &State<'_>) -> Verdict {
     Verdict::Right
 }
 
-/// Compares the preserved registers that the unwinder vouches for, of a walk whose frames are right, with the truth.
-/// Returns also whether it knew every one of every frame.
+/// Compares the known callee-saved registers of a walk with correct frames with the truth.
+///
+/// Also returns whether the unwinder knew every register of every frame.
 pub(super) fn judge_registers(walk: &Walk, state: &State<'_>) -> (Verdict, bool) {
     let mut complete = true;
     let mut below = state.registers.preserved();
