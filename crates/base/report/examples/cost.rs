@@ -1,4 +1,6 @@
-//! What the run state costs its caller, and the encoder the crash path. Run it with `--release`.
+//! Measures the cost of the run state for its caller, and of the encoder for the crash path.
+//!
+//! Run it with `--release`.
 
 use coroner_process::registers::X86_64Registers;
 use coroner_report::Report;
@@ -10,7 +12,7 @@ use std::hint::black_box;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-/// Nanoseconds of one call: the best of nine rounds.
+/// Returns the nanoseconds per call: the best of nine rounds.
 fn cost(name: &str, calls: u32, mut call: impl FnMut(u32)) -> f64 {
     let best = (0..9)
         .map(|_| {
@@ -104,12 +106,12 @@ fn main() {
     });
     println!("{:<55} {:>10.2} GB/s", "the same", 65.536 / ns * 1000.0);
 
-    // A report of a thousand threads, read.
+    // Reads a report with a thousand threads.
     let mut file = wire::FILE_PREFIX.to_vec();
     let one = buffer[..len].to_vec();
     let mut payload = vec![0x9F];
     for tid in 0..1000u32 {
-        // The number of the thread: key 0, then a 32-bit number.
+        // The thread's number: key 0, then a 32-bit number.
         let mut thread = one.clone();
         if let Some(number) = thread.get_mut(3..7) {
             number.copy_from_slice(&(0x1_0000 + tid).to_be_bytes());

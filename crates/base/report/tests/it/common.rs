@@ -1,4 +1,4 @@
-//! Report files to test with, made by the crash path's own types.
+//! Report files for tests, created with the crash path's own types.
 #![allow(unreachable_pub)]
 
 use coroner_process::futex_wait::FutexWait;
@@ -12,7 +12,7 @@ use coroner_report::wire::{
     ThreadFlags, ThreadState, UnwindKind, UnwindSection, WalkEnd, Zombie,
 };
 
-/// A report file being made.
+/// A report file under construction.
 pub struct File {
     pub bytes: Vec<u8>,
     /// Offset of the end of each section, with its kind.
@@ -340,7 +340,7 @@ impl Random {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// Below `limit`.
+    /// Returns a number below `limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         (self.next() >> 16) as usize % limit.max(1)
     }
@@ -350,6 +350,8 @@ impl Random {
     }
 }
 
-/// Of how many cases (offsets, rounds) one is tried. The test command runs arm64 in an emulator, where the reader's own code, the
-/// same as elsewhere, would take minutes for them all.
+/// Number of cases (offsets, rounds) per tested one.
+///
+/// The test command runs arm64 in an emulator, where the reader's own code, the same as elsewhere,
+/// would take minutes for all cases.
 pub const ONE_OF: usize = if cfg!(target_arch = "aarch64") { 17 } else { 1 };

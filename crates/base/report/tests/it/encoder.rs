@@ -1,4 +1,4 @@
-//! The encoder: its bytes are those of RFC 8949, and what does not fit is not there.
+//! The encoder: its bytes are those of RFC 8949, and items that don't fit are left out.
 
 use crate::common::Random;
 use coroner_report::wire::Encoder;
@@ -63,7 +63,7 @@ fn the_examples_of_the_standard() {
     assert_eq!(nested, [0x9F, 0x01, 0x82, 0x02, 0x03, 0x9F, 0x04, 0x05, 0xFF, 0xFF]);
 }
 
-/// The text that bytes become, as minicbor reads it.
+/// Returns the text that bytes become, as read by minicbor.
 fn text(bytes: &[u8]) -> String {
     let mut buffer = vec![0; 3 * bytes.len() + 10];
     let mut encoder = Encoder::new(&mut buffer);
@@ -119,7 +119,7 @@ fn text_is_cut_at_a_character() {
     assert_eq!(text(&vec![0xFF; 30_000]).chars().count(), 21_845);
 }
 
-/// Writes a document that looks random; every element as a whole or not at all.
+/// Writes a random document; each element as a whole or not at all.
 fn document(encoder: &mut Encoder<'_>, random: &mut Random, depth: usize) {
     for _ in 0..random.below(6) {
         let choice = random.below(if depth < 4 { 9 } else { 6 });

@@ -1,4 +1,4 @@
-//! The parts of a report's model, each by itself.
+//! The parts of a report's model, tested separately.
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{
@@ -32,7 +32,7 @@ fn the_index_finds_what_a_search_finds() {
 
 #[test]
 fn debug_ids() {
-    // The example of sentry-cli and symbolic: a build id and the debug id made of it.
+    // The example from sentry-cli and symbolic: a build id and its debug id.
     let mut image = Image {
         kind: ImageKind::ELF,
         build_id: Bytes(vec![
@@ -89,7 +89,7 @@ fn system_calls() {
     assert_eq!(system_call_name(Os::MACOS, X86_64, 0), None);
 }
 
-/// Of the processor that this runs on, by its C library's own headers.
+/// System calls of the host processor, from its C library's headers.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
 fn native_system_calls() {
@@ -110,7 +110,7 @@ fn native_system_calls() {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
 fn native_numbers() {
-    // strsignal's twin, but the abbreviated names that glibc has: SIG… of the host's own headers.
+    // Like `strsignal`, but with glibc's abbreviated names: SIG… in the host's own headers.
     for (number, name) in [
         (4, "SIGILL"),
         (5, "SIGTRAP"),
@@ -136,7 +136,7 @@ fn by_name() {
         "__rustc::rust_begin_unwind",
         "coroner::panic::install::{{closure}}",
         "_start",
-        // Of a static program.
+        // From a static program.
         "__pthread_kill_implementation.constprop.0",
         "malloc_printerr",
         "_int_free",
@@ -160,7 +160,7 @@ fn by_name() {
         "shop.orders(Swift.Int) -> Swift.Int",
         "shop.Cart.total.getter : Swift.Int",
         "variable initialization expression of shop.Cart.total : Swift.Int",
-        // Extensions of types of Swift's standard library.
+        // Extensions of types in Swift's standard library.
         "$ss5ErrorP4shopE6reportyyF",
         "$ss6ResultO4shops5ErrorRz_rlE6reportyyF",
         "(extension in shop):Swift.Error.report() -> ()",
@@ -173,7 +173,7 @@ fn by_name() {
     ] {
         assert!(!is_runtime_function(function), "{function}");
     }
-    // With line tables alone an inlined function has its bare name: the file says whose it is.
+    // With line tables only, an inlined function has its bare name: the file identifies its owner.
     for file in [
         "/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/core/src/ptr/mod.rs",
         "/home/ada/.rustup/toolchains/stable/lib/rustlib/src/rust/library/std/src/panic.rs",

@@ -1,4 +1,4 @@
-//! What the crash path writes is what the next launch reads.
+//! The next launch reads what the crash path writes.
 
 use crate::common::*;
 use coroner_report::model::{Address, Bytes, CpuTime, CrashFlag, Id, RelativeAddress, Skipped, Timestamp, Value};
@@ -153,7 +153,8 @@ fn frames_are_attributed_and_return_addresses_looked_up_before_the_return() {
 
 #[test]
 fn a_call_at_the_end_of_an_image_belongs_to_it() {
-    // The return address is the first byte after the image: the call before it is the image's last instruction.
+    // The return address is the first byte after the image: the call before it is the image's last
+    // instruction.
     let mut file = full_report();
     file.list(SectionKind::THREADS, |encoder| {
         let frame = Frame {

@@ -1,4 +1,4 @@
-//! The run state: what was written is there, whatever moment the process ended at.
+//! The run state: written data is there, whenever the process terminated.
 
 use crate::common::{ONE_OF, Random};
 use coroner_report::model::{Address, AppFacts, CrashFlag, Id, Timestamp, Value};
@@ -83,7 +83,7 @@ fn everything_comes_back() {
         state.set_scalar(scalar, value);
     }
     assert_eq!(Scalar::hang_duration(16), None);
-    state.set_scalar(Scalar(200), 1); // Beyond the words that there are: nothing.
+    state.set_scalar(Scalar(200), 1); // Beyond the existing words: no effect.
     assert_eq!((state.add_scalar(Scalar::SESSION_ERRORS, 2), state.scalar(Scalar::SESSION_ERRORS)), (0, 2));
 
     let facts = RunFacts::read(&state.to_bytes()).expect("whole");
@@ -186,7 +186,8 @@ fn limits_are_kept_and_said() {
     let tags = RunFacts::read(&state.to_bytes()).expect("whole").tags;
     assert_eq!(tags.keys().map(String::as_str).collect::<Vec<_>>(), ["key 0", "key 2", "key 3", "key 4"]);
 
-    // 64 bytes: a key of 5 takes 8, leaving 56. 'ü' has two bytes, of which a cut leaves both or none.
+    // 64 bytes: a key of 5 takes 8, leaving 56. 'ü' has two bytes, of which a cut leaves both or
+    // none.
     assert_eq!(state.set_text(Kind::TAG, "key 0", &"ü".repeat(28)), Ok(Stored::Whole));
     assert_eq!(state.set_text(Kind::TAG, "key 0", &format!("x{}", "ü".repeat(28))), Ok(Stored::Cut));
     assert_eq!(RunFacts::read(&state.to_bytes()).expect("whole").tags["key 0"], format!("x{}", "ü".repeat(27)));
@@ -254,7 +255,7 @@ fn breadcrumbs_go_round() {
     assert_eq!(messages()[1], "without its data");
 }
 
-/// What a reader may see of one tag at any moment of an update.
+/// The values of one tag that a reader may see at any moment of an update.
 fn tag_of(bytes: &[u8]) -> Option<String> {
     let facts = RunFacts::read(bytes).expect("readable");
     assert_eq!(facts.problems, []);
@@ -264,7 +265,7 @@ fn tag_of(bytes: &[u8]) -> Option<String> {
 
 #[test]
 fn a_version_of_which_any_word_is_old_is_not_shown() {
-    // As after a loss of power: the words of an update reached the disk in any order.
+    // Like after a power loss: the words of an update reached the disk in any order.
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let values = ["first", "the second, which is longer", "third"];
@@ -315,7 +316,8 @@ fn damage_is_said_and_costs_what_it_hit() {
         bytes[offset] ^= 0x10;
         match RunFacts::read(&bytes) {
             Ok(facts) if facts.problems.is_empty() => {
-                // Bytes of no meaning (padding, unused slots, counters), or a scalar, which is any number.
+                // Meaningless bytes (padding, unused slots, counters), or a scalar, which may be
+                // any number.
                 let app = AppFacts { process_start: whole.app.process_start, ..facts.app.clone() };
                 assert_eq!((&facts.tags, &app), (&whole.tags, &whole.app), "byte {offset}");
                 assert_eq!(facts.breadcrumbs, whole.breadcrumbs, "byte {offset}");
@@ -331,7 +333,7 @@ fn damage_is_said_and_costs_what_it_hit() {
         }
     }
     assert!(unnoticed > 0);
-    // Cut anywhere: read as far as it goes.
+    // Truncated anywhere: read as far as it goes.
     for len in (0..good.len()).step_by(ONE_OF) {
         match RunFacts::read(&good[..len]) {
             Ok(facts) => assert!(facts.tags.iter().all(|(key, value)| whole.tags.get(key) == Some(value))),
@@ -358,7 +360,7 @@ fn what_is_no_run_state() {
         let len = random.below(3000);
         let mut bytes = [&MAGIC[..], &random.bytes(len)].concat();
         assert!(RunFacts::read(&bytes).is_err());
-        // Under a right header.
+        // With a valid header.
         let good = state.to_bytes();
         let len = bytes.len();
         bytes[..len.min(128)].copy_from_slice(&good[..len.min(128)]);
@@ -433,7 +435,7 @@ fn a_crash_record_comes_back_and_a_later_one_replaces_it() {
     let start = RunFacts::read(&state.to_bytes()[..FIXED_BYTES as usize]).expect("whole");
     assert_eq!((start.crash, start.lifecycle), (Some(record), lifecycle));
 
-    // The process went on, and crashed again: often.
+    // The process continued, and crashed again, repeatedly.
     state.set_crash_not_fatal(first);
     let (exit, record) = crash_of(&state);
     assert!(exit == ExitKind::RUNNING && record.is_some_and(|record| record.not_fatal && record.tid == 7));
@@ -444,11 +446,11 @@ fn a_crash_record_comes_back_and_a_later_one_replaces_it() {
         assert_eq!((exit, record.tid, record.not_fatal, record.address), (ExitKind::CRASHED, tid, false, None));
         state.set_crash_not_fatal(number);
     }
-    // One that has been replaced can't be marked any more.
+    // A record that has been replaced can't be marked any more.
     let last = state.set_crash(&crash(20));
     state.set_crash_not_fatal(last - 2);
     assert!(crash_of(&state).1.is_some_and(|record| record.tid == 20 && !record.not_fatal));
-    // The app's own exit after a crash stands: its handler went on to `exit`.
+    // The app's own exit after a crash is kept: its handler continued to `exit`.
     state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
     assert_eq!(crash_of(&state).0, ExitKind::CLEAN);
     state.set_crash_not_fatal(last);
@@ -536,7 +538,7 @@ fn a_report_of_a_record_says_what_the_record_says() {
     assert_eq!((mach.name, mach.code_name, mach.subcode), (Some("EXC_BAD_ACCESS"), Some("KERN_INVALID_ADDRESS"), 8));
     assert!(crash.signal.is_none() && crash.flags.is_empty());
     assert_eq!(report.crashed_thread().map(|thread| (thread.tid, thread.frames.len())), Some((7, 1)));
-    // In the directory of another run than that which the state is of: a child's, which copied its parent's.
+    // In the directory of a run other than that of the state: a child's, which copied its parent's.
     let mut report = Report::read(&facts().report_of_record(Id([2; 16])).expect("there")).expect("whole");
     report.stitch(facts());
     assert_eq!(report.header.event_id, Id([2; 16]));
@@ -552,7 +554,8 @@ fn many_threads_at_once() {
     let limits = Limits { small_slots: THREADS as u32 + 4, large_slots: 4, breadcrumbs: 16, ..Limits::default() };
     let words = region(&limits);
     let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
-    // A value that shows whether it is whole: its thread and round, repeated to a length that depends on them.
+    // A value that shows whether it is whole: its thread and round, repeated to a length that
+    // depends on them.
     let value = |thread: usize, round: usize| format!("{thread}.{round};").repeat(1 + (thread + round) % 20);
     let whole = |text: &str| {
         let (part, _) = text.split_once(';').expect("a whole part");
@@ -569,7 +572,7 @@ fn many_threads_at_once() {
                 let own = format!("own {thread}");
                 for round in 0..ROUNDS {
                     let value = value(thread, round);
-                    // A key of one's own is never overtaken.
+                    // A thread's own key is never overtaken.
                     assert_eq!(state.set_text(Kind::TAG, &own, &value), Ok(Stored::Whole));
                     for key in ["shared", "also shared", "sometimes"] {
                         let set = state.set_text(Kind::TAG, key, &value);
@@ -585,7 +588,7 @@ fn many_threads_at_once() {
                 running.fetch_sub(1, Relaxed);
             });
         }
-        // Meanwhile somebody reads. What is being written may be missing; what is shown is whole.
+        // Concurrent reads: a value that is being written may be missing, but every value is whole.
         while running.load(Relaxed) > 0 {
             let facts = RunFacts::read(&state.to_bytes()).expect("readable");
             for (key, text) in &facts.tags {
@@ -609,12 +612,12 @@ fn many_threads_at_once() {
     assert!(facts.tags.contains_key("shared") && facts.contexts.contains_key("shared"));
     assert_eq!(facts.session, None);
     assert_eq!(state.scalar(Scalar::SESSION_ERRORS), (THREADS * ROUNDS) as u64);
-    // A breadcrumb is lost only where a thread was held up for a whole round of the ring.
+    // A breadcrumb is lost only if a thread was delayed for a whole round of the ring.
     assert!(facts.breadcrumbs.len() + facts.problems.len() <= 16);
     assert_eq!(facts.breadcrumbs_overwritten, (THREADS * ROUNDS - 16) as u64);
 }
 
-/// Threads that set one key at the same moment leave the value of one of them, and never what was there before.
+/// Threads that set one key simultaneously leave one of their values, and never the earlier one.
 #[test]
 fn of_several_at_once_one_is_kept() {
     const THREADS: usize = 2;
@@ -671,7 +674,7 @@ fn slots_change_hands() {
             assert!(facts.tags.iter().all(|(key, value)| key == value), "{:?}", facts.tags);
         }
     });
-    // Quiet now: everything can be removed, and there is room for three.
+    // No more writers: everything can be removed, and there is room for three.
     for key in 0..6 {
         state.remove(Kind::TAG, &format!("key {key}")).expect("not contended");
     }
@@ -694,10 +697,13 @@ fn shared_region(limits: &Limits) -> &'static [AtomicU64] {
     unsafe { coroner_report::run_state::words_of_mapping(address.cast(), size) }.expect("aligned")
 }
 
-/// Starts a child that stops itself, and then does `work` and ends. It must do nothing that is not async-signal-safe.
+/// Starts a child that stops itself, then does `work` and exits.
+///
+/// `work` must be async-signal-safe.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn traced_child(work: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: the child calls nothing but async-signal-safe functions and the code under test, which is.
+    // SAFETY: the child calls nothing but async-signal-safe functions and the code under test,
+    // which is.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: as above.
@@ -713,7 +719,7 @@ fn traced_child(work: impl FnOnce()) -> libc::pid_t {
     child
 }
 
-/// Waits until the child has stopped. `false`: it has ended.
+/// Waits until the child has stopped. `false` if it has exited.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn stopped(child: libc::pid_t) -> bool {
     let mut status = 0;
@@ -723,15 +729,14 @@ fn stopped(child: libc::pid_t) -> bool {
     libc::WIFSTOPPED(status)
 }
 
-/// Lets a stopped child go on, for one instruction or for good.
+/// Resumes a stopped child, for one instruction or permanently.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn resume(child: libc::pid_t, request: libc::c_uint) {
     // SAFETY: our own child, which is stopped.
     assert_eq!(unsafe { libc::ptrace(request, child, 0, 0) }, 0);
 }
 
-/// A writer is held up at some instruction while another sets the same key: one of the two values stands, whole.
-/// The tags that a reader sees.
+/// A writer is stopped at some instruction while another sets the same key: one value remains.
 fn tags_of(state: &RunState<'_>) -> BTreeMap<String, String> {
     let facts = RunFacts::read(&state.to_bytes()).expect("readable");
     assert!(facts.problems.is_empty(), "{:?}", facts.problems);
@@ -755,14 +760,15 @@ fn a_change_of_several_keys_counts_as_a_whole() {
     change.remove(Kind::TAG, "plan").expect("it is there");
     change.set_text(Kind::TAG, "new", "yes").expect("fits");
     assert_eq!(tags_of(&state), tags(&[("user", "1"), ("plan", "free")]));
-    // What another thread sets meanwhile counts at once; a key whose removal does not count yet keeps its slot.
+    // A value set by another thread meanwhile counts at once; a key whose removal doesn't count yet
+    // keeps its slot.
     state.set_text(Kind::TAG, "other", "a").expect("fits");
     assert_eq!(state.set_text(Kind::TAG, "fifth", "no room"), Err(Refused::Full));
     assert_eq!(tags_of(&state), tags(&[("user", "1"), ("plan", "free"), ("other", "a")]));
     change.commit();
     assert_eq!(tags_of(&state), tags(&[("user", "3"), ("new", "yes"), ("other", "a")]));
     state.set_text(Kind::TAG, "fifth", "has the slot of `plan`").expect("fits");
-    // A change that is never committed, and one of the same key that comes after it and does count.
+    // A change that is never committed, and a later change of the same key that counts.
     let lost = state.together();
     lost.set_text(Kind::TAG, "user", "4").expect("fits");
     lost.set_text(Kind::TAG, "new", "no").expect("fits");
@@ -801,8 +807,9 @@ fn a_writer_held_up_anywhere_spoils_nothing() {
     assert!(taken > 10 && overtaken > 10, "{taken} taken, {overtaken} overtaken");
 }
 
-/// A child is stopped after every single instruction of its updates. What its shared memory holds then is what a
-/// `SIGKILL` at that instruction would leave.
+/// A child is stopped after every single instruction of its updates.
+///
+/// Its shared memory then has the contents that a `SIGKILL` at that instruction would leave.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn killed_at_any_instruction() {
@@ -848,7 +855,7 @@ fn killed_at_any_instruction() {
     println!("looked after each of {steps} instructions");
 }
 
-/// As above, of a change of three keys: all or nothing after each instruction.
+/// As above, for a change of three keys: all or nothing after each instruction.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_change_killed_at_any_instruction_is_none() {

@@ -1,4 +1,4 @@
-//! What a crash is known by.
+//! Crash signatures.
 
 use coroner_report::Report;
 use coroner_report::model::{
@@ -62,7 +62,7 @@ fn runtimes_allocators_and_libraries_are_skipped() {
     let own =
         ["/usr/lib/libc.so.6!strlen", "core::str::from_utf8", "malloc", "paint::fill<u8>", "paint::main", "_start"];
     assert_eq!(text(&own), "bad access | paint::fill | paint::main");
-    // Nothing is the app's: what has a name.
+    // No frame is the app's own: use named ones.
     assert_eq!(text(&["/usr/lib/libc.so.6!abort", "/usr/lib/libz.so!inflate"]), "bad access | inflate");
     let mut stripped = report(&["x", "y"]);
     for (offset, frame) in stripped.threads[0].frames.iter_mut().enumerate() {
@@ -92,7 +92,8 @@ fn a_stack_overflow_is_known_by_one_round_of_its_recursion() {
         Signature::of(&report).to_string()
     };
     let round = ["paint::odd", "paint::twice", "paint::even"];
-    // Whichever took the last page, whatever it had called there, and however the recursion was begun.
+    // Whichever function used the last page, whatever it had called there, and however the
+    // recursion began.
     for first in 0..3 {
         let rounds = round.into_iter().cycle().skip(first).take(300);
         let stack: Vec<&str> =
@@ -113,7 +114,7 @@ fn a_stack_overflow_is_known_by_one_round_of_its_recursion() {
     assert_eq!(recursion(&stack, &[]), None);
     assert_eq!(recursion(&stack[..5], &[CrashFlag::StackOverflow]), None, "two rounds may be no recursion");
     assert_eq!(recursion(&["?"; 9], &[CrashFlag::StackOverflow]), None, "the next build has it elsewhere");
-    // Without a recursion: two big frames.
+    // Without a recursion: two large frames.
     assert_eq!(overflow(&["paint::big", "paint::big", "paint::main"]), "stack overflow | paint::big | paint::main");
 }
 

@@ -1,4 +1,4 @@
-//! The specification (`docs/report.cddl`) and the code say the same.
+//! The specification (`docs/report.cddl`) and the code agree.
 
 use crate::common::{File, full_report};
 use cddl_cat::validate_cbor_bytes;
@@ -13,13 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const TEXT: &str = include_str!("../../../../../docs/report.cddl");
 
-/// The specification, but for the tag, which the checker does not know.
+/// Returns the specification without the tag, which the checker doesn't support.
 fn specification() -> String {
     assert!(TEXT.contains("#6.55799(section)"));
     TEXT.replace("#6.55799(section)", "section")
 }
 
-/// The specification without the freedom of later versions: only what is named may be there.
+/// Returns the specification without the freedom for later versions: only named items are valid.
 fn strict() -> String {
     let text = specification();
     let strict: String = text.lines().filter(|line| line.trim() != "* uint => any,").collect::<Vec<_>>().join("\n");
@@ -27,7 +27,7 @@ fn strict() -> String {
     strict
 }
 
-/// The rule of a kind of section.
+/// Returns the rule for a kind of section.
 fn rule(kind: SectionKind) -> String {
     kind.name().expect("known").replace('_', "-")
 }
@@ -38,7 +38,7 @@ fn check(rule: &str, specification: &str, cbor: &[u8]) {
     }
 }
 
-/// The keys of every map of the specification, by its rule: those that it must have, and those that it may have.
+/// Returns the required and optional keys of every map in the specification, by its rule.
 fn specified_keys() -> BTreeMap<String, (BTreeSet<u64>, BTreeSet<u64>)> {
     let mut maps = BTreeMap::new();
     let mut lines = TEXT.lines();
@@ -91,7 +91,7 @@ fn every_section_is_as_specified_and_every_key_is_in_the_specification() {
 #[test]
 fn the_frames_are_as_specified() {
     let file = full_report();
-    // Tag 55799, then what is tagged.
+    // Tag 55799, then the tagged item.
     assert_eq!(file.bytes[..3], [0xD9, 0xD9, 0xF7]);
     check("first-section", &specification(), &file.bytes[3..file.ends[0].0]);
     for ends in file.ends.windows(2) {
@@ -161,14 +161,14 @@ fn facts_and_breadcrumbs_are_as_specified() {
     check("breadcrumb", &strict(), encoder.written());
 }
 
-/// Every number that the code has a name for stands in the specification's comments, beside words of that name.
+/// Every number with a name in the code is in the specification's comments, with that name's words.
 #[test]
 fn every_number_is_in_the_specification() {
     let text = TEXT.to_lowercase().replace(['\n', ';'], " ");
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut numbers = 0;
     let mut look = |number: u64, name: &str| {
-        // How the comments write some of them.
+        // The names that the comments write differently.
         let words = match name {
             "cpp_exception" => "c++ exception".to_owned(),
             "nsexception" => "nsexception".to_owned(),

@@ -1,4 +1,4 @@
-//! What people and scripts read.
+//! The text form and JSON.
 
 use crate::common::full_report;
 use coroner_report::Report;
@@ -90,7 +90,7 @@ fn what_is_missing_is_said() {
     assert!(report.to_json().contains("\"complete\": false"));
 }
 
-/// All facts and scalars set.
+/// Returns run facts with all facts and scalars set.
 fn full_run() -> RunFacts {
     let limits = Limits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
@@ -175,7 +175,7 @@ fn every_name_in_the_json_is_documented() {
     assert!(missing.is_empty(), "not in docs/report-format.md: {missing:?}");
 }
 
-/// Collects what has a style.
+/// Collects the styled pieces.
 #[derive(Default)]
 struct Styled(Vec<(Style, String)>);
 
@@ -218,7 +218,8 @@ fn a_recursion_is_shown_by_its_first_rounds() {
         frame.function = Some(format!("f{address:x}"));
         frame
     };
-    // f1, then 100 rounds of f2 and f3 with a gap among them, then six of f4, then four of f5, which are not worth a line.
+    // f1, then 100 rounds of f2 and f3 with a gap among them, then six of f4, then four of f5,
+    // which are too few to fold.
     let rounds = (0..100).flat_map(|_| [at(0x22), at(0x33)]);
     thread.frames = [at(0x11)].into_iter().chain(rounds).collect();
     thread.frames.extend((0..6).map(|_| at(0x44)).chain((0..4).map(|_| at(0x55))));

@@ -1,4 +1,4 @@
-//! Reports that are cut, damaged, repeated, hostile, or no reports.
+//! Reports that are truncated, damaged, repeated or hostile, and files that aren't reports.
 
 use crate::common::*;
 use coroner_report::reader::limits;
@@ -6,7 +6,7 @@ use coroner_report::text::TextOptions;
 use coroner_report::wire::{self, Encoder, SectionKind, Thread, WalkEnd};
 use coroner_report::{ReadError, Report};
 
-/// How many sections of each kind a report shows.
+/// Returns the number of sections of each kind that a report shows.
 fn sections(report: &Report) -> usize {
     usize::from(report.header.pid != 0)
         + usize::from(report.crash.is_some())
@@ -34,7 +34,7 @@ fn cut_at_every_byte_it_is_read_up_to_the_cut() {
     for cut in (0..file.bytes.len()).step_by(ONE_OF) {
         let whole = file.ends.iter().filter(|(end, _)| *end <= cut).count();
         for reserved in [0, 500] {
-            // Cut by the end of the file, and by the zeros of its reserved rest.
+            // Truncated by the end of the file, and by the zeros of its reserved rest.
             let mut bytes = file.bytes[..cut].to_vec();
             bytes.resize(cut + reserved, 0);
             match Report::read(&bytes) {
@@ -44,7 +44,7 @@ fn cut_at_every_byte_it_is_read_up_to_the_cut() {
                     let missing =
                         report.problems.iter().any(|p| p.section == Some(SectionKind::END) && p.what == "missing");
                     assert!(missing, "cut at {cut}: {:?}", report.problems);
-                    // Where the last whole section ends is where the trouble begins.
+                    // The damage begins where the last whole section ends.
                     let end = file.ends[whole - 1].0;
                     assert!(
                         report.problems.iter().all(|p| p.offset >= end as u64),
@@ -91,7 +91,7 @@ fn a_flipped_bit_costs_at_most_its_own_section() {
             let hit = file.ends.iter().position(|(end, _)| offset < *end).expect("in a section");
             assert!(!report.complete, "bit {bit} of byte {offset} is not noticed");
             assert_eq!(report.problems[0].offset, start(hit) as u64, "{:?}", report.problems);
-            // An image that is lost takes with it that its file was replaced.
+            // A lost image also loses the information that its file was replaced.
             let lost = 1 + usize::from(report.images.is_empty());
             assert_eq!(sections(&report), all - lost, "bit {bit} of byte {offset}: {:?}", report.problems);
         }
@@ -151,7 +151,7 @@ fn a_thread_is_taken_once() {
 
 #[test]
 fn a_frame_inside_a_payload_is_not_taken_for_a_section() {
-    // Stack memory that holds a copy of a frame (the crash path's own buffer, say), in a section that is damaged.
+    // Stack memory with a copy of a frame (the crash path's own buffer, say), in a damaged section.
     let inner = {
         let mut file = File::new();
         file.section(SectionKind::CRASH, |encoder| crash().encode(encoder));
@@ -210,7 +210,7 @@ fn files_that_can_not_be_read() {
     }
 }
 
-/// A section with this payload, its checksum right.
+/// Returns a section with this payload and a correct checksum.
 fn sealed(kind: SectionKind, payload: &[u8]) -> Vec<u8> {
     let mut bytes = wire::seal_header(kind, payload).expect("short enough").to_vec();
     bytes.extend_from_slice(payload);
@@ -277,7 +277,7 @@ fn too_many_of_anything_is_bounded() {
     let report = Report::read(&with_header(&[sealed(SectionKind::THREADS, &payload)])).expect("readable");
     assert_eq!(report.threads[0].frames.len(), limits::FRAMES);
 
-    // Many sections of a kind that is not known, all different.
+    // Many different sections of an unknown kind.
     let many: Vec<Vec<u8>> =
         (0..5000u16).map(|i| sealed(SectionKind(1000), &[0x19, (i >> 8) as u8, i as u8])).collect();
     let report = Report::read(&with_header(&many)).expect("readable");
@@ -293,7 +293,8 @@ fn too_many_of_anything_is_bounded() {
 
 #[test]
 fn headers_that_all_claim_much_take_no_time_in_the_square() {
-    // Each claims 16 MiB, none of which has the right checksum: to check each would be a terabyte to read.
+    // Each claims 16 MiB, and none has a correct checksum: checking them all would mean reading a
+    // terabyte.
     let mut header = wire::seal_header(SectionKind::THREADS, &[]).expect("short");
     header[18..22].copy_from_slice(&(wire::MAX_PAYLOAD as u32).to_be_bytes());
     let mut bytes = with_header(&[]);
@@ -311,7 +312,8 @@ fn random_bytes() {
         let len = random.below(300);
         let bytes = random.bytes(len);
         assert!(Report::read(&bytes).is_err());
-        // The same behind the right prefix, and as the payload of each section with the right checksum.
+        // The same after a correct prefix, and as the payload of each section with a correct
+        // checksum.
         let _ = Report::read(&[&wire::FILE_PREFIX[..], &bytes].concat());
         let kind = SectionKind(random.below(13) as u16);
         let report = Report::read(&with_header(&[sealed(kind, &bytes)])).expect("its header is whole");
@@ -342,7 +344,7 @@ fn random_damage() {
     }
 }
 
-/// Payloads made by damaging good ones, then sealed: what a bug in a writer could leave.
+/// Damaged payloads with a correct checksum, which a bug in a writer might leave.
 #[test]
 fn random_damage_under_a_right_checksum() {
     let file = full_report();
