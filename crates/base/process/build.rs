@@ -1,12 +1,16 @@
-//! Sets `cfg(supported)` where a crash can be reported. Elsewhere, crash-time code is left out, code that reads reports is compiled, and
-//! `coroner` uses the standard library. `coroner-capture`, `coroner` and `coroner-outbox` do the same; `coroner-walk` and `-exceptions` have
-//! the condition in their `lib.rs`.
+//! Sets `cfg(supported)` for targets on which a crash can be reported.
 //!
-//! tvOS and watchOS are not among them: Apple forbids an app there exception ports, messages, alternate signal stacks and, on watchOS, the
-//! registers of other threads (`__TVOS_PROHIBITED`, `__WATCHOS_PROHIBITED` in <mach/task.h>, <mach/thread_act.h>, <mach/message.h>, <signal.h>).
+//! On other targets, crash-time code is left out, code that reads reports is compiled, and
+//! `coroner` uses the standard library. `coroner-capture`, `coroner` and `coroner-outbox` do the
+//! same; `coroner-walk` and `-exceptions` have the condition in their `lib.rs`.
 //!
-//! And decides whether `pthread_create` is interposed (see `src/linux/pthread_create.rs`): only in programs that are linked with a shared
-//! glibc, where the C library's own definition is found behind ours.
+//! tvOS and watchOS are not supported: Apple forbids apps there to use exception ports, messages,
+//! alternate signal stacks and, on watchOS, the registers of other threads (`__TVOS_PROHIBITED`,
+//! `__WATCHOS_PROHIBITED` in <mach/task.h>, <mach/thread_act.h>, <mach/message.h>, <signal.h>).
+//!
+//! Also decides whether `pthread_create` is interposed (see `src/linux/pthread_create.rs`): only in
+//! programs that are linked with a shared glibc, where the C library's own definition is found
+//! after ours.
 
 use std::env::var;
 

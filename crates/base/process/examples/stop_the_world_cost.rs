@@ -1,6 +1,7 @@
-//! What it costs to have all threads stand still, to interrupt one, to trace the silent ones, and to list the images.
+//! Measures the cost of stopping all threads, interrupting or tracing one, and listing images.
 //!
-//! `cargo run --release -p coroner-process --example stop_the_world_cost`: median and range of 31 runs, in microseconds.
+//! `cargo run --release -p coroner-process --example stop_the_world_cost`: median and range of 31
+//! runs, in microseconds.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -55,14 +56,14 @@ fn wait_deep(depth: u32, gate: &(Mutex<bool>, Condvar), waiting: &AtomicUsize) -
     std::hint::black_box(wait_deep(depth - 1, gate, waiting)) + 1
 }
 
-/// Prints the median and the range of runs of something that answers nanoseconds.
+/// Prints the median and the range of measured times in nanoseconds.
 fn show(what: &str, mut times: Vec<u64>) {
     times.sort_unstable();
     let us = |index: usize| Duration::from_nanos(times[index]).as_secs_f64() * 1e6;
     println!("{what:<44} {:>9.1} [{:.1} .. {:.1}]", us(times.len() / 2), us(0), us(times.len() - 1));
 }
 
-/// Processor time of this process so far, in nanoseconds: it does not depend on what else the machine does.
+/// Returns this process's processor time so far in nanoseconds, which other load doesn't affect.
 fn processor_time() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec.

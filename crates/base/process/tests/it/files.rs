@@ -1,4 +1,4 @@
-//! Descriptors that stay open, and paths: what crash time keeps of files.
+//! Descriptors that stay open, and paths: the files that crash time uses.
 #![cfg(unix)]
 
 use coroner_process::descriptor::OwnedDescriptor;

@@ -1,4 +1,4 @@
-//! Which process a run was, and whether it lives.
+//! The identity of a run's process, and whether it is alive.
 #![cfg(target_os = "linux")]
 
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ fn this_process_lives_and_others_do_not() {
     assert!(age < 600_000_000_000, "started {age} ns ago");
     assert!((start_of(own.pid)..=start_of(own.pid) + 60_000).contains(&own.start));
     assert_eq!(own.lives(&own), Some(true));
-    // Its number under another process, another boot; and what can't be known.
+    // Its number under another process, another boot; and cases that can't be determined.
     assert_eq!(ProcessIdentity { start: start_of(own.pid) - 1, ..own }.lives(&own), Some(false));
     assert_eq!(ProcessIdentity { start: start_of(own.pid), ..own }.lives(&own), Some(true));
     assert_eq!(ProcessIdentity { boot_id: [7; 16], ..own }.lives(&own), Some(false));
@@ -40,7 +40,7 @@ fn a_process_that_nobody_has_waited_for_does_not_live() {
     assert_eq!(identity.lives(&own), Some(false));
 }
 
-/// The 22nd field of its `stat`; the second, the name, has no space.
+/// Returns the 22nd field of its `stat`; the second, the name, has no space.
 fn start_of(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("there");
     stat.split(' ').nth(21).expect("there").parse().expect("a number")

@@ -1,4 +1,4 @@
-//! Loaded images of real processes, read without the dynamic linker's help while it is at work.
+//! Loaded images of real processes, read without the dynamic linker's help while it is active.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -46,7 +46,7 @@ support::forked![
     an_image_at_its_own_base_is_found,
 ];
 
-/// Reads by whatever works here: the kernel's copy, or recovered loads where that is not implemented.
+/// A reader that works here: the kernel's copy, or recovered loads if that is not implemented.
 enum AnyMemory {
     Kernel(KernelCopy),
     Loads(LoadGuarded),
@@ -70,13 +70,14 @@ impl Memory for AnyMemory {
 extern "C" fn on_fault(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the third argument of a handler with SA_SIGINFO.
     if !recover_guarded_load(unsafe { Context::from_pointer(context) }) {
-        // SAFETY: a real fault: end.
+        // SAFETY: a real fault: exit.
         unsafe { libc::_exit(99) };
     }
 }
 
 fn guarded_loads() -> AnyMemory {
-    // SAFETY: the handler lets faults of guarded loads go on with an error, and ends the process for others.
+    // SAFETY: the handler continues faults of guarded loads with an error, and ends the process for
+    // others.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_fault as *const () as usize;
@@ -95,7 +96,7 @@ fn images() -> (Images, Refresh) {
     (images, refresh)
 }
 
-/// What dl_iterate_phdr has of an image.
+/// dl_iterate_phdr's data about an image.
 #[derive(Debug)]
 struct Listed {
     slide: u64,
@@ -111,7 +112,7 @@ fn listed() -> Vec<Listed> {
         unsafe {
             let (info, into) = (&*info, &mut *into.cast::<Vec<Listed>>());
             let name = if info.dlpi_name.is_null() { c"" } else { CStr::from_ptr(info.dlpi_name) };
-            // bionic's linker has itself without headers.
+            // bionic's linker lists itself without headers.
             let count = info.dlpi_phnum as usize;
             let headers = if count == 0 { &[] } else { std::slice::from_raw_parts(info.dlpi_phdr, count) };
             into.push(Listed {
@@ -126,7 +127,7 @@ fn listed() -> Vec<Listed> {
         0
     }
     let mut listed: Vec<Listed> = Vec::new();
-    // SAFETY: the callback is as the C library wants it.
+    // SAFETY: the callback has the form that the C library requires.
     unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut listed).cast()) };
     listed.retain(|entry| !entry.headers.is_empty());
     listed
@@ -159,7 +160,8 @@ fn the_list_is_that_of_dl_iterate_phdr() {
             assert_eq!(images.path(image), entry.name);
         }
     }
-    // Some have no dl_iterate_phdr entry: the vdso in a static program, where there is one, or bionic's linker.
+    // Some have no dl_iterate_phdr entry: the vDSO in a static program, if there is one, or
+    // bionic's linker.
     assert!(images.len() <= listed.len() + 1, "{names:?} {listed:?}");
 }
 
@@ -193,7 +195,8 @@ fn a_second_refresh_reads_nothing_anew() {
     let before: Vec<Image> = images.iter().copied().collect();
     for _ in 0..3 {
         let again = images.refresh(&mut AnyMemory::new());
-        // The list has the vdso and, in a second namespace, the dynamic linker: those are looked at, not read.
+        // The list has the vDSO and, in a second namespace, the dynamic linker: those are checked,
+        // not read.
         assert_eq!(again, Refresh { read: 0, ..first });
         assert_eq!(images.iter().copied().collect::<Vec<_>>(), before);
     }
@@ -261,7 +264,7 @@ fn unreadable_memory_is_no_image() {
     let mut images = Images::map(64).unwrap();
     assert_eq!(images.refresh(&mut Nothing), Refresh::default());
     assert!(images.is_empty());
-    // Once seen, the program stays: it can't be unloaded.
+    // Once found, the program stays: it can't be unloaded.
     let all = images.refresh(&mut AnyMemory::new()).images;
     assert!(all > 0);
     let blind = images.refresh(&mut Nothing);
@@ -272,7 +275,7 @@ fn unreadable_memory_is_no_image() {
 
 // ───────────────────────────── with a dynamic linker ─────────────────────────────
 
-/// The C library's file.
+/// Returns the path of the C library's file.
 fn path_to_libc() -> PathBuf {
     let listed = listed();
     let is_it = |listed: &&Listed| {
@@ -282,11 +285,11 @@ fn path_to_libc() -> PathBuf {
     PathBuf::from(OsStr::from_bytes(&listed.iter().find(is_it).unwrap().name))
 }
 
-/// Beside the C library.
+/// Small libraries next to the C library.
 const SMALL_LIBRARIES: [&str; 2] =
     if cfg!(target_os = "android") { ["libdl.so", "libm.so"] } else { ["libutil.so.1", "libanl.so.1"] };
 
-/// Copies of two small shared objects of the system, in a directory of their own.
+/// Copies of two small shared objects of the system, in a separate directory.
 struct Objects {
     directory: tempfile::TempDir,
 }
@@ -316,7 +319,7 @@ struct Loaded(*mut libc::c_void);
 
 fn load(path: &Path) -> Loaded {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: these objects have no constructors to speak of.
+    // SAFETY: these objects have no significant constructors.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "{}", path.display());
     Loaded(handle)
@@ -413,8 +416,10 @@ fn loaded_and_unloaded_images_come_and_go() {
     }
 }
 
-/// Takes snapshots while another thread loads and unloads two objects: `snapshots` at least, and as many more as it takes to
-/// have met the two often, which a busy processor decides.
+/// Takes snapshots while another thread loads and unloads two objects.
+///
+/// At least `snapshots`, and as many more as it takes to find the two often, which depends on how
+/// busy the processor is.
 fn hammer(mut memory: impl Memory, snapshots: usize) {
     const OFTEN: usize = 100;
     let objects = Objects::new();
@@ -427,7 +432,7 @@ fn hammer(mut memory: impl Memory, snapshots: usize) {
         let stop = stop.clone();
         std::thread::spawn(move || {
             while !stop.is_set() {
-                // In turns, so that the one is mapped where the other was.
+                // Alternately, so that one is mapped at the other's address.
                 drop(load(&one));
                 drop(load(&other));
                 let both = (load(&one), load(&other));
@@ -487,14 +492,16 @@ fn another_file_of_the_same_name_is_another_image() {
     assert!(stamps.iter().all(|stamp| stamp.holds(&mut memory)));
     let fingerprint = coroner_process::images::fingerprint(&mut memory, images.debug_address());
     drop(loaded);
-    // A plugin that is built and loaded again, by the same entry and at the same address: nothing but the build id differs.
+    // A plugin that is rebuilt and reloaded, with the same entry and at the same address: only the
+    // build id differs.
     let mut file = std::fs::read(&path).unwrap();
     let (_, offset, _) = section(&file, ".note.gnu.build-id").unwrap();
     file[offset + 16] ^= 0xff;
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, file).unwrap();
     let loaded = load(&path);
-    // The list says the same as before; the image doesn't. (An emulator or bionic may choose another place: then there is nothing to see.)
+    // The list is the same as before, but the image isn't. (An emulator or bionic may choose
+    // another place: then there is nothing to see.)
     if (support::is_emulated() || cfg!(target_os = "android"))
         && coroner_process::images::fingerprint(&mut memory, images.debug_address()) != fingerprint
     {
@@ -605,7 +612,7 @@ fn a_long_path_is_kept() {
         assert!(named(&images, path).is_some(), "{}", path.display());
     }
     assert_eq!(images.refresh(&mut AnyMemory::new()).read, 0);
-    // Their room is used again.
+    // Their slots are reused.
     for _ in 0..40 {
         loaded.pop();
         images.refresh(&mut AnyMemory::new());
@@ -615,7 +622,7 @@ fn a_long_path_is_kept() {
     }
 }
 
-/// Reads this process's memory, but for words that are changed.
+/// Reads this process's memory, except for changed words.
 struct Changed {
     memory: AnyMemory,
     words: Vec<(u64, u64)>,
@@ -644,7 +651,7 @@ impl Memory for Changed {
     }
 }
 
-/// The entries of the list, by the address of each.
+/// Returns the addresses of the list's entries.
 fn entries(images: &Images, memory: &mut AnyMemory) -> Vec<u64> {
     let mut entries = Vec::new();
     let mut at = memory.read_u64(images.debug_address() + 8).unwrap();
@@ -664,25 +671,26 @@ fn a_list_in_mid_change_is_read_to_its_end() {
     let fingerprint = |memory: &mut Changed| coroner_process::images::fingerprint(memory, debug);
     assert_eq!(first.fingerprint, fingerprint(&mut Changed::new(vec![])), "what was read is what is there");
     let mut fresh = Images::map(64).unwrap();
-    // The dynamic linker says that it is at work: what is read then is not taken for what is there before or after.
+    // The dynamic linker has marked the list as changing: the result must differ from those before
+    // and after.
     let mut at_work = Changed::new(vec![(debug + 24, 1)]);
     let refresh = fresh.refresh(&mut at_work);
     assert_eq!((refresh.images, refresh.list), (first.images, ListState::Changing));
     assert_eq!(refresh.fingerprint, fingerprint(&mut at_work));
     assert_ne!(refresh.fingerprint, first.fingerprint);
-    // An entry is linked in one direction only, as all stand still.
+    // An entry is linked in one direction only, while all threads are stopped.
     let mut fresh = Images::map(64).unwrap();
     let refresh = fresh.refresh(&mut Changed::new(vec![(entries[2] + 32, 0)]));
     assert_eq!((refresh.images, refresh.list), (first.images, ListState::Broken));
     assert_ne!(refresh.fingerprint, first.fingerprint);
-    // The image of an entry is gone already, the entry not yet.
+    // The image of an entry is already gone, but not the entry.
     let slide = memory.read_u64(entries[2]).unwrap();
     let mut fresh = Images::map(64).unwrap();
     let words = vec![(entries[2], 0x10_0000), (entries[2] + 16, 0x10_0000)];
     let refresh = fresh.refresh(&mut Changed::new(words));
     assert_eq!((refresh.refused, refresh.list), (1, ListState::Consistent));
     assert!(fresh.find(slide).is_none() || known.find(slide).unwrap().kind != ImageKind::Library);
-    // An entry leads nowhere.
+    // An entry points to nothing.
     let mut fresh = Images::map(64).unwrap();
     let refresh = fresh.refresh(&mut Changed::new(vec![(entries[1] + 24, 0x1234)]));
     assert_eq!(refresh.list, ListState::Broken);
@@ -693,7 +701,8 @@ fn a_damaged_list_takes_no_known_image_away() {
     let (mut images, first) = images();
     let entries = entries(&images, &mut AnyMemory::new());
     let damages = [
-        // An entry leads nowhere, as does the head; the list ends too early; an entry says another base, another dynamic section.
+        // An entry points to nothing, and so does the head; the list ends too early; an entry has
+        // another base or another dynamic section.
         vec![(entries[1] + 24, 0x1234)],
         vec![(entries[0] + 24, 0)],
         vec![(images.debug_address() + 8, 0x1234)],
@@ -725,7 +734,7 @@ fn a_list_that_is_a_cycle_ends() {
     assert_ne!(last, before);
 }
 
-// ─────────────── libraries that are not where their headers say; no handler recovers from a bad load here ───────────────
+// ──────── libraries whose headers are elsewhere; no handler recovers from a bad load here ────────
 
 /// Sections behind a base of 2 MiB; neither ELF header nor program headers are in a segment.
 const NO_HEADER: &str = "PHDRS { text PT_LOAD FLAGS(5); data PT_LOAD FLAGS(6); dynamic PT_DYNAMIC FLAGS(6);
@@ -744,8 +753,10 @@ SECTIONS {
 }
 ";
 
-/// Compiles a library with more of the linker's options, by the words of `CORONER_TEST_CC`, or by `cc`; with the first options of
-/// several that the linker knows.
+/// Compiles a library with additional linker options.
+///
+/// Uses the words of `CORONER_TEST_CC`, or `cc`, and the first of several options that the linker
+/// knows.
 fn linked(directory: &Path, name: &str, options: &[&str]) -> PathBuf {
     let (source, library) = (directory.join(format!("{name}.c")), directory.join(format!("lib{name}.so")));
     std::fs::write(&source, "int value = 3; int function(void) { return value; }\n").unwrap();
@@ -771,12 +782,12 @@ fn without_header(directory: &Path) -> PathBuf {
     linked(directory, "no_header", &[&format!("-Wl,-T,{}", script.display())])
 }
 
-/// Both ways of reading that can't fault, as far as they are there.
+/// Returns both readers that can't fault, if they are available.
 fn checked() -> Vec<CheckedMemory> {
     [CheckedMemory::open(), CheckedMemory::through_pipe()].into_iter().flatten().collect()
 }
 
-/// Whether an image of the table is what the dynamic linker and the file say.
+/// Asserts that an image in the table agrees with the dynamic linker and the file.
 fn assert_is_listed(images: &Images, path: &Path) {
     let image = named(images, path).unwrap_or_else(|| panic!("{} is missing", path.display()));
     let entry = listed().into_iter().find(|entry| entry.name == path.as_os_str().as_bytes()).unwrap();
@@ -796,7 +807,7 @@ fn memory_is_read_through_a_pipe() {
         memory.read(bytes.as_ptr() as u64 + at as u64, &mut into).unwrap();
         assert_eq!(into, bytes[at..at + length]);
     }
-    // A page that ends in nothing: what was copied until there must not be taken for the next bytes.
+    // A page followed by nothing: what was copied until there must not be taken for the next bytes.
     // SAFETY: a new mapping, of which the second half is made inaccessible.
     let page = unsafe {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -820,7 +831,7 @@ fn an_image_with_another_base_is_found() {
     let path = with_other_base(objects.directory.path());
     let loaded = load(&path);
     for mut memory in checked() {
-        // As at install, and as in a crash that has not met the image before.
+        // As at install, and as in a crash that has not found the image before.
         let mut images = Images::map(64).unwrap();
         assert_eq!(images.refresh_by_linker(&mut memory).refused, 0);
         assert_is_listed(&images, &path);
@@ -849,13 +860,13 @@ fn an_image_without_an_elf_header_in_memory_is_found() {
         let found = images.refresh(&mut memory);
         assert_eq!((found.read, found.refused), (0, 0));
         assert_is_listed(&images, &path);
-        // Nothing in memory says what it is.
+        // Nothing in memory identifies it.
         assert_eq!(Images::map(64).unwrap().refresh(&mut memory).refused, 1);
     }
     drop(loaded);
 }
 
-/// A library that is listed, and whose memory is gone, or its first page, or may not be read.
+/// A listed library whose memory or first page is gone, or is not readable.
 fn images_that_can_not_be_read_are_refused() {
     let objects = Objects::new();
     let directory = objects.directory.path();
@@ -864,7 +875,7 @@ fn images_that_can_not_be_read_are_refused() {
         made.push((false, without_header(directory)));
     }
     for (number, (has_header, path)) in made.into_iter().enumerate() {
-        // It can't be closed any more: its memory is not what the dynamic linker believes.
+        // It can't be closed any more: its memory differs from what the dynamic linker assumes.
         std::mem::forget(load(&path));
         let mut images = Images::map(64).unwrap();
         images.refresh_by_linker(&mut CheckedMemory::open().unwrap_or_else(|| checked().remove(0)));
@@ -885,9 +896,9 @@ fn images_that_can_not_be_read_are_refused() {
                 assert_eq!(found.list, ListState::Consistent);
                 let mut fresh = Images::map(64).unwrap();
                 let found = fresh.refresh_by_linker(&mut memory);
-                // The program headers of the library without a header are the dynamic linker's own copy: it counts as loaded as
-                // long as its dynamic section is there. LLVM's linker maps the file's first page twice, so that there is
-                // another copy of the headers.
+                // The program headers of the library without a header are the dynamic linker's own
+                // copy: it counts as loaded as long as its dynamic section is there. LLVM's linker
+                // maps the file's first page twice, so that there is another copy of the headers.
                 let refused = number + usize::from(has_header || step == 2);
                 let is_it = found.refused == refused || (cfg!(target_os = "android") && step < 2);
                 assert!(is_it, "library {number}, step {step}: {found:?}");
@@ -899,21 +910,22 @@ fn images_that_can_not_be_read_are_refused() {
 /// Set in the process with a prelinked library; contains the library's path.
 const PRELOADED: &str = "CORONER_TEST_PRELOADED";
 
-/// As a prelinked library: where it was linked to be, so that its slide is 0, which is the address of nothing.
+/// Like a prelinked library, at its linked address: its slide is 0, which is not an address.
 fn an_image_at_its_own_base_is_found() {
     if let Some(library) = std::env::var_os(PRELOADED) {
         return preloaded_is_listed(Path::new(&library));
     }
     if support::is_emulated() {
-        // The variables below would be the emulator's.
+        // The variables below would apply to the emulator.
         return;
     }
     let objects = Objects::new();
     let path = with_other_base(objects.directory.path());
-    // This process runs this test alone, and so does another one with the same arguments.
+    // This process runs only this test, and so does another one with the same arguments.
     let mut program = Command::new(std::env::current_exe().unwrap());
     program.args(std::env::args_os().skip(1));
-    // Without this variable, glibc (up to 2.36) leaves a library there only in programs that have a fixed address themselves.
+    // Without this variable, glibc (up to 2.36) leaves a library there only in programs that have a
+    // fixed address themselves.
     program.env("LD_USE_LOAD_BIAS", "1").env("LD_PRELOAD", &path).env(PRELOADED, &path);
     assert!(program.status().unwrap().success());
 }

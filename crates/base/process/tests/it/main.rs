@@ -1,4 +1,6 @@
-//! The integration tests, linked as one program. A test that changes the process runs in one of its own.
+//! The integration tests, linked as one program.
+//!
+//! A test that changes the process runs in a separate process.
 
 mod export_trie;
 mod files;

@@ -1,4 +1,4 @@
-//! Readers of memory: windows, guarded loads, copies of the kernel.
+//! Readers of memory: windows, guarded loads, copies by the kernel.
 
 use std::cell::Cell;
 

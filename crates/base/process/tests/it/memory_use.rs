@@ -1,4 +1,4 @@
-//! How much memory the process has, as the system says.
+//! The process's memory use, as reported by the system.
 
 use coroner_process::memory_use::{available, used};
 use coroner_test_support::isolated;

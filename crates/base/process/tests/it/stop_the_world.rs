@@ -64,19 +64,19 @@ fn prepare() -> (ThreadStopper, TaskDirectory) {
     prepare_again()
 }
 
-/// As [`prepare`], when the case has had threads: one that was joined may still be listed for a moment.
+/// Like [`prepare`], after the case has had threads: a joined one may still be listed for a moment.
 fn prepare_again() -> (ThreadStopper, TaskDirectory) {
     (ThreadStopper::prepare(Config::default()).unwrap(), TaskDirectory::open().unwrap())
 }
 
 static STRANGERS: Mutex<&[i32]> = Mutex::new(&[]);
 
-/// To be called before the case, or its forked child, starts a thread.
+/// Must be called before the case, or its forked child, starts a thread.
 fn note_strangers() {
     *STRANGERS.lock().unwrap() = support::strangers();
 }
 
-/// What every stop excludes.
+/// Returns the threads that every stop excludes.
 fn strangers() -> &'static [i32] {
     *STRANGERS.lock().unwrap()
 }
@@ -107,7 +107,9 @@ impl Parked {
         Self::start_after(count, || {})
     }
 
-    /// Threads as a library starts them that calls the system itself: no `pthread_create` has announced them.
+    /// Starts threads that no `pthread_create` has announced.
+    ///
+    /// As a library does that makes system calls itself.
     fn start_unannounced(count: usize) -> Parked {
         Self::start_after(count, withdraw_thread)
     }
@@ -129,7 +131,7 @@ impl Parked {
         until("all threads run", || tids.lock().unwrap().len() == count);
         let tasks = TaskDirectory::open().unwrap();
         let tids = tids.lock().unwrap().clone();
-        // Waiting for the lock of `tids` is sleeping, too; but it ends.
+        // Waiting for the lock of `tids` is also sleeping, but it ends.
         until("all threads wait", || tids.iter().all(|tid| tasks.state(*tid) == Ok(KernelState::Sleeping)));
         tasks.close();
         Parked { gate, threads, tids }
@@ -163,7 +165,7 @@ fn captures_all(count: usize) {
             let Capture::Stopped(context) = thread.capture else { panic!("{:?}", thread.capture) };
             let registers = context.registers();
             assert_eq!((registers.pc, registers.sp()), (context.pc(), context.sp()));
-            // SAFETY: the thread stands in code that it was running.
+            // SAFETY: the thread is in code that it was running.
             let mut memory = unsafe { LoadGuarded::new() };
             let activity = Activity::of(&registers, &mut memory);
             let Activity::InSystemCall { number } = activity else { panic!("{activity:?} at {:#x}", registers.pc) };
@@ -198,7 +200,8 @@ fn threads_whose_ids_follow_the_processs_need_no_listing() {
     let progress = stop.wait(GRACE, deadline());
     assert_eq!((progress.threads, progress.captured, progress.silent), (10, 10, 0));
     stop.release();
-    // Where others start processes meanwhile, the ids lie farther apart than is looked for; an emulator has threads of its own.
+    // If others start processes meanwhile, the ids are farther apart than the probe reaches; an
+    // emulator has threads of its own.
     let farthest = parked.tids.iter().max().unwrap() - std::process::id() as i32;
     if farthest < 72 && strangers().is_empty() {
         assert_eq!(listing, Listing::default(), "the farthest was {farthest} away");
@@ -258,16 +261,18 @@ fn a_thread_in_a_tight_loop_stands_still_and_goes_on() {
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
     stop.wait(GRACE, deadline());
     let registers = stop.threads().next().unwrap().capture.registers().unwrap();
-    // SAFETY: the thread stands in code that it was running.
+    // SAFETY: the thread is in code that it was running.
     assert_eq!(Activity::of(&registers, &mut unsafe { LoadGuarded::new() }), Activity::Running);
     stop.release();
     STOP.set();
     thread.join().unwrap();
 }
 
-/// Waits until the only silent threads are those that block the signal and sleep. A thread of glibc (since 2.35) blocks all signals
-/// when it ends; a detached one then waits for the lock of the list of stacks (`_dl_stack_cache_lock`, in `__nptl_free_tcb`), which
-/// a thread that stands still in `pthread_create` may hold.
+/// Waits until the only silent threads are those that block the signal and sleep.
+///
+/// A glibc thread (since 2.35) blocks all signals when it exits; a detached one then waits for the
+/// lock of the list of stacks (`_dl_stack_cache_lock`, in `__nptl_free_tcb`), which a thread
+/// stopped in `pthread_create` may hold.
 fn wait_for_all_that_can_answer(
     stopper: &ThreadStopper,
     tasks: &TaskDirectory,
@@ -279,7 +284,8 @@ fn wait_for_all_that_can_answer(
         let is_silent = |capture: &Capture<'_>| matches!(capture, Capture::Not(NotCaptured::NoAnswer));
         let mut silent = stop.threads().filter(|thread| is_silent(&thread.capture));
         let blocks = |tid| support::blocked_signals(tid).is_some_and(|mask| mask & 1 << (stopper.signal() - 1) != 0);
-        // One that has just been made, or is about to make another, blocks it, too, but runs.
+        // A thread that has just been created, or is about to create another, also blocks it, but
+        // runs.
         let sleeps = |tid| tasks.state(tid) == Ok(KernelState::Sleeping);
         if silent.all(|thread| blocks(thread.tid) && sleeps(thread.tid)) {
             return progress;
@@ -295,19 +301,19 @@ fn threads_that_start_meanwhile_are_captured() {
         if !STOP.is_set() && STARTED.load(Ordering::SeqCst) < 3000 {
             let next = Builder::new().stack_size(64 << 10).spawn(start_another);
             drop(next);
-            // Each lives a while, so that there are several.
+            // Each lives for a while, so that there are several.
             std::thread::sleep(Duration::from_millis(2));
         }
     }
     let first = std::thread::spawn(start_another);
     let mut most = 0;
-    // Nothing may be allocated while a stop is on: a thread that stands still may hold the allocator's lock.
+    // Nothing may be allocated during a stop: a stopped thread may hold the allocator's lock.
     let (mut captured, mut listed) = (Vec::with_capacity(4096), Vec::with_capacity(4096));
     for _ in 0..200 {
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
         let progress = wait_for_all_that_can_answer(&stopper, &tasks, &mut stop);
         most = most.max(progress.captured);
-        // Nothing runs now: what is listed is what was captured.
+        // Nothing runs now: the listed threads are the captured ones.
         captured.clear();
         captured.extend(stop.threads().map(|thread| thread.tid));
         listed.clear();
@@ -344,7 +350,7 @@ fn threads_that_end_meanwhile_are_left_out() {
         stop.wait(20 * MS, deadline());
         for thread in stop.threads() {
             if let Capture::Not(reason) = thread.capture {
-                // It was ending as it was asked, too late to run a handler.
+                // It was exiting when it was asked, too late to run a handler.
                 let state = tasks.state(thread.tid);
                 assert!(state.is_err() || reason == NotCaptured::NoAnswer, "{reason:?} {state:?}");
             }
@@ -398,14 +404,14 @@ fn a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless() {
         assert_ne!(blocked & 1 << (stopper.signal() - 1), 0);
         stop.release();
     }
-    // Its answer to a stop that is over does not hold it …
+    // Its answer to a finished stop doesn't hold it …
     UNBLOCK.set();
     UNBLOCKED.await_set("it goes on");
     // … and it answers the next one.
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
     assert_eq!(stop.wait(GRACE, deadline()).captured, 6);
     stop.release();
-    // An answer that comes after `wait` has given up, but while the stop is on, counts.
+    // An answer that comes after `wait` has given up, but during the stop, counts.
     STOP.set();
     thread.join().unwrap();
     parked.finish();
@@ -414,7 +420,7 @@ fn a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless() {
 fn stray_signals_are_harmless() {
     let (stopper, tasks) = prepare();
     let parked = Parked::start(3);
-    // SAFETY: signals to this process, whose handler takes any value.
+    // SAFETY: signals to this process, whose handler accepts any value.
     unsafe {
         for value in [0_usize, 7, usize::MAX, 1 << 32, 1 << 32 | 1 << 31, 1 << 31] {
             let value = libc::sigval { sival_ptr: value as *mut _ };
@@ -426,7 +432,7 @@ fn stray_signals_are_harmless() {
         }
     }
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    // A thread that is parked takes them too.
+    // A parked thread receives them, too.
     let value = libc::sigval { sival_ptr: (1_usize << 32) as *mut _ };
     // SAFETY: as above.
     unsafe { libc::sigqueue(libc::getpid(), stopper.signal(), value) };
@@ -438,7 +444,7 @@ fn stray_signals_are_harmless() {
 fn a_reset_handler_is_put_back() {
     let (stopper, tasks) = prepare();
     let parked = Parked::start(3);
-    // SAFETY: an app that resets every handler it does not know.
+    // SAFETY: an app that resets every handler it doesn't know.
     unsafe { libc::signal(stopper.signal(), libc::SIG_DFL) };
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
     assert_eq!(stop.wait(GRACE, deadline()).captured, 3);
@@ -464,7 +470,7 @@ fn excluded_threads_are_left_alone() {
 fn a_full_signal_queue_is_drained_and_a_closed_one_is_a_reason() {
     let (stopper, tasks) = prepare();
     let parked = Parked::start(60);
-    // Signals are counted per user: a user of our own, and then the limit is ours alone.
+    // Signals are counted per user: with a user of our own, the limit is ours alone.
     support::drop_root();
     set_limit(libc::RLIMIT_SIGPENDING as i32, 4);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
@@ -499,7 +505,7 @@ fn a_table_that_is_too_small_counts_the_rest() {
 
 static STOPPER: std::sync::OnceLock<ThreadStopper> = std::sync::OnceLock::new();
 static HELD: Flag = Flag::new();
-/// The report that the thread which crashed too is part of is over.
+/// Set when the report that includes the other crashed thread is finished.
 static OVER: Flag = Flag::new();
 
 extern "C" fn crash_handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -511,7 +517,7 @@ extern "C" fn crash_handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc:
     drop(parked);
 }
 
-/// What the crash handler of an app does: SIGUSR1 stands for the crash.
+/// Installs an app's crash handler: SIGUSR1 represents the crash.
 fn install_crash_handler() {
     // SAFETY: the handler only waits.
     unsafe {
@@ -526,8 +532,8 @@ fn install_crash_handler() {
 fn assert_parked(stop: &coroner_process::stop_the_world::StoppedThreads<'_>) {
     let thread = stop.threads().find(|thread| thread.tid == TID.load(Ordering::SeqCst)).unwrap();
     let Capture::Crashed(context) = thread.capture else { panic!("{:?}", thread.capture) };
-    // It stands behind the system call of `raise`, not in our handler.
-    // SAFETY: the thread stands in code that it was running.
+    // It is after the system call of `raise`, not in our handler.
+    // SAFETY: the thread is in code that it was running.
     let mut memory = unsafe { LoadGuarded::new() };
     let mut registers = context.registers();
     #[cfg(target_arch = "x86_64")]
@@ -568,7 +574,8 @@ fn a_thread_that_crashes_too_is_parked_during_the_stop() {
     let (stopper, tasks) = prepare();
     let stopper = STOPPER.get_or_init(|| stopper);
     install_crash_handler();
-    // It is on its way to be parked, with all signals held back by its crash handler's mask, as the stop begins.
+    // It is about to be parked, with all signals blocked by its crash handler's mask, when the stop
+    // begins.
     let crashing = std::thread::spawn(|| {
         block_signals();
         TID.store(gettid(), Ordering::SeqCst);
@@ -674,7 +681,7 @@ fn one_thread_is_interrupted_and_goes_on() {
     thread.join().unwrap();
 }
 
-/// A thread that is held looks for its release at first; later it sleeps, and must be woken.
+/// A held thread spins for its release at first; later it sleeps, and must be woken.
 fn a_thread_that_is_held_for_long_sleeps_and_goes_on() {
     let (stopper, tasks) = prepare();
     let thread = start_counting();
@@ -691,7 +698,7 @@ fn a_thread_that_is_held_for_long_sleeps_and_goes_on() {
     thread.join().unwrap();
 }
 
-/// An asker looks for the answer at first; later it sleeps, and must be woken.
+/// An asker spins for the answer at first; later it sleeps, and must be woken.
 fn an_asker_that_fell_asleep_is_woken_by_the_answer() {
     static ASKER: AtomicI32 = AtomicI32::new(0);
     static MAY_ANSWER: Flag = Flag::new();
@@ -717,12 +724,12 @@ fn an_asker_that_fell_asleep_is_woken_by_the_answer() {
     thread.join().unwrap();
 }
 
-/// Looking does not help there: the other one runs when this one sleeps.
+/// Spinning doesn't help there: the other thread runs when this one sleeps.
 fn a_thread_whose_asker_has_ended_goes_on() {
     let (stopper, _) = prepare();
     let thread = start_counting();
     let tid = TID.load(Ordering::SeqCst);
-    // More often than there are slots: those of askers that have ended are free again.
+    // More often than there are slots: those of exited askers are free again.
     for _ in 0..17 {
         std::thread::scope(|scope| {
             scope.spawn(|| std::mem::forget(stopper.interrupt(tid, GRACE).unwrap()));
@@ -741,7 +748,7 @@ fn threads_of_one_processor_interrupt_each_other() {
         libc::CPU_SET(libc::sched_getcpu() as usize, &mut set);
         assert_eq!(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set), 0);
     }
-    // Those that it starts run there, too.
+    // Threads that it starts run there, too.
     threads_interrupt_each_other_at_once();
 }
 
@@ -857,16 +864,18 @@ fn left_stopped_threads_end_with_the_process() {
 }
 
 fn a_short_alternate_stack_is_enough() {
-    /// What is left for our handler behind the kernel's frame.
+    /// Space left for our handler after the kernel's frame.
     const ROOM: usize = 1024;
     const PAGE: usize = 4096;
     let (stopper, tasks) = prepare();
     let thread = std::thread::spawn(|| {
-        // SAFETY: a mapping of our own, its lowest page without access; the thread's alternate stack until it ends.
+        // SAFETY: a mapping of our own, its lowest page without access; the thread's alternate
+        // stack until it exits.
         unsafe {
             let least = if cfg!(target_arch = "x86_64") { 3376 } else { 4720 };
             let frame = libc::getauxval(libc::AT_MINSIGSTKSZ).max(least) as usize;
-            // The kernel aligns the frame to 64 bytes and keeps 128 clear below the interrupted stack pointer.
+            // The kernel aligns the frame to 64 bytes and keeps 128 clear below the interrupted
+            // stack pointer.
             let size = frame + 192 + ROOM;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let mapping = libc::mmap(std::ptr::null_mut(), 8 * PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -898,7 +907,7 @@ fn withdrawing_restores_what_was_there() {
         block_signals();
         READY.set();
         STOP.await_set("stop");
-        // A signal that is still pending now would end the process.
+        // A signal that is still pending now would kill the process.
         unblock_signals();
     });
     READY.await_set("it blocks");
@@ -963,7 +972,7 @@ fn threads_are_listed_when_no_descriptor_is_free_and_after_all_were_closed() {
     let parked = Parked::start(3);
     let count = 4 + strangers().len();
     assert_eq!(tasks.list(&mut |_| ()), Listing { found: count, error: None });
-    // An app that closes what it does not know, and opens a directory of its own at that number.
+    // An app that closes unknown descriptors, and opens a directory of its own at that number.
     let kept = tasks.descriptor().unwrap();
     // SAFETY: closes and opens descriptors of this test.
     unsafe {

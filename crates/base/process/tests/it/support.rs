@@ -1,5 +1,7 @@
-//! Runs each case in a forked child of a process of its own: a case may signal, stop, limit and break its process as it
-//! likes, and the child has one thread, the case's.
+//! Runs each case in a forked child of a separate process.
+//!
+//! A case may signal, stop, limit and break its process as it likes, and the child has only the
+//! case's thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,7 +12,9 @@ use coroner_test_support::isolated;
 /// Seconds after which a case counts as hung.
 const LIMIT: u32 = 120;
 
-/// Makes a test of each function: `forked![one, other]`. With `dynamic:` first, of functions that need a dynamic linker.
+/// Makes a test of each function: `forked![one, other]`.
+///
+/// With `dynamic:` first, of functions that need a dynamic linker.
 macro_rules! forked {
     (dynamic: $($name:ident),+ $(,)?) => {
         mod dynamic_cases {
@@ -36,7 +40,9 @@ macro_rules! forked {
 }
 pub(crate) use forked;
 
-/// Runs a test's case, one at a time: many cases measure time, and some count on the ids of new threads being consecutive.
+/// Runs a test's case, one at a time.
+///
+/// Many cases measure time, and some rely on consecutive ids of new threads.
 pub(crate) fn run(test: &str, case: fn()) {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,11 +55,11 @@ pub(crate) fn run(test: &str, case: fn()) {
 
 /// Runs a function in a forked child; returns how it failed, if it did.
 pub(crate) fn in_child(case: fn()) -> Option<String> {
-    // SAFETY: the child gets a copy of this process, and of the calling thread only; where there are others, the case must
-    // not need their locks.
+    // SAFETY: the child gets a copy of this process, and of the calling thread only; if there are
+    // others, the case must not need their locks.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: an alarm's default action ends the process.
+        // SAFETY: an alarm's default action kills the process.
         unsafe { libc::alarm(LIMIT) };
         let code = if std::panic::catch_unwind(case).is_ok() { 0 } else { 101 };
         // SAFETY: ends the child without running the parent's exit handlers.
@@ -74,7 +80,7 @@ pub(crate) fn in_child(case: fn()) -> Option<String> {
 
 /// Whether this runs under qemu-user, which translates system calls and has no ptrace.
 pub(crate) fn is_emulated() -> bool {
-    // The kernel knows the architecture of the machine, the emulator that of the program.
+    // The kernel reports the machine's architecture, the emulator the program's.
     std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|info| {
         let kernel = info.contains("GenuineIntel") || info.contains("AuthenticAMD");
         kernel != cfg!(target_arch = "x86_64")
@@ -89,7 +95,7 @@ fn probe_ptrace() -> bool {
     answer < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::ENOSYS)
 }
 
-/// Waits until something is so; panics if it is not within half a minute.
+/// Waits until `is_so` returns true; panics if it doesn't within half a minute.
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
@@ -98,7 +104,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A flag that is false at first.
+/// A flag, initially false.
 #[derive(Default)]
 pub(crate) struct Flag(AtomicBool);
 
@@ -120,7 +126,7 @@ impl Flag {
     }
 }
 
-/// The calling thread's id.
+/// Returns the calling thread's id.
 pub(crate) fn gettid() -> i32 {
     // SAFETY: no arguments, no effects.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
@@ -154,7 +160,7 @@ pub(crate) fn set_limit(resource: i32, limit: u64) {
     assert_eq!(answer, 0, "prlimit: {}", std::io::Error::last_os_error());
 }
 
-/// Makes this process an ordinary user's if it is root's: root is exempt from some limits and denials.
+/// Makes this process an ordinary user's: root is exempt from some limits and denials.
 pub(crate) fn drop_root() {
     const NOBODY: u32 = 65534;
     // SAFETY: changes this process's user only.
@@ -166,7 +172,9 @@ pub(crate) fn drop_root() {
     }
 }
 
-/// Threads that were there before the case started any: an emulator has one of its own, which answers to nobody.
+/// Returns the threads that existed before the case started any.
+///
+/// An emulator has one of its own, which doesn't answer.
 pub(crate) fn strangers() -> &'static [i32] {
     let mut strangers = Vec::new();
     for entry in std::fs::read_dir("/proc/self/task").unwrap() {
@@ -179,11 +187,14 @@ pub(crate) fn strangers() -> &'static [i32] {
     strangers.leak()
 }
 
-/// The start of `/proc/self/task/TID/NAME`. Allocates nothing: threads that stand still may hold the allocator's lock.
+/// Reads the start of `/proc/self/task/TID/NAME`.
+///
+/// Allocates nothing: stopped threads may hold the allocator's lock.
 fn task_file<'a>(tid: i32, name: &[u8], into: &'a mut [u8]) -> Option<&'a str> {
     use coroner_process::path::Path;
     let path = Path::new().push(b"/proc/self/task/").push_decimal(tid.unsigned_abs()).push(b"/").push(name);
-    // SAFETY: a path; as many bytes are read as there is room for; the descriptor is this function's own.
+    // SAFETY: a path; as many bytes are read as there is room for; the descriptor is this
+    // function's own.
     let read = unsafe {
         let file = libc::open(path.as_c_str().as_ptr(), libc::O_RDONLY);
         let read = libc::read(file, into.as_mut_ptr().cast(), into.len());
@@ -193,12 +204,12 @@ fn task_file<'a>(tid: i32, name: &[u8], into: &'a mut [u8]) -> Option<&'a str> {
     std::str::from_utf8(into.get(..usize::try_from(read).ok()?)?).ok()
 }
 
-/// The number of the system call in which a thread waits; `None` if it runs.
+/// Returns the number of the system call in which a thread waits; `None` if it runs.
 pub(crate) fn system_call(tid: i32) -> Option<u32> {
     task_file(tid, b"syscall", &mut [0; 24])?.split(' ').next()?.parse().ok()
 }
 
-/// The signals that a thread blocks (bit 0 is signal 1).
+/// Returns the signals that a thread blocks (bit 0 is signal 1).
 pub(crate) fn blocked_signals(tid: i32) -> Option<u64> {
     let mut buffer = [0; 2048];
     let line = task_file(tid, b"status", &mut buffer)?.lines().find_map(|line| line.strip_prefix("SigBlk:\t"))?;

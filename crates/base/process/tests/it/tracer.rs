@@ -1,4 +1,4 @@
-//! Threads that do not answer are stopped by the tracing helper, or there is a reason why not.
+//! The tracing helper stops threads that don't answer, or reports why it can't.
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -48,7 +48,7 @@ fn count_until_stopped() {
     }
 }
 
-/// A thread that blocks every signal and counts.
+/// Starts a thread that blocks every signal and counts.
 fn start_counting() -> JoinHandle<()> {
     let thread = std::thread::spawn(|| {
         block_signals();
@@ -59,7 +59,7 @@ fn start_counting() -> JoinHandle<()> {
     thread
 }
 
-/// Threads that block every signal and sleep.
+/// Starts threads that block every signal and sleep.
 fn start_sleeping(count: u64) -> Vec<JoinHandle<()>> {
     let threads = (0..count).map(|_| {
         std::thread::spawn(|| {
@@ -100,7 +100,7 @@ impl Prepared {
         }
     }
 
-    /// A stop in which nobody answers the signal, traced.
+    /// Begins a stop in which no thread answers the signal, and traces it.
     fn stop(&self) -> StoppedThreads<'_> {
         let mut stop = self.stopper.begin(&self.tasks, self.strangers).unwrap();
         stop.wait(10 * MS, monotonic_now() + 500 * MS);
@@ -108,7 +108,7 @@ impl Prepared {
         stop
     }
 
-    /// The one reason of a stop with one thread.
+    /// Returns the only reason of a stop with one thread.
     fn reason(&self) -> NotCaptured {
         let stop = self.stop();
         let captures: Vec<_> = stop.threads().map(|thread| thread.capture).collect();
@@ -139,7 +139,7 @@ fn threads_that_block_signals_are_stopped_and_go_on() {
         for thread in stop.threads() {
             let Capture::Traced(registers) = thread.capture else { panic!("{:?}", thread.capture) };
             assert_eq!(prepared.tasks.state(thread.tid), Ok(KernelState::Traced));
-            // SAFETY: the thread stands in code that it was running.
+            // SAFETY: the thread is in code that it was running.
             let activity = Activity::of(registers, &mut unsafe { LoadGuarded::new() });
             if thread.tid == TID.load(Ordering::SeqCst) {
                 assert_eq!(activity, Activity::Running);
@@ -147,8 +147,8 @@ fn threads_that_block_signals_are_stopped_and_go_on() {
                     assert!((first..first + 256).contains(&registers.pc));
                 }
             } else {
-                // A wait with a timeout that was interrupted before goes on by another call, and it may have been on its way
-                // in or out as it was stopped.
+                // A wait with a timeout that was interrupted before continues with another call,
+                // and it may have been entering or leaving the call when it was stopped.
                 let expected = [libc::SYS_futex, libc::SYS_restart_syscall]
                     .map(|number| Activity::InSystemCall { number: Some(number as u32) });
                 assert!(expected.contains(&activity) || activity == Activity::Running, "{activity:?}");
@@ -186,7 +186,7 @@ fn the_app_sees_no_child() {
     let threads = start_sleeping(2);
     for _ in 0..10 {
         let stop = prepared.stop();
-        // The app waits for any child of its own while the helper is there.
+        // The app waits for any child of its own while the helper exists.
         let mut status = 0;
         // SAFETY: the status is ours.
         assert_eq!(unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) }, -1, "there is none");
@@ -215,7 +215,8 @@ fn a_process_that_may_not_be_traced_is_a_reason() {
     if support::is_emulated() {
         return;
     }
-    // Root may trace everything. Before other threads are there: Android's C library changes the calling one alone.
+    // Root may trace everything. Must precede other threads: Android's C library changes only the
+    // calling one.
     support::drop_root();
     let prepared = Prepared::new();
     let threads = start_sleeping(1);
@@ -232,9 +233,9 @@ fn a_process_that_may_not_be_traced_is_a_reason() {
     finish(threads);
 }
 
-/// Has the kernel answer `action` to a system call, for this process and its children.
+/// Makes the kernel apply `action` to a system call, for this process and its children.
 fn filter(number: i64, action: u32) {
-    // Of <linux/bpf_common.h>; the libc crate has no names for them on Android.
+    // From <linux/bpf_common.h>; the libc crate has no names for them on Android.
     const LOAD_NUMBER: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
     const JUMP_IF_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
     const RETURN: u16 = 0x06; // BPF_RET | BPF_K
@@ -290,7 +291,8 @@ fn a_thread_that_waits_for_a_vfork_child_is_uninterruptible() {
     let prepared = Prepared::new();
     let thread = std::thread::spawn(|| {
         TID.store(gettid(), Ordering::SeqCst);
-        // A vfork as far as its parent can tell, which sleeps until the child ends; but the child has its own memory.
+        // For its parent, which sleeps until the child exits, this is a vfork; but the child has
+        // its own memory.
         // SAFETY: the child makes system calls only.
         unsafe {
             let pid = libc::syscall(libc::SYS_clone, libc::CLONE_VFORK | libc::SIGCHLD, 0, 0, 0, 0) as i32;
@@ -325,7 +327,7 @@ fn another_tracer_is_a_reason() {
             tid = each;
         }
     });
-    // A debugger has it.
+    // A debugger traces it.
     // SAFETY: the child makes system calls only, until it is killed.
     let debugger = unsafe {
         let pid = libc::fork();
@@ -370,7 +372,7 @@ fn no_helper_outlives_a_process_that_leaves_its_threads_stopped() {
     if support::is_emulated() {
         return;
     }
-    // Orphans come to us.
+    // Orphans are reparented to us.
     // SAFETY: changes an attribute of this process.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }, 0);
     let failure = support::in_child(|| {
@@ -419,7 +421,9 @@ fn one_tracing_at_a_time() {
     tracer.unmap();
 }
 
-/// A call that waits for a descriptor to have something to read; returns what it answered, or the error. No limit is ever reached.
+/// A call that waits until a descriptor is readable; returns its result or error.
+///
+/// No limit is ever reached.
 type Waits = fn(i32) -> Result<i64, i32>;
 
 fn answer(answer: i64) -> Result<i64, i32> {
@@ -438,22 +442,22 @@ fn epoll(descriptor: i32, limit: i32) -> Result<i64, i32> {
     }
 }
 
-/// SAFETY of all: the kernel reads and writes values of the call's frame.
+/// SAFETY of all: the kernel reads and writes values in the call's frame.
 const WAITS: [(&str, Waits); 9] = [
     ("epoll_wait", |descriptor| epoll(descriptor, -1)),
     ("epoll_wait with a limit", |descriptor| epoll(descriptor, MINUTE)),
     ("poll", |descriptor| {
         let mut one = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-        // SAFETY: as of all.
+        // SAFETY: see `WAITS`.
         answer(unsafe { libc::poll(&raw mut one, 1, MINUTE) }.into())
     }),
     ("ppoll", |descriptor| {
         let mut one = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
         let limit = libc::timespec { tv_sec: 60, tv_nsec: 0 };
-        // SAFETY: as of all.
+        // SAFETY: see `WAITS`.
         answer(unsafe { libc::ppoll(&raw mut one, 1, &raw const limit, std::ptr::null()) }.into())
     }),
-    // SAFETY: as of all.
+    // SAFETY: see `WAITS`.
     ("select", |descriptor| unsafe {
         let mut set: libc::fd_set = std::mem::zeroed();
         libc::FD_SET(descriptor, &raw mut set);
@@ -461,7 +465,7 @@ const WAITS: [(&str, Waits); 9] = [
         let none = std::ptr::null_mut();
         answer(libc::select(descriptor + 1, &raw mut set, none, none, &raw mut limit).into())
     }),
-    // SAFETY: as of all.
+    // SAFETY: see `WAITS`.
     ("recv with a limit", |descriptor| unsafe {
         let limit = libc::timeval { tv_sec: 60, tv_usec: 0 };
         let size = size_of_val(&limit) as libc::socklen_t;
@@ -469,9 +473,9 @@ const WAITS: [(&str, Waits); 9] = [
         assert_eq!(set, 0);
         answer(libc::recv(descriptor, [0_u8; 1].as_mut_ptr().cast(), 1, 0) as i64)
     }),
-    // SAFETY: as of all.
+    // SAFETY: see `WAITS`.
     ("read", |descriptor| answer(unsafe { libc::read(descriptor, [0_u8; 1].as_mut_ptr().cast(), 1) } as i64)),
-    // SAFETY: as of all.
+    // SAFETY: see `WAITS`.
     ("sem_timedwait", |_| unsafe {
         let limit = libc::timespec { tv_sec: i64::MAX / 2, tv_nsec: 0 };
         answer(libc::sem_timedwait(SEMAPHORE.0.get(), &raw const limit).into())
@@ -479,7 +483,7 @@ const WAITS: [(&str, Waits); 9] = [
     ("nanosleep", |_| {
         while !STOP.is_set() {
             let time = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-            // SAFETY: as of all.
+            // SAFETY: see `WAITS`.
             answer(unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) }.into())?;
         }
         Ok(0)
@@ -487,12 +491,12 @@ const WAITS: [(&str, Waits); 9] = [
 ];
 
 struct Semaphore(std::cell::UnsafeCell<libc::sem_t>);
-// SAFETY: a semaphore is made for several threads.
+// SAFETY: a semaphore is meant for several threads.
 unsafe impl Sync for Semaphore {}
 // SAFETY: zeroes are a valid `sem_t`, of value 0.
 static SEMAPHORE: Semaphore = Semaphore(std::cell::UnsafeCell::new(unsafe { std::mem::zeroed() }));
 
-/// Threads that wait in those calls, and the other ends of what they wait for.
+/// Threads that wait in those calls, and the other ends of their descriptors.
 struct Waiting {
     threads: Vec<(&'static str, JoinHandle<Result<i64, i32>>)>,
     ends: Vec<i32>,
@@ -537,7 +541,7 @@ impl Waiting {
         Waiting { threads, ends }
     }
 
-    /// Ends the waits; returns what each call answered.
+    /// Ends the waits; returns each call's result.
     fn end(self) -> Vec<(&'static str, Result<i64, i32>)> {
         STOP.set();
         for end in &self.ends {
@@ -552,7 +556,7 @@ impl Waiting {
 }
 
 impl Prepared {
-    /// A stop of threads that are to go on as if nothing had happened.
+    /// Begins a stop of threads that are to continue as if nothing had happened.
     fn stop_unnoticed(&self) -> StoppedThreads<'_> {
         let mut stop = self.stopper.begin_silently(&self.tasks, self.strangers).unwrap();
         stop.trace_all(&self.tracer, monotonic_now() + 20_000 * MS);
@@ -572,17 +576,17 @@ fn calls_of_traced_threads_go_on() {
         assert_eq!(stop.progress().captured, WAITS.len());
         let in_calls = stop.threads().filter(|thread| {
             let Capture::Traced(registers) = thread.capture else { panic!("{:?}", thread.capture) };
-            // SAFETY: the thread stands in code that it was running.
+            // SAFETY: the thread is in code that it was running.
             let activity = Activity::of(registers, &mut unsafe { LoadGuarded::new() });
             matches!(activity, Activity::InSystemCall { number: Some(_) })
         });
-        // The one that sleeps again and again may be between two calls.
+        // The thread that sleeps repeatedly may be between two calls.
         assert!(in_calls.count() + 1 >= WAITS.len());
         stop.release();
         std::thread::sleep(Duration::from_millis(3));
     }
     for (name, answer) in waiting.end() {
-        // What the kernel does not make again on arm64 is in docs/limits.md.
+        // See docs/limits.md for the calls that the kernel doesn't restart on arm64.
         let stands = cfg!(target_arch = "aarch64") && (name.starts_with("epoll") || name.starts_with("recv"));
         assert!(answer.is_ok() || stands, "{name}: {answer:?}");
     }
@@ -636,8 +640,8 @@ fn threads_that_start_meanwhile_are_traced() {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
-    // Those that end wait for a lock of glibc's, every signal blocked, while the thread that has it stands: they are traced or not
-    // captured. On a busy machine they are many.
+    // Exiting threads wait for a glibc lock with every signal blocked, while the thread that holds
+    // it is stopped: they are traced or not captured. On a busy machine there are many.
     let prepared = Prepared { tracer: Tracer::prepare(4096, PAGE).unwrap(), ..Prepared::new() };
     let first = std::thread::spawn(start_another);
     for _ in 0..100 {
@@ -646,7 +650,7 @@ fn threads_that_start_meanwhile_are_traced() {
         std::thread::sleep(Duration::from_micros(100));
         let after = STARTED.load(Ordering::SeqCst);
         assert_eq!(after, before, "a thread runs: {:?}, {:?} in all", stop.progress(), prepared.tasks.count());
-        // One that no listing had while the helper worked was sent the signal.
+        // A thread that no listing contained while the helper worked was sent the signal.
         let missing: Vec<_> = stop.threads().filter(|thread| matches!(thread.capture, Capture::Not(_))).collect();
         assert!(missing.is_empty(), "{missing:?} of {}", stop.threads().count());
         stop.release();
@@ -692,7 +696,7 @@ fn the_helper_is_no_debugger() {
     }
     assert_eq!(debugged(), Some(false));
     let prepared = Prepared::new();
-    // The kernel says of a process what is true of its first thread.
+    // The kernel reports the first thread's state for a process.
     let by_another = move || {
         let stop = prepared.stop_unnoticed();
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -705,7 +709,7 @@ fn the_helper_is_no_debugger() {
     assert_eq!(debugged(), Some(false));
 }
 
-/// Threads that sleep and block nothing.
+/// Starts threads that sleep and block nothing.
 fn start_parked(count: u64) -> Vec<JoinHandle<()>> {
     let threads = (0..count).map(|_| {
         std::thread::spawn(|| {

@@ -1,9 +1,9 @@
-//! ELF headers and notes, and what is wrong with some.
+//! ELF headers and notes, valid and invalid.
 
 use coroner_process::elf::{FileHeader, HeaderTable, PT_DYNAMIC, debug_entry, eh_frame_of_header, find_build_id};
 use coroner_process::memory::{Snapshot, SnapshotRange};
 
-/// What an ELF file of 64 bits begins with, little-endian.
+/// The first bytes of a 64-bit little-endian ELF file.
 const MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
 const DT_DEBUG: u64 = 21;
 const NT_GNU_BUILD_ID: u32 = 3;
@@ -12,7 +12,7 @@ fn with<R>(bytes: &[u8], f: impl FnOnce(&mut Snapshot<'_>) -> R) -> R {
     f(&mut Snapshot { ranges: &[SnapshotRange { address: 0x1000, bytes }] })
 }
 
-/// A note with its name and value padded to 4.
+/// Returns a note with its name and value padded to 4.
 fn note<const N: usize>(name: [u8; 4], kind: u32, value: [u8; N]) -> [u8; 40] {
     let mut bytes = [0; 40];
     bytes[0] = 4;
@@ -30,9 +30,9 @@ fn the_build_id_is_found_behind_other_notes() {
     bytes[..36].copy_from_slice(&note(*b"GNU\0", 1, [7; 17])[..36]);
     bytes[36..].copy_from_slice(&note(*b"GNU\0", NT_GNU_BUILD_ID, [9; 20]));
     assert_eq!(with(&bytes, |m| find_build_id(m, 0x1000, 76, 4)), Some((0x1000 + 36 + 16, 20)));
-    // One byte short, the note is not whole.
+    // One byte short: the note is not whole.
     assert_eq!(with(&bytes, |m| find_build_id(m, 0x1000, 71, 4)), None);
-    // Another owner's note of the same number is none.
+    // Another owner's note with the same number doesn't count.
     bytes[36 + 12..36 + 16].copy_from_slice(b"Go\0\0");
     assert_eq!(with(&bytes, |m| find_build_id(m, 0x1000, 76, 4)), None);
 }

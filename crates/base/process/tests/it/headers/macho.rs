@@ -1,4 +1,4 @@
-//! Load commands, and what is wrong with some.
+//! Load commands, valid and invalid.
 
 use coroner_process::macho::{BadCommand, Command, Header, LC_SEGMENT_64, LC_UUID, SectionHeader};
 use coroner_process::memory::{Snapshot, SnapshotRange};
