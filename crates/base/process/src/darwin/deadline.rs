@@ -17,8 +17,7 @@ const SIGNAL: i32 = libc::SIGSYS;
 /// Duration of each sleep in nanoseconds: the watcher may notice the end that much later.
 const STEP_NS: u64 = 5_000_000;
 
-/// A running limit. There can be only one in a process: it belongs to the owner of the crash
-/// context.
+/// A running limit. At most one per process: guarded calls run one at a time.
 #[derive(Debug)]
 pub struct Deadline {
     watcher: libc::pthread_t,

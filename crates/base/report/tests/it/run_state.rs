@@ -855,7 +855,7 @@ fn killed_at_any_instruction() {
     println!("looked after each of {steps} instructions");
 }
 
-/// As above, for a change of three keys: all or nothing after each instruction.
+/// A killed change of three keys takes effect wholly or not at all, after each instruction.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_change_killed_at_any_instruction_is_none() {

@@ -247,7 +247,7 @@ impl Images {
         })
     }
 
-    /// Returns the address of dyld's list, for [`fingerprint`](super::fingerprint); 0 if unknown.
+    /// Returns the address of dyld's list, for [`fingerprint`](super::fingerprint); 0 if none.
     pub fn debug_address(&self) -> u64 {
         self.table().debug.load(Ordering::Relaxed)
     }

@@ -89,7 +89,7 @@ impl Slot {
     fn publish(&self, context: usize) -> u64 {
         let name = self.name.as_ptr();
         // SAFETY: the kernel writes 16 bytes into the two words, which are this thread's to write
-        // until the phase says so. Async-signal-safe: one system call.
+        // until the phase is set. Async-signal-safe: one system call.
         let _ = unsafe { syscall!(libc::SYS_prctl, libc::PR_GET_NAME, name) };
         let now = monotonic_now();
         self.time.store(now, Relaxed);
