@@ -26,7 +26,7 @@ pub struct Explanation {
     /// The instruction's memory access.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<MemoryAccess>,
-    /// The function in which it happened.
+    /// The function in which the fault happened.
     ///
     /// For a jump to an address without code, the function that jumped.
     pub function: Option<String>,
@@ -84,7 +84,7 @@ pub struct Explanation {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct OverwrittenReturn {
-    /// Index of the frame whose return address it is, from 0.
+    /// Index of the frame with the overwritten return address, from 0.
     pub frame: usize,
     /// Address that the overwritten return address leads to.
     pub leads_to: Address,
@@ -162,7 +162,7 @@ pub struct BadOperand {
     /// The register that held the bad value; `None` if it may be either of two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub register: Option<String>,
-    /// The value of that register.
+    /// The value of `register`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Address>,
     /// The constant that the instruction adds to the registers.

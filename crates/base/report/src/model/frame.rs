@@ -28,7 +28,7 @@ pub struct Frame {
     /// Path of the image that contains the address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// The address relative to that image's load address.
+    /// The address relative to the load address of `module`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module_offset: Option<RelativeAddress>,
     /// The function, demangled. With inlined frames this is the outermost one, which the code

@@ -236,7 +236,7 @@ pub struct UnwindSection {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct StackMemory {
-    /// The thread.
+    /// The thread that the memory belongs to.
     pub tid: u64,
     /// Address of the first byte.
     pub address: Address,
@@ -298,7 +298,7 @@ pub struct Zombie {
     /// The message that was being sent to the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
-    /// The class of the object that is now at this address, empty if its name is not known.
+    /// The class of the object now at the address, empty if its name is not known.
     ///
     /// `None` if the memory no longer holds an object.
     #[serde(skip_serializing_if = "Option::is_none")]

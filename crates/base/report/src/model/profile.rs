@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct Profile {
-    /// The thread.
+    /// The sampled thread.
     pub tid: u64,
     /// Number of samples taken.
     pub samples: u64,

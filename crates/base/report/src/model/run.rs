@@ -285,7 +285,7 @@ pub struct DeviceState {
     /// Size of the store's file system in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_size: Option<u64>,
-    /// Bytes of that file system that are available to an app.
+    /// Bytes of the store's file system that are available to an app.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub storage_free: Option<u64>,
     /// Battery charge in percent.
@@ -317,19 +317,19 @@ pub struct Lifecycle {
     /// Only with [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_signal: Option<i32>,
-    /// The process that sent that signal, if the system reported it.
+    /// The process that sent `exit_signal`, if the system reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_sender: Option<u32>,
-    /// Name of the process that sent the signal.
+    /// Name of the process that sent `exit_signal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exit_sender_name: Option<String>,
-    /// Whether the signal went to a handler of the app, which was to end the process.
+    /// Whether `exit_signal` went to a handler of the app, which was to end the process.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exit_handled: bool,
     /// The monitor that saw a crash, if one did. The process may have continued after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crashed_by: Option<Monitor>,
-    /// Time of that crash.
+    /// Time of the crash that a monitor saw.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub crash_time: Option<Timestamp>,
     /// Whether the app was in the foreground.
@@ -428,7 +428,7 @@ pub struct Breadcrumb {
     /// Category, such as `ui.click`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// Message for people.
+    /// Message of the breadcrumb.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Data of the breadcrumb, as a map.

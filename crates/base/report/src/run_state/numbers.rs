@@ -124,13 +124,13 @@ open_numbers! {
         FORWARDED_FAULT = 18 "forwarded_fault",
         /// Id of the run whose reports this process is processing: its first 8 bytes, big-endian.
         PROCESSING_RUN_HIGH = 19 "processing_run_high",
-        /// Id of that run: its last 8 bytes, big-endian.
+        /// Id of the run whose reports this process is processing: its last 8 bytes, big-endian.
         PROCESSING_RUN_LOW = 20 "processing_run_low",
-        /// Id of the thread that processes those reports; 0 if there is none.
+        /// Id of the thread that processes another run's reports; 0 if there is none.
         PROCESSING_THREAD = 21 "processing_thread",
         /// Number of reports of survived errors that were not written because there were too many.
         REPORTS_LEFT_OUT = 22 "reports_left_out",
-        /// Number of those reports that the process itself has notified sinks of.
+        /// Number of unwritten reports that the process itself has notified sinks of.
         ///
         /// A part of [`REPORTS_LEFT_OUT`](Self::REPORTS_LEFT_OUT).
         LEFT_OUT_NOTIFIED = 23 "left_out_notified",
@@ -144,7 +144,7 @@ open_numbers! {
         MACHINE_FACTS = 27 "machine_facts",
         /// Size of the store's file system in bytes.
         STORAGE_SIZE = 28 "storage_size",
-        /// Bytes of that file system that are available to an app.
+        /// Bytes of the store's file system that are available to an app.
         STORAGE_FREE = 29 "storage_free",
         /// Bytes of the machine's memory that are free or available without swapping.
         MACHINE_MEMORY_FREE = 30 "machine_memory_free",
@@ -157,7 +157,7 @@ open_numbers! {
         DEVICE_READ = 48 "device_read",
         /// The signal for [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
         EXIT_SIGNAL = 49 "exit_signal",
-        /// The process that sent that signal; 0 if it was the kernel or is not known.
+        /// The process that sent [`EXIT_SIGNAL`](Self::EXIT_SIGNAL); 0 if it was the kernel or is unknown.
         EXIT_SENDER = 50 "exit_sender",
         /// Inode of the run's lock in its file system; 0 if not recorded.
         LOCK_FILE = 51 "lock_file",

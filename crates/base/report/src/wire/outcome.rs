@@ -9,7 +9,7 @@ use super::numbers::{Phase, SectionKind};
 /// From its stack, its shadow stack, or the memory that the crashed thread's registers point to.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StackMemory<'a> {
-    /// The thread.
+    /// The thread that the memory belongs to.
     pub tid: u64,
     /// Address of the first byte (avma).
     pub address: u64,
@@ -94,7 +94,7 @@ pub struct Zombie<'a> {
     pub register: Option<&'a [u8]>,
     /// The message that was being sent to the object, if the thread was in `objc_msgSend`.
     pub selector: Option<&'a [u8]>,
-    /// The class of the object that is now at this address, empty if its name is not known.
+    /// The class of the object now at the address, empty if its name is not known.
     ///
     /// `None` if the memory no longer holds an object.
     pub class_now: Option<&'a [u8]>,

@@ -9,7 +9,7 @@ use super::numbers::{AddressKind, ThreadState};
 /// The samples of a hang.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Profile<'a> {
-    /// The thread.
+    /// The sampled thread.
     pub tid: u64,
     /// Number of samples taken.
     pub samples: u64,
