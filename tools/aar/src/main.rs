@@ -1,5 +1,8 @@
-//! Builds the Android library that apps take, `target/aar/coroner-android-VERSION.aar`, and checks its shared libraries. See
-//! `README.md` next to this package's manifest.
+//! Builds the Android library (AAR) and checks its shared libraries.
+//!
+//! The output is `target/aar/coroner-android-VERSION.aar`.
+//!
+//! See `README.md` next to this package's manifest.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,7 +31,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The shared library's file and its name for others.
+/// The shared library's file name and soname.
 const LIBRARY: &str = "libcoroner_android.so";
 /// The lowest API level of Rust's standard library.
 const MIN_API: u32 = 21;
@@ -36,10 +39,12 @@ const MIN_API: u32 = 21;
 const MAX_PAGE: u64 = 16 << 10;
 /// The system libraries that the shared library may need.
 const SYSTEM_LIBRARIES: [&str; 4] = ["libc.so", "libm.so", "libdl.so", "liblog.so"];
-/// The shared library's imports, all in the C library of [`MIN_API`]. Later names are looked up at run time.
+/// The shared library's imports, all in the C library of [`MIN_API`].
+///
+/// Newer functions are looked up at run time.
 const IMPORTS: &str = include_str!("imports.txt");
 
-/// Imports of the bed's start files and libunwind, which are of API level 30 and need 23.
+/// Imports of the bed's start files and libunwind, which are for API level 30 and require 23.
 const IMPORTS_OF_BED: [&str; 2] = ["__register_atfork", "stderr"];
 const MIN_API_OF_BED: u32 = 23;
 
@@ -59,7 +64,7 @@ impl Linker {
         Ok(android::unpacked_bed()?.map(Self::Bed))
     }
 
-    /// The lowest API level that its output can run on.
+    /// Returns the lowest API level on which its output runs.
     fn min_api(&self) -> u32 {
         match self {
             Self::Ndk(_) => MIN_API,
@@ -83,7 +88,7 @@ impl Linker {
     }
 }
 
-/// Android's name of the ABI.
+/// Returns Android's name of the ABI.
 fn abi(arch: Arch) -> &'static str {
     match arch {
         Arch::X86_64 => "x86_64",
@@ -94,7 +99,7 @@ fn abi(arch: Arch) -> &'static str {
 /// Runs the instrument.
 ///
 /// # Errors
-/// A build fails, or a library doesn't meet Android's requirements.
+/// An error if a build fails, or a library doesn't meet Android's requirements.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let linker = match Linker::find()? {
         Ok(linker) => linker,
@@ -118,7 +123,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     ensure!(manifest.contains(&level(MIN_API)), "AndroidManifest.xml doesn't have minSdkVersion {MIN_API}");
     let manifest = manifest.replace(&level(MIN_API), &level(linker.min_api()));
     fs::write(content.join("AndroidManifest.xml"), manifest)?;
-    // There are no resources.
+    // The library has no resources.
     fs::write(content.join("R.txt"), "")?;
     classes(&of_crate, &place, &content.join("classes.jar"))?;
     let module = content.join("prefab/modules/coroner");
@@ -172,16 +177,18 @@ fn write_json(path: &Path, value: &serde_json::Value) -> anyhow::Result<()> {
     Ok(fs::write(path, format!("{value:#}\n"))?)
 }
 
-/// Zips a folder. The same files give the same bytes.
+/// Zips a folder reproducibly.
 fn zip(folder: &Path, archive: &Path) -> anyhow::Result<()> {
     let mut command = Command::new("jar");
-    // The earliest date that a zip file can have.
+    // The earliest date in a zip file.
     command.args(["--create", "--no-manifest", "--date=1980-01-01T00:00:02Z", "--file"]).arg(archive);
     succeed(command.arg("-C").arg(folder).arg("."))
 }
 
-/// The Java classes, for Android 5 and later. Android's own are those of the SDK where `ANDROID_HOME` names one, else the few that the tests
-/// have.
+/// Compiles the Java classes, for Android 5 and later.
+///
+/// Android's own classes are those of the SDK if `ANDROID_HOME` is set, or else the few in the
+/// tests.
 fn classes(of_crate: &Path, place: &Path, jar: &Path) -> anyhow::Result<()> {
     let classes = place.join("classes");
     let mut command = Command::new("javac");
@@ -217,7 +224,7 @@ fn shared_library(linker: &Linker, arch: Arch, profile: &str, place: &Path) -> a
     fs::create_dir_all(&stripped)?;
     let stripped = stripped.join(LIBRARY);
     let objcopy = tools::rust_lld()?.with_file_name("rust-objcopy");
-    // It lies in lib/rustlib/HOST/bin, and looks for LLVM, which is in lib, in the wrong place.
+    // It is in lib/rustlib/HOST/bin, and looks for LLVM, which is in lib, in the wrong place.
     let llvm = objcopy.ancestors().nth(4).context("the toolchain's libraries")?;
     let mut strip = Command::new(&objcopy);
     succeed(strip.env("LD_LIBRARY_PATH", llvm).arg("--strip-unneeded").arg(&built).arg(&stripped))?;
@@ -225,7 +232,7 @@ fn shared_library(linker: &Linker, arch: Arch, profile: &str, place: &Path) -> a
     Ok(stripped)
 }
 
-/// Checks that every Android from the linker's API level on can load a shared library.
+/// Checks that every Android version from the linker's API level on can load a shared library.
 fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
     let data = fs::read(library)?;
     let file = ElfFile64::<LittleEndian>::parse(&*data)?;
@@ -279,10 +286,10 @@ fn check(library: &Path, arch: Arch, linker: &Linker) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Native methods of the Java class.
+/// Number of native methods in the Java class.
 const NATIVES: usize = 14;
 
-/// Links the C++ of the Gradle example as its CMake would, against what the archive has.
+/// Links the C++ code of the Gradle example as its CMake would, with the archive's contents.
 fn link_example(bed: &Path, arch: Arch, prefab: &Path, place: &Path) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let include = prefab.join("../../include");
@@ -302,7 +309,9 @@ fn which(program: &str) -> anyhow::Result<PathBuf> {
     found.with_context(|| format!("no {program} on the path"))
 }
 
-/// Runs a C program with that library on the device's bionic: a crash, and a next launch that delivers the report.
+/// Runs a C program with the library on the device's bionic.
+///
+/// It crashes, and its next launch delivers the report.
 fn run_example(bed: &Path, prefab: &Path, place: &Path) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let program = place.join("notes");
