@@ -1,12 +1,14 @@
-//! Other instruments, run on Android programs: symbols against llvm-symbolizer, stacks against the emulator, minidumps
-//! against Breakpad's processor.
+//! Other instruments, run on Android programs.
+//!
+//! They compare symbols with llvm-symbolizer, stacks with the emulator, and minidumps with
+//! Breakpad's processor.
 
 use std::process::Command;
 
 use anyhow::{Context, ensure};
 use toolbox::{deadline, tools};
 
-/// The instruments, each a row: name, package, arguments.
+/// The instruments, one per row: name, package, arguments.
 pub(super) const CHECKS: &[(&str, &str, &[&str])] = &[
     (
         "symbols",
@@ -28,10 +30,10 @@ pub(super) const CHECKS: &[(&str, &str, &[&str])] = &[
     ("minidumps by Breakpad", "sentry-check", &["--only", "minidump-android"]),
 ];
 
-/// Runs an instrument in a process of its own.
+/// Runs an instrument in a separate process.
 ///
 /// # Errors
-/// The instrument failed; its own output contains the reason.
+/// An error if the instrument failed; its own output contains the reason.
 pub(super) fn run(package: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).args(["run", "--quiet", "--package", package, "--"]).args(arguments);

@@ -1,5 +1,7 @@
-//! Runs Coroner's tests as Android programs on the bionic of a device: x86_64 natively in a mount namespace, arm64 under
-//! qemu-user. See the package's `README.md`.
+//! Runs Coroner's tests as Android programs on a device's bionic.
+//!
+//! x86_64 programs run natively in a mount namespace, arm64 ones under qemu-user. See the package's
+//! `README.md`.
 
 mod answers;
 
@@ -29,9 +31,9 @@ pub(crate) struct Arguments {
     short: bool,
 }
 
-/// Tests, as the words of a `cargo test`.
+/// Tests, as the arguments of `cargo test`.
 struct Tests {
-    /// Left out of a short run.
+    /// Whether it is left out of a short run.
     whole: bool,
     name: &'static str,
     arch: Arch,
@@ -51,7 +53,7 @@ const TESTS: &[Tests] = &[
         arch: Arch::X86_64,
         arguments: &["-p", "coroner-tests", "--test", "it", "--", "hangs::", "panics::"],
     },
-    // The next launch, what the system says of deaths, live backtraces, the store.
+    // The next launch, the system's exit information, live backtraces, the store.
     Tests {
         whole: false,
         name: "coroner, tombstones",
@@ -102,7 +104,7 @@ struct Row {
 /// Runs the instrument.
 ///
 /// # Errors
-/// Setting up fails, or a run fails.
+/// An error if setting up fails, or a run fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let outcome = match set_up()? {
         Ok(bed) => rows(&bed, arguments)?,
@@ -152,7 +154,7 @@ fn rows(bed: &Path, arguments: &Arguments) -> anyhow::Result<Vec<Row>> {
 
 fn run_tests(bed: &Path, tests: &Tests) -> anyhow::Result<()> {
     let arch = tests.arch;
-    // Built first: a cold build has a time limit of its own.
+    // Built first, because a cold build has its own time limit.
     for words in [["test", "--quiet", "--no-run"].as_slice(), &["test", "--quiet", "--no-fail-fast"]] {
         let mut command = cargo(bed, arch, words);
         command.args(tests.arguments);
@@ -161,7 +163,7 @@ fn run_tests(bed: &Path, tests: &Tests) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Installs, each in a process of its own with a layout of its own.
+/// Installs Coroner in many processes, each with its own address layout.
 fn install_often(bed: &Path, count: usize) -> anyhow::Result<()> {
     let system = bed.join("device/x86_64/system");
     let program = test_program(bed, "crash_program")?;
