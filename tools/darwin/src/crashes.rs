@@ -1,5 +1,7 @@
-//! Whole programs that install Coroner and crash: the behaviours of `coroner-tests`, the libraries that the linked program loads,
-//! and one crash's report, read by the next launch and by `coroner` on Linux.
+//! Whole programs that install Coroner and crash.
+//!
+//! These are the behaviors of `coroner-tests`, the libraries that the linked program loads, and one
+//! crash's report, read by the next launch and by `coroner` on Linux.
 
 use std::{fs, path::Path, process::Command};
 
@@ -16,12 +18,14 @@ use toolbox::tools;
 /// The library that a thread of `loading-images` loads.
 const PLUGIN: &str = "plugin.c";
 
-/// Behaviours that are run where every instruction is emulated, unless all are asked for: a fault, an abort, a stack that is used
-/// up, two threads at once, an earlier holder of the port, locks held.
+/// Behaviors to run if every instruction is emulated, unless all are requested.
+///
+/// A fault, an abort, a stack overflow, two threads at once, an earlier holder of the port, locks
+/// held.
 const UNDER_AN_EMULATOR: [&str; 7] =
     ["null-store", "abort", "stack-overflow", "stack-overflow-thread", "two-threads", "accepting-port", "held-locks"];
 
-/// Tests of the next launch that are run there, unless all are asked for.
+/// Tests of the next launch to run there, unless all are requested.
 const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
     "next_launch::a_crash_becomes_one_report_with_names_and_scope",
     "next_launch::how_a_run_ended_is_known_at_the_next_launch",
@@ -29,14 +33,16 @@ const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
     "next_launch::a_process_that_goes_on_after_a_crash_has_a_report_and_ends_as_it_ends",
 ];
 
-/// A part of this, which is one verdict.
+/// A part of this check, with one verdict.
 type Part<'a> = &'a dyn Fn(&Kit) -> anyhow::Result<()>;
 
-/// The parts that run when only some do.
+/// The parts of a partial run.
 const PARTS: [&str; 3] = ["crashes: next launch", "crashes: behaviours", "crashes: locks"];
 
-/// Runs what belongs to crashes, if `only` names it. `all`: all of it under an emulator, too, where that takes long. `part`: only
-/// what [`PARTS`] names.
+/// Runs the parts about crashes, if `only` matches them.
+///
+/// With `all`, everything also runs under an emulator, where that takes long; with `part`, only
+/// [`PARTS`].
 pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool, part: bool) -> Vec<Row> {
     let parts: [(&str, Part<'_>); 7] = [
         ("crashes: tests of the app's side", &app),
@@ -52,14 +58,18 @@ pub(super) fn run(kit: &Kit, only: Option<&str>, all: bool, part: bool) -> Vec<R
     wanted.map(|(name, part)| Row::new((*name).to_owned(), kit.arch, || part(kit))).collect()
 }
 
-/// The unit tests of the upper crates: the data directory, the store, deliveries, facts of the system and of the bundle, reports and
-/// symbols; the faults' own endings.
+/// Runs the unit tests of the upper crates.
+///
+/// They cover the data directory, the store, deliveries, facts of the system and of the bundle,
+/// reports and symbols; also the faults' own endings.
 fn app(kit: &Kit) -> anyhow::Result<()> {
     succeed(kit.test_upper_crates().arg("--lib"))?;
     succeed(kit.cargo("test").args(["--quiet", "--package", "coroner-faults"]))
 }
 
-/// Runs that end in every way, and what the next one makes of each; under an emulator a few, unless `all`.
+/// Tests runs with every kind of end, and the next run's processing of each.
+///
+/// Under an emulator a few, unless `all`.
 fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
     let mut command = kit.test_upper_crates();
     command.args(["--test", "it", "--"]);
@@ -71,7 +81,7 @@ fn next_launch(kit: &Kit, all: bool) -> anyhow::Result<()> {
     succeed(kit.one_by_one(&mut command))
 }
 
-/// Live backtraces, with libraries that come and go.
+/// Tests live backtraces, with libraries that are loaded and unloaded.
 fn backtraces(kit: &Kit) -> anyhow::Result<()> {
     let mut command = kit.test_upper_crates();
     command.args(["--test", "it", "--", "run_id_thread::", "backtrace::", "all_threads::"]);
@@ -79,7 +89,7 @@ fn backtraces(kit: &Kit) -> anyhow::Result<()> {
     succeed(kit.one_by_one(&mut command))
 }
 
-/// Every fault and every behaviour of the table; under an emulator a few, unless `all`.
+/// Tests every fault and every behavior of the table; under an emulator a few, unless `all`.
 fn behaviours(kit: &Kit, all: bool) -> anyhow::Result<()> {
     let mut command = kit.test_upper_crates();
     command.args(["--test", "behaviours"]);
@@ -93,22 +103,22 @@ fn behaviours(kit: &Kit, all: bool) -> anyhow::Result<()> {
     succeed(kit.one_by_one(kit.test_upper_crates().args(["--test", "it", "hangs::"])))
 }
 
-/// Threads that wait for each other's locks.
+/// Tests threads that wait for each other's locks.
 fn locks(kit: &Kit) -> anyhow::Result<()> {
     succeed(kit.one_by_one(kit.test_upper_crates().args(["--test", "it", "locks::"])))
 }
 
-/// The program that dies, built and where it is.
+/// Builds the program that crashes and returns its path.
 ///
 /// # Errors
-/// The program can't be built.
+/// An error if the program can't be built.
 pub fn program(kit: &Kit) -> anyhow::Result<std::path::PathBuf> {
-    // With its tests, by which it has the features that are built already.
+    // With its tests, so that it has the same features as those already built.
     succeed(kit.test_upper_crates().args(["--no-run", "--test", "behaviours"]))?;
     Ok(tools::target_dir().join(kit.arch.target()).join("debug/crash_program"))
 }
 
-/// The install names of the libraries that a linked program loads.
+/// Returns the install names of the libraries that a linked program loads.
 fn loaded_by(path: &Path) -> anyhow::Result<Vec<String>> {
     let file = fs::read(path).with_context(|| format!("reading {}", path.display()))?;
     let header = MachHeader64::<LittleEndian>::parse(&*file, 0)?;
@@ -122,14 +132,16 @@ fn loaded_by(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// An app that links Coroner needs libSystem and nothing else.
+/// Checks that an app that links Coroner needs only libSystem.
 fn libraries(kit: &Kit) -> anyhow::Result<()> {
     let names = loaded_by(&program(kit)?)?;
     ensure!(names == ["/usr/lib/libSystem.B.dylib"], "unexpected libraries: {}", names.join(", "));
     Ok(())
 }
 
-/// The part of a report that both readers must agree on: the crash, and each thread's frames by address.
+/// Returns the part of a report on which both readers must agree.
+///
+/// It is the crash, and each thread's frame addresses.
 fn essence(report: &Value) -> Value {
     let frames = |thread: &Value| -> Vec<Value> {
         thread["frames"].as_array().into_iter().flatten().map(|frame| frame["address"].clone()).collect()
@@ -140,7 +152,7 @@ fn essence(report: &Value) -> Value {
     serde_json::json!({ "crash": report["crash"], "threads": threads, "images": report["images"] })
 }
 
-/// A program dies; its next launch delivers the report, and Linux's command reads the same from it.
+/// Crashes a program, and checks that its next launch and Linux's command read the same report.
 fn readers(kit: &Kit) -> anyhow::Result<()> {
     let program = program(kit)?;
     let folder = tempfile::tempdir()?;

@@ -1,8 +1,9 @@
-//! The C++ runtime that macOS has as a shared library, and C++ libraries that need it.
+//! macOS's shared C++ runtime, and C++ libraries that need it.
 //!
-//! zig links its own libc++ into each program, where no other image's calls reach it and `dlsym` does not see it. On macOS it is a
-//! shared library, and that is what Coroner's hook and terminate handler are made for: so libc++abi and what `std::exception`
-//! needs of libc++ are built as one from the sources in the `ziglang` package, with zig's own settings.
+//! zig links its own libc++ into each program, where other images' calls don't reach it and `dlsym`
+//! doesn't find it. On macOS it is a shared library, for which Coroner's hook and terminate handler
+//! are written: so libc++abi and the parts of libc++ that `std::exception` needs are built as one
+//! library from the sources in the `ziglang` package, with zig's own settings.
 
 use std::{
     fs,
@@ -15,7 +16,9 @@ use anyhow::Context;
 use super::kit::{Kit, succeed};
 use toolbox::tools;
 
-/// Files of libc++abi; those of C++ without exceptions, of names (demangling) and of thread-local destructors are left out.
+/// Files of libc++abi.
+///
+/// Left out are those for C++ without exceptions, demangling, and thread-local destructors.
 const LIBCXXABI: [&str; 16] = [
     "abort_message",
     "cxa_aux_runtime",
@@ -35,7 +38,7 @@ const LIBCXXABI: [&str; 16] = [
     "stdlib_typeinfo",
 ];
 
-/// Compiler flags of all C++.
+/// Compiler flags for all C++.
 const FLAGS: &[&str] = &["-O1", "-funwind-tables", "-fno-sanitize=all", "-std=c++23", "-nostdinc++", "-fexceptions"];
 
 /// Definitions that libc++'s `__config_site` leaves open.
@@ -59,7 +62,9 @@ const SETTINGS: &[&str] = &[
     "-D_LIBCXXABI_DISABLE_VISIBILITY_ANNOTATIONS",
 ];
 
-/// Compiler flags of the runtime itself. Its terminate handler prints nothing, because that needs half of stdio.
+/// Compiler flags for the runtime itself.
+///
+/// Its terminate handler prints nothing, because that needs half of stdio.
 const RUNTIME: &[&str] = &[
     "-D_LIBCPP_BUILDING_LIBRARY",
     "-D_LIBCXXABI_BUILDING_LIBRARY",
@@ -67,7 +72,7 @@ const RUNTIME: &[&str] = &[
     "-DLIBCXXABI_SILENT_TERMINATE",
 ];
 
-/// zig's compiler with libc++'s headers.
+/// Returns zig's compiler with libc++'s headers.
 fn compiler(kit: &Kit) -> anyhow::Result<(Command, PathBuf)> {
     let library = kit.zig.parent().context("zig has no folder")?.join("lib");
     let mut command = Command::new(&kit.zig);
@@ -110,7 +115,8 @@ pub(super) fn build_library(kit: &Kit, source: &Path) -> anyhow::Result<PathBuf>
     let name = source.file_stem().context("a source without a name")?.to_string_lossy();
     let library = kit.programs.join(format!("{name}.dylib"));
     let (mut command, _) = compiler(kit)?;
-    // Its types are its own: dyld would look for others of the same name, which the host does not.
+    // Its types are its own: dyld would look for other types with the same name, which the host
+    // doesn't.
     command.args(["-fvisibility=hidden", "-fomit-frame-pointer", "-Wno-exceptions"]);
     command.args(["-nostdlib++", "-dynamiclib", "-install_name"]).arg(&library);
     command.arg("-I").arg(tools::workspace_root().join("fixtures/exceptions"));

@@ -13,16 +13,16 @@ use super::{
     kit::{Arch, Kit, target_folder},
 };
 
-/// A program that takes longer hangs.
+/// Time limit of a program.
 const TIMEOUT: Duration = Duration::from_mins(3);
 
 /// A program's expected exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
     Status(i32),
-    /// A signal, by its Linux number: that is what the host's own process dies of.
+    /// A signal, by its Linux number, which the host's own process dies of.
     Signal(i32),
-    /// The host refuses, with a message that holds this.
+    /// The host refuses, with a message that contains this.
     Refused(&'static str),
 }
 
@@ -39,13 +39,13 @@ const SIGSEGV: i32 = 11;
 /// Fixtures that other programs load.
 pub(super) const LIBRARIES: [&str; 2] = ["library.c", "plugin.c"];
 
-/// A program to run: its source, arguments, what it must print, how it must end.
+/// A program to run: its source, arguments, expected output and exit.
 struct Case {
     source: &'static str,
     arguments: &'static [&'static str],
     says: &'static str,
     ending: Ending,
-    /// On one architecture only, if the other doesn't have the fault.
+    /// Only on one architecture, if the other doesn't have the fault.
     only: Option<Arch>,
 }
 
@@ -53,18 +53,20 @@ const fn case(source: &'static str, says: &'static str, ending: Ending) -> Case 
     Case { source, arguments: &[], says, ending, only: None }
 }
 
-/// A death by `endings.c`.
+/// A crash by `endings.c`.
 const fn death(arguments: &'static [&'static str; 1], signal: i32) -> Case {
     Case { source: "endings.c", arguments, says: "", ending: Ending::Signal(signal), only: None }
 }
 
-/// A refusal of the host's, by `unknown.c`.
+/// A refusal by the host, by `unknown.c`.
 const fn refusal(arguments: &'static [&'static str; 1], why: &'static str) -> Case {
     Case { source: "unknown.c", arguments, says: "", ending: Ending::Refused(why), only: None }
 }
 
-/// The endings are macOS's: which exception a fault is, and which signal an unhandled exception becomes (darwin-host's
-/// `signals::faults` names the sources).
+/// The cases. The exits are macOS's.
+///
+/// They depend on which exception a fault is, and which signal an unhandled exception becomes (for
+/// sources see darwin-host's `signals::faults`).
 const CASES: &[Case] = &[
     Case { source: "hello.c", arguments: &["you"], says: "hello you\n", ending: Ending::Status(3), only: None },
     case("std.rs", "std is right\n", Ending::Status(0)),
@@ -83,20 +85,22 @@ const CASES: &[Case] = &[
     death(&["read-only"], SIGBUS),
     death(&["jump-null"], SIGSEGV),
     death(&["no-execute"], SIGBUS),
-    // On x86_64 a general protection fault, which is EXC_BAD_ACCESS; on arm64 an undefined instruction.
+    // On x86_64 a general protection fault, which is EXC_BAD_ACCESS; on arm64 an undefined
+    // instruction.
     Case { only: Some(Arch::X86_64), ..death(&["privileged"], SIGSEGV) },
     Case { only: Some(Arch::Arm64), ..death(&["privileged"], SIGILL) },
     death(&["undefined"], SIGILL),
     death(&["trap"], SIGTRAP),
     death(&["abort"], SIGABRT),
-    // The main thread's guard is known to ux_exception, other threads' are just pages that may not be touched.
+    // ux_exception recognizes the main thread's guard page; other threads' are just inaccessible
+    // pages.
     death(&["overflow"], SIGSEGV),
     death(&["overflow-thread"], SIGBUS),
     // arm64 divides by zero without a fault.
     Case { only: Some(Arch::X86_64), ..death(&["divide"], SIGFPE) },
 ];
 
-/// Runs a command with a deadline; standard output, standard error and the status.
+/// Runs a command with a deadline; returns standard output, standard error and the status.
 fn output(command: &mut Command) -> anyhow::Result<(String, String, Option<ExitStatus>)> {
     let folder = target_folder();
     let files = [folder.join("stdout"), folder.join("stderr")];

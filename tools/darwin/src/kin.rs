@@ -1,5 +1,7 @@
-//! Checks that Coroner compiles for visionOS, Mac Catalyst, tvOS and watchOS. rustup doesn't have the standard library of all of
-//! them, so it is compiled, too, from its sources.
+//! Checks that Coroner compiles for visionOS, Mac Catalyst, tvOS and watchOS.
+//!
+//! rustup doesn't have the standard library for all of them, so it is compiled from its sources,
+//! too.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,17 +11,20 @@ use anyhow::{Context, ensure};
 use super::kit::succeed;
 use toolbox::tools;
 
-/// The last two are systems where crashes can't be reported: an app compiles, and `install` says so.
+/// The targets.
+///
+/// On the last two systems crashes can't be reported: an app compiles, and `install` returns an
+/// error.
 const TARGETS: [&str; 4] =
     ["aarch64-apple-visionos", "aarch64-apple-ios-macabi", "aarch64-apple-tvos", "aarch64-apple-watchos"];
 
-/// The upper ones bring those that they stand on.
+/// The upper crates, which include those that they depend on.
 const PACKAGES: [&str; 3] = ["coroner", "coroner-ffi", "coroner-formats"];
 
 /// Checks all targets.
 ///
 /// # Errors
-/// The sources can't be had, or something does not compile.
+/// An error if the sources are not available, or something does not compile.
 pub(super) fn run() -> anyhow::Result<()> {
     let output = Command::new("rustc").args(["--print", "sysroot"]).output().context("running rustc")?;
     let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -32,7 +37,7 @@ pub(super) fn run() -> anyhow::Result<()> {
         let mut command = Command::new("cargo");
         command.args(["check", "--quiet", "-Zbuild-std=std,panic_unwind", "--target", target, "--target-dir"]);
         command.arg(tools::target_dir().join("kin")).args(PACKAGES.iter().flat_map(|package| ["-p", package]));
-        // `-Z` on a stable toolchain, for a check of what is never shipped.
+        // `-Z` on a stable toolchain, for a check of code that is never shipped.
         succeed(command.env("RUSTC_BOOTSTRAP", "1").current_dir(tools::workspace_root()))?;
         println!("{target}: {}", PACKAGES.join(", "));
     }

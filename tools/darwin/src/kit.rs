@@ -1,4 +1,4 @@
-//! What building and running a Mach-O program of one architecture needs: linker, host, the system's unwinder.
+//! Tools to build and run Mach-O programs of one architecture: linker, host, the system's unwinder.
 
 use std::{
     env, fs,
@@ -12,10 +12,10 @@ use anyhow::{Context, ensure};
 use super::fixtures::LIBRARIES;
 use toolbox::{deadline, tools};
 
-/// Linker wrapper for Rust programs, from PyPI: `zig cc` with what rustc's arguments need.
+/// Linker wrapper for Rust programs, from PyPI: `zig cc` with support for rustc's arguments.
 const CARGO_ZIGBUILD: (&str, &str) = ("cargo-zigbuild", "0.24.0");
 
-/// An architecture of Darwin's.
+/// A Darwin architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Arch {
     #[value(name = "x86_64")]
@@ -34,7 +34,7 @@ impl Arch {
         }
     }
 
-    /// The Rust target of programs.
+    /// Returns the programs' Rust target.
     pub const fn target(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64-apple-darwin",
@@ -42,7 +42,7 @@ impl Arch {
         }
     }
 
-    /// The Rust target of the host that runs them.
+    /// Returns the Rust target of the host that runs them.
     const fn host(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64-unknown-linux-gnu",
@@ -50,7 +50,7 @@ impl Arch {
         }
     }
 
-    /// Zig's target.
+    /// Returns zig's target.
     pub(super) const fn zig(self) -> &'static str {
         match self {
             Arch::X86_64 => "x86_64-macos-none",
@@ -67,10 +67,10 @@ impl Arch {
     }
 }
 
-/// The crates that stand on the crash path's.
+/// The crates above the crash path's.
 pub(super) const UPPER_CRATES: [&str; 4] = ["coroner", "coroner-report", "coroner-symbols", "coroner-tests"];
 
-/// Everything that is needed to build and run Mach-O programs of an architecture.
+/// Everything to build and run Mach-O programs of an architecture.
 #[derive(Debug)]
 pub struct Kit {
     pub(super) arch: Arch,
@@ -79,11 +79,11 @@ pub struct Kit {
     /// The folder of the system's own libraries.
     pub(super) libraries: PathBuf,
     pub(super) programs: PathBuf,
-    /// The words before a program's path.
+    /// The arguments before a program's path.
     runner: Vec<String>,
 }
 
-/// The build folder: `darwin` in the target folder.
+/// Returns the build folder: `darwin` in the target folder.
 pub(super) fn target_folder() -> PathBuf {
     let target = env::var_os("CARGO_TARGET_DIR").map_or_else(|| tools::workspace_root().join("target"), PathBuf::from);
     std::path::absolute(&target).unwrap_or(target).join("darwin")
@@ -101,10 +101,10 @@ fn text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// The linker of an architecture's Rust programs, and the target's standard library.
+/// Returns the linker for an architecture's Rust programs; installs the standard library.
 ///
 /// # Errors
-/// A tool can't be installed.
+/// An error if a tool can't be installed.
 pub fn linker(arch: Arch) -> anyhow::Result<PathBuf> {
     let zig = tools::zig()?;
     let zigbuild = tools::python_package(CARGO_ZIGBUILD)?.join("bin/cargo-zigbuild");
@@ -112,7 +112,7 @@ pub fn linker(arch: Arch) -> anyhow::Result<PathBuf> {
     let folder = target_folder();
     fs::create_dir_all(&folder)?;
     let linker = folder.join(format!("link-{}.sh", arch.name()));
-    // Rust's std names libiconv, of which nothing is used.
+    // Rust's std links libiconv but uses nothing of it.
     let script = format!(
         "#!/bin/sh\nCARGO_ZIGBUILD_ZIG_PATH='{}' exec '{}' zig cc -- -target {} \"$@\" -Wl,-dead_strip_dylibs\n",
         zig.display(),
@@ -128,7 +128,7 @@ impl Kit {
     /// Sets up tools, the host and the unwinder's library.
     ///
     /// # Errors
-    /// A tool can't be installed, or something doesn't compile.
+    /// An error if a tool can't be installed, or something doesn't compile.
     pub fn set_up(arch: Arch) -> anyhow::Result<Kit> {
         let zig = tools::zig()?;
         let linker = linker(arch)?;
@@ -152,7 +152,7 @@ impl Kit {
         Ok(Kit { arch, zig, linker, libraries, programs, runner })
     }
 
-    /// Cargo's environment variables for this target: linker and runner.
+    /// Returns cargo's environment variables for this target: linker and runner.
     pub fn environment(&self) -> Vec<(String, String)> {
         let target = self.arch.target().to_uppercase().replace('-', "_");
         vec![
@@ -161,7 +161,7 @@ impl Kit {
         ]
     }
 
-    /// `cargo SUBCOMMAND` for this architecture's target, with linker and runner set.
+    /// Returns `cargo SUBCOMMAND` for this architecture's target, with linker and runner set.
     pub fn cargo(&self, subcommand: &str) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.arg(subcommand).args(["--target", self.arch.target()]).envs(self.environment());
@@ -169,16 +169,20 @@ impl Kit {
         command
     }
 
-    /// Cargo's test command for the crates above the crash path, all at once, whatever is asked of them then: by themselves each has other
-    /// features, and all that they depend on would be built for each.
+    /// Returns cargo's test command for the crates above the crash path.
+    ///
+    /// It always includes all of them: separately each has other features, and everything that they
+    /// depend on would be built for each.
     pub(super) fn test_upper_crates(&self) -> Command {
         let mut command = self.cargo("test");
         command.arg("--quiet").args(UPPER_CRATES.iter().flat_map(|name| ["--package", name]));
         command
     }
 
-    /// For tests that start processes: under an emulator one at a time. A process begins as a fork of the emulator, and a fork of
-    /// one whose other threads are at work may come into the world with its locks held, and hang there for ever.
+    /// Makes tests that start processes run one at a time under an emulator.
+    ///
+    /// A process starts as a fork of the emulator; if the emulator's other threads are working, the
+    /// child may inherit its locks held, and hang forever.
     pub(super) fn one_by_one<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         if self.arch.emulated() {
             command.env("RUST_TEST_THREADS", "1").env("CORONER_TEST_EMULATED", "1");
@@ -186,14 +190,14 @@ impl Kit {
         command
     }
 
-    /// A command that runs a Mach-O program.
+    /// Returns a command that runs a Mach-O program.
     pub fn run(&self, program: &Path) -> Command {
         let mut command = Command::new(&self.runner[0]);
         command.args(&self.runner[1..]).arg(program);
         command
     }
 
-    /// Builds a fixture by its file name; a C file whose name is in [`LIBRARIES`] becomes a dylib.
+    /// Builds a fixture by its file name; a C file listed in [`LIBRARIES`] becomes a dylib.
     pub(super) fn build(&self, source: &str) -> anyhow::Result<PathBuf> {
         let fixtures = tools::workspace_root().join("fixtures/darwin");
         let (stem, kind) = source.split_once('.').context("a source without an extension")?;
@@ -218,13 +222,15 @@ impl Kit {
         Ok(output)
     }
 
-    /// The C compiler's command for this architecture, for tests that compile libraries: words, without quotes.
+    /// Returns the C compiler's command for this architecture, for tests that compile libraries.
+    ///
+    /// It consists of words without quotes.
     pub(super) fn compiler_words(&self) -> String {
         let options = "-fno-omit-frame-pointer -fno-sanitize=all -funwind-tables";
         format!("{} cc -target {} {options}", self.zig.display(), self.arch.zig())
     }
 
-    /// Builds a library of one C file.
+    /// Builds a library from one C file.
     pub(super) fn build_library(&self, source: &Path) -> anyhow::Result<PathBuf> {
         let name = source.file_stem().context("a source without a name")?.to_string_lossy();
         let library = self.programs.join(format!("{name}.dylib"));
@@ -240,8 +246,9 @@ fn find_on_path(program: &str) -> Option<PathBuf> {
     env::split_paths(&env::var_os("PATH")?).map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
-/// Builds `darwin-host` for the machine that stands for the architecture. On another machine it is a static program: it
-/// needs no library of that machine's.
+/// Builds `darwin-host` for the machine that represents the architecture.
+///
+/// For a foreign machine it is a static program, which needs none of that machine's libraries.
 fn build_host(arch: Arch, folder: &Path) -> anyhow::Result<PathBuf> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--package", "darwin-host", "--target", arch.host()]);
@@ -258,7 +265,7 @@ fn build_host(arch: Arch, folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(folder.join("host").join(arch.host()).join("release/darwin-host"))
 }
 
-/// Builds `libunwind.dylib`, which macOS has among libSystem's libraries, once per version of zig.
+/// Builds `libunwind.dylib`, which macOS has in libSystem, once per version of zig.
 fn build_unwinder(arch: Arch, zig: &Path, libraries: &Path) -> anyhow::Result<()> {
     let library = libraries.join("libunwind.dylib");
     let stamp = libraries.join(format!("libunwind-of-{}-{}", tools::ZIGLANG.0, tools::ZIGLANG.1));

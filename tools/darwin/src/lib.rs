@@ -1,5 +1,7 @@
-//! Builds Mach-O programs and runs them on Linux, on `darwin-host`: the programs in `fixtures/darwin` ([`fixtures`]), the tests of
-//! Coroner's crates ([`crates`]), and whole programs that crash ([`crashes`]). See the package's `README.md`.
+//! Builds Mach-O programs and runs them on Linux, on `darwin-host`.
+//!
+//! It runs the programs in `fixtures/darwin` ([`fixtures`]), the tests of Coroner's crates
+//! ([`crates`]), and whole programs that crash ([`crashes`]). See the package's `README.md`.
 
 mod crashes;
 mod crates;
@@ -56,7 +58,7 @@ struct Row {
 }
 
 impl Row {
-    /// A row, which is also printed.
+    /// Creates and prints a row.
     fn new(program: String, arch: Arch, attempt: impl Fn() -> anyhow::Result<()>) -> Row {
         let verdict = attempt().map_err(|error| format!("{error:#}"));
         let said = verdict.as_ref().map_or_else(|error| format!("FAILED: {error}"), |()| "ok".into());
@@ -72,7 +74,7 @@ fn arches(arguments: &Arguments) -> Vec<Arch> {
 /// Runs the instrument.
 ///
 /// # Errors
-/// Setting up or building fails, or a row fails.
+/// An error if setting up or building fails, or a row fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.action {
         None => table(arguments),
@@ -102,7 +104,7 @@ fn table(arguments: &Arguments) -> anyhow::Result<()> {
     for arch in arches(arguments) {
         let (kit, only) = (Kit::set_up(arch)?, arguments.only.as_deref());
         rows.extend(fixtures::run(&kit, only)?);
-        // Under an emulator tests take ten times as long, and all is built once more.
+        // Under an emulator tests take ten times as long, and everything is built again.
         let part = kit.arch.emulated() && !arguments.all && only.is_none();
         rows.extend(crates::run(&kit, only, part));
         if !part {
