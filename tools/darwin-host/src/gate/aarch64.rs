@@ -1,5 +1,6 @@
-//! The gate, registers and states of arm64. Layouts: <mach/arm/_structs.h>,
-//! <mach/arm/thread_status.h>.
+//! The gate, registers and states of arm64.
+//!
+//! Layouts: <mach/arm/_structs.h>, <mach/arm/thread_status.h>.
 
 use std::arch::global_asm;
 
@@ -218,8 +219,9 @@ pub(crate) struct ExceptionState {
     pub(crate) exception: u32,
 }
 
-/// `_STRUCT_ARM_NEON_STATE64`, flavor ARM_NEON_STATE64 (17): q0–q31, fpsr, fpcr, padded to its
-/// alignment of 16.
+/// `_STRUCT_ARM_NEON_STATE64`, flavor ARM_NEON_STATE64 (17).
+///
+/// q0–q31, fpsr, fpcr, padded to its alignment of 16.
 pub(crate) const FLOAT_STATE_SIZE: usize = 528;
 /// `sizeof(_STRUCT_MCONTEXT64)`: exception, thread and NEON states.
 pub(crate) const MCONTEXT_SIZE: usize = 816;

@@ -1,5 +1,6 @@
-//! The gate, registers and states of x86_64. Layouts: <mach/i386/_structs.h>,
-//! <mach/i386/thread_status.h>.
+//! The gate, registers and states of x86_64.
+//!
+//! Layouts: <mach/i386/_structs.h>, <mach/i386/thread_status.h>.
 
 use std::arch::global_asm;
 
@@ -185,16 +186,18 @@ pub(crate) struct ExceptionState {
     pub(crate) faultvaddr: u64,
 }
 
-/// `_STRUCT_X86_FLOAT_STATE64`, flavor x86_FLOAT_STATE64 (5): two reserved words, the FXSAVE image,
-/// one reserved word.
+/// `_STRUCT_X86_FLOAT_STATE64`, flavor x86_FLOAT_STATE64 (5).
+///
+/// Two reserved words, the FXSAVE image, one reserved word.
 pub(crate) const FLOAT_STATE_SIZE: usize = 524;
 /// `sizeof(_STRUCT_MCONTEXT64)`: exception, thread and float states, rounded up.
 pub(crate) const MCONTEXT_SIZE: usize = 712;
 pub(crate) const FLAVOR_THREAD_STATE64: i32 = 4;
 pub(crate) const FLAVOR_FLOAT_STATE64: i32 = 5;
 pub(crate) const FLAVOR_EXCEPTION_STATE64: i32 = 6;
-/// x86_THREAD_STATE, x86_EXCEPTION_STATE, x86_FLOAT_STATE: a header of flavor and count before the
-/// 64-bit state.
+/// x86_THREAD_STATE, x86_EXCEPTION_STATE, x86_FLOAT_STATE.
+///
+/// Each has a header of flavor and count before the 64-bit state.
 pub(crate) const UNIFIED_FLAVORS: [(i32, i32); 3] = [(7, 4), (8, 5), (9, 6)];
 /// Names of flavors that the host doesn't support, for messages.
 pub(crate) const FLAVOR_NAMES: &[(i32, &str)] =

@@ -45,8 +45,7 @@ pub(crate) struct Thread {
     pub(crate) tid: AtomicI32,
     /// The thread's port name in the task, 0 after it ended.
     pub(crate) port: AtomicU32,
-    /// `THREAD_IDENTIFIER_INFO`'s thread_id and `pthread_threadid_np`: unique for the process's
-    /// lifetime.
+    /// `THREAD_IDENTIFIER_INFO`'s thread_id, `pthread_threadid_np`: unique in the process.
     pub(crate) unique_id: AtomicU64,
     pub(crate) name: [u8; 64],
 

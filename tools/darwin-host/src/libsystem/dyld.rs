@@ -72,8 +72,9 @@ extern "C" fn find_unwind_sections(address: usize, to: &mut UnwindSections) -> b
     })
 }
 
-/// `getsectiondata` (<mach-o/getsect.h>): names are fields of sixteen bytes, zero-terminated when
-/// shorter.
+/// `getsectiondata` (<mach-o/getsect.h>).
+///
+/// Names are fields of sixteen bytes, zero-terminated when shorter.
 extern "C" fn getsectiondata(header: usize, segment: *const c_char, section: *const c_char, size: *mut usize) -> usize {
     // SAFETY: the program gave strings.
     let name = |text: *const c_char| unsafe {

@@ -208,8 +208,7 @@ extern "C" fn pthread_kill_call(thread: &Thread, number: i32) -> i32 {
     0
 }
 
-/// The first step of `__assert_rtn` (Libc gen/assert.c): prints the failed assertion to standard
-/// error.
+/// The first step of `__assert_rtn` (Libc gen/assert.c): prints the failed assertion.
 extern "C" fn assert_says(function: *const c_char, file: *const c_char, line: i32, failed: *const c_char) {
     // SAFETY: the program gave strings.
     let [function, file, failed] =

@@ -391,8 +391,7 @@ fn unfair_lock_by(word: &AtomicU32, number: u32) {
     }
 }
 
-/// `os_unfair_lock_lock`: macOS 11's, and later ones' by the call that libplatform makes since
-/// macOS 12.
+/// `os_unfair_lock_lock` of macOS 11, and of later ones by libplatform's call since macOS 12.
 extern "C" fn unfair_lock(word: &AtomicU32) {
     unfair_lock_by(word, ULOCK_WAIT);
 }

@@ -71,8 +71,7 @@ fn by_name(name: &str) -> Option<Value> {
     })
 }
 
-/// Returns a value by sysctl's rules: null queries the size, and a buffer that is too small is
-/// ENOMEM.
+/// Returns a value by sysctl's rules: null queries the size, a too small buffer is ENOMEM.
 fn give(value: &Value, to: *mut u8, size: *mut usize) -> i32 {
     let bytes = match value {
         Value::Word(word) => word.to_le_bytes().to_vec(),

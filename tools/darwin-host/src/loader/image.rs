@@ -175,8 +175,9 @@ impl Image {
         })
     }
 
-    /// Returns the address of an exported symbol (external, N_EXT 1, and defined in a section,
-    /// N_SECT 0xe).
+    /// Returns the address of an exported symbol.
+    ///
+    /// It is external (N_EXT 1) and defined in a section (N_SECT 0xe).
     pub(crate) fn export(&self, name: &str) -> Option<usize> {
         self.symbols().find(|&(n, kind, _)| kind & 0xe0 == 0 && kind & 0xf == 0xf && n == name).map(|(_, _, at)| at)
     }

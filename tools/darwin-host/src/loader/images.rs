@@ -139,8 +139,9 @@ pub(super) fn publish(loader: &mut Loader) {
     }
 }
 
-/// Callbacks for loaded and unloaded images:
-/// `void (*)(const struct mach_header *, intptr_t slide)`.
+/// Callbacks for loaded and unloaded images.
+///
+/// Their type is `void (*)(const struct mach_header *, intptr_t slide)`.
 struct Callbacks {
     mutex: QuietMutex,
     added: std::cell::UnsafeCell<Vec<usize>>,

@@ -162,8 +162,9 @@ pub(crate) fn prepare(program: &Path, libraries: Option<PathBuf>) {
 }
 
 impl Loader {
-    /// Returns the address of a symbol (with Darwin's underscore), if an image or the host defines
-    /// it.
+    /// Returns a symbol's address, if an image or the host defines it.
+    ///
+    /// The name has Darwin's underscore.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         // Variants of a function ($INODE64, $NOCANCEL, $DARWIN_EXTSN, …) are the same function
         // here.

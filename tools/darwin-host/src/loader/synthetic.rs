@@ -165,8 +165,9 @@ impl Bytes {
 }
 
 impl Synthetic {
-    /// Creates the image, with a stub for each of the functions (name with Darwin's underscore,
-    /// address).
+    /// Creates the image, with a stub for each function.
+    ///
+    /// `functions` are names with Darwin's underscore, and addresses.
     pub(crate) fn create(functions: &[(String, usize)]) -> (Synthetic, Image) {
         let capacity = functions.len() + SPARE + 3;
         let text_size = pages::round(TEXT_START + 0x100 + capacity * STUB + 0x1000);
@@ -365,8 +366,9 @@ pub(super) fn protect(base: usize, text_size: usize) {
     unsafe { libc::mprotect(base as *mut libc::c_void, text_size, libc::PROT_READ | libc::PROT_EXEC) };
 }
 
-/// Creates an `__unwind_info` with one regular page: (offset of a function, its encoding),
-/// ascending.
+/// Creates an `__unwind_info` with one regular page.
+///
+/// `functions` are pairs of a function's offset and its encoding, ascending.
 pub(super) fn unwind_info(functions: &[(u32, u32)], end: u32) -> Vec<u8> {
     let mut out = Bytes(Vec::new());
     let index = 28;
