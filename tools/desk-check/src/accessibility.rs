@@ -1,4 +1,6 @@
-//! Opens pages in Chromium at two widths, in light and dark: nothing overflows the window, and axe reports nothing.
+//! Opens pages in Chromium at two widths, in light and dark.
+//!
+//! Nothing may overflow the window, and axe must report nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +12,7 @@ use super::{Desk, Row, pages, said, write};
 use toolbox::tools;
 
 const PART: &str = "accessibility";
-/// A window of a desk, and one of a phone.
+/// A desktop's and a phone's window width.
 const WIDTHS: [u32; 2] = [1280, 390];
 /// npm packages.
 const PACKAGES: [&str; 2] = ["axe-core@4.14.1", "puppeteer-core@24.43.1"];
@@ -60,7 +62,7 @@ fn scan(desk: &Desk, modules: &Path, page: &str, width: u32, scheme: &str) -> an
     serde_json::from_slice(&output.stdout).context("what axe.cjs prints")
 }
 
-/// The folder `node_modules` with the packages, which are installed once.
+/// Returns the folder `node_modules` with the packages, which are installed once.
 fn packages() -> anyhow::Result<PathBuf> {
     let folder = tools::tools_dir().join("desk-npm");
     let marker = folder.join("packages");

@@ -1,7 +1,8 @@
 //! Runs `coroner collect` as this machine's core_pattern handler on programs without Coroner.
 //!
-//! `kernel.core_pattern` is shared by all containers and namespaces of a machine, so this part runs only on request, one at a time,
-//! and a shell restores the pattern whatever happens to this program.
+//! `kernel.core_pattern` is shared by all containers and namespaces of a machine, so this part runs
+//! only on request, one at a time, and a shell restores the pattern whatever happens to this
+//! program.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +21,7 @@ const PATTERN: &str = "/proc/sys/kernel/core_pattern";
 /// Time limit of a report.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Programs of others, each with what kills it, and the signal.
+/// Other projects' programs, each with the arguments that crash it, and the signal.
 const PROGRAMS: [(&str, &[&str], &str); 4] = [
     ("bash", &["-c", "kill -SEGV $$"], "SIGSEGV"),
     ("python3", &["-c", "import ctypes; ctypes.string_at(0)"], "SIGSEGV"),
@@ -36,7 +37,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         return Ok(Vec::new());
     }
     let _one = lock()?;
-    // The kernel's paths are short, and its user may look into this one.
+    // The kernel's paths are short, and its user must have access to this one.
     let folder = tempfile::Builder::new().prefix("coroner-").permissions(permissions()).tempdir_in("/run")?;
     let command = folder.path().join("coroner");
     std::fs::copy(&desk.coroner, &command).context("copying the command")?;
@@ -45,7 +46,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     let pattern = format!("|{} collect %P %u %g %t %d --store {}", command.display(), store.display());
     ensure!(pattern.len() < 128, "the kernel takes no pattern of {} bytes", pattern.len());
     rows.extend(deaths("pipe", &pattern, &command, &store)?);
-    // The socket, where the kernel has it.
+    // Use the socket, if the kernel supports it.
     let (store, socket) = (folder.path().join("socket"), folder.path().join("s"));
     let mut listener = Command::new(&command)
         .args(["collect", "--listen"])
@@ -70,7 +71,7 @@ fn permissions() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o755)
 }
 
-/// Others that change the pattern wait.
+/// Locks out other processes that change the pattern.
 fn lock() -> anyhow::Result<File> {
     let file =
         File::create("/run/lock/coroner-core-pattern").or_else(|_| File::create("/tmp/coroner-core-pattern.lock"))?;
@@ -78,14 +79,15 @@ fn lock() -> anyhow::Result<File> {
     Ok(file)
 }
 
-/// The pattern is changed for as long as this lives.
+/// The changed pattern, which is restored when this is dropped.
 struct Changed(Child);
 
 impl Changed {
-    /// `None` if the kernel does not take it.
+    /// `None` if the kernel rejects the pattern.
     fn to(pattern: &str) -> anyhow::Result<Option<Changed>> {
         let before = std::fs::read_to_string(PATTERN).context(PATTERN)?;
-        // It puts back what was there when its input ends: when this program says so, or is no more.
+        // The shell restores the pattern when its input ends: when this program requests it or
+        // ends.
         let script = r#"trap '' INT TERM HUP; printf '%s' "$2" > "$1" || exit 1; echo changed; read -r end; printf '%s' "$3" > "$1""#;
         let mut child = Command::new("sh")
             .args(["-c", script, "sh", PATTERN, pattern, before.trim_end()])
@@ -169,7 +171,7 @@ fn deaths(way: &str, pattern: &str, command: &Path, store: &Path) -> anyhow::Res
     Ok(rows)
 }
 
-/// The reports of all users.
+/// Returns the reports of all users.
 fn reports(store: &Path) -> Vec<(PathBuf, Value)> {
     let below =
         |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));

@@ -1,4 +1,6 @@
-//! Compares core dumps' reports with gdb's frames of the same process, by address and, where both have names, by function.
+//! Compares core dumps' reports with gdb's frames of the same process.
+//!
+//! Frames are compared by address and, if both have names, by function.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,13 +13,13 @@ use super::{Desk, Row, crashes, write};
 use toolbox::tools;
 
 const PART: &str = "cores";
-/// The share of frames that are gdb's.
+/// Minimum share of frames that equal gdb's.
 const WANTED: f64 = 0.99;
-/// Core dumps that are compared.
+/// Maximum number of core dumps compared.
 const MOST: usize = 68;
-/// Frames of a stack that are compared: of a recursion without end the first.
+/// Maximum number of frames compared per stack; in an endless recursion, the first ones.
 const FRAMES: usize = 64;
-/// Running time of a program that is not ours before it is killed.
+/// Running time of other projects' programs before they are killed.
 const WORK: Duration = Duration::from_secs(2);
 
 pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
@@ -33,7 +35,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         if began.elapsed() > desk.time {
             break;
         }
-        // Most by the kernel, some by gdb.
+        // Most are dumped by the kernel, some by gdb.
         let is_dumped =
             if number % 8 == 0 { dump(desk, program, cause, &way)? } else { die(desk, program, cause, &way)? };
         if is_dumped {
@@ -42,7 +44,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     }
     let others = OTHERS.iter().filter(|(program, _)| tools::on_path(program));
     for (program, arguments) in others.take(desk.cases(OTHERS.len())) {
-        // To kill one leaves a core dump only where the kernel writes it to a file.
+        // Killing a program leaves a core dump only if the kernel writes it to a file.
         let ways: &[&str] = if kernel_writes() { &["SEGV", "ABRT", "gcore"] } else { &["gcore"] };
         for way in &ways[..if desk.short { 1 } else { ways.len() }] {
             if let Some(file) = interrupt(desk, program, arguments, way)? {
@@ -53,7 +55,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     Ok(vec![of_faults.row("programs of known causes"), of_others.row("others' programs at work")])
 }
 
-/// Programs that nobody made for this, each with work that does not end.
+/// Programs not written for this check, each with endless work.
 const OTHERS: [(&str, &[&str]); 7] = [
     ("bash", &["-c", "f() { local i=0; while :; do i=$((i+1)); x=${x:0:5}$i; done; }; f"]),
     ("perl", &["-e", "sub f { while (1) { @l = sort { $a <=> $b } map { rand } 1..50; } } f()"]),
@@ -94,7 +96,8 @@ impl Score {
                     );
                     break;
                 }
-                // Where gdb has no name and we have no image, in code that was made at run time, it goes on by a guess.
+                // Without a name in gdb or an image in ours, in code generated at run time, gdb
+                // continues by guessing.
                 if frame.functions == [None] && ours[number].is_nowhere {
                     self.frames -= u32::from(number > 0);
                     self.equal -= u32::from(number > 0);
@@ -129,20 +132,20 @@ impl Frame {
         Some(Frame { pc, functions, is_nowhere: frame["module"].is_null() })
     }
 
-    /// The same place, and the same names where both have any.
+    /// Whether it is the same place, with the same names if both have any.
     fn is_that_of(&self, other: &Frame) -> bool {
         let named = |frame: &Frame| frame.functions.iter().any(Option::is_some);
         self.pc == other.pc && (!named(self) || !named(other) || self.functions == other.functions)
     }
 }
 
-/// Whether the kernel writes core dumps to files in the folder of the process.
+/// Whether the kernel writes core dumps to files in the process's folder.
 fn kernel_writes() -> bool {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     pattern.starts_with("core")
 }
 
-/// Takes what the kernel wrote as the file `core`.
+/// Renames the kernel's core dump to `core`.
 fn taken(desk: &Desk, folder: &Path) -> anyhow::Result<bool> {
     let written = std::fs::read_dir(folder)?.filter_map(Result::ok);
     let written = written
@@ -161,7 +164,7 @@ fn fresh(desk: &Desk) -> anyhow::Result<std::path::PathBuf> {
     Ok(folder)
 }
 
-/// Lets a program die by itself; the kernel writes the core dump, or gdb where the kernel does not.
+/// Runs a program that crashes; the kernel writes the core dump, or else gdb.
 fn die(desk: &Desk, program: &Path, cause: &str, way: &str) -> anyhow::Result<bool> {
     if !kernel_writes() {
         return dump(desk, program, cause, way);
@@ -173,7 +176,7 @@ fn die(desk: &Desk, program: &Path, cause: &str, way: &str) -> anyhow::Result<bo
     taken(desk, &folder)
 }
 
-/// Ends a program that works by a signal, or has gdb look at it. Its file, if there is a core dump then.
+/// Ends a working program by a signal, or attaches gdb. Returns its file if there is a core dump.
 fn interrupt(desk: &Desk, program: &str, arguments: &[&str], way: &str) -> anyhow::Result<Option<std::path::PathBuf>> {
     let folder = fresh(desk)?;
     let mut child = Command::new("sh")
@@ -205,7 +208,7 @@ fn interrupt(desk: &Desk, program: &str, arguments: &[&str], way: &str) -> anyho
     Ok(file.ok().filter(|_| is_named))
 }
 
-/// Lets a program die in gdb, which writes what it has of that to the file `core`. False if it did not die there.
+/// Crashes a program in gdb, which writes the file `core`. Returns false if it did not crash there.
 pub(super) fn dump(desk: &Desk, program: &Path, cause: &str, way: &str) -> anyhow::Result<bool> {
     let core = desk.path("core");
     let _ = std::fs::remove_file(&core);
@@ -220,8 +223,10 @@ fn gdb(desk: &Desk) -> Command {
     command
 }
 
-/// Prints gdb's frames of each thread, but for those that it infers of tail calls, which are on no stack. Those of inlined functions come before that of the
-/// function that they are in.
+/// Prints gdb's frames of each thread.
+///
+/// Frames that it infers from tail calls are left out, because they are not on the stack. Frames of
+/// inlined functions come before that of the function that contains them.
 const SCRIPT: &str = r#"
 for thread in gdb.selected_inferior().threads():
     thread.switch()
@@ -237,7 +242,7 @@ for thread in gdb.selected_inferior().threads():
         print("error", error)
 "#;
 
-/// The threads of the core dump with their frames.
+/// Returns the core dump's threads with their frames.
 fn by_gdb(desk: &Desk, program: &Path) -> anyhow::Result<Vec<(u64, Vec<Frame>)>> {
     let output = gdb(desk).arg(program).args(["core", "-x", "frames.py"]).output().context("running gdb")?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -261,7 +266,10 @@ fn by_gdb(desk: &Desk, program: &Path) -> anyhow::Result<Vec<(u64, Vec<Frame>)>>
     Ok(threads)
 }
 
-/// A function of several names has one: `__GI_raise`, `raise`, `__raise`; glibc's `memcpy` is its `memmove`, and the vdso has each twice.
+/// Maps a function's several names to one.
+///
+/// Examples are `__GI_raise`, `raise`, `__raise`; glibc's `memcpy` is its `memmove`, and the vdso
+/// has each function twice.
 fn plain(name: &str) -> String {
     let name = name.trim_start_matches("__GI_").trim_start_matches('_');
     name.trim_start_matches("vdso_").replace("memcpy_avx", "memmove_avx")

@@ -8,7 +8,9 @@ use anyhow::{Context, ensure};
 use super::{Desk, said, write};
 use toolbox::tools;
 
-/// The causes, each with the function in which it is and its statements. `n` is 1 and `p` a null pointer, which no compiler knows.
+/// The causes, each with its function and its statements.
+///
+/// `n` is 1 and `p` a null pointer, which no compiler can know.
 const CAUSES: [(&str, &str); 80] = [
     ("load_cart", "return *(volatile int *)p;"),
     ("save_cart", "*(volatile int *)p = n;"),
@@ -87,7 +89,7 @@ const CAUSES: [(&str, &str); 80] = [
     ("read_past_file", "volatile int *m = mmap(0, 4096, 1, 1, fileno(tmpfile()), 0); return *m + n;"),
     ("run_heap", "return ((int (*)(int))malloc(64u * n))(n) + 1;"),
     ("big_frame", "volatile char big[64 << 20]; big[n] = 1; return big[n];"),
-    // Those that are held back.
+    // Held-back causes.
     ("weigh_parcel", "return *(volatile short *)(p + 40 * n);"),
     ("label_parcel", "memcpy(buffer, p, 128u * n); return buffer[n];"),
     ("split_rest", "long rest = 7L * n; return (int)(rest / (n - 1));"),
@@ -102,10 +104,12 @@ const CAUSES: [(&str, &str); 80] = [
     ("raise_flag", "raise(SIGFPE); return n;"),
 ];
 
-/// The causes from this one on are held back: they were written when the rules of grouping were, and none was changed for them.
+/// The index of the first held-back cause.
+///
+/// These were written at the same time as the grouping rules, and no rule was changed for them.
 const HELD_BACK: usize = 68;
 
-/// Functions in which a cause is other than the one of its name.
+/// Functions that contain a cause, if not the one named after it.
 const ELSEWHERE: [(&str, &[&str]); 5] = [
     ("even_day", &["odd_day"]),
     ("hire_worker", &["worker_fails"]),
@@ -114,7 +118,7 @@ const ELSEWHERE: [(&str, &[&str]); 5] = [
     ("parse_list", &["parse_item", "parse_value"]),
 ];
 
-/// Whether a function, by its name in the debug information, is the cause's own.
+/// Whether a function, by its name in the debug information, contains the cause.
 pub(super) fn is_of(cause: &str, function: &str) -> bool {
     // GCC's copies have suffixes: `load.constprop.0`.
     let function = function.split('.').next().unwrap_or(function);
@@ -122,7 +126,7 @@ pub(super) fn is_of(cause: &str, function: &str) -> bool {
     function == cause || elsewhere().contains(&function)
 }
 
-/// Whether the rules of grouping were made without crashes of this cause.
+/// Whether the grouping rules were made without crashes of this cause.
 pub(super) fn is_held_back(cause: &str) -> bool {
     CAUSES[HELD_BACK..].iter().any(|(name, _)| *name == cause)
 }
@@ -158,7 +162,7 @@ static int compare_price(const void *a, const void *b) { return *(volatile int *
 static int compare(const void *a, const void *b) { return *(volatile int *)nothing + (a == b); }
 "#;
 
-/// Three ways to a cause, of which the caller chooses.
+/// Three call paths to a cause, from which the caller chooses.
 const TAIL: &str = r#"
 __attribute__((noinline)) static int by_till(const char *name) { return serve(name) + one; }
 __attribute__((noinline)) static int run_job(const char *name) { return serve(name) - one; }
@@ -185,10 +189,12 @@ const BUILDS: [(&str, &[&str]); 8] = [
     ("clang", &["-O2"]),
 ];
 
-/// The ways to a cause, which has the same one in each.
+/// The number of call paths to a cause.
 const WAYS: usize = 3;
 
-/// Deaths: a cause in a build, by one of the ways. Each once, so mixed that the first few are of many causes and of all builds.
+/// Returns the crashes: a cause in a build, by one of the paths.
+///
+/// Each occurs once, in an order in which the first few cover many causes and all builds.
 pub(super) fn deaths(programs: &[PathBuf]) -> Vec<(&PathBuf, &'static str, String)> {
     let mut deaths = Vec::new();
     for round in 0..programs.len() {
@@ -200,11 +206,11 @@ pub(super) fn deaths(programs: &[PathBuf]) -> Vec<(&PathBuf, &'static str, Strin
     deaths
 }
 
-/// The program in each build that can be made here.
+/// Builds the program in each configuration that is available here.
 pub(super) fn build(desk: &Desk) -> anyhow::Result<Vec<PathBuf>> {
     let mut source = HEAD.to_owned();
     for (name, body) in CAUSES {
-        // Inlined, its frame is that of every cause: clang does that.
+        // If inlined, as clang does, its frame would be that of every cause.
         let inlined = if name == "big_frame" { "__attribute__((noinline)) " } else { "" };
         source.push_str(&format!(
             "{inlined}int {name}(int n, char *p) {{\n    (void)p;\n    {body}\n    return n;\n}}\n"
@@ -227,7 +233,7 @@ pub(super) fn build(desk: &Desk) -> anyhow::Result<Vec<PathBuf>> {
         if !tools::on_path(compiler) {
             continue;
         }
-        // As builds of a release lie: another folder each, one name.
+        // Like a release's builds: each in another folder, with the same name.
         let folder = desk.path(&format!("build-{number}"));
         std::fs::create_dir_all(&folder)?;
         let program = folder.join("shop");

@@ -1,5 +1,7 @@
-//! Scores groups of crashes whose causes are known: pairs with the same cause in one group, pairs with different causes in two. Some
-//! causes were held back while the rules were written; they also have a score of their own.
+//! Scores groups of crashes with known causes.
+//!
+//! Pairs with the same cause should be in one group, pairs with different causes in two. Causes
+//! that were held back while the rules were written also have a separate score.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::os::unix::process::CommandExt;
@@ -15,7 +17,7 @@ use super::{Desk, Row, crashes};
 
 const PART: &str = "grouping";
 const WANTED: f64 = 0.97;
-/// Causes of a short run, each in two builds.
+/// Number of causes in a short run, each in two builds.
 const FEW: usize = 2;
 
 pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
@@ -31,7 +33,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     let next = AtomicUsize::new(0);
     let silent = Mutex::new(Vec::new());
     let cause_of = Mutex::new(HashMap::new());
-    // Each worker has a store of its own, so that it knows which report is of which death.
+    // Each worker has its own store, to match reports with crashes.
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     let work = |number: usize| -> anyhow::Result<()> {
         let store = desk.path(&format!("crashes-{number}"));
@@ -40,10 +42,10 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
             let Some((program, cause, way)) = deaths.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
             let mut command = desk.command(&["run", "--store"]);
             command.arg(&store).arg("--").arg(program).args([cause, way.as_str()]);
-            // SAFETY: `setrlimit` is async-signal-safe, and is all that is called between fork and exec.
+            // SAFETY: `setrlimit` is async-signal-safe, and is the only call between fork and exec.
             unsafe {
                 command.pre_exec(|| {
-                    // One that does not die is no death, and would not end.
+                    // A program that doesn't crash would not end.
                     let limit = libc::rlimit { rlim_cur: 60, rlim_max: 60 };
                     libc::setrlimit(libc::RLIMIT_CPU, &raw const limit);
                     Ok(())
@@ -115,17 +117,20 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// A crash of a known cause.
+/// A crash with a known cause.
 #[derive(Clone, Copy)]
 struct Labelled<'l> {
     cause: &'l str,
     group: Option<usize>,
-    /// Whether a function of the cause is on the stack. It is not where the compiler made one instruction of what two causes have in common, and
-    /// named it by one of them or none, and where all calls up to it were jumps: such a stack tells nobody of which cause it is.
+    /// Whether a function of the cause is on the stack.
+    ///
+    /// It is missing if the compiler merged the common instructions of two causes and named them
+    /// after one of them or none, or if all calls leading to it were jumps: such a stack doesn't
+    /// show the cause.
     is_shown: bool,
 }
 
-/// The crashes that have a function of their cause on the crashed thread's stack.
+/// Returns the crashes that have a function of their cause on the crashed thread's stack.
 fn shown<'c>(folder: &Path, cause_of: &'c HashMap<String, &str>) -> anyhow::Result<HashSet<&'c str>> {
     let mut shown = HashSet::new();
     for file in std::fs::read_dir(folder)? {
@@ -150,7 +155,7 @@ fn shown<'c>(folder: &Path, cause_of: &'c HashMap<String, &str>) -> anyhow::Resu
     Ok(shown)
 }
 
-/// The harmonic mean of precision and recall over all pairs, and what is said of it.
+/// Returns the harmonic mean of precision and recall over all pairs, and a description.
 fn score(labelled: &[Labelled<'_>]) -> (f64, String) {
     let (mut both, mut by_group, mut by_cause) = (0_u32, 0_u32, 0_u32);
     for (place, one) in labelled.iter().enumerate() {
@@ -167,7 +172,7 @@ fn score(labelled: &[Labelled<'_>]) -> (f64, String) {
     (score, format!("{score:.3} (precision {precision:.3}, recall {recall:.3})"))
 }
 
-/// The causes that are in one group, and those that are in several.
+/// Returns the causes that share a group, and those spread over several.
 fn mistakes(labelled: &[Labelled<'_>]) -> Vec<String> {
     let mut groups: BTreeMap<&str, BTreeSet<Option<usize>>> = BTreeMap::new();
     let mut causes: BTreeMap<Option<usize>, BTreeSet<&str>> = BTreeMap::new();
@@ -181,7 +186,7 @@ fn mistakes(labelled: &[Labelled<'_>]) -> Vec<String> {
     split.chain(joined).collect()
 }
 
-/// The event ids in the names of a store's reports.
+/// Returns the event ids in the names of a store's reports.
 fn stored(store: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(store.join("reports")).into_iter().flatten();
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

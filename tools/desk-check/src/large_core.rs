@@ -1,4 +1,4 @@
-//! Reads a core dump of 8 GB: time and memory.
+//! Reads a core dump of 8 GB, and measures time and memory.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use super::{Desk, Row, said, write};
 
 const PART: &str = "large-core";
-/// A program that has 8 GB, of which it has written to each 4 MB: its core dump is a file with holes.
+/// A program with 8 GB of memory that wrote once to each 4 MB: its core dump is a sparse file.
 const PROGRAM: &str = r#"
 #include <sys/mman.h>
 __attribute__((noinline)) static int total(volatile int *cart) { return *cart; }
@@ -59,12 +59,12 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Waits for a child. Whether it passed, and how many bytes of memory it had at most.
+/// Waits for a child. Returns whether it succeeded, and its peak memory in bytes.
 fn wait(pid: u32) -> anyhow::Result<(bool, u64)> {
     let mut status = 0;
-    // SAFETY: an all-zero `rusage` is one.
+    // SAFETY: an all-zero `rusage` is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: both are written by it, and live as long.
+    // SAFETY: both are local variables that it writes.
     let waited = unsafe { libc::wait4(pid as i32, &raw mut status, 0, &raw mut usage) };
     ensure!(waited == pid as i32, "wait4: {}", std::io::Error::last_os_error());
     Ok((status == 0, usage.ru_maxrss as u64 * 1024))

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Desk, Row, write};
 
 const PART: &str = "lists";
-/// For a hundred thousand reports.
+/// Time limits for a hundred thousand reports.
 const FIRST: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(300);
 

@@ -1,5 +1,7 @@
-//! Checks the `coroner` command on reports and core dumps: pages in a real browser, a folder with 100,000 reports, groups of
-//! crashes whose causes are known, core dumps against gdb, minidumps against Breakpad. See the package's `README.md`.
+//! Checks the `coroner` command on reports and core dumps.
+//!
+//! It checks pages in a real browser, a folder with 100,000 reports, groups of crashes with known
+//! causes, core dumps against gdb, and minidumps against Breakpad. See the package's `README.md`.
 
 mod accessibility;
 mod collect;
@@ -81,7 +83,7 @@ impl Row {
     }
 }
 
-/// The command under test, with a folder of its own.
+/// The command under test, with its own folder.
 pub(crate) struct Desk {
     coroner: PathBuf,
     library: PathBuf,
@@ -124,14 +126,14 @@ pub(crate) fn said(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
 }
 
-/// Cases of a part in a short run.
+/// Number of a part's cases in a short run.
 const FEW: usize = 2;
-/// And reports of its folder.
+/// Number of reports in the folder in a short run.
 const FEW_REPORTS: u32 = 2000;
 
 type Part = fn(&Desk) -> anyhow::Result<Vec<Row>>;
 
-/// The parts, by their names.
+/// The parts by name.
 const PARTS: [(&str, Part); 8] = [
     ("pages", pages::examine),
     ("accessibility", accessibility::examine),
@@ -143,19 +145,19 @@ const PARTS: [(&str, Part); 8] = [
     ("collect", collect::examine),
 ];
 
-/// The parts that have no short form.
+/// The parts without a short form.
 const LONG: [&str; 3] = ["accessibility", "large-core", "minidumps"];
 
-/// Examines each part, and prints a line for each row.
+/// Runs each part, and prints a line for each row.
 ///
 /// # Errors
-/// A build or a program fails, or a row fails.
+/// An error if a build or a program fails, or a row fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let coroner = match &arguments.coroner {
         Some(path) => path.canonicalize().with_context(|| format!("finding {}", path.display()))?,
         None => build(arguments.short)?,
     };
-    // What the tests use lies below; what is there beside it may be of an earlier build.
+    // The tests' library is in `deps`; a file beside the command may be from an earlier build.
     let near = [coroner.with_file_name("deps/libcoroner_ffi.so"), coroner.with_file_name("libcoroner_ffi.so")];
     let library = near
         .into_iter()
@@ -189,7 +191,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command and the library: optimised, or as the tests have them.
+/// Builds the command and the library: optimized, or as for the tests.
 fn build(is_short: bool) -> anyhow::Result<PathBuf> {
     if is_short {
         tools::build_workspace()?;

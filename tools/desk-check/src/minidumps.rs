@@ -12,11 +12,11 @@ use toolbox::tools;
 
 const PART: &str = "minidumps";
 const WANTED: f64 = 0.99;
-/// Minidumps that are compared.
+/// Maximum number of minidumps compared.
 const MOST: usize = 68;
-/// Frames of a stack that are compared: of a recursion without end the first.
+/// Maximum number of frames compared per stack; in an endless recursion, the first ones.
 const FRAMES: usize = 64;
-/// The processor, and what it needs.
+/// The processor, with its dependencies.
 const REQUIREMENTS: &str = "cffi==2.1.1\nmilksnake==0.1.6\npycparser==3.12\nsymbolic==8.7.2\n";
 
 pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
@@ -42,7 +42,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         let theirs = by_breakpad(&python, &script, &desk.path("shop.dmp"))?;
         let ours = addresses(&ours["threads"][0]["frames"]);
         minidumps += 1;
-        // What the processor guesses where its rules end is nobody's frame, and ends what can be compared.
+        // The processor's guesses after its rules end are ignored, and end the comparison.
         let known = theirs.iter().take_while(|(_, trust)| matches!(trust.as_str(), "context" | "cfi"));
         let theirs: Vec<u64> = known.map(|(address, _)| *address).take(FRAMES).collect();
         let same = theirs.iter().zip(&ours).filter(|(one, other)| one == other).count();
@@ -61,7 +61,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     Ok(vec![Row::new(PART, &what, format!("at least {} %", WANTED * 100.0), seen, share >= WANTED)])
 }
 
-/// The instructions of the crashed thread's frames, which is the first, and how each was found.
+/// Returns the crashed (first) thread's frame addresses, and how each frame was found.
 fn by_breakpad(python: &Path, script: &Path, minidump: &Path) -> anyhow::Result<Vec<(u64, String)>> {
     let output = Command::new(python).arg(script).arg(minidump).output().context("running python")?;
     ensure!(output.status.success(), "{}", said(&output));

@@ -1,4 +1,6 @@
-//! Opens pages in headless Chromium: load time of a large one, an empty console, and no script run by a hostile report.
+//! Opens pages in headless Chromium.
+//!
+//! Checks a large page's load time, an empty console, and that a hostile report runs no script.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +15,7 @@ use toolbox::tools;
 const PART: &str = "pages";
 const THREADS: u32 = 4096;
 const LIMIT: Duration = Duration::from_secs(2);
-/// If it runs, the page has a mark.
+/// Text that marks the page if it runs as a script.
 const EVIL: &str = "\"'><script>document.documentElement.setAttribute('data-ran','1')</script>\
                     <img src=x onerror=\"document.documentElement.setAttribute('data-ran','2')\"><svg onload=alert(1)>\
                     </title></style><iframe src=javascript:alert(1)>";
@@ -57,7 +59,7 @@ struct Opened {
     console: Vec<String>,
 }
 
-/// The shortest of three times: the browser's own start varies.
+/// Returns the shortest of three times, because the browser's own start varies.
 fn fastest(desk: &Desk, page: &str) -> anyhow::Result<(Duration, Opened)> {
     let mut best = open(&desk.path(page), &desk.path("profile"))?;
     for _ in 0..if desk.short { 0 } else { 2 } {
@@ -85,7 +87,7 @@ fn open(page: &Path, profile: &Path) -> anyhow::Result<(Duration, Opened)> {
     Ok((time, Opened { dom: String::from_utf8_lossy(&output.stdout).into_owned(), console }))
 }
 
-/// A report with so many threads, in 64 stacks of 24 frames.
+/// Returns a report with many threads, in 64 stacks of 24 frames.
 pub(super) fn large() -> Value {
     let frames = |stack: u32| -> Vec<Value> {
         let frame = |depth: u32| {
@@ -114,7 +116,7 @@ fn base() -> Value {
     })
 }
 
-/// A report that has a part of each kind.
+/// Returns a report with a part of each kind.
 pub(super) fn rich() -> Value {
     let mut report = base();
     let frame = |function: &str, line: u32| {
@@ -140,7 +142,7 @@ pub(super) fn rich() -> Value {
     report
 }
 
-/// A report whose every text wants to run.
+/// Returns a report whose every string tries to run as a script.
 fn evil() -> Value {
     let mut report = base();
     report["header"]["process_name"] = json!(EVIL);
