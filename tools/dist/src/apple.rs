@@ -1,9 +1,11 @@
-//! Makes the Swift package for Apple's systems, `target/dist/coroner-VERSION-apple`, which Xcode and SwiftPM take as it is.
+//! Builds the Swift package for Apple systems, for Xcode and SwiftPM.
 //!
-//! An XCFramework is a folder with one library per platform and an `Info.plist` that lists them (Apple, "Creating a multiplatform
-//! binary framework bundle"). Targets that rustup doesn't have are left out. The libraries are static, so nothing has to be signed or
-//! embedded; Cargo builds them without Apple's SDK, because nothing is linked. Checked without a Mac: each library has code of
-//! its architectures and for its platform, and the property lists are well formed.
+//! The output is `target/dist/coroner-VERSION-apple`. An XCFramework is a folder with one library
+//! per platform and an `Info.plist` that lists them (Apple, "Creating a multiplatform binary
+//! framework bundle"). Targets that rustup doesn't have are left out. The libraries are static, so
+//! nothing has to be signed or embedded; Cargo builds them without Apple's SDK, because nothing is
+//! linked. Checked without a Mac: each library has code of its architectures and for its platform,
+//! and the property lists are well formed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,9 +21,9 @@ use plist::{Dictionary, Value};
 use super::{Arguments, pack};
 use toolbox::{deadline, tools};
 
-/// One library of the XCFramework.
+/// A library of the XCFramework.
 struct Library {
-    /// Its folder, as `xcodebuild -create-xcframework` names it.
+    /// The folder's name, as in `xcodebuild -create-xcframework`.
     identifier: &'static str,
     platform: &'static str,
     variant: Option<&'static str>,
@@ -63,10 +65,10 @@ const LIBRARIES: &[Library] = &[
 
 const FILE: &str = "libcoroner_ffi.a";
 
-/// Builds the package, checks it, and packs it; where the archive lies.
+/// Builds the package, checks it, and packs it; returns the archive's path.
 ///
 /// # Errors
-/// A build fails, or a check of the package fails.
+/// An error if a build fails, or a check of the package fails.
 pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     let root = tools::workspace_root();
     let name = super::name("apple");
@@ -129,14 +131,16 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     Ok(archive)
 }
 
-/// Macros that declare the functions of the given features in the header and the Swift module.
+/// Returns the macros that declare the features' functions in the header and Swift module.
 fn conditions(features: Option<&str>) -> impl Iterator<Item = &'static str> {
     let features: Vec<&str> = features.iter().flat_map(|given| given.split([',', ' '])).collect();
     let known = [("sentry", "CORONER_SENTRY"), ("otlp", "CORONER_OTLP")];
     known.into_iter().filter_map(move |(feature, name)| features.contains(&feature).then_some(name))
 }
 
-/// A header that declares what the libraries have: who imports a module has no say in it.
+/// Returns a header with the libraries' features.
+///
+/// An importer of a module can't define macros for it.
 pub(super) fn with_features(header: &str, features: Option<&str>) -> String {
     let defined: String = conditions(features).map(|name| format!("#define {name} 1\n")).collect();
     match header.split_once("#define CORONER_H\n") {
@@ -145,11 +149,11 @@ pub(super) fn with_features(header: &str, features: Option<&str>) -> String {
     }
 }
 
-/// The static library of a target.
+/// Builds a target's static library.
 fn build(arguments: &Arguments, target: &str) -> anyhow::Result<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).args(["rustc", "--quiet", "-p", "coroner-ffi", "--lib"]);
-    // The shared library would have to be linked, which takes Apple's SDK.
+    // The shared library would have to be linked, which requires Apple's SDK.
     command.args(["--crate-type", "staticlib", "--profile", &arguments.profile, "--target", target]);
     command.args(["--features", arguments.features.as_deref().unwrap_or("system-reports")]);
     let status = deadline::status(&mut command)?;
@@ -158,7 +162,9 @@ fn build(arguments: &Arguments, target: &str) -> anyhow::Result<PathBuf> {
     Ok(tools::target_dir().join(target).join(profile).join(FILE))
 }
 
-/// Libraries of several architectures as one: <mach-o/fat.h>, all numbers big-endian. (LLVM's `lipo` of a distribution does not read objects of a later LLVM.)
+/// Joins the libraries of several architectures: <mach-o/fat.h>, all numbers big-endian.
+///
+/// (A distribution's LLVM `lipo` doesn't read objects of a later LLVM.)
 fn join(built: &[(PathBuf, &str)], to: &Path) -> anyhow::Result<()> {
     const ALIGNMENT: u32 = 14;
     let mut parts = Vec::new();
@@ -189,7 +195,7 @@ fn join(built: &[(PathBuf, &str)], to: &Path) -> anyhow::Result<()> {
     Ok(fs::write(to, header)?)
 }
 
-/// The `Info.plist` that `xcodebuild -create-xcframework` would write.
+/// Returns the `Info.plist` that `xcodebuild -create-xcframework` would write.
 fn information(libraries: &[&Library]) -> Value {
     let text = |text: &str| Value::String(text.to_owned());
     let libraries = libraries.iter().map(|library| {
@@ -212,12 +218,12 @@ fn information(libraries: &[&Library]) -> Value {
     Value::Dictionary(all)
 }
 
-/// Apple's name.
+/// Returns Apple's name of an architecture.
 fn architecture(target: &str) -> &'static str {
     if target.starts_with("aarch64") { "arm64" } else { "x86_64" }
 }
 
-/// A library has code of its architectures, each of it for its platform.
+/// Checks that a library has code of its architectures, all of it for its platform.
 fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
     let bytes = fs::read(path)?;
     let mut parts: Vec<(macho::CpuType, &[u8])> = Vec::new();
@@ -249,7 +255,7 @@ fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
             ensure!(header.cputype(LittleEndian) == processor, "an object for another processor is in it");
             let mut commands = header.load_commands(LittleEndian, data, 0)?;
             while let Some(command) = commands.next()? {
-                // Of the oldest systems of x86_64 the command is that of one platform alone.
+                // For the oldest x86_64 systems, each platform has its own command.
                 let platform = match (command.build_version(LittleEndian)?, command.cmd()) {
                     (Some((version, _)), _) => Some(version.platform.get(LittleEndian)),
                     (None, macho::LC_VERSION_MIN_MACOSX) => Some(macho::PLATFORM_MACOS),
@@ -270,7 +276,7 @@ fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the files are those that the property lists and the manifest name.
+/// Checks that the files match those named in the property lists and the manifest.
 fn check_layout(folder: &Path, libraries: usize) -> anyhow::Result<()> {
     let framework = folder.join("CCoroner.xcframework");
     let written = Value::from_file(framework.join("Info.plist"))?;

@@ -1,4 +1,6 @@
-//! Programs outside the workspace that take an unpacked archive as an app would: by pkg-config and by CMake, static and shared.
+//! Programs outside the workspace that use an unpacked archive as an app would.
+//!
+//! They use pkg-config and CMake, static and shared.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,14 +50,16 @@ add_executable(shared main.c)
 target_link_libraries(shared PRIVATE coroner::shared)
 ";
 
-/// Runs a command; its output, if it succeeded.
+/// Runs a command; returns its output if it succeeded.
 fn succeed(command: &mut Command) -> anyhow::Result<Output> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(output)
 }
 
-/// All checks of what lies at `unpacked`, each with its outcome. Files go below `scratch`.
+/// Runs all checks of the archive at `unpacked`, and returns each outcome.
+///
+/// Files go below `scratch`.
 pub(super) fn all(unpacked: &Path, scratch: &Path, contents: Contents) -> Vec<(String, anyhow::Result<()>)> {
     let source = scratch.join("main.c");
     let written = fs::write(&source, PROGRAM).context("the program");
@@ -118,7 +122,7 @@ fn by_cmake(unpacked: &Path, scratch: &Path, source: &Path, contents: Contents) 
     Ok(())
 }
 
-/// Whether the program needs the shared library by the name with the version.
+/// Checks that the program needs the shared library under its versioned name.
 fn needs_by_version(program: &Path) -> anyhow::Result<()> {
     let output = succeed(Command::new("readelf").args(["--dynamic", "--wide"]).arg(program))?;
     let text = String::from_utf8(output.stdout)?;
@@ -130,7 +134,7 @@ fn needs_by_version(program: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the shared libraries in two folders export the same, and programs need both by the same name.
+/// Checks that two folders' shared libraries export the same functions, and have the same soname.
 pub(super) fn same_functions(full: &Path, lean: &Path) -> anyhow::Result<()> {
     let says = |folder: &Path| {
         let library = folder.join("lib/libcoroner_ffi.so");
@@ -151,7 +155,9 @@ pub(super) fn same_functions(full: &Path, lean: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Crashes the program, starts it again, and looks for the report: as JSON, or as the crash left it, to be named as the command names it.
+/// Crashes the program, starts it again, and checks the report.
+///
+/// The report is JSON, or the raw file, whose frames the command names.
 fn crash(program: &Path, store: &Path, contents: Contents) -> anyhow::Result<()> {
     let died = Command::new(program).arg(store).arg("crash").output()?;
     ensure!(died.status.signal() == Some(libc::SIGABRT), "unexpected exit: expected SIGABRT, got {}", died.status);

@@ -1,7 +1,9 @@
-//! Makes the command's Debian package and its list of components, `coroner-VERSION.cdx.json` (CycloneDX, by cargo-cyclonedx).
+//! Builds the command's Debian package and its SBOM.
 //!
-//! The package has the command, the library that `coroner run` preloads, manual pages and completions; `dpkg-shlibdeps` finds its
-//! dependencies. It is unpacked, and a program is run and crashed with the unpacked files.
+//! The SBOM is `coroner-VERSION.cdx.json` (CycloneDX, by cargo-cyclonedx). The package contains the
+//! command, the library that `coroner run` preloads, manual pages and completions; `dpkg-shlibdeps`
+//! finds its dependencies. To test it, it is unpacked, and a program is run and crashed with the
+//! unpacked files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +20,7 @@ const CARGO_CYCLONEDX: (&str, &str) = ("cargo-cyclonedx", "0.5.9");
 /// Builds and tests the package; returns its path.
 ///
 /// # Errors
-/// A build fails, or the unpacked command doesn't work.
+/// An error if a build fails, or the unpacked command doesn't work.
 pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     tools::debian_package("dpkg-dev", "dpkg-shlibdeps")?;
     let place = tools::workspace_root().join("target/dist");
@@ -62,7 +64,7 @@ fn cargo() -> Command {
     command
 }
 
-/// cargo, with that subcommand on its path.
+/// Returns a cargo command with this subcommand on its path.
 fn with_tool((name, version): (&str, &str)) -> anyhow::Result<Command> {
     let folder = tools::cargo_tool(name, version)?;
     let before = std::env::var_os("PATH").unwrap_or_default();
@@ -78,7 +80,7 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs and crashes a program by what the package has, and looks for the other files.
+/// Runs and crashes a program with the package's files, and checks for the other files.
 fn check(package: &Path) -> anyhow::Result<()> {
     let scratch = tempfile::tempdir()?;
     let root = scratch.path().join("root");
@@ -107,13 +109,15 @@ fn check(package: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lists the command's components. The tool writes a list beside the manifest of each member of the workspace.
+/// Lists the command's components.
+///
+/// The tool writes a list beside the manifest of each workspace member.
 fn list(place: &Path) -> anyhow::Result<PathBuf> {
     let name = format!("coroner-{}.cdx", env!("CARGO_PKG_VERSION"));
     let root = tools::workspace_root();
     let mut command = with_tool(CARGO_CYCLONEDX)?;
     command.args(["cyclonedx", "--quiet", "--format", "json", "--override-filename", &name, "--manifest-path"]);
-    // The same sources make the same list.
+    // Makes the list reproducible.
     let listed = succeed(command.arg(root.join("crates/desk/cli/Cargo.toml")).env("SOURCE_DATE_EPOCH", "0"));
     let file = format!("{name}.json");
     let list = place.join(&file);
@@ -129,7 +133,7 @@ fn list(place: &Path) -> anyhow::Result<PathBuf> {
     Ok(list)
 }
 
-/// The manifests of the workspace's members.
+/// Returns the manifests of the workspace's members.
 fn members() -> anyhow::Result<Vec<PathBuf>> {
     let metadata = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output()?;
     let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout)?;

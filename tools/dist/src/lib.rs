@@ -1,6 +1,7 @@
-//! Packages the C library, `target/dist/coroner-VERSION-TARGET.tar.gz` (and `coroner-lean-…`, smaller libraries with the same
-//! functions), the Swift package for Apple's systems, and the command's Debian package. The same sources give the same bytes. See
-//! the package's `README.md`.
+//! Packages the C library, the Swift package for Apple systems, and the command's Debian package.
+//!
+//! The C library is `target/dist/coroner-VERSION-TARGET.tar.gz`, and `coroner-lean-…` with smaller
+//! libraries that have the same functions. Builds are reproducible. See the package's `README.md`.
 
 mod apple;
 mod check;
@@ -48,18 +49,18 @@ pub struct Arguments {
 /// The features of `coroner-ffi` in an archive.
 #[derive(Clone, Copy, PartialEq)]
 enum Contents {
-    /// The default features, and those that were asked for.
+    /// The default features, and the requested ones.
     Full,
-    /// [`LEAN`] alone.
+    /// Only [`LEAN`].
     Lean,
 }
 
-/// Features of the lean libraries: the default ones but `json`, `panics` and `symbolicate`.
+/// Features of the lean libraries: the default ones except `json`, `panics` and `symbolicate`.
 pub const LEAN: &str = "exceptions,interpose-cxa-throw,interpose-pthread-create,soname";
-/// The profile in which they are built where the others are built in `ship`.
+/// The lean libraries' profile, if the others are built in `ship`.
 pub const LEAN_PROFILE: &str = "ship-lean";
 
-/// The profile of an archive's libraries.
+/// Returns the profile of an archive's libraries.
 fn profile(arguments: &Arguments, contents: Contents) -> &str {
     match (contents, arguments.profile.as_str()) {
         (Contents::Lean, "ship") => LEAN_PROFILE,
@@ -67,10 +68,10 @@ fn profile(arguments: &Arguments, contents: Contents) -> &str {
     }
 }
 
-/// The library that Windows programs link for the shared library.
+/// The library that Windows programs link with to use the shared library.
 const IMPORT_LIBRARY: &str = "libcoroner_ffi.dll.a";
 
-/// One line of the result.
+/// A line of the result.
 struct Row {
     what: String,
     bytes: Option<u64>,
@@ -80,7 +81,7 @@ struct Row {
 /// Runs the instrument.
 ///
 /// # Errors
-/// A build fails, a file can't be written, or a check fails.
+/// An error if a build fails, a file can't be written, or a check fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let other: Option<fn(&Arguments) -> _> = match (arguments.apple, arguments.debian) {
         (true, _) => Some(apple::make),
@@ -134,7 +135,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     report(arguments, &rows, &archives)
 }
 
-/// An archive's name on that target, without its ending.
+/// Returns an archive's name for a target, without its extension.
 pub fn name(target: &str) -> String {
     name_of(target, Contents::Full)
 }
@@ -144,10 +145,10 @@ fn name_of(target: &str, contents: Contents) -> String {
     format!("{what}-{}-{target}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The archive as it is shipped for this machine, unpacked below `prefix`; where it lies there.
+/// Unpacks the archive for this machine, as shipped, below `prefix`; returns its path there.
 ///
 /// # Errors
-/// The archive can't be built or unpacked.
+/// An error if the archive can't be built or unpacked.
 pub fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
     let target = host()?;
     let arguments = Arguments {
@@ -165,7 +166,7 @@ pub fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
     Ok(prefix.join(name(&target)))
 }
 
-/// Builds the libraries, and packs what belongs to them; the folder and the archive.
+/// Builds the libraries, and packs them with the other files; returns the folder and the archive.
 fn make(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Result<(PathBuf, PathBuf)> {
     let name = name_of(target, contents);
     let place = tools::target_dir().join("dist");
@@ -203,10 +204,10 @@ fn report(arguments: &Arguments, rows: &[Row], archives: &[&Path]) -> anyhow::Re
     Ok(())
 }
 
-/// This machine's target, as rustc calls it.
+/// Returns this machine's target triple.
 ///
 /// # Errors
-/// rustc can't be run.
+/// An error if rustc can't be run.
 pub fn host() -> anyhow::Result<String> {
     let said = Command::new("rustc").arg("-vV").output().context("rustc")?;
     let text = String::from_utf8(said.stdout)?;
@@ -217,7 +218,8 @@ pub fn host() -> anyhow::Result<String> {
 fn build(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).args(["rustc", "--quiet", "-p", "coroner-ffi", "--lib"]);
-    // Named, as there is no optimisation across crates where one of the kinds is a Rust library.
+    // The crate types are given explicitly, because a Rust library among them would disable
+    // cross-crate optimization.
     command.args(["--crate-type", "cdylib,staticlib", "--profile", profile(arguments, contents)]);
     command.args(["--target", target]);
     if contents == Contents::Lean {
@@ -231,20 +233,22 @@ fn build(arguments: &Arguments, target: &str, contents: Contents) -> anyhow::Res
     Ok(())
 }
 
-/// The folder in which cargo put the libraries.
+/// Returns the folder in which cargo put the libraries.
 fn libraries(profile: &str, target: &str) -> PathBuf {
     let profile = if profile == "dev" { "debug" } else { profile };
     tools::target_dir().join(target).join(profile)
 }
 
-/// The name by which a program needs the shared library on Linux: with the version, as far as functions may change between two of them.
+/// Returns the shared library's soname on Linux.
+///
+/// It includes the part of the version within which functions stay compatible.
 pub fn soname() -> String {
     let (major, minor) = (env!("CARGO_PKG_VERSION_MAJOR"), env!("CARGO_PKG_VERSION_MINOR"));
     let version = if major == "0" { format!("0.{minor}") } else { major.to_owned() };
     format!("libcoroner_ffi.so.{version}")
 }
 
-/// The shared library's names on that target: of cargo's file, of the file in the archive, and the one by which programs need it.
+/// Returns the shared library's names on a target: cargo's file, the archive's, the soname.
 fn shared_library(target: &str) -> (&'static str, String, String) {
     let plain = match target {
         _ if target.contains("apple") => "libcoroner_ffi.dylib",
@@ -258,17 +262,19 @@ fn shared_library(target: &str) -> (&'static str, String, String) {
     }
 }
 
-/// The libraries that a program links with the static library.
+/// Returns the libraries that a program links with the static library.
 fn system_libraries(target: &str) -> &'static str {
     match target {
         _ if target.contains("apple") => "",
-        // As `--print native-static-libs` of rustc says.
+        // From rustc's `--print native-static-libs`.
         _ if target.contains("windows") => "-lntdll -luserenv -lws2_32 -ldbghelp",
         _ => "-lpthread -ldl -lm",
     }
 }
 
-/// The page on C as an archive's README: what it links to, which is not in the archive, is linked where it is published.
+/// Returns the documentation page on C as an archive's README.
+///
+/// Links to files that are not in the archive lead to the published ones.
 fn readme(page: &str) -> String {
     const FILES: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main");
     let linked = |(place, text): (usize, &str)| match text {
@@ -278,10 +284,10 @@ fn readme(page: &str) -> String {
     page.split("](").enumerate().map(linked).collect::<Vec<_>>().join("](")
 }
 
-/// Puts `libraries` and what belongs to them into `folder`, as in an archive.
+/// Puts `libraries` and the other files into `folder`, laid out as in an archive.
 ///
 /// # Errors
-/// A file can't be read or written.
+/// An error if a file can't be read or written.
 pub fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&str>) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let (lib, include) = (folder.join("lib"), folder.join("include"));
@@ -305,7 +311,8 @@ pub fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&
     let mut shared_folder = "lib";
     let mut name_property = format!("IMPORTED_SONAME \"{soname}\"");
     if target.contains("windows") {
-        // Where programs are that need it. They are linked with another file, which says what is in it.
+        // Beside the programs that need it. They are linked with another file, which lists its
+        // contents.
         shared_folder = "bin";
         fs::create_dir_all(folder.join(shared_folder))?;
         copy(&libraries.join(IMPORT_LIBRARY), lib.join(IMPORT_LIBRARY))?;
@@ -315,7 +322,7 @@ pub fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&
     copy(&libraries.join(plain), shared_place.clone())?;
     strip(&lib.join("libcoroner_ffi.a"), &shared_place, target)?;
     if shared != plain {
-        // What a program needs, and what a linker looks for.
+        // The names that programs need, and that linkers look for.
         for (link, to) in [(soname.as_str(), shared.as_str()), (plain, &soname)] {
             symlink(to, lib.join(link)).with_context(|| format!("{link} to {to}"))?;
         }
@@ -342,7 +349,7 @@ pub fn lay_out(folder: &Path, libraries: &Path, target: &str, features: Option<&
     Ok(())
 }
 
-/// Takes the debug information out; what a program is linked by, and unwind data, stay.
+/// Removes debug information; symbols for linking and unwind data stay.
 fn strip(archive: &Path, shared: &Path, target: &str) -> anyhow::Result<()> {
     let program = match target {
         _ if target.contains("apple") => return Ok(()),
@@ -354,20 +361,25 @@ fn strip(archive: &Path, shared: &Path, target: &str) -> anyhow::Result<()> {
         leave_out_split_debug_information(archive)?;
     }
     for (file, what) in [(archive, "--strip-debug"), (shared, "--strip-unneeded")] {
-        // Of a DLL the dates are a part of the file, too.
+        // A DLL contains timestamps, too.
         quietly(Command::new(program).args([what, "--preserve-dates", "--enable-deterministic-archives"]).arg(file))?;
     }
     Ok(())
 }
 
-/// Runs a tool of binutils. Where LLVM's plugin for it is installed, that complains of each member of an archive that has Rust's bitcode.
+/// Runs a binutils tool.
+///
+/// If LLVM's plugin is installed, the tool prints a warning about each archive member with Rust's
+/// bitcode.
 fn quietly(command: &mut Command) -> anyhow::Result<Vec<u8>> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(output.stdout)
 }
 
-/// Rust's standard library for mingw-w64 has members that are debug information alone (`.dwo`), which `strip` refuses.
+/// Removes members that contain only debug information (`.dwo`), which `strip` rejects.
+///
+/// Rust's standard library for mingw-w64 has such members.
 fn leave_out_split_debug_information(archive: &Path) -> anyhow::Result<()> {
     const AR: &str = "x86_64-w64-mingw32-ar";
     let listed = String::from_utf8_lossy(&quietly(Command::new(AR).arg("t").arg(archive))?).into_owned();
@@ -378,7 +390,7 @@ fn leave_out_split_debug_information(archive: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All files below a folder, in the order of their names.
+/// Returns all files below a folder, sorted by name.
 fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut waiting = vec![folder.to_owned()];
@@ -392,7 +404,7 @@ fn files_of(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Packs a folder under a name: names in order, no owners, no times.
+/// Packs a folder under a name, reproducibly: sorted names, no owners, no times.
 fn pack(folder: &Path, name: &str, archive: &Path) -> anyhow::Result<()> {
     let file = fs::File::create(archive).with_context(|| archive.display().to_string())?;
     let mut tar = tar::Builder::new(GzBuilder::new().mtime(0).write(file, Compression::best()));
