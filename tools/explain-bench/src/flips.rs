@@ -1,9 +1,10 @@
 //! Crashes with one flipped bit, in a pointer or in code, and crashes without.
 //!
-//! `flips.c` takes a pointer to a local variable, a static or constant one, the heap, a large allocation or code, or some code that
-//! it then runs, and flips any one bit. Most flips of low bits and some of code don't crash; those leave no report and are not
-//! counted. **Named**: the explanation names the bit and the good address, or the byte of code. **Accused**: the explanation of a
-//! clean crash names a flipped bit or a changed byte.
+//! `flips.c` takes a pointer to a local variable, a static or constant one, the heap, a large
+//! allocation or code, or some code that it then runs, and flips any one bit. Most flips of low
+//! bits and some of code don't crash; those leave no report and are not counted. **Named**: the
+//! explanation names the bit and the good address, or the byte of code. **Accused**: the
+//! explanation of a clean crash names a flipped bit or a changed byte.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -20,16 +21,19 @@ use serde::Serialize;
 
 use super::{Bench, succeed};
 
-/// The share of flips that must be named, in percent.
+/// Minimum percentage of flips that must be named.
 const WANTED: usize = 90;
-/// More runs than these for each crash that is wanted are not made.
+/// Maximum number of runs per wanted crash.
 const RUNS: u64 = 12;
-/// Bits below lead to memory nearby, where a wrong index leads, too: they are not named, and counted apart.
+/// The lowest bit that is named.
+///
+/// Lower bits lead to nearby memory, as a wrong index does: they are not named, and counted
+/// separately.
 const LOWEST: u32 = 24;
 /// The largest offset of an access within an object.
 const OBJECT: u64 = 4096;
 
-/// The place of a flipped bit.
+/// The location of a flipped bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Mode {
@@ -38,11 +42,13 @@ enum Mode {
     Clean,
 }
 
-/// One crash.
+/// A crash.
 #[derive(Debug)]
 struct Flip {
     bit: u32,
-    /// For code: whether the report has that byte. A program may continue with wrong values and crash elsewhere.
+    /// For code: whether the report contains the byte.
+    ///
+    /// A program may continue with wrong values and crash elsewhere.
     is_in_report: bool,
     is_named: bool,
     is_accused: bool,
@@ -58,10 +64,10 @@ pub(super) struct Count {
     accused: usize,
 }
 
-/// Makes so many crashes of each kind, four times as many without a flipped bit as are asked for.
+/// Makes `crashes` crashes of each kind, and four times as many without a flipped bit.
 ///
 /// # Errors
-/// Fewer than wanted are named, or a clean one is accused.
+/// An error if fewer than required are named, or a clean crash is accused.
 pub(super) fn run(bench: &Bench, crashes: usize, first_seed: u64, is_verbose: bool) -> anyhow::Result<Vec<Count>> {
     let program = bench.folder.path().join("flips");
     let mut command = Command::new("cc");
@@ -138,7 +144,7 @@ fn locked<T>(found: &Mutex<Vec<T>>) -> std::sync::MutexGuard<'_, Vec<T>> {
     found.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// One run. `None` if it did not crash, or left no report.
+/// Makes one run. `None` if it did not crash, or left no report.
 fn crash(
     bench: &Bench,
     program: &Path,

@@ -1,5 +1,7 @@
-//! Runs programs with one known fault each ([`table::ROWS`]), without and with optimisation, and compares the explanation of each
-//! crash with the table. See the package's `README.md` for what "right" and "wrong" mean.
+//! Runs programs with one known fault each, and checks the explanations.
+//!
+//! The expected explanations are in [`table::ROWS`]. Each program is built without and with
+//! optimization. See the package's `README.md` for the meaning of "right" and "wrong".
 
 mod flips;
 mod table;
@@ -47,11 +49,11 @@ pub(crate) struct Arguments {
     arm64: bool,
 }
 
-/// The share of programs that must be right, in percent.
+/// Minimum percentage of programs that must be right.
 const WANTED: usize = 98;
 const ARM64: &str = "aarch64-unknown-linux-gnu";
 
-/// One program.
+/// The outcome of one program.
 #[derive(Serialize)]
 struct Outcome {
     program: String,
@@ -64,13 +66,13 @@ struct Outcome {
     right: bool,
     /// Whether a claim is certain and false.
     wrong: bool,
-    /// Why the program is not right.
+    /// The reason the program is not right.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
 }
 
 impl Outcome {
-    /// The outcome of a program that can't be built or left no report.
+    /// Returns the outcome of a program that can't be built or left no report.
     fn failed(row: &Row, optimised: bool, error: &anyhow::Error) -> Self {
         Self {
             program: row.name.to_owned(),
@@ -86,10 +88,10 @@ impl Outcome {
     }
 }
 
-/// Builds, crashes and explains.
+/// Builds and crashes the programs, and checks the explanations.
 ///
 /// # Errors
-/// Fewer than [`WANTED`] percent are right, or one is wrong.
+/// An error if fewer than [`WANTED`] percent are right, or one is wrong.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let bench = Bench::new(arguments.arm64)?;
     if let Some(crashes) = arguments.flips {
@@ -168,20 +170,21 @@ impl Bench {
         let of_arm64 = tools::target_dir().join(ARM64).join("debug/libcoroner_ffi.so");
         let built = if is_arm64 { of_arm64 } else { tools::built_library("libcoroner_ffi.so") };
         fs::copy(&built, folder.path().join(dist::soname())).with_context(|| built.display().to_string())?;
-        // The linker looks for it by this name, the program by the other.
+        // The linker looks for one name, the program for the other.
         std::os::unix::fs::symlink(dist::soname(), folder.path().join("libcoroner_ffi.so"))?;
         let sources = root.join("tools/explain-bench/src");
         Ok(Self { folder, sources, include: root.join("crates/bindings/ffi/include"), is_arm64 })
     }
 
-    /// Whether the machine has that fault and its language.
+    /// Whether the machine supports the fault and its language.
     fn has(&self, row: &Row) -> bool {
-        // arm64 divides by zero, and has no such assembly. Debian's allocators are of this machine.
+        // arm64 divides by zero without a fault, and lacks the x86_64 assembly. Debian's allocators
+        // are installed for this machine.
         let divides = row.name.starts_with("divide") || row.name == "of_count";
         if self.is_arm64 { !row.is_x86 && !divides && row.environment.is_empty() } else { !row.is_arm64 }
     }
 
-    /// All programs, on as many threads as there are processors.
+    /// Runs all programs, on as many threads as there are processors.
     fn run_all(&self, programs: &[(&Row, bool)]) -> Vec<Outcome> {
         let next = AtomicUsize::new(0);
         let found = Mutex::new(Vec::new());
@@ -224,7 +227,7 @@ impl Bench {
             .or_else(|| variable.as_ref().map(|(why, _)| why.clone()))
             .or_else(|| beside(row, &report, &said))
             .or_else(|| alone(&report, &said))
-            // What is no code has nothing in the file to be compared with.
+            // Data is not compared with the file.
             .or_else(|| changed(&report, &files));
         let is_certain = said.certainty == Certainty::Certain;
         let accused = beside(row, &report, &said).is_some() && !row.is_flip;
@@ -275,9 +278,9 @@ impl Bench {
         succeed(command.arg(libraries).arg("-o").arg(program))
     }
 
-    /// The report that the program leaves.
+    /// Crashes the program and returns its report.
     fn crash(&self, row: &Row, program: &Path, store: &Path) -> anyhow::Result<Report> {
-        // No core files, and a small stack: of an overflow all frames are in the report.
+        // No core files, and a small stack, so that an overflow's report contains all frames.
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -c 0; ulimit -s 512; exec \"$@\"", "sh"]);
         if self.is_arm64 {
@@ -301,7 +304,7 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The first claim that differs from the table.
+/// Returns the first claim that differs from the table.
 fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> Option<String> {
     let kind = if is_optimised { row.kind } else { row.kind_unoptimised };
     if said.kind != kind && said.kind != row.kind {
@@ -331,12 +334,12 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
         let named = operand.and_then(|operand| Some((operand.register.as_ref()?, operand.value?.0)));
         let Some((_, found)) = named else { return Some("no register named".to_owned()) };
         let added = operand.and_then(|operand| operand.displacement).unwrap_or(0);
-        // A compiler may fold the addition into the access where it does not optimise, too.
+        // A compiler may fold the addition into the access even without optimization.
         if (found, added) != (value, offset) && Some((found, added)) != row.register {
             return Some(format!("the register holds {found:#x}, and {added:#x} is added"));
         }
     }
-    // Whatever register is named held that value.
+    // The named register must have held that value.
     let registers = report.crashed_thread().and_then(|thread| thread.registers.as_ref());
     let named = operand.and_then(|operand| Some((operand.register.as_deref()?, operand.value?.0)));
     let is_held = |(name, value): (&str, u64)| {
@@ -348,7 +351,7 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
     named.filter(|named| !is_held(*named)).map(|(name, value)| format!("{name} did not hold {value:#x}"))
 }
 
-/// How the variable differs from the table, and whether a wrong one is named.
+/// Returns how the variable differs from the table, and whether a wrong one is named.
 fn variable(row: &Row, said: &Explanation) -> Option<(String, bool)> {
     let found = said.variable.as_ref().map(|named| (named.name.as_str(), named.accessed.as_deref()));
     // The programs hide values from the compiler in that variable.
@@ -364,7 +367,7 @@ fn operand_register(said: &Explanation) -> Option<&str> {
     said.operand.as_ref().and_then(|operand| operand.register.as_deref())
 }
 
-/// The register that a name of a part is of: `esi`, `sil`, `r9d`, `w3`.
+/// Returns the register that contains a named part: `esi`, `sil`, `r9d`, `w3`.
 fn whole_register(name: &str) -> String {
     let numbered =
         |name: &str| name.strip_prefix('r').is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit()));
@@ -379,14 +382,14 @@ fn whole_register(name: &str) -> String {
     }
 }
 
-/// A part of a register has the low bytes of the whole.
+/// Masks the bits in which a part of a register equals the whole.
 fn mask(value: u64) -> u64 {
     u64::MAX >> value.leading_zeros().min(32)
 }
 
-/// Checks the claims about flipped bits and changed code: none where there is none, the right one where there is.
+/// Checks the claims about flipped bits and changed code: correct if there is one, otherwise none.
 fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
-    // A breakpoint and a trap of assembly are in the file, too.
+    // A breakpoint and a trap in assembly are in the file, too.
     if let Some(change) = &said.code_change {
         return Some(format!("unchanged code reported as changed: {change:?}"));
     }
@@ -401,11 +404,13 @@ fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
     }
 }
 
-/// Checks that the report alone, which contains the code, gives the same explanation as with the program's file.
+/// Checks that the report alone gives the same explanation as with the program's file.
+///
+/// The report contains the code.
 fn alone(report: &Report, said: &Explanation) -> Option<String> {
     let blind = explain(report, &NoCode);
     let register = |said: &Explanation| said.operand.as_ref().and_then(|operand| operand.register.clone());
-    // Without the code of the callers it may know less of a call, and of what that called.
+    // Without the callers' code it may know less about a call and its callee.
     let is_less = said.call.is_some() && blind.call.is_none();
     let is_kind = blind.kind == said.kind
         || (is_less && (said.kind, blind.kind) == (FaultKind::PoisonedPointer, FaultKind::NonCanonical));
@@ -413,11 +418,13 @@ fn alone(report: &Report, said: &Explanation) -> Option<String> {
     (!is_same).then(|| format!("without the file it is {}, {:?}", blind.kind.name(), register(&blind)))
 }
 
-/// Changes a bit of the report's code, which the explanation must name. The program's file must exist.
+/// Changes a bit of the report's code, which the explanation must name.
+///
+/// The program's file must exist.
 fn changed(report: &Report, files: &ImageFiles<'_>) -> Option<String> {
     let mut changed = report.clone();
     let pc = report.crashed_thread()?.registers.as_ref()?.pc()?;
-    // What is no code of an image has nothing to be compared with.
+    // Only an image's code can be compared with a file.
     let segments = &report.image_at(pc)?.segments;
     segments
         .iter()

@@ -3,7 +3,7 @@
 use coroner_report::model::FaultKind as Kind;
 use coroner_report::wire::Access;
 
-/// A language that programs are written in.
+/// A programming language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Language {
     /// `faults.c`
@@ -20,30 +20,32 @@ pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) language: Language,
     pub(super) kind: Kind,
-    /// The kind without optimisation, where that is another.
+    /// The kind without optimization, if it differs.
     pub(super) kind_unoptimised: Kind,
     pub(super) access: Option<(Access, u32)>,
-    /// The value of the register that is to be named, and what the instruction adds.
+    /// The value of the register to be named, and the offset that the instruction adds.
     pub(super) register: Option<(u64, i64)>,
-    /// The same without optimisation, where the address of a field is computed before it is used.
+    /// The same without optimization, if a field's address is computed before it is used.
     pub(super) register_unoptimised: Option<(u64, i64)>,
-    /// Whether an address that differs by one bit is to be named.
+    /// Whether an address that differs by one bit must be named.
     pub(super) is_flip: bool,
-    /// Whether it is assembly of x86_64.
+    /// Whether it is x86_64 assembly.
     pub(super) is_x86: bool,
-    /// Whether it is of arm64 alone.
+    /// Whether it is only for arm64.
     pub(super) is_arm64: bool,
-    /// Words of the sentence.
+    /// Words in the sentence.
     pub(super) says: &'static str,
-    /// The variable that held the bad value, and what of it was accessed, where that is known. `None`: none, or the one that hides values from the compiler.
+    /// The variable that held the bad value, and its accessed part, if known.
+    ///
+    /// `None` if there is no such variable, or it is the one that hides values from the compiler.
     pub(super) variable: Option<(&'static str, Option<&'static str>)>,
-    /// One that may be named, of inlined functions of a library.
+    /// A variable that may be named, in inlined library functions.
     pub(super) may_name: Option<&'static str>,
     /// Whether no register may be named.
     pub(super) is_nameless: bool,
     /// Whether nothing may be called certain.
     pub(super) is_doubtful: bool,
-    /// Variables of the environment: which allocator, and what it fills with.
+    /// Environment variables: the allocator, and its fill pattern.
     pub(super) environment: &'static [(&'static str, &'static str)],
 }
 
@@ -84,7 +86,7 @@ const fn unoptimised(row: Row, kind: Kind) -> Row {
     Row { kind_unoptimised: kind, ..row }
 }
 
-/// A row whose unoptimised program computes the field's address before the access.
+/// A row whose unoptimized program computes the field's address before the access.
 const fn computed(row: Row, kind: Kind, address: u64) -> Row {
     Row { kind_unoptimised: kind, register_unoptimised: Some((address, 0)), ..row }
 }
@@ -147,7 +149,7 @@ const fn rust(row: Row) -> Row {
 
 const ODD: u64 = 0x00de_ad00_beef_0000;
 
-/// Every program. Each is built with and without optimisation.
+/// All programs. Each is built with and without optimization.
 pub(super) const ROWS: &[Row] = &[
     reads("null_int", Kind::NullPointer, 0, 16, 4),
     writes("null_int_write", Kind::NullPointer, 0, 16, 4),
@@ -281,7 +283,7 @@ pub(super) const ROWS: &[Row] = &[
     arm64(row("overflow_of_unused", Kind::StackOverflow)),
     says(row("overflow_over_the_guard", Kind::StackOverflow), "calls itself"),
     says(row("overflow_past_the_guard", Kind::StackOverflow), "larger than what was left"),
-    // (The emulator of arm64 takes the signal that ends the process for a fault of its own.)
+    // (The arm64 emulator takes the fatal signal for an internal fault.)
     x86(says(row("signal_without_room", Kind::StackOverflow), "called by full")),
     row("overflow_of_check", Kind::StackOverflow),
     row("overflow_of_probe", Kind::StackOverflow),
@@ -320,7 +322,7 @@ pub(super) const ROWS: &[Row] = &[
     may_name(cpp(row("string_written", Kind::NearNull)), "this"),
     named(cpp(reads("this_is_null", Kind::NullPointer, 0, 8, 8)), "this", "this->width"),
     named(cpp(reads("of_reference", Kind::NullPointer, 0, 8, 8)), "there", "there.width"),
-    // Without optimisation the standard library checks the pointers.
+    // Without optimization the standard library checks the pointers.
     named(unoptimised(rust(reads("of_parameter", Kind::NullPointer, 0, 16, 4)), Kind::Abort), "row", "row.number"),
     named(
         unoptimised(rust(reads("of_field", Kind::NullPointer, 0, 24, 8)), Kind::Abort),
@@ -331,7 +333,7 @@ pub(super) const ROWS: &[Row] = &[
     rust(writes("null_write", Kind::NullPointer, 0, 24, 8)),
     computed(rust(reads("near_null", Kind::NearNull, 0x30, 16, 4)), Kind::NearNull, 0x40),
     computed(rust(reads("non_canonical", Kind::NonCanonical, ODD, 16, 4)), Kind::NonCanonical, ODD + 16),
-    // Without optimisation the standard library panics at pointers that are not aligned.
+    // Without optimization the standard library panics on unaligned pointers.
     unoptimised(rust(reads("uninitialised", Kind::PoisonedPointer, 0x0101_0101_0101_0101, 16, 4)), Kind::Abort),
     unoptimised(rust(reads("freed", Kind::PoisonedPointer, 0xdfdf_dfdf_dfdf_dfdf, 24, 8)), Kind::Abort),
     computed(rust(reads("unmapped", Kind::Unmapped, 0x1234_0000_0000, 24, 8)), Kind::Unmapped, 0x1234_0000_0018),
