@@ -24,7 +24,7 @@ pub(super) enum Kind {
     Native,
 }
 
-/// How to start an app; arguments follow.
+/// The command to start an app; arguments follow.
 #[derive(Clone, Copy)]
 enum Start {
     Program(&'static str),
@@ -34,14 +34,17 @@ enum Start {
     Server(&'static str),
 }
 
-/// An app, whose files are `fixtures/front-door/NAME`.
+/// An app; its files are in `fixtures/front-door/NAME`.
 pub(super) struct App {
     pub(super) name: &'static str,
     pub(super) kind: Kind,
     start: Start,
     /// The app ID that it installs Coroner with.
     id: &'static str,
-    /// Build and strip steps: a document's code block with a text replaced (`from`, `to`; empty for none), or a command (without `#`).
+    /// Build and strip steps.
+    ///
+    /// Each is a document's code block with a text replaced (`from`, `to`; empty for none), or a
+    /// command (without `#`).
     build: &'static [(&'static str, &'static str, &'static str)],
     pub(super) crashes: &'static [Crash],
 }
@@ -51,17 +54,17 @@ pub(super) struct App {
 enum End {
     Signal(i32),
     Exit(i32),
-    /// None: the server continues to answer.
+    /// No exit: the server continues to answer.
     NonFatal,
 }
 
-/// One death of an app.
+/// An app's crash.
 pub(super) struct Crash {
     pub(super) what: &'static str,
-    /// The word behind the app, or what is asked of the server.
+    /// The app's argument, or the server's request.
     word: &'static str,
     end: End,
-    /// Parts of the report's headline, with the line as `{}`.
+    /// Parts of the report's headline, with `{}` for the line.
     sentence: &'static [&'static str],
     /// The function, and the file, in which the last text marks the line.
     function: &'static str,
@@ -228,11 +231,11 @@ pub(super) const APPS: [App; 7] = [
     },
 ];
 
-/// The longest that a server may take to answer or to end, or its report to be there.
+/// Time limit for a server to answer or to exit, or its report to appear.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 impl App {
-    /// Makes the app in `folder`, with the documents' code and by the documents' commands.
+    /// Creates the app in `folder`, with the documents' code and commands.
     pub(super) fn build(&self, places: &Places, folder: &Path) -> anyhow::Result<()> {
         let source = tools::workspace_root().join("fixtures/front-door").join(self.name);
         if folder.is_dir() {
@@ -241,7 +244,8 @@ impl App {
         documents::fill(&source, folder)?;
         fs::create_dir_all(folder.join("home"))?;
         if self.kind == Kind::Rust {
-            // One folder for all, in which what they share is built once; and the versions that the workspace has.
+            // One folder for all, so that shared dependencies are built once, with the workspace's
+            // versions.
             fs::create_dir_all(&places.target)?;
             std::os::unix::fs::symlink(&places.target, folder.join("target"))?;
             fs::copy(tools::workspace_root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
@@ -265,7 +269,7 @@ impl App {
         Ok(())
     }
 
-    /// The app, to be started by its user.
+    /// Returns the app's command, as started by its user.
     fn command(&self, places: &Places, folder: &Path, words: &[&str]) -> anyhow::Result<Command> {
         let mut command = match self.start {
             Start::Program(program) | Start::Server(program) => places.command(folder.join(program), folder)?,
@@ -279,7 +283,7 @@ impl App {
         Ok(command)
     }
 
-    /// Has the app die (or not); then it is launched again and ends by itself.
+    /// Crashes the app (or not), launches it again, and lets it exit.
     fn die(&self, crash: &Crash, places: &Places, folder: &Path) -> anyhow::Result<()> {
         if let Start::Server(_) = self.start {
             return self.serve(crash, places, folder);
@@ -289,7 +293,7 @@ impl App {
         ensure!(!died.stderr.contains("crash reports") && !died.stderr.contains("not be reported"), "{}", died.stderr);
         let again = ended(&mut self.command(places, folder, &[])?, folder)?;
         ensure!(again.status.success(), "unexpected exit of the second launch: {}: {}", again.status, again.stderr);
-        // Those that print it.
+        // Only for apps that print it.
         if again.stdout.contains("the last run") {
             ensure!(
                 again.stdout.contains("the last run crashed"),
@@ -300,7 +304,7 @@ impl App {
         Ok(())
     }
 
-    /// The same of a server: it is asked for what kills it, and started again.
+    /// Like `die`, for a server: sends it the fatal request, and starts it again.
     fn serve(&self, crash: &Crash, places: &Places, folder: &Path) -> anyhow::Result<()> {
         let before = reports(self, folder);
         let mut server = Server::start(self.command(places, folder, &[])?)?;
@@ -336,7 +340,7 @@ fn is_end(expected: End, status: std::process::ExitStatus) -> anyhow::Result<()>
     Ok(())
 }
 
-/// A server that runs. Dropped, it is killed.
+/// A running server, killed when dropped.
 struct Server {
     process: Child,
     port: u16,
@@ -352,7 +356,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The server's answer; an error if the request kills it.
+    /// Returns the server's answer; an error if the request kills it.
     fn ask(&self, path: &str) -> anyhow::Result<String> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port))?;
         connection.set_read_timeout(Some(TIMEOUT))?;
@@ -388,7 +392,7 @@ impl Drop for Server {
 }
 
 impl Crash {
-    /// Has the app die, and reads its report as its developer would.
+    /// Crashes the app, and reads its report as its developer would.
     pub(super) fn check(&self, app: &App, places: &Places, folder: &Path) -> anyhow::Result<()> {
         app.die(self, places, folder)?;
         let documented = |place: &str| anyhow::Ok(documents::code(place)?.replace(PAINT, app.id));
@@ -414,7 +418,7 @@ impl Crash {
         self.has_frame(&json, line as u64)
     }
 
-    /// Whether the crashed thread, or the stack of the throw, has the function at its line.
+    /// Whether the crashed thread, or the throw's stack, has the function at its line.
     fn has_frame(&self, json: &Value, line: u64) -> anyhow::Result<()> {
         let crashed = &json["crash"]["tid"];
         let threads = json["threads"].as_array().context("no threads")?;

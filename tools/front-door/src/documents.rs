@@ -7,10 +7,12 @@ use anyhow::{Context, bail, ensure};
 
 use toolbox::tools;
 
-/// The code that `place` names, `FILE#HEADING:LANGUAGE` or `FILE#HEADING:LANGUAGE:N`: that under the heading, in that language, the first or the Nth.
+/// Returns the code at `place`, `FILE#HEADING:LANGUAGE` or `FILE#HEADING:LANGUAGE:N`.
+///
+/// It is the first or the Nth code block in that language under the heading.
 ///
 /// # Errors
-/// There is none.
+/// An error if there is none.
 pub(super) fn code(place: &str) -> anyhow::Result<String> {
     let (file, rest) = place.split_once('#').with_context(|| format!("{place} names no heading"))?;
     let text = fs::read_to_string(tools::workspace_root().join(file)).with_context(|| file.to_owned())?;
@@ -28,7 +30,7 @@ pub(super) fn code(place: &str) -> anyhow::Result<String> {
     find(&text, &heading, language, number).with_context(|| format!("no such code block: {place}"))
 }
 
-/// The code of a Markdown text under a heading.
+/// Returns the code under a heading of a Markdown text.
 fn find(text: &str, heading: &str, language: &str, number: usize) -> Option<String> {
     let (mut here, mut fence, mut count) = (false, None::<(usize, bool)>, 0);
     let mut code = String::new();
@@ -55,10 +57,10 @@ fn find(text: &str, heading: &str, language: &str, number: usize) -> Option<Stri
     None
 }
 
-/// Copies the sample app `from` to `into`, with the documents' code in the place of the lines that name it.
+/// Copies the sample app `from` to `into`, replacing lines that name code in a document.
 ///
 /// # Errors
-/// A file can't be read or written, or names code that is not there.
+/// An error if a file can't be read or written, or names missing code.
 pub(super) fn fill(from: &Path, into: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(into)?;
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
@@ -80,7 +82,7 @@ pub(super) fn fill(from: &Path, into: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The code that a line of a sample app names, with the app's own in it.
+/// Returns the code that a line of a sample app names, with the app's own code in it.
 fn filled(named: &str) -> anyhow::Result<String> {
     let Some((place, own)) = named.split_once('|') else { return code(named) };
     let code = code(place)?;

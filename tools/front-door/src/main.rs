@@ -1,5 +1,6 @@
-//! Builds, ships, crashes and reads seven apps that are made of the documents' own code blocks, outside the workspace. See
-//! the package's `README.md`.
+//! Builds, ships and crashes seven apps made of the documents' own code blocks.
+//!
+//! It works outside the workspace, and reads the apps' reports. See the package's `README.md`.
 
 mod apps;
 mod documents;
@@ -39,20 +40,20 @@ pub(crate) struct Arguments {
 /// Meson and its build program, as pip requirements.
 const MESON: &str = "meson==1.12.1\nninja==1.13.2\n";
 
-/// Paths of what the apps use.
+/// Paths that the apps use.
 struct Places {
     /// Outside the workspace: the apps, and their user's folder.
     scratch: PathBuf,
-    /// Beside the system's: the folders of programs.
+    /// Folders of programs, in addition to the system's.
     path: Vec<PathBuf>,
     /// The unpacked archive for C.
     archive: PathBuf,
-    /// Cargo's target folder of the Rust apps.
+    /// Cargo's target folder for the Rust apps.
     target: PathBuf,
 }
 
 impl Places {
-    /// A command of the app's developer or user, whose home is the app's own.
+    /// Returns a command as run by the app's developer or user, whose home is the app's own folder.
     fn command(&self, program: impl AsRef<std::ffi::OsStr>, app: &Path) -> anyhow::Result<Command> {
         let mut command = Command::new(program);
         let home = PathBuf::from(std::env::var_os("HOME").context("HOME is not set")?);
@@ -65,7 +66,7 @@ impl Places {
             "CARGO_TARGET_DIR",
             "CORONER_STORE",
             "DEBUGINFOD_URLS",
-            // Cargo's, for what it runs.
+            // Set by cargo for the programs that it runs.
             "LD_LIBRARY_PATH",
             "RUSTFLAGS",
             "STATE_DIRECTORY",
@@ -81,7 +82,7 @@ impl Places {
     }
 }
 
-/// One line of the result.
+/// A line of the result.
 struct Row {
     app: &'static str,
     step: String,
@@ -92,7 +93,7 @@ struct Row {
 /// Runs the instrument.
 ///
 /// # Errors
-/// A package can't be built, or an app fails.
+/// An error if a package can't be built, or an app fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let wanted = |app: &App| {
         let kind = !arguments.short || app.kind == Kind::Native;
@@ -144,7 +145,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a step, and keeps how it went.
+/// Runs a step, and records its outcome.
 fn timed(
     rows: &mut Vec<Row>,
     app: &'static str,
@@ -163,7 +164,7 @@ fn timed(
     outcome
 }
 
-/// Packages, the archive for C, Meson and the command.
+/// Prepares the packages, the archive for C, Meson and the command.
 fn prepare(places: &mut Places, apps: &[&App], short: bool) -> anyhow::Result<()> {
     let tools_of_meson = tools::python_environment("meson", MESON)?.join("bin");
     for (package, program) in [("cmake", "cmake"), ("pkg-config", "pkg-config")] {

@@ -1,4 +1,4 @@
-//! The crates as `cargo package` makes them, unpacked where the sample apps take them from.
+//! The crates as packaged by `cargo package`, unpacked for the sample apps.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,10 +18,12 @@ fn cargo() -> Command {
     command
 }
 
-/// Packages all crates that are to be published, and unpacks them below `folder`; their folders by their names.
+/// Packages all crates to be published, and unpacks them below `folder`.
+///
+/// Returns their folders by name.
 ///
 /// # Errors
-/// One can't be packaged, which is what stops `cargo publish`, too.
+/// An error if one can't be packaged, which would also stop `cargo publish`.
 pub(super) fn unpacked(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> {
     let output = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output().context("running cargo")?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
@@ -32,7 +34,7 @@ pub(super) fn unpacked(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> 
 
     let target = folder.join("target");
     let mut command = cargo();
-    // Each is built below, by those who take it.
+    // Each is built below, by the apps that use it.
     command.args(["package", "--quiet", "--workspace", "--no-verify", "--allow-dirty", "--target-dir"]).arg(&target);
     for package in private {
         command.args(["--exclude", package["name"].as_str().unwrap_or_default()]);
@@ -48,7 +50,7 @@ pub(super) fn unpacked(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> 
     Ok(folders)
 }
 
-/// Unpacks a package. Files that are there with the same content stay as they are: cargo goes by their times.
+/// Unpacks a package. Unchanged files are not rewritten, because cargo checks their times.
 fn unpack(package: &Path, into: &Path) -> anyhow::Result<()> {
     let file = fs::File::open(package).with_context(|| package.display().to_string())?;
     let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
@@ -56,7 +58,7 @@ fn unpack(package: &Path, into: &Path) -> anyhow::Result<()> {
     for entry in archive.entries()? {
         let mut entry = entry?;
         let path = into.join(entry.path()?);
-        // The commit.
+        // Contains the commit.
         if path.ends_with(".cargo_vcs_info.json") {
             continue;
         }
@@ -83,10 +85,10 @@ fn unpack(package: &Path, into: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has cargo take the packages wherever a registry's are asked for, in `folder` and below.
+/// Makes cargo use the packages instead of a registry's, in `folder` and below.
 ///
 /// # Errors
-/// The file can't be written.
+/// An error if the file can't be written.
 pub(super) fn patch(packages: &[(String, PathBuf)], folder: &Path) -> anyhow::Result<()> {
     let mut text = String::from("[patch.crates-io]\n");
     for (name, path) in packages {
@@ -97,14 +99,15 @@ pub(super) fn patch(packages: &[(String, PathBuf)], folder: &Path) -> anyhow::Re
     Ok(())
 }
 
-/// The command, built from its package as the documents say, below `root`.
+/// Builds the command from its package below `root`, as the documents describe.
 ///
 /// # Errors
-/// The command can't be built.
+/// An error if the command can't be built.
 pub(super) fn command(packages: &[(String, PathBuf)], root: &Path, target: &Path) -> anyhow::Result<PathBuf> {
     let (_, package) =
         packages.iter().find(|(name, _)| name == "coroner-cli").context("missing package: coroner-cli")?;
-    // Its lock file has the registry's packages: that of the workspace, without what the command has no need of.
+    // The lock file has the registry's packages: the workspace's file, without packages that the
+    // command doesn't need.
     fs::copy(tools::workspace_root().join("Cargo.lock"), package.join("Cargo.lock"))?;
     let run = |arguments: &[&str]| {
         let mut command = cargo();
