@@ -9,10 +9,10 @@ use anyhow::{Context, ensure};
 use serde::Serialize;
 use toolbox::{deadline, tools};
 
-/// An input that takes longer is a hang. Wall time, on a machine that does other work, too.
+/// Time limit of an input, as wall time on a machine that also does other work.
 pub(crate) const TIMEOUT_SECONDS: u32 = 10;
 
-/// Limit of the whole process, AddressSanitizer's memory included.
+/// Memory limit of the whole process, including AddressSanitizer.
 const RSS_LIMIT_MIB: u32 = 2048;
 
 /// Limit of one allocation.
@@ -34,9 +34,9 @@ pub(crate) struct Row {
     target: String,
     pub(crate) runs: u64,
     pub(crate) seconds: f64,
-    /// Inputs in the corpus.
+    /// Number of inputs in the corpus.
     pub(crate) seeds: usize,
-    /// New inputs that reached new code.
+    /// Number of new inputs that reached new code.
     pub(crate) kept: u64,
     /// Covered edges of the control flow graph.
     pub(crate) edges: u64,
@@ -49,10 +49,11 @@ pub(crate) struct Row {
 
 /// Runs a target on its corpus and on mutations of it.
 ///
-/// New inputs go to `fuzz/target/found/TARGET`, which each run empties; a failing one to `fuzz/artifacts/TARGET`.
+/// New inputs go to `fuzz/target/found/TARGET`, which each run empties; a failing one goes to
+/// `fuzz/artifacts/TARGET`.
 ///
 /// # Errors
-/// The program can't be run, or ended without libFuzzer's statistics.
+/// An error if the program can't be run, or ended without libFuzzer's statistics.
 pub(crate) fn run(program: &Path, target: &str, budget: &Budget) -> anyhow::Result<Row> {
     let fuzz = tools::workspace_root().join("fuzz");
     let [corpus, found, artifacts] = ["corpus", "target/found", "artifacts"].map(|name| fuzz.join(name).join(target));
@@ -68,7 +69,7 @@ pub(crate) fn run(program: &Path, target: &str, budget: &Budget) -> anyhow::Resu
     command.current_dir(&fuzz).arg(&found).arg(&corpus);
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.arg(format!("-dict={}", fuzz.join(dictionary(target)).display()));
-    // 0 would be no limit.
+    // 0 would mean no limit.
     command.arg(format!("-max_total_time={}", budget.seconds.round().max(1.0)));
     if let Some(runs) = budget.runs {
         command.arg(format!("-runs={runs}"));
@@ -90,7 +91,7 @@ pub(crate) fn run(program: &Path, target: &str, budget: &Budget) -> anyhow::Resu
     let text = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
     let mut row = Row { seeds, seconds, ..row_of_log(target, &text) };
     if status.success() {
-        // A slow input is written, too, and is not a failure.
+        // A slow input is written, too, but is not a failure.
         row.failure = None;
     } else {
         eprintln!("=== {target}: {status}; the whole log is {}\n{}", log.display(), failure_of_log(&text));
@@ -103,13 +104,13 @@ pub(crate) fn run(program: &Path, target: &str, budget: &Budget) -> anyhow::Resu
     Ok(row)
 }
 
-/// The target's dictionary, below `fuzz`.
+/// Returns the target's dictionary, below `fuzz`.
 fn dictionary(target: &str) -> String {
     let own = format!("dictionaries/{target}.dict");
     if tools::workspace_root().join("fuzz").join(&own).is_file() { own } else { "dictionaries/binary.dict".to_owned() }
 }
 
-/// The part of libFuzzer's output after its last status line.
+/// Returns the part of libFuzzer's output after its last status line.
 fn failure_of_log(log: &str) -> String {
     let is_failure = |line: &&str| !line.starts_with('#') && !line.starts_with("\tNEW_FUNC");
     let mut lines: Vec<&str> = log.lines().rev().take_while(is_failure).collect();
@@ -117,7 +118,7 @@ fn failure_of_log(log: &str) -> String {
     lines.join("\n")
 }
 
-/// Reads libFuzzer's output: status lines, where a failing input was written, and the final statistics.
+/// Reads libFuzzer's output: status lines, the failing input's path, and the final statistics.
 fn row_of_log(target: &str, log: &str) -> Row {
     let statistic = |name: &str| {
         let mut values =

@@ -1,10 +1,12 @@
-//! `cargo xtask fuzz-run`: runs every target in `fuzz/fuzz_targets` under libFuzzer for its share of the time.
+//! `cargo xtask fuzz-run`: runs every target under libFuzzer for its share of the time.
 //!
-//! Sets up what that needs: the nightly toolchain of `fuzz/rust-toolchain.toml`, and cargo-fuzz. Without them it is
-//! skipped, except in CI. A panic, a crash, an input that takes longer than [`libfuzzer::TIMEOUT_SECONDS`], and too much
-//! memory fail; debug assertions, overflow checks and AddressSanitizer are on. See `fuzz/README.md`.
+//! The targets are in `fuzz/fuzz_targets`. Sets up what that needs: the nightly toolchain of
+//! `fuzz/rust-toolchain.toml`, and cargo-fuzz. Without them it is skipped, except in CI. A panic, a
+//! crash, an input that takes longer than [`libfuzzer::TIMEOUT_SECONDS`], and too much memory fail;
+//! debug assertions, overflow checks and AddressSanitizer are on. See `fuzz/README.md`.
 //!
-//! `--collect` recreates the corpus from the oracle's programs and from the types that write reports.
+//! `--collect` recreates the corpus from the oracle's programs and from the types that write
+//! reports.
 
 mod libfuzzer;
 mod report_seeds;
@@ -100,7 +102,7 @@ fn skip(error: &anyhow::Error, json: bool) -> anyhow::Result<()> {
 /// Prints the table.
 ///
 /// # Errors
-/// A target failed.
+/// An error if a target failed.
 fn report(results: Vec<(&String, anyhow::Result<libfuzzer::Row>)>, json: bool) -> anyhow::Result<()> {
     println!(
         "{:<18} {:>9} {:>7} {:>8} {:>5} {:>5} {:>6} {:>7} {:>7} failure",

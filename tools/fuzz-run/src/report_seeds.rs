@@ -1,4 +1,4 @@
-//! Seeds of the targets that read the files of a run, written by the types that the crash path uses.
+//! Seeds for the targets that read a run's files, written by the types of the crash path.
 
 use std::{fs, path::Path, sync::atomic::AtomicU64};
 
@@ -17,7 +17,7 @@ use coroner_report::{
 /// Writes the seeds.
 ///
 /// # Errors
-/// A file can't be written.
+/// An error if a file can't be written.
 pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
     let sections = sections();
     let (mut file, mut apart) = (FILE_PREFIX.to_vec(), Vec::new());
@@ -258,7 +258,7 @@ fn run_state() -> Vec<u8> {
 /// Writes a seed.
 ///
 /// # Errors
-/// The file can't be written.
+/// An error if the file can't be written.
 pub(crate) fn write(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = corpus.join(target);
     fs::create_dir_all(&folder)?;

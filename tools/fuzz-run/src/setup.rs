@@ -24,7 +24,8 @@ pub(crate) struct Toolchain {
 /// Finds the toolchain and cargo-fuzz, or installs them.
 ///
 /// # Errors
-/// They can't be installed. The outermost message is fit for the line that reports a skipped step.
+/// An error if they can't be installed. The outermost message is suitable for reporting a skipped
+/// step.
 pub(crate) fn find() -> anyhow::Result<Toolchain> {
     let channel = channel()?;
     let version = || rustup_run(&channel).args(["rustc", "-vV"]).output();
@@ -38,7 +39,7 @@ pub(crate) fn find() -> anyhow::Result<Toolchain> {
     Ok(Toolchain { channel, cargo_fuzz, host })
 }
 
-/// The channel in `fuzz/rust-toolchain.toml`.
+/// Returns the channel in `fuzz/rust-toolchain.toml`.
 fn channel() -> anyhow::Result<String> {
     let file = tools::workspace_root().join("fuzz/rust-toolchain.toml");
     let text = fs::read_to_string(&file).with_context(|| format!("can't read {}", file.display()))?;
@@ -58,7 +59,8 @@ fn install(channel: &str) -> anyhow::Result<()> {
 fn rustup_run(channel: &str) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", channel]).current_dir(tools::workspace_root().join("fuzz"));
-    // cargo sets these for the program that it runs. Some lead to the stable toolchain; build scripts run anew when others change.
+    // cargo sets these for the program that it runs. Some select the stable toolchain; others cause
+    // build scripts to run again.
     const BY_CARGO: [&str; 7] =
         ["CARGO_BIN_", "CARGO_CRATE_", "CARGO_MANIFEST_", "CARGO_PKG_", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"];
     for (variable, _) in env::vars_os() {
@@ -74,7 +76,7 @@ impl Toolchain {
     /// Builds the targets; returns the folder of their programs.
     ///
     /// # Errors
-    /// They don't compile. cargo's output is printed.
+    /// An error if they don't compile. cargo's output is printed.
     pub(crate) fn build(&self, targets: &[String]) -> anyhow::Result<PathBuf> {
         let folder = env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| tools::workspace_root().join("fuzz/target"), |folder| tools::workspace_root().join(folder));
@@ -91,10 +93,10 @@ impl Toolchain {
     }
 }
 
-/// The names of the targets that contain `only`, sorted.
+/// Returns the names of the targets that contain `only`, sorted.
 ///
 /// # Errors
-/// There is none, or the folder can't be read.
+/// An error if there is none, or the folder can't be read.
 pub(crate) fn targets(only: &str) -> anyhow::Result<Vec<String>> {
     let folder = tools::workspace_root().join("fuzz/fuzz_targets");
     let mut names = Vec::new();

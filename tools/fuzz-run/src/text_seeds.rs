@@ -1,5 +1,6 @@
-//! Seeds of the targets that read text: outbox files, server responses, `/proc`. And the dynamic linker's list of images as it
-//! is in memory.
+//! Seeds for the targets that read text: outbox files, server responses, `/proc`.
+//!
+//! Also for the dynamic linker's list of images in memory.
 
 use std::path::Path;
 
@@ -23,7 +24,7 @@ const ENVELOPE: &str = concat!(
 /// Writes the seeds.
 ///
 /// # Errors
-/// A file can't be written.
+/// An error if a file can't be written.
 pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
     write(corpus, "envelope", "event", ENVELOPE.as_bytes())?;
     write(corpus, "outbox_state", "all", STATE.as_bytes())?;
@@ -51,7 +52,10 @@ pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
 /// The address at which the target places its input.
 const AT: u64 = 0x10_0000;
 
-/// Writes an `r_debug`, two `link_map`s, a name, and the headers and the dynamic section of an image at `AT + 0x200`.
+/// Writes the dynamic linker's data structures.
+///
+/// They are an `r_debug`, two `link_map`s, a name, and the headers and the dynamic section of an
+/// image at `AT + 0x200`.
 fn link_map() -> Vec<u8> {
     const IMAGE: u64 = AT + 0x200;
     let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
@@ -63,7 +67,8 @@ fn link_map() -> Vec<u8> {
     put(0x40, &words(&[IMAGE, name, dynamic, second, 0]));
     put(0x80, &words(&[0, name + 16, IMAGE, 0, first]));
     put(0xc0, b"/opt/lib/liba.so\0");
-    // ELF64, little endian, version 1; a shared object for x86_64; program headers after the file header.
+    // ELF64, little endian, version 1; a shared object for x86_64; program headers after the file
+    // header.
     put(0x200, &[0x7f, b'E', b'L', b'F', 2, 1, 1]);
     put(0x210, &[3, 0, 62, 0, 1, 0, 0, 0]);
     put(0x220, &words(&[64]));

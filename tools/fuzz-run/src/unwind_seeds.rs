@@ -1,5 +1,6 @@
-//! Seeds of the unwinder's targets: sections, code and instructions of the oracle's programs, cut to size, in the layout of
-//! `coroner_fuzz::case::Case`.
+//! Seeds for the unwinder's targets, in the layout of `coroner_fuzz::case::Case`.
+//!
+//! They are sections, code and instructions of the oracle's programs, truncated.
 
 use std::{collections::HashMap, fs, path::Path};
 
@@ -24,7 +25,7 @@ type Part<'a> = (u64, &'a [u8]);
 /// Writes the seeds.
 ///
 /// # Errors
-/// A program can't be built or read, or a file can't be written.
+/// An error if a program can't be built or read, or a file can't be written.
 pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
     let cache = tools::workspace_root().join("target/oracle");
     fs::create_dir_all(&cache)?;
@@ -40,7 +41,9 @@ pub(crate) fn collect(corpus: &Path) -> anyhow::Result<()> {
     handwritten(corpus)
 }
 
-/// Writes the `.sframe` of each library in `fixtures/sframe`, at an interrupted instruction and at a return address.
+/// Writes the `.sframe` of each library in `fixtures/sframe`.
+///
+/// Each is written for an interrupted instruction and for a return address.
 fn sframe(corpus: &Path) -> anyhow::Result<()> {
     for library in ["v2-x86_64", "v3-x86_64", "v2-aarch64", "v3-aarch64"] {
         let data = fs::read(tools::workspace_root().join(format!("fixtures/sframe/{library}.so")))?;
@@ -121,9 +124,11 @@ fn handwritten(corpus: &Path) -> anyhow::Result<()> {
         ("deref", &[0x77, 8, 0x06]),
         // gcc's expression for realigned stacks: DW_OP_breg6 -24; DW_OP_deref
         ("realigned", &[0x76, 0x68, 0x06]),
-        // The linkers' expression for the x86_64 .plt: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
+        // The linkers' expression for the x86_64 .plt: breg7 8; breg16 0; lit15; and; lit11; ge;
+        // lit3; shl; plus
         ("plt", &[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22]),
-        // dup, drop, over, pick, swap, rot, abs, minus, mul, neg, not, or, plus_uconst, shr, shra, xor
+        // dup, drop, over, pick, swap, rot, abs, minus, mul, neg, not, or, plus_uconst, shr, shra,
+        // xor
         (
             "stack",
             &[0x31, 0x32, 0x33, 0x12, 0x13, 0x14, 0x15, 1, 0x16, 0x17, 0x19, 0x1c, 0x1e, 0x1f, 0x20, 0x21, 0x23, 5],
@@ -153,8 +158,8 @@ fn handwritten(corpus: &Path) -> anyhow::Result<()> {
         &[0x0c, 31, 0],
         &[0x41, 0x0e, 32, 0x9d, 4, 0x9e, 3, 0x41, 0x0d, 29, 0x41, 0x93, 2, 0x2d, 0x48, 0xde, 0xdd, 0xd3, 0x0c, 31, 0],
     );
-    // advance_loc2/4, offset_extended(_sf), restore_extended, undefined, same_value, def_cfa_sf, val_offset(_sf),
-    // expression, val_expression, GNU_negative_offset_extended
+    // advance_loc2/4, offset_extended(_sf), restore_extended, undefined, same_value, def_cfa_sf,
+    // val_offset(_sf), expression, val_expression, GNU_negative_offset_extended
     let rare: (&[u8], &[u8]) = (
         &[0x12, 7, 0x7f, 0x90, 1],
         &[
@@ -167,7 +172,8 @@ fn handwritten(corpus: &Path) -> anyhow::Result<()> {
     {
         write(corpus, "cfa_instructions", name, flags, 0x1f00, text, (0, initial), (0, instructions))?;
     }
-    // A .debug_frame of one common entry (version 4, with address and segment sizes) and one description.
+    // A .debug_frame of one common entry (version 4, with address and segment sizes) and one
+    // description.
     let mut debug_frame = Vec::new();
     let mut entry = |body: &[u8]| {
         debug_frame.extend_from_slice(&(body.len() as u32).to_le_bytes());
