@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .context("can't generate the header from crates/bindings/ffi")?;
     let mut header = Vec::new();
     bindings.write(&mut header);
-    // Rust's heading for what a caller of an unsafe function vouches for; to C every function is one.
+    // Rust's heading for the requirements of an unsafe function; in C every function is unsafe.
     let header = String::from_utf8(header)?.replace("// # Safety", "// The caller sees to it that:");
     let current = std::fs::read_to_string(&path).unwrap_or_default();
     if current == header {
