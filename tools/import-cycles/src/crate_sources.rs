@@ -1,4 +1,4 @@
-//! The files of one crate, and which of them name items of which others.
+//! The files of one crate, and which of them import which others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// Longest chain of re-exports that is followed.
+/// Maximum length of a chain of re-exports.
 const MAX_REEXPORTS: usize = 8;
 
-/// Folders and files of one system.
+/// Folders and files for one system.
 const SYSTEMS: [&str; 4] = ["darwin", "linux", "portable", "windows"];
 
 /// A path in the source, as its identifiers.
@@ -27,7 +27,7 @@ pub(crate) struct SourceFile {
 #[derive(Default)]
 struct Module {
     file: usize,
-    /// Names that it imports or re-exports. A name has several where each system has its own.
+    /// Names that it imports or re-exports. A name has several paths if each system has its own.
     names: BTreeMap<String, Vec<Segments>>,
     /// Paths that its code contains.
     paths: Vec<Segments>,
@@ -43,7 +43,7 @@ impl CrateSources {
     /// Reads all files below `src`, except tests.
     ///
     /// # Errors
-    /// A file that can't be read, or is not Rust.
+    /// An error if a file can't be read, or is not Rust.
     pub(crate) fn read(src: &Path) -> anyhow::Result<Self> {
         let mut paths = Vec::new();
         collect_sources(src, &mut paths)?;
@@ -66,7 +66,9 @@ impl CrateSources {
         &self.files
     }
 
-    /// Returns the pairs (importing file, imported file), without those of a module and its own children.
+    /// Returns the pairs (importing file, imported file).
+    ///
+    /// Pairs of a module and its own children are left out.
     pub(crate) fn imports(&self) -> BTreeSet<(usize, usize)> {
         let mut imports = BTreeSet::new();
         for (name, module) in &self.modules {
@@ -160,7 +162,9 @@ impl CrateSources {
     }
 }
 
-/// Whether the modules are never compiled together: `crate::os` in a system's folder is that system's.
+/// Whether the modules are never compiled together.
+///
+/// `crate::os` in a system's folder is that system's.
 fn are_of_different_systems(one: &[String], other: &[String]) -> bool {
     let system = |module: &[String]| module.iter().find(|name| SYSTEMS.contains(&name.as_str())).cloned();
     system(one).zip(system(other)).is_some_and(|(one, other)| one != other)
@@ -182,7 +186,7 @@ fn collect_sources(folder: &Path, into: &mut Vec<PathBuf>) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Returns the module that a file is, by its path below `src`.
+/// Returns a file's module, given its path below `src`.
 fn module_of(path: &Path) -> Segments {
     let mut module: Segments = path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
     if module.last().is_some_and(|last| matches!(last.as_str(), "mod" | "lib" | "main")) {
@@ -210,7 +214,7 @@ fn follows_separator(tokens: &[TokenTree], at: usize) -> bool {
     at >= 2 && is_path_separator(tokens, at - 2)
 }
 
-/// Reads `a::b::c` from `at` on; returns it and the place after it.
+/// Reads `a::b::c` starting at index `at`; returns it and the index after it.
 fn read_path(tokens: &[TokenTree], mut at: usize) -> (Segments, usize) {
     let mut path = Segments::new();
     while let Some(ident) = ident_at(tokens, at) {
@@ -224,7 +228,7 @@ fn read_path(tokens: &[TokenTree], mut at: usize) -> (Segments, usize) {
     (path, at)
 }
 
-/// Reads a tree of `use` below `prefix`, up to a comma or semicolon; returns the place after it.
+/// Reads a `use` tree below `prefix`, up to a comma or semicolon; returns the index after it.
 fn read_use(tokens: &[TokenTree], at: usize, prefix: &Segments, into: &mut Vec<(String, Segments)>) -> usize {
     let (path, mut at) = read_path(tokens, at);
     let mut whole = [prefix.as_slice(), &path].concat();

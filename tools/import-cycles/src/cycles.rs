@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// Returns the groups of at least two nodes, of `0..count`, in which each can be reached from each other.
+/// Returns the groups of at least two nodes, of `0..count`, that can all reach each other.
 pub(crate) fn cycles(count: usize, edges: &BTreeSet<(usize, usize)>) -> Vec<Vec<usize>> {
     let (numbers, lowest) = (vec![None; count], vec![0; count]);
     let mut search = Search { edges, numbers, lowest, next: 0, stack: Vec::new(), found: Vec::new() };

@@ -1,4 +1,4 @@
-//! The order of the groups of crates: a crate depends on crates of its own group and of those before it.
+//! The order of the groups of crates: a crate depends only on crates of its own or earlier groups.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,10 +10,12 @@ use serde_json::Value;
 /// The folders of `crates/`, in order.
 const GROUPS: [&str; 6] = ["base", "crash", "analysis", "launch", "desk", "bindings"];
 
-/// Returns the dependencies against the order, as `CRATE (GROUP) -> CRATE (GROUP)`. Dependencies of tests don't count.
+/// Returns the dependencies against the order, as `CRATE (GROUP) -> CRATE (GROUP)`.
+///
+/// Dependencies of tests don't count.
 ///
 /// # Errors
-/// Cargo can't describe the workspace.
+/// An error if Cargo can't describe the workspace.
 pub(crate) fn wrong_dependencies(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root);

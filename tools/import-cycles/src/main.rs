@@ -1,4 +1,6 @@
-//! Finds files of a crate that import each other in a cycle, and crates that depend on a later group. See the package's `README.md`.
+//! Finds import cycles between files of a crate, and crates that depend on a later group.
+//!
+//! See the package's `README.md`.
 
 mod crate_sources;
 mod cycles;
