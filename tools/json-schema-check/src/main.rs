@@ -1,13 +1,14 @@
-//! Checks each `*.json` file of a folder against `docs/report.schema.json` in a strict form, in which
-//! no report has a field that the schema does not name.
+//! Checks each `*.json` file of a folder against `docs/report.schema.json`.
+//!
+//! The schema is made strict: a report must not have a field that the schema does not name.
 //!
 //! ```text
 //! CORONER_TEST_REPORTS=FOLDER cargo test -p coroner-tests -p coroner-cli
 //! cargo run -p json-schema-check --features check -- [--json] FOLDER
 //! ```
 //!
-//! Prints one line per file; with `--json`, a JSON object as the last line. Exits with 1 if a file is not a report as the schema
-//! describes it, or if there are no files.
+//! Prints one line per file; with `--json`, a JSON object as the last line. Exits with 1 if a file
+//! is not a report as the schema describes it, or if there are no files.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -40,7 +41,7 @@ fn strict_validator() -> anyhow::Result<Validator> {
     jsonschema::validator_for(&schema).map_err(|error| anyhow::anyhow!("docs/report.schema.json: {error}"))
 }
 
-/// What is wrong with a file; empty if it is a report as the schema describes it.
+/// Returns a file's errors; empty if it is a report as the schema describes.
 fn errors(validator: &Validator, path: &Path) -> Vec<String> {
     let report = std::fs::read(path)
         .map_err(|error| format!("can't read the file: {error}"))
