@@ -1,5 +1,7 @@
-//! Launches of programs that are not made for tests: a tool from crates.io with the README's snippet; a tool, daemons and a
-//! pre-forking server in C. All use Coroner's default settings.
+//! Launches of programs that are not made for tests, with Coroner's default settings.
+//!
+//! These are a tool from crates.io with the README's snippet, and a tool, daemons and a pre-forking
+//! server in C.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -15,13 +17,13 @@ use super::{Seen, disk_bytes};
 use toolbox::system_calls::system_calls;
 use toolbox::{deadline, tools};
 
-/// The tool, as crates.io has it.
+/// The tool's name and version on crates.io.
 const TOOL: (&str, &str) = ("ripgrep", "14.1.1");
 const CALLS: &str = "system calls of a launch";
 const LARGEST: &str = "KiB in the store at most";
 const APP: &str = include_str!("app.c");
 
-/// How to start an app with its own store.
+/// An app that can be started with its own store.
 pub(super) struct App {
     folder: tempfile::TempDir,
     program: PathBuf,
@@ -30,7 +32,7 @@ pub(super) struct App {
 }
 
 impl App {
-    /// The tool: README's snippet names no store.
+    /// Returns the tool; README's snippet names no store.
     fn tool() -> anyhow::Result<App> {
         let program = build_tool()?;
         let folder = tempfile::tempdir()?;
@@ -38,7 +40,7 @@ impl App {
         Ok(App { folder, program, store, is_tool: true })
     }
 
-    /// The app in C.
+    /// Returns the app in C.
     fn in_c() -> anyhow::Result<App> {
         let program = build_app()?;
         let folder = tempfile::tempdir()?;
@@ -56,7 +58,9 @@ impl App {
         command
     }
 
-    /// Runs it to its end, and that of all its children that have its output; it must end well.
+    /// Runs it until it and all its children that share its output have ended.
+    ///
+    /// It must exit successfully.
     fn run(&self, words: &[&str]) -> anyhow::Result<()> {
         let output = self.command(words).output().with_context(|| format!("starting {}", self.program.display()))?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -67,12 +71,14 @@ impl App {
     /// Runs a launch that crashes.
     fn crash(&self) -> anyhow::Result<()> {
         let mut child = if self.is_tool {
-            // It waits for what to search in. What it says of the last run says that Coroner is there.
+            // It waits for input to search. Its line about the last run shows that Coroner is
+            // installed.
             let mut child = self.command(&["word", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
             let mut line = String::new();
             BufReader::new(child.stdout.take().context("its output")?).read_line(&mut line)?;
             ensure!(line.starts_with("the last run "), "unexpected output: {line:?}");
-            // SAFETY: no memory is touched; the child is this process's own and not waited for.
+            // SAFETY: no memory is accessed; the child is this process's own and has not been
+            // waited for.
             ensure!(unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSEGV) } == 0, "it can't be sent a signal");
             child
         } else {
@@ -83,17 +89,19 @@ impl App {
         Ok(())
     }
 
-    /// The reports that were delivered, by the app's default sink.
+    /// Returns the number of reports delivered by the app's default sink.
     fn reports(&self) -> usize {
         names(&self.store.join("reports")).iter().filter(|name| name.to_string_lossy().ends_with(".json")).count()
     }
 
-    /// Runs in the store that wait or live.
+    /// Returns the number of pending or live runs in the store.
     fn runs(&self) -> usize {
         names(&self.store.join("runs")).len()
     }
 
-    /// Launches that end well until so many reports are there, each of which stores one at least; and no more come.
+    /// Launches the app until `reports` reports have arrived, and checks that no more follow.
+    ///
+    /// The launches exit cleanly. Each launch must store at least one.
     fn deliver(&self, reports: usize) -> anyhow::Result<Seen> {
         let mut launches = 0;
         while self.reports() < reports {
@@ -114,13 +122,14 @@ fn names(folder: &Path) -> Vec<OsString> {
     fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
-/// One crash, and then short launches of a real tool that was released and stripped.
+/// One crash, and then short launches of a real, stripped release build.
 pub(super) fn tool(launches: usize) -> anyhow::Result<Seen> {
     after_one_crash(&App::tool()?, &["--version"], 0, launches)
 }
 
-/// The same with a tool in C that ends in one of these ways: what `exit` does, what `quick_exit` does, by `_exit` after it said that it
-/// ends well, and by `_exit` without a word.
+/// The same with a tool in C that ends in one of these ways.
+///
+/// By `exit`, by `quick_exit`, by `_exit` after marking a clean exit, and by `_exit` without it.
 pub(super) fn tool_in_c(launches: usize) -> anyhow::Result<Seen> {
     let mut all = Seen::new();
     let ends = [
@@ -138,13 +147,13 @@ pub(super) fn tool_in_c(launches: usize) -> anyhow::Result<Seen> {
     Ok(all)
 }
 
-/// `own` runs are left by a launch that ends so.
+/// Tests launches that end in a way that leaves `own` runs behind.
 fn after_one_crash(app: &App, words: &[&str], own: usize, launches: usize) -> anyhow::Result<Seen> {
     app.crash()?;
     app.run(words)?;
     ensure!(app.reports() == 1, "expected one report after the first launch, got {}", app.reports());
-    // Of what that one left for later, one of ten launches waits for the end, however short they are; from the 40th on without names. One
-    // that ends without `exit` leaves a run of its own.
+    // One in ten launches waits for the work that an earlier one postponed, however short they are;
+    // from the 40th on without names. A launch that ends without `exit` leaves its own run behind.
     let mut settling = 0_u64;
     while settling < 2 || app.runs() > own {
         ensure!(settling < 60, "{} runs are left after {settling} launches", app.runs());
@@ -167,7 +176,7 @@ fn after_one_crash(app: &App, words: &[&str], own: usize, launches: usize) -> an
     let mut command = app.command(words);
     command.stdout(Stdio::null());
     let count = system_calls(command, &mut |number| *calls.entry(number).or_default() += 1)?;
-    // A run that ended without `exit` is processed by the next launch, on a thread.
+    // The next launch processes a run that ended without `exit`, on a thread.
     let threads = [(libc::SYS_clone, "clone"), (libc::SYS_clone3, "clone3")];
     let never = [(libc::SYS_fsync, "fsync"), (libc::SYS_fdatasync, "fdatasync"), (libc::SYS_msync, "msync")];
     for (number, name) in never.into_iter().chain(threads.into_iter().filter(|_| own == 0)) {
@@ -181,21 +190,25 @@ fn after_one_crash(app: &App, words: &[&str], own: usize, launches: usize) -> an
     ]))
 }
 
-/// Daemons that crash after `daemon` and after two forks, and one that ends well; the parents end well.
+/// Tests daemons that crash after `daemon` and after two forks, and one that exits cleanly.
+///
+/// The parents exit cleanly.
 pub(super) fn daemons() -> anyhow::Result<Seen> {
     let app = App::in_c()?;
     ["daemon", "forked-twice", "daemon-ends"].iter().try_for_each(|word| app.run(&[word]))?;
     app.deliver(2)
 }
 
-/// A server whose workers crash, are killed and are started again, fork in forks and in threads, start other programs and become them.
+/// Tests a server whose workers crash, are killed and restarted.
+///
+/// The workers also fork in forks and in threads, and start or exec other programs.
 pub(super) fn server() -> anyhow::Result<Seen> {
     let app = App::in_c()?;
     app.run(&["server"])?;
     app.deliver(6)
 }
 
-/// The tool with README's snippet as the first lines of its `main`, built for release and stripped.
+/// Builds the tool with README's snippet at the start of `main`, as a stripped release build.
 fn build_tool() -> anyhow::Result<PathBuf> {
     let (name, version) = TOOL;
     let folder = tools::target_dir().join("launches");
@@ -252,7 +265,7 @@ fn patch(source: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The app in C, with the static library.
+/// Builds the app in C, with the static library.
 fn build_app() -> anyhow::Result<PathBuf> {
     tools::debian_package("gcc", "gcc")?;
     let root = tools::workspace_root();

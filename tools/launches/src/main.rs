@@ -1,5 +1,7 @@
-//! Kills launches of `launch_program` at random moments and checks that every complete report arrives, in the folder and at a
-//! server, once; and that the store stays within its limits. [`foreign`] does the same with ordinary programs. See the package's
+//! Kills launches of `launch_program` at random moments and checks the delivery of reports.
+//!
+//! Every complete report must arrive exactly once, in the folder and at a server, and the store
+//! must stay within its limits. [`foreign`] does the same with ordinary programs. See the package's
 //! `README.md`.
 
 mod foreign;
@@ -42,7 +44,7 @@ type Seen = BTreeMap<&'static str, u64>;
 /// Runs the rows.
 ///
 /// # Errors
-/// A row fails, or the program can't be built.
+/// An error if a row fails, or the program can't be built.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let program = program()?;
     let few = |all: usize| if arguments.short { all / 3 } else { all };
@@ -80,7 +82,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program, without debug information, as apps are shipped.
+/// Builds the program without debug information, as apps are shipped.
 fn program() -> anyhow::Result<PathBuf> {
     tools::build_workspace()?;
     let built = tools::target_dir().join("debug/launch_program");
@@ -91,16 +93,16 @@ fn program() -> anyhow::Result<PathBuf> {
     Ok(shipped)
 }
 
-/// A store, and a server that takes everything.
+/// A store, and a server that accepts everything.
 struct Bench<'p> {
     folder: tempfile::TempDir,
     server: Server,
     program: &'p Path,
     /// The ids of all complete reports of processes that have ended.
     complete: BTreeSet<String>,
-    /// Runs that were looked at.
+    /// Runs that were examined.
     known: BTreeSet<PathBuf>,
-    /// Reports that were cut by a kill.
+    /// Number of reports truncated by a kill.
     torn: u64,
 }
 
@@ -127,7 +129,7 @@ impl<'p> Bench<'p> {
         command.spawn().context("starting the program")
     }
 
-    /// Looks at the runs of processes that have ended since the last time.
+    /// Examines the runs of processes that have ended since the last call.
     fn look(&mut self) -> anyhow::Result<()> {
         let Ok(runs) = std::fs::read_dir(self.store().join("runs")) else { return Ok(()) };
         for run in runs {
@@ -147,14 +149,16 @@ impl<'p> Bench<'p> {
         Ok(())
     }
 
-    /// The events of the reports in the folder.
+    /// Returns the events of the reports in the folder.
     fn in_folder(&self) -> Vec<String> {
         let names = std::fs::read_dir(self.store().join("reports")).into_iter().flatten().flatten();
         let id = |name: String| Some(name.strip_suffix(".json")?.split_once('-')?.1.to_owned());
         names.filter_map(|file| id(file.file_name().into_string().ok()?)).collect()
     }
 
-    /// Launches that end at once, until the folder has as many reports. Each stores one at least.
+    /// Launches the program, which exits immediately, until the folder has `reports` reports.
+    ///
+    /// Each launch must store at least one.
     fn short_launches(&self, reports: usize) -> anyhow::Result<u64> {
         for launches in 0..=reports {
             if self.in_folder().len() >= reports {
@@ -165,7 +169,7 @@ impl<'p> Bench<'p> {
         bail!("after {reports} short launches the folder has {} of {reports} reports", self.in_folder().len())
     }
 
-    /// Launches until nothing is left to deliver, and holds what has arrived to what was complete.
+    /// Launches the program until nothing is left to deliver, and checks what has arrived.
     fn finish(&mut self) -> anyhow::Result<Seen> {
         let mut flushed = false;
         for _ in 0..10 {
@@ -186,7 +190,7 @@ impl<'p> Bench<'p> {
         );
         let at_server = self.server.events();
         let lost = |there: &BTreeSet<String>| self.complete.difference(there).cloned().collect::<Vec<_>>();
-        // The folder has limits of its own; the server has everything.
+        // The folder has its own limits; the server has everything.
         let room = in_folder.len() >= Retention::default().number;
         ensure!(room || lost(&in_folder).is_empty(), "missing in the folder: {:?}", lost(&in_folder));
         ensure!(lost(&at_server).is_empty(), "missing at the server: {:?}", lost(&at_server));
@@ -206,7 +210,7 @@ impl<'p> Bench<'p> {
     }
 }
 
-/// The time of a launch that crashes and has a crash to deliver.
+/// Measures a launch that crashes and has a crash to deliver.
 fn whole_launch(bench: &mut Bench<'_>) -> anyhow::Result<Duration> {
     let began = Instant::now();
     bench.start(&["crash"])?.wait()?;
@@ -215,13 +219,16 @@ fn whole_launch(bench: &mut Bench<'_>) -> anyhow::Result<Duration> {
     Ok(whole)
 }
 
-/// Launches that crash, work or end, each killed at a random moment unless it has ended before.
+/// Makes launches that crash, work or exit, each killed at a random moment if still running.
 fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen> {
-    /// Kill moments range from 1/30 to about twice the time of a launch that crashes and delivers a crash; each doubling of the time
-    /// has equally many.
+    /// Number of doublings in the range of kill moments, each with equally many moments.
+    ///
+    /// They range from 1/30 to about twice the time of a launch that crashes and delivers a crash.
     const DOUBLINGS: f64 = 6.0;
-    /// Launches after which that time is measured again, by one that is not killed: where the machine has become slower meanwhile, the
-    /// launches would end before they send anything, and of more crashes than its limit the outbox leaves out the oldest.
+    /// Number of launches after which that time is measured again, by one that is not killed.
+    ///
+    /// If the machine has become slower meanwhile, launches would end before they send anything,
+    /// and the outbox drops the oldest crashes beyond its limit.
     const MEASURED: usize = 50;
     let mut bench = Bench::new(program)?;
     whole_launch(&mut bench)?;
@@ -258,7 +265,8 @@ fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen>
     let mut seen = bench.finish()?;
     ensure!(bench.complete.len() > launches / 50, "too few complete reports: {}", bench.complete.len());
     largest = largest.max(disk_bytes(&bench.store()));
-    // Of the store, the folder and the outbox each has as much, beside what a kill leaves half-written.
+    // The store, the folder and the outbox have this limit each, in addition to files half-written
+    // at a kill.
     let most = 3 * Retention::default().bytes;
     ensure!(largest <= most, "the store grew to {largest} bytes; the limit is {most}");
     seen.extend([
@@ -269,7 +277,9 @@ fn kill_loop(program: &Path, launches: usize, seed: u64) -> anyhow::Result<Seen>
     Ok(seen)
 }
 
-/// Starts `all` processes at once; the `crashing` oldest crash, the others are killed. Then launches that exit at once, and one that waits.
+/// Starts `all` processes at once; the `crashing` oldest ones crash, the others are killed.
+///
+/// Then makes launches that exit immediately, and one that waits.
 fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> {
     let mut bench = Bench::new(program)?;
     let mut workers = Vec::new();
@@ -297,7 +307,7 @@ fn workers(program: &Path, all: usize, crashing: usize) -> anyhow::Result<Seen> 
     Ok(seen)
 }
 
-/// A crash, and then launches that end well and deliver nothing.
+/// Makes a crash, and then launches that exit cleanly and have nothing to deliver.
 fn clean_launches(program: &Path, launches: usize) -> anyhow::Result<Seen> {
     let mut bench = Bench::new(program)?;
     bench.start(&["keep", "crash"])?.wait()?;
@@ -313,7 +323,7 @@ fn clean_launches(program: &Path, launches: usize) -> anyhow::Result<Seen> {
     Ok(seen)
 }
 
-/// Bytes on the disk below a folder. What goes meanwhile counts or not.
+/// Returns the bytes on disk below a folder. Files removed meanwhile may or may not be counted.
 fn disk_bytes(path: &Path) -> u64 {
     let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
     let of_entry = |entry: std::fs::DirEntry| match entry.metadata() {
