@@ -1,5 +1,6 @@
-//! Runs crash-time code under Miri, which checks aliasing, lifetimes and data races, on a fake kernel. See the package's
-//! `README.md`.
+//! Runs crash-time code under Miri on a fake kernel.
+//!
+//! Miri checks aliasing, lifetimes and data races. See the package's `README.md`.
 
 use std::fs::File;
 use std::process::{Command, Stdio};
@@ -23,18 +24,18 @@ pub(crate) struct Arguments {
     only: Option<String>,
 }
 
-/// Addresses are numbers to a kernel, and what an install maps stays mapped.
+/// Miri's options: addresses are numbers to a kernel, and an install's mappings are never unmapped.
 const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks";
 
 const PACKAGE: [&str; 5] = ["-p", "coroner-capture", "--no-default-features", "--features", "fault-injection"];
 
-/// Unit tests of what threads share.
+/// Unit tests of data that threads share.
 const UNITS: [&str; 2] = ["report_lock", "concurrent_crashes"];
 
 /// Runs the tests.
 ///
 /// # Errors
-/// A test fails; Miri's output is printed.
+/// An error if a test fails; Miri's output is printed.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Err(error) = find() {
         println!("skipped: {error:#}");
@@ -79,7 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Cargo of the nightly toolchain, in the workspace.
+/// Returns a command for the nightly toolchain's cargo, in the workspace.
 fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.args(["run", tools::NIGHTLY, "cargo", "miri"]).args(arguments);
@@ -87,7 +88,7 @@ fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Finds Miri, or has rustup add it, and makes its standard library.
+/// Finds Miri, or has rustup install it, and builds its standard library.
 fn find() -> anyhow::Result<()> {
     let has_miri = || cargo(&["--version"]).output().is_ok_and(|output| output.status.success());
     if !has_miri() {
@@ -102,7 +103,7 @@ fn find() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The names of the tests on the fake kernel.
+/// Returns the names of the tests on the fake kernel.
 fn list() -> anyhow::Result<Vec<String>> {
     let arguments = [&["test"], &PACKAGE[..], &["--lib", "--", "miri::", "--list", "--format", "terse"]].concat();
     let output = cargo(&arguments).stderr(Stdio::inherit()).output().context("running Miri")?;
