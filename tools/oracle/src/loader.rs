@@ -1,7 +1,7 @@
 //! Loads an ELF shared object or a Mach-O dylib without an operating system.
 //!
-//! It does what a dynamic linker would: segments are mapped at a chosen base, relocations are applied, and every symbol that the image
-//! doesn't define is bound to a host function.
+//! It does what a dynamic linker would: segments are mapped at a chosen base, relocations are
+//! applied, and every symbol that the image doesn't define is bound to a host function.
 
 use std::{
     alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
@@ -294,7 +294,8 @@ impl Program {
 
     /// Adds the host functions.
     ///
-    /// Each is a return instruction that the emulator's hook detects, except the binder, which jumps.
+    /// Each is a return instruction that the emulator's hook detects, except the binder, which
+    /// jumps.
     fn add_host_page(&mut self) -> anyhow::Result<()> {
         let mut page = Region::new(HOST_BASE..HOST_BASE + HOST_STEP * (self.host.len() as u64 + 1), true)?;
         // The binder: add rsp, 16; jmp r11 / add sp, sp, #16; br x16.

@@ -1,7 +1,8 @@
 //! The part of the emulator's C API that the oracle uses, loaded at run time.
 //!
-//! Source: `unicorn/unicorn.h`, version 2. The numbers of registers, hooks and errors are those in the headers of the version pinned by
-//! [`toolbox::tools::UNICORN`]; the emulator has no stable way to query them by name.
+//! Source: `unicorn/unicorn.h`, version 2. The numbers of registers, hooks and errors are those in
+//! the headers of the version pinned by [`toolbox::tools::UNICORN`]; the emulator has no stable way
+//! to query them by name.
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},

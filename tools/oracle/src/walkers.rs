@@ -1,4 +1,4 @@
-//! The unwinders that are compared, each as a function from a state to frames.
+//! The compared unwinders, each as a function from a state to frames.
 
 use std::ops::Range;
 
@@ -16,14 +16,14 @@ use super::{
     loader::{Guest, Program},
 };
 
-/// No stack of the programs is as deep.
+/// Maximum frames of a walk; no program's stack is that deep.
 const MAX_LENGTH: usize = 2000;
 
-/// One frame as an unwinder saw it.
+/// A frame as found by an unwinder.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) pc: u64,
-    /// The frame's stack pointer, from those that say it.
+    /// The frame's stack pointer, if the unwinder reports it.
     pub(super) sp: Option<u64>,
     /// The way the frame was found, if the unwinder reports it.
     pub(super) found: &'static str,
@@ -47,7 +47,7 @@ pub(super) struct Ours {
     cache: Box<RuleCache>,
 }
 
-/// The program's image, and the knowledge that nothing else in the guest can be executed.
+/// The program's image, and the fact that nothing else in the guest is executable.
 struct Code([Image; 1]);
 
 impl Images for Code {
@@ -206,7 +206,7 @@ impl Framehop {
     }
 }
 
-/// The chain of frame records from the frame pointer, and nothing else.
+/// Walks the chain of frame records from the frame pointer, and nothing else.
 pub(super) fn frame_pointers(program: &Program, state: &State<'_>) -> Walk {
     let mut frame_pointer = match &state.registers {
         Registers::X86_64(registers) => registers.fp(),
