@@ -1,5 +1,7 @@
-//! Crashes the smallest program that installs crash time (`tests/smallest-app`) on each foreign target, and
-//! reads its report with this machine's `coroner show`. See the package's `README.md`.
+//! Crashes the smallest program that installs crash time on each foreign target.
+//!
+//! The program is `tests/smallest-app`. Its report is read with this machine's `coroner show`. See
+//! the package's `README.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +23,7 @@ struct Arguments {
     targets: Vec<String>,
 }
 
-/// Threads of the program besides the main one.
+/// Number of the program's threads besides the main one.
 const THREADS: usize = 3;
 
 const ARM64_LINUX: &str = "aarch64-unknown-linux-gnu";
@@ -60,7 +62,7 @@ fn check(target: &str) -> anyhow::Result<()> {
     judge(target, &serde_json::from_slice(&shown.stdout)?)
 }
 
-/// Builds the program, and lets it crash with its report in `store`.
+/// Builds the program, and crashes it with its report in `store`.
 fn crash(target: &str, store: &Path) -> anyhow::Result<()> {
     let build = ["build", "--quiet", "--package", "smallest-app"];
     let program = tools::target_dir().join(target).join("debug/crash");
@@ -124,7 +126,7 @@ fn judge(target: &str, report: &Value) -> anyhow::Result<()> {
     } else {
         ensure!(crash["signal"]["name"] == "SIGSEGV", "expected SIGSEGV, got {crash}");
     }
-    // QEMU has threads of its own, without a frame of the program.
+    // QEMU has its own threads, without frames of the program.
     let is_own = |thread: &&Value| {
         !target.starts_with("aarch64") || thread["frames"].as_array().is_some_and(|frames| !frames.is_empty())
     };
