@@ -1,5 +1,6 @@
-//! Compiles and runs Coroner's Swift module with a real Swift, and compares stacks with the backtraces of Swift's runtime. See
-//! the package's `README.md`.
+//! Compiles and runs Coroner's Swift module with a real Swift.
+//!
+//! It compares stacks with Swift's own backtraces. See the package's `README.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,7 +28,9 @@ const PACKAGES: [&str; 3] = ["swiftlang", "libc6-dev", "libstdc++-14-dev"];
 /// The programs' folder in the root.
 const FOLDER: &str = "/coroner";
 
-/// A way to die, its report's monitor and reason, and a function of the app's own that is in its stack by Swift's mangled name.
+/// Ways to crash, each with its report's monitor and reason, and an app's function on its stack.
+///
+/// The function has Swift's mangled name.
 const DEATHS: [(&str, &str, &str); 6] = [
     ("null", "SIGSEGV", "$s4shop5total"),
     ("fatal-error", "SIGILL", "$s4shop5close"),
@@ -37,7 +40,7 @@ const DEATHS: [(&str, &str, &str); 6] = [
     ("thread", "SIGILL", "$s4shop6orders"),
 ];
 
-/// A Swift, the library, and the app.
+/// A Swift installation, the library, and the app.
 struct Bed {
     root: PathBuf,
 }
@@ -45,7 +48,7 @@ struct Bed {
 /// Runs the instrument.
 ///
 /// # Errors
-/// Swift can't be installed, a program doesn't compile, or a row fails.
+/// An error if Swift can't be installed, a program doesn't compile, or a row fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = arguments.root.clone().map_or_else(set_up, Ok)?;
     let bed = Bed { root };
@@ -78,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A Debian with Swift.
+/// Installs a Debian with Swift.
 fn set_up() -> anyhow::Result<PathBuf> {
     let root = tools::tools_dir().join(format!("swift-{RELEASE}"));
     if root.join("usr/bin/swiftc").exists() {
@@ -105,7 +108,7 @@ fn succeeded(what: &str, output: &Output) -> anyhow::Result<()> {
 }
 
 impl Bed {
-    /// The module's and the app's sources, the C header with its module map, and the library.
+    /// Copies the module's and the app's sources, the C header and module map, and the library.
     fn copy_sources(&self) -> anyhow::Result<()> {
         let workspace = tools::workspace_root();
         let folder = self.folder();
@@ -124,7 +127,7 @@ impl Bed {
         ] {
             copy(&from, &folder.join(to))?;
         }
-        // Under the name by which programs ask for it, too.
+        // Also under its soname.
         copy(&folder.join("libcoroner_ffi.so"), &folder.join(dist::soname()))?;
         for source in std::fs::read_dir(ours.join("swift/Sources/Coroner"))? {
             let source = source?;
@@ -139,13 +142,13 @@ impl Bed {
         self.root.join(FOLDER.trim_start_matches('/'))
     }
 
-    /// A shell command in the root.
+    /// Runs a shell command in the root.
     fn shell(&self, script: &str) -> anyhow::Result<Output> {
         let libraries = "/usr/libexec/swift/lib/swift/linux";
         let script = format!(
             "[ -e /proc/self ] || mount -t proc proc /proc; [ -c /dev/null ] || mknod -m 666 /dev/null c 1 3; cd {FOLDER} && {script}"
         );
-        // What is mounted is gone with the command.
+        // The mounts disappear with the command.
         let mut command = Command::new("unshare");
         command.args(["--mount", "chroot"]).arg(&self.root).args(["sh", "-c", &script]);
         command.env("LD_LIBRARY_PATH", format!("{libraries}:{FOLDER}")).env("HOME", "/root").env("LC_ALL", "C.UTF-8");
@@ -153,7 +156,7 @@ impl Bed {
         Ok(command.output()?)
     }
 
-    /// Warnings are errors.
+    /// Compiles the app; warnings are errors.
     fn compile(&self, version: &str) -> anyhow::Result<()> {
         let common = format!("swiftc -g -warnings-as-errors -swift-version {version} -I CCoroner");
         let module =
@@ -171,7 +174,7 @@ impl Bed {
         succeeded("the app", &app)
     }
 
-    /// SwiftPM reads it.
+    /// Checks that SwiftPM reads the manifest.
     fn manifest(&self) -> anyhow::Result<()> {
         let read = self.shell("cd package && swift package dump-package")?;
         succeeded("swift package", &read)?;
@@ -182,7 +185,7 @@ impl Bed {
         Ok(())
     }
 
-    /// Runs a launch that does this; returns its standard output and standard error.
+    /// Runs a launch in this mode; returns its standard output and standard error.
     fn launch(&self, way: &str) -> anyhow::Result<(String, String)> {
         let output = self.shell(&format!("./shop store {way}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -197,7 +200,7 @@ impl Bed {
         Ok(())
     }
 
-    /// The reports that were delivered.
+    /// Returns the delivered reports.
     fn reports(&self) -> anyhow::Result<Vec<Value>> {
         let mut reports = Vec::new();
         let folder = self.folder().join("store/given");
@@ -213,7 +216,10 @@ impl Bed {
         Ok(reports)
     }
 
-    /// The report has the signal, the app's function, what the app said of itself, and each frame that Swift's own backtrace has on the stack.
+    /// Checks a crash's report.
+    ///
+    /// It must have the signal, the app's function, the app's scope, and each frame of Swift's own
+    /// backtrace that is on the stack.
     fn death(&self, way: &str, signal: &str, function: &str) -> anyhow::Result<()> {
         self.forget()?;
         let (said, errors) = self.launch(way)?;
@@ -230,7 +236,7 @@ impl Bed {
         let ours: Vec<u64> = frames.iter().filter_map(address).collect();
         let theirs = backtrace_of_swift(&(said + &errors));
         ensure!(theirs.len() > 1, "no backtrace from Swift");
-        // Swift's leaves out what it calls the system's.
+        // Swift's backtrace leaves out frames that it considers the system's.
         let mut rest = ours.iter();
         for address in &theirs {
             ensure!(rest.any(|own| own == address), "frame {address:#x} of Swift's backtrace is missing in {ours:#x?}");
@@ -333,8 +339,10 @@ fn hexadecimal(text: &str) -> Option<u64> {
     u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()
 }
 
-/// The addresses of the crashed thread in the text that Swift's runtime writes, but for callers that wait for an async function: those are not on the stack.
-/// For a recursion, only its first frames.
+/// Returns the addresses of the crashed thread in the Swift runtime's text.
+///
+/// Callers that await an async function are left out, because they are not on the stack. For a
+/// recursion, only its first frames are returned.
 fn backtrace_of_swift(text: &str) -> Vec<u64> {
     let mut addresses = Vec::new();
     let mut lines = text.lines().skip_while(|line| !(line.starts_with("Thread ") && line.contains("crashed")));
