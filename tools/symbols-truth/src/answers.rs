@@ -180,7 +180,8 @@ pub(super) fn namers(ours: &Path, libraries: &Path, file: &Path) -> anyhow::Resu
 
 /// Measures all namers in turn.
 ///
-/// The result is the minimum over five rounds, or one round if ours takes over half a second. `None` for a namer that took longer than `limit` or failed, which is printed.
+/// The result is the minimum over five rounds, or one round if ours takes over half a second.
+/// `None` for a namer that took longer than `limit` or failed, which is printed.
 pub(super) fn costs(namers: &[Namer], addresses: &[u64], folder: &Path, limit: Duration) -> Vec<Option<Cost>> {
     let mut costs: Vec<Option<Cost>> = Vec::new();
     for namer in namers {
