@@ -1,4 +1,4 @@
-//! Programs in C with the C library: built by CMake with what `cargo xtask dist` packs, and crashed.
+//! C programs, built by CMake with the archive of `cargo xtask dist`, and crashed.
 
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ add_executable(closes closes_library.c)
 target_include_directories(closes PRIVATE $<TARGET_PROPERTY:coroner::shared,INTERFACE_INCLUDE_DIRECTORIES>)
 ";
 
-/// Builds and crashes them. Their stores are in `stores`.
+/// Builds and crashes the programs. Their stores are in `stores`.
 pub(super) fn programs(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     tools::debian_package("cmake", "cmake")?;
     let mut library = cargo(prefix);
@@ -42,11 +42,11 @@ pub(super) fn programs(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::R
     let mut configure = Command::new("cmake");
     configure.arg("-S").arg(&project).arg("-B").arg(&build).arg(format!("-DCMAKE_PREFIX_PATH={}", archive.display()));
     configure.args(["-DCMAKE_SYSTEM_NAME=Windows", "-DCMAKE_BUILD_TYPE=Debug"]);
-    // Where it looks for packages is the system's that it makes programs for.
+    // It searches for packages as on the target system.
     configure.arg(format!("-DCMAKE_C_COMPILER={LINKER}")).stdout(std::process::Stdio::null());
     succeed(&mut configure)?;
     succeed(Command::new("cmake").arg("--build").arg(&build).stdout(std::process::Stdio::null()))?;
-    // Beside the programs, as it is shipped.
+    // Beside the programs, as shipped.
     fs::copy(archive.join("bin/coroner_ffi.dll"), build.join("coroner_ffi.dll"))?;
     for (name, functions) in [
         ("static", &["length_of", "save", "main"][..]),
@@ -65,7 +65,7 @@ pub(super) fn programs(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::R
             program
         };
         let crashed = deadline::status(&mut start(true))?;
-        // As without Coroner: the low byte of the exception's code.
+        // The same as without Coroner: the low byte of the exception code.
         ensure!(crashed.code() == Some(5), "unexpected exit of {name}: {crashed}");
         succeed(&mut start(false))?;
         let reports = entries(&store.join("reports"))?;
@@ -77,7 +77,7 @@ pub(super) fn programs(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::R
     Ok(())
 }
 
-/// The report is of the fault, and has the functions with their lines.
+/// Checks that the report has the fault, and the functions with their lines.
 fn check(report: &Value, functions: &[&str]) -> anyhow::Result<()> {
     let crash = &report["crash"];
     ensure!(crash["signal"]["name"] == "EXCEPTION_ACCESS_VIOLATION", "{crash:#}");

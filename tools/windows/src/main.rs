@@ -1,5 +1,8 @@
-//! Runs an app for Windows under Wine (`crates/launch/coroner/tests/portable.rs`, `crates/launch/coroner/tests/windows_crashes.rs`, and the C programs
-//! of [`c`]), and reads its reports with this system's `coroner show`. See the package's `README.md`.
+//! Runs Windows apps under Wine, and reads their reports with this system's `coroner show`.
+//!
+//! The apps are `crates/launch/coroner/tests/portable.rs`,
+//! `crates/launch/coroner/tests/windows_crashes.rs`, and the C programs of [`c`]. See the package's
+//! `README.md`.
 
 mod c;
 
@@ -15,7 +18,7 @@ use toolbox::{deadline, tools};
 /// The target.
 const TARGET: &str = "x86_64-pc-windows-gnu";
 const LINKER: &str = "x86_64-w64-mingw32-gcc";
-/// Crates that the workspace optimizes in tests, too.
+/// Crates that the workspace also optimizes in tests.
 const UNOPTIMIZED: [&str; 6] =
     ["coroner-process", "coroner-report", "coroner-symbols", "coroner-unwind", "gimli", "object"];
 const STRIP: &str = "x86_64-w64-mingw32-strip";
@@ -33,10 +36,10 @@ struct Arguments {
     json: bool,
 }
 
-/// Runs it.
+/// Runs the instrument.
 ///
 /// # Errors
-/// A tool is missing, or a check fails.
+/// An error if a tool is missing, or a check fails.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     tools::rust_target(TARGET)?;
     tools::debian_package("gcc-mingw-w64-x86-64", LINKER)?;
@@ -52,7 +55,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut test = cargo(&prefix);
     test.args(["test", "--quiet", "-p", "coroner", "--target", TARGET, "--no-default-features"]);
     test.args(["--features", "json,panics", "--test", "portable"]);
-    // There is no crash path in these tests, which the workspace optimizes; without that the build takes a third of the time.
+    // These tests don't need an optimized crash path; without optimization the build takes a third
+    // of the time.
     for package in UNOPTIMIZED {
         test.arg("--config").arg(format!("profile.dev.package.{package}.opt-level=0"));
     }
@@ -67,8 +71,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     c::programs(&folder, &prefix, &stores)
 }
 
-/// Native crashes (`crates/launch/coroner/tests/windows_crashes.rs`). Wine 8's dbghelp.dll faults in the DWARF of a Rust program, which is what frames are named
-/// by: minidumps are of a copy without it.
+/// Tests native crashes (`crates/launch/coroner/tests/windows_crashes.rs`).
+///
+/// Wine 8's dbghelp.dll, which names frames, faults on the DWARF of a Rust program: minidumps are
+/// made from a copy without DWARF.
 fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     let mut build = cargo(prefix);
     build.args(["test", "--no-run", "-p", "coroner", "--target", TARGET, "--no-default-features"]);
@@ -84,7 +90,7 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     for (program, is_stripped) in [(&program, false), (&stripped, true)] {
         let mut test = Command::new("wine");
         test.arg(program).env("WINEPREFIX", prefix).env("WINEDEBUG", "-all");
-        // No debugger is started for what crashes.
+        // Don't start a debugger for crashes.
         test.env("WINEDLLOVERRIDES", "winedbg.exe=d");
         test.env("CRASHES_KEEP", format!("Z:{}", stores.display())).env("CRASHES_WINE", "1");
         if is_stripped {
@@ -120,7 +126,7 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A minidump is of the report's thread and images, with the stacks of all threads.
+/// Checks that a minidump has the report's thread and images, and the stacks of all threads.
 fn check_minidump(path: &Path, report: &Value) -> anyhow::Result<()> {
     use minidump::{Minidump, MinidumpException, MinidumpModuleList, MinidumpThreadList, Module};
     let dump = Minidump::read_path(path)?;
@@ -140,7 +146,9 @@ fn check_minidump(path: &Path, report: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command reads the minidump, and walks to the frames that the system's own unwinder found as the process crashed.
+/// Checks that the command walks the minidump to the frames of the system's own unwinder.
+///
+/// That unwinder ran at the crash.
 fn check_walk(dump: &Path, report: &Value, program: &Path, prefix: &Path) -> anyhow::Result<()> {
     let system = prefix.join("drive_c/windows/system32");
     let libraries = ["ntdll", "kernel32", "kernelbase", "msvcrt"].map(|name| system.join(format!("{name}.dll")));
@@ -171,7 +179,7 @@ fn check_walk(dump: &Path, report: &Value, program: &Path, prefix: &Path) -> any
     Ok(())
 }
 
-/// Cargo, whose programs of Windows are run by Wine.
+/// Returns a cargo command whose Windows programs run under Wine.
 fn cargo(prefix: &Path) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).env("CARGO_TARGET_X86_64_PC_WINDOWS_GNU_RUNNER", "wine");
@@ -179,7 +187,7 @@ fn cargo(prefix: &Path) -> Command {
     command
 }
 
-/// Wine's own Windows, with what it lacks.
+/// Creates Wine's own Windows folder, with the missing library.
 fn prefix(folder: &Path) -> anyhow::Result<PathBuf> {
     let prefix = folder.join("prefix");
     let system = prefix.join("drive_c/windows/system32");
@@ -188,7 +196,7 @@ fn prefix(folder: &Path) -> anyhow::Result<PathBuf> {
         std::fs::create_dir_all(folder)?;
         let mut boot = Command::new("wine");
         boot.args(["wineboot", "--init"]).env("WINEPREFIX", &prefix).env("WINEDEBUG", "-all");
-        // It speaks of a 32-bit Wine, which is not needed, on its standard error.
+        // Its standard error mentions a 32-bit Wine, which is not needed.
         boot.stderr(std::process::Stdio::null());
         succeed(&mut boot)?;
         ensure!(system.is_dir(), "wineboot didn't create {}", system.display());
@@ -198,14 +206,14 @@ fn prefix(folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(prefix)
 }
 
-/// The command.
+/// Returns a command for `coroner`.
 fn coroner() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tools::workspace_root()).args(["run", "--quiet", "-p", "coroner-cli", "--"]);
     command
 }
 
-/// The output of `coroner show` for a report.
+/// Returns the output of `coroner show` for a report.
 fn show(path: &Path) -> anyhow::Result<String> {
     let mut command = coroner();
     command.arg("show").arg(path);
@@ -219,7 +227,7 @@ fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(std::fs::read_dir(folder)?.flatten().map(|entry| entry.path()).collect())
 }
 
-/// Reads what Windows wrote with the command: a delivered report, and a run that waits for delivery.
+/// Reads Windows reports with the command: a delivered one, and a run that waits for delivery.
 fn read_here(stores: &Path) -> anyhow::Result<()> {
     let entries = |folder: &str| entries(&stores.join(folder));
     let is_json = |path: &PathBuf| path.extension().is_some_and(|end| end == "json");
