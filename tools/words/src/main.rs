@@ -1,5 +1,6 @@
-//! Finds words for which the style guide has a better one ([`WORDS`]), and links and source names that lead to no file. See the
-//! package's `README.md`.
+//! Finds words that the style guide replaces, and broken links and source names.
+//!
+//! The words are in [`WORDS`]. See the package's `README.md`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,10 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Words that follow each other, and what to say instead. `*` at the end of a word stands for any ending. A word in lower case is
-/// found in every case; one with a capital only as it stands, and `MOST_*` is any constant whose name begins so.
+/// Sequences of words, and their replacement.
+///
+/// `*` at the end of a word matches any ending. A word in lower case matches in any case; one with
+/// a capital only as it is, and `MOST_*` matches any constant with that prefix.
 const WORDS: &[(&str, &str)] = &[
     ("rendezvous", "stop-the-world"),
     ("latch*", "report lock"),
@@ -49,7 +52,7 @@ const WORDS: &[(&str, &str)] = &[
     ("worlds", "crash time and next launch"),
 ];
 
-/// Real uses: files (a path, or the beginning of one), an entry of [`WORDS`], and the reason.
+/// Legitimate uses: files (a path, or its beginning), an entry of [`WORDS`], and the reason.
 const ALLOWED: &[(&str, &str, &str)] = &[
     (
         "crates/analysis/formats/src/apple_report/",
@@ -63,10 +66,10 @@ const ALLOWED: &[(&str, &str, &str)] = &[
 /// Extensions of the files to read: sources and docs.
 const EXTENSIONS: &[&str] = &["rs", "md", "toml", "c", "cpp", "h", "cddl"];
 
-/// Folders that hold no text of ours.
+/// Folders that contain none of our text.
 const SKIPPED: &[&str] = &["target", "fixtures", "corpus", "expected"];
 
-/// One use of a word, or a path that leads nowhere.
+/// A use of a word, or a path that doesn't exist.
 #[derive(Debug, PartialEq)]
 struct Finding {
     line: usize,
@@ -79,7 +82,7 @@ struct Finding {
 /// Reads all sources and docs.
 ///
 /// # Errors
-/// A finding, an unused exception, or an unreadable file.
+/// An error for a finding, an unused exception, or an unreadable file.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let mut files = Vec::new();
@@ -130,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The files to read below `folder`, by their paths from `root`.
+/// Collects the files to read below `folder`, by their paths from `root`.
 fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
@@ -146,17 +149,17 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> anyhow::Resu
     Ok(())
 }
 
-/// A word of the text: a part of an identifier, or of prose.
+/// A word of the text: a part of an identifier, or a word of prose.
 struct Token<'t> {
     line: usize,
     text: &'t str,
-    /// A `_` follows.
+    /// Whether a `_` follows.
     underscore: bool,
-    /// Only spaces, underscores and marks of comments lie between it and the one before.
+    /// Whether only spaces, underscores and comment markers separate it from the previous word.
     follows: bool,
 }
 
-/// The words of a text, identifiers taken apart at `_` and before capitals.
+/// Splits a text into words, and identifiers at `_` and before capitals.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let mut tokens: Vec<Token<'_>> = Vec::new();
     let (mut line, mut follows, mut start) = (1, true, None);
@@ -180,7 +183,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-/// Whether a word of the text is that of an entry.
+/// Whether a word of the text matches an entry's word.
 fn is(token: &Token<'_>, wanted: &str) -> bool {
     let (stem, any_end) = wanted.strip_suffix('*').map_or((wanted, false), |stem| (stem, true));
     if let Some(stem) = stem.strip_suffix('_') {
@@ -190,7 +193,7 @@ fn is(token: &Token<'_>, wanted: &str) -> bool {
     if stem.chars().any(char::is_uppercase) { same(token.text) } else { same(&token.text.to_lowercase()) }
 }
 
-/// All uses of [`WORDS`] in a text.
+/// Returns all uses of [`WORDS`] in a text.
 fn uses(text: &str) -> Vec<Finding> {
     let tokens = tokens(text);
     let mut findings = Vec::new();
@@ -209,12 +212,12 @@ fn uses(text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Links of the Markdown file `path` to files that are not there, and to headings that a file does not have.
+/// Returns links in the Markdown file `path` to missing files, and to missing headings.
 fn broken_links(text: &str, path: &Path) -> Vec<Finding> {
     let folder = path.parent().unwrap_or(path);
     let mut findings = Vec::new();
     for (number, line) in text.lines().enumerate() {
-        // What is code is no link.
+        // Code contains no links.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for rest in prose.split("](").skip(1) {
             let link = rest.split(')').next().unwrap_or_default();
@@ -242,7 +245,7 @@ fn broken_links(text: &str, path: &Path) -> Vec<Finding> {
     findings
 }
 
-/// The anchors of a text's headings, as forges and mdBook make them.
+/// Returns the anchors of a text's headings, in the form of forges and mdBook.
 fn anchors(text: &str) -> BTreeSet<String> {
     let (mut found, mut in_code) = (BTreeSet::new(), false);
     for line in text.lines() {
@@ -256,7 +259,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The documents that the book's list (`docs/SUMMARY.md`) leaves out.
+/// Returns the documents that are missing in the book's list (`docs/SUMMARY.md`).
 fn missing_in_book(summary: &str, files: &[PathBuf]) -> Vec<Finding> {
     let documents = files.iter().filter(|file| file.extension().is_some_and(|end| end == "md"));
     let documents = documents.filter_map(|file| file.strip_prefix("docs").ok()?.to_str());
@@ -265,7 +268,7 @@ fn missing_in_book(summary: &str, files: &[PathBuf]) -> Vec<Finding> {
     missing.map(|name| Finding { line: 1, said: name.to_owned(), instead: "it in the book's list", word: "" }).collect()
 }
 
-/// Names of Rust sources in backquotes, with or without folders, that do not exist.
+/// Returns names of Rust sources in backquotes, with or without folders, that do not exist.
 fn missing_sources(text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (number, line) in text.lines().enumerate() {
