@@ -206,8 +206,9 @@ impl<'u> Cpu<'u> {
         let mut call = Call { cpu: self, before: &mut before };
         let mut hook = 0;
         let callback: OnInstruction = trampoline::<F>;
-        // A range whose start is after its end means "everywhere". SAFETY: `callback` has the type
-        // that HOOK_CODE wants, and `call` lives until after `start` returns.
+        // A range whose start is after its end means "everywhere".
+        // SAFETY: `callback` has the type that HOOK_CODE wants, and `call` lives until after
+        // `start` returns.
         let code = unsafe {
             (self.unicorn.hook)(
                 self.engine,

@@ -23,8 +23,8 @@ pub(crate) fn copy_too_much() -> u64 {
 
 #[inline(never)]
 pub(crate) fn assert_here() -> u64 {
-    // The expansion of <assert.h>'s macro if the condition is false. SAFETY: the strings are
-    // constant and NUL-terminated.
+    // The expansion of <assert.h>'s macro if the condition is false.
+    // SAFETY: the strings are constant and NUL-terminated.
     #[cfg(any(all(target_os = "linux", target_env = "gnu"), target_env = "musl"))]
     unsafe {
         unsafe extern "C" {

@@ -30,8 +30,9 @@ fn recurse_for_ever(depth: u64) -> u64 {
     let mut frame = [depth; 32];
     let mut unknown = depth;
     // Like `black_box`, but inlined in every build, so that the stack overflows in this function
-    // and not in one that it calls. SAFETY: it contains no instruction; the compiler must assume
-    // that the frame is used and the number changed.
+    // and not in one that it calls.
+    // SAFETY: it contains no instruction; the compiler must assume that the frame is used and the
+    // number changed.
     unsafe { core::arch::asm!("/* {0} {1} */", in(reg) &raw mut frame, inout(reg) unknown, options(nostack)) };
     // Without this an optimizer may prove that the function never returns, and drop the code after
     // the call.

@@ -67,7 +67,8 @@ fn map_started(path: &Path) -> *mut u64 {
     };
     assert!(at != libc::MAP_FAILED, "a file can be mapped");
     let at = at.cast::<u64>();
-    // Touches its page before the crash. SAFETY: as above.
+    // Touches its page before the crash.
+    // SAFETY: as above.
     unsafe { at.write_volatile(0) };
     at
 }

@@ -1,9 +1,9 @@
 //! The program that `cargo xtask bench symbols` builds and runs.
 //!
-//! `symbols-bench first FILE ROUNDS`: 64 random functions of an ELF file named from nothing (the
-//! file in the page cache), by symbol tables alone; one JSON object for each namer.
-//! `symbols-bench lines FILE ROUNDS`: the same with file, line and inlined calls from DWARF.
-//! `symbols-bench steady FILE LOOKUPS`: the cost of a lookup when everything is built.
+//! * `symbols-bench first FILE ROUNDS`: names 64 random functions of an ELF file from a cold start
+//!   (with the file in the page cache), by symbol tables alone; one JSON object for each namer.
+//! * `symbols-bench lines FILE ROUNDS`: the same with file, line and inlined calls from DWARF.
+//! * `symbols-bench steady FILE LOOKUPS`: the cost of a lookup when everything is built.
 //!
 //! The namers take turns within each round. Each answer is checked against the symbol table.
 

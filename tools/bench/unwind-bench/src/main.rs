@@ -3,12 +3,14 @@
 //! It calls distinct functions to the requested depth and lets each unwinder walk its own stack
 //! there. It prints one JSON object per measurement.
 //!
-//! `unwind-bench rounds ROUNDS`: interleaved rounds of every unwinder on a stack of 64 distinct
-//! functions. `unwind-bench first UNWINDER [launch]`: what the first walk of a fresh process costs,
-//! and the second; with `launch`, after one walk of the short stack that `main` has, as a program
-//! can make at its launch to have code and tables at hand. `unwind-bench recursion DEPTH`: one walk
-//! of a recursion. `unwind-bench large ROUNDS`: cold walks in made images of up to a million
-//! functions. `unwind-bench check`: whether every unwinder sees the same stack.
+//! * `unwind-bench rounds ROUNDS`: interleaved rounds of every unwinder on a stack of 64 distinct
+//!   functions.
+//! * `unwind-bench first UNWINDER [launch]`: the cost of a fresh process's first walk, and of the
+//!   second; with `launch`, after one walk of `main`'s short stack, which a program can do at
+//!   launch to load code and tables.
+//! * `unwind-bench recursion DEPTH`: one walk of a recursion.
+//! * `unwind-bench large ROUNDS`: cold walks in generated images of up to a million functions.
+//! * `unwind-bench check`: whether every unwinder sees the same stack.
 
 mod counting;
 mod large;

@@ -489,7 +489,8 @@ extern "C" fn add_image(info: *mut libc::dl_phdr_info, _: usize, images: *mut c_
     let (Some(text), Some(hdr)) = (text, hdr) else { return 0 };
     let hdr = range(hdr);
     // Every linker writes the pointer to .eh_frame as 32 bits relative to its own address
-    // (DW_EH_PE_pcrel | sdata4). SAFETY: the segment is mapped and begins with this header.
+    // (DW_EH_PE_pcrel | sdata4).
+    // SAFETY: the segment is mapped and begins with this header.
     let offset = unsafe { ((hdr.start + 4) as *const i32).read_unaligned() };
     let eh_frame = (hdr.start + 4).wrapping_add_signed(i64::from(offset));
     let end = segments

@@ -148,8 +148,8 @@ extern "C" fn run(argument: *mut libc::c_void) -> *mut libc::c_void {
     let result = unsafe { gate::enter(Beginning::Thread, thread.start, thread.stack_end, [thread.argument, 0, 0, 0]) };
     thread.result.store(result, Ordering::SeqCst);
     thread.gate_reset();
-    // Destructors are the program's code, too: they run on its stack. SAFETY: the stack is unused
-    // again.
+    // Destructors are the program's code, too: they run on its stack.
+    // SAFETY: the stack is unused again.
     unsafe { gate::enter(Beginning::Host, destructors as *const () as usize, thread.stack_end, [0; 4]) };
     end(thread);
     ptr::null_mut()
