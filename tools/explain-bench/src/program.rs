@@ -1,4 +1,4 @@
-//! Programs in Rust that each have one fault, which is known: compiled with `FAULT=name` in the environment, run as `program STORE`.
+//! Rust programs with one known fault each: compiled with `FAULT=name`, run as `program STORE`.
 #![allow(dead_code)]
 
 use std::ffi::{CString, c_char, c_int, c_void};

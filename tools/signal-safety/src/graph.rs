@@ -304,7 +304,7 @@ impl Search<'_> {
     fn call(&mut self, to: u64, caller: &Function, facts: &Facts, origin: Origin) {
         self.code(to, origin);
         let Some(callee) = self.graph.function_at(to) else { return };
-        // Functions and other code are called differently.
+        // Rejected functions and landing pads are not in `names`: they are not followed.
         if self.names.contains_key(&callee.start) {
             self.add_edge(Callee::Function(callee.start), facts, origin);
         }

@@ -12,7 +12,7 @@ use crate::status::{Status, fail};
 pub(crate) unsafe trait SizedStruct: Copy {
     /// The struct's name in C.
     const NAME: &'static str;
-    /// The size in bytes of the first version.
+    /// The minimum size in bytes, which every version of the struct has.
     const LEAST: usize;
 }
 
