@@ -1,5 +1,7 @@
-//! The Java class over JNI in a real Java process (JDK 17, with classes of Android's names from `tests/java`): an uncaught exception, a crash
-//! in C++, what the system says of earlier processes, and what the next launch makes of it.
+//! The Java class over JNI in a real Java process.
+//!
+//! It uses JDK 17, with Android's class names from `tests/java`. The tests cover an uncaught exception, a crash in C++, the system's exit information about
+//! earlier processes, and the next launch's processing of it.
 //!
 //! Without a JDK the tests are skipped.
 
@@ -25,7 +27,7 @@ fn repository() -> PathBuf {
     crate_folder().join("../../..")
 }
 
-/// The shared library that cargo built with this test: the newest.
+/// Returns the newest shared library that cargo built with this test.
 fn library() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
@@ -53,7 +55,7 @@ fn java_files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The classes and both libraries, built once; `None` without a JDK.
+/// Builds the classes and both libraries once; `None` without a JDK.
 fn app() -> Option<&'static Path> {
     static APP: OnceLock<Option<PathBuf>> = OnceLock::new();
     let app = APP.get_or_init(|| {
@@ -66,7 +68,7 @@ fn app() -> Option<&'static Path> {
         let mut sources = Vec::new();
         java_files(&crate_folder().join("java"), &mut sources);
         java_files(&crate_folder().join("tests/java"), &mut sources);
-        // As `cargo xtask aar` compiles it: what Android 5 can run.
+        // The same options as in `cargo xtask aar`: for Android 5 and later.
         let javac = ["--release", "8", "-encoding", "UTF-8", "-Xlint:all,-options,-serial", "-Werror", "-d"];
         succeed(Command::new("javac").args(javac).arg(&folder).args(&sources));
         std::fs::copy(library(), folder.join("libcoroner_android.so")).unwrap();
@@ -94,7 +96,7 @@ fn app() -> Option<&'static Path> {
     app.as_deref()
 }
 
-/// Where the JDK is, of which `javac` is a link.
+/// Returns the JDK's folder, to which `javac` is a link.
 fn jdk() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap();
     let javac = std::env::split_paths(&path).map(|folder| folder.join("javac")).find(|javac| javac.is_file()).unwrap();
@@ -106,7 +108,7 @@ struct Device {
     files: TempDir,
 }
 
-/// What a launch wrote, and how it ended.
+/// A launch's output and exit.
 struct Launch {
     pid: u32,
     lines: Vec<String>,
@@ -148,7 +150,8 @@ impl Device {
         launch
     }
 
-    /// The option by which the system says of a process that it died in native code, with a tombstone.
+    /// Returns the option that makes the system report a native crash of a process, with a
+    /// tombstone.
     fn history(&self, died: &Launch) -> String {
         let (trace, history) = (self.files.path().join("tombstone"), self.files.path().join("history"));
         std::fs::write(&trace, TOMBSTONE.replace("4100", &died.pid.to_string())).unwrap();
@@ -164,7 +167,7 @@ impl Device {
         json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
     }
 
-    /// The one report that there is.
+    /// Returns the only report.
     fn report(&self) -> Value {
         let mut reports = self.reports();
         assert_eq!(reports.len(), 1, "{reports:#?}");
@@ -185,7 +188,7 @@ fn an_uncaught_exception_of_java_is_delivered_by_the_next_launch_with_its_frames
     let Some(device) = Device::new() else { return };
     let died = device.launch("uncaught", &[]);
     assert_eq!(died.said("outcome"), "FIRST_LAUNCH false");
-    // The handler that was there first had it, too, and ended the process.
+    // The handler that was installed first was also called, and ended the process.
     assert_eq!(died.said("uncaught"), "checkout: java.lang.IllegalStateException: the cart is empty");
     assert_eq!(died.status.code(), Some(10));
 
@@ -228,7 +231,7 @@ fn a_crash_in_c_plus_plus_that_java_called_is_delivered_beside_a_handled_excepti
     let died = device.launch("native", &[]);
     assert!(!died.status.success(), "{:?}", died.status);
 
-    // Android 10 has no history of its processes: the class asks for it from API level 30 on.
+    // Android 10 has no process history: the class queries it from API level 30 on.
     let options = ["-Dapi=29".to_owned(), device.history(&died)];
     let next = device.launch("handled", &options);
     assert!(!next.lines.iter().any(|line| line.starts_with("trace of")), "{:?}", next.lines);
@@ -242,7 +245,7 @@ fn a_crash_in_c_plus_plus_that_java_called_is_delivered_beside_a_handled_excepti
     let names = functions(&crashed_thread(crash)["frames"]);
     assert!(names[0].starts_with("shop::charge("), "{names:?}");
     assert_eq!(names[1], "Java_com_example_shop_Checkout_pay");
-    // What C++ said of itself by the C interface is of the same run.
+    // The scope set from C++ through the C API belongs to the same run.
     assert_eq!(crash["run"]["tags"]["card"], "debit");
     assert_eq!(crash["run"]["breadcrumbs"][1]["message"], "pays");
     assert_eq!(functions(&handled["exceptions"][0]["frames"])[0], "com.example.shop.Shop.fails");
@@ -279,13 +282,13 @@ fn what_the_system_says_of_a_crash_is_read_once_and_joined_with_its_report() {
     assert_eq!(report["run"]["contexts"]["system_report"]["reason"], "CRASH_NATIVE");
     assert!(report["annotations"].to_string().contains("[MTE]: Use After Free"), "{}", report["annotations"]);
 
-    // The system has the same history at each launch.
+    // The system returns the same history at each launch.
     let later = device.launch("deliver", &history);
     assert_eq!(reads(&later), 0, "{:?}", later.lines);
     assert_eq!(device.reports().len(), 1);
 }
 
-/// A class that only later levels have is named by no class that all levels load.
+/// Only one class refers to a class of later API levels, so that other levels can load the rest.
 #[test]
 fn only_one_class_needs_api_level_30() {
     let Some(app) = app() else { return };

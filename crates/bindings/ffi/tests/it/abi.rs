@@ -1,4 +1,4 @@
-//! The C interface called from Rust: wrong arguments are refused with a status and a reason.
+//! The C API called from Rust: invalid arguments are rejected with a status and a reason.
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::{Path, PathBuf};
@@ -39,7 +39,8 @@ fn last_error() -> String {
 
 #[test]
 fn null_and_bad_texts_are_refused_with_a_reason() {
-    // SAFETY: null is allowed where a text or a configuration is asked for, and the other texts end with a NUL.
+    // SAFETY: null is allowed for strings and configurations, and the other strings are
+    // NUL-terminated.
     unsafe {
         assert!(coroner_config_new(null()).is_null());
         assert_eq!(last_error(), "`app` is NULL");
@@ -55,7 +56,7 @@ fn null_and_bad_texts_are_refused_with_a_reason() {
 
         let config = coroner_config_new(c"app".as_ptr());
         assert_eq!(coroner_config_set_version(config, null()), Status::InvalidArgument);
-        // A refused change leaves the configuration as it was.
+        // A rejected change leaves the configuration unchanged.
         assert_eq!(coroner_config_set_version(config, c"1".as_ptr()), Status::Ok);
         coroner_config_free(config);
         assert_eq!(CStr::from_ptr(coroner_version()).to_str().unwrap(), env!("CARGO_PKG_VERSION"));
@@ -66,7 +67,8 @@ fn null_and_bad_texts_are_refused_with_a_reason() {
 fn backtraces_refuse_what_they_cannot_use() {
     let mut memory = std::mem::MaybeUninit::<StoredBacktrace>::uninit();
     let into = memory.as_mut_ptr();
-    // SAFETY: null is refused or does nothing; `memory` is filled in before it is looked at, and released once.
+    // SAFETY: null is rejected or does nothing; `memory` is filled in before it is read, and
+    // released once.
     unsafe {
         assert_eq!(coroner_backtrace_current(null_mut(), null()), Status::InvalidArgument);
         assert_eq!(last_error(), "`into` is NULL");
@@ -92,7 +94,7 @@ fn backtraces_refuse_what_they_cannot_use() {
         assert!(coroner_backtrace_addresses(null(), &raw mut count).is_null() && count == 0);
         assert_eq!(coroner_backtrace_text(null(), false, null_mut(), 0), 0);
 
-        // Of a caller that knows the first two fields only, whatever follows them in its memory.
+        // A caller that knows only the first two fields, regardless of the memory after them.
         (options.size, options.in_app_only) = (std::mem::offset_of!(CaptureOptions, skip), true);
         assert_eq!(coroner_backtrace_current(into, &raw const options), Status::Ok);
         coroner_backtrace_addresses(into, &raw mut count);
@@ -104,7 +106,7 @@ fn backtraces_refuse_what_they_cannot_use() {
     }
 }
 
-/// The tag `key` in the state of the store's only run.
+/// Returns the tag `key` in the state of the store's only run.
 fn tag_in(store: &Path) -> String {
     let run = std::fs::read_dir(store.join("runs")).unwrap().next().unwrap().unwrap();
     coroner_report::RunFacts::read_file(run.path().join("state")).unwrap().tags.remove("key").unwrap()
@@ -112,7 +114,7 @@ fn tag_in(store: &Path) -> String {
 
 #[inline(never)]
 fn the_app_reports_an_exception() {
-    // SAFETY: both texts end with a NUL.
+    // SAFETY: both strings are NUL-terminated.
     let reported = unsafe { coroner_report_exception(1, c"shop::Closed".as_ptr(), c"come back".as_ptr()) };
     assert_eq!(reported, Status::Ok);
 }
@@ -121,7 +123,8 @@ fn the_app_reports_an_exception() {
 fn the_app_reports_a_foreign_exception() {
     let report = |language, frames: &[ExceptionFrame], count| {
         let (kind, message) = (c"TypeError".as_ptr(), c"cart is undefined".as_ptr());
-        // SAFETY: all texts end with a NUL, and there are as many frames as `count` says, or none that is looked at.
+        // SAFETY: all strings are NUL-terminated, and there are `count` frames, or none that is
+        // read.
         unsafe { coroner_report_foreign_exception(language, kind, message, frames.as_ptr(), count, false, false) }
     };
     let frame = |function: &'static CStr, file: *const std::ffi::c_char, line| ExceptionFrame {
@@ -149,7 +152,7 @@ fn the_app_reports_a_coded_error() {
         description: c"The file can't be opened.".as_ptr(),
     };
     let system = CodedError { domain: c"NSPOSIXErrorDomain".as_ptr(), code: -13, description: null() };
-    // SAFETY: all texts end with a NUL, and there are as many errors as is said, or none that is looked at.
+    // SAFETY: all strings are NUL-terminated, and there are `count` errors, or none that is read.
     unsafe {
         let errors = [file, system];
         assert_eq!(coroner_report_coded_error(2, errors.as_ptr(), 2), Status::Ok, "{}", last_error());
@@ -161,13 +164,14 @@ fn the_app_reports_a_coded_error() {
     }
 }
 
-/// A thread beats, and then no more: there is a report of it.
+/// A thread beats and then stops: a hang is reported.
 #[test]
 fn a_thread_that_does_not_answer_is_reported() {
     isolated(concat!(module_path!(), "::a_thread_that_does_not_answer_is_reported"), || {
         let folder = tempfile::tempdir().unwrap();
         let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
-        // SAFETY: a configuration from `coroner_config_new`, used up by `coroner_install`; all texts end with a NUL.
+        // SAFETY: a configuration from `coroner_config_new`, consumed by `coroner_install`; all
+        // strings are NUL-terminated.
         unsafe {
             assert_eq!(coroner_config_set_hang_threshold(null_mut(), 100), Status::InvalidArgument);
             let config = coroner_config_new(c"app".as_ptr());
@@ -203,12 +207,13 @@ fn install_once_at_a_time() {
     isolated(concat!(module_path!(), "::install_once_at_a_time"), || {
         let folder = tempfile::tempdir().unwrap();
         let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
-        // SAFETY: configurations come from `coroner_config_new` and are used up by `coroner_install`; all texts end with a NUL; the backtrace is released
-        // once, where it was filled in.
+        // SAFETY: configurations come from `coroner_config_new` and are consumed by
+        // `coroner_install`; all strings are NUL-terminated; the backtrace is released once after
+        // it was filled in.
         unsafe {
             assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::NotInstalled);
             assert_eq!(coroner_uninstall(), Status::NotInstalled);
-            // The calling thread's stack can be had before, another's can't.
+            // The calling thread can be captured before the install, another one can't.
             let mut backtrace = std::mem::MaybeUninit::<StoredBacktrace>::uninit();
             let own = coroner_thread_id();
             assert_eq!(coroner_backtrace_of_thread(backtrace.as_mut_ptr(), own, null()), Status::Ok);
@@ -226,9 +231,10 @@ fn install_once_at_a_time() {
             assert!(last_error().contains("already"), "{}", last_error());
 
             assert_eq!(coroner_set_tag(c"key".as_ptr(), c"old".as_ptr()), Status::Ok);
-            // What the function sets counts when it has returned: it sees the old value in the file.
+            // The function's changes are committed when it returns: it sees the old value in the
+            // file.
             unsafe extern "C" fn change(store: *mut c_void) {
-                // SAFETY: the path is that of the call below; the texts end with a NUL.
+                // SAFETY: the path is that of the call below; the strings are NUL-terminated.
                 unsafe {
                     assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::Ok);
                     assert_eq!(tag_in(&*store.cast::<PathBuf>()), "old");
@@ -361,7 +367,7 @@ fn ranges_are_registered_and_taken_back() {
         };
         let start = 0x7000 as *const std::ffi::c_void;
         let mut number = 0;
-        // SAFETY: null is allowed where a rule is asked for; the rules' registers are as many as they say.
+        // SAFETY: null is allowed for the rule; the rules have `saved_count` registers.
         unsafe {
             assert_eq!(coroner_register_unwind_range(start, 16, null(), &raw mut number), Status::InvalidArgument);
             assert_eq!(last_error(), "rule is NULL");
@@ -374,7 +380,7 @@ fn ranges_are_registered_and_taken_back() {
             }
             let bad = [
                 UnwindRule { cfa_register: 77, ..rule },
-                // As a caller that sets no size.
+                // A caller that doesn't set the size.
                 UnwindRule { size: 0, ..rule },
                 UnwindRule { saved: null(), ..rule },
                 UnwindRule { saved_count: 33, ..rule },
@@ -398,7 +404,7 @@ fn ranges_are_registered_and_taken_back() {
             }
             assert!(last_error().contains("no range"), "{}", last_error());
 
-            // As many as there is room for, with rules that save nothing, and the end of stacks.
+            // Up to the limit, with rules that save nothing, and for the end of stacks.
             let plain = UnwindRule { saved: null(), saved_count: 0, ..rule };
             let end = UnwindRule { outermost: true, ..plain };
             let mut numbers = Vec::new();
@@ -427,14 +433,14 @@ fn ranges_are_registered_and_taken_back() {
 #[test]
 fn an_otlp_sink_is_of_the_app_or_of_the_environment() {
     use coroner_ffi::config::coroner_config_add_otlp_sink;
-    // SAFETY: the texts end with a NUL, and the config is freed once.
+    // SAFETY: the strings are NUL-terminated, and the config is freed once.
     unsafe {
         let config = coroner_config_new(c"com.example.c".as_ptr());
         let add =
             |endpoint: *const std::ffi::c_char, headers| coroner_config_add_otlp_sink(config, endpoint, headers, true);
         assert_eq!(add(c"http://127.0.0.1:9".as_ptr(), std::ptr::null()), Status::Ok);
         assert_eq!(add(c"http://127.0.0.1:9".as_ptr(), c"api-key=mine,a=b".as_ptr()), Status::Ok);
-        // The environment of this test names none.
+        // This test's environment sets no endpoint.
         assert_eq!(add(std::ptr::null(), std::ptr::null()), Status::Ok);
         assert_eq!(add(c"http://127.0.0.1:9".as_ptr(), c"secret".as_ptr()), Status::InvalidArgument);
         assert!(!last_error().contains("secret"), "{}", last_error());

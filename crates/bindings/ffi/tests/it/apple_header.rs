@@ -1,4 +1,6 @@
-//! `coroner_apple.h` by clang's parser, as Objective-C and Objective-C++ for Apple's systems, with and without ARC, beside a stand-in for Foundation.
+//! Parses `coroner_apple.h` with clang, with a stub of Foundation.
+//!
+//! As Objective-C and Objective-C++ for Apple systems, with and without ARC.
 
 use std::io::Write;
 use std::path::Path;
@@ -51,15 +53,17 @@ fn payloads_of_metric_kit_are_taken_by_one_call() {
             }
         }
     }
-    // An app that also runs on systems without such diagnostics asks first.
+    // An app that also runs on systems without these diagnostics must check first.
     let said = parse("arm64-apple-ios13", "objective-c", "-fobjc-arc", source);
     assert!(!said.status.success(), "it is for iOS 14");
     let wrong = source.replace("NSArray<MXDiagnosticPayload *>", "NSArray<NSData *>");
     assert!(!parse(TARGETS[0], "objective-c", "-fobjc-arc", &wrong).status.success(), "not for JSON");
 }
 
-/// The example for a Mac, as far as it can be looked at here: its C by the parser, with the header that its Swift imports as Objective-C; its manifest names
-/// folders that there are.
+/// Checks the Mac example as far as possible here.
+///
+/// The parser checks its C code, with the header that its Swift imports as Objective-C; its
+/// manifest must name existing folders.
 #[test]
 fn the_example_for_a_mac_is_whole() {
     if !has_program("the_example_for_a_mac_is_whole", "clang") {
@@ -82,7 +86,7 @@ fn the_example_for_a_mac_is_whole() {
     assert!(folders.len() == 2 && folders.iter().all(|folder| folder.is_dir()), "{folders:?}");
 }
 
-/// The parser would say what is wrong.
+/// Checks that the parser reports errors.
 #[test]
 fn what_is_no_error_is_refused() {
     if !has_program("what_is_no_error_is_refused", "clang") {

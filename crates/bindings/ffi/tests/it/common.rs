@@ -1,10 +1,10 @@
-//! The library as cargo built it with a test, and programs in C that are linked with it.
+//! The library that cargo built with a test, and C programs linked with it.
 #![allow(dead_code, reason = "not every system has all tests")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where cargo put the library of this crate when it built this test: the newest of that extension.
+/// Returns this crate's newest library with this extension, as built with this test.
 pub(crate) fn library(extension: &str) -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let candidates = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
@@ -15,7 +15,7 @@ pub(crate) fn library(extension: &str) -> PathBuf {
     newest.unwrap_or_else(|| panic!("no libcoroner_ffi.{extension} in {}", folder.display()))
 }
 
-/// Builds the program of `tests/SOURCE`, with the static library, in a folder; returns its path.
+/// Builds the program of `tests/SOURCE` with the static library in a folder; returns its path.
 pub(crate) fn c_program(source: &str, arguments: &[&str], folder: &Path) -> PathBuf {
     let (here, program) = (Path::new(env!("CARGO_MANIFEST_DIR")), folder.join("program"));
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
@@ -25,8 +25,10 @@ pub(crate) fn c_program(source: &str, arguments: &[&str], folder: &Path) -> Path
     program
 }
 
-/// Returns the option for LLVM's linker where it is installed: it links the static library in a quarter of the time. The examples
-/// use the compiler's own linker.
+/// Returns the option for LLVM's linker if it is installed.
+///
+/// It links the static library in a quarter of the time. The examples use the compiler's own
+/// linker.
 pub(crate) fn fast_linker() -> Option<&'static str> {
     let is_set = |variable: &str| std::env::var_os(variable).is_some();
     let is_native = cfg!(target_os = "linux") && !is_set("CC") && !is_set("CORONER_TEST_CXX");

@@ -1,5 +1,6 @@
-//! The examples in C and C++ are built as their comments say, crash for real, and are started again. So is a program with the
-//! deaths that only these languages have.
+//! The C and C++ examples, built as their comments describe, crashed and started again.
+//!
+//! A program with crashes specific to these languages is tested the same way.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -9,12 +10,12 @@ use serde_json::Value;
 
 use crate::common::{library, succeed};
 
-/// How an example is linked.
+/// The way an example is linked.
 enum Linkage {
     Static,
-    /// Without `PT_GNU_EH_FRAME`, as `gcc -static` links; and without frame pointers.
+    /// Without `PT_GNU_EH_FRAME`, as `gcc -static` links, and without frame pointers.
     StaticWithoutTable,
-    /// A program without any shared library, by this argument.
+    /// A program without shared libraries, by this argument.
     Whole(&'static str),
     Shared,
 }
@@ -42,7 +43,7 @@ fn build_file(source: &Path, compiler: &str, linkage: &Linkage, folder: &Path) -
         }
         Linkage::Whole(argument) => command.arg(argument).arg(library("a")).args(["-lpthread", "-ldl", "-lm"]),
         Linkage::Shared => {
-            // Under the name by which the program will need it, as an installed library has.
+            // Under the soname, like an installed library.
             let shared = folder.join(env!("CORONER_SONAME"));
             std::fs::copy(library("so"), &shared).unwrap();
             command.arg(&shared).arg(format!("-Wl,-rpath,{}", folder.display()))
@@ -68,7 +69,7 @@ fn report_of(source: &str, compiler: &str, linkage: &Linkage, variable: &str) ->
     report_of_act(&program, variable, &folder.path().join("store"), "crash", libc::SIGSEGV)
 }
 
-/// Crashes the program by `act`, of which it dies by `signal`, starts it again, and returns the report.
+/// Crashes the program by `act` with `signal`, starts it again, and returns the report.
 fn report_of_act(program: &Path, variable: &str, store: &Path, act: &str, signal: i32) -> Value {
     let crashed = run(program, variable, store, &[act]);
     assert_eq!(crashed.status.signal(), Some(signal), "{crashed:?}");
@@ -79,7 +80,8 @@ fn report_of_act(program: &Path, variable: &str, store: &Path, act: &str, signal
     let id = said.lines().find_map(|line| line.strip_prefix("the last run crashed: "));
     let id = id.unwrap_or_else(|| panic!("it says that it crashed: {again:?}")).to_owned();
 
-    // The app waits for its delivery only so long; on a busy machine a later launch finishes it.
+    // The app waits only a limited time for its delivery; on a busy machine a later launch
+    // completes it.
     for _ in 0..10 {
         if store.join("reports").exists() {
             break;
@@ -93,7 +95,7 @@ fn report_of_act(program: &Path, variable: &str, store: &Path, act: &str, signal
     serde_json::from_slice(&std::fs::read(&json[0]).unwrap()).unwrap()
 }
 
-/// The functions of the crashed thread, innermost first.
+/// Returns the crashed thread's functions, innermost first.
 fn functions(report: &Value) -> Vec<String> {
     let threads = report["threads"].as_array().unwrap();
     let crashed = threads.iter().find(|thread| thread["crashed"] == true).expect("a crashed thread");
@@ -130,7 +132,10 @@ fn a_program_without_a_search_table_of_unwind_data_has_its_stack() {
     assert!(found[1..].iter().all(|found| *found == "cfi"), "{found:?}");
 }
 
-/// Its definitions of `pthread_create` and `__cxa_throw` have the C and C++ libraries' own behind them, which no name finds there.
+/// Tests a static program's threads and reports.
+///
+/// Coroner's `pthread_create` and `__cxa_throw` call the C and C++ libraries' own, which a name
+/// lookup can't find.
 #[test]
 fn a_static_program_has_its_threads_and_its_reports() {
     for linkage in [Linkage::Whole("-static"), Linkage::Whole("-static-pie")] {
@@ -151,7 +156,7 @@ fn a_static_program_has_its_threads_and_its_reports() {
         let program = build("crates/bindings/ffi/tests/foreign.cpp", "c++", &linkage, folder.path());
         let report =
             |act: &str, signal| report_of_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
-        // Reported only on an alternate stack, which the thread got when it was made.
+        // Only reported on an alternate stack, which the thread got at its creation.
         let overflow = report("overflow", libc::SIGSEGV);
         assert_eq!(overflow["crash"]["flags"][0], "stack_overflow", "{}", overflow["crash"]);
         let uncaught = functions(&report("uncaught", libc::SIGABRT));
@@ -242,7 +247,8 @@ fn hooks_and_a_sink_of_an_app_in_c() {
     let delivered = "sink: id 32, signal 1, raw 1";
     let lines = said(&first);
     assert!(lines.lines().any(|line| line == "crashed 32") && lines.lines().any(|line| line == delivered), "{lines}");
-    // What the sink got is a report as a folder has it: with what the app said, and without what was reserved.
+    // The sink received a report like a folder's: with the app's scope, and without the reserved
+    // space.
     let raw = std::fs::read(folder.path().join("store.coroner")).unwrap();
     let tags = coroner::Report::read(&raw).unwrap().run.unwrap().tags;
     assert_eq!(tags.get("note").map(String::as_str), Some("a plain thing"));
@@ -295,20 +301,20 @@ fn deaths_that_only_c_and_cpp_have() {
     let program = build("crates/bindings/ffi/tests/foreign.cpp", "c++", &Linkage::Static, folder.path());
     let report = |act: &str, signal| report_of_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
 
-    // Nobody catches it, so nothing is unwound before `terminate`: the stack is that of the throw.
+    // It is uncaught, so nothing is unwound before `terminate`: the stack is that of the throw.
     let uncaught = functions(&report("uncaught", libc::SIGABRT));
     let place = |name: &str| uncaught.iter().position(|function| function.starts_with(name));
     let (thrown, main) = (place("foreign::throws_what_nobody_catches"), place("main"));
     assert!(thrown.is_some() && thrown < main, "{uncaught:?}");
 
-    // On a thread that C made, which has an alternate stack only because Coroner gave it one.
+    // On a thread created in C, which has only Coroner's alternate stack.
     let overflow = report("overflow", libc::SIGSEGV);
     assert_eq!(overflow["crash"]["flags"][0], "stack_overflow", "{}", overflow["crash"]);
     let frames = functions(&overflow);
     assert!(frames[0].starts_with("foreign::overflows("), "{:?}", &frames[..3]);
     assert!(frames.iter().any(|function| function.starts_with("overflow_thread")), "both ends of the stack are there");
 
-    // The dying process looks for names only where the configuration says so.
+    // The dying process looks up names only if configured.
     let pure = report("pure", libc::SIGABRT);
     let names = |report: &Value| report["symbol_names"].as_array().map_or(0, Vec::len);
     assert!(names(&pure) > 0 && names(&overflow) == 0, "{} and {}", pure["symbol_names"], overflow["symbol_names"]);
@@ -316,7 +322,9 @@ fn deaths_that_only_c_and_cpp_have() {
     assert!(pure.iter().any(|function| function.starts_with("foreign::calls_pure")), "{pure:?}");
 }
 
-/// Whether an object is marked for shadow stacks: a process has none if a library of it is not.
+/// Whether an object is marked for shadow stacks.
+///
+/// A process has a shadow stack only if all its libraries are marked.
 #[cfg(target_arch = "x86_64")]
 fn is_marked_for_shadow_stacks(file: &Path) -> bool {
     let notes = Command::new("readelf").arg("-n").arg(file).output().unwrap();
@@ -328,7 +336,8 @@ fn is_marked_for_shadow_stacks(file: &Path) -> bool {
 #[cfg(target_arch = "x86_64")]
 fn a_program_keeps_its_shadow_stack() {
     assert!(is_marked_for_shadow_stacks(&library("so")), "whoever loads it would lose theirs");
-    // Rust's standard library is not marked, so that a program which it is linked into says it by its linker's arguments, as the docs do.
+    // Rust's standard library is not marked, so a program that links it must set the mark by linker
+    // arguments, as documented.
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("marked.c");
     std::fs::copy(repository().join("examples/c/notes.c"), &source).unwrap();

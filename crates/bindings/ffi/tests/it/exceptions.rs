@@ -1,8 +1,11 @@
-//! C++ exceptions in real processes: type, message and the stack of the throw must be right however they end, with libstdc++ and
-//! libc++, linked as shared libraries (`interpose-cxa-throw`, the default) and into the program (`wrap-cxa-throw`).
+//! C++ exceptions in real processes: type, message and throw stack must be right however they end.
 //!
-//! For another architecture `CORONER_TEST_CXX` names its compiler and `CORONER_TEST_RUNNER` the command that runs its programs.
-//! On Android the runtime is the device's libc++, which `CORONER_TEST_LIBCXX` names.
+//! Tested with libstdc++ and libc++, linked as shared libraries (`interpose-cxa-throw`, the
+//! default) and into the program (`wrap-cxa-throw`).
+//!
+//! For another architecture `CORONER_TEST_CXX` names its compiler and `CORONER_TEST_RUNNER` the
+//! command that runs its programs. On Android the runtime is the device's libc++, named by
+//! `CORONER_TEST_LIBCXX`.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -18,7 +21,7 @@ struct Program {
     path: PathBuf,
 }
 
-/// The words of the command that runs programs of another architecture; none for this one's.
+/// Returns the command that runs programs for another architecture; empty for this one.
 fn runner() -> Vec<String> {
     let runner = std::env::var("CORONER_TEST_RUNNER").unwrap_or_default();
     runner.split_whitespace().map(ToOwned::to_owned).collect()
@@ -33,17 +36,19 @@ enum Runtime {
     Llvm,
 }
 
-/// How the program has its C++ runtime.
+/// The way the C++ runtime is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RuntimeIs {
     Shared,
     LinkedIn,
 }
 
-/// What the features are for.
+/// The linkage for which the features are made.
 const USUAL: RuntimeIs = if cfg!(feature = "wrap-cxa-throw") { RuntimeIs::LinkedIn } else { RuntimeIs::Shared };
 
-/// The folder of libc++'s headers, if it is installed (Debian's libc++-dev) and of this architecture.
+/// Returns the folder of libc++'s headers, if installed for this architecture.
+///
+/// Debian's package is libc++-dev.
 fn libcxx() -> Option<PathBuf> {
     if !runner().is_empty() {
         return None;
@@ -110,7 +115,7 @@ fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Optio
 }
 
 impl Program {
-    /// What starts it.
+    /// Returns the command that starts it.
     fn command(&self) -> Command {
         let runner = runner();
         let Some((first, rest)) = runner.split_first() else { return Command::new(&self.path) };
@@ -119,7 +124,7 @@ impl Program {
         command
     }
 
-    /// Runs it in a store of its own, and again to have the report.
+    /// Runs it in its own store, and again to deliver the report.
     fn run(&self, words: &[&str]) -> (Output, Vec<Value>) {
         let store = tempfile::tempdir_in(self.folder.path()).unwrap();
         let ended = self.command().arg(store.path()).args(words).output().unwrap();
@@ -135,7 +140,10 @@ impl Program {
         (ended, json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect())
     }
 
-    /// Runs it; it must die of SIGABRT and leave one report with those exceptions, the uncaught one first.
+    /// Runs it.
+    ///
+    /// It must be killed by SIGABRT and leave one report with these exceptions, the uncaught one
+    /// first.
     fn dies_of(&self, words: &[&str], expected: &[Expected]) -> Value {
         let (ended, reports) = self.run(words);
         assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{words:?}: {ended:?}");
@@ -150,7 +158,7 @@ fn one(words: &[&str], mut reports: Vec<Value>) -> Value {
     reports.remove(0)
 }
 
-/// An exception as it must be in a report.
+/// An exception expected in a report.
 struct Expected {
     kind: Option<&'static str>,
     message: Option<&'static str>,
@@ -170,7 +178,8 @@ fn are(report: &Value, words: &[&str], expected: &[Expected]) {
     assert_eq!(exceptions.len(), expected.len(), "{words:?}: {exceptions:?}");
     assert_eq!(crash["exception_type"].as_str(), expected[0].kind, "{words:?}");
     assert_eq!(crash["message"].as_str(), expected[0].message, "{words:?}");
-    // The stack begins behind Coroner's terminate handler, and has the registers that are known there.
+    // The stack begins after Coroner's terminate handler, and has the registers that are known
+    // there.
     let threads = report["threads"].as_array().unwrap();
     let thread = threads.iter().find(|thread| thread["crashed"] == true).unwrap();
     assert!(!thread["frames"].to_string().contains("coroner_exceptions::terminate"), "{words:?}: {}", thread["frames"]);
@@ -191,11 +200,11 @@ fn are(report: &Value, words: &[&str], expected: &[Expected]) {
     }
 }
 
-/// From the throw to the function that was called first.
+/// From the throw to the outermost function.
 const PASSES: &[&str] = &["shop::throws", "library_calls", "shop::passes"];
 const ERROR: &str = "std::runtime_error";
 
-/// Everything that must hold with any runtime and linkage.
+/// Checks what must hold with any runtime and linkage.
 fn all_is_right(program: &Program) {
     let cheese = |frames| expected(ERROR, "out of cheese", frames);
     let whole: &[&str] = &["shop::throws", "library_calls", "shop::passes", "main"];
@@ -206,7 +215,7 @@ fn all_is_right(program: &Program) {
         &[cheese(&["shop::throws", "library_calls", "shop::passes", "on_thread"])],
     );
     assert_eq!(on_thread["exceptions"][0]["tid"], on_thread["crash"]["tid"]);
-    // Two threads at once: the report is of the first, and has the other one with its stack.
+    // Two threads at once: the report is that of the first, and contains the other one's stack.
     let two = program
         .dies_of(&["passes", "0", "two"], &[cheese(&["shop::throws", "library_calls", "shop::passes", "on_thread"])]);
     let in_terminate = |thread: &&Value| {
@@ -215,12 +224,12 @@ fn all_is_right(program: &Program) {
     };
     assert_eq!(two["threads"].as_array().unwrap().iter().filter(in_terminate).count(), 2);
 
-    // However long it takes from there to the end of the process.
+    // Regardless of the time from there to the process's exit.
     let (ended, reports) = program.run(&["passes", "0", "two-slow"]);
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     are(&one(&["two-slow"], reports), &["two-slow"], &[cheese(PASSES)]);
 
-    // Where the stack that is left is not that of the throw.
+    // The remaining stack is not that of the throw.
     let through = &["shop::throws", "library_calls", "shop::passes", "shop::rethrows"];
     program.dies_of(&["rethrows", "0"], &[cheese(through)]);
     program.dies_of(&["rethrows", "1", "thread"], &[expected("shop::DoorError", "the door is shut", through)]);
@@ -243,7 +252,7 @@ fn all_is_right(program: &Program) {
     let first = |index: usize| report["exceptions"][index]["frames"][0]["function"].as_str().unwrap().to_owned();
     assert!(first(1).starts_with("shop::throws("), "{}", first(1));
 
-    // What is no `std::exception`.
+    // Exceptions that are not a `std::exception`.
     for (what, text) in [("2", "a thrown string that is longer than any small buffer"), ("3", "short")] {
         let (_, reports) = program.run(&["passes", what]);
         let report = one(&["passes", what], reports);
@@ -261,11 +270,11 @@ fn all_is_right(program: &Program) {
     let none = Expected { kind: None, message: Some("terminate called without an active exception"), frames: &[] };
     program.dies_of(&["terminates", "0"], &[none]);
     let foreign = Expected { kind: Some("foreign exception ELSE LNG"), message: None, frames: &[] };
-    // (libstdc++'s own terminate handler faults on it, without Coroner too.)
+    // (libstdc++'s own terminate handler faults on it, even without Coroner.)
     let (_, reports) = program.run(&["foreign", "0", "exits"]);
     are(&one(&["foreign"], reports), &["foreign"], &[foreign]);
 
-    // `what()` that faults, never returns, throws, aborts: the report lacks only what it would have said.
+    // `what()` that faults, never returns, throws or aborts: the report lacks only its message.
     for what in ["8", "10", "11"] {
         let (ended, reports) = program.run(&["passes", what]);
         assert!(ended.status.signal().is_some(), "{ended:?}");
@@ -273,15 +282,16 @@ fn all_is_right(program: &Program) {
         are(&one(&["passes", what], reports), &["passes", what], &[bad]);
     }
 
-    // The handler that was there before ends the process as it likes.
+    // The earlier handler ends the process its own way.
     let (ended, reports) = program.run(&["passes", "0", "exits"]);
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert!(String::from_utf8_lossy(&ended.stdout).contains("the app's own terminate handler"));
     are(&one(&["exits"], reports), &["exits"], &[cheese(PASSES)]);
 }
 
-/// A `what()` that never returns is left after a time; the runtime's own handler then calls it again and hangs, as it would
-/// without Coroner.
+/// A `what()` that never returns is abandoned after a timeout.
+///
+/// The runtime's own handler then calls it again and hangs, as it would without Coroner.
 fn hanging_what_is_left(program: &Program) {
     let store = tempfile::tempdir_in(program.folder.path()).unwrap();
     let mut child = program.command().arg(store.path()).args(["passes", "9", "exits"]).spawn().unwrap();
@@ -296,7 +306,7 @@ fn hanging_what_is_left(program: &Program) {
 }
 
 fn a_million_throws_leave_nothing(program: &Program) {
-    // An emulator takes its time, and memory of its own.
+    // An emulator is slow, and has its own memory.
     let (thousands, max_growth) = if runner().is_empty() { (125, 4096) } else { (3, 512) };
     let words = ["many", &thousands.to_string()];
     let (ended, reports) = program.run(&words);
@@ -317,7 +327,9 @@ fn libstdcxx() {
     a_million_throws_leave_nothing(&program);
 }
 
-/// `-static-libstdc++` with the default features: the linker leaves the runtime's own `__cxa_throw` out, and Coroner's does its work.
+/// Tests `-static-libstdc++` with the default features.
+///
+/// The linker leaves out the runtime's own `__cxa_throw`, and Coroner's replaces it.
 #[test]
 #[cfg(not(any(feature = "wrap-cxa-throw", target_os = "android")))]
 fn libstdcxx_linked_into_the_program() {

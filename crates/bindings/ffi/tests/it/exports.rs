@@ -1,5 +1,7 @@
-//! What the shared library exports: the functions of `coroner.h`, the names that it interposes, and nothing else. A program that is linked
-//! with it has no other name of its own replaced, and none that the header declares is missing. The library's own name has the version.
+//! The shared library's exports.
+//!
+//! They are the functions of `coroner.h`, the names that it interposes, and nothing else. Linking with it replaces no other name in a program, and no declared function is missing. The
+//! soname includes the version.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,7 +15,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The functions that the header declares, with these features.
+/// Returns the functions that the header declares with these features.
 fn declared() -> BTreeSet<String> {
     let mut command = Command::new(std::env::var_os("CORONER_TEST_CC").unwrap_or("cc".into()));
     command.args(["-E", "-P"]);

@@ -1,5 +1,6 @@
-//! Programs in C that say something of their end: memory that they registered, a function for the moment of a crash, what they print before they abort; and
-//! ends that are another's.
+//! C programs that add data to their crash report, and exits that belong to others.
+//!
+//! The data is registered memory, a crash callback, and output before an abort.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -27,7 +28,7 @@ impl Bench {
         Self { folder, program }
     }
 
-    /// With stdout and stderr in files, and no core file.
+    /// Returns a command with stdout and stderr in files, and no core file.
     fn command(&self, act: &str) -> Command {
         let file = |name: &str| File::options().create(true).append(true).open(self.folder.path().join(name)).unwrap();
         let mut command = Command::new("sh");
@@ -40,14 +41,14 @@ impl Bench {
         self.command(act).status().unwrap()
     }
 
-    /// How the last run ended, by a launch.
+    /// Returns the last run's outcome, as reported by a launch.
     fn outcome(&self) -> i32 {
         let output = self.command("").stdout(Stdio::piped()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         text.trim().strip_prefix("outcome ").unwrap_or_else(|| panic!("{text}")).parse().unwrap()
     }
 
-    /// The one report that was delivered, and the attachments beside it.
+    /// Returns the only delivered report, and its attachments.
     fn delivered(&self) -> (Value, Vec<(String, Vec<u8>)>) {
         self.outcome();
         let mut report = Value::Null;
@@ -66,7 +67,7 @@ impl Bench {
         (report, attachments)
     }
 
-    /// The report in the store, before anybody has delivered it.
+    /// Returns the report in the store, before it is delivered.
     fn raw(&self) -> Report {
         let runs = std::fs::read_dir(self.folder.path().join("store/runs")).unwrap();
         let reports = runs.filter_map(|run| Report::read_file(run.unwrap().path().join("report")).ok());
@@ -105,7 +106,7 @@ fn what_an_assertion_says_in_static_programs_too() {
 #[test]
 fn the_end_of_stderr_is_kept_and_says_why() {
     let bench = Bench::new(&[]);
-    // A process that appends is not the first.
+    // The process appends to the file, and is not the first.
     std::fs::write(bench.folder.path().join("out.txt"), "of an earlier process\n").unwrap();
     assert_eq!(bench.run("says").signal(), Some(libc::SIGABRT));
     assert_eq!(bench.raw().said_on_stderr().unwrap(), "Assertion failed: pages > 0 (book.c: print: 12)");
@@ -117,7 +118,7 @@ fn the_end_of_stderr_is_kept_and_says_why() {
     let all = std::fs::read(bench.folder.path().join("err.txt")).unwrap();
     assert!(all.len() > kept.len() && all.ends_with(kept));
 
-    // Unless the app does not want it, or another file is stderr; and what was said long before is no reason.
+    // Unless the app disables it, or stderr is another file; and earlier output is not the reason.
     let bench = Bench::new(&[]);
     assert_eq!(bench.run("says-unkept").signal(), Some(libc::SIGABRT));
     assert!(bench.raw().app_memory.is_empty());
@@ -135,7 +136,7 @@ fn an_end_of_a_vfork_child_is_none_of_its_parent() {
     let bench = Bench::new(&[]);
     assert_eq!(bench.run("vfork").signal(), Some(libc::SIGKILL));
     assert_ne!(bench.outcome(), CLEAN_EXIT);
-    // The same call in the process itself is one.
+    // The same call in the process itself does count.
     let bench = Bench::new(&[]);
     assert_eq!(bench.run("_exit").code(), Some(0));
     assert_eq!(bench.outcome(), CLEAN_EXIT);
@@ -147,7 +148,7 @@ fn an_abort_that_another_process_sent_is_no_call_of_abort() {
     let mut child = bench.command("waits").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    // SAFETY: a signal to our own child, which is not waited for yet.
+    // SAFETY: sends a signal to this process's child, which has not been waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGABRT) }, 0);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGABRT));
     let (report, _) = bench.delivered();

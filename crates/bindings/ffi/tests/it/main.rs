@@ -1,7 +1,9 @@
-//! Integration tests of the C interface: the functions called from Rust, and programs in C and C++ that are compiled, run and
-//! started again after their crashes.
+//! Integration tests of the C API.
 //!
-//! Tests run as threads of one process; those that install Coroner in it run in a process of their own.
+//! They call the functions from Rust, and compile and run programs in C and C++, which are started
+//! again after their crashes.
+//!
+//! Tests run as threads of one process; those that install Coroner run in a separate process.
 
 // A Rust program with `coroner-ffi` and this feature needs the linker's `--wrap`.
 #[cfg(not(feature = "wrap-cxa-throw"))]

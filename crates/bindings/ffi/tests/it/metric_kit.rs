@@ -1,4 +1,6 @@
-//! What MetricKit says of a death, handed over by a program in C. With the feature `system-reports`; without it, that it is missing.
+//! A MetricKit payload added by a C program, with the feature `system-reports`.
+//!
+//! Without it, the error.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,7 +9,7 @@ use serde_json::Value;
 
 use crate::common;
 
-/// The payload of one crash of a process that has just ended.
+/// Returns the payload of one crash of a process that has just ended.
 fn payload(pid: u32) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let time = coroner_report::model::Timestamp(now as u64).to_string()[..19].replace('T', " ");
@@ -36,7 +38,7 @@ fn a_death_that_only_the_system_knows_is_reported_once() {
     let pid = spawned.id();
     assert_eq!(spawned.wait_with_output().unwrap().status.code(), None);
 
-    // The same at each launch, as MetricKit gives it.
+    // The same payload at each launch, as from MetricKit.
     std::fs::write(&said, payload(pid)).unwrap();
     for _ in 0..2 {
         let ran = run("deliver");

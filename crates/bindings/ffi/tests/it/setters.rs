@@ -1,4 +1,4 @@
-//! What a program in C sets, seen in its reports.
+//! The effect of a C program's settings on its reports.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ impl Bench {
         Self { folder, program }
     }
 
-    /// The status with which a run ends, as a shell says it: 139 is death by SIGSEGV.
+    /// Runs it and returns its exit status as in a shell: 139 means killed by SIGSEGV.
     fn run(&self, act: &str) -> i32 {
         // No core file.
         let mut command = Command::new("sh");
@@ -28,7 +28,7 @@ impl Bench {
         command.status().unwrap().code().unwrap()
     }
 
-    /// What is in the folder of the sink.
+    /// Returns the reports in the sink's folder.
     fn reports(&self) -> Vec<Value> {
         let Ok(entries) = std::fs::read_dir(self.folder.path().join("delivered")) else { return Vec::new() };
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -36,7 +36,7 @@ impl Bench {
         json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
     }
 
-    /// The one report of a run that ends with this status, delivered by a launch of this act.
+    /// Returns the only report of a run with this exit status, delivered by a launch with an act.
     fn report(&self, act: &str, status: i32, launch: &str) -> Value {
         assert_eq!(self.run(act), status, "{act}");
         assert_eq!(self.run(launch), 0);
@@ -67,7 +67,7 @@ fn what_is_set_before_install_and_after_it_is_in_the_report() {
 
     let report = Bench::new().report("all-stacks", SEGV, "open");
     assert!(stack_of(&report) > little, "{little}, {}", stack_of(&report));
-    // The launch that delivers decides what is hidden.
+    // The delivering launch decides which strings are hidden.
     assert_eq!(report["run"]["tags"]["from"], "https://user:word@example.com/");
     assert_eq!(report["run"]["tags"]["order"], "[Filtered]");
 }

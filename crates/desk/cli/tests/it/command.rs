@@ -1,4 +1,4 @@
-//! The `coroner` command as a person types it.
+//! The `coroner` command as a user types it.
 
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -27,7 +27,7 @@ impl Bench {
     fn command_of(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).env("CORONER_STORE", self.store()).current_dir(self.folder.path());
-        // No server is asked.
+        // Don't query a server.
         command.env_remove("DEBUGINFOD_URLS");
         command
     }
@@ -80,7 +80,7 @@ fn the_demo_and_what_can_be_done_with_its_report() {
     let text = bench.run(&["list"]);
     assert!(text.out.contains(&event) && text.out.contains("coroner-demo"), "{text:?}");
 
-    // By the beginning of its event id, by either file, and with either answer.
+    // By its event id's prefix, by either file, and with either answer.
     let json = bench.run(&["show", &event[..6], "--format", "json"]).json();
     assert_eq!(json["header"]["event_id"], event.as_str());
     assert_eq!(json["run"]["tags"]["fault"], "null-store");
@@ -162,7 +162,8 @@ fn an_empty_store_has_no_reports_and_a_closed_one_says_why() {
     std::fs::create_dir_all(closed.join("store/runs")).unwrap();
     std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o000)).unwrap();
     std::fs::set_permissions(bench.folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-    // Another user may not be able to reach the program by its path: it is in root's home directory, say.
+    // Another user may not be able to reach the program by its path, for example in root's home
+    // directory.
     let program = std::fs::File::open(env!("CARGO_BIN_EXE_coroner")).unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", program.as_raw_fd()));
     for arguments in [&["list", "--store", "closed/store"][..], &["list", "closed/store"], &["show", "closed/report"]] {
@@ -202,11 +203,11 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
         assert!(subjects.contains(&subject), "{subjects:?}");
     }
     assert!(std::fs::read_dir(bench.store()).unwrap().all(|entry| entry.unwrap().file_name() == "runs"), "no litter");
-    // Whatever the processor's frame has, Coroner's alternate stacks are made for it.
+    // Coroner sizes its alternate stacks for the processor's frame.
     let frame = findings.as_array().unwrap().iter().find(|finding| finding["subject"] == "signal frame").unwrap();
     assert!(frame["grade"] == "works" || frame["grade"] == "note", "{frame}");
 
-    // What a launch of an app noted whose signals another handler has.
+    // The note of an app's launch whose signals another handler has taken.
     let taken = "signal 11 is handled by /usr/bin/redis-server now";
     let noted = serde_json::json!({
         "outcome": "unknown", "run": null, "event_id": null, "began": null, "ran_for": null, "signals_taken": taken,
@@ -214,13 +215,13 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
     std::fs::write(bench.store().join("last_run-0123456789abcdef.json"), noted.to_string()).unwrap();
     assert!(bench.run(&["doctor"]).out.contains(taken));
 
-    // A store that can't be: a file stands in its place.
+    // An impossible store: a file has its name.
     std::fs::write(bench.folder.path().join("file"), b"").unwrap();
     let unfit = bench.run(&["doctor", "--store", "file"]);
     assert!(unfit.code == 1 && unfit.out.contains("FAIL") && unfit.out.contains("--store"), "{unfit:?}");
 
     let mut limited = bench.command(&["doctor"]);
-    // SAFETY: `setrlimit` is async-signal-safe, and is all that is called between fork and exec.
+    // SAFETY: `setrlimit` is async-signal-safe, and is the only call between fork and exec.
     unsafe {
         limited.pre_exec(|| {
             let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
@@ -254,7 +255,7 @@ fn what_android_wrote_is_shown_as_a_report() {
     let hang = bench.run(&["show", "anr_2022", "--thread", "all"]).out;
     assert!(hang.contains("com.example.shop.Cart.total (Cart.java:41)"), "{hang}");
     assert!(hang.contains("held by thread 4123"), "{hang}");
-    // One that was cut before it says anything.
+    // Truncated before any content.
     let torn = &files[0].1[..200];
     std::fs::write(bench.folder.path().join("torn"), torn).unwrap();
     let refused = bench.run(&["show", "torn"]);
@@ -292,7 +293,7 @@ fn a_standard_output_that_is_closed_or_full_is_no_panic() {
         for said in [&closed, &full] {
             assert!(!said.err.contains("panicked"), "{arguments:?} {said:?}");
         }
-        // `symbols` fails of what is no symbol file.
+        // `symbols` fails for files that aren't symbol files.
         let expected = i32::from(arguments[0] == "symbols");
         assert_eq!(closed.code, expected, "{arguments:?} {closed:?}");
         assert_eq!(full.code, 1, "{arguments:?} {full:?}");
@@ -301,7 +302,7 @@ fn a_standard_output_that_is_closed_or_full_is_no_panic() {
             "{arguments:?} {full:?}"
         );
     }
-    // Both files were taken in all the same: they are of one report.
+    // Both files were imported anyway: they belong to one report.
     assert_eq!(std::fs::read_dir(bench.folder.path().join("imported")).unwrap().count(), 1);
 }
 
@@ -317,7 +318,7 @@ fn what_could_not_be_read_of_a_folder_makes_the_list_fail() {
     for command in ["list", "group", "top"] {
         for format in ["text", "json"] {
             let said = bench.run(&[command, folder, "--format", format]);
-            // What can be read is shown all the same.
+            // Readable reports are shown anyway.
             assert!(said.out.contains("SIGSEGV") && said.err.contains("noise.coroner"), "{command} {said:?}");
             assert!(said.code == 1 && said.err.contains("1 of 2 reports could not be read"), "{command} {said:?}");
         }

@@ -1,4 +1,4 @@
-//! Core dumps in each form that machines keep them in, and `coroner collect`, to which the kernel gives them.
+//! Core dumps in all forms in which systems keep them, and `coroner collect`.
 
 use std::fs::Permissions;
 use std::io::Write;
@@ -21,11 +21,11 @@ int main(int argc, char **argv) { return pay(0, argc) + 1; }
 "#;
 const STACK: [&str; 3] = ["total", "pay", "main"];
 
-/// A folder with a program that has died in it. Others than its user may look into it.
+/// A folder with a crashed program. Other users have access to it.
 struct Death {
-    /// For as long as its program is needed.
+    /// Kept while its program is needed.
     _folder: tempfile::TempDir,
-    /// Its core dump; `None` where this system keeps core dumps elsewhere, and there is no gdb.
+    /// Its core dump; `None` if this system keeps core dumps elsewhere, and gdb is missing.
     core: Option<Vec<u8>>,
 }
 
@@ -36,7 +36,7 @@ static DEATH: LazyLock<Death> = LazyLock::new(|| {
     Death { _folder: folder, core }
 });
 
-/// The core dump of a program that is built and dies in `folder`.
+/// Returns the core dump of a program that is built and crashes in `folder`.
 fn core_of_a_death(folder: &Path) -> Option<Vec<u8>> {
     let path = |name: &str| folder.join(name);
     std::fs::write(path("cart.c"), PROGRAM).unwrap();
@@ -114,7 +114,7 @@ fn zstandard(bytes: &[u8]) -> Vec<u8> {
     ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
 }
 
-/// As apport's `problem_report.py` writes it.
+/// Formats it like apport's `problem_report.py`.
 fn apport(core: &[u8]) -> String {
     let mut text = "ProblemType: Crash\nArchitecture: amd64\nDate: Sun Nov 24 16:00:00 2024\nDistroRelease: Ubuntu 24.04\n\
         ExecutablePath: /opt/shop/cart-of-a-long-name\nPackage: shop 1.2-3ubuntu4 [modified: opt/shop/cart]\nProcMaps:\n 00400000-00401000 r-xp\n\
@@ -154,7 +154,7 @@ fn a_core_dump_is_the_same_report_in_each_form() {
     // The file was written long after that.
     assert_eq!(apport["crash"]["time"], "2024-11-24T16:00:00Z");
 
-    // `dump --core`, and a minidump of it.
+    // `dump --core`, and a minidump made from it.
     let dumped = bench.json(&["dump", "--core", "core.zst", "--minidump", "shop.dmp", "--format", "json"]);
     assert_eq!(functions(&dumped), STACK);
     let minidump = bench.json(&["show", "shop.dmp", "--format", "json"]);
@@ -162,7 +162,7 @@ fn a_core_dump_is_the_same_report_in_each_form() {
     let both = bench.run(&["dump", "1", "--core", "plain"]);
     assert_eq!(both.status.code(), Some(2), "{both:?}");
 
-    // What is cut off, or is none.
+    // Truncated dumps, and files that aren't dumps.
     let zst = zstandard(core);
     bench.write("cut.zst", &zst[..zst.len() * 9 / 10]);
     bench.write("cut.gz", &gzip(core)[..200]);
@@ -184,7 +184,7 @@ fn the_stacks_of_a_minidump_are_walked_by_the_files_that_are_named() {
     let Some(core) = core_of_a_death(bench.folder.path()) else { return };
     bench.write("core-of-cart", &core);
     bench.json(&["dump", "--core", "core-of-cart", "--minidump", "shop.dmp", "--format", "json"]);
-    // Who reads it has the program elsewhere, as the machine that built it.
+    // The reader has the program elsewhere, like the machine that built it.
     std::fs::create_dir(bench.path("archive")).unwrap();
     std::fs::rename(bench.path("cart"), bench.path("archive/cart")).unwrap();
     let without = bench.json(&["show", "shop.dmp", "--format", "json"]);
@@ -224,14 +224,14 @@ fn what_systemd_noted_of_a_core_dump_is_in_its_report() {
         (&report["run"]["tags"]["systemd.unit"], &report["run"]["app"]["version"]),
         (&"shop.service".into(), &"1.2".into())
     );
-    // The same file again is the same report.
+    // Importing the same file again gives the same report.
     assert!(bench.run(&["import", "coredump"]).status.success());
     assert_eq!(bench.json(&["list", "--format", "json"]).as_array().unwrap().len(), 1);
     let none = bench.run(&["import", "bin"]);
     assert!(none.status.code() == Some(1) && String::from_utf8_lossy(&none.stderr).contains("no dump in"), "{none:?}");
 }
 
-/// Gives the core dump to the collector, as the kernel does.
+/// Passes the core dump to the collector, as the kernel does.
 fn collect(bench: &Bench, core: &[u8], arguments: &[&str]) -> Output {
     let store = bench.path("machine");
     let mut command = bench.command(&["collect", "--store", store.to_str().unwrap()]);
@@ -252,7 +252,7 @@ fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
         false => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
     };
     let (user_text, group_text) = (user.to_string(), group.to_string());
-    // No process has this number.
+    // No process has this id.
     let of = |time: &str, more: &[&str]| {
         let all = [&["4194999", &user_text, &group_text, time, "1"][..], more].concat();
         collect(&bench, core, &all)
@@ -267,13 +267,13 @@ fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
         (&"2024-11-24T16:00:00Z".into(), &"SIGSEGV".into())
     );
     assert!(report.get("stack_memory").is_none());
-    // It is the user's, and nobody else's.
+    // Only the user has access.
     let folder = std::fs::metadata(&store).unwrap();
     assert_eq!((folder.uid(), folder.gid(), folder.mode() & 0o777), (user, group, 0o700));
     let reports = || std::fs::read_dir(store.join("reports")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
     assert!(reports().all(|file| file.uid() == user && file.mode() & 0o077 == 0));
 
-    // So many are kept, and so many are made in a minute.
+    // Limits of the reports kept, and of those made per minute.
     for time in ["1732464001", "1732464002", "1732464003"] {
         assert!(of(time, &["--keep", "2"]).status.success());
     }
@@ -281,18 +281,18 @@ fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
     let too_many = of("1732464004", &["--per-minute", "2"]);
     let said = String::from_utf8_lossy(&too_many.stderr);
     assert!(too_many.status.code() == Some(1) && said.contains("in the last minute"), "{said}");
-    // Of what is none, nothing is kept.
+    // Nothing is kept for a file that isn't a core dump.
     let none = collect(&bench, b"no core dump, and nothing else that is known", &["4194999", &user_text, &group_text]);
     assert!(none.status.code() == Some(1) && String::from_utf8_lossy(&none.stderr).contains("core dump"), "{none:?}");
 
     if is_root {
-        // What another's program had is not for its user.
+        // A process's user may not read data of another user.
         assert!(collect(&bench, core, &["4194999", "4711", "4712", "1732464000", "2"]).status.success());
         assert!(collect(&bench, core, &["4194999", "0", "0", "1732464005", "1"]).status.success());
         let roots = std::fs::metadata(bench.path("machine/0")).unwrap();
         assert_eq!((roots.uid(), roots.mode() & 0o777), (65_534, 0o700), "nothing is read as root");
         assert_eq!(std::fs::read_dir(bench.path("machine/0/reports")).unwrap().count(), 2);
-        // A folder that is somebody else's is not written to.
+        // A folder that belongs to another user is not written to.
         std::os::unix::fs::symlink(bench.path("elsewhere"), bench.path("machine/4713")).unwrap();
         std::fs::create_dir(bench.path("elsewhere")).unwrap();
         let refused = collect(&bench, core, &["4194999", "4713", "4713"]);
@@ -303,7 +303,8 @@ fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
 
 #[test]
 fn what_has_no_end_is_refused() {
-    // The kernel says that it is an empty regular file; it has eight bytes for each page of the address space.
+    // The kernel reports an empty regular file, but it has eight bytes for each page of the address
+    // space.
     let path = "/proc/self/pagemap";
     if std::fs::File::open(path).is_err() {
         eprintln!("skipped: {path} may not be read here");

@@ -1,4 +1,4 @@
-//! The desk: reports without their programs, by either form, in folders that change, as text and as pages.
+//! Reports without their programs, by either form, in changing folders, as text and as pages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -45,7 +45,7 @@ impl Bench {
         said(&self.command(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments).output().unwrap())
     }
 
-    /// The JSON files of the store's reports.
+    /// Returns the JSON files of the store's reports.
     fn stored(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.path("store/reports")).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -63,7 +63,7 @@ fn said(output: &Output) -> Said {
     }
 }
 
-/// A small report.
+/// Returns a small report.
 fn report(number: u32, edit: impl FnOnce(&mut Value)) -> Value {
     let frame = |function: &str, address: u32| json!({"address": format!("{address:#x}"), "module": "/opt/paint/paint", "function": function, "module_offset": "0x10"});
     let mut report = json!({
@@ -79,7 +79,7 @@ fn report(number: u32, edit: impl FnOnce(&mut Value)) -> Value {
     report
 }
 
-/// A folder with so many.
+/// Creates a folder with `reports` reports.
 fn folder(bench: &Bench, reports: u32) -> PathBuf {
     let folder = bench.path("reports");
     std::fs::create_dir_all(&folder).unwrap();
@@ -101,7 +101,7 @@ fn names_outlive_the_program() {
     let before = bench.run(&["show", &id, "--unscrubbed"]).out;
     assert!(before.contains("signals.rs:"), "{before}");
 
-    // The next build.
+    // A later build.
     std::fs::write(&program, b"another").unwrap();
     let raw = json.with_extension("coroner");
     let (json_path, raw_path) = (json.to_str().unwrap(), raw.to_str().unwrap());
@@ -117,7 +117,7 @@ fn names_outlive_the_program() {
     // Without an argument it is the newest.
     assert_eq!(bench.run(&["show"]).out, bench.run(&["show", &id]).out);
 
-    // The JSON alone is all that a report needs to be for every command.
+    // The JSON alone is sufficient for every command.
     std::fs::remove_file(&raw).unwrap();
     assert_eq!(bench.run(&["list", "--format", "json"]).json()[0]["event_id"], id.as_str());
     assert!(bench.run(&["show", &id]).out.contains("signals.rs:"));
@@ -149,7 +149,7 @@ fn a_report_begins_with_why_it_crashed() {
     assert_eq!((&explanation["kind"], &explanation["certainty"]), (&json!("null_pointer"), &json!("certain")));
     assert_eq!((&explanation["access"]["kind"], &explanation["access"]["width"]), (&json!("write"), &json!(4)));
     assert_eq!(explanation["operand"]["value"], "0x0");
-    // What is shown is still a report.
+    // The output is still a report.
     let shown = bench.path("shown.json");
     std::fs::write(&shown, json.to_string()).unwrap();
     assert_eq!(bench.run(&["show", shown.to_str().unwrap()]).out.lines().next(), Some(headline));
@@ -157,7 +157,7 @@ fn a_report_begins_with_why_it_crashed() {
         assert!(bench.run(&["show", "--format", format]).out.contains("Null pointer: write of 4 bytes"), "{format}");
     }
 
-    // Without the program's file it is the same: the report has the code that ran.
+    // Without the program's file the result is the same: the report contains the executed code.
     std::fs::remove_file(&program).unwrap();
     let alone = bench.run(&["show", "--format", "json"]).json();
     assert_eq!(alone["explanation"]["kind"], "null_pointer");
@@ -167,10 +167,10 @@ fn a_report_begins_with_why_it_crashed() {
     a_store_is_listed_as_one(&bench);
 }
 
-/// With the JSON of a report of `program`, and no other file of it.
+/// Uses the JSON of a report of `program`, without other files of the report.
 fn names_that_are_found_are_kept_in_the_json(bench: &Bench, program: &Path, json: &Path) {
     crate::copy_of_the_command(program);
-    // As if it had come from a machine without the debug information.
+    // As if from a machine without the debug information.
     let mut report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
     for frame in report["threads"][0]["frames"].as_array_mut().unwrap() {
         for name in ["function", "raw_function", "file", "line", "column", "inlined", "symbol_address"] {
@@ -184,7 +184,7 @@ fn names_that_are_found_are_kept_in_the_json(bench: &Bench, program: &Path, json
     let again = bench.run(&["show", file]).out;
     assert!(again.contains("signals.rs:"), "{again}");
 
-    // What a later version wrote is not lost for it.
+    // Fields from a later version are preserved.
     report["later"] = json!(7);
     crate::copy_of_the_command(program);
     std::fs::write(json, report.to_string()).unwrap();
@@ -217,17 +217,17 @@ fn a_list_takes_what_is_there() {
     std::fs::write(folder.join("settings.json"), "{}").unwrap();
     let list = |more: &[&str]| bench.run(&[&["list", "reports", "--format", "json"], more].concat()).json();
     let count = |more: &[&str]| list(more).as_array().unwrap().len();
-    // What was written less than a tick of the file system ago is not remembered.
+    // Reports written less than a clock tick of the file system ago are not cached.
     std::thread::sleep(std::time::Duration::from_millis(150));
     assert_eq!(count(&[]), 120);
     let times: Vec<String> = list(&[]).as_array().unwrap().iter().map(|entry| entry["time"].to_string()).collect();
     assert!(times.is_sorted());
     assert!(bench.run(&["list", "reports"]).err.contains("settings.json"));
-    // From the index, which has the same.
+    // From the index, with the same content.
     let caches = bench.path(if cfg!(target_vendor = "apple") { "Library/Caches/coroner" } else { ".cache/coroner" });
     assert_eq!(std::fs::read_dir(&caches).unwrap().count(), 1);
     assert_eq!(list(&[]), list(&[]));
-    // What is there now: one gone, one changed, one new.
+    // The current state: one gone, one changed, one new.
     std::fs::remove_file(folder.join("0.json")).unwrap();
     std::fs::write(
         folder.join("1.json"),
@@ -236,7 +236,7 @@ fn a_list_takes_what_is_there() {
     .unwrap();
     std::fs::write(folder.join("new.json"), report(999, |_| {}).to_string()).unwrap();
     assert_eq!((count(&[]), count(&["--release", "2.0"])), (120, 1));
-    // An index that is damaged is made again.
+    // A damaged index is recreated.
     let index = std::fs::read_dir(&caches).unwrap().next().unwrap().unwrap().path();
     let bytes = std::fs::read(&index).unwrap();
     std::fs::write(&index, &bytes[..bytes.len() / 2]).unwrap();
@@ -260,7 +260,7 @@ fn no_name_of_a_file_reaches_the_terminal_as_a_command() {
     let folder = folder(&bench, 2);
     std::fs::write(folder.join("\u{1b}[2Jcleared\u{7}.json"), "{").unwrap();
     let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports"]);
-    // As on a terminal: nothing is taken out behind it.
+    // As on a terminal: the entry is not removed after it was shown.
     let listed = said(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
     assert!(listed.err.contains("cleared") && listed.code == 1, "{listed:?}");
     assert!(!listed.err.contains("\u{1b}[2J") && !listed.err.contains('\u{7}'), "{listed:?}");
@@ -287,7 +287,7 @@ fn the_newest_of_one_second_is_the_same_for_all_commands() {
     assert!(digit.err.contains("2 digits of an event id are the least"), "{digit:?}");
 }
 
-/// Names of functions and files are those of whoever wrote the report.
+/// Names of functions and files are chosen by a report's author.
 #[test]
 fn no_name_in_a_report_looks_like_a_part_of_it() {
     let bench = Bench::new();
@@ -299,7 +299,7 @@ fn no_name_in_a_report_looks_like_a_part_of_it() {
     assert!(!shown.out.lines().any(|line| line.starts_with("Report:        000FORGED")), "{}", shown.out);
 }
 
-/// Formats for programs are written as they are, but to a terminal.
+/// Formats for programs are written unchanged, except to a terminal.
 #[test]
 #[cfg(target_os = "linux")]
 fn no_name_in_a_report_reaches_the_terminal_as_a_command_in_any_format() {
@@ -348,12 +348,12 @@ fn a_list_goes_on_while_reports_are_removed() {
     assert!(empty.code == 0 && empty.err.contains("no reports in"), "{empty:?}");
 }
 
-/// With a store of one report.
+/// Uses a store with one report.
 fn a_store_is_listed_as_one(bench: &Bench) {
-    // One from which an app removed its runs.
+    // A store from which an app removed its runs.
     std::fs::remove_dir_all(bench.path("store/runs")).unwrap();
     assert_eq!(bench.run(&["list", "store", "--format", "json"]).json().as_array().unwrap().len(), 1);
-    // A folder of reports, named as a store.
+    // A folder of reports, given as a store.
     let folder = folder(bench, 3);
     let named = bench.run(&["list", "--store", folder.to_str().unwrap(), "--format", "json"]);
     assert_eq!(named.json().as_array().unwrap().len(), 3);
@@ -369,7 +369,7 @@ fn a_list_that_is_watched_says_what_comes() {
     let folder = folder(&bench, 2);
     let mut command =
         bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports", "--watch", "--format", "json"]);
-    // What a shell runs in the background ignores it, and so does what that starts.
+    // A shell's background commands ignore SIGINT, and so do their children.
     // SAFETY: one call, which is async-signal-safe.
     let interrupts = || unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
     // SAFETY: as above: it is called between fork and exec.
@@ -383,14 +383,14 @@ fn a_list_that_is_watched_says_what_comes() {
     };
     let id = |number: u32| json!(format!("{number:032x}"));
     assert_eq!([next(), next()], [id(1), id(2)]);
-    // One that somebody writes in two steps is there when it is whole.
+    // A report written in two steps appears when it is complete.
     let text = report(6, |_| {}).to_string();
     std::fs::write(folder.join("new.json"), &text[..text.len() / 2]).unwrap();
     std::fs::write(folder.join("newer.json"), report(8, |_| {}).to_string()).unwrap();
     assert_eq!(next(), id(9));
     std::fs::write(folder.join("new.json"), &text).unwrap();
     assert_eq!(next(), id(7));
-    // As Ctrl-C does.
+    // Like Ctrl-C.
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(2));
@@ -425,7 +425,7 @@ fn reports_of_one_cause_are_a_group() {
     assert!(top.out.contains("bad access | paint::") && top.out.contains("40 reports"), "{top:?}");
 }
 
-/// Takes away what a machine without the program's symbols doesn't have.
+/// Removes what a machine without the program's symbols doesn't have.
 fn without_names(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(without_names),
@@ -455,14 +455,14 @@ fn a_report_without_names_is_in_the_group_of_those_with_names() {
     std::fs::write(bench.path("reports/bare.json"), report.to_string()).unwrap();
     std::fs::copy(named, bench.path("reports/named.json")).unwrap();
     let groups = |bench: &Bench| bench.run(&["group", "reports", "--like", "1", "--format", "json"]).json();
-    // The second time as it was remembered.
+    // The second time from the index.
     for _ in 0..2 {
         let found = groups(&bench);
         assert_eq!((found.as_array().unwrap().len(), &found[0]["count"]), (1, &json!(2)), "{found:#}");
         assert!(found[0]["signature"].to_string().contains("null_store"), "{found:#}");
         std::thread::sleep(std::time::Duration::from_millis(200));
     }
-    // The same offsets of another build are other code.
+    // The same offsets in another build are different code.
     let main = report["images"].as_array_mut().unwrap().iter_mut().find(|image| image["is_main"] == true).unwrap();
     main["build_id"] = json!("00112233445566778899aabbccddeeff00112233");
     std::fs::write(bench.path("reports/bare.json"), report.to_string()).unwrap();
@@ -506,7 +506,7 @@ fn a_page_says_all_and_lets_nothing_in() {
         (2, 1),
         "the page's and the picture's"
     );
-    // The terminal acts on nothing, Markdown shows no element.
+    // The terminal interprets nothing, and Markdown shows no element.
     assert!(!bench.run(&["show", "evil.json"]).out.contains('\x1b'));
     assert!(!bench.run(&["list", "."]).out.contains('\x1b'));
     let markdown = bench.run(&["show", "evil.json", "--format", "markdown"]).out;
@@ -543,12 +543,14 @@ fn equal_stacks_are_one_on_a_page() {
     assert_eq!(html.matches("futex_wait").count(), 2, "in its name and its title");
 }
 
-/// A hang whose threads wait for each other, with its samples: as text, as Markdown, and as pictures of a page that lets nothing in.
+/// Tests a hang with a deadlock and a profile.
+///
+/// It is shown as text, as Markdown, and as pictures in a page with a strict policy.
 #[test]
 fn a_hang_shows_who_waits_and_where_the_time_went() {
     let bench = Bench::new();
     let hang = report(1, |report| {
-        // As a mutex of glibc is: lock, count, owner, users, kind.
+        // Like a glibc mutex: lock, count, owner, users, kind.
         let waits = |tid: u32, name: &str, owner: u32, address: &str| {
             let words: String =
                 [2, 0, owner, 1, 0].iter().map(|word: &u32| format!("{:08x}", word.swap_bytes())).collect();

@@ -1,5 +1,4 @@
-//! Exceptions that an app handled and reports, and panics that it survives: `coroner` finds them in the run that left them, before
-//! any launch has delivered them.
+//! Handled exceptions and non-fatal panics: `coroner` finds the reports before delivery.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +6,7 @@ use std::process::Command;
 use coroner_tests::server::{Reply, Server};
 use serde_json::Value;
 
-/// Where the app's part of this test keeps its reports; set only in the process that is the app.
+/// The app's store in this test; set only in the app's process.
 const APP_STORE: &str = "CORONER_TEST_APP_STORE";
 
 #[test]
@@ -18,14 +17,14 @@ fn app() {
         .delivery(coroner::Delivery::new().at_install(false));
     let _coroner = coroner::install(config).unwrap();
     assert!(coroner::report_error(&std::io::Error::other("the fridge is empty")));
-    // As C++ gives it: `typeid(error).name()`.
+    // As in C++: `typeid(error).name()`.
     let (language, kind, message) = (coroner::Language::CPP, "N4shop9DoorErrorE", "the door is shut");
     assert!(coroner::report_exception(&coroner::HandledException::new(language, kind, message)));
     drop(std::panic::catch_unwind(|| panic!("caught, and so a breadcrumb")));
     std::thread::spawn(|| panic!("out of bread")).join().unwrap_err();
 }
 
-/// Runs the app; the store and the one run in it.
+/// Runs the app; returns the store and its only run.
 fn run_app(folder: &Path) -> (PathBuf, PathBuf) {
     let store = folder.join("store");
     let mut app = Command::new(std::env::current_exe().unwrap());
@@ -40,10 +39,10 @@ fn coroner(store: &Path, arguments: &[&str]) -> String {
     both(store, arguments).0
 }
 
-/// What it wrote to its output, and what it said beside that.
+/// Returns standard output and standard error.
 fn both(store: &Path, arguments: &[&str]) -> (String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
-    // No server is asked.
+    // Don't query a server.
     command.env_remove("DEBUGINFOD_URLS");
     let output = command.args(arguments).arg("--store").arg(store).env("HOME", store).output().unwrap();
     assert!(output.status.success(), "{arguments:?}: {output:?}");
@@ -68,8 +67,8 @@ fn what_an_app_survived_is_listed_shown_converted_and_sent() {
     found.sort_unstable_by_key(|(what, _)| wanted.iter().position(|wanted| wanted == what));
     assert!(found.iter().map(|(what, _)| *what).eq(wanted), "{list}");
 
-    // By the run, which gives the first of them, and by an event id. Types are the source's wherever they are shown. (Few calls:
-    // each looks up names in a program with all debug information.)
+    // By the run, which gives its first report, and by an event id. Types are shown as in the
+    // source. (Few calls: each looks up names in a program with all debug information.)
     let (event, said) = both(&store, &["convert", "--to", "sentry", run.to_str().unwrap()]);
     let event = json(&event);
     let others: Vec<&str> = found.iter().map(|(_, id)| *id).filter(|id| said.contains(id)).collect();
@@ -82,7 +81,7 @@ fn what_an_app_survived_is_listed_shown_converted_and_sent() {
     assert_eq!(shown["exceptions"][0]["type_name"], "shop::DoorError");
     assert_eq!(shown["exceptions"][0]["raw_type_name"], "N4shop9DoorErrorE");
     assert_eq!(shown["crash"]["exception_type"], "shop::DoorError");
-    // The sentence begins with the type as it is written.
+    // The headline begins with the type as it is written.
     assert!(coroner(&store, &["show", found[2].1]).starts_with(&io_error));
 
     let server = Server::start(|_, _| Reply::ok()).unwrap();

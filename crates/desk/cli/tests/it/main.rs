@@ -1,7 +1,8 @@
-//! Integration tests of the `coroner` command, run as a person types it.
+//! Integration tests of the `coroner` command, run as a user types it.
 //!
-//! Tests run as threads of one process. What changes a process is done by the command, by a program that a test compiles, or by
-//! a module's `app`: this program, started again with only that test.
+//! Tests run as threads of one process. Anything that changes a process is done by the command, by
+//! a program that a test compiles, or by a module's `app`: this program, started again with only
+//! that test.
 
 mod command;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -25,10 +26,10 @@ mod terminal;
 use std::path::Path;
 use std::process::Command;
 
-/// Copies the `coroner` command to `path`.
+/// Copies the `coroner` command to `path`, in another process.
 ///
-/// By another process: programs that other tests start meanwhile inherit a file that this process has open for writing, and a
-/// file that is open for writing can't be executed.
+/// Programs that other tests start meanwhile would inherit a file that this process has open for
+/// writing, and such a file can't be executed.
 fn copy_of_the_command(path: &Path) {
     assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_coroner")).arg(path).status().expect("cp").success());
 }

@@ -1,4 +1,6 @@
-//! Apps with sinks for servers alone: `coroner` finds no reports in their stores, and says what waits there and what a server refused.
+//! Apps with only server sinks.
+//!
+//! `coroner` finds no reports in their stores, and lists pending and rejected events.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -7,7 +9,7 @@ use std::time::Duration;
 use coroner_tests::server::{Reply, Server};
 use serde_json::Value;
 
-/// Where the app's part of this test keeps its reports, what it does, and the server; set only in the process that is the app.
+/// The app's store, its action, and the server; set only in the app's process.
 const APP_STORE: &str = "CORONER_TEST_APP_STORE";
 const APP_ACT: &str = "CORONER_TEST_APP_ACT";
 const APP_DSN: &str = "CORONER_TEST_APP_DSN";
@@ -17,7 +19,7 @@ fn app() {
     let Some(store) = std::env::var_os(APP_STORE).map(PathBuf::from) else { return };
     let (act, dsn) = (std::env::var(APP_ACT).unwrap(), std::env::var(APP_DSN).unwrap());
     let config = coroner::Config::new("com.example.outboxes").store_dir(&store);
-    // Nobody listens at that port.
+    // Nothing listens on that port.
     let config = config.sink(coroner::OtlpSink::new("http://127.0.0.1:1"));
     let config = config.sink(coroner::SentrySink::new(&dsn).unwrap());
     let config = if act == "keep" { config.sink(coroner::FolderSink::new(store.join("reports"))) } else { config };
@@ -25,7 +27,7 @@ fn app() {
     if act == "crash" {
         std::process::abort();
     }
-    // Not all is sent, of course.
+    // Not everything is sent.
     assert!(!coroner.flush(Duration::from_secs(60)));
     for _ in 0..600 {
         if !files(&store.join("sentry/given-up")).is_empty() && !files(&store.join("otlp/queue")).is_empty() {
@@ -65,7 +67,7 @@ fn coroner(store: &Path, arguments: &[&str]) -> Said {
     Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
-/// An app that crashed, and whose next launch gave its report to a server that refuses it and to one that is not there.
+/// An app that crashed, and whose next launch sent its report to a rejecting and a missing server.
 fn refused(next: &str) -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
@@ -137,7 +139,7 @@ fn an_outbox_that_cannot_be_read_is_named_and_what_is_no_file_is_no_event() {
     let (queue, given_up) = (store.join("sentry/queue"), store.join("otlp/given-up"));
     std::fs::create_dir_all(&given_up).unwrap();
     std::fs::create_dir_all(queue.parent().unwrap()).unwrap();
-    // Nobody can read a link to itself, root neither.
+    // Nobody can read a link to itself, not even root.
     std::os::unix::fs::symlink(&queue, &queue).unwrap();
     std::fs::create_dir(given_up.join("1-0-0-0123456789abcdef0123456789abcdef-.otlp")).unwrap();
     let said = coroner(&store, &["list"]);

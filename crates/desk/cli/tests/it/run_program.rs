@@ -1,4 +1,4 @@
-//! `coroner run` and `coroner dump`: programs that know nothing of Coroner.
+//! `coroner run` and `coroner dump`: unmodified programs.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Where cargo put the shared library when it built this test.
+/// Returns the shared library that cargo built with this test.
 fn library() -> PathBuf {
     let path = std::env::current_exe().unwrap().with_file_name("libcoroner_ffi.so");
     assert!(path.exists(), "no {}", path.display());
@@ -43,7 +43,7 @@ impl Bench {
         Said::of(&self.command(arguments).output().unwrap())
     }
 
-    /// A C program of this source.
+    /// Builds a C program from this source.
     fn program(&self, name: &str, source: &str, options: &[&str]) -> PathBuf {
         let (file, program) = (self.path(&format!("{name}.c")), self.path(name));
         std::fs::write(&file, source).unwrap();
@@ -95,12 +95,12 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
     assert_eq!((crashed.signal, crashed.out.as_str()), (Some(libc::SIGSEGV), "open\n"), "{crashed:?}");
     let why = "Null pointer: `cart` was null: read of 4 bytes at `cart->total` (rdi is null) in total (cart.c:7)";
     assert!(crashed.err.starts_with(why), "{crashed:?}");
-    // It is kept, and the newest.
+    // It is kept, and is the newest.
     let shown = bench.run(&["show", "--format", "json"]);
     let report: Value = serde_json::from_str(&shown.out).unwrap_or_else(|error| panic!("{error}: {shown:?}"));
     assert_eq!(report["header"]["process_name"], "cart");
 
-    // How it is shown again is said, of another store, too.
+    // The output shows how to display it again, also from another store.
     for (store, named) in [("store", false), ("elsewhere", true)] {
         let store = bench.path(store);
         let crashed = bench.run(&["run", "--store", store.to_str().unwrap(), "--", cart, "crash"]);
@@ -110,14 +110,14 @@ fn a_program_that_crashes_is_explained_and_ends_as_it_would() {
         assert!(shown.out.contains("cart.c:7"), "{shown:?}");
     }
 
-    // Of another's child, too; and what it started is said.
+    // Also the crash of a child; and the output mentions what started it.
     let script = format!("'{cart}' abort; exit 7");
     let child = bench.run(&["run", "--", "sh", "-c", &script]);
     assert_eq!(child.code, Some(7), "{child:?}");
     assert!(child.err.contains("(cart), which it started, crashed") && child.err.contains("Abort"), "{child:?}");
 }
 
-/// The program has run by the time that it is seen.
+/// Tests a pure virtual call, which is detected only after the program has run.
 #[test]
 fn a_pure_virtual_call_is_called_that_everywhere() {
     const PURE: &str = r#"
@@ -175,7 +175,7 @@ fn a_report_whose_text_nobody_reads_is_kept() {
     let bench = Bench::new();
     let cart = bench.program("cart", CART, &[]);
     let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
-    // A pipe whose other end is closed by the time that the program has ended.
+    // A pipe whose reader has closed before the program ends.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let status = command.stderr(writer).status().unwrap();
@@ -184,7 +184,7 @@ fn a_report_whose_text_nobody_reads_is_kept() {
     assert!(list.out.lines().count() == 1 && list.out.contains("SIGSEGV"), "{list:?}");
 }
 
-/// As in a container whose root is read-only.
+/// Tests a container whose root is read-only.
 #[test]
 fn without_a_folder_for_temporary_files_there_is_shared_memory() {
     let bench = Bench::new();
@@ -194,7 +194,7 @@ fn without_a_folder_for_temporary_files_there_is_shared_memory() {
     assert!(crashed.signal == Some(libc::SIGSEGV) && crashed.err.starts_with("Null pointer"), "{crashed:?}");
 }
 
-/// A program that goes on as a copy of itself that is in no file system, and then writes to null.
+/// A program that continues as a copy of itself without a file, and then writes to null.
 const UNFILED: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -227,7 +227,9 @@ fn a_program_without_a_file_has_names() {
     assert_eq!(report["run"]["app"]["id"], "memfd:copy", "{}", report["run"]["app"]);
 }
 
-/// A heap that is damaged so that the C library finds it when Coroner has removed the first of its files at the program's end.
+/// A program that damages its heap.
+///
+/// The C library detects it after Coroner has removed its first file at the program's exit.
 const DAMAGED: &str = r"
 #include <stdlib.h>
 #include <string.h>
@@ -268,12 +270,12 @@ fn a_program_that_ends_well_is_left_alone() {
         );
     }
     assert!(!bench.path("store").exists());
-    // A signal that this command is sent is the program's, which ends by it.
+    // A signal sent to this command is forwarded to the program, which ends by it.
     let mut running =
         bench.command(&["run", "--", cart.to_str().unwrap(), "wait"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(running.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    // SAFETY: a signal to a child that was not waited for.
+    // SAFETY: a signal to a child that has not been waited for.
     unsafe { libc::kill(running.id() as i32, libc::SIGTERM) };
     assert_eq!(running.wait().unwrap().signal(), Some(libc::SIGTERM));
 }
@@ -367,7 +369,7 @@ int main(void) {
     );
     let list = bench.run(&["list"]);
     assert!(list.out.contains("dump of a running process in waits_for_customers"), "{list:?}");
-    // It goes on.
+    // It continues.
     shop.stdin.take().unwrap().write_all(b"x").unwrap();
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();
@@ -376,7 +378,7 @@ int main(void) {
     assert!(gone.code == Some(1) && gone.err.contains("there is no process"), "{gone:?}");
 }
 
-/// Its locks know their owners by numbers that other threads have here, or none.
+/// Its locks record their owners by ids that belong to other threads here, or to none.
 #[test]
 fn of_a_process_in_another_pid_namespace_no_owner_of_a_lock_is_said() {
     const WAITS: &str = r#"
@@ -411,7 +413,7 @@ int main(void) { pthread_mutex_lock(&mutex); pthread_mutex_lock(&mutex); return 
             std::thread::sleep(std::time::Duration::from_millis(5));
         };
         let said = bench.run(&["dump", &pid.to_string()]);
-        // SAFETY: a process that this test has started.
+        // SAFETY: a process that this test started.
         unsafe { libc::kill(pid as i32, libc::SIGKILL) };
         let _ = started.wait();
         assert_eq!(said.code, Some(0), "{said:?}");
@@ -425,7 +427,9 @@ int main(void) { pthread_mutex_lock(&mutex); pthread_mutex_lock(&mutex); return 
     assert!(!elsewhere.contains("deadlock") && !elsewhere.contains("waits for thread"), "{elsewhere}");
 }
 
-/// Only who has CAP_CHECKPOINT_RESTORE may (proc(5)); without it a library that was deleted is lost, and a program is not.
+/// Whether this process has CAP_CHECKPOINT_RESTORE (proc(5)).
+///
+/// Without it a deleted library can't be read, but the program can.
 fn may_follow_map_files() -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let (start, end) = maps.split(' ').next().unwrap().split_once('-').unwrap();
@@ -445,7 +449,7 @@ void waits_in_library(void);
 __attribute__((noinline)) static void calls_library(void) { waits_in_library(); }
 int main(void) { puts("ready"); fflush(stdout); calls_library(); return 0; }
 "#;
-    // Without a build id, too: then nothing but the file itself says that it is the one.
+    // Also without a build ID: then only the file itself identifies it.
     for id in ["-Wl,--build-id", "-Wl,--build-id=none"] {
         let bench = Bench::new();
         let library = bench.program("libwaits.so", LIBRARY, &["-shared", "-fPIC", id]);

@@ -1,15 +1,17 @@
-//! What `coroner show` and `coroner list` say of secrets, and of what an app's hook changed: no more than what was delivered, unless asked.
+//! Secrets, and data changed by an app's hook, in `coroner show` and `coroner list`.
+//!
+//! They show no more than what was delivered, unless requested.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Where the app's part of this test keeps its reports; set only in the process that is the app.
+/// The app's store in this test; set only in the app's process.
 const APP_STORE: &str = "CORONER_TEST_SECRETS_STORE";
-/// Set where the app delivers what it has.
+/// Set if the app delivers its reports.
 const DELIVERS: &str = "CORONER_TEST_SECRETS_DELIVERS";
 const SECRET: &str = "hunter2";
-/// No secret by its form; the app's hook removes it.
+/// Not recognizable as a secret; the app's hook removes it.
 const CARD: &str = "visa of ada";
 
 #[test]
@@ -28,7 +30,7 @@ fn app() {
     assert!(!delivers || coroner.flush(Duration::from_mins(5)));
 }
 
-/// Runs the app with that store.
+/// Runs the app with this store.
 fn run_app(store: &Path, delivers: bool) {
     let mut app = Command::new(std::env::current_exe().unwrap());
     app.args(["--exact", "secrets::app", "--test-threads=1"]).env(APP_STORE, store);
@@ -63,7 +65,7 @@ fn a_run_that_waits_is_shown_without_its_secrets() {
         let said = coroner(&store, &[arguments, &["--unscrubbed"]].concat());
         assert!(said.contains("no such user: password=hunter2"), "{said}");
     }
-    // The stack has names as `show` has them, from the program's symbol table.
+    // The stack has names as in `show`, from the program's symbol table.
     let list = coroner(&store, &["list"]);
     assert!(list.contains(" in it::secrets::app"), "{list}");
 }

@@ -1,4 +1,4 @@
-//! `coroner send` and `coroner convert` as a person types them, with a server that takes or refuses.
+//! `coroner send` and `coroner convert`, with an accepting or rejecting server.
 
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -27,7 +27,7 @@ impl Said {
 }
 
 impl Bench {
-    /// With one report in its store.
+    /// Creates a store with one report.
     fn new() -> Self {
         let bench = Self { folder: tempfile::tempdir().unwrap() };
         let demo = bench.run(None, &["demo"]);
@@ -45,7 +45,7 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
         command.args(arguments).env("CORONER_STORE", self.folder.path().join("store")).env_remove("SENTRY_DSN");
         command.current_dir(self.folder.path()).env("HOME", self.folder.path()).env_remove("XDG_CACHE_HOME");
-        // No server is asked for debug files.
+        // Don't query a server for debug files.
         command.env_remove("DEBUGINFOD_URLS");
         if let Some(dsn) = dsn {
             command.env("SENTRY_DSN", dsn);
@@ -53,7 +53,7 @@ impl Bench {
         command
     }
 
-    /// Runs it with a terminal as its standard error; what comes there goes into `shown` at once.
+    /// Runs it with a terminal as its standard error, whose output goes into `shown` immediately.
     fn run_on_terminal(&self, dsn: &str, arguments: &[&str], shown: &Mutex<String>) -> Said {
         let output = terminal::run(self.command(Some(dsn), arguments), shown);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -78,11 +78,11 @@ fn a_stores_reports_are_sent_with_what_goes_with_them() {
     assert!(items.iter().any(|item| item.is_minidump() && item.payload.starts_with(b"MDMP")));
     assert!(items.iter().any(|item| item.payload == b"attached"));
 
-    // What has no end is no attachment.
+    // An endless file can't be attached.
     let said = bench.run(Some(&server.dsn()), &["send", "--attach", "/dev/zero"]);
     assert!(said.code == Some(1) && said.err.contains("not a regular file"), "{said:?}");
 
-    // One that is none among others: the others go, and the end says so.
+    // One invalid report among others: the others are sent, and the result mentions it.
     std::fs::write(bench.folder.path().join("noise"), [0x9f; 500]).unwrap();
     let said = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);
     assert_eq!(said.code, Some(1), "{said:?}");
@@ -105,7 +105,7 @@ fn a_stores_reports_go_to_a_collector_as_log_records() {
     assert_eq!(attributes["exception.type"], "SIGSEGV");
     assert_eq!(request.resource()["deployment.environment.name"], "desk");
 
-    // What only Sentry takes is refused, and an answer that is none is said.
+    // Options only for Sentry are rejected, and an invalid answer is reported.
     let said = bench.run(None, &["send", "--otlp", &server.url, "--minidump"]);
     assert!(said.code == Some(2) && said.err.contains("--minidump"), "{said:?}");
     let gone = bench.run(None, &["send", "--otlp", "http://127.0.0.1:9"]);
@@ -120,7 +120,7 @@ fn on_a_terminal_it_shows_how_far_it_is_and_elsewhere_nothing() {
     bench.run(None, &["demo", "abort"]);
     let shown = Arc::new(Mutex::new(String::new()));
     let seen = Arc::clone(&shown);
-    // The first report is not through before there is something to see.
+    // There is output before the first report has been sent.
     let server = Server::start(move |_, _| {
         let until = Instant::now() + Duration::from_secs(20);
         while !seen.lock().unwrap().contains("0/2") {
@@ -135,11 +135,11 @@ fn on_a_terminal_it_shows_how_far_it_is_and_elsewhere_nothing() {
     let said = bench.run_on_terminal(&server.dsn(), &["send"], &shown);
     assert_eq!((said.code, said.text().lines().count()), (Some(0), 2), "{said:?}");
     assert!(said.err.contains("sending reports"), "{said:?}");
-    // What it drew is taken away again: the last line is empty.
+    // The progress display is removed: the last line is empty.
     assert!(said.err.ends_with("\r\u{1b}[2K") || said.err.trim_end().ends_with("\u{1b}[2K"), "{:?}", said.err);
     let said = bench.run(Some(&server.dsn()), &["send"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-    // What a failure says is not drawn over.
+    // A failure's message is not overwritten.
     server.answer(|_, _| Reply::Status(403, vec![]));
     let said = bench.run_on_terminal(&server.dsn(), &["send"], &Mutex::default());
     assert!(said.code == Some(1) && said.err.contains("is the key in the DSN right"), "{said:?}");
@@ -168,7 +168,7 @@ fn what_goes_wrong_says_what_to_do_and_never_the_secret() {
     assert!(said.code == Some(1) && said.err.contains("the event alone is too large"), "{said:?}");
     let said = bench.run(Some(&server.dsn()), &["send", "--minidump"]);
     assert!(said.code == Some(1) && said.err.contains("without `--attach` and `--minidump`"), "{said:?}");
-    // The key of the environment is not shown where one asks for help.
+    // The help doesn't show the key in the environment.
     let help = bench.run(Some(&server.dsn()), &["send", "--help"]);
     assert!(help.code == Some(0) && !help.text().contains("public"), "{help:?}");
 }

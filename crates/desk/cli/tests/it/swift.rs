@@ -1,4 +1,4 @@
-//! A crash log of Swift's runtime, by the command: shown, and taken in.
+//! A Swift runtime's crash log: shown, and imported.
 
 use std::process::Command;
 
@@ -17,7 +17,7 @@ fn a_crash_log_of_swift_is_shown_and_taken_in() {
     let folder = tempfile::tempdir().unwrap();
     let (log, cut) = (folder.path().join("crash.json"), folder.path().join("cut.json"));
     std::fs::write(&log, LOG).unwrap();
-    // As it comes without other output: the whole file is JSON.
+    // Without other output the whole file is JSON.
     let bare = &LOG[LOG.find('{').unwrap()..];
     std::fs::write(&cut, &bare[..bare.len() / 2]).unwrap();
     let (shown, text) = run(&["show", log.to_str().unwrap()]);

@@ -1,4 +1,4 @@
-//! `coroner symbolicate` and `coroner symbols` as a person types them, on reports of real crashes and on Apple's.
+//! `coroner symbolicate` and `coroner symbols`, on reports of real crashes and on Apple's.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -49,10 +49,10 @@ impl Bench {
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
         let mut command = Command::new(program);
         command.args(arguments).current_dir(self.folder.path());
-        // Both at their default places, in a home of this test's own.
+        // Both at their default paths, in this test's own home.
         command.env("CORONER_STORE", self.path("store")).env("XDG_CACHE_HOME", self.path("cache"));
         command.env("HOME", self.folder.path()).env_remove("CORONER_CACHE");
-        // No server is asked.
+        // Don't query a server.
         command.env_remove("DEBUGINFOD_URLS");
         command
     }
@@ -61,7 +61,9 @@ impl Bench {
         self.run_as(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments)
     }
 
-    /// A report of a crash of a stripped copy of this command, which is gone by now, and the file with its debug information.
+    /// Returns the report and the debug file of a stripped copy of this command.
+    ///
+    /// The copy crashed and was deleted.
     #[cfg(target_os = "linux")]
     fn crash_of_a_stripped_app(&self) -> (String, PathBuf) {
         let (app, debug) = (self.path("app"), self.path("symbols/deep/app.debug"));
@@ -85,7 +87,7 @@ fn fixture(name: &str) -> String {
     format!("{}/../../../fixtures/symbols/{name}", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The functions of the crashed thread, `?` for a frame without one.
+/// Returns the crashed thread's functions, `?` for a frame without one.
 #[cfg(target_os = "linux")]
 fn functions(report: &Value) -> Vec<String> {
     let crashed = report["threads"].as_array().unwrap().iter().find(|thread| thread["crashed"] == true).unwrap();
@@ -119,7 +121,7 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     let crashed = json["threads"].as_array().unwrap().iter().find(|thread| thread["crashed"] == true).unwrap();
     assert!(crashed["frames"][0]["line"].as_u64().is_some() && named.err.contains(" a source line"), "{}", named.err);
 
-    // As text, by the event id, and into a file, which gets no colour.
+    // As text, by the event id, and to a file, without colors.
     let id = json["header"]["event_id"].as_str().unwrap();
     let text = bench.run(&["symbolicate", &id[..8], "--symbols", "symbols"]);
     assert!(text.code == 0 && text.out.contains("chain_c") && !text.out.contains("\"network\""), "{text:?}");
@@ -128,7 +130,8 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     let written = std::fs::read_to_string(bench.path("named.txt")).unwrap();
     assert!(written.contains("\"network\"") && !written.contains('\x1b'), "{written}");
 
-    // The folder is remembered: an index that says that its file is of another image is believed, unless it is not asked.
+    // The folder is cached: an index that assigns its file to another image is trusted, unless the
+    // cache is disabled.
     let caches: Vec<PathBuf> =
         std::fs::read_dir(bench.path("cache/coroner")).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(caches.len(), 1, "{caches:?}");
@@ -146,7 +149,7 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     assert!(shown.out.contains("chain_c") && !shown.out.contains("have no names"), "{shown:?}");
     assert!(has_names(&with(&["--symbols", "symbols", "--cache", "elsewhere"])) && bench.path("elsewhere").is_dir());
 
-    // Breakpad's text has names, too. Addresses in it count from the image's first byte.
+    // Breakpad's text has names, too. Its addresses are relative to the image's first byte.
     let symbols = bench.run(&["symbols", debug, "--format", "json"]).json();
     let breakpad_id = symbols[0]["breakpad_id"].as_str().unwrap();
     let offset = crashed["frames"][0]["module_offset"].as_str().unwrap().trim_start_matches("0x").to_owned();
@@ -166,7 +169,7 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     let said = &by_breakpad.err;
     assert!(said.contains("app: 1 of ") && said.contains(left_over) && said.contains("names no more"), "{said}");
 
-    // What the file is, and that it is of the report.
+    // The file's description, and its match with the report.
     let symbols = bench.run(&["symbols", debug, "--report", &report, "--format", "json"]);
     assert_eq!(symbols.code, 0, "{symbols:?}");
     let file = &symbols.json()[0];
@@ -199,7 +202,7 @@ fn on_a_terminal_it_shows_what_it_reads_and_elsewhere_nothing() {
     assert!(elsewhere.code == 0 && !elsewhere.err.contains("reading"), "{elsewhere:?}");
 }
 
-/// One of Apple's reports, with one frame in the dSYM's image.
+/// Returns an Apple crash report with one frame in the dSYM's image.
 fn ips(bench: &Bench) -> PathBuf {
     let slices = bench.run(&["symbols", &fixture("program.dylib"), "--format", "json"]).json();
     let arm64 = slices.as_array().unwrap().iter().find(|slice| slice["arch"] == "arm64").unwrap();

@@ -1,4 +1,4 @@
-//! The table of faults, and that each ends a process as it says.
+//! The table of faults, and a check that each ends a process as described.
 
 use coroner_faults::{Ending, FAULTS, find};
 
@@ -13,10 +13,11 @@ fn names_are_unique_and_fit_a_command_line() {
     }
 }
 
-/// Every fault ends a process as its entry says: a child runs it with signal handling as a C
-/// program has it, and with none of a crash reporter's. `CORONER_TEST_RUNNER` is a command that
-/// runs programs of this architecture (an emulator with its options), where the system can't by
-/// itself.
+/// Every fault ends a process as its entry describes.
+///
+/// A child runs it with the signal handling of a C program and without a crash reporter's.
+/// `CORONER_TEST_RUNNER` is a command that runs programs for this architecture (an emulator with
+/// its options), if the system can't.
 #[test]
 #[cfg(any(target_os = "linux", target_os = "macos"))]
 fn each_ends_the_process_as_it_says() {

@@ -27,7 +27,7 @@ fn a_running_program_without_a_build_id_is_named_by_its_file_and_not_by_one_in_i
     let compile = |options: &[&str]| {
         let file = folder.path().join("waits.c");
         std::fs::write(&file, WAITS).unwrap();
-        // As a build does: another file of the same name.
+        // Like a build: another file with the same name.
         let _ = std::fs::remove_file(&program);
         let status = Command::new("gcc")
             .args(["-O1", "-Wl,--build-id=none"])
@@ -50,7 +50,7 @@ fn a_running_program_without_a_build_id_is_named_by_its_file_and_not_by_one_in_i
     let stack = functions(&before, 0);
     assert!(stack.contains(&"waits") && stack.contains(&"main"), "{stack:?}");
     assert!(before.header.process_start.0 > 0);
-    // Its own file has no name any more, and no lines; what is in its place has some.
+    // Its own file was deleted and has no lines; its replacement has some.
     let after = after.unwrap();
     assert!(functions(&after, 0).contains(&"waits"), "{:?}", functions(&after, 0));
     let waits = after.threads[0].frames.iter().find(|frame| frame.function.as_deref() == Some("waits")).unwrap();

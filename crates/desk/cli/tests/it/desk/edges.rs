@@ -1,4 +1,4 @@
-//! What people do that is not the usual.
+//! Unusual uses.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn all_frames_are_all() {
     assert!(all.contains("\n   8 paint") && !all.contains('…'), "{all}");
 }
 
-/// What the report was written for before the process aborted has no signal in it.
+/// A report written before the process aborted contains no signal.
 #[test]
 fn a_signal_finds_what_died_of_it() {
     let bench = Bench::new();
@@ -42,7 +42,8 @@ fn a_signal_finds_what_died_of_it() {
     ends(100, "cpp_exception", "std::runtime_error", true);
     ends(101, "nsexception", "NSRangeException", true);
     ends(102, "panic", "panic in a function that cannot unwind", true);
-    // One that ended its thread, one that was handled, and one after which the program exits with 101.
+    // One that ended its thread, one that was handled, and one after which the program exits with
+    // 101.
     ends(103, "panic", "panic that ended its thread", false);
     ends(104, "user", "ParseError", true);
     ends(105, "panic", "panic", true);
@@ -94,7 +95,7 @@ fn an_id_stays_whole_on_a_narrow_terminal() {
         assert!(narrow.contains(&id) && narrow.contains(build), "{columns}: {narrow}");
         let (words, columns) = (narrow.split_whitespace(), columns.parse::<usize>().unwrap());
         assert!(words.filter(|word| word.len() == columns).count() <= 1, "words are not cut: {narrow}");
-        // Only an id with its parentheses has more.
+        // Only an id with its parentheses is wider.
         let widest = narrow.lines().map(|line| line.trim_end().chars().count()).max().unwrap();
         assert!(widest <= columns.max(build.len() + 2), "{widest}: {narrow}");
     }
@@ -116,7 +117,8 @@ fn a_log_is_a_pipe_that_somebody_writes_to() {
         let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments);
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap()
     };
-    // One that is open, and written to later: both ends, so that opening it waits for nobody.
+    // A pipe that is open, and written to later. Both ends are open, so that opening it doesn't
+    // block.
     let mut writer = std::fs::File::options().read(true).write(true).open(&pipe).unwrap();
     let child = import(&arguments);
     writer.write_all(PANIC.as_bytes()).unwrap();
@@ -203,7 +205,7 @@ fn no_time_to_send_is_wrong_usage() {
     }
 }
 
-/// A program is a symbol file of its own, and has a build id where the linker gives one.
+/// A program is its own symbol file, and has a build ID if the linker writes one.
 #[test]
 #[cfg(target_os = "linux")]
 fn symbols_of_another_build_are_said_to_be() {
@@ -244,7 +246,7 @@ fn symbols_of_another_build_are_said_to_be() {
         let said = bench.run(&["symbolicate", report, "--symbols", "own", "--symbols", "another"]);
         assert!(said.code == 0 && said.err.contains("another` has id"), "one of them is of it: {said:?}");
     }
-    // Of a folder it is said of the image.
+    // For a folder, the image is reported.
     let said = bench.run(&["symbolicate", "bare.json", "--symbols", "new"]);
     let of_folder = format!("new/paint` is of another build: it has id {other}, the report's id {own}");
     assert!(said.code == 1 && said.err.contains(&of_folder), "{said:?}");
@@ -272,7 +274,7 @@ fn frames_of_go_are_no_frames_of_java() {
     }
 }
 
-/// Redis and others say what they have to say of a fault, and then send its signal again.
+/// Redis and others print their report of a fault and then send its signal again.
 #[test]
 fn of_a_fault_that_was_sent_again_it_is_said_what_was_interrupted() {
     let bench = Bench::new();
@@ -289,7 +291,7 @@ fn of_a_fault_that_was_sent_again_it_is_said_what_was_interrupted() {
         std::fs::write(bench.path(&format!("reports/{number}.json")), text.to_string()).unwrap();
     };
     again(0, 11);
-    // An abort may be what the handler is about.
+    // The handler may itself handle an abort.
     again(1, 6);
     let list = bench.run(&["list", "reports", "--format", "json"]).json();
     assert_eq!((&list[0]["function"], &list[1]["function"]), (&json!("paint::fill"), &json!("paint::report")));
