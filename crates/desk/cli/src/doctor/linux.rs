@@ -105,7 +105,7 @@ fn signal_frame() -> Finding {
     }
 }
 
-/// Checks for a free real-time signal, with which all other threads are stopped.
+/// Checks the real-time signals, one of which stops all other threads.
 fn real_time_signals() -> Finding {
     const SUBJECT: &str = "thread capture";
     let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
