@@ -64,7 +64,9 @@ fn check(target: &str) -> anyhow::Result<()> {
 
 /// Builds the program, and crashes it with its report in `store`.
 fn crash(target: &str, store: &Path) -> anyhow::Result<()> {
-    let build = ["build", "--quiet", "--package", "smallest-app"];
+    // Optimisation would take longer than all else here.
+    let quickly = "profile.dev.package.coroner-report.opt-level=0";
+    let build = ["build", "--quiet", "--package", "smallest-app", "--config", quickly];
     let program = tools::target_dir().join(target).join("debug/crash");
     let words = [store.as_os_str().to_owned(), THREADS.to_string().into()];
     if target == ARM64_LINUX {
