@@ -57,7 +57,7 @@ struct Function {
 #[derive(Debug)]
 struct ObjectFile {
     path: PathBuf,
-    /// Modification time in seconds since 1970; 0 if the linker was told to write none.
+    /// Modification time in seconds since 1970; 0 if the linker was set to write none.
     modified: u64,
     opened: OnceCell<Option<Opened>>,
 }
