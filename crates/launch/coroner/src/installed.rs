@@ -178,7 +178,7 @@ impl Coroner {
     /// Adds the system's records of the app's deaths, and starts delivery.
     ///
     /// This is for records that become available only after install. At install, use
-    /// [`Config::system_report`]. The last run's outcome may already have been determined by then,
+    /// [`Config::system_report`](crate::Config::system_report). The last run's outcome may already have been determined by then,
     /// and does not change.
     ///
     /// # Errors

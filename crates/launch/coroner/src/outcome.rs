@@ -17,7 +17,7 @@ pub enum Outcome {
     /// [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit).
     ///
     /// Also if its process continued as another program (execve(2)) and was alive when the next
-    /// launch checked; [`LastRun::termination`] then records that.
+    /// launch checked; [`LastRun::termination`](crate::LastRun::termination) then records that.
     CleanExit,
     /// SIGTERM asked the app to end.
     Terminated,
@@ -32,7 +32,7 @@ pub enum Outcome {
     Uninstalled,
     /// The system killed the app to free memory.
     ///
-    /// The evidence is in [`LastRun::termination`]: on Android an [`ExitInfo`](crate::ExitInfo), on
+    /// The evidence is in [`LastRun::termination`](crate::LastRun::termination): on Android an [`ExitInfo`](crate::ExitInfo), on
     /// Linux the kernel's log or the counters of the app's cgroup.
     OutOfMemory,
     /// The user killed the app, as reported by the system.
@@ -43,7 +43,7 @@ pub enum Outcome {
     EndedBySystem,
     /// A signal that is not a crash, but ends a process by default, ended the app.
     ///
-    /// The signal is in [`LastRun::signal`]. Examples are Ctrl-C (SIGINT), the end of the app's
+    /// The signal is in [`LastRun::signal`](crate::LastRun::signal). Examples are Ctrl-C (SIGINT), the end of the app's
     /// terminal (SIGHUP), an alarm, and a limit of processor time.
     EndedBySignal,
     /// The machine was restarted: a reboot, a power failure, a crash of the system.
@@ -57,7 +57,7 @@ pub enum Outcome {
     /// Causes are SIGKILL, `_exit`, or out of memory where the system does not record enough about
     /// it.
     ///
-    /// [`LastRun::termination`] may contain evidence for one of these.
+    /// [`LastRun::termination`](crate::LastRun::termination) may contain evidence for one of these.
     Unknown,
 }
 
