@@ -51,7 +51,7 @@ type InObjectFiles = fn(&SymbolFile, u64) -> Vec<DwarfFrame>;
 
 impl Symbolizer {
     /// Like [`Self::symbolicate_report`], within a budget. Returns what was left out, and records
-    /// it in the report ([`NAMING_CONTEXT`]).
+    /// it in the report ([`NAMING_CONTEXT`](crate::NAMING_CONTEXT)).
     ///
     /// Breakpad files are not read. Debug information outside the symbol files (`.dwo`, `.dwp`,
     /// supplementary files of `dwz`) is left out. Object files of a Mach-O image are read, but they

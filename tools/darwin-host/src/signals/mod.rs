@@ -34,6 +34,7 @@ pub(crate) fn prepare() {
     handle(STAND, libc::SA_RESTART);
     // macOS starts programs with SIGPIPE at its default; Rust's own startup code in this process
     // ignores it.
+    // SAFETY: the default action has no handler, and no other thread changes signals this early.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 

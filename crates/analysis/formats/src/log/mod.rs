@@ -3,7 +3,7 @@
 //! Supported are reports of AddressSanitizer and related tools, and Go and Rust panics.
 //!
 //! A log may contain several, between other lines, and each line may start with a logger's prefix
-//! (a time, a host, `program[pid]:`). Each kind has a file and an entry in [`KINDS`].
+//! (a time, a host, `program[pid]:`). Each kind has a file and an entry in `KINDS`.
 
 mod address_sanitizer;
 mod go;

@@ -92,7 +92,7 @@ const NOTHING: Kept = Kept { message: Text::EMPTY, location: Text::EMPTY, frames
 static SLOTS: [Slot; THREADS] =
     [const { Slot { owner: AtomicU64::new(0), time: AtomicU64::new(0), kept: UnsafeCell::new(NOTHING) } }; THREADS];
 
-/// Keeps a panic of the calling thread that is going to be caught. It is not kept if [`THREADS`]
+/// Keeps a panic of the calling thread that is going to be caught. It is not kept if `THREADS`
 /// threads have panicked within the last second.
 pub fn keep(panic: &Exception<'_>) {
     let me = thread_word(process_id(), this_thread());
