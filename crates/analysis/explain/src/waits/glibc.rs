@@ -44,7 +44,7 @@ fn mutex(futex: &FutexWait) -> Option<Lock> {
     let owner = match kind & ROBUST {
         // The owner is set after locking and reset before unlocking.
         0 => (lock == CONTENDED && users > 0).then_some(owner).filter(|tid| tid & !TID == 0),
-        _ => Some(lock & TID).filter(|_| lock & OWNER_DIED == 0),
+        _ => (lock & OWNER_DIED == 0).then_some(lock & TID),
     };
     Some(Lock { kind: WaitKind::Mutex, word_offset: 0, owner })
 }

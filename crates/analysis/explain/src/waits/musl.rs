@@ -30,5 +30,5 @@ fn mutex(futex: &FutexWait) -> Option<Lock> {
     }
     // A normal mutex has a constant in the owner's place.
     let has_owner = kind & 7 != 0 && lock & OWNER_DIED == 0;
-    Some(Lock { kind: WaitKind::Mutex, word_offset: 4, owner: Some(lock & TID).filter(|_| has_owner) })
+    Some(Lock { kind: WaitKind::Mutex, word_offset: 4, owner: has_owner.then_some(lock & TID) })
 }

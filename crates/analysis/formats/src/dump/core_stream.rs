@@ -116,7 +116,7 @@ fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
     let end = offset.checked_add(PHDR * u64::from(count)).ok_or_else(|| damaged("its program headers"))?;
     extend(&mut head, stream, end)?;
     let (mut notes_end, mut memory_start) = (end, u64::MAX);
-    for header in head[offset as usize..end as usize].chunks_exact(PHDR as usize) {
+    for header in head[offset as usize..end as usize].as_chunks::<{ PHDR as usize }>().0 {
         let word = |at| user_regs::word(header, at).unwrap_or_default();
         let (start, length) = (word(8), word(32));
         match user_regs::half(header, 0) {

@@ -159,7 +159,7 @@ fn coroner(report: &Report, unidentified: Vec<String>, left_out: Map<String, Val
         .filter_map(|thread| Some((thread.tid.to_string(), thread.not_captured?.to_string().into())))
         .collect();
     context
-        .set("complete", Some(report.complete).filter(|_| report.crash.is_some()))
+        .set("complete", report.crash.is_some().then_some(report.complete))
         .set("run_id", Some(report.header.run_id).filter(|id| !id.is_nil()).map(|id| id.to_string()))
         .set("capture_us", report.end.as_ref().map(|end| end.total_ns / 1000))
         .set("device_read", report.run.as_ref().and_then(|run| run.device_state.as_ref()?.read).map(time_text))
