@@ -49,6 +49,9 @@ pub fn libcxx(bed: &Path, arch: Arch) -> PathBuf {
 }
 
 /// Returns the unpacked bed if its programs can be run, or the reason they can't.
+///
+/// # Errors
+/// The archive can't be unpacked.
 pub fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     if cfg!(not(target_arch = "x86_64")) {
         return Ok(Err("the bed's native programs are for x86_64".to_owned()));
@@ -72,6 +75,9 @@ pub fn archive() -> PathBuf {
 }
 
 /// Returns the unpacked bed with the tools to build programs, or the reason it is missing.
+///
+/// # Errors
+/// The archive can't be read or unpacked.
 pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
     let archive = archive();
     if !archive.is_file() {
@@ -106,6 +112,9 @@ pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
 }
 
 /// Mounts a folder over `/system`, only for the calling thread and its future processes.
+///
+/// # Errors
+/// The kernel refuses the mount, for example without root.
 pub fn enter_device(system: &Path) -> std::io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let none: Option<&str> = None;
@@ -124,6 +133,9 @@ pub fn where_system_is(system: &Path, command: &mut Command) {
 }
 
 /// Runs a command with this folder as `/system`.
+///
+/// # Errors
+/// The command can't be started, or fails.
 pub fn on_device(system: &Path, command: &mut Command) -> anyhow::Result<()> {
     // The mount point: programs name /system/bin/linker64 as their interpreter.
     fs::create_dir_all("/system").context("making /system")?;

@@ -8,6 +8,9 @@ use anyhow::ensure;
 /// Counts the system calls of one launch, including its threads but not its child processes.
 ///
 /// `each` is called with their numbers.
+///
+/// # Errors
+/// The command can't be traced, or fails.
 pub fn system_calls(mut command: Command, each: &mut dyn FnMut(i64)) -> anyhow::Result<i64> {
     command.stderr(Stdio::null());
     // SAFETY: one system call between fork and exec.

@@ -19,7 +19,7 @@ unsafe extern "C" {
 
 /// Counts and forwards.
 #[unsafe(no_mangle)]
-extern "C" fn malloc(length: usize) -> *mut c_void {
+unsafe extern "C" fn malloc(length: usize) -> *mut c_void {
     ALLOCATIONS.fetch_add(1, Relaxed);
     // SAFETY: glibc's own malloc under its other name.
     unsafe { __libc_malloc(length) }
@@ -27,7 +27,7 @@ extern "C" fn malloc(length: usize) -> *mut c_void {
 
 /// Counts and forwards.
 #[unsafe(no_mangle)]
-extern "C" fn calloc(count: usize, length: usize) -> *mut c_void {
+unsafe extern "C" fn calloc(count: usize, length: usize) -> *mut c_void {
     ALLOCATIONS.fetch_add(1, Relaxed);
     // SAFETY: glibc's own calloc under its other name.
     unsafe { __libc_calloc(count, length) }

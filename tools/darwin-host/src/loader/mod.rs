@@ -108,9 +108,8 @@ extern "C" fn unknown_import() {
     with(|loader| {
         if let Some(synthetic) = &loader.synthetic {
             refuse!("the program called {}, which the host doesn't have", synthetic.name_of(stub))
-        } else {
-            refuse!("the program called an unknown import")
         }
+        refuse!("the program called an unknown import")
     });
 }
 

@@ -82,8 +82,8 @@ fn a_header_table_that_ends_in_nowhere_is_refused() {
 fn the_dynamic_section_ends_at_its_null_entry() {
     let words = [1_u64, 2, DT_DEBUG, 0xabc, 0, 0, DT_DEBUG, 0xbad];
     let mut bytes = [0; 64];
-    for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
-        to.copy_from_slice(&word.to_le_bytes());
+    for (to, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
     }
     assert_eq!(with(&bytes, |m| debug_entry(m, 0x1000, 64)), Some(0xabc));
     assert_eq!(with(&bytes, |m| debug_entry(m, 0x1000 + 32, 32)), None);
