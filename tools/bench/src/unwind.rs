@@ -181,8 +181,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 
     println!("cold walks of 64 frames in images of many functions, ns a frame (least walk)");
     let large = output(&plain, &["large", "10"])?;
-    for pair in large.chunks_exact(2) {
-        let [our, peer] = pair else { continue };
+    for [our, peer] in large.as_chunks::<2>().0 {
         ensure!(our.right == Some(true), "{}: {} frames", our.name, our.frames);
         let (ours, peers) = (our.min.unwrap_or(0.0), peer.min.unwrap_or(0.0));
         println!("    {:<40} {ours:>8.2}    {:<40} {peers:>8.2}", our.name, peer.name);

@@ -150,7 +150,10 @@ struct Outcome {
 /// Runs the instrument.
 ///
 /// # Errors
-/// An error if a tool is missing, a program can't be built or run, or the unwinder misses [`GOAL`].
+/// An error if a tool is missing, a program can't be built or run, or the unwinder misses its goal.
+///
+/// # Panics
+/// If a worker thread panics.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     let root = tools::workspace_root();

@@ -303,7 +303,7 @@ impl Program {
             Arch::X86_64 => (&[0xc3], &[0x48, 0x83, 0xc4, 0x10, 0x41, 0xff, 0xe3]),
             Arch::Aarch64 => (&[0xc0, 0x03, 0x5f, 0xd6], &[0xff, 0x43, 0x00, 0x91, 0x00, 0x02, 0x1f, 0xd6]),
         };
-        for (index, place) in page.bytes_mut().chunks_exact_mut(HOST_STEP as usize).enumerate() {
+        for (index, place) in page.bytes_mut().as_chunks_mut::<{ HOST_STEP as usize }>().0.iter_mut().enumerate() {
             let code = if self.host.get(index).is_some_and(|name| name == BINDER) { bound } else { ret };
             place[..code.len()].copy_from_slice(code);
         }

@@ -284,6 +284,10 @@ fn missing_sources(text: &str, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     findings
 }
 
+fn main() -> anyhow::Result<()> {
+    run(&Arguments::parse())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,8 +341,4 @@ mod tests {
         let found: Vec<_> = findings.into_iter().map(|finding| (finding.line, finding.said)).collect();
         assert_eq!(found, [(2, "line.rs".to_owned())]);
     }
-}
-
-fn main() -> anyhow::Result<()> {
-    run(&Arguments::parse())
 }

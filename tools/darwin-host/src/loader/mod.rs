@@ -107,7 +107,7 @@ extern "C" fn unknown_import() {
     let stub = thread::current().gate_frame().stub;
     with(|loader| {
         if let Some(synthetic) = &loader.synthetic {
-            refuse!("the program called {}, which the host doesn't have", synthetic.name_of(stub))
+            refuse!("the program called {}, which the host doesn't have", synthetic.name_of(stub));
         }
         refuse!("the program called an unknown import")
     });

@@ -70,8 +70,8 @@ impl Program {
         let Some(table) = self.regions.iter().find(|region| region.name == ".relr.dyn").cloned() else { return };
         let mut places = Vec::new();
         let mut next = 0_u64;
-        for word in table.bytes.chunks_exact(8) {
-            let word = u64::from_le_bytes(word.try_into().unwrap_or_default());
+        for word in table.bytes.as_chunks::<8>().0 {
+            let word = u64::from_le_bytes(*word);
             if word & 1 == 0 {
                 places.push(word);
                 next = word + 8;

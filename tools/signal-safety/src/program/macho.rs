@@ -106,7 +106,7 @@ impl Program {
         let entries = file.get(start..start + size).context("a list of data in code beyond the file's end")?;
         // An instruction without effect: x86's one-byte nop, or arm64's.
         let nothing: &[u8] = if self.machine == Machine::X86_64 { &[0x90] } else { &[0x1f, 0x20, 0x03, 0xd5] };
-        for entry in entries.chunks_exact(8) {
+        for entry in entries.as_chunks::<8>().0 {
             let address = text + u64::from(u32_at(entry, 0)?);
             let length = usize::from(u16::from_le_bytes([entry[4], entry[5]]));
             let region = self.regions.iter_mut().find(|region| region.is_code && region.contains(address));
