@@ -4,12 +4,20 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::string::{String, ToString};
-use std::sync::Barrier;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::vec::Vec;
 
 use super::{Hold, begin, forbids_locks};
 use crate::files::close;
+
+/// Held by tests that start a process and by tests in which closing a pipe must give up ownership:
+/// until its `exec`, a forked child keeps its parent's pipes open.
+static CHILDREN: Mutex<()> = Mutex::new(());
+
+fn without_forked_children() -> MutexGuard<'static, ()> {
+    CHILDREN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn folder() -> (tempfile::TempDir, CString) {
     let folder = tempfile::tempdir().unwrap();
@@ -33,6 +41,7 @@ fn app_groups_of_ios_forbid_locks() {
 /// The first owner keeps all others out until its pipe is closed; dead pipes are removed.
 #[test]
 fn one_has_it_until_it_gives_it_back() {
+    let _alone = without_forked_children();
     let (folder, path) = folder();
     let first = begin(&path).unwrap();
     assert!(Hold::try_take(&path).unwrap().is_none());
@@ -48,6 +57,7 @@ fn one_has_it_until_it_gives_it_back() {
 /// A killed process owns nothing. Its pipe's name would win over all others if it were alive.
 #[test]
 fn a_dead_process_holds_nothing() {
+    let _alone = without_forked_children();
     let (folder, path) = folder();
     let pipe = folder.path().join("held-1");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -66,6 +76,7 @@ fn a_dead_process_holds_nothing() {
 /// A pipe whose creator died before it counted is removed once nobody can be about to name it.
 #[test]
 fn what_a_dead_maker_left_goes() {
+    let _alone = without_forked_children();
     let (folder, path) = folder();
     for (name, time) in [(".held-old", "-d2 hours ago"), (".held-new", "-dnow")] {
         let pipe = folder.path().join(name);
