@@ -6,11 +6,14 @@ use coroner_faults::{Ending, Thread, Top, chain};
 use coroner_faults::{FAULTS, Fault};
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
-use crate::{blocked_page, overrun, overwritten_image};
+use crate::{blocked_page, overrun, overwritten_image, passing_faults};
 
-/// The fault of that name, damaged or not.
+/// The fault of that name: of a damaged process, one that passes, or any other.
 pub fn find_fault(name: &str) -> Option<&'static Fault> {
-    FAULTS.iter().chain(DAMAGED).find(|fault| fault.name == name)
+    let all = FAULTS.iter().chain(DAMAGED);
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let all = all.chain(passing_faults::FAULTS);
+    all.into_iter().find(|fault| fault.name == name)
 }
 
 /// No such faults here.

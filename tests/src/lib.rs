@@ -29,6 +29,8 @@ pub mod hang;
 mod overrun;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod overwritten_image;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod passing_faults;
 pub mod process;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub mod recoverable;

@@ -101,9 +101,13 @@ impl Run<'_> {
 fn no_core_files() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: reads one limit.
-        unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: writes one limit, and reads it.
+        unsafe {
+            libc::getrlimit(libc::RLIMIT_CORE, &raw mut limit);
+            limit.rlim_cur = 0;
+            libc::setrlimit(libc::RLIMIT_CORE, &raw const limit);
+        }
     });
 }
 

@@ -211,6 +211,40 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("overwritten-image", "overwritten-image", &[], Expect::CrashRecord).needing(Needs::RealKernel),
     // Above the app's memory lies that of Coroner. Other threads' stacks would be in between, with guards of their own.
     case("overrun", "overrun", &[], Expect::Report).needing(Needs::RealKernel).with_threads(0),
+    // Faults that do not occur again, of which the process dies all the same.
+    case("passing-store", "passing-store", &["c-dispositions"], Expect::Report).needing(Needs::RealKernel),
+    case("passing-store-of-rust", "passing-store", &[], Expect::Report).needing(Needs::RealKernel),
+    case("passing-store-100-threads", "passing-store", &["c-dispositions"], Expect::Report)
+        .needing(Needs::RealKernel)
+        .with_threads(100),
+    case("passing-bus", "passing-bus", &["c-dispositions"], Expect::Report).needing(Needs::RealKernel),
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    case("restartable-sequence", "restartable-sequence", &["c-dispositions"], Expect::Report)
+        .needing(Needs::RealKernel),
+    // Where only the instruction itself kills, it does not: the process dies of its next fault,
+    // which is reported.
+    case("pid-1-passing-store", "passing-store-then-null", &["c-dispositions"], Expect::LastReport)
+        .needing(Needs::Namespace),
+    case("filtered-passing-store", "passing-store-then-null", &["c-dispositions", "queue-kills"], Expect::LastReport)
+        .needing(Needs::RealKernel)
+        .with_threads(0),
+    #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+    case(
+        "filtered-restartable-sequence",
+        "restartable-sequence-then-null",
+        &["c-dispositions", "queue-kills"],
+        Expect::LastReport,
+    )
+    .needing(Needs::RealKernel)
+    .with_threads(0),
+    // A filter that kills for a queued signal, which the app itself never sends.
+    case("queue-kills", "null-store", &["c-dispositions", "queue-kills"], Expect::Report)
+        .needing(Needs::RealKernel)
+        .with_threads(0),
+    case("queue-kills-abort", "abort", &["queue-kills"], Expect::Report).needing(Needs::RealKernel).with_threads(0),
+    case("queue-kills-breakpoint", "breakpoint", &["queue-kills"], Expect::Report)
+        .needing(Needs::RealKernel)
+        .with_threads(0),
     // The first process of a container.
     case("no-proc", "null-store", &["c-dispositions", "no-proc"], WITHOUT_PROC).needing(Needs::Namespace),
     case("pid-1-null-store", "null-store", &["c-dispositions"], Expect::Report).needing(Needs::Namespace),

@@ -18,6 +18,7 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "no-processes", before_fault: exhaust_processes, ..PLAIN },
     Condition { name: "no-proc", before_install: leave_proc, ..PLAIN },
     Condition { name: "unprivileged", before_fault: become_nobody, ..PLAIN },
+    Condition { name: "queue-kills", before_fault: kill_for_queued_signals, ..PLAIN },
     Condition { name: "timers-trapped", before_fault: || filter_timers(Action::Trap), ..PLAIN },
     Condition { name: "timers-kill", before_fault: || filter_timers(Action::Kill), ..PLAIN },
     Condition { name: "dispositions-refused", before_fault: refuse_dispositions, ..PLAIN },
@@ -120,6 +121,12 @@ fn refuse_nearly_all() {
     let allowed = [libc::SYS_write, libc::SYS_futex, libc::SYS_rt_sigreturn, libc::SYS_exit, libc::SYS_exit_group];
     let refused: Vec<libc::c_long> = (0..250).filter(|call| !allowed.contains(call)).collect();
     seccomp::filter(&refused, Action::Fail(libc::EPERM as u16)).expect("the system takes a filter");
+}
+
+/// A sandbox that kills for a signal that is queued.
+fn kill_for_queued_signals() {
+    seccomp::filter(&[libc::SYS_rt_tgsigqueueinfo, libc::SYS_rt_sigqueueinfo], Action::Kill)
+        .expect("the system takes a filter");
 }
 
 extern "C" fn ignore_signal(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}

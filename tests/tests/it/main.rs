@@ -6,6 +6,8 @@
 mod common;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod crash_session;
+#[cfg(target_os = "linux")]
+mod deaths;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod hangs;
 #[cfg(target_os = "macos")]

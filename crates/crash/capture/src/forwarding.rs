@@ -54,6 +54,5 @@ pub(crate) unsafe fn forward(
             return Outcome::Replaced;
         }
     }
-    die(info, context);
-    Outcome::Dies
+    if die(info, context) { Outcome::Dies } else { Outcome::Continues }
 }

@@ -209,12 +209,13 @@ impl ReportLock {
     }
 
     #[cfg(not(target_vendor = "apple"))]
-    /// Ends forwarding after the handler has returned. Returns the token again if nobody took the
-    /// lock over in the meantime.
-    pub(crate) fn end_forwarding(&self, pid: i32, tid: Tid) -> Option<ReportOwner> {
+    /// Returns the token again to a thread that continues after its report: the earlier handler has
+    /// returned, or the fault did not kill the process. `None` if another thread took the lock over
+    /// in the meantime.
+    pub(crate) fn own_again(&self, pid: i32, tid: Tid) -> Option<ReportOwner> {
         let me = thread_word(pid, tid);
-        let ended = self.owner.compare_exchange(me | FORWARDING, me, Ordering::AcqRel, Ordering::Relaxed);
-        ended.is_ok().then_some(ReportOwner { _thread: PhantomData })
+        let owns = |word| self.owner.compare_exchange(word, me, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        (owns(me | FORWARDING) || owns(me)).then_some(ReportOwner { _thread: PhantomData })
     }
 
     /// Returns the release count, to be read before a claim that may fail.

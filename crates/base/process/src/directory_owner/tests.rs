@@ -4,8 +4,8 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::process::{Command, Stdio};
 use std::string::{String, ToString};
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
 use super::{Hold, begin, forbids_locks};

@@ -218,6 +218,12 @@ impl Context {
         self.0.eflags &= !0x400;
     }
 
+    /// Sets whether the processor traps after the next instruction that succeeds (`EFLAGS.TF`).
+    #[cfg(target_arch = "x86_64")]
+    pub fn set_single_step(&mut self, on: bool) {
+        self.0.eflags = self.0.eflags & !0x100 | u64::from(on) << 8;
+    }
+
     /// Returns the signals that the thread blocks once the handler returns (64-bit kernel set).
     #[inline(always)]
     pub fn signal_mask(&self) -> u64 {

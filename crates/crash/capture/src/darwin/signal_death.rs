@@ -9,8 +9,9 @@ use crate::taken_signals;
 /// Lets the process die of this signal when the handler returns, with the thread where the signal
 /// found it. A fault occurs again when the thread continues, now with neither Coroner's port nor
 /// its handler. A signal that was sent, and an `int3`, whose program counter is after it, are sent
-/// once more to the thread, which blocks them until the handler returns.
-pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
+/// once more to the thread, which blocks them until the handler returns. Returns `true`: the
+/// process dies.
+pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) -> bool {
     let signal = info.signo;
     give_back();
     // SAFETY: the default action runs no code.
@@ -28,6 +29,7 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) {
         // SAFETY: a signal to the calling thread. Async-signal-safe (POSIX).
         unsafe { libc::pthread_kill(libc::pthread_self(), signal) };
     }
+    true
 }
 
 /// Gives signals and exception ports back to their earlier holders (crash path, on any thread), so

@@ -315,6 +315,6 @@ pub(crate) fn handle_recrash(info: &mut SignalInfo, context: &mut Context) {
     if !left {
         // Between sections: there is nothing to continue with. The report stays as far as it was
         // written.
-        die(info, context);
+        _ = die(info, context);
     }
 }

@@ -9,6 +9,8 @@ use coroner_process::stop_the_world::action;
 use coroner_process::syscall::Errno;
 use coroner_walk::loaded_image::{self, Holder};
 
+#[cfg(target_arch = "x86_64")]
+use super::DYING;
 use super::{OURS, TAKEN};
 use crate::previous_handler::{self, MARKER};
 
@@ -171,6 +173,20 @@ pub(crate) fn ours(signal: i32) -> SignalAction {
         }
         flags => SignalAction { handler, flags, restorer: DISPOSITION.restorer.load(Ordering::Relaxed), mask },
     }
+}
+
+/// Takes the signals back that [`give_back`](super::give_back) gave back: the process has survived.
+/// A handler that was installed in the meantime stays.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn take_again() {
+    for signal in (1..=LAST_SIGNAL).filter(|signal| super::is_taken(*signal)) {
+        let before = previous_handler::of(signal).handler;
+        let is_free = |now: SignalAction| now.handler == before || now.handler == libc::SIG_DFL;
+        if SignalAction::of(signal).is_ok_and(is_free) {
+            super::take_back(signal);
+        }
+    }
+    DYING.store(0, Ordering::Release);
 }
 
 /// Returns the handler that recovers guarded loads, if it handles SIGSEGV and SIGBUS.

@@ -62,7 +62,7 @@ pub(super) fn report(
 
 /// Notes that the earlier handler has returned: if the process continues, the thread's next signal
 /// is another death.
-pub(super) fn handler_returned(installed: &Installed, (_, tid): (i32, Tid), outcome: Outcome) {
+pub(super) fn handler_returned(installed: &Installed, (_, tid): (i32, Tid), _number: u64, outcome: Outcome) {
     if outcome == Outcome::Continues {
         installed.platform.goes_on(tid);
     }

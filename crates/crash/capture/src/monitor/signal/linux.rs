@@ -1,9 +1,9 @@
 //! Linux's part of the signal monitor: recovery, and turning a crash into a report. The crashed
 //! thread writes the report itself ([`crate::linux::crash_entry`]), on Coroner's own stack.
 
-use coroner_process::context::{self, Context, SignalInfo};
+use coroner_process::context::{Context, SignalInfo};
 use coroner_process::deadline;
-use coroner_process::memory::{is_accessible, recover_guarded_load};
+use coroner_process::memory::recover_guarded_load;
 use coroner_process::signal_frame;
 use coroner_process::threads::{Tid, process_id, this_thread, wall_now};
 use coroner_report::run_state::CrashRecord;
@@ -87,6 +87,9 @@ pub(crate) unsafe extern "C" fn entry(signal: i32, info: *mut SignalInfo, contex
     if guarded_call::recover(pid, tid, context) {
         return;
     }
+    if signal_death::survive(info, context, ids) {
+        return;
+    }
     if REPORT_LOCK.is_mine(pid, tid) {
         return crash_entry::handle_recrash(info, context);
     }
@@ -130,11 +133,11 @@ pub(super) fn report(
 }
 
 /// Releases the lock after the earlier handler has returned: if the process continues, so do the
-/// other threads that a report left stopped.
-pub(super) fn handler_returned(installed: &Installed, (pid, tid): (i32, Tid), outcome: Outcome) {
-    if outcome != Outcome::Dies
-        && let Some(owner) = REPORT_LOCK.end_forwarding(pid, tid)
-    {
+/// other threads that a report left stopped. `number` is that of the crash record, 0 for none.
+pub(super) fn handler_returned(installed: &Installed, (pid, tid): (i32, Tid), number: u64, outcome: Outcome) {
+    if outcome == Outcome::Dies {
+        signal_death::note_reported(tid, number);
+    } else if let Some(owner) = REPORT_LOCK.own_again(pid, tid) {
         other_threads::resume(installed);
         session::release(owner);
     }
@@ -148,20 +151,5 @@ pub(super) fn is_dealt_with(installed: &Installed, info: &SignalInfo, context: &
     !signal_death::occurs_again(info)
         || !installed.options.chain_first
         || ignored_signals::try_again(tid, context.pc(), info.address())
-        || is_repaired(info, context)
-}
-
-/// Returns `true` if the memory whose access faulted can now be accessed in that way: a write
-/// barrier repairs the same fault again and again.
-fn is_repaired(info: &SignalInfo, context: &Context) -> bool {
-    /// `SEGV_MAPERR`, `SEGV_ACCERR` and `BUS_ADRERR`, asm-generic/siginfo.h: these have an address.
-    const WITH_ADDRESS: [(i32, i32); 3] = [(libc::SIGSEGV, 1), (libc::SIGSEGV, 2), (libc::SIGBUS, 2)];
-    let write = match context.access() {
-        Some(context::Access::Read) => false,
-        // An emulator may not report it (qemu-user on arm64 provides no ESR): writable memory is
-        // also readable.
-        Some(context::Access::Write) | None => true,
-        Some(context::Access::Execute) => return false,
-    };
-    WITH_ADDRESS.contains(&(info.signo, info.code)) && is_accessible(info.address(), write)
+        || signal_death::is_repaired(info, context)
 }

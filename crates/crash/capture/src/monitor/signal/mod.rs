@@ -238,7 +238,7 @@ impl Caught<'_> {
         match (handled, ended.context == 0) {
             (true, reported) => {
                 if reported {
-                    system::handler_returned(installed, *self.ids, Outcome::Continues);
+                    system::handler_returned(installed, *self.ids, number, Outcome::Continues);
                 }
                 Answer::Handled
             }
@@ -277,7 +277,7 @@ impl Caught<'_> {
         if outcome == Outcome::Continues {
             installed.run.state.set_crash_not_fatal(number);
         }
-        system::handler_returned(installed, *self.ids, outcome);
+        system::handler_returned(installed, *self.ids, number, outcome);
     }
 }
 
