@@ -25,11 +25,11 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .context("can't generate the header from crates/bindings/ffi")?;
     let mut header = Vec::new();
     bindings.write(&mut header);
-    // Rust's heading for the requirements of an unsafe function; in C every function is unsafe, and
-    // the general rules are at the top of the header.
+    // In C every function is unsafe, and the general rules are at the top of the header; Doxygen
+    // has its own heading for what else a function requires.
     let header = String::from_utf8(header)?
-        .replace("//\n// # Safety\n// The general rules apply.\n", "")
-        .replace("// # Safety\n", "");
+        .replace("///\n/// # Safety\n/// The general rules apply.\n", "")
+        .replace("/// # Safety\n/// ", "/// @pre ");
     let current = std::fs::read_to_string(&path).unwrap_or_default();
     if current == header {
         println!("crates/bindings/ffi/include/coroner.h is current");

@@ -1,5 +1,6 @@
-/*
- * Coroner for Objective-C, and for Swift by way of it: what `coroner.h` has no types for.
+/**
+ * @file
+ * Coroner for Objective-C and, through bridging, Swift: functions that take Foundation's types.
  *
  *     #import <coroner_apple.h>
  *
@@ -7,10 +8,10 @@
  *     if (![data writeToURL:url options:0 error:&error])
  *         coroner_report_nserror(error);
  *
- * In Swift (with this file in the bridging header or a module map): `coroner_report_nserror(error as NSError)`.
+ * In Swift, with this file in the bridging header or a module map: `coroner_report_nserror(error as NSError)`.
  *
- * What MetricKit says of crashes that no process can record, from the app's subscriber (`MXMetricManagerSubscriber`), with a library that has the feature
- * `system-reports`:
+ * MetricKit reports crashes that no process can record. Pass its payloads on from the app's
+ * `MXMetricManagerSubscriber`; the library must have the feature `system-reports`:
  *
  *     - (void)didReceiveDiagnosticPayloads:(NSArray<MXDiagnosticPayload *> *)payloads
  *     {
@@ -22,15 +23,18 @@
 
 #include "coroner.h"
 
-/* In C it is `coroner.h`. */
+/* In C this file is the same as `coroner.h`. */
 #ifdef __OBJC__
 #import <Foundation/Foundation.h>
 
-/* Errors of a chain that are reported. */
+/// Maximum number of errors in a chain; further ones are not reported.
 #define CORONER_MAX_ERRORS 8
 
-// Reports an error that was handled, with the errors below it (`NSUnderlyingErrorKey`, and of `NSMultipleUnderlyingErrorsKey` the first) as its causes: domain,
-// code and description of each, and the calling thread's stack. As coroner_report_coded_error otherwise. Nothing is reported of nil.
+/// Reports a handled error, with its underlying errors as causes.
+///
+/// The causes are those under `NSUnderlyingErrorKey` or, if there is none, the first under
+/// `NSMultipleUnderlyingErrorsKey`. The report contains each error's domain, code and description.
+/// Otherwise like coroner_report_coded_error. For nil, nothing is reported.
 static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
 {
     coroner_coded_error chain[CORONER_MAX_ERRORS];
@@ -42,7 +46,7 @@ static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
         ++count;
         id below = next.userInfo[NSUnderlyingErrorKey];
         if (below == nil) {
-            /* NSMultipleUnderlyingErrorsKey, which macOS 11.3 and iOS 14.5 brought: by its value, so that no system is too old. */
+            /* NSMultipleUnderlyingErrorsKey by its value: the symbol needs macOS 11.3 or iOS 14.5. */
             id all = next.userInfo[@"NSMultipleUnderlyingErrorsKey"];
             below = [all isKindOfClass:[NSArray class]] ? [(NSArray *)all firstObject] : nil;
         }
@@ -51,21 +55,24 @@ static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
     return coroner_report_coded_error(CORONER_EXCEPTION_LANGUAGE_OBJ_C, chain, count);
 }
 
-/* Not tvOS and watchOS; on macOS its diagnostics are of version 12 on. */
+/* Not on tvOS and watchOS. On macOS the diagnostics need version 12. */
 #if __has_include(<MetricKit/MetricKit.h>)
 #import <MetricKit/MetricKit.h>
 
-// Takes what MetricKit says of the app, as coroner_add_metric_kit_payload: what its subscriber gets, or, with MXMetricManager's `pastDiagnosticPayloads` after the install,
-// what came before. A payload that can't be taken keeps none of the others back: the status is that of the first such one.
+/// Adds MetricKit payloads as coroner_add_metric_kit_payload does.
+///
+/// For the payloads that a subscriber receives and, after coroner_install, for MXMetricManager's
+/// `pastDiagnosticPayloads`. A rejected payload doesn't prevent the others from being added; the
+/// function returns the first failure's status.
 API_AVAILABLE(ios(14.0), macos(12.0))
 static inline coroner_status coroner_add_metric_kit_payloads(NSArray<MXDiagnosticPayload *> *_Nullable payloads)
 {
     coroner_status status = CORONER_STATUS_OK;
     for (MXDiagnosticPayload *payload in payloads) {
         NSData *json = [payload JSONRepresentation];
-        coroner_status taken = coroner_add_metric_kit_payload((const uint8_t *)json.bytes, json.length);
+        coroner_status added = coroner_add_metric_kit_payload((const uint8_t *)json.bytes, json.length);
         if (status == CORONER_STATUS_OK)
-            status = taken;
+            status = added;
     }
     return status;
 }

@@ -15,7 +15,7 @@ static REGISTERED: Mutex<Vec<(String, RegisteredMemory)>> = Mutex::new(Vec::new(
 ///
 /// Writes at most `room` bytes to `into` and returns the number of bytes written.
 ///
-/// The function must be async-signal-safe: it must not allocate, take a lock, wait, or leave by
+/// The callback must be async-signal-safe: it must not allocate, take a lock, wait, or leave by
 /// longjmp or an exception.
 pub type CrashCallback = Option<unsafe extern "C" fn(context: *mut c_void, into: *mut u8, room: usize) -> usize>;
 
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn coroner_register_memory(name: *const c_char, start: *co
     })
 }
 
-/// Unregisters the memory with this name. Does nothing if there is none.
+/// Unregisters the memory under this name. Does nothing if there is none.
 ///
 /// # Safety
 /// The general rules apply.
@@ -57,14 +57,13 @@ pub unsafe extern "C" fn coroner_unregister_memory(name: *const c_char) -> Statu
 
 /// Sets the function to call as `callback(context, into, room)` when this process crashes.
 ///
-/// It replaces the previous callback; NULL removes it. The bytes it writes, at most 60 KiB, become
-/// the report's attachment `crash_callback`. A fault in the callback, or the report's deadline,
-/// ends only the callback. It isn't called for non-fatal reports, hangs, or children created by
-/// fork.
+/// Replaces the previous callback; NULL removes it. The bytes that the callback writes, at most 60
+/// KiB, become the report's attachment `crash_callback`. A fault in the callback, or the report's
+/// deadline, ends only the callback. It isn't called for non-fatal reports, hangs, or children
+/// created by fork.
 ///
 /// # Safety
-/// `callback` must be async-signal-safe, and `context` must stay valid for as long as the callback
-/// is set.
+/// `callback` must be async-signal-safe; `context` must stay valid while it is set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_set_crash_callback(callback: CrashCallback, context: *mut c_void) -> Status {
     guarded(|| {

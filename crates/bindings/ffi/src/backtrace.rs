@@ -74,19 +74,21 @@ pub type EachFrame = Option<unsafe extern "C" fn(context: *mut c_void, frame: *c
 
 /// Called for each thread. `backtrace` is NULL if the thread did not respond.
 ///
-/// Otherwise it is released when the callback returns.
+/// Coroner releases the backtrace when the callback returns.
 pub type EachThread =
     Option<unsafe extern "C" fn(context: *mut c_void, thread: u64, backtrace: *const StoredBacktrace)>;
 
 // SAFETY: the size is the first field, and 0 is valid for numbers and flags.
 unsafe impl SizedStruct for CaptureOptions {
     const NAME: &'static str = "coroner_capture_options";
-    const LEAST: usize = offset_of!(CaptureOptions, skip);
+    const MIN_SIZE: usize = offset_of!(CaptureOptions, skip);
 }
 
+/// Converts the options; null means the defaults.
+///
 /// # Safety
 /// `options` must be null or point to the number of bytes given by its `size`.
-unsafe fn options_of(options: *const CaptureOptions) -> Result<Wanted, Status> {
+unsafe fn convert_options(options: *const CaptureOptions) -> Result<Wanted, Status> {
     if options.is_null() {
         return Ok(Wanted::default());
     }
@@ -102,26 +104,28 @@ unsafe fn options_of(options: *const CaptureOptions) -> Result<Wanted, Status> {
     })
 }
 
+/// Returns the Rust backtrace in the caller's memory.
+///
 /// # Safety
 /// `backtrace` must be null, or filled in and not released.
-unsafe fn captured<'a>(backtrace: *const StoredBacktrace) -> Result<&'a Backtrace, Status> {
+unsafe fn as_backtrace<'a>(backtrace: *const StoredBacktrace) -> Result<&'a Backtrace, Status> {
     // SAFETY: large enough and aligned (the assertions above), and a `Backtrace`, as the caller
     // promises.
     let backtrace = unsafe { backtrace.cast::<Backtrace>().as_ref() };
     backtrace.ok_or_else(|| fail(Status::InvalidArgument, "`backtrace` is NULL"))
 }
 
-fn thread_of(thread: u64) -> Result<ThreadId, Status> {
+fn parse_thread(thread: u64) -> Result<ThreadId, Status> {
     let number = ThreadId::try_from(thread).ok().filter(|number| *number != 0);
-    number.ok_or_else(|| fail(Status::InvalidArgument, format!("{thread} is no thread's number")))
+    number.ok_or_else(|| fail(Status::InvalidArgument, format!("invalid thread id {thread}")))
 }
 
-fn not_captured(thread: u64, reason: NotCaptured) -> Status {
+fn capture_error(thread: u64, reason: NotCaptured) -> Status {
     let status = match reason {
         NotCaptured::ThreadGone => Status::InvalidArgument,
         _ => Status::System,
     };
-    fail(status, format!("thread {thread} could not be captured: {reason}"))
+    fail(status, format!("can't capture thread {thread}: {reason}"))
 }
 
 /// Returns the calling thread's id: gettid on Linux, pthread_threadid_np on Apple systems.
@@ -133,11 +137,10 @@ pub extern "C" fn coroner_thread_id() -> u64 {
 /// Captures the calling thread's stack, starting at the caller of this function.
 ///
 /// Captures addresses only: it doesn't allocate or lock, and takes some nanoseconds per frame. Can
-/// be called before coroner_install. `options` may be NULL.
+/// be called before coroner_install.
 ///
 /// # Safety
-/// `into` must be NULL or point to memory for a coroner_backtrace. `options` must be NULL or point
-/// to the number of bytes given by its `size`.
+/// `into` must be NULL or point to memory for a coroner_backtrace.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_current(
     into: *mut StoredBacktrace,
@@ -146,7 +149,7 @@ pub unsafe extern "C" fn coroner_backtrace_current(
     let registers = coroner::current_registers();
     guarded(|| {
         // SAFETY: as the caller promises.
-        let options = unsafe { options_of(options) }?;
+        let options = unsafe { convert_options(options) }?;
         // SAFETY: null, or memory for it, large and aligned enough, as the caller promises.
         let Some(into) = (unsafe { into.cast::<MaybeUninit<Backtrace>>().as_mut() }) else {
             return Err(fail(Status::InvalidArgument, "`into` is NULL"));
@@ -160,17 +163,15 @@ pub unsafe extern "C" fn coroner_backtrace_current(
 ///
 /// `thread` is the id that coroner_thread_id returns on that thread.
 ///
-/// Another thread is stopped for the microseconds that the capture takes. The calling thread is
-/// captured as by coroner_backtrace_current, which works before coroner_install. `options` may be
-/// NULL.
+/// Another thread is stopped for the microseconds that the capture takes. The calling thread can be
+/// captured before coroner_install, too.
 ///
-/// On failure there is nothing to release. CORONER_STATUS_NOT_INSTALLED before coroner_install,
-/// CORONER_STATUS_INVALID_ARGUMENT if there is no such thread, CORONER_STATUS_SYSTEM if it does not
-/// respond.
+/// Returns CORONER_STATUS_NOT_INSTALLED before coroner_install, CORONER_STATUS_INVALID_ARGUMENT if
+/// there is no such thread, CORONER_STATUS_SYSTEM if it does not respond. On failure there is
+/// nothing to release.
 ///
 /// # Safety
-/// `into` must be NULL or point to memory for a coroner_backtrace. `options` must be NULL or point
-/// to the number of bytes given by its `size`.
+/// `into` must be NULL or point to memory for a coroner_backtrace.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_of_thread(
     into: *mut StoredBacktrace,
@@ -180,30 +181,29 @@ pub unsafe extern "C" fn coroner_backtrace_of_thread(
     let registers = coroner::current_registers();
     guarded(|| {
         // SAFETY: as the caller promises.
-        let options = unsafe { options_of(options) }?;
+        let options = unsafe { convert_options(options) }?;
         // SAFETY: null, or memory for it, large and aligned enough, as the caller promises.
         let Some(into) = (unsafe { into.cast::<MaybeUninit<Backtrace>>().as_mut() }) else {
             return Err(fail(Status::InvalidArgument, "`into` is NULL"));
         };
-        let id = thread_of(thread)?;
+        let id = parse_thread(thread)?;
         if id == coroner::backtrace::thread_id() {
             into.write(Backtrace::above_with(&registers, &options));
             return Ok(());
         }
         crate::install::installed()?;
-        into.write(Backtrace::of_thread(id, &options).map_err(|reason| not_captured(thread, reason))?);
+        into.write(Backtrace::of_thread(id, &options).map_err(|reason| capture_error(thread, reason))?);
         Ok(())
     })
 }
 
 /// Captures the stacks of all threads of this process, then calls `each` for each thread.
 ///
-/// The threads are captured one after another. `options` may be NULL. CORONER_STATUS_NOT_INSTALLED
-/// before coroner_install.
+/// The threads are captured one after another. Returns CORONER_STATUS_NOT_INSTALLED before
+/// coroner_install.
 ///
 /// # Safety
-/// `options` must be NULL or point to the number of bytes given by its `size`. `each` must not
-/// unwind and must not keep a pointer.
+/// The general rules apply. `each` must not keep a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_of_all_threads(
     each: EachThread,
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn coroner_backtrace_of_all_threads(
 ) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let options = unsafe { options_of(options) }?;
+        let options = unsafe { convert_options(options) }?;
         let each = each.ok_or_else(|| fail(Status::InvalidArgument, "`each` is NULL"))?;
         crate::install::installed()?;
         for (thread, captured) in Backtrace::of_all_threads(&options) {
@@ -234,12 +234,12 @@ pub unsafe extern "C" fn coroner_backtrace_of_all_threads(
     })
 }
 
-/// Releases a backtrace's resources; the memory stays the caller's.
+/// Releases a backtrace's resources, but not the memory that the caller provided.
 ///
 /// Does nothing if `backtrace` is NULL.
 ///
 /// # Safety
-/// `backtrace` must be NULL, or filled in and not released.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_release(backtrace: *mut StoredBacktrace) {
     guarded(|| {
@@ -251,19 +251,19 @@ pub unsafe extern "C" fn coroner_backtrace_release(backtrace: *mut StoredBacktra
     });
 }
 
-/// Returns a backtrace's addresses, and their number in `count`. NULL if `backtrace` is NULL.
+/// Returns a backtrace's addresses and stores their number in `*count`; NULL for a NULL backtrace.
 ///
 /// The addresses are valid until the backtrace is released.
 ///
 /// # Safety
-/// `backtrace` must be NULL, or filled in and not released; `count` must be NULL or writable.
+/// `count` must be NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_addresses(
     backtrace: *const StoredBacktrace,
     count: *mut usize,
 ) -> *const u64 {
     // SAFETY: as the caller promises.
-    let addresses = unsafe { captured(backtrace) }.map(Backtrace::addresses).ok();
+    let addresses = unsafe { as_backtrace(backtrace) }.map(Backtrace::addresses).ok();
     // SAFETY: null or writable, as the caller promises.
     if let Some(count) = unsafe { count.as_mut() } {
         *count = addresses.map_or(0, <[u64]>::len);
@@ -271,27 +271,27 @@ pub unsafe extern "C" fn coroner_backtrace_addresses(
     addresses.map_or(std::ptr::null(), <[u64]>::as_ptr)
 }
 
-/// Returns a hash of the stack, which is 0 if `backtrace` is NULL.
+/// Returns a hash of the stack; 0 if `backtrace` is NULL.
 ///
-/// Identical stacks have the same hash; different stacks, for all practical purposes, have
-/// different ones. Hashes differ from run to run.
+/// Identical stacks have the same hash; different stacks almost certainly have different hashes.
+/// Hashes differ from run to run.
 ///
 /// # Safety
-/// `backtrace` must be NULL, or filled in and not released.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_hash(backtrace: *const StoredBacktrace) -> u64 {
     // SAFETY: as the caller promises.
-    unsafe { captured(backtrace) }.map_or(0, Backtrace::hash)
+    unsafe { as_backtrace(backtrace) }.map_or(0, Backtrace::hash)
 }
 
-/// Whether the stack has more frames than the requested maximum.
+/// Returns true if the stack has more frames than the requested maximum.
 ///
 /// # Safety
-/// `backtrace` must be NULL, or filled in and not released.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_is_truncated(backtrace: *const StoredBacktrace) -> bool {
     // SAFETY: as the caller promises.
-    unsafe { captured(backtrace) }.is_ok_and(Backtrace::is_truncated)
+    unsafe { as_backtrace(backtrace) }.is_ok_and(Backtrace::is_truncated)
 }
 
 /// Calls `each` for a backtrace's frames, with their names, innermost first.
@@ -300,8 +300,7 @@ pub unsafe extern "C" fn coroner_backtrace_is_truncated(backtrace: *const Stored
 /// again costs almost nothing. Names stay correct even if a library was unloaded after the capture.
 ///
 /// # Safety
-/// `backtrace` must be NULL, or filled in and not released. `each` must not unwind and must not
-/// keep a pointer.
+/// The general rules apply. `each` must not keep a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_names(
     backtrace: *const StoredBacktrace,
@@ -310,7 +309,7 @@ pub unsafe extern "C" fn coroner_backtrace_names(
 ) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
-        let backtrace = unsafe { captured(backtrace) }?;
+        let backtrace = unsafe { as_backtrace(backtrace) }?;
         let each = each.ok_or_else(|| fail(Status::InvalidArgument, "`each` is NULL"))?;
         for frame in backtrace.names().frames() {
             let (image, function) = (c_text(frame.image.as_deref()), c_text(frame.function.as_deref()));
@@ -333,17 +332,16 @@ fn c_text(text: Option<&str>) -> Option<CString> {
 
 /// Writes a backtrace as text to the `size` bytes at `into`; returns the text's length.
 ///
-/// The text has one line per frame, is NUL-terminated and truncated to fit. With `lines` each
-/// inlined call has its own line, and lines include the source file where debug information is
-/// available; debug information is read on each call, which may take a second. Without `lines`,
-/// each line has image, function and offset.
+/// The text has one line per frame, with image, function and offset, is NUL-terminated and
+/// truncated to fit. With `lines`, inlined calls have lines of their own, and a line includes the
+/// source position if debug information is available. Debug information is read on each such call,
+/// which may take a second.
 ///
 /// Like snprintf, it returns the number of bytes of the whole text without the NUL; 0 if
 /// `backtrace` is NULL.
 ///
 /// # Safety
-/// `backtrace` must be NULL, or filled in and not released. `into` must be writable for `size`
-/// bytes; it may be NULL if `size` is 0.
+/// `into` must be writable for `size` bytes; it may be NULL if `size` is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_backtrace_text(
     backtrace: *const StoredBacktrace,
@@ -354,7 +352,7 @@ pub unsafe extern "C" fn coroner_backtrace_text(
     let mut length = 0;
     guarded(|| {
         // SAFETY: as the caller promises.
-        let backtrace = unsafe { captured(backtrace) }?;
+        let backtrace = unsafe { as_backtrace(backtrace) }?;
         let text = if lines {
             backtrace.to_string()
         } else {

@@ -45,14 +45,14 @@ impl Config {
 
 /// A part of the configuration that setters change.
 pub(crate) trait Part: Sized {
-    fn of(config: &mut Config) -> &mut Option<Self>;
+    fn in_config(config: &mut Config) -> &mut Option<Self>;
 }
 
 /// Implements [`Part`] for the type of a field.
 macro_rules! part {
     ($($field:ident: $part:ty,)*) => {$(
         impl Part for $part {
-            fn of(config: &mut Config) -> &mut Option<Self> {
+            fn in_config(config: &mut Config) -> &mut Option<Self> {
                 &mut config.$field
             }
         }
@@ -69,10 +69,8 @@ part! {
 
 /// Creates a configuration with the defaults.
 ///
-/// `app` is the app's identifier ("com.example.paint") or its name.
-///
-/// An identifier is better. It names the default store, so don't change it between versions. NULL
-/// if `app` is NULL or not UTF-8.
+/// `app` is the app's identifier, such as "com.example.paint". It names the default store, so don't
+/// change it between versions. Returns NULL if `app` is NULL or not UTF-8.
 ///
 /// # Safety
 /// The general rules apply.
@@ -115,7 +113,7 @@ pub(crate) unsafe fn change<P: Part>(config: *mut Config, step: impl FnOnce(P) -
         // SAFETY: as the caller promises.
         let config = unsafe { config.as_mut() };
         let config = config.ok_or_else(|| fail(Status::InvalidArgument, "`config` is NULL"))?;
-        let part = P::of(config);
+        let part = P::in_config(config);
         *part = part.take().map(step);
         Ok(())
     })
@@ -170,7 +168,7 @@ pub struct ExitInfo {
 // SAFETY: the size is the first field, and 0 is valid for numbers and pointers.
 unsafe impl SizedStruct for ExitInfo {
     const NAME: &'static str = "coroner_exit_info";
-    const LEAST: usize = std::mem::offset_of!(ExitInfo, rss_kb);
+    const MIN_SIZE: usize = std::mem::offset_of!(ExitInfo, rss_kb);
 }
 
 /// Adds Android's exit information about an earlier process.
@@ -180,8 +178,7 @@ unsafe impl SizedStruct for ExitInfo {
 /// The data is copied.
 ///
 /// # Safety
-/// `info` must point to the number of bytes given by its `size`; its description must be NULL or a
-/// string, its trace NULL or `trace_length` bytes.
+/// The description must be NULL or a string, the trace NULL or `trace_length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info: *const ExitInfo) -> Status {
     if info.is_null() {
@@ -206,12 +203,13 @@ pub unsafe extern "C" fn coroner_config_add_exit_info(config: *mut Config, info:
         // SAFETY: `trace_length` bytes, as the caller promises.
         unsafe { std::slice::from_raw_parts(info.trace, info.trace_length) }.to_vec()
     };
-    let mut said = coroner::ExitInfo::default();
-    (said.pid, said.reason, said.status, said.importance) = (info.pid, info.reason, info.status, info.importance);
-    (said.timestamp_ms, said.rss_kb, said.pss_kb) = (info.timestamp_ms, info.rss_kb, info.pss_kb);
-    (said.description, said.trace) = (description.to_owned(), trace);
+    let mut converted = coroner::ExitInfo::default();
+    (converted.pid, converted.reason) = (info.pid, info.reason);
+    (converted.status, converted.importance) = (info.status, info.importance);
+    (converted.timestamp_ms, converted.rss_kb, converted.pss_kb) = (info.timestamp_ms, info.rss_kb, info.pss_kb);
+    (converted.description, converted.trace) = (description.to_owned(), trace);
     // SAFETY: as the caller promises.
-    unsafe { change(config, |app: coroner::Config| app.system_report(said)) }
+    unsafe { change(config, |app: coroner::Config| app.system_report(converted)) }
 }
 
 /// Sets the app's version, such as "2.1.0".
@@ -298,9 +296,9 @@ pub unsafe extern "C" fn coroner_config_add_sentry_sink(
         // SAFETY: as the caller promises.
         let dsn = unsafe { text(dsn, "dsn") }?;
         // The message must not contain the DSN itself, because it includes a key.
-        let made = coroner::SentrySink::new(dsn)
-            .map_err(|error| fail(Status::InvalidArgument, format!("`dsn` is no DSN: {error}")))?;
-        sink = Some(made.options(|options| options.require_consent = require_consent));
+        let created = coroner::SentrySink::new(dsn)
+            .map_err(|error| fail(Status::InvalidArgument, format!("invalid `dsn`: {error}")))?;
+        sink = Some(created.options(|options| options.require_consent = require_consent));
         Ok(())
     });
     let Some(sink) = sink else { return status };
@@ -373,11 +371,11 @@ pub unsafe extern "C" fn coroner_config_set_scrub_secrets(config: *mut Config, s
 /// Sets a function that hides additional data: if it returns true, the string becomes `[Filtered]`.
 ///
 /// It is called at the next launch for each string that the app or a library wrote (tags, user,
-/// contexts, extra, breadcrumbs, messages), with the string's key (such as a tag's, or empty). It
-/// may be called on several threads at once. NULL changes nothing.
+/// contexts, extra, breadcrumbs, messages), with the string's key, which may be empty. It may be
+/// called on several threads at once. NULL changes nothing.
 ///
 /// # Safety
-/// `hides` must be callable with two strings and `context` on any thread until the process ends.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_scrub(
     config: *mut Config,
@@ -399,7 +397,7 @@ pub unsafe extern "C" fn coroner_config_set_scrub(
 
 /// Sets whether earlier handlers are called first for every fault. Default: no.
 ///
-/// If so, a crash is reported only if they don't handle it: for ahead-of-time compiled code of a
+/// If so, only faults that they don't handle are reported. For ahead-of-time compiled code of a
 /// managed runtime. Otherwise they are called first only for faults that are known to be theirs.
 ///
 /// # Safety
@@ -410,11 +408,9 @@ pub unsafe extern "C" fn coroner_config_set_chain_first(config: *mut Config, cha
     unsafe { change(config, |crashes: Crashes| crashes.chain_first(chain_first)) }
 }
 
-/// Sets whether to take back a crash signal whose handler was replaced after the install.
+/// Sets whether to take back crash signals whose handlers are replaced after install. Default: no.
 ///
-/// Default: no.
-///
-/// The replacing handler is called after the report.
+/// The replacing handler is called after the report is written.
 ///
 /// # Safety
 /// The general rules apply.
@@ -424,9 +420,7 @@ pub unsafe extern "C" fn coroner_config_set_reinstall_handlers(config: *mut Conf
     unsafe { change(config, |crashes: Crashes| crashes.reinstall_handlers(reinstall)) }
 }
 
-/// Sets whether to report crashes of children created by fork, each under its own run.
-///
-/// Default: yes.
+/// Sets whether to report crashes of children created by fork, each as its own run. Default: yes.
 ///
 /// If not, such a crash is left to the earlier handlers.
 ///
@@ -439,11 +433,9 @@ pub unsafe extern "C" fn coroner_config_set_report_fork_children(config: *mut Co
     unsafe { change(config, |crashes: Crashes| crashes.fork(policy)) }
 }
 
-/// Sets whether to report uncaught Objective-C exceptions with name, reason and throw stack.
+/// Sets whether to report uncaught Objective-C exceptions. Default: yes.
 ///
-/// Default: yes.
-///
-/// macOS and iOS only; no effect elsewhere.
+/// Their reports have name, reason and the throw's stack. macOS and iOS only; no effect elsewhere.
 ///
 /// # Safety
 /// The general rules apply.
@@ -482,7 +474,7 @@ pub unsafe extern "C" fn coroner_config_set_zombies(config: *mut Config, remembe
 
 /// Sets whether to start a thread whose stack encodes the run's id. Default: no.
 ///
-/// It lets MetricKit's diagnostics for this process be matched to this run. The thread waits
+/// MetricKit's diagnostics for this process can then be matched to this run. The thread waits
 /// forever and costs some tens of KiB of memory. macOS and iOS only; no effect elsewhere.
 ///
 /// # Safety
@@ -493,13 +485,11 @@ pub unsafe extern "C" fn coroner_config_set_run_id_thread(config: *mut Config, s
     unsafe { change(config, |app: coroner::Config| app.run_id_thread(start)) }
 }
 
-/// Sets whether to attach the last 60 KiB that the process wrote to stderr and to stdout.
+/// Sets whether to attach the last 60 KiB of the process's stderr and of its stdout. Default: no.
 ///
-/// Default: no.
-///
-/// The attachments are `stderr` and `stdout`. Only for streams that are regular files when Coroner
-/// is installed, not for terminals, pipes and sockets: the file is read at the crash, and if the
-/// process appends to it, from where it ended at install. The output may contain user input.
+/// The attachments are named `stderr` and `stdout`. This works for streams that are regular files
+/// at install, not for terminals, pipes and sockets. The file is read at the crash; if the process
+/// appends to it, what it contained before install is left out. The output may contain user input.
 ///
 /// # Safety
 /// The general rules apply.
@@ -526,10 +516,9 @@ pub unsafe extern "C" fn coroner_config_set_stack_memory_all(config: *mut Config
 
 /// Sets whether the crashing process looks up symbol names in its own images.
 ///
-/// It does so after the rest of the report is on disk. The names are used if neither the next
-/// launch nor a server finds a symbol file. The lookup takes milliseconds, longer in a large
-/// program. Default: only on Apple systems, where the system libraries' symbols are available
-/// nowhere else.
+/// Default: only on Apple systems, where the system libraries' symbols are available nowhere else.
+/// The lookup runs after the rest of the report is on disk, and takes milliseconds, longer in a
+/// large program. The names are used if neither the next launch nor a server finds a symbol file.
 ///
 /// # Safety
 /// The general rules apply.
@@ -539,12 +528,10 @@ pub unsafe extern "C" fn coroner_config_set_symbol_names(config: *mut Config, na
     unsafe { change(config, |crashes: Crashes| crashes.symbol_names(names)) }
 }
 
-/// Sets the time in milliseconds after which an unresponsive thread is reported as hung.
+/// Sets after how many milliseconds an unresponsive thread is reported as hung. Default: 0, never.
 ///
-/// Default: 0, never.
-///
-/// Watched are threads that call coroner_hang_beat and, on Apple systems, the main thread while it
-/// runs its run loop or the main queue.
+/// Coroner watches threads that call coroner_hang_beat and, on Apple systems, the main thread while
+/// it runs its run loop or the main queue.
 ///
 /// # Safety
 /// The general rules apply.
@@ -570,8 +557,8 @@ pub unsafe extern "C" fn coroner_config_set_reports_per_hour(config: *mut Config
 
 /// Sets how many bytes of the crashed thread's stack a report contains. Default: 2048; 0 for none.
 ///
-/// With the stack come 256 to 512 bytes around each address in the thread's registers. This memory
-/// may contain user input.
+/// Unless it is 0, the report also contains 256 to 512 bytes around each address in the thread's
+/// registers. This memory may contain user input.
 ///
 /// # Safety
 /// The general rules apply.
@@ -583,7 +570,7 @@ pub unsafe extern "C" fn coroner_config_set_stack_memory(config: *mut Config, by
 
 /// Sets the maximum time in milliseconds for writing a report. Default: 5000.
 ///
-/// After that the process ends with what has been written.
+/// After that the process ends, and the report contains what was written so far.
 ///
 /// # Safety
 /// The general rules apply.
@@ -594,10 +581,10 @@ pub unsafe extern "C" fn coroner_config_set_deadline(config: *mut Config, millis
     unsafe { change(config, |limits: Limits| limits.deadline(deadline)) }
 }
 
-/// Sets the store's limits for reports that can't be delivered. Default: 100, 90, 64 MiB.
+/// Sets how many undelivered reports the store keeps. Default: 100 reports, 90 days, 64 MiB.
 ///
-/// The store keeps at most `reports` reports and as many runs without one, for at most `days` days,
-/// in at most `bytes` bytes.
+/// The store keeps at most `reports` reports and as many runs without a report, for at most `days`
+/// days, in at most `bytes` bytes.
 ///
 /// # Safety
 /// The general rules apply.
@@ -634,17 +621,28 @@ pub enum AlternateStacks {
     Leave = 2,
 }
 
-/// Sets which threads get an alternate signal stack: one of coroner_alternate_stacks. Default: all.
+/// An [`AlternateStacks`] from C, which may pass any number. The header declares it as the enum.
+pub type AlternateStacksArgument = i32;
+
+/// Sets which threads get an alternate signal stack. Default: all.
 ///
 /// # Safety
 /// The general rules apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn coroner_config_set_alternate_stacks(config: *mut Config, stacks: i32) -> Status {
+pub unsafe extern "C" fn coroner_config_set_alternate_stacks(
+    config: *mut Config,
+    stacks: AlternateStacksArgument,
+) -> Status {
     let stacks = match stacks {
         0 => coroner::AlternateStacks::Everywhere,
         1 => coroner::AlternateStacks::Attached,
         2 => coroner::AlternateStacks::Leave,
-        other => return fail(Status::InvalidArgument, format!("{other} is none of coroner_alternate_stacks")),
+        other => {
+            return fail(
+                Status::InvalidArgument,
+                format!("invalid `stacks` {other}: expected a coroner_alternate_stacks"),
+            );
+        }
     };
     // SAFETY: as the caller promises.
     unsafe { change(config, |crashes: Crashes| crashes.alternate_stacks(stacks)) }

@@ -44,21 +44,21 @@ pub(crate) fn remember_otlp(sink: &OtlpSink) {
 
 /// Sets whether the user consents to sending reports, to Sentry and over OTLP.
 ///
-/// True sends the waiting reports; false deletes them and keeps no new ones. The choice is stored
-/// and applies to later launches.
+/// If `given` is true, waiting reports are sent; if it is false, they are deleted and new ones are
+/// not kept. The choice is stored and applies to later launches.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_set_consent(given: bool) -> Status {
     guarded(|| {
         let sinks = SINKS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut said = Vec::new();
+        let mut results = Vec::new();
         #[cfg(feature = "sentry")]
-        said.extend(sinks.sentry.map(|sink| sink.set_consent(given)));
+        results.extend(sinks.sentry.map(|sink| sink.set_consent(given)));
         #[cfg(feature = "otlp")]
-        said.extend(sinks.otlp.map(|sink| sink.set_consent(given)));
-        if said.is_empty() {
-            return Err(fail(Status::NotInstalled, "there is no sink that sends to a server"));
+        results.extend(sinks.otlp.map(|sink| sink.set_consent(given)));
+        if results.is_empty() {
+            return Err(fail(Status::NotInstalled, "no configured sink sends to a server"));
         }
         // All sinks are updated before the first failure is returned.
-        said.into_iter().collect::<Result<(), _>>().map_err(|error| fail(Status::System, error.to_string()))
+        results.into_iter().collect::<Result<(), _>>().map_err(|error| fail(Status::System, error.to_string()))
     })
 }

@@ -20,7 +20,7 @@ pub enum ExceptionLanguage {
     Rust = 3,
     /// Swift.
     Swift = 4,
-    /// JavaScript. This language and those below are for coroner_report_foreign_exception.
+    /// JavaScript. This and the following are for coroner_report_foreign_exception.
     Javascript = 6,
     /// C# and other .NET languages.
     Csharp = 7,
@@ -36,26 +36,29 @@ pub enum ExceptionLanguage {
     Php = 12,
 }
 
+/// An [`ExceptionLanguage`] from C, which may pass any number. The header declares it as the enum.
+pub type ExceptionLanguageArgument = i32;
+
 /// Reports a handled exception, with the stacks of all threads as in a crash report.
 ///
-/// The app continues and delivers the report within seconds. `language` is one of
-/// coroner_exception_language up to Swift; `kind` is the exception's type; `message` may be NULL.
+/// The app continues and delivers the report within seconds. `language` is C++, Objective-C, Rust
+/// or Swift; `kind` is the exception's type; `message` may be NULL.
 ///
-/// CORONER_STATUS_FULL if coroner_config_set_reports_per_hour is exceeded or 16 reports are
+/// Returns CORONER_STATUS_FULL if coroner_config_set_reports_per_hour is exceeded or 16 reports are
 /// waiting. Dropped reports are counted, and the next report contains their number.
 ///
 /// # Safety
 /// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_report_exception(
-    language: i32,
+    language: ExceptionLanguageArgument,
     kind: *const c_char,
     message: *const c_char,
 ) -> Status {
     let registers = coroner::current_registers();
     guarded(|| {
         let Ok(language @ 1..=4) = u8::try_from(language) else {
-            return Err(no_language(language));
+            return Err(reject_language(language));
         };
         // SAFETY: as the caller promises.
         let (kind, message) = unsafe { (text(kind, "kind")?, optional(message, "message")?) };
@@ -65,7 +68,7 @@ pub unsafe extern "C" fn coroner_report_exception(
         if coroner::report_exception_above(&handled, &registers) {
             return Ok(());
         }
-        Err(no_room())
+        Err(no_report_written())
     })
 }
 
@@ -84,21 +87,25 @@ pub struct CodedError {
 /// Reports a handled Objective-C or Swift error, with its underlying errors as causes.
 ///
 /// The first of the `count` errors is the handled one; each other is the cause of the one before it
-/// (`NSUnderlyingErrorKey`). At most eight are reported. Otherwise like coroner_report_exception.
-/// `coroner_apple.h` has a function that converts an `NSError`.
+/// (`NSUnderlyingErrorKey`). At most eight are reported. `language` is Objective-C or Swift.
+/// Otherwise like coroner_report_exception. coroner_report_nserror in coroner_apple.h converts an
+/// `NSError`.
 ///
 /// # Safety
-/// `errors` must point to `count` errors. Each domain must be a string, each description a string
-/// or NULL.
+/// `errors` must point to `count` errors: domains are strings, descriptions strings or NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *const CodedError, count: usize) -> Status {
+pub unsafe extern "C" fn coroner_report_coded_error(
+    language: ExceptionLanguageArgument,
+    errors: *const CodedError,
+    count: usize,
+) -> Status {
     let registers = coroner::current_registers();
     guarded(|| {
         let Ok(language @ (2 | 4)) = u8::try_from(language) else {
-            return Err(no_language(language));
+            return Err(reject_language(language));
         };
         if errors.is_null() || count == 0 {
-            return Err(fail(Status::InvalidArgument, "there are no `errors`"));
+            return Err(fail(Status::InvalidArgument, "`errors` is NULL or empty"));
         }
         // SAFETY: not null, and `count` elements, as the caller promises.
         let given = unsafe { std::slice::from_raw_parts(errors, count) };
@@ -111,7 +118,11 @@ pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *cons
             errors.push(coroner::CodedError::new(domain, error.code, description));
         }
         installed()?;
-        if coroner::report_coded_error_above(Language(language), &errors, &registers) { Ok(()) } else { Err(no_room()) }
+        if coroner::report_coded_error_above(Language(language), &errors, &registers) {
+            Ok(())
+        } else {
+            Err(no_report_written())
+        }
     })
 }
 
@@ -119,7 +130,7 @@ pub unsafe extern "C" fn coroner_report_coded_error(language: i32, errors: *cons
 #[repr(C)]
 #[derive(Debug)]
 pub struct ExceptionFrame {
-    /// The function; may be NULL.
+    /// The function, or NULL.
     pub function: *const c_char,
     /// The function's source file, or NULL.
     pub file: *const c_char,
@@ -138,14 +149,14 @@ pub struct ExceptionFrame {
 /// and the report contains their stacks. `kind` is the exception's type; `message` may be NULL.
 ///
 /// Set `fatal` if the caller is going to end the process because of the exception. Otherwise the
-/// app continues as after coroner_report_exception, with the same limits. CORONER_STATUS_FULL if no
-/// report was written.
+/// app continues as after coroner_report_exception, with the same limits. Returns
+/// CORONER_STATUS_FULL if no report was written.
 ///
 /// # Safety
 /// `frames` must point to `count` frames, whose strings may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_report_foreign_exception(
-    language: i32,
+    language: ExceptionLanguageArgument,
     kind: *const c_char,
     message: *const c_char,
     frames: *const ExceptionFrame,
@@ -156,7 +167,7 @@ pub unsafe extern "C" fn coroner_report_foreign_exception(
     let registers = coroner::current_registers();
     guarded(|| {
         let Ok(language @ 6..=12) = u8::try_from(language) else {
-            return Err(no_language(language));
+            return Err(reject_language(language));
         };
         // SAFETY: as the caller promises.
         let (kind, message) = unsafe { (text(kind, "kind")?, optional(message, "message")?) };
@@ -170,26 +181,29 @@ pub unsafe extern "C" fn coroner_report_foreign_exception(
         for frame in given {
             // SAFETY: as the caller promises.
             let (function, file) = unsafe { (optional(frame.function, "function")?, optional(frame.file, "file")?) };
-            let mut said = ForeignFrame::new(function.unwrap_or_default()).in_app(frame.in_app);
-            said.file = file;
-            said.line = Some(frame.line).filter(|line| *line > 0);
-            said.column = Some(frame.column).filter(|column| *column > 0);
-            frames.push(said);
+            let mut converted = ForeignFrame::new(function.unwrap_or_default()).in_app(frame.in_app);
+            converted.file = file;
+            converted.line = Some(frame.line).filter(|line| *line > 0);
+            converted.column = Some(frame.column).filter(|column| *column > 0);
+            frames.push(converted);
         }
         installed()?;
         let thrown = ForeignException::new(Language(language), kind, message.unwrap_or_default(), &frames);
         let thrown = thrown.all_threads(all_threads).fatal(fatal);
-        if coroner::report_foreign_exception_above(&thrown, &registers) { Ok(()) } else { Err(no_room()) }
+        if coroner::report_foreign_exception_above(&thrown, &registers) { Ok(()) } else { Err(no_report_written()) }
     })
 }
 
-fn no_language(language: i32) -> Status {
-    fail(Status::InvalidArgument, format!("{language} is no `coroner_exception_language` of this function"))
+fn reject_language(language: ExceptionLanguageArgument) -> Status {
+    fail(
+        Status::InvalidArgument,
+        format!("invalid `language` {language}: not a coroner_exception_language that this function accepts"),
+    )
 }
 
-fn no_room() -> Status {
+fn no_report_written() -> Status {
     fail(
         Status::Full,
-        "as many exceptions were reported as an hour may have, 16 wait, or there is no space for another report",
+        "can't report the exception: the hourly limit is reached, 16 reports are waiting, or there is no space left",
     )
 }

@@ -10,7 +10,7 @@ use crate::config::{Config, change};
 use crate::status::{Status, fail};
 use crate::text::text;
 
-/// The result of an app's sink, as coroner_sink_deliver returns it.
+/// The result of an app's sink, returned by its coroner_sink_deliver function.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delivered {
@@ -23,6 +23,9 @@ pub enum Delivered {
     /// It is offered again at a launch or in coroner_flush, after a minute at the earliest.
     Retry = 2,
 }
+
+/// A [`Delivered`] from C, which may return any number. The header declares it as the enum.
+pub type DeliveredResult = i32;
 
 /// A report for an app's sink. All its pointers are valid until the function returns.
 #[repr(C)]
@@ -38,17 +41,16 @@ pub struct GivenReport {
     pub json: *const c_char,
     /// The report as a `.coroner` file, as a folder sink stores it. `coroner show` reads it.
     ///
-    /// Contains what the dying process wrote, with tags, user and breadcrumbs. Secrets in its
+    /// Contains what the dying process wrote, including tags, user and breadcrumbs. Secrets in its
     /// strings are not hidden.
     pub raw: *const u8,
     /// The number of bytes at `raw`.
     pub raw_length: usize,
 }
 
-/// Delivers a report; returns one of coroner_delivered.
-///
-/// Other values mean CORONER_DELIVERED_RETRY. It may block.
-pub type DeliverFunction = Option<unsafe extern "C" fn(context: *mut c_void, report: *const GivenReport) -> i32>;
+/// Delivers a report. It may block.
+pub type DeliverFunction =
+    Option<unsafe extern "C" fn(context: *mut c_void, report: *const GivenReport) -> DeliveredResult>;
 
 /// Receives a report as JSON; returns whether to pass it to the sinks.
 pub type BeforeDeliverFunction = Option<unsafe extern "C" fn(context: *mut c_void, json: *const c_char) -> bool>;
@@ -72,7 +74,7 @@ fn pointer(text: Option<&CString>) -> *const c_char {
 
 struct AppSink {
     name: String,
-    deliver: unsafe extern "C" fn(*mut c_void, *const GivenReport) -> i32,
+    deliver: unsafe extern "C" fn(*mut c_void, *const GivenReport) -> DeliveredResult,
     context: AppPointer,
 }
 
@@ -105,7 +107,7 @@ impl Sink for AppSink {
 /// launch, and a different one for each sink.
 ///
 /// # Safety
-/// `deliver` must be callable with `context` on any thread until the process ends.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_add_sink(
     config: *mut Config,
@@ -129,11 +131,11 @@ pub unsafe extern "C" fn coroner_config_add_sink(
 ///
 /// The function receives the report as JSON. A dropped report is deleted. The function is called at
 /// a launch, in coroner_install or on a Coroner thread, possibly twice for the same report. NULL
-/// changes nothing. CORONER_STATUS_SYSTEM if the library was built without the feature `json`, like
-/// the lean one.
+/// changes nothing. Returns CORONER_STATUS_SYSTEM if the library was built without the feature
+/// `json`, like the lean one.
 ///
 /// # Safety
-/// `keep` must be callable with `context` on any thread until the process ends.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_before_deliver(
     config: *mut Config,
@@ -144,7 +146,7 @@ pub unsafe extern "C" fn coroner_config_set_before_deliver(
     if !cfg!(feature = "json") {
         return fail(
             Status::System,
-            "this library was built without the feature `json`, by which the function sees reports",
+            "can't pass reports to the function: this library was built without the feature `json`",
         );
     }
     let context = AppPointer(context);
@@ -162,7 +164,7 @@ pub unsafe extern "C" fn coroner_config_set_before_deliver(
 /// It is called on a Coroner thread. NULL changes nothing.
 ///
 /// # Safety
-/// `crashed` must be callable with `context` on any thread until the process ends.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_config_set_on_crashed_last_run(
     config: *mut Config,

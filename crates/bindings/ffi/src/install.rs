@@ -23,17 +23,17 @@ pub enum Outcome {
     Crashed = 3,
     /// Coroner was uninstalled during the run.
     Uninstalled = 4,
-    /// The app ended without a trace: killed, out of memory, power failure.
+    /// The app ended without a trace: killed, out of memory, or a power failure.
     Unknown = 5,
     /// The app was not responding when it was terminated.
     Hung = 6,
     /// The system killed the app to free memory.
     OutOfMemory = 7,
-    /// The user ended the app.
+    /// The user quit or force-stopped the app.
     EndedByUser = 8,
-    /// The system ended the app for another reason.
+    /// The system terminated the app for another reason.
     EndedBySystem = 9,
-    /// A signal that isn't a crash but ends a process by default: Ctrl-C, a hangup, an alarm.
+    /// A signal that isn't a crash terminated the app: Ctrl-C, a hangup, an alarm.
     EndedBySignal = 10,
     /// The machine rebooted or lost power.
     SystemRestart = 11,
@@ -61,7 +61,7 @@ pub struct LastRun {
 // SAFETY: the size is the first field, and 0 is valid for an outcome and for numbers.
 unsafe impl SizedStruct for LastRun {
     const NAME: &'static str = "coroner_last_run_info";
-    const LEAST: usize = std::mem::offset_of!(LastRun, ran_for_ms);
+    const MIN_SIZE: usize = std::mem::offset_of!(LastRun, ran_for_ms);
 }
 
 /// Returns the installed Coroner, or [`Status::NotInstalled`].
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn coroner_install(config: *mut Config) -> Status {
     guarded(|| {
         let config = config
             .into_whole()
-            .ok_or_else(|| fail(Status::InvalidArgument, "`config` was damaged by a failed call"))?;
+            .ok_or_else(|| fail(Status::InvalidArgument, "`config` is incomplete: an earlier call with it failed"))?;
         match coroner::install(config) {
             Ok(_) => Ok(()),
             Err(error @ InstallError::AlreadyInstalled) => Err(fail(Status::AlreadyInstalled, error.to_string())),
@@ -125,9 +125,9 @@ pub extern "C" fn coroner_attach_current_thread() -> Status {
     guarded(|| coroner::attach_current_thread().map_err(|error| fail(Status::System, error.to_string())))
 }
 
-/// Leaves the calling thread's next signal with this number to the earlier handlers.
+/// Passes the calling thread's next signal with this number to the earlier handlers.
 ///
-/// For a managed runtime that is about to raise the signal on purpose.
+/// No report is written for it. For a managed runtime that is about to raise the signal on purpose.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_ignore_next_signal(signal: i32) -> Status {
     guarded(|| {
@@ -135,12 +135,12 @@ pub extern "C" fn coroner_ignore_next_signal(signal: i32) -> Status {
         if coroner::ignore_next_signal(signal) {
             Ok(())
         } else {
-            Err(fail(Status::Full, "too many threads have asked for it at once"))
+            Err(fail(Status::Full, "can't ignore the next signal: too many threads have requested it at once"))
         }
     })
 }
 
-/// Marks the run as cleanly exited, for apps that then end without exit or returning from main.
+/// Marks the run as cleanly exited, for apps that end neither by exit nor by returning from main.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_mark_clean_exit() -> Status {
     guarded(|| {
@@ -149,31 +149,30 @@ pub extern "C" fn coroner_mark_clean_exit() -> Status {
     })
 }
 
-/// Delivers the store's contents and waits for at most `timeout_ms` milliseconds.
+/// Delivers all reports in the store; waits at most `timeout_ms` milliseconds.
 ///
-/// CORONER_STATUS_TIMED_OUT if something is left to deliver.
+/// Returns CORONER_STATUS_TIMED_OUT if some are not delivered by then.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_flush(timeout_ms: u32) -> Status {
     guarded(|| {
         if installed()?.flush(Duration::from_millis(timeout_ms.into())) {
             Ok(())
         } else {
-            Err(fail(Status::TimedOut, "something is left to deliver"))
+            Err(fail(Status::TimedOut, "timed out: some reports are not delivered yet"))
         }
     })
 }
 
-/// Adds a MetricKit payload: the JSON of an `MXDiagnosticPayload` (`JSONRepresentation`).
-///
-/// Starts delivery.
+/// Adds a MetricKit payload, an `MXDiagnosticPayload`'s `JSONRepresentation`; starts delivery.
 ///
 /// A crash is matched with the run of its process and completes that run's report or, if there is
 /// none, becomes its report. A hang, a slow launch, and excessive CPU time or disk writes each
-/// become a report. Adding the same payload at each launch is harmless. `coroner_apple.h` has a
-/// function that takes payloads as the app gets them. The bytes are not kept.
+/// become a report. Adding the same payload at each launch is harmless.
+/// coroner_add_metric_kit_payloads in coroner_apple.h takes the payloads that MetricKit passes to
+/// the app. The bytes are copied.
 ///
-/// CORONER_STATUS_INVALID_ARGUMENT if the JSON is not such a payload; CORONER_STATUS_SYSTEM if the
-/// store can't be written, or the library was built without the feature `system-reports`.
+/// Returns CORONER_STATUS_INVALID_ARGUMENT if the JSON is not such a payload, CORONER_STATUS_SYSTEM
+/// if the store can't be written or the library was built without the feature `system-reports`.
 ///
 /// # Safety
 /// `json` must point to `length` bytes.
@@ -201,10 +200,10 @@ fn metric_kit_reports(_json: &[u8]) -> Result<Vec<coroner::SystemReport>, Status
     Err(fail(Status::System, "this library was built without the feature `system-reports`"))
 }
 
-/// Fills in how the last run ended. `last_run->size` must be set.
+/// Fills in how the last run ended. Set `last_run->size` first.
 ///
 /// # Safety
-/// `last_run` must be NULL or point to the number of bytes given by its `size`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
     guarded(|| {
@@ -230,8 +229,8 @@ pub unsafe extern "C" fn coroner_last_run(last_run: *mut LastRun) -> Status {
         };
         let mut event_id = [0; 33];
         if let Some(id) = last.event_id {
-            for (place, digit) in event_id.iter_mut().zip(id.to_string().bytes()) {
-                *place = digit as c_char;
+            for (byte, digit) in event_id.iter_mut().zip(id.to_string().bytes()) {
+                *byte = digit as c_char;
             }
         }
         let ran_for_ms = last.ran_for.map_or(0, |ran_for| ran_for.as_millis() as u64);

@@ -9,9 +9,17 @@
 //!
 //! # General rules
 //!
-//! Unless noted, `config` must be a live object from `coroner_config_new`: not freed and not passed
-//! to `coroner_install`. Strings must be NUL-terminated UTF-8; Coroner copies them and the caller
-//! keeps ownership. A `# Safety` section lists only what a function requires beyond that.
+//! Unless noted:
+//!
+//! - `config` must be a live object from `coroner_config_new`: not freed and not passed to
+//!   `coroner_install`.
+//! - Strings must be NUL-terminated UTF-8. Coroner copies them; the caller keeps ownership.
+//! - A struct with a `size` field must have that many bytes.
+//! - `backtrace` must be NULL, or filled in and not released. `options` may be NULL.
+//! - A callback must not unwind. If it isn't called before the function returns, it must be
+//!   callable with its `context` on any thread until the process ends.
+//!
+//! A `# Safety` section lists only what a function requires beyond that.
 #![deny(missing_docs)]
 
 pub mod app_memory;

@@ -9,28 +9,31 @@ use coroner::{Breadcrumb, ScopeError};
 use crate::status::{Status, fail, guarded};
 use crate::text::{optional, text};
 
-/// Breadcrumb severity.
+/// The severity of a breadcrumb or of the app's events.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
-    /// Debugging.
+    /// Details that only help a developer who debugs the app.
     Debug = 1,
-    /// Informational.
+    /// Normal operation, such as a page that was opened.
     Info = 2,
-    /// Warning.
+    /// Something unexpected that did not stop the operation.
     Warning = 3,
-    /// Error.
+    /// An operation failed, and the app continues.
     Error = 4,
-    /// Fatal.
+    /// The app can't continue.
     Fatal = 5,
 }
+
+/// A [`Level`] from C, which may pass any number. The header declares it as the enum.
+pub type LevelArgument = i32;
 
 /// Returns the installed run's scope, or [`Status::NotInstalled`]. Never waits.
 fn scope() -> Result<coroner::Scope, Status> {
     coroner::scope().map_err(|error| fail(Status::NotInstalled, error.to_string()))
 }
 
-fn done(result: Result<(), ScopeError>) -> Result<(), Status> {
+fn to_status(result: Result<(), ScopeError>) -> Result<(), Status> {
     result.map_err(|error| {
         let status = match error {
             ScopeError::NotInstalled => Status::NotInstalled,
@@ -50,7 +53,7 @@ pub unsafe extern "C" fn coroner_set_tag(key: *const c_char, value: *const c_cha
     guarded(|| {
         // SAFETY: as the caller promises.
         let (key, value) = unsafe { (text(key, "key")?, text(value, "value")?) };
-        done(coroner::set_tag(key, value))
+        to_status(coroner::set_tag(key, value))
     })
 }
 
@@ -62,7 +65,7 @@ pub unsafe extern "C" fn coroner_set_tag(key: *const c_char, value: *const c_cha
 /// return: it must not leave by an exception or `longjmp`.
 ///
 /// # Safety
-/// `change` must be callable with `context`.
+/// The general rules apply.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_configure_scope(
     change: Option<unsafe extern "C" fn(context: *mut c_void)>,
@@ -71,7 +74,7 @@ pub unsafe extern "C" fn coroner_configure_scope(
     guarded(|| {
         let change = change.ok_or_else(|| fail(Status::InvalidArgument, "`change` is NULL"))?;
         // SAFETY: as the caller promises.
-        done(coroner::configure_scope(|_| unsafe { change(context) }))
+        to_status(coroner::configure_scope(|_| unsafe { change(context) }))
     })
 }
 
@@ -97,11 +100,11 @@ pub unsafe extern "C" fn coroner_remove_tag(key: *const c_char) -> Status {
 pub unsafe extern "C" fn coroner_set_user_id(id: *const c_char) -> Status {
     guarded(|| {
         if id.is_null() {
-            return done(coroner::set_user(None));
+            return to_status(coroner::set_user(None));
         }
         // SAFETY: as the caller promises.
         let id = unsafe { text(id, "id") }?;
-        done(coroner::set_user(Some(&coroner::User::new(id))))
+        to_status(coroner::set_user(Some(&coroner::User::new(id))))
     })
 }
 
@@ -117,18 +120,19 @@ pub unsafe extern "C" fn coroner_set_user(id: *const c_char, name: *const c_char
         // SAFETY: as the caller promises.
         let mut user = coroner::User::new(unsafe { text(id, "id") }?);
         if !name.is_null() {
-            // SAFETY: not null, and a text as the caller promises.
+            // SAFETY: not null, and a string as the caller promises.
             user = user.name(unsafe { text(name, "name") }?);
         }
         if !email.is_null() {
-            // SAFETY: not null, and a text as the caller promises.
+            // SAFETY: not null, and a string as the caller promises.
             user = user.email(unsafe { text(email, "email") }?);
         }
-        done(coroner::set_user(Some(&user)))
+        to_status(coroner::set_user(Some(&user)))
     })
 }
 
-/// Sets a context: related data as a JSON object, such as {"pages": 3, "of": {"kind": "letter"}}.
+/// Sets a context: related data as a JSON object such as {"pages": 3, "template": {"kind":
+/// "letter"}}.
 ///
 /// Replaces a context with the same name.
 ///
@@ -139,7 +143,7 @@ pub unsafe extern "C" fn coroner_set_context(name: *const c_char, json: *const c
     guarded(|| {
         // SAFETY: as the caller promises.
         let (name, json) = unsafe { (text(name, "name")?, text(json, "json")?) };
-        done(coroner::set_context(name, &parse(json)?))
+        to_status(coroner::set_context(name, &parse_json(json)?))
     })
 }
 
@@ -168,7 +172,7 @@ pub unsafe extern "C" fn coroner_set_extra(key: *const c_char, json: *const c_ch
     guarded(|| {
         // SAFETY: as the caller promises.
         let (key, json) = unsafe { (text(key, "key")?, text(json, "json")?) };
-        done(coroner::set_extra(key, &parse(json)?))
+        to_status(coroner::set_extra(key, &parse_json(json)?))
     })
 }
 
@@ -197,15 +201,15 @@ pub unsafe extern "C" fn coroner_set_fingerprint(parts: *const *const c_char, co
             return Err(fail(Status::InvalidArgument, "`parts` is NULL"));
         }
         // SAFETY: `count` pointers to strings, as the caller promises.
-        let texts = (0..count).map(|place| unsafe { text(*parts.add(place), "parts") });
+        let texts = (0..count).map(|index| unsafe { text(*parts.add(index), "parts") });
         let texts: Vec<&str> = texts.collect::<Result<_, _>>()?;
-        done(coroner::set_fingerprint(&texts))
+        to_status(coroner::set_fingerprint(&texts))
     })
 }
 
-/// Sets the level of the app's events, instead of the crash's own. `level` is one of coroner_level.
+/// Sets the severity of the app's events, instead of the one that fits the crash.
 #[unsafe(no_mangle)]
-pub extern "C" fn coroner_set_level(level: i32) -> Status {
+pub extern "C" fn coroner_set_level(level: LevelArgument) -> Status {
     guarded(|| {
         let level = parse_level(level)?;
         scope()?;
@@ -214,11 +218,9 @@ pub extern "C" fn coroner_set_level(level: i32) -> Status {
     })
 }
 
-/// Sets the app's current trace, to link reports to it.
+/// Sets the app's current trace, to link reports to it. NULL for both ids removes it.
 ///
 /// The ids have 32 and 16 hexadecimal digits, as in W3C's traceparent.
-///
-/// NULL for both removes the trace.
 ///
 /// # Safety
 /// `trace_id` and `span_id` must both be strings or both be NULL.
@@ -231,7 +233,7 @@ pub unsafe extern "C" fn coroner_set_trace(trace_id: *const c_char, span_id: *co
         }
         // SAFETY: as the caller promises.
         let (trace, span) = unsafe { (text(trace_id, "trace_id")?, text(span_id, "span_id")?) };
-        done(coroner::set_trace(trace, span))
+        to_status(coroner::set_trace(trace, span))
     })
 }
 
@@ -246,13 +248,13 @@ pub unsafe extern "C" fn coroner_set_flag(flag: *const c_char, result: bool) -> 
     guarded(|| {
         // SAFETY: as the caller promises.
         let flag = unsafe { text(flag, "flag") }?;
-        done(coroner::set_flag(flag, result))
+        to_status(coroner::set_flag(flag, result))
     })
 }
 
 /// Sets whether the app is in the foreground, for apps that can be.
 ///
-/// A report includes it, and uses it to tell whether the user saw a hang.
+/// Reports include it: it shows whether the user saw a hang.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_set_foreground(is_foreground: bool) -> Status {
     guarded(|| {
@@ -271,7 +273,7 @@ pub unsafe extern "C" fn coroner_set_release(release: *const c_char) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
         let release = unsafe { text(release, "release") }?;
-        done(coroner::set_release(release))
+        to_status(coroner::set_release(release))
     })
 }
 
@@ -284,7 +286,7 @@ pub unsafe extern "C" fn coroner_set_environment(environment: *const c_char) -> 
     guarded(|| {
         // SAFETY: as the caller promises.
         let environment = unsafe { text(environment, "environment") }?;
-        done(coroner::set_environment(environment))
+        to_status(coroner::set_environment(environment))
     })
 }
 
@@ -310,7 +312,7 @@ pub unsafe extern "C" fn coroner_add_attachment(
         }
         // SAFETY: as the caller promises.
         let (path, content_type) = unsafe { (text(path, "path")?, optional(content_type, "content_type")?) };
-        done(coroner::add_attachment(name, path.as_ref(), content_type))
+        to_status(coroner::add_attachment(name, path.as_ref(), content_type))
     })
 }
 
@@ -338,7 +340,7 @@ pub unsafe extern "C" fn coroner_keep_attachment(
         // SAFETY: not null, and `size` bytes, as the caller promises.
         let bytes = unsafe { std::slice::from_raw_parts(bytes, size) };
         let coroner = crate::install::installed()?;
-        done(coroner.keep_attachment(name, bytes, content_type))
+        to_status(coroner.keep_attachment(name, bytes, content_type))
     })
 }
 
@@ -368,19 +370,19 @@ pub unsafe extern "C" fn coroner_feedback(
             number.map(|number| coroner::Id(number.to_be_bytes()))
         });
         crate::install::installed()?;
-        let mut said = coroner::Feedback::new(message).event_id(event_id.transpose()?);
-        (said.name, said.email) = (name.map(ToOwned::to_owned), email.map(ToOwned::to_owned));
-        if coroner::feedback(&said) {
+        let mut feedback = coroner::Feedback::new(message).event_id(event_id.transpose()?);
+        (feedback.name, feedback.email) = (name.map(ToOwned::to_owned), email.map(ToOwned::to_owned));
+        if coroner::feedback(&feedback) {
             Ok(())
         } else {
-            Err(fail(Status::Full, "no sink takes feedback, or has room for it"))
+            Err(fail(Status::Full, "can't deliver the feedback: no sink accepts feedback or has room for it"))
         }
     })
 }
 
 /// Counts a handled error for release health.
 ///
-/// Unless the run crashes, it counts as a run with errors.
+/// The session then counts as one with errors, unless the run crashes.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_count_error() -> Status {
     guarded(|| {
@@ -390,38 +392,43 @@ pub extern "C" fn coroner_count_error() -> Status {
     })
 }
 
-fn parse(json: &str) -> Result<serde_json::Value, Status> {
-    serde_json::from_str(json).map_err(|error| fail(Status::InvalidArgument, format!("`json` is no JSON: {error}")))
+fn parse_json(json: &str) -> Result<serde_json::Value, Status> {
+    serde_json::from_str(json)
+        .map_err(|error| fail(Status::InvalidArgument, format!("`json` is not valid JSON: {error}")))
 }
 
-fn parse_level(level: i32) -> Result<coroner::Level, Status> {
+fn parse_level(level: LevelArgument) -> Result<coroner::Level, Status> {
     Ok(match level {
         1 => coroner::Level::Debug,
         2 => coroner::Level::Info,
         3 => coroner::Level::Warning,
         4 => coroner::Level::Error,
         5 => coroner::Level::Fatal,
-        other => return Err(fail(Status::InvalidArgument, format!("{other} is no `coroner_level`"))),
+        other => {
+            return Err(fail(Status::InvalidArgument, format!("invalid `level` {other}: expected a coroner_level")));
+        }
     })
 }
 
-/// Adds a breadcrumb, an event such as "opened the document".
+/// Adds a breadcrumb, an event such as "opened the document". `category` may be NULL.
 ///
-/// A crash report contains the last ones before it.
-///
-/// `category` may be NULL. `level` is one of coroner_level.
+/// A report contains the most recent breadcrumbs.
 ///
 /// # Safety
 /// The general rules apply.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn coroner_add_breadcrumb(category: *const c_char, message: *const c_char, level: i32) -> Status {
+pub unsafe extern "C" fn coroner_add_breadcrumb(
+    category: *const c_char,
+    message: *const c_char,
+    level: LevelArgument,
+) -> Status {
     guarded(|| {
         // SAFETY: as the caller promises.
         let message = unsafe { text(message, "message") }?;
         let level = parse_level(level)?;
         let mut breadcrumb = Breadcrumb::new(message).level(level);
         if !category.is_null() {
-            // SAFETY: not null, and a text as the caller promises.
+            // SAFETY: not null, and a string as the caller promises.
             breadcrumb = breadcrumb.category(unsafe { text(category, "category") }?);
         }
         scope()?.add_breadcrumb(&breadcrumb);

@@ -13,18 +13,18 @@ pub(crate) unsafe trait SizedStruct: Copy {
     /// The struct's name in C.
     const NAME: &'static str;
     /// The minimum size in bytes, which every version of the struct has.
-    const LEAST: usize;
+    const MIN_SIZE: usize;
 }
 
 /// Returns the size given by the caller, limited to the struct's size in this version.
 ///
 /// # Safety
 /// `given` must point to such a struct, whose first field can be read.
-unsafe fn size_of_given<T: SizedStruct>(given: *const T) -> Result<usize, Status> {
+unsafe fn read_size<T: SizedStruct>(given: *const T) -> Result<usize, Status> {
     // SAFETY: the first field is readable, as the caller promises.
     let size = unsafe { given.cast::<usize>().read() };
-    if size < T::LEAST {
-        return Err(fail(Status::InvalidArgument, format!("`size` is not sizeof({})", T::NAME)));
+    if size < T::MIN_SIZE {
+        return Err(fail(Status::InvalidArgument, format!("invalid `size` {size}: expected sizeof({})", T::NAME)));
     }
     Ok(size.min(size_of::<T>()))
 }
@@ -36,7 +36,7 @@ unsafe fn size_of_given<T: SizedStruct>(given: *const T) -> Result<usize, Status
 pub(crate) unsafe fn read<T: SizedStruct>(given: *const T) -> Result<T, Status> {
     let mut known = MaybeUninit::<T>::zeroed();
     // SAFETY: as the caller promises.
-    let size = unsafe { size_of_given(given) }?;
+    let size = unsafe { read_size(given) }?;
     // SAFETY: `size` bytes are readable, as the caller promises, and they fit.
     unsafe { given.cast::<u8>().copy_to_nonoverlapping(known.as_mut_ptr().cast(), size) };
     // SAFETY: zero is valid in all fields, and so is what C wrote to them.
@@ -49,7 +49,7 @@ pub(crate) unsafe fn read<T: SizedStruct>(given: *const T) -> Result<T, Status> 
 /// `into` must point to the number of bytes given by its size, which must be writable.
 pub(crate) unsafe fn write<T: SizedStruct>(into: *mut T, value: &T) -> Result<(), Status> {
     // SAFETY: as the caller promises.
-    let size = unsafe { size_of_given(into) }?;
+    let size = unsafe { read_size(into) }?;
     let first = size_of::<usize>();
     let value = std::ptr::from_ref(value).cast::<u8>();
     // SAFETY: `size` bytes are writable, as the caller promises, and `value` is at least as large.

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub enum Status {
     /// Success.
     Ok = 0,
-    /// An argument is NULL where it must not be, not UTF-8, or out of range.
+    /// An argument is out of range, not UTF-8, or NULL where it must not be.
     InvalidArgument = 1,
     /// Coroner is already installed in this process.
     AlreadyInstalled = 2,
@@ -18,7 +18,7 @@ pub enum Status {
     NotInstalled = 3,
     /// An operating system call failed.
     System = 4,
-    /// A limit is reached, such as that of the run state.
+    /// A limit is reached, such as the run state's size.
     Full = 5,
     /// Timed out.
     TimedOut = 6,
@@ -53,7 +53,7 @@ pub(crate) fn guarded(body: impl FnOnce() -> Result<(), Status>) -> Status {
                 .map(|text| (*text).to_owned())
                 .or_else(|| panic.downcast_ref::<String>().cloned())
                 .unwrap_or_default();
-            fail(Status::Internal, format!("a mistake in Coroner: {message}"))
+            fail(Status::Internal, format!("bug in Coroner: {message}"))
         }
     }
 }
@@ -81,9 +81,9 @@ pub const CORONER_VERSION_MINOR: u32 = 1;
 pub const CORONER_VERSION_PATCH: u32 = 0;
 
 /// Whether `text` is the decimal representation of `number`.
-const fn is_written(text: &str, number: u32) -> bool {
+const fn is_decimal_of(text: &str, number: u32) -> bool {
     matches!(u32::from_str_radix(text, 10), Ok(read) if read == number)
 }
-const _: () = assert!(is_written(env!("CARGO_PKG_VERSION_MAJOR"), CORONER_VERSION_MAJOR));
-const _: () = assert!(is_written(env!("CARGO_PKG_VERSION_MINOR"), CORONER_VERSION_MINOR));
-const _: () = assert!(is_written(env!("CARGO_PKG_VERSION_PATCH"), CORONER_VERSION_PATCH));
+const _: () = assert!(is_decimal_of(env!("CARGO_PKG_VERSION_MAJOR"), CORONER_VERSION_MAJOR));
+const _: () = assert!(is_decimal_of(env!("CARGO_PKG_VERSION_MINOR"), CORONER_VERSION_MINOR));
+const _: () = assert!(is_decimal_of(env!("CARGO_PKG_VERSION_PATCH"), CORONER_VERSION_PATCH));

@@ -56,18 +56,20 @@ pub struct UnwindRule {
 // SAFETY: the size is the first field, and 0 is valid for numbers, flags and pointers.
 unsafe impl SizedStruct for UnwindRule {
     const NAME: &'static str = "coroner_unwind_rule";
-    const LEAST: usize = std::mem::offset_of!(UnwindRule, outermost);
+    const MIN_SIZE: usize = std::mem::offset_of!(UnwindRule, outermost);
 }
 
+/// Converts a rule.
+///
 /// # Safety
 /// `rule.saved` must point to `rule.saved_count` elements.
-unsafe fn rule_of(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeError> {
+unsafe fn convert_rule(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeError> {
     if rule.outermost {
         return Ok(coroner::UnwindRule::outermost());
     }
-    let made = coroner::UnwindRule::frame(rule.cfa_register, rule.cfa_offset)?;
+    let frame = coroner::UnwindRule::frame(rule.cfa_register, rule.cfa_offset)?;
     if rule.saved_count == 0 {
-        return Ok(made);
+        return Ok(frame);
     }
     // A count above the number of registers is a mistake, and would read far out of bounds.
     if rule.saved.is_null() || rule.saved_count > 32 {
@@ -75,7 +77,7 @@ unsafe fn rule_of(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeE
     }
     // SAFETY: as the caller promises.
     let saved = unsafe { std::slice::from_raw_parts(rule.saved, rule.saved_count) };
-    saved.iter().try_fold(made, |rule, register| rule.saved(register.number, register.offset))
+    saved.iter().try_fold(frame, |rule, register| rule.saved(register.number, register.offset))
 }
 
 /// Registers the unwind rule for frames whose program counter is in `size` bytes at `start`.
@@ -84,16 +86,14 @@ unsafe fn rule_of(rule: &UnwindRule) -> Result<coroner::UnwindRule, UnwindRangeE
 /// the range, applies to all crash and live backtraces of this process, and takes precedence over
 /// unwind data, frame pointers and all other methods. Where ranges overlap, the shortest applies.
 ///
-/// Can be called before coroner_install and after coroner_uninstall. At most 512 ranges can be
-/// registered at a time, otherwise CORONER_STATUS_FULL: a JIT should register each memory mapping
-/// rather than each function.
+/// Can be called before coroner_install and after coroner_uninstall. Returns CORONER_STATUS_FULL if
+/// 512 ranges are registered: a JIT should register each memory mapping rather than each function.
 ///
 /// `registration` receives a number for coroner_unregister_unwind_range, to be called before the
 /// code is unmapped. It may be NULL if the range is never unregistered.
 ///
 /// # Safety
-/// `rule` must point to the number of bytes given by its `size`, and `rule->saved` to `saved_count`
-/// elements; `registration` must be NULL or writable.
+/// `rule->saved` must have `saved_count` elements; `registration` must be NULL or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn coroner_register_unwind_range(
     start: *const c_void,
@@ -103,14 +103,14 @@ pub unsafe extern "C" fn coroner_register_unwind_range(
 ) -> Status {
     guarded(|| {
         if rule.is_null() {
-            return Err(fail(Status::InvalidArgument, "rule is NULL"));
+            return Err(fail(Status::InvalidArgument, "`rule` is NULL"));
         }
         // SAFETY: as the caller promises.
         let rule = unsafe { sized::read(rule) }?;
         let start = start as usize;
         let registered = start.checked_add(size).ok_or(UnwindRangeError::BadRange).and_then(|end| {
             // SAFETY: as the caller promises.
-            let rule = unsafe { rule_of(&rule) }?;
+            let rule = unsafe { convert_rule(&rule) }?;
             coroner::register_unwind_range(start..end, rule)
         });
         let number = registered.map_err(|error| {
@@ -126,11 +126,11 @@ pub unsafe extern "C" fn coroner_register_unwind_range(
     })
 }
 
-/// Unregisters the range with this number. CORONER_STATUS_INVALID_ARGUMENT if there is none.
+/// Unregisters a range. Returns CORONER_STATUS_INVALID_ARGUMENT if the number is unknown.
 #[unsafe(no_mangle)]
 pub extern "C" fn coroner_unregister_unwind_range(registration: u64) -> Status {
     guarded(|| match UnwindRange::from_number(registration).map(UnwindRange::unregister) {
         Some(true) => Ok(()),
-        _ => Err(fail(Status::InvalidArgument, "no range is registered under this number")),
+        _ => Err(fail(Status::InvalidArgument, format!("no range is registered under the number {registration}"))),
     })
 }

@@ -48,7 +48,7 @@ NOINLINE int throws(int what)
     return kind;
 }
 
-// Another frame on the way, without frame pointer (-fomit-frame-pointer) and with saved registers.
+// A frame between throw and catch, without frame pointer (-fomit-frame-pointer) and with saved registers.
 NOINLINE int passes(int what)
 {
     volatile int after = library_calls(throws, what);
@@ -83,13 +83,13 @@ NOINLINE int other_thread(int what)
     std::rethrow_exception(kept);
 }
 
-// An exception that was made and not thrown: the runtime fills in its header by a function of its own.
-NOINLINE int made(int)
+// An exception that was created but not thrown: the runtime fills in its header in a separate function.
+NOINLINE int created_without_throw(int)
 {
     std::rethrow_exception(std::make_exception_ptr(std::runtime_error("out of cheese")));
 }
 
-// libstdc++ looks for a header of its own before any exception that it has caught: there must be memory.
+// libstdc++ reads its own header in front of any exception that it has caught, so there must be memory.
 static struct {
     char before[128];
     _Unwind_Exception exception;
@@ -106,7 +106,7 @@ NOINLINE int raises_foreign()
     return 0;
 }
 
-// Caught, and the end of it: where nobody catches a foreign exception, libstdc++ terminates without taking it up.
+// Caught before terminating: for an uncaught foreign exception, libstdc++ terminates without having caught it.
 NOINLINE int foreign(int)
 {
     try {
@@ -121,7 +121,7 @@ NOINLINE int terminates(int)
     std::terminate();
 }
 
-// That many thousand throws on each of eight threads, caught; then one that is not.
+// Throws and catches `thousands` thousand times on each of eight threads, then throws without a catch.
 NOINLINE int many(int thousands)
 {
     std::atomic<long> caught{0};
@@ -136,7 +136,7 @@ NOINLINE int many(int thousands)
             }
         }
     };
-    // What lies in memory; under an emulator, whose own memory grows too, what is allocated.
+    // Resident memory; under an emulator, whose own memory grows too, allocated memory.
     auto resident = [] {
         if (std::getenv("COUNT_ALLOCATED"))
 #ifdef __BIONIC__
@@ -179,7 +179,7 @@ static void *on_thread(void *)
     return nullptr;
 }
 
-// A terminate handler of the app's own, which was there before Coroner's.
+// The app's own terminate handler, set before Coroner's.
 static void apps_own()
 {
     std::printf("the app's own terminate handler\n");
@@ -187,7 +187,7 @@ static void apps_own()
     _exit(7);
 }
 
-// The same, which takes its time: other threads go on meanwhile.
+// The same, but slow, so that other threads continue meanwhile.
 static void apps_own_slow()
 {
     sleep(1);
@@ -205,7 +205,7 @@ static const Act acts[] = {
     {"nests", shop::nests},
     {"noexcept", shop::in_noexcept},
     {"other-thread", shop::other_thread},
-    {"made", shop::made},
+    {"created", shop::created_without_throw},
     {"foreign", shop::foreign},
     {"terminates", shop::terminates},
     {"many", shop::many},

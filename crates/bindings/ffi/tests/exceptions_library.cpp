@@ -4,6 +4,6 @@ extern "C" __attribute__((noinline)) int library_calls(int (*function)(int), int
 {
     volatile char frame[200];
     frame[0] = 1;
-    // The frame must be there after the call: no tail call.
+    // Prevents a tail call, so that the frame still exists after the call.
     return function(argument) + frame[0];
 }

@@ -1,4 +1,4 @@
-// Deaths that only C and C++ have, each by name. Built and run by examples.rs.
+// Crashes specific to C and C++, each by name. Built and run by examples.rs.
 
 #include <pthread.h>
 
@@ -20,7 +20,7 @@ __attribute__((noinline)) int overflows(volatile char *above)
 {
     volatile char frame[512];
     frame[0] = above[0];
-    // Never true, and no compiler knows it.
+    // Never true, but no compiler can prove it.
     if (above[0] == 'x')
         return 0;
     return overflows(frame) + frame[0];

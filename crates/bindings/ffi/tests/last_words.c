@@ -1,4 +1,4 @@
-/* What a program in C says of its end: `program STORE ACT`. Without an act it is a launch, which delivers and says how the last run ended. */
+/* Adds data to its crash report: `program STORE ACT`. Without an act it delivers the reports and prints how the last run ended. */
 #include <assert.h>
 #include <signal.h>
 #include <stdint.h>
@@ -49,7 +49,7 @@ int main(int count, char **arguments)
     } else if (strcmp(act, "asserts") == 0) {
         assert(count == 17);
     } else if (strcmp(act, "says") == 0 || strcmp(act, "says-unkept") == 0) {
-        /* As musl's assert does. */
+        /* Like musl's assert. */
         printf("to stdout\n");
         fflush(stdout);
         for (int line = 0; line < 4000; line++)
@@ -57,7 +57,7 @@ int main(int count, char **arguments)
         fprintf(stderr, "Assertion failed: pages > 0 (book.c: print: 12)\n");
         abort();
     } else if (strcmp(act, "said-before") == 0) {
-        /* An assertion of a child, long ago. */
+        /* An earlier assertion of a child. */
         fprintf(stderr, "Assertion failed: pages > 0 (book.c: print: 12)\n");
         for (int line = 0; line < 100; line++)
             fprintf(stderr, "line %d of the log of a program\n", line);

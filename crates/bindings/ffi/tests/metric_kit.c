@@ -1,4 +1,4 @@
-/* A program that hands over what MetricKit says: store, the payload's file (or "-"), and how it ends. */
+/* Adds a MetricKit payload. Arguments: store, the payload's file (or "-"), and how to end. */
 #include <coroner.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What a program in C sets, one after another: `program STORE FOLDER ACT`. Without an act it is a launch that delivers to FOLDER. */
+/* Calls the setters in C: `program STORE FOLDER ACT`. Without an act it delivers the reports to FOLDER. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

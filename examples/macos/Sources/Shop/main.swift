@@ -22,7 +22,7 @@ func report(_ error: Error) {
     _ = String(describing: error).withCString { description in
         bridged.domain.withCString { domain in
             var one = coroner_coded_error(domain: domain, code: Int64(bridged.code), description: description)
-            return coroner_report_coded_error(Int32(CORONER_EXCEPTION_LANGUAGE_SWIFT.rawValue), &one, 1)
+            return coroner_report_coded_error(CORONER_EXCEPTION_LANGUAGE_SWIFT, &one, 1)
         }
     }
 }

@@ -83,7 +83,7 @@ fn native_is_known(
     Ok(info.is_known(Path::new(&store)))
 }
 
-#[expect(clippy::too_many_arguments, reason = "as the getters of ApplicationExitInfo")]
+#[expect(clippy::too_many_arguments, reason = "one for each getter of ApplicationExitInfo")]
 fn native_add_exit_info(
     env: &mut Env<'_>,
     _: JClass<'_>,
@@ -107,7 +107,7 @@ fn native_add_exit_info(
     Ok(())
 }
 
-#[expect(clippy::too_many_arguments, reason = "each is a setting of its own")]
+#[expect(clippy::too_many_arguments, reason = "one for each setting")]
 fn native_install(
     env: &mut Env<'_>,
     _: JClass<'_>,
@@ -157,7 +157,7 @@ fn native_install(
     Ok(true)
 }
 
-#[expect(clippy::too_many_arguments, reason = "each is a fact of its own")]
+#[expect(clippy::too_many_arguments, reason = "one for each property of the device")]
 fn native_set_device(
     env: &mut Env<'_>,
     _: JClass<'_>,
@@ -198,8 +198,8 @@ fn native_set_consent(_: &mut Env<'_>, _: JClass<'_>, given: jboolean) -> Result
     let sentry = SENTRY.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let otlp = OTLP.lock().unwrap_or_else(PoisonError::into_inner).clone();
     // All sinks are updated before the first failure is returned.
-    let said = [sentry.map(|sink| sink.set_consent(given)), otlp.map(|sink| sink.set_consent(given))];
-    said.into_iter().flatten().collect::<Result<(), _>>().map_err(Failure::from)
+    let results = [sentry.map(|sink| sink.set_consent(given)), otlp.map(|sink| sink.set_consent(given))];
+    results.into_iter().flatten().collect::<Result<(), _>>().map_err(Failure::from)
 }
 
 fn native_flush(_: &mut Env<'_>, _: JClass<'_>, timeout_ms: jlong) -> Result<jboolean, Failure> {

@@ -17,11 +17,11 @@ enum Failure {
     Scope(#[from] coroner::ScopeError),
     #[error("{0}")]
     Install(#[from] coroner::InstallError),
-    #[error("no DSN: {0}")]
+    #[error("invalid DSN: {0}")]
     Dsn(String),
-    #[error("no OTLP server: {0}")]
+    #[error("invalid OTLP server: {0}")]
     Otlp(String),
-    #[error("no JSON: {0}")]
+    #[error("invalid JSON: {0}")]
     Json(#[from] serde_json::Error),
     #[error("{0}")]
     Io(#[from] std::io::Error),

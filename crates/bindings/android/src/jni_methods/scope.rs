@@ -73,7 +73,7 @@ fn native_set_context(env: &mut Env<'_>, _: JClass<'_>, name: JString<'_>, json:
 }
 
 /// Converts the Java class's level number.
-fn level_of(number: jint) -> Level {
+fn parse_level(number: jint) -> Level {
     match number {
         ..=1 => Level::Debug,
         2 => Level::Info,
@@ -91,7 +91,7 @@ fn native_add_breadcrumb(
     level: jint,
 ) -> Result<(), Failure> {
     let (category, message) = (optional(env, &category)?, message.try_to_string(env)?);
-    let mut breadcrumb = Breadcrumb::new(&message).level(level_of(level));
+    let mut breadcrumb = Breadcrumb::new(&message).level(parse_level(level));
     if let Some(category) = &category {
         breadcrumb = breadcrumb.category(category);
     }
@@ -99,7 +99,7 @@ fn native_add_breadcrumb(
     Ok(())
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as the other methods")]
+#[expect(clippy::unnecessary_wraps, reason = "the same type as the other methods")]
 fn native_set_foreground(_: &mut Env<'_>, _: JClass<'_>, is_foreground: jboolean) -> Result<(), Failure> {
     coroner::set_foreground(is_foreground);
     Ok(())

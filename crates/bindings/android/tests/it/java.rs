@@ -1,9 +1,8 @@
 //! The Java class over JNI in a real Java process.
 //!
-//! It uses JDK 17, with Android's class names from `tests/java`. The tests cover an uncaught exception, a crash in C++, the system's exit information about
-//! earlier processes, and the next launch's processing of it.
-//!
-//! Without a JDK the tests are skipped.
+//! It uses JDK 17, with stubs of Android's classes from `tests/java`. The tests cover an uncaught
+//! exception, a crash in C++, the system's exit information about earlier processes, and the next
+//! launch's processing of it. Without a JDK they are skipped.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,9 +38,9 @@ fn library() -> PathBuf {
 
 fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{command:?}\n{said}{}", String::from_utf8_lossy(&output.stderr));
-    said
+    let value = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{command:?}\n{value}{}", String::from_utf8_lossy(&output.stderr));
+    value
 }
 
 fn java_files(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -116,7 +115,7 @@ struct Launch {
 }
 
 impl Launch {
-    fn said(&self, key: &str) -> &str {
+    fn value(&self, key: &str) -> &str {
         let line = self.lines.iter().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
         line.unwrap_or_else(|| panic!("no {key} in {:?}", self.lines))
     }
@@ -146,12 +145,11 @@ impl Device {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let lines = text.lines().map(str::to_owned).collect();
         let launch = Launch { pid, lines, status: output.status };
-        assert_eq!(launch.said("installed"), "true", "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(launch.value("installed"), "true", "{text}{}", String::from_utf8_lossy(&output.stderr));
         launch
     }
 
-    /// Returns the option that makes the system report a native crash of a process, with a
-    /// tombstone.
+    /// Returns the option that adds a process's native crash, with a tombstone, to the history.
     fn history(&self, died: &Launch) -> String {
         let (trace, history) = (self.files.path().join("tombstone"), self.files.path().join("history"));
         std::fs::write(&trace, TOMBSTONE.replace("4100", &died.pid.to_string())).unwrap();
@@ -184,16 +182,16 @@ fn crashed_thread(report: &Value) -> &Value {
 }
 
 #[test]
-fn an_uncaught_exception_of_java_is_delivered_by_the_next_launch_with_its_frames_and_the_native_threads() {
+fn an_uncaught_java_exception_is_delivered_with_its_frames_and_the_native_threads() {
     let Some(device) = Device::new() else { return };
     let died = device.launch("uncaught", &[]);
-    assert_eq!(died.said("outcome"), "FIRST_LAUNCH false");
+    assert_eq!(died.value("outcome"), "FIRST_LAUNCH false");
     // The handler that was installed first was also called, and ended the process.
-    assert_eq!(died.said("uncaught"), "checkout: java.lang.IllegalStateException: the cart is empty");
+    assert_eq!(died.value("uncaught"), "checkout: java.lang.IllegalStateException: the cart is empty");
     assert_eq!(died.status.code(), Some(10));
 
     let next = device.launch("deliver", &[]);
-    assert_eq!((next.said("outcome"), next.said("flushed")), ("CRASHED true", "true"));
+    assert_eq!((next.value("outcome"), next.value("flushed")), ("CRASHED true", "true"));
     let report = device.report();
     let exceptions = report["exceptions"].as_array().unwrap();
     let types: Vec<_> = exceptions.iter().map(|exception| exception["type_name"].as_str().unwrap()).collect();
@@ -205,7 +203,7 @@ fn an_uncaught_exception_of_java_is_delivered_by_the_next_launch_with_its_frames
         functions(&exceptions[1]["frames"])[..2],
         ["com.example.shop.Shop.total", "com.example.shop.Shop.fails"]
     );
-    assert!(report["threads"].as_array().unwrap().len() > 5, "the threads of the Java runtime");
+    assert!(report["threads"].as_array().unwrap().len() > 5, "the Java runtime's threads are missing");
     assert!(crashed_thread(&report)["frames"].as_array().unwrap().len() > 2);
 
     let run = &report["run"];
@@ -226,7 +224,7 @@ fn an_uncaught_exception_of_java_is_delivered_by_the_next_launch_with_its_frames
 }
 
 #[test]
-fn a_crash_in_c_plus_plus_that_java_called_is_delivered_beside_a_handled_exception() {
+fn a_cpp_crash_called_from_java_is_delivered_beside_a_handled_exception() {
     let Some(device) = Device::new() else { return };
     let died = device.launch("native", &[]);
     assert!(!died.status.success(), "{:?}", died.status);
@@ -235,7 +233,10 @@ fn a_crash_in_c_plus_plus_that_java_called_is_delivered_beside_a_handled_excepti
     let options = ["-Dapi=29".to_owned(), device.history(&died)];
     let next = device.launch("handled", &options);
     assert!(!next.lines.iter().any(|line| line.starts_with("trace of")), "{:?}", next.lines);
-    assert_eq!((next.said("outcome"), next.said("reported"), next.said("flushed")), ("CRASHED true", "true", "true"));
+    assert_eq!(
+        (next.value("outcome"), next.value("reported"), next.value("flushed")),
+        ("CRASHED true", "true", "true")
+    );
 
     let reports: BTreeMap<bool, Value> =
         device.reports().into_iter().map(|report| (report["crash"]["signal"].is_null(), report)).collect();
@@ -253,11 +254,11 @@ fn a_crash_in_c_plus_plus_that_java_called_is_delivered_beside_a_handled_excepti
 }
 
 #[test]
-fn what_java_handled_goes_to_a_collector() {
+fn a_handled_java_exception_is_delivered_to_a_collector() {
     let Some(device) = Device::new() else { return };
     let server = Server::start(Vec::new());
     let launch = device.launch("handled", &[format!("-Dotlp={}", server.url)]);
-    assert_eq!((launch.said("reported"), launch.said("flushed")), ("true", "true"));
+    assert_eq!((launch.value("reported"), launch.value("flushed")), ("true", "true"));
     let requests = server.requests();
     assert_eq!(requests.len(), 1, "{requests:?}");
     let (head, attributes) = (&requests[0].head, requests[0].attributes());
@@ -269,13 +270,13 @@ fn what_java_handled_goes_to_a_collector() {
 }
 
 #[test]
-fn what_the_system_says_of_a_crash_is_read_once_and_joined_with_its_report() {
+fn exit_info_is_read_once_and_merged_into_the_report() {
     let Some(device) = Device::new() else { return };
     let died = device.launch("native", &[]);
     let history = [device.history(&died)];
     let next = device.launch("deliver", &history);
     let reads = |launch: &Launch| launch.lines.iter().filter(|line| line.starts_with("trace of")).count();
-    assert_eq!((reads(&next), next.said("outcome")), (1, "CRASHED true"));
+    assert_eq!((reads(&next), next.value("outcome")), (1, "CRASHED true"));
     let report = device.report();
     let names = functions(&crashed_thread(&report)["frames"]);
     assert!(names[0].starts_with("shop::charge("), "{names:?}");
@@ -290,7 +291,7 @@ fn what_the_system_says_of_a_crash_is_read_once_and_joined_with_its_report() {
 
 /// Only one class refers to a class of later API levels, so that other levels can load the rest.
 #[test]
-fn only_one_class_needs_api_level_30() {
+fn only_one_class_requires_api_level_30() {
     let Some(app) = app() else { return };
     let mut naming = Vec::new();
     for entry in std::fs::read_dir(app.join("dev/coroner")).unwrap() {

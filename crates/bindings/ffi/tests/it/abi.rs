@@ -38,7 +38,7 @@ fn last_error() -> String {
 }
 
 #[test]
-fn null_and_bad_texts_are_refused_with_a_reason() {
+fn null_and_invalid_strings_are_rejected_with_a_reason() {
     // SAFETY: null is allowed for strings and configurations, and the other strings are
     // NUL-terminated.
     unsafe {
@@ -64,7 +64,7 @@ fn null_and_bad_texts_are_refused_with_a_reason() {
 }
 
 #[test]
-fn backtraces_refuse_what_they_cannot_use() {
+fn backtrace_functions_reject_invalid_arguments() {
     let mut memory = std::mem::MaybeUninit::<StoredBacktrace>::uninit();
     let into = memory.as_mut_ptr();
     // SAFETY: null is rejected or does nothing; `memory` is filled in before it is read, and
@@ -84,7 +84,7 @@ fn backtraces_refuse_what_they_cannot_use() {
         assert!(last_error().contains("sizeof(coroner_capture_options)"), "{}", last_error());
         for none in [0, u64::MAX] {
             assert_eq!(coroner_backtrace_of_thread(into, none, null()), Status::InvalidArgument);
-            assert_eq!(last_error(), format!("{none} is no thread's number"));
+            assert_eq!(last_error(), format!("invalid thread id {none}"));
         }
         assert_eq!(coroner_backtrace_of_all_threads(None, null_mut(), null()), Status::InvalidArgument);
         assert_eq!(coroner_backtrace_names(null(), None, null_mut()), Status::InvalidArgument);
@@ -107,20 +107,20 @@ fn backtraces_refuse_what_they_cannot_use() {
 }
 
 /// Returns the tag `key` in the state of the store's only run.
-fn tag_in(store: &Path) -> String {
+fn read_tag(store: &Path) -> String {
     let run = std::fs::read_dir(store.join("runs")).unwrap().next().unwrap().unwrap();
     coroner_report::RunFacts::read_file(run.path().join("state")).unwrap().tags.remove("key").unwrap()
 }
 
 #[inline(never)]
-fn the_app_reports_an_exception() {
+fn report_exception() {
     // SAFETY: both strings are NUL-terminated.
     let reported = unsafe { coroner_report_exception(1, c"shop::Closed".as_ptr(), c"come back".as_ptr()) };
     assert_eq!(reported, Status::Ok);
 }
 
 #[inline(never)]
-fn the_app_reports_a_foreign_exception() {
+fn report_foreign_exception() {
     let report = |language, frames: &[ExceptionFrame], count| {
         let (kind, message) = (c"TypeError".as_ptr(), c"cart is undefined".as_ptr());
         // SAFETY: all strings are NUL-terminated, and there are `count` frames, or none that is
@@ -145,7 +145,7 @@ fn the_app_reports_a_foreign_exception() {
 }
 
 #[inline(never)]
-fn the_app_reports_a_coded_error() {
+fn report_coded_error() {
     let file = CodedError {
         domain: c"NSCocoaErrorDomain".as_ptr(),
         code: 257,
@@ -156,7 +156,11 @@ fn the_app_reports_a_coded_error() {
     unsafe {
         let errors = [file, system];
         assert_eq!(coroner_report_coded_error(2, errors.as_ptr(), 2), Status::Ok, "{}", last_error());
-        assert_eq!(coroner_report_coded_error(1, errors.as_ptr(), 2), Status::InvalidArgument, "C++ has none");
+        assert_eq!(
+            coroner_report_coded_error(1, errors.as_ptr(), 2),
+            Status::InvalidArgument,
+            "C++ has no coded errors"
+        );
         assert_eq!(coroner_report_coded_error(4, null(), 2), Status::InvalidArgument);
         assert_eq!(coroner_report_coded_error(4, errors.as_ptr(), 0), Status::InvalidArgument);
         let nameless = [CodedError { domain: null(), code: 1, description: null() }];
@@ -164,10 +168,10 @@ fn the_app_reports_a_coded_error() {
     }
 }
 
-/// A thread beats and then stops: a hang is reported.
+/// A thread beats and then stops, which is a hang.
 #[test]
-fn a_thread_that_does_not_answer_is_reported() {
-    isolated(concat!(module_path!(), "::a_thread_that_does_not_answer_is_reported"), || {
+fn an_unresponsive_thread_is_reported() {
+    isolated(concat!(module_path!(), "::an_unresponsive_thread_is_reported"), || {
         let folder = tempfile::tempdir().unwrap();
         let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
         // SAFETY: a configuration from `coroner_config_new`, consumed by `coroner_install`; all
@@ -187,7 +191,7 @@ fn a_thread_that_does_not_answer_is_reported() {
         let wait = |hangs: bool, meanwhile: fn()| {
             let until = std::time::Instant::now() + std::time::Duration::from_mins(1);
             while since().is_some() != hangs {
-                assert!(std::time::Instant::now() < until, "not within a minute: {hangs}");
+                assert!(std::time::Instant::now() < until, "the hang was not reported within a minute: {hangs}");
                 meanwhile();
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
@@ -203,8 +207,8 @@ fn a_thread_that_does_not_answer_is_reported() {
 }
 
 #[test]
-fn install_once_at_a_time() {
-    isolated(concat!(module_path!(), "::install_once_at_a_time"), || {
+fn a_second_install_is_rejected_until_uninstall() {
+    isolated(concat!(module_path!(), "::a_second_install_is_rejected_until_uninstall"), || {
         let folder = tempfile::tempdir().unwrap();
         let store = CString::new(folder.path().join("store").to_str().unwrap()).unwrap();
         // SAFETY: configurations come from `coroner_config_new` and are consumed by
@@ -213,7 +217,7 @@ fn install_once_at_a_time() {
         unsafe {
             assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::NotInstalled);
             assert_eq!(coroner_uninstall(), Status::NotInstalled);
-            // The calling thread can be captured before the install, another one can't.
+            // Before install only the calling thread can be captured.
             let mut backtrace = std::mem::MaybeUninit::<StoredBacktrace>::uninit();
             let own = coroner_thread_id();
             assert_eq!(coroner_backtrace_of_thread(backtrace.as_mut_ptr(), own, null()), Status::Ok);
@@ -237,12 +241,12 @@ fn install_once_at_a_time() {
                 // SAFETY: the path is that of the call below; the strings are NUL-terminated.
                 unsafe {
                     assert_eq!(coroner_set_tag(c"key".as_ptr(), c"value".as_ptr()), Status::Ok);
-                    assert_eq!(tag_in(&*store.cast::<PathBuf>()), "old");
+                    assert_eq!(read_tag(&*store.cast::<PathBuf>()), "old");
                 }
             }
             let mut path = PathBuf::from(store.to_str().unwrap());
             assert_eq!(coroner_configure_scope(Some(change), (&raw mut path).cast()), Status::Ok);
-            assert_eq!(tag_in(&path), "value");
+            assert_eq!(read_tag(&path), "value");
             assert_eq!(coroner_add_breadcrumb(null(), c"message".as_ptr(), 2), Status::Ok);
             assert_eq!(coroner_add_breadcrumb(null(), c"message".as_ptr(), 77), Status::InvalidArgument);
 
@@ -250,7 +254,7 @@ fn install_once_at_a_time() {
             assert_eq!(coroner_set_user(null(), null(), null()), Status::InvalidArgument);
             assert_eq!(coroner_set_context(c"document".as_ptr(), c"{\"pages\": 3}".as_ptr()), Status::Ok);
             assert_eq!(coroner_set_context(c"document".as_ptr(), c"{pages".as_ptr()), Status::InvalidArgument);
-            assert!(last_error().contains("`json` is no JSON"), "{}", last_error());
+            assert!(last_error().contains("`json` is not valid JSON"), "{}", last_error());
             assert_eq!(coroner_remove_context(c"nothing".as_ptr()), Status::Ok);
             assert_eq!(coroner_set_extra(c"note".as_ptr(), c"\"shown\"".as_ptr()), Status::Ok);
             assert_eq!(coroner_set_extra(c"gone".as_ptr(), c"1".as_ptr()), Status::Ok);
@@ -274,10 +278,10 @@ fn install_once_at_a_time() {
             assert_eq!(coroner_keep_attachment(kept, null(), 0, null()), Status::InvalidArgument);
             assert_eq!(coroner_keep_attachment(c"../a".as_ptr(), b"png".as_ptr(), 3, null()), Status::InvalidArgument);
             assert_eq!(coroner_keep_attachment(kept, b"png".as_ptr(), 3, null()), Status::Ok, "{}", last_error());
-            let said = c"I only saved".as_ptr();
-            assert_eq!(coroner_feedback(c"12".as_ptr(), said, null(), null()), Status::InvalidArgument);
+            let message = c"I only saved".as_ptr();
+            assert_eq!(coroner_feedback(c"12".as_ptr(), message, null(), null()), Status::InvalidArgument);
             assert_eq!(coroner_feedback(null(), null(), null(), null()), Status::InvalidArgument);
-            assert_eq!(coroner_feedback(trace, said, null(), null()), Status::Full, "a folder takes no feedback");
+            assert_eq!(coroner_feedback(trace, message, null(), null()), Status::Full, "a folder accepts no feedback");
             let facts = {
                 let run = coroner::installed().unwrap().run_id().to_string();
                 let state = std::fs::read(folder.path().join("store/runs").join(run).join("state")).unwrap();
@@ -299,7 +303,7 @@ fn install_once_at_a_time() {
                 (Some(coroner_report::run_state::Level::WARNING), 1)
             );
 
-            the_app_reports_an_exception();
+            report_exception();
             let reports: Vec<_> = std::fs::read_dir(folder.path().join("store/runs"))
                 .unwrap()
                 .flat_map(|run| std::fs::read_dir(run.unwrap().path()).unwrap())
@@ -313,28 +317,28 @@ fn install_once_at_a_time() {
                 (exception.type_name.as_deref(), exception.message.as_deref()),
                 (Some("shop::Closed"), Some("come back"))
             );
-            assert_eq!(exception.frames[0].function.as_deref(), Some("it::abi::the_app_reports_an_exception"));
+            assert_eq!(exception.frames[0].function.as_deref(), Some("it::abi::report_exception"));
 
-            the_app_reports_a_foreign_exception();
+            report_foreign_exception();
 
-            the_app_reports_a_coded_error();
+            report_coded_error();
             let run = std::fs::read_dir(folder.path().join("store/runs")).unwrap().next().unwrap().unwrap().path();
             let reports = std::fs::read_dir(run)
                 .unwrap()
                 .filter_map(|file| coroner_report::Report::read_file(file.unwrap().path()).ok());
             let chain = |report: coroner_report::Report| {
-                let said = |thrown: coroner_report::model::Exception| {
+                let summary = |thrown: coroner_report::model::Exception| {
                     Some((thrown.type_name?, thrown.message?, thrown.frames.len()))
                 };
-                report.exceptions.into_iter().map(said).collect::<Option<Vec<_>>>()
+                report.exceptions.into_iter().map(summary).collect::<Option<Vec<_>>>()
             };
-            let coded = reports.filter_map(chain).find(|chain| chain.len() == 2).expect("its chain");
-            let said: Vec<_> = coded.iter().map(|(kind, message, _)| (kind.as_str(), message.as_str())).collect();
+            let coded = reports.filter_map(chain).find(|chain| chain.len() == 2).expect("the chain of errors");
+            let texts: Vec<_> = coded.iter().map(|(kind, message, _)| (kind.as_str(), message.as_str())).collect();
             assert_eq!(
-                said,
+                texts,
                 [("NSCocoaErrorDomain", "The file can't be opened. (Code: 257)"), ("NSPOSIXErrorDomain", "Code: -13")]
             );
-            assert!(coded[0].2 > 1 && coded[1].2 == 0, "the stack is the handled error's");
+            assert!(coded[0].2 > 1 && coded[1].2 == 0, "only the handled error has a stack");
 
             let mut last = std::mem::MaybeUninit::<install::LastRun>::zeroed();
             (*last.as_mut_ptr()).size = size_of::<install::LastRun>();
@@ -350,8 +354,8 @@ fn install_once_at_a_time() {
 }
 
 #[test]
-fn ranges_are_registered_and_taken_back() {
-    isolated(concat!(module_path!(), "::ranges_are_registered_and_taken_back"), || {
+fn unwind_ranges_are_registered_and_unregistered() {
+    isolated(concat!(module_path!(), "::unwind_ranges_are_registered_and_unregistered"), || {
         let sp = coroner::UnwindRule::STACK_POINTER;
         let saved = [
             SavedRegister { number: coroner::UnwindRule::FRAME_POINTER, offset: -16 },
@@ -370,7 +374,7 @@ fn ranges_are_registered_and_taken_back() {
         // SAFETY: null is allowed for the rule; the rules have `saved_count` registers.
         unsafe {
             assert_eq!(coroner_register_unwind_range(start, 16, null(), &raw mut number), Status::InvalidArgument);
-            assert_eq!(last_error(), "rule is NULL");
+            assert_eq!(last_error(), "`rule` is NULL");
             for (start, size) in [(start, 0), (start, usize::MAX), (null(), 16)] {
                 assert_eq!(
                     coroner_register_unwind_range(start, size, &raw const rule, &raw mut number),
@@ -404,7 +408,7 @@ fn ranges_are_registered_and_taken_back() {
             }
             assert!(last_error().contains("no range"), "{}", last_error());
 
-            // Up to the limit, with rules that save nothing, and for the end of stacks.
+            // Register rules without saved registers, and outermost ones, up to the limit.
             let plain = UnwindRule { saved: null(), saved_count: 0, ..rule };
             let end = UnwindRule { outermost: true, ..plain };
             let mut numbers = Vec::new();
@@ -423,7 +427,7 @@ fn ranges_are_registered_and_taken_back() {
             assert_eq!(
                 coroner_register_unwind_range(start, 16, &raw const plain, null_mut()),
                 Status::Ok,
-                "kept for good"
+                "a range can be registered permanently"
             );
         }
     });
@@ -431,7 +435,7 @@ fn ranges_are_registered_and_taken_back() {
 
 #[cfg(feature = "otlp")]
 #[test]
-fn an_otlp_sink_is_of_the_app_or_of_the_environment() {
+fn an_otlp_sink_is_configured_by_the_app_or_the_environment() {
     use coroner_ffi::config::coroner_config_add_otlp_sink;
     // SAFETY: the strings are NUL-terminated, and the config is freed once.
     unsafe {

@@ -22,8 +22,8 @@ fn parse(target: &str, language: &str, arc: &str, source: &str) -> Output {
 const TARGETS: [&str; 3] = ["x86_64-apple-macos12", "arm64-apple-macos12", "arm64-apple-ios15"];
 
 #[test]
-fn an_error_of_cocoa_is_reported_by_one_call() {
-    if !has_program("an_error_of_cocoa_is_reported_by_one_call", "clang") {
+fn an_nserror_is_reported_by_one_call() {
+    if !has_program("an_nserror_is_reported_by_one_call", "clang") {
         return;
     }
     let source = "#import <coroner_apple.h>\nvoid use(NSError *error);\n\
@@ -31,16 +31,20 @@ fn an_error_of_cocoa_is_reported_by_one_call() {
     for target in TARGETS {
         for language in ["objective-c", "objective-c++"] {
             for arc in ["-fobjc-arc", "-fno-objc-arc"] {
-                let said = parse(target, language, arc, source);
-                assert!(said.status.success(), "{target} {language} {arc}: {}", String::from_utf8_lossy(&said.stderr));
+                let output = parse(target, language, arc, source);
+                assert!(
+                    output.status.success(),
+                    "{target} {language} {arc}: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
         }
     }
 }
 
 #[test]
-fn payloads_of_metric_kit_are_taken_by_one_call() {
-    if !has_program("payloads_of_metric_kit_are_taken_by_one_call", "clang") {
+fn metric_kit_payloads_are_added_by_one_call() {
+    if !has_program("metric_kit_payloads_are_added_by_one_call", "clang") {
         return;
     }
     let source = "#import <coroner_apple.h>\nvoid use(NSArray<MXDiagnosticPayload *> *payloads);\n\
@@ -48,16 +52,20 @@ fn payloads_of_metric_kit_are_taken_by_one_call() {
     for target in TARGETS {
         for language in ["objective-c", "objective-c++"] {
             for arc in ["-fobjc-arc", "-fno-objc-arc"] {
-                let said = parse(target, language, arc, source);
-                assert!(said.status.success(), "{target} {language} {arc}: {}", String::from_utf8_lossy(&said.stderr));
+                let output = parse(target, language, arc, source);
+                assert!(
+                    output.status.success(),
+                    "{target} {language} {arc}: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
             }
         }
     }
     // An app that also runs on systems without these diagnostics must check first.
-    let said = parse("arm64-apple-ios13", "objective-c", "-fobjc-arc", source);
-    assert!(!said.status.success(), "it is for iOS 14");
+    let output = parse("arm64-apple-ios13", "objective-c", "-fobjc-arc", source);
+    assert!(!output.status.success(), "accepted for iOS 13, which has no such payloads");
     let wrong = source.replace("NSArray<MXDiagnosticPayload *>", "NSArray<NSData *>");
-    assert!(!parse(TARGETS[0], "objective-c", "-fobjc-arc", &wrong).status.success(), "not for JSON");
+    assert!(!parse(TARGETS[0], "objective-c", "-fobjc-arc", &wrong).status.success(), "an array of JSON is accepted");
 }
 
 /// Checks the Mac example as far as possible here.
@@ -65,8 +73,8 @@ fn payloads_of_metric_kit_are_taken_by_one_call() {
 /// The parser checks its C code, with the header that its Swift imports as Objective-C; its
 /// manifest must name existing folders.
 #[test]
-fn the_example_for_a_mac_is_whole() {
-    if !has_program("the_example_for_a_mac_is_whole", "clang") {
+fn the_mac_example_is_complete() {
+    if !has_program("the_mac_example_is_complete", "clang") {
         return;
     }
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../examples/macos");
@@ -77,8 +85,8 @@ fn the_example_for_a_mac_is_whole() {
         (TARGETS[1], "objective-c", faults.join("include/CFaults.h")),
     ] {
         let include = format!("-I{}", faults.join("include").display());
-        let said = parse(target, language, &include, &std::fs::read_to_string(&file).unwrap());
-        assert!(said.status.success(), "{target} {}: {}", file.display(), String::from_utf8_lossy(&said.stderr));
+        let output = parse(target, language, &include, &std::fs::read_to_string(&file).unwrap());
+        assert!(output.status.success(), "{target} {}: {}", file.display(), String::from_utf8_lossy(&output.stderr));
     }
     let manifest = std::fs::read_to_string(example.join("Package.swift")).unwrap();
     let names = manifest.split("arget(").skip(1).map(|target| target.split('"').nth(1).unwrap());
@@ -88,13 +96,13 @@ fn the_example_for_a_mac_is_whole() {
 
 /// Checks that the parser reports errors.
 #[test]
-fn what_is_no_error_is_refused() {
-    if !has_program("what_is_no_error_is_refused", "clang") {
+fn the_parser_rejects_an_argument_that_is_not_an_error() {
+    if !has_program("the_parser_rejects_an_argument_that_is_not_an_error", "clang") {
         return;
     }
     let source = "#import <coroner_apple.h>\nvoid use(NSString *text);\n\
                   void use(NSString *text) { (void)coroner_report_nserror(text); }\n";
-    let said = parse(TARGETS[0], "objective-c", "-fobjc-arc", source);
-    assert!(!said.status.success());
-    assert!(String::from_utf8_lossy(&said.stderr).contains("NSError"));
+    let output = parse(TARGETS[0], "objective-c", "-fobjc-arc", source);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("NSError"));
 }

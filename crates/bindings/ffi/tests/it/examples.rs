@@ -15,8 +15,8 @@ enum Linkage {
     Static,
     /// Without `PT_GNU_EH_FRAME`, as `gcc -static` links, and without frame pointers.
     StaticWithoutTable,
-    /// A program without shared libraries, by this argument.
-    Whole(&'static str),
+    /// Without shared libraries, by this compiler argument.
+    FullyStatic(&'static str),
     Shared,
 }
 
@@ -41,7 +41,7 @@ fn build_file(source: &Path, compiler: &str, linkage: &Linkage, folder: &Path) -
             command.args(["-fomit-frame-pointer", "-Wl,--no-eh-frame-hdr"]).arg(library("a"));
             command.args(["-lpthread", "-ldl", "-lm"])
         }
-        Linkage::Whole(argument) => command.arg(argument).arg(library("a")).args(["-lpthread", "-ldl", "-lm"]),
+        Linkage::FullyStatic(argument) => command.arg(argument).arg(library("a")).args(["-lpthread", "-ldl", "-lm"]),
         Linkage::Shared => {
             // Under the soname, like an installed library.
             let shared = folder.join(env!("CORONER_SONAME"));
@@ -61,24 +61,24 @@ fn run(program: &Path, variable: &str, store: &Path, arguments: &[&str]) -> Outp
 }
 
 /// Builds and crashes the example, starts it again, and returns the report.
-fn report_of(source: &str, compiler: &str, linkage: &Linkage, variable: &str) -> Value {
+fn build_and_crash(source: &str, compiler: &str, linkage: &Linkage, variable: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let program = build(source, compiler, linkage, folder.path());
     let fresh = run(&program, variable, &folder.path().join("another-store"), &[]);
     assert!(fresh.status.success(), "{fresh:?}");
-    report_of_act(&program, variable, &folder.path().join("store"), "crash", libc::SIGSEGV)
+    crash_by_act(&program, variable, &folder.path().join("store"), "crash", libc::SIGSEGV)
 }
 
 /// Crashes the program by `act` with `signal`, starts it again, and returns the report.
-fn report_of_act(program: &Path, variable: &str, store: &Path, act: &str, signal: i32) -> Value {
+fn crash_by_act(program: &Path, variable: &str, store: &Path, act: &str, signal: i32) -> Value {
     let crashed = run(program, variable, store, &[act]);
     assert_eq!(crashed.status.signal(), Some(signal), "{crashed:?}");
 
     let again = run(program, variable, store, &[]);
     assert!(again.status.success(), "{again:?}");
-    let said = String::from_utf8_lossy(&again.stdout);
-    let id = said.lines().find_map(|line| line.strip_prefix("the last run crashed: "));
-    let id = id.unwrap_or_else(|| panic!("it says that it crashed: {again:?}")).to_owned();
+    let output = String::from_utf8_lossy(&again.stdout);
+    let id = output.lines().find_map(|line| line.strip_prefix("the last run crashed: "));
+    let id = id.unwrap_or_else(|| panic!("the launch doesn't report the crash: {again:?}")).to_owned();
 
     // The app waits only a limited time for its delivery; on a busy machine a later launch
     // completes it.
@@ -104,8 +104,8 @@ fn functions(report: &Value) -> Vec<String> {
 }
 
 #[test]
-fn an_app_in_c_with_the_static_library() {
-    let report = report_of("examples/c/notes.c", "cc", &Linkage::Static, "NOTES_STORE");
+fn a_c_app_with_the_static_library() {
+    let report = build_and_crash("examples/c/notes.c", "cc", &Linkage::Static, "NOTES_STORE");
     assert_eq!(functions(&report)[..3], ["length_of", "save", "main"]);
     assert_eq!(report["crash"]["signal"]["name"], "SIGSEGV");
     assert_eq!(report["run"]["app"]["id"], "com.example.notes");
@@ -116,8 +116,8 @@ fn an_app_in_c_with_the_static_library() {
 }
 
 #[test]
-fn a_program_without_a_search_table_of_unwind_data_has_its_stack() {
-    let report = report_of("examples/c/notes.c", "cc", &Linkage::StaticWithoutTable, "NOTES_STORE");
+fn a_program_without_an_unwind_search_table_has_its_stack() {
+    let report = build_and_crash("examples/c/notes.c", "cc", &Linkage::StaticWithoutTable, "NOTES_STORE");
     let functions = functions(&report);
     assert_eq!(
         (&functions[..3], functions.last().unwrap().as_str()),
@@ -137,8 +137,8 @@ fn a_program_without_a_search_table_of_unwind_data_has_its_stack() {
 /// Coroner's `pthread_create` and `__cxa_throw` call the C and C++ libraries' own, which a name
 /// lookup can't find.
 #[test]
-fn a_static_program_has_its_threads_and_its_reports() {
-    for linkage in [Linkage::Whole("-static"), Linkage::Whole("-static-pie")] {
+fn a_static_program_starts_threads_and_reports_crashes() {
+    for linkage in [Linkage::FullyStatic("-static"), Linkage::FullyStatic("-static-pie")] {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("threads.cpp");
         let text = r#"
@@ -150,25 +150,24 @@ fn a_static_program_has_its_threads_and_its_reports() {
                 std::thread([] { try { throw 1; } catch (int) { std::puts("caught on a thread"); } }).join();
             }"#;
         std::fs::write(&source, text).unwrap();
-        let said = run(&build_file(&source, "c++", &linkage, folder.path()), "THREADS", folder.path(), &[]);
-        assert_eq!(String::from_utf8_lossy(&said.stdout), "caught on a thread\n", "without an install: {said:?}");
+        let output = run(&build_file(&source, "c++", &linkage, folder.path()), "THREADS", folder.path(), &[]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "caught on a thread\n", "before install: {output:?}");
 
         let program = build("crates/bindings/ffi/tests/foreign.cpp", "c++", &linkage, folder.path());
-        let report =
-            |act: &str, signal| report_of_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
+        let report = |act: &str, signal| crash_by_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
         // Only reported on an alternate stack, which the thread got at its creation.
         let overflow = report("overflow", libc::SIGSEGV);
         assert_eq!(overflow["crash"]["flags"][0], "stack_overflow", "{}", overflow["crash"]);
         let uncaught = functions(&report("uncaught", libc::SIGABRT));
-        let place = |name: &str| uncaught.iter().position(|function| function.starts_with(name));
-        let (thrown, main) = (place("foreign::throws_what_nobody_catches"), place("main"));
+        let position = |name: &str| uncaught.iter().position(|function| function.starts_with(name));
+        let (thrown, main) = (position("foreign::throws_what_nobody_catches"), position("main"));
         assert!(thrown.is_some() && thrown < main, "{uncaught:?}");
     }
 }
 
 #[test]
-fn an_app_in_cpp_with_the_shared_library() {
-    let report = report_of("examples/c/shapes.cpp", "c++", &Linkage::Shared, "SHAPES_STORE");
+fn a_cpp_app_with_the_shared_library() {
+    let report = build_and_crash("examples/c/shapes.cpp", "c++", &Linkage::Shared, "SHAPES_STORE");
     let functions = functions(&report);
     assert!(functions[0].starts_with("shapes::total("), "{functions:?}");
     assert_eq!(functions[1], "main");
@@ -176,12 +175,12 @@ fn an_app_in_cpp_with_the_shared_library() {
 }
 
 #[test]
-fn live_backtraces_of_a_program_in_c() {
+fn live_backtraces_of_a_c_program() {
     let folder = tempfile::tempdir().unwrap();
     let program = build("examples/c/backtrace.c", "cc", &Linkage::Shared, folder.path());
-    let said = run(&program, "BACKTRACE_STORE", &folder.path().join("store"), &[]);
-    let text = String::from_utf8_lossy(&said.stdout);
-    assert!(said.status.success(), "{said:?}");
+    let output = run(&program, "BACKTRACE_STORE", &folder.path().join("store"), &[]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
     let after = |head: &str| text.lines().skip_while(|line| *line != head).skip(1).map(str::trim).collect::<Vec<_>>();
 
     let own = after("this thread:");
@@ -192,12 +191,12 @@ fn live_backtraces_of_a_program_in_c() {
     let named = |name: &str| worker.iter().position(|line| line.starts_with(&format!("worker: {name} + ")));
     assert!(named("wait_for_the_end").is_some() && named("wait_for_the_end") < named("work"), "{text}");
     let expected = ["text of more bytes, ended", "hashes agree", "2 threads"];
-    assert!(expected.iter().all(|line| text.lines().any(|said| said == *line)), "{text}");
+    assert!(expected.iter().all(|line| text.lines().any(|output| output == *line)), "{text}");
     assert!(!text.contains(": 0 frames"), "{text}");
 }
 
 #[test]
-fn hooks_and_a_sink_of_an_app_in_c() {
+fn hooks_and_a_sink_in_c() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("hooks.c");
     let text = r#"
@@ -206,7 +205,7 @@ fn hooks_and_a_sink_of_an_app_in_c() {
         #include <string.h>
         #include "coroner.h"
         static int asked;
-        static int32_t deliver(void *context, const coroner_given_report *report) {
+        static coroner_delivered deliver(void *context, const coroner_given_report *report) {
             printf("%s: id %zu, signal %d, raw %d\n", (const char *)context, strlen(report->event_id),
                    strstr(report->json, "SIGABRT") != NULL, report->raw_length > 100);
             char path[4096];
@@ -214,7 +213,7 @@ fn hooks_and_a_sink_of_an_app_in_c() {
             FILE *file = fopen(path, "wb");
             fwrite(report->raw, 1, report->raw_length, file);
             fclose(file);
-            return asked++ ? CORONER_DELIVERED_TAKEN : 7;
+            return asked++ ? CORONER_DELIVERED_TAKEN : (coroner_delivered)7;
         }
         static bool keep(void *context, const char *json) { return strstr(json, (const char *)context) == NULL; }
         static void crashed(void *context, const char *id) { printf("%s %zu\n", (const char *)context, strlen(id)); }
@@ -222,7 +221,7 @@ fn hooks_and_a_sink_of_an_app_in_c() {
             coroner_config *config = coroner_config_new("com.example.hooks");
             coroner_config_set_store_dir(config, getenv("HOOKS_STORE"));
             if (coroner_config_add_sink(config, "", deliver, NULL) != CORONER_STATUS_INVALID_ARGUMENT) return 2;
-            if (coroner_config_set_alternate_stacks(config, 9) != CORONER_STATUS_INVALID_ARGUMENT) return 3;
+            if (coroner_config_set_alternate_stacks(config, (coroner_alternate_stacks)9) != CORONER_STATUS_INVALID_ARGUMENT) return 3;
             coroner_config_add_sink(config, "mine", deliver, "sink");
             coroner_config_set_before_deliver(config, keep, "a secret thing");
             coroner_config_set_on_crashed_last_run(config, crashed, "crashed");
@@ -239,13 +238,13 @@ fn hooks_and_a_sink_of_an_app_in_c() {
     std::fs::write(&source, text).unwrap();
     let program = build_file(&source, "cc", &Linkage::Shared, folder.path());
     let launch = |store: &str, words: &[&str]| run(&program, "HOOKS_STORE", &folder.path().join(store), words);
-    let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
+    let stdout = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
 
     assert_eq!(launch("store", &["a plain thing"]).status.signal(), Some(libc::SIGABRT));
     let first = launch("store", &[]);
     assert!(first.status.success(), "{first:?}");
     let delivered = "sink: id 32, signal 1, raw 1";
-    let lines = said(&first);
+    let lines = stdout(&first);
     assert!(lines.lines().any(|line| line == "crashed 32") && lines.lines().any(|line| line == delivered), "{lines}");
     // The sink received a report like a folder's: with the app's scope, and without the reserved
     // space.
@@ -256,11 +255,11 @@ fn hooks_and_a_sink_of_an_app_in_c() {
 
     assert_eq!(launch("other", &["a secret thing"]).status.signal(), Some(libc::SIGABRT));
     let dropped = launch("other", &[]);
-    assert!(dropped.status.success() && !said(&dropped).contains("sink:"), "{dropped:?}");
+    assert!(dropped.status.success() && !stdout(&dropped).contains("sink:"), "{dropped:?}");
 }
 
 #[test]
-fn handlers_that_call_the_one_they_found_with_the_number_alone() {
+fn later_handlers_may_call_ours_with_only_the_signal_number() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("chains.c");
     let text = r#"
@@ -269,7 +268,7 @@ fn handlers_that_call_the_one_they_found_with_the_number_alone() {
         #include <stdlib.h>
         #include "coroner.h"
         static struct sigaction found;
-        /* As Ruby's: what is in the registers of the other arguments is of no use. */
+        /* Like Ruby's: the registers of the other arguments contain arbitrary values. */
         __attribute__((noinline)) static void call_found(int signal, long a, long b) {
             ((void (*)(int, long, long))(void *)found.sa_handler)(signal, a, b);
         }
@@ -290,21 +289,21 @@ fn handlers_that_call_the_one_they_found_with_the_number_alone() {
         }"#;
     std::fs::write(&source, text).unwrap();
     let program = build_file(&source, "cc", &Linkage::Shared, folder.path());
-    let report = report_of_act(&program, "CHAINS_STORE", &folder.path().join("store"), "crash", libc::SIGSEGV);
+    let report = crash_by_act(&program, "CHAINS_STORE", &folder.path().join("store"), "crash", libc::SIGSEGV);
     assert_eq!(functions(&report)[..2], ["goes_wrong", "main"]);
     assert_eq!(report["crash"]["address"], "0x8");
 }
 
 #[test]
-fn deaths_that_only_c_and_cpp_have() {
+fn crashes_specific_to_c_and_cpp() {
     let folder = tempfile::tempdir().unwrap();
     let program = build("crates/bindings/ffi/tests/foreign.cpp", "c++", &Linkage::Static, folder.path());
-    let report = |act: &str, signal| report_of_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
+    let report = |act: &str, signal| crash_by_act(&program, "FOREIGN_STORE", &folder.path().join(act), act, signal);
 
-    // It is uncaught, so nothing is unwound before `terminate`: the stack is that of the throw.
+    // An uncaught exception unwinds nothing before `terminate`, so the stack is the throw's.
     let uncaught = functions(&report("uncaught", libc::SIGABRT));
-    let place = |name: &str| uncaught.iter().position(|function| function.starts_with(name));
-    let (thrown, main) = (place("foreign::throws_what_nobody_catches"), place("main"));
+    let position = |name: &str| uncaught.iter().position(|function| function.starts_with(name));
+    let (thrown, main) = (position("foreign::throws_what_nobody_catches"), position("main"));
     assert!(thrown.is_some() && thrown < main, "{uncaught:?}");
 
     // On a thread created in C, which has only Coroner's alternate stack.
@@ -312,7 +311,7 @@ fn deaths_that_only_c_and_cpp_have() {
     assert_eq!(overflow["crash"]["flags"][0], "stack_overflow", "{}", overflow["crash"]);
     let frames = functions(&overflow);
     assert!(frames[0].starts_with("foreign::overflows("), "{:?}", &frames[..3]);
-    assert!(frames.iter().any(|function| function.starts_with("overflow_thread")), "both ends of the stack are there");
+    assert!(frames.iter().any(|function| function.starts_with("overflow_thread")), "the outermost frames are missing");
 
     // The dying process looks up names only if configured.
     let pure = report("pure", libc::SIGABRT);
@@ -335,7 +334,7 @@ fn is_marked_for_shadow_stacks(file: &Path) -> bool {
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_program_keeps_its_shadow_stack() {
-    assert!(is_marked_for_shadow_stacks(&library("so")), "whoever loads it would lose theirs");
+    assert!(is_marked_for_shadow_stacks(&library("so")), "a process that loads the library loses its shadow stack");
     // Rust's standard library is not marked, so a program that links it must set the mark by linker
     // arguments, as documented.
     let folder = tempfile::tempdir().unwrap();
@@ -352,6 +351,9 @@ fn a_program_keeps_its_shadow_stack() {
     };
     assert!(is_marked_for_shadow_stacks(&build(&["-Wl,-z,shstk"])));
     let program = build(&[]);
-    assert!(!is_marked_for_shadow_stacks(&program), "docs/limits.md says otherwise");
+    assert!(
+        !is_marked_for_shadow_stacks(&program),
+        "the program is marked although it contains Rust code; docs/limits.md describes it otherwise"
+    );
     assert!(run(&program, "NOTES_STORE", &folder.path().join("store"), &[]).status.success());
 }

@@ -38,13 +38,14 @@ enum Runtime {
 
 /// The way the C++ runtime is linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RuntimeIs {
+enum RuntimeLinkage {
     Shared,
     LinkedIn,
 }
 
-/// The linkage for which the features are made.
-const USUAL: RuntimeIs = if cfg!(feature = "wrap-cxa-throw") { RuntimeIs::LinkedIn } else { RuntimeIs::Shared };
+/// The linkage that the enabled features support.
+const DEFAULT_LINKAGE: RuntimeLinkage =
+    if cfg!(feature = "wrap-cxa-throw") { RuntimeLinkage::LinkedIn } else { RuntimeLinkage::Shared };
 
 /// Returns the folder of libc++'s headers, if installed for this architecture.
 ///
@@ -67,7 +68,7 @@ fn compiler(runtime: Runtime) -> Option<Command> {
 }
 
 /// Builds the program; `None` if the runtime is not installed.
-fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Option<Program> {
+fn build(runtime: Runtime, runtime_linkage: RuntimeLinkage, shared_coroner: bool) -> Option<Program> {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     let folder = tempfile::tempdir().unwrap();
     let mut frames = compiler(runtime)?;
@@ -85,7 +86,7 @@ fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Optio
     } else {
         command.args(fast_linker()).arg(library("a"));
     }
-    let into_program = runtime_is == RuntimeIs::LinkedIn;
+    let into_program = runtime_linkage == RuntimeLinkage::LinkedIn;
     if cfg!(feature = "wrap-cxa-throw") {
         command.args(["-Wl,--wrap=__cxa_throw,--wrap=__cxa_rethrow", "-static-libgcc"]);
     }
@@ -115,7 +116,7 @@ fn build(runtime: Runtime, runtime_is: RuntimeIs, shared_coroner: bool) -> Optio
 }
 
 impl Program {
-    /// Returns the command that starts it.
+    /// Returns the command that starts the program.
     fn command(&self) -> Command {
         let runner = runner();
         let Some((first, rest)) = runner.split_first() else { return Command::new(&self.path) };
@@ -124,7 +125,7 @@ impl Program {
         command
     }
 
-    /// Runs it in its own store, and again to deliver the report.
+    /// Runs the program in its own store, and again to deliver the report.
     fn run(&self, words: &[&str]) -> (Output, Vec<Value>) {
         let store = tempfile::tempdir_in(self.folder.path()).unwrap();
         let ended = self.command().arg(store.path()).args(words).output().unwrap();
@@ -140,21 +141,21 @@ impl Program {
         (ended, json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect())
     }
 
-    /// Runs it.
+    /// Runs the program, which must be killed by SIGABRT; returns the report.
     ///
-    /// It must be killed by SIGABRT and leave one report with these exceptions, the uncaught one
-    /// first.
-    fn dies_of(&self, words: &[&str], expected: &[Expected]) -> Value {
+    /// There must be one report with these exceptions, the uncaught one first.
+    fn crash_with(&self, words: &[&str], expected: &[Expected]) -> Value {
         let (ended, reports) = self.run(words);
         assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{words:?}: {ended:?}");
-        let report = one(words, reports);
-        are(&report, words, expected);
+        let report = only_report(words, reports);
+        check_exceptions(&report, words, expected);
         report
     }
 }
 
-fn one(words: &[&str], mut reports: Vec<Value>) -> Value {
-    assert_eq!(reports.len(), 1, "{words:?}: one death, one report");
+/// Returns the only report.
+fn only_report(words: &[&str], mut reports: Vec<Value>) -> Value {
+    assert_eq!(reports.len(), 1, "{words:?}: expected one report per crash");
     reports.remove(0)
 }
 
@@ -170,7 +171,7 @@ const fn expected(kind: &'static str, message: &'static str, frames: &'static [&
     Expected { kind: Some(kind), message: Some(message), frames }
 }
 
-fn are(report: &Value, words: &[&str], expected: &[Expected]) {
+fn check_exceptions(report: &Value, words: &[&str], expected: &[Expected]) {
     assert_eq!(report["complete"], true, "{words:?}");
     let crash = &report["crash"];
     assert_eq!(crash["monitor"], "cpp_exception", "{words:?}");
@@ -200,24 +201,26 @@ fn are(report: &Value, words: &[&str], expected: &[Expected]) {
     }
 }
 
-/// From the throw to the outermost function.
+/// The functions from the throw to the outermost.
 const PASSES: &[&str] = &["shop::throws", "library_calls", "shop::passes"];
 const ERROR: &str = "std::runtime_error";
 
 /// Checks what must hold with any runtime and linkage.
-fn all_is_right(program: &Program) {
+fn check_all_cases(program: &Program) {
     let cheese = |frames| expected(ERROR, "out of cheese", frames);
     let whole: &[&str] = &["shop::throws", "library_calls", "shop::passes", "main"];
-    program.dies_of(&["passes", "0"], &[cheese(whole)]);
-    program.dies_of(&["passes", "1"], &[expected("shop::DoorError", "the door is shut", whole)]);
-    let on_thread = program.dies_of(
+    program.crash_with(&["passes", "0"], &[cheese(whole)]);
+    program.crash_with(&["passes", "1"], &[expected("shop::DoorError", "the door is shut", whole)]);
+    let on_thread = program.crash_with(
         &["passes", "0", "thread"],
         &[cheese(&["shop::throws", "library_calls", "shop::passes", "on_thread"])],
     );
     assert_eq!(on_thread["exceptions"][0]["tid"], on_thread["crash"]["tid"]);
     // Two threads at once: the report is that of the first, and contains the other one's stack.
-    let two = program
-        .dies_of(&["passes", "0", "two"], &[cheese(&["shop::throws", "library_calls", "shop::passes", "on_thread"])]);
+    let two = program.crash_with(
+        &["passes", "0", "two"],
+        &[cheese(&["shop::throws", "library_calls", "shop::passes", "on_thread"])],
+    );
     let in_terminate = |thread: &&Value| {
         let frames = thread["frames"].as_array().unwrap();
         frames.iter().any(|frame| frame["function"].as_str().is_some_and(|name| name.starts_with("on_thread")))
@@ -227,20 +230,20 @@ fn all_is_right(program: &Program) {
     // Regardless of the time from there to the process's exit.
     let (ended, reports) = program.run(&["passes", "0", "two-slow"]);
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
-    are(&one(&["two-slow"], reports), &["two-slow"], &[cheese(PASSES)]);
+    check_exceptions(&only_report(&["two-slow"], reports), &["two-slow"], &[cheese(PASSES)]);
 
     // The remaining stack is not that of the throw.
     let through = &["shop::throws", "library_calls", "shop::passes", "shop::rethrows"];
-    program.dies_of(&["rethrows", "0"], &[cheese(through)]);
-    program.dies_of(&["rethrows", "1", "thread"], &[expected("shop::DoorError", "the door is shut", through)]);
+    program.crash_with(&["rethrows", "0"], &[cheese(through)]);
+    program.crash_with(&["rethrows", "1", "thread"], &[expected("shop::DoorError", "the door is shut", through)]);
     let refused = &["shop::throws", "library_calls", "shop::passes", "shop::never_throws", "shop::in_noexcept"];
-    program.dies_of(&["noexcept", "0"], &[cheese(refused)]);
-    program.dies_of(&["other-thread", "0"], &[cheese(PASSES)]);
-    program.dies_of(&["made", "0"], &[cheese(&[])]);
+    program.crash_with(&["noexcept", "0"], &[cheese(refused)]);
+    program.crash_with(&["other-thread", "0"], &[cheese(PASSES)]);
+    program.crash_with(&["created", "0"], &[cheese(&[])]);
 
     // Causes.
     let (_, reports) = program.run(&["nests", "0"]);
-    let report = one(&["nests"], reports);
+    let report = only_report(&["nests"], reports);
     let kind = report["exceptions"][0]["type_name"].as_str().unwrap().to_owned();
     assert!(
         kind.contains("nested<shop::OrderError>") || kind.contains("_Nested_exception<shop::OrderError>"),
@@ -255,44 +258,44 @@ fn all_is_right(program: &Program) {
     // Exceptions that are not a `std::exception`.
     for (what, text) in [("2", "a thrown string that is longer than any small buffer"), ("3", "short")] {
         let (_, reports) = program.run(&["passes", what]);
-        let report = one(&["passes", what], reports);
+        let report = only_report(&["passes", what], reports);
         assert_eq!(report["crash"]["message"], text);
         assert!(report["crash"]["exception_type"].as_str().unwrap().contains("basic_string<char"));
     }
-    program.dies_of(&["passes", "4"], &[expected("char const*", "a literal", PASSES)]);
-    program.dies_of(&["passes", "5"], &[expected("int", "-42", PASSES)]);
-    program.dies_of(&["passes", "12"], &[expected("unsigned long", "18446744073709551615", PASSES)]);
+    program.crash_with(&["passes", "4"], &[expected("char const*", "a literal", PASSES)]);
+    program.crash_with(&["passes", "5"], &[expected("int", "-42", PASSES)]);
+    program.crash_with(&["passes", "12"], &[expected("unsigned long", "18446744073709551615", PASSES)]);
     let plain = Expected { kind: Some("shop::Plain"), message: None, frames: PASSES };
-    program.dies_of(&["passes", "6"], &[plain]);
-    program.dies_of(&["passes", "7"], &[expected("std::logic_error*", "on the heap", PASSES)]);
+    program.crash_with(&["passes", "6"], &[plain]);
+    program.crash_with(&["passes", "7"], &[expected("std::logic_error*", "on the heap", PASSES)]);
 
     // No exception, and one of another language.
     let none = Expected { kind: None, message: Some("terminate called without an active exception"), frames: &[] };
-    program.dies_of(&["terminates", "0"], &[none]);
+    program.crash_with(&["terminates", "0"], &[none]);
     let foreign = Expected { kind: Some("foreign exception ELSE LNG"), message: None, frames: &[] };
     // (libstdc++'s own terminate handler faults on it, even without Coroner.)
     let (_, reports) = program.run(&["foreign", "0", "exits"]);
-    are(&one(&["foreign"], reports), &["foreign"], &[foreign]);
+    check_exceptions(&only_report(&["foreign"], reports), &["foreign"], &[foreign]);
 
     // `what()` that faults, never returns, throws or aborts: the report lacks only its message.
     for what in ["8", "10", "11"] {
         let (ended, reports) = program.run(&["passes", what]);
         assert!(ended.status.signal().is_some(), "{ended:?}");
         let bad = Expected { kind: Some("shop::BadWhat"), message: None, frames: PASSES };
-        are(&one(&["passes", what], reports), &["passes", what], &[bad]);
+        check_exceptions(&only_report(&["passes", what], reports), &["passes", what], &[bad]);
     }
 
     // The earlier handler ends the process its own way.
     let (ended, reports) = program.run(&["passes", "0", "exits"]);
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");
     assert!(String::from_utf8_lossy(&ended.stdout).contains("the app's own terminate handler"));
-    are(&one(&["exits"], reports), &["exits"], &[cheese(PASSES)]);
+    check_exceptions(&only_report(&["exits"], reports), &["exits"], &[cheese(PASSES)]);
 }
 
 /// A `what()` that never returns is abandoned after a timeout.
 ///
 /// The runtime's own handler then calls it again and hangs, as it would without Coroner.
-fn hanging_what_is_left(program: &Program) {
+fn check_hanging_what(program: &Program) {
     let store = tempfile::tempdir_in(program.folder.path()).unwrap();
     let mut child = program.command().arg(store.path()).args(["passes", "9", "exits"]).spawn().unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(7));
@@ -302,29 +305,29 @@ fn hanging_what_is_left(program: &Program) {
     let json = reports.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
     let report = json.map(|path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap()).next();
     let bad = Expected { kind: Some("shop::BadWhat"), message: None, frames: PASSES };
-    are(&report.unwrap(), &["hangs"], &[bad]);
+    check_exceptions(&report.unwrap(), &["hangs"], &[bad]);
 }
 
-fn a_million_throws_leave_nothing(program: &Program) {
+fn check_that_throws_dont_leak(program: &Program) {
     // An emulator is slow, and has its own memory.
     let (thousands, max_growth) = if runner().is_empty() { (125, 4096) } else { (3, 512) };
     let words = ["many", &thousands.to_string()];
     let (ended, reports) = program.run(&words);
-    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let numbers: Vec<i64> = said.split([' ', ',', '\n']).filter_map(|word| word.parse().ok()).collect();
-    assert_eq!(numbers[0], 8000 * thousands, "{said}");
-    assert!(numbers[1] < max_growth, "{said}");
+    let output = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let numbers: Vec<i64> = output.split([' ', ',', '\n']).filter_map(|word| word.parse().ok()).collect();
+    assert_eq!(numbers[0], 8000 * thousands, "{output}");
+    assert!(numbers[1] < max_growth, "{output}");
     let door = expected("shop::DoorError", "the door is shut", PASSES);
-    are(&one(&words, reports), &words, &[door]);
+    check_exceptions(&only_report(&words, reports), &words, &[door]);
 }
 
 #[test]
 #[cfg(not(target_os = "android"))]
 fn libstdcxx() {
-    let program = build(Runtime::Gnu, USUAL, false).unwrap();
-    all_is_right(&program);
-    hanging_what_is_left(&program);
-    a_million_throws_leave_nothing(&program);
+    let program = build(Runtime::Gnu, DEFAULT_LINKAGE, false).unwrap();
+    check_all_cases(&program);
+    check_hanging_what(&program);
+    check_that_throws_dont_leak(&program);
 }
 
 /// Tests `-static-libstdc++` with the default features.
@@ -333,36 +336,36 @@ fn libstdcxx() {
 #[test]
 #[cfg(not(any(feature = "wrap-cxa-throw", target_os = "android")))]
 fn libstdcxx_linked_into_the_program() {
-    let program = build(Runtime::Gnu, RuntimeIs::LinkedIn, false).unwrap();
+    let program = build(Runtime::Gnu, RuntimeLinkage::LinkedIn, false).unwrap();
     let needed = Command::new("readelf").arg("-d").arg(&program.path).output().unwrap();
-    assert!(!String::from_utf8_lossy(&needed.stdout).contains("libstdc++"), "it is no shared library");
-    all_is_right(&program);
-    a_million_throws_leave_nothing(&program);
+    assert!(!String::from_utf8_lossy(&needed.stdout).contains("libstdc++"), "libstdc++ is linked as a shared library");
+    check_all_cases(&program);
+    check_that_throws_dont_leak(&program);
 }
 
 #[test]
 #[cfg(not(any(feature = "wrap-cxa-throw", target_os = "android")))]
 fn libstdcxx_with_coroner_as_a_shared_library() {
-    let program = build(Runtime::Gnu, USUAL, true).unwrap();
+    let program = build(Runtime::Gnu, DEFAULT_LINKAGE, true).unwrap();
     let cheese = expected(ERROR, "out of cheese", &["shop::throws", "library_calls", "shop::passes", "shop::rethrows"]);
-    program.dies_of(&["rethrows", "0", "thread"], &[cheese]);
+    program.crash_with(&["rethrows", "0", "thread"], &[cheese]);
 }
 
 #[test]
 #[cfg(target_os = "android")]
-fn the_libcxx_of_the_device() {
-    let program = build(Runtime::Llvm, USUAL, false).unwrap();
-    all_is_right(&program);
-    hanging_what_is_left(&program);
-    a_million_throws_leave_nothing(&program);
+fn the_devices_libcxx() {
+    let program = build(Runtime::Llvm, DEFAULT_LINKAGE, false).unwrap();
+    check_all_cases(&program);
+    check_hanging_what(&program);
+    check_that_throws_dont_leak(&program);
 }
 
 #[test]
 #[cfg(not(target_os = "android"))]
 fn libcxx_and_libcxxabi() {
-    let Some(program) = build(Runtime::Llvm, USUAL, false) else {
-        eprintln!("skipped: there is no libc++ (Debian's libc++-dev and libc++abi-dev)");
+    let Some(program) = build(Runtime::Llvm, DEFAULT_LINKAGE, false) else {
+        eprintln!("skipped: libc++ is not installed (Debian's libc++-dev and libc++abi-dev)");
         return;
     };
-    all_is_right(&program);
+    check_all_cases(&program);
 }

@@ -76,7 +76,7 @@ impl Bench {
 }
 
 #[test]
-fn registered_memory_and_a_callback_in_c() {
+fn registered_memory_and_a_callback_are_attached() {
     let bench = Bench::new(&[]);
     assert_eq!(bench.run("memory").signal(), Some(libc::SIGSEGV));
     let (report, attachments) = bench.delivered();
@@ -93,18 +93,22 @@ fn registered_memory_and_a_callback_in_c() {
 }
 
 #[test]
-fn what_an_assertion_says_in_static_programs_too() {
+fn an_assertion_message_is_in_the_report_of_static_programs_too() {
     for arguments in [&[][..], &["-static"], &["-static-pie"]] {
         let bench = Bench::new(arguments);
         assert_eq!(bench.run("asserts").signal(), Some(libc::SIGABRT));
         let (report, _) = bench.delivered();
-        let said = report["annotations"][0]["text"].as_str().unwrap_or_default();
-        assert!(said.contains("Assertion `count == 17' failed."), "{arguments:?}: {said:?}, {}", report["annotations"]);
+        let message = report["annotations"][0]["text"].as_str().unwrap_or_default();
+        assert!(
+            message.contains("Assertion `count == 17' failed."),
+            "{arguments:?}: {message:?}, {}",
+            report["annotations"]
+        );
     }
 }
 
 #[test]
-fn the_end_of_stderr_is_kept_and_says_why() {
+fn the_end_of_stderr_is_attached_and_contains_the_reason() {
     let bench = Bench::new(&[]);
     // The process appends to the file, and is not the first.
     std::fs::write(bench.folder.path().join("out.txt"), "of an earlier process\n").unwrap();
@@ -132,7 +136,7 @@ fn the_end_of_stderr_is_kept_and_says_why() {
 }
 
 #[test]
-fn an_end_of_a_vfork_child_is_none_of_its_parent() {
+fn the_exit_of_a_vfork_child_is_not_the_parents() {
     let bench = Bench::new(&[]);
     assert_eq!(bench.run("vfork").signal(), Some(libc::SIGKILL));
     assert_ne!(bench.outcome(), CLEAN_EXIT);
@@ -143,7 +147,7 @@ fn an_end_of_a_vfork_child_is_none_of_its_parent() {
 }
 
 #[test]
-fn an_abort_that_another_process_sent_is_no_call_of_abort() {
+fn a_sigabrt_from_another_process_is_not_a_call_of_abort() {
     let bench = Bench::new(&[]);
     let mut child = bench.command("waits").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -1,6 +1,6 @@
-//! A MetricKit payload added by a C program, with the feature `system-reports`.
+//! A MetricKit payload added by a C program.
 //!
-//! Without it, the error.
+//! Without the feature `system-reports` the program gets an error.
 
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::common;
 
-/// Returns the payload of one crash of a process that has just ended.
+/// Returns a payload with one crash of a process that has just ended.
 fn payload(pid: u32) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
     let time = coroner_report::model::Timestamp(now as u64).to_string()[..19].replace('T', " ");
@@ -29,17 +29,17 @@ fn payload(pid: u32) -> String {
 }
 
 #[test]
-fn a_death_that_only_the_system_knows_is_reported_once() {
+fn a_death_recorded_only_by_the_system_is_reported_once() {
     let folder = tempfile::tempdir().unwrap();
-    let (store, said) = (folder.path().join("store"), folder.path().join("payload"));
+    let (store, payload_file) = (folder.path().join("store"), folder.path().join("payload"));
     let program = common::c_program("metric_kit.c", &[], folder.path());
-    let run = |how: &str| Command::new(&program).arg(&store).arg(&said).arg(how).output().unwrap();
+    let run = |how: &str| Command::new(&program).arg(&store).arg(&payload_file).arg(how).output().unwrap();
     let spawned = Command::new(&program).arg(&store).args(["-", "killed"]).spawn().unwrap();
     let pid = spawned.id();
     assert_eq!(spawned.wait_with_output().unwrap().status.code(), None);
 
     // The same payload at each launch, as from MetricKit.
-    std::fs::write(&said, payload(pid)).unwrap();
+    std::fs::write(&payload_file, payload(pid)).unwrap();
     for _ in 0..2 {
         let ran = run("deliver");
         let words = String::from_utf8_lossy(&ran.stdout);
@@ -55,12 +55,12 @@ fn a_death_that_only_the_system_knows_is_reported_once() {
         .filter(|file| file.extension().is_some_and(|kind| kind == "json"))
         .map(|file| serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap())
         .collect();
-    let [report] = &reports[..] else { panic!("{} reports", reports.len()) };
+    let [report] = &reports[..] else { panic!("expected one report, got {}", reports.len()) };
     assert_eq!(report["header"]["pid"], pid);
     assert!(report.to_string().contains("0x8badf00d"), "{report}");
     assert_eq!(report["threads"][0]["frames"][0]["address"].to_string().trim_matches('"'), "0x100004000");
 
-    std::fs::write(&said, "no payload").unwrap();
+    std::fs::write(&payload_file, "no payload").unwrap();
     let refused = String::from_utf8_lossy(&run("deliver").stdout).into_owned();
     assert!(refused.contains("not the JSON of an MXDiagnosticPayload") && refused.contains("status 1"), "{refused}");
 }

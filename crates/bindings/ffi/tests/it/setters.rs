@@ -48,7 +48,7 @@ impl Bench {
 const SEGV: i32 = 128 + libc::SIGSEGV;
 
 #[test]
-fn what_is_set_before_install_and_after_it_is_in_the_report() {
+fn settings_made_before_and_after_install_are_in_the_report() {
     let report = Bench::new().report("crash", SEGV, "");
     let run = &report["run"];
     let app = &run["app"];
@@ -57,8 +57,8 @@ fn what_is_set_before_install_and_after_it_is_in_the_report() {
     assert_eq!(run["tags"], serde_json::json!({ "order": "[Filtered]", "from": "https://[Filtered]@example.com/" }));
     assert_eq!(run["user"]["id"], "u-1");
     assert_eq!(run["lifecycle"]["foreground"], "foreground", "{}", run["lifecycle"]);
-    let stack_of = |report: &Value| report["stack_memory"].to_string().len();
-    let little = stack_of(&report);
+    let stack_size = |report: &Value| report["stack_memory"].to_string().len();
+    let little = stack_size(&report);
 
     let report = Bench::new().report("changed", SEGV, "");
     let run = &report["run"];
@@ -66,7 +66,7 @@ fn what_is_set_before_install_and_after_it_is_in_the_report() {
     assert!(run["user"]["id"].is_null(), "{}", run["user"]);
 
     let report = Bench::new().report("all-stacks", SEGV, "open");
-    assert!(stack_of(&report) > little, "{little}, {}", stack_of(&report));
+    assert!(stack_size(&report) > little, "{little}, {}", stack_size(&report));
     // The delivering launch decides which strings are hidden.
     assert_eq!(report["run"]["tags"]["from"], "https://user:word@example.com/");
     assert_eq!(report["run"]["tags"]["order"], "[Filtered]");
@@ -84,13 +84,13 @@ fn without_sinks_reports_stay_in_the_store() {
 }
 
 #[test]
-fn one_report_in_an_hour_is_one() {
+fn the_hourly_limit_applies() {
     let report = Bench::new().report("handled", 0, "");
     assert_eq!(report["exceptions"][0]["type_name"], "shop::Closed");
 }
 
 #[test]
-fn the_next_signal_is_left_to_the_app() {
+fn an_ignored_signal_is_passed_to_the_app() {
     let bench = Bench::new();
     assert_eq!(bench.run("ignored"), 7);
     assert_eq!(bench.run(""), 0);
@@ -98,7 +98,7 @@ fn the_next_signal_is_left_to_the_app() {
 }
 
 #[test]
-fn a_childs_crash_is_reported_if_the_app_says_so() {
+fn a_childs_crash_is_reported_if_configured() {
     Bench::new().report("fork", 0, "");
     let bench = Bench::new();
     assert_eq!(bench.run("fork-unreported"), 0);
@@ -107,7 +107,7 @@ fn a_childs_crash_is_reported_if_the_app_says_so() {
 }
 
 #[test]
-fn a_death_that_android_knows_of_without_a_run_or_a_trace_is_no_report() {
+fn exit_info_without_a_run_or_a_trace_is_not_reported() {
     let bench = Bench::new();
     assert_eq!(bench.run("info"), 0);
     assert_eq!(bench.reports(), [Value::Null; 0]);

@@ -1,4 +1,4 @@
-// A stand-in for what Coroner's module needs of MetricKit (<MetricKit/MXDiagnosticPayload.h> as Swift imports it), for the compiler alone.
+// A stub of MetricKit for the compiler: the declarations that Coroner's module uses, as Swift imports <MetricKit/MXDiagnosticPayload.h>.
 
 import Foundation
 

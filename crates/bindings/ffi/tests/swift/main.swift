@@ -1,4 +1,4 @@
-// An app in Swift: the first argument is its store, the second what it does.
+// A Swift app. The first argument is its store, the second its action.
 
 import Coroner
 import Foundation
@@ -75,7 +75,7 @@ try Coroner.setContext("order", json: "{\"pages\": 3}")
 try Coroner.addBreadcrumb("opened the shop", category: "ui")
 do {
     try Coroner.setTag("shelf\0", "x")
-    preconditionFailure("a text with a NUL was taken")
+    preconditionFailure("a text with a NUL was accepted")
 } catch let failure as Coroner.Failure {
     precondition(failure.kind == .invalidArgument)
 }

@@ -10,7 +10,7 @@ import java.io.PrintWriter;
 import java.io.StringWriter;
 
 /**
- * Records how an app dies, of native code and of Java, for every thread, and delivers the report at the next launch.
+ * Reports crashes of native code and of Java, with the stacks of all threads, and delivers the reports at the next launch.
  *
  * <pre>
  * public class ShopApplication extends Application {
@@ -21,20 +21,20 @@ import java.io.StringWriter;
  * }
  * </pre>
  *
- * All methods may be called from any thread, and none throws. Without a successful install they do nothing. The app's C and C++ use
- * the same Coroner by {@code coroner.h}.
+ * All methods may be called from any thread, and none throws. Without a successful install they do nothing. C and C++ code of the app
+ * uses the same library through {@code coroner.h}.
  */
 public final class Coroner {
     private static final String TAG = "coroner";
 
-    /** What is called next for an exception that nobody catches. */
+    /** The previous default handler, called after ours for an uncaught exception. */
     private static volatile Thread.UncaughtExceptionHandler previous;
 
     private static volatile boolean installed;
 
     private Coroner() {}
 
-    /** How grave a breadcrumb is. */
+    /** Breadcrumb severity. */
     public enum Level {
         DEBUG,
         INFO,
@@ -43,7 +43,7 @@ public final class Coroner {
         FATAL
     }
 
-    /** How the last run of the app ended. */
+    /** A run's outcome. */
     public enum Outcome {
         FIRST_LAUNCH,
         CLEAN_EXIT,
@@ -58,7 +58,7 @@ public final class Coroner {
         UNKNOWN
     }
 
-    /** What an app decides before {@link #install(Context, Options)}. */
+    /** An app's choices for {@link #install(Context, Options)}. */
     public static final class Options {
         private String version;
         private String environment;
@@ -70,33 +70,33 @@ public final class Coroner {
         private boolean requireConsent;
         private File storeDir;
 
-        /** The app's version. Default: {@code versionName} of its manifest. */
+        /** Sets the app's version. Default: the manifest's {@code versionName}. */
         public Options version(String version) {
             this.version = version;
             return this;
         }
 
-        /** Where the app runs, such as "production" or "beta". */
+        /** Sets where the app runs, such as "production" or "beta". */
         public Options environment(String environment) {
             this.environment = environment;
             return this;
         }
 
-        /** The release, by which servers distinguish versions. Default: "PACKAGE@versionName+versionCode". */
+        /** Sets the release, by which servers distinguish versions. Default: "PACKAGE@versionName+versionCode". */
         public Options release(String release) {
             this.release = release;
             return this;
         }
 
-        /** One of several builds of a release. Default: {@code versionCode} of the app's manifest. */
+        /** Sets the distribution, one of several builds of a release. Default: the manifest's {@code versionCode}. */
         public Options dist(String dist) {
             this.dist = dist;
             return this;
         }
 
         /**
-         * Delivers to that project of Sentry, or of a server that speaks its protocol: "https://KEY@HOST/PROJECT". It needs the permission
-         * {@code INTERNET}. Default: to the folder {@code reports} in the store.
+         * Delivers to a Sentry project, or to a server that implements Sentry's protocol: "https://KEY@HOST/PROJECT". Needs the permission
+         * {@code INTERNET}. Without a server, reports are written to the folder {@code reports} in the store.
          */
         public Options dsn(String dsn) {
             this.dsn = dsn;
@@ -104,41 +104,42 @@ public final class Coroner {
         }
 
         /**
-         * Delivers by OTLP, as OpenTelemetry log records, to the Collector at that address ("https://otel.example.com:4318"; records go to
-         * {@code v1/logs} below it). It needs the permission {@code INTERNET}.
+         * Delivers over OTLP, as OpenTelemetry log records, to a Collector such as "https://otel.example.com:4318"; records go to
+         * {@code v1/logs} below it. Needs the permission {@code INTERNET}.
          */
         public Options otlp(String endpoint) {
             this.otlp = endpoint;
             return this;
         }
 
-        /** Headers that go with each request by OTLP: "name=value,name=value", percent-encoded. */
+        /** Sets the headers of OTLP requests: "name=value,name=value", percent-encoded. */
         public Options otlpHeaders(String headers) {
             this.otlpHeaders = headers;
             return this;
         }
 
-        /** Whether nothing is sent before {@link #setConsent}. Default: no. */
+        /** Sets whether reports are sent only after {@link #setConsent}. Default: no. */
         public Options requireConsent(boolean require) {
             this.requireConsent = require;
             return this;
         }
 
-        /** The store's directory, of this app only. Default: {@code coroner} in {@link Context#getFilesDir}. */
+        /** Sets the store's directory, which must be private to this app. Default: {@code coroner} in {@link Context#getFilesDir}. */
         public Options storeDir(File directory) {
             this.storeDir = directory;
             return this;
         }
     }
 
-    /** Installs Coroner with the defaults: {@link #install(Context, Options)}. */
+    /** Installs Coroner with the defaults. See {@link #install(Context, Options)}. */
     public static boolean install(Context context) {
         return install(context, new Options());
     }
 
     /**
-     * Installs Coroner: from here on a crash leaves a report in the store. Call it once in each process, as early as can be. It waits for
-     * no network, unless the last run crashed within two seconds. Returns false if crashes will not be reported; logcat says why.
+     * Installs Coroner: from now on a crash leaves a report in the store. Call it once in each process, as early as possible. It waits for
+     * the network only if the last run crashed within two seconds of its launch. Returns false if crashes will not be reported; the
+     * reason is logged.
      */
     public static synchronized boolean install(Context context, Options options) {
         if (installed) {
@@ -159,13 +160,13 @@ public final class Coroner {
                 release = release != null ? release : app + '@' + version + '+' + build;
                 dist = dist != null ? dist : build;
             } catch (PackageManager.NameNotFoundException | RuntimeException error) {
-                Log.w(TAG, "the app's version is not known", error);
+                Log.w(TAG, "can't get the app's version", error);
             }
             if (Build.VERSION.SDK_INT >= 30) {
                 try {
                     ExitInfos.handOver(context, store);
                 } catch (RuntimeException error) {
-                    Log.w(TAG, "the system says nothing of earlier processes", error);
+                    Log.w(TAG, "can't get the exit reasons of earlier processes", error);
                 }
             }
             installed = nativeInstall(
@@ -182,7 +183,7 @@ public final class Coroner {
         return installed;
     }
 
-    /** How the last run ended; {@link Outcome#UNKNOWN} without an install. */
+    /** Returns how the last run ended; {@link Outcome#UNKNOWN} if Coroner is not installed. */
     public static Outcome lastOutcome() {
         String name = installed ? nativeLastOutcome() : null;
         for (Outcome outcome : Outcome.values()) {
@@ -193,64 +194,64 @@ public final class Coroner {
         return Outcome.UNKNOWN;
     }
 
-    /** The id under which a server shows the report of the last run; null if it left none. */
+    /** Returns the event id of the last run's report, under which servers list it; null if there is no report. */
     public static String lastEventId() {
         return installed ? nativeLastEventId() : null;
     }
 
-    /** Sets a tag, by which reports can be searched; a null value removes it. */
+    /** Sets a tag, a short string by which reports can be searched; a null value removes it. */
     public static void setTag(String key, String value) {
         if (installed && key != null) {
             nativeSetTag(key, value);
         }
     }
 
-    /** Sets who is using the app; a null id: nobody. The others may be null. */
+    /** Sets the app's current user; a null id means no user. Name and email may be null. */
     public static void setUser(String id, String name, String email) {
         if (installed) {
             nativeSetUser(id, name, email);
         }
     }
 
-    /** Says whether the app is in front, from its activities' {@code onStart} and {@code onStop}: reports say so. */
+    /** Sets whether the app is in the foreground. Call it from the activities' {@code onStart} and {@code onStop}. */
     public static void setForeground(boolean inForeground) {
         if (installed) {
             nativeSetForeground(inForeground);
         }
     }
 
-    /** Sets what belongs together, as the text of a JSON object; null removes it. */
+    /** Sets a context: related data as a JSON object; null removes it. */
     public static void setContext(String name, String json) {
         if (installed && name != null) {
             nativeSetContext(name, json);
         }
     }
 
-    /** Notes what the app does, with the level INFO and no category. */
+    /** Adds a breadcrumb with the level INFO and no category. */
     public static void addBreadcrumb(String message) {
         addBreadcrumb(null, message, Level.INFO);
     }
 
-    /** Notes what the app does; the category may be null. */
+    /** Adds a breadcrumb, an event such as "opened the document". The category may be null. */
     public static void addBreadcrumb(String category, String message, Level level) {
         if (installed && message != null) {
             nativeAddBreadcrumb(category, message, (level != null ? level : Level.INFO).ordinal() + 1);
         }
     }
 
-    /** Reports an error that the app has handled: all threads, and the error with its causes. False if there is no report. */
+    /** Reports a handled error with its causes and the stacks of all threads. Returns false if no report was written. */
     public static boolean report(Throwable error) {
         return installed && error != null && exception(error, true);
     }
 
-    /** What the user says to reports being sent, where {@link Options#requireConsent} or before; it is remembered. */
+    /** Sets whether the user consents to sending reports; see {@link Options#requireConsent}. The choice is stored. */
     public static void setConsent(boolean given) {
         if (installed) {
             nativeSetConsent(given);
         }
     }
 
-    /** Delivers what is in the store and waits for it, at most so long. Says whether nothing is left. Not for the main thread. */
+    /** Delivers all reports in the store; waits at most {@code timeoutMs}. Returns whether none is left. Not for the main thread. */
     public static boolean flush(long timeoutMs) {
         return installed && nativeFlush(timeoutMs);
     }
@@ -259,7 +260,7 @@ public final class Coroner {
         try {
             exception(error, false);
         } catch (Throwable ours) {
-            // The app's own error is the one that counts; there may be no memory for another one.
+            // Ignored: the app's own error matters, and there may be no memory to handle another.
         }
         Thread.UncaughtExceptionHandler next = previous;
         if (next != null) {
@@ -276,7 +277,7 @@ public final class Coroner {
             error.printStackTrace(new PrintWriter(text, true));
             trace = text.toString();
         } catch (Throwable inTheErrorsOwnCode) {
-            // Its type is known all the same.
+            // Report the type without the rest.
         }
         return nativeException(error.getClass().getName(), message, trace, isCaught);
     }

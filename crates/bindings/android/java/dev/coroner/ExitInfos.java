@@ -8,14 +8,14 @@ import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 
-/** Why the system ended earlier processes of the app. A class of its own: only API level 30 and later may load it. */
+/** The system's exit information about earlier processes of the app. A separate class, because only API level 30 and later can load it. */
 final class ExitInfos {
-    /** More is no tombstone, and no trace of an ANR that an app can use. */
+    /** Maximum size of a trace in bytes. Tombstones and ANR traces are smaller. */
     private static final int MAX_TRACE = 16 << 20;
 
     private ExitInfos() {}
 
-    /** Hands over what the system says of processes whose end that store does not know yet. */
+    /** Passes on the exit information of processes whose end is not recorded in the store yet. */
     static void handOver(Context context, String store) {
         ActivityManager manager = (ActivityManager) context.getSystemService(Context.ACTIVITY_SERVICE);
         if (manager == null) {
@@ -37,20 +37,20 @@ final class ExitInfos {
         }
     }
 
-    /** The tombstone or the trace of an ANR; null if there is none. */
+    /** Returns the tombstone or the ANR trace; null if there is none. */
     private static byte[] trace(ApplicationExitInfo info) {
         try (InputStream stream = info.getTraceInputStream()) {
             if (stream == null) {
                 return null;
             }
             ByteArrayOutputStream bytes = new ByteArrayOutputStream();
-            byte[] piece = new byte[1 << 16];
-            for (int length = stream.read(piece); length > 0 && bytes.size() < MAX_TRACE; length = stream.read(piece)) {
-                bytes.write(piece, 0, length);
+            byte[] buffer = new byte[1 << 16];
+            for (int length = stream.read(buffer); length > 0 && bytes.size() < MAX_TRACE; length = stream.read(buffer)) {
+                bytes.write(buffer, 0, length);
             }
             return bytes.toByteArray();
         } catch (IOException | RuntimeException error) {
-            Log.w("coroner", "the trace of process " + info.getPid() + " can't be read", error);
+            Log.w("coroner", "can't read the trace of process " + info.getPid(), error);
             return null;
         }
     }

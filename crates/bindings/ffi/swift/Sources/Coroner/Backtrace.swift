@@ -1,45 +1,45 @@
 import CCoroner
 
 extension Coroner {
-    /// The stack of a thread at one moment, innermost frame first.
+    /// A thread's stack at one moment, innermost frame first.
     public final class Backtrace: @unchecked Sendable {
         /// A frame with its names.
         public struct Frame: Sendable {
-            /// After a call, but for the innermost frame of another thread.
+            /// The frame's address: a return address, except in another thread's innermost frame.
             public let address: UInt64
-            /// The file name of the image that it is in.
+            /// The file name of the image that contains the address.
             public let image: String?
-            /// Relative to the image's first byte.
+            /// The address relative to the image's first byte.
             public let imageOffset: UInt64
-            /// The function, demangled.
+            /// The demangled function name.
             public let function: String?
-            /// Relative to the function's first byte.
+            /// The address relative to the function's first byte.
             public let functionOffset: UInt64
-            /// Whether it is the app's own code.
+            /// Whether the frame is the app's own code.
             public let isInApp: Bool
         }
 
-        /// What to capture.
+        /// Capture options.
         public struct Options: Sendable {
-            /// The greatest number of frames, at most 128.
+            /// Maximum number of frames, at most 128.
             public var depth: UInt32 = 128
-            /// Frames left out at the innermost end.
+            /// Number of innermost frames to leave out.
             public var skip: UInt32 = 0
-            /// Only frames of the app's own images.
+            /// Keep only frames in the app's own images.
             public var inAppOnly = false
-            /// Whether a walk that comes to an async function goes on to those that wait for it.
+            /// At an async function, continue to the functions that await it rather than to its executor.
             public var followsAsync = true
 
             public init() {}
 
-            var made: coroner_capture_options {
-                var made = coroner_capture_options()
-                made.size = MemoryLayout<coroner_capture_options>.size
-                made.depth = depth
-                made.skip = skip
-                made.in_app_only = inAppOnly
-                made.without_swift_async = !followsAsync
-                return made
+            var c: coroner_capture_options {
+                var options = coroner_capture_options()
+                options.size = MemoryLayout<coroner_capture_options>.size
+                options.depth = depth
+                options.skip = skip
+                options.in_app_only = inAppOnly
+                options.without_swift_async = !followsAsync
+                return options
             }
         }
 
@@ -53,22 +53,22 @@ extension Coroner {
             coroner_backtrace_release(&captured)
         }
 
-        /// The calling thread's stack.
+        /// Captures the calling thread's stack.
         @inline(never)
         public static func current(_ options: Options = Options()) throws -> Backtrace {
             var captured = coroner_backtrace()
-            var made = options.made
-            // This function is no frame of the app's.
-            made.skip += 1
-            try Coroner.check(coroner_backtrace_current(&captured, &made))
+            var options = options.c
+            // Leave out this function's frame.
+            options.skip += 1
+            try Coroner.check(coroner_backtrace_current(&captured, &options))
             return Backtrace(captured)
         }
 
-        /// The stack of another thread of this process, by what `threadID` was there.
+        /// Captures the stack of another thread of this process. `thread` is the value of `threadID` on that thread.
         public static func of(thread: UInt64, _ options: Options = Options()) throws -> Backtrace {
             var captured = coroner_backtrace()
-            var made = options.made
-            try Coroner.check(coroner_backtrace_of_thread(&captured, thread, &made))
+            var options = options.c
+            try Coroner.check(coroner_backtrace_of_thread(&captured, thread, &options))
             return Backtrace(captured)
         }
 
@@ -79,13 +79,13 @@ extension Coroner {
             return Array(UnsafeBufferPointer(start: first, count: count))
         }
 
-        /// A number that identical stacks share, in this run.
+        /// A hash of the stack. Identical stacks of one run have the same hash.
         public var hash: UInt64 { coroner_backtrace_hash(&captured) }
 
-        /// Whether there were more frames.
+        /// Whether the stack has more frames than the requested maximum.
         public var isTruncated: Bool { coroner_backtrace_is_truncated(&captured) }
 
-        /// The frames with their names. This allocates, and may read files.
+        /// Returns the frames with their names. It allocates and may read files.
         public func frames() throws -> [Frame] {
             var frames: [Frame] = []
             try withUnsafeMutablePointer(to: &frames) { frames in
@@ -103,6 +103,6 @@ extension Coroner {
         }
     }
 
-    /// The calling thread, for `Backtrace.of(thread:)`.
+    /// The calling thread's id, for `Backtrace.of(thread:)`.
     public static var threadID: UInt64 { coroner_thread_id() }
 }

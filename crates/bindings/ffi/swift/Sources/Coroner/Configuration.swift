@@ -1,9 +1,9 @@
 import CCoroner
 
 extension Coroner {
-    /// What an app decides before `install`. What is `nil` has Coroner's default.
+    /// An app's choices for `install`. `nil` selects the default.
     public struct Configuration: Sendable {
-        /// The app's name or, better, its identifier: it names the default store.
+        /// The app's identifier. It names the default store, so don't change it between versions.
         public var app: String
         /// The app's version, such as "2.1.0".
         public var version: String?
@@ -13,89 +13,90 @@ extension Coroner {
         public var release: String?
         /// One of several builds of a release.
         public var dist: String?
-        /// The directory of the store, which is made for its owner only. Default: `~/Library/Application Support/APP/Coroner` on Apple's systems,
-        /// `~/.local/state/APP/coroner` on Linux. An extension and its app share one in the folder of their app group.
+        /// The store's directory, created with access for its owner only. An extension and its app share a store in their
+        /// app group's container. Default: `~/Library/Application Support/APP/Coroner` on Apple systems,
+        /// `~/.local/state/APP/coroner` on Linux.
         public var storeDirectory: String?
-        /// Who gets the reports. Default, with `nil`: the folder `reports` in the store. None, with an empty list: they stay in the store.
+        /// The sinks that reports are delivered to. `nil`: the folder `reports` in the store. Empty: none, reports stay in the store.
         public var sinks: [Sink]?
-        /// How much crashes tell.
+        /// Settings for crash reports.
         public var crashes = Crashes()
-        /// Which exceptions are reported.
+        /// The exceptions to report.
         public var exceptions = Exceptions()
-        /// What happens to a report before sinks get it.
+        /// Processing of reports before delivery.
         public var delivery = Delivery()
-        /// How much there may be of what.
+        /// Limits of reports and the store.
         public var limits = Limits()
-        /// After how many milliseconds a watched thread that does not answer hangs, and is reported. Default: never.
+        /// Milliseconds after which an unresponsive watched thread is reported as hung. Default: never.
         public var hangThresholdMilliseconds: UInt32?
-        /// Whether what the process wrote to stderr and stdout last goes with its reports, where those are files.
+        /// Whether to attach the end of the process's stderr and stdout, if they are files. Default: no.
         public var keepOutput: Bool?
-        /// Whether a thread's stack says the run's id, by which what MetricKit says is joined with the run (macOS, iOS).
+        /// Whether to start a thread whose stack encodes the run's id, to match MetricKit's diagnostics to this run (macOS, iOS). Default: no.
         public var runIDThread: Bool?
 
-        /// The defaults for the app `app`, such as "com.example.paint".
+        /// Creates a configuration with the defaults for an app, such as "com.example.paint".
         public init(app: String) {
             self.app = app
         }
 
-        /// How much crashes tell.
+        /// Settings for crash reports.
         public struct Crashes: Sendable {
-            /// How many bytes of the crashed thread's stack are in a report, and whether what registers point to is: 0 for neither.
+            /// How many bytes of the crashed thread's stack a report contains. 0 also leaves out the memory that registers point to. Default: 2048.
             public var stackMemory: UInt32?
-            /// Whether the used parts of all threads' stacks are.
+            /// Whether a report contains the used parts of all threads' stacks. Default: no.
             public var stackMemoryAll: Bool?
-            /// Whether all threads are, or only the crashed one.
+            /// Whether a report contains all threads or only the crashed one. Default: all.
             public var allThreads: Bool?
-            /// Whether handlers that were installed before are asked first about every fault.
+            /// Whether earlier handlers are called first for every fault. Default: no.
             public var chainFirst: Bool?
-            /// Whether a crash signal that another handler has taken after the install is taken back.
+            /// Whether to take back crash signals whose handlers are replaced after `install`. Default: no.
             public var reinstallHandlers: Bool?
-            /// Whether the dying process names the report's addresses.
+            /// Whether the crashing process looks up symbol names in its own images. Default: only on Apple systems.
             public var symbolNames: Bool?
 
             public init() {}
         }
 
-        /// Which exceptions are reported.
+        /// The exceptions to report.
         public struct Exceptions: Sendable {
-            /// Whether uncaught exceptions of Objective-C are, with name, reason and the stack of the throw. Default: yes.
+            /// Whether to report uncaught Objective-C exceptions with name, reason and the throw's stack. Default: yes.
             public var objectiveC: Bool?
-            /// Whether exceptions that AppKit catches and only logs are. Default: no.
+            /// Whether to report exceptions that AppKit catches and only logs. Default: no.
             public var appKit: Bool?
-            /// Whether a report names the class of a deallocated object that was messaged. Default: no.
+            /// Whether a report contains the class of a deallocated object that was messaged. Default: no.
             public var zombies: Bool?
 
             public init() {}
         }
 
-        /// What happens to a report before sinks get it.
+        /// Processing of reports before delivery.
         public struct Delivery: Sendable {
-            /// Whether what is surely a secret by its form is hidden. Default: yes.
+            /// Whether to hide obvious secrets, recognized by their form. Default: yes.
             public var scrubSecrets: Bool?
-            /// Hides more: gets a key and the text under it, and says whether the text is to be hidden.
+            /// Receives a key and its text; returns whether to hide the text.
             public var hides: (@Sendable (_ key: String, _ text: String) -> Bool)?
-            /// Sees each report as JSON, and says whether the sinks get it.
+            /// Receives each report as JSON; returns whether to pass it to the sinks.
             public var beforeDeliver: (@Sendable (_ json: String) -> Bool)?
-            /// Is called, on a thread of Coroner's, if the last run crashed and the app has not been notified yet: with the event id, if there is a report.
+            /// Called on a Coroner thread if the last run crashed and the app has not been notified yet, with the event id if there is a report.
             public var onCrashedLastRun: (@Sendable (_ eventID: String?) -> Void)?
 
             public init() {}
         }
 
-        /// How much there may be of what.
+        /// Limits of reports and the store.
         public struct Limits: Sendable {
-            /// How many reports of handled errors it writes in an hour. Default: 16.
+            /// Maximum reports per hour for handled errors. Default: 16.
             public var reportsPerHour: UInt32?
-            /// How long writing a report may take, in milliseconds. Default: 5000.
+            /// Maximum time in milliseconds for writing a report. Default: 5000.
             public var deadlineMilliseconds: UInt32?
-            /// How much the store keeps of what can't be delivered.
+            /// Maximum of undelivered reports in the store. Default: 100 reports, 90 days, 64 MiB.
             public var store: (reports: UInt32, days: UInt32, bytes: UInt64)?
 
             public init() {}
         }
 
-        /// The configuration of C that says the same.
-        func made() throws -> OpaquePointer {
+        /// Creates the C configuration.
+        func makeConfig() throws -> OpaquePointer {
             guard let config = try Coroner.text(app, { coroner_config_new($0) }) else {
                 throw Failure(kind: .invalidArgument, reason: String(cString: coroner_last_error()))
             }
@@ -160,28 +161,28 @@ extension Coroner.Configuration.Delivery {
             let call: @convention(c) (UnsafePointer<CChar>?, UnsafePointer<CChar>?, UnsafeMutableRawPointer?) -> Bool = {
                 key, text, context in
                 guard let key, let text else { return false }
-                return Kept<@Sendable (String, String) -> Bool>.of(context)(String(cString: key), String(cString: text))
+                return Kept<@Sendable (String, String) -> Bool>.closure(from: context)(String(cString: key), String(cString: text))
             }
             try Coroner.check(coroner_config_set_scrub(config, call, Kept(hides).forever()))
         }
         if let beforeDeliver {
             let call: coroner_before_deliver = { context, json in
                 guard let json else { return true }
-                return Kept<@Sendable (String) -> Bool>.of(context)(String(cString: json))
+                return Kept<@Sendable (String) -> Bool>.closure(from: context)(String(cString: json))
             }
             try Coroner.check(coroner_config_set_before_deliver(config, call, Kept(beforeDeliver).forever()))
         }
         if let onCrashedLastRun {
             let call: coroner_crashed_last_run = { context, id in
                 let id = id.map { String(cString: $0) } ?? ""
-                Kept<@Sendable (String?) -> Void>.of(context)(id.isEmpty ? nil : id)
+                Kept<@Sendable (String?) -> Void>.closure(from: context)(id.isEmpty ? nil : id)
             }
             try Coroner.check(coroner_config_set_on_crashed_last_run(config, call, Kept(onCrashedLastRun).forever()))
         }
     }
 }
 
-/// A closure that C calls by a pointer, for the process's life.
+/// Keeps a closure alive until the process ends, so that C can call it through a pointer.
 final class Kept<Closure> {
     let closure: Closure
 
@@ -193,8 +194,8 @@ final class Kept<Closure> {
         Unmanaged.passRetained(self).toOpaque()
     }
 
-    /// The closure that `forever` made a pointer of.
-    static func of(_ context: UnsafeMutableRawPointer?) -> Closure {
+    /// Returns the closure whose pointer `forever` returned.
+    static func closure(from context: UnsafeMutableRawPointer?) -> Closure {
         Unmanaged<Kept<Closure>>.fromOpaque(context!).takeUnretainedValue().closure
     }
 }

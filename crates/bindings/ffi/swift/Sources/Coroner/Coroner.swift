@@ -10,94 +10,95 @@
 //         print("crashes will not be reported: \(error)")
 //     }
 //
-// All functions may be called from any thread. What C has and this has not is one import away: `import CCoroner`.
+// All functions may be called from any thread. For functions that only the C API has, import CCoroner.
 
 import CCoroner
 
-/// A crash reporter. `install` begins; the rest describes the app to the reports, reports errors that the app has handled, and takes stacks.
+/// A crash reporter. Call `install` first; the other functions add data to reports, report handled errors, and capture backtraces.
 public enum Coroner {
-    /// Why a call did not do what it was to do.
+    /// The reason that a call failed.
     public struct Failure: Error, Equatable, Sendable, CustomStringConvertible {
-        /// What kind of failure it is.
+        /// A failure's category.
         public enum Kind: Int, Sendable {
-            /// An argument is out of range or has a NUL.
+            /// An argument is out of range or contains a NUL.
             case invalidArgument = 1
-            /// Coroner is installed already, in this process.
+            /// Coroner is already installed in this process.
             case alreadyInstalled
             /// Coroner is not installed in this process.
             case notInstalled
-            /// The operating system refused something.
+            /// An operating system call failed.
             case system
-            /// There is no room for it: a limit is reached.
+            /// A limit is reached.
             case full
-            /// It did not come to its end in the time given.
+            /// Timed out.
             case timedOut
-            /// A mistake in Coroner itself.
+            /// A bug in Coroner.
             case `internal`
         }
 
-        /// What kind of failure it is.
+        /// The failure's category.
         public let kind: Kind
-        /// The reason, in words.
+        /// The reason as text.
         public let reason: String
 
         public var description: String { reason.isEmpty ? "\(kind)" : reason }
     }
 
-    /// How a run ended.
+    /// A run's outcome.
     public enum Outcome: Int, Sendable {
-        /// There was no run before this one.
+        /// No earlier run.
         case firstLaunch = 0
-        /// The app ended by itself.
+        /// The app exited.
         case cleanExit
-        /// It was asked to end by SIGTERM.
+        /// The app was terminated by SIGTERM.
         case terminated
-        /// It crashed.
+        /// The app crashed.
         case crashed
-        /// Coroner was uninstalled while it ran.
+        /// Coroner was uninstalled during the run.
         case uninstalled
-        /// It ended without a trace: killed, out of memory, power failure.
+        /// The app ended without a trace: killed, out of memory, or a power failure.
         case unknown
-        /// It did not answer when it was ended.
+        /// The app was not responding when it was terminated.
         case hung
-        /// The system ended it to have its memory.
+        /// The system killed the app to free memory.
         case outOfMemory
-        /// Its user ended it.
+        /// The user quit or force-stopped the app.
         case endedByUser
-        /// The system ended it for another reason.
+        /// The system terminated the app for another reason.
         case endedBySystem
-        /// It ended by a signal that ends a process by default and is no crash: Ctrl-C, a hangup, an alarm.
+        /// A signal that isn't a crash terminated the app: Ctrl-C, a hangup, an alarm.
         case endedBySignal
-        /// The machine was started again.
+        /// The machine rebooted or lost power.
         case systemRestart
-        /// The kernel killed it at the limit of its processor time.
+        /// The kernel killed the app at its CPU time limit.
         case cpuLimit
-        /// It was ended while a debugger was attached.
+        /// The app ended while a debugger was attached.
         case debugged
     }
 
-    /// How the last run of the app ended.
+    /// The app's last run and how it ended.
     public struct LastRun: Sendable {
-        /// How it ended.
+        /// The run's outcome.
         public let outcome: Outcome
-        /// The event id of its report, 32 hexadecimal digits; `nil` if it left none.
+        /// The report's event id, 32 hexadecimal digits; `nil` if the run left no report.
         public let eventID: String?
-        /// Milliseconds from install to the crash, or to the report of the hang; `nil` if it ended otherwise.
+        /// Milliseconds from install to the crash, or to the hang's report; `nil` for other outcomes.
         public let ranForMilliseconds: UInt64?
     }
 
-    /// Installs Coroner: from here on a crash of this process leaves a report. Call it once, as early as can be. It waits for no thread and no network.
+    /// Installs Coroner: from now on a crash of this process leaves a report. Call it once, as early as possible.
+    /// It doesn't wait for threads or the network.
     public static func install(_ configuration: Configuration) throws {
-        let config = try configuration.made()
+        let config = try configuration.makeConfig()
         try check(coroner_install(config))
     }
 
-    /// Gives the signals back to who had them before, and ends this run. Coroner can be installed again afterwards.
+    /// Restores the previous signal handlers and ends this run. Coroner can be installed again afterwards.
     public static func uninstall() throws {
         try check(coroner_uninstall())
     }
 
-    /// How the last run ended; `nil` if Coroner is not installed.
+    /// The app's last run; `nil` if Coroner is not installed.
     public static var lastRun: LastRun? {
         var info = coroner_last_run_info()
         info.size = MemoryLayout<coroner_last_run_info>.size
@@ -111,48 +112,48 @@ public enum Coroner {
             ranForMilliseconds: info.ran_for_ms == 0 ? nil : info.ran_for_ms)
     }
 
-    /// Delivers what is in the store, and waits for it, at most that many milliseconds. Throws `.timedOut` if something is left.
+    /// Delivers all reports in the store; waits at most that many milliseconds. Throws `.timedOut` if some are not delivered by then.
     public static func flush(timeoutMilliseconds: UInt32) throws {
         try check(coroner_flush(timeoutMilliseconds))
     }
 
-    /// Notes that the app has ended well, for apps that then leave otherwise than by exit or the end of main.
+    /// Marks the run as cleanly exited, for apps that end neither by exit nor by returning from main.
     public static func markCleanExit() throws {
         try check(coroner_mark_clean_exit())
     }
 
-    /// The calling thread is alive, and at work: if neither this nor `hangIdle` comes again within `Configuration.hangThreshold`, it hangs. On Apple's
-    /// systems the main thread is watched without it.
+    /// Marks the calling thread as alive and working. It is hung if it calls neither this nor `hangIdle` again within
+    /// `Configuration.hangThresholdMilliseconds`. On Apple systems the main thread is watched without it.
     public static func hangBeat() {
         coroner_hang_beat()
     }
 
-    /// The calling thread is alive, and is going to wait for work.
+    /// Marks the calling thread as alive and about to wait for work.
     public static func hangIdle() {
         coroner_hang_idle()
     }
 
     #if CORONER_SENTRY || CORONER_OTLP
-        /// Says whether the user agrees that reports are sent, to Sentry and by OTLP. It is remembered over launches.
+        /// Sets whether the user consents to sending reports, to Sentry and over OTLP. The choice is stored and applies to later launches.
         public static func setConsent(_ given: Bool) throws {
             try check(coroner_set_consent(given))
         }
     #endif
 
-    /// The version of the library, such as "0.1.0".
+    /// The library's version, such as "0.1.0".
     public static var version: String { String(cString: coroner_version()) }
 
-    /// Throws what a call of C answered.
+    /// Throws the failure of a C call.
     static func check(_ status: coroner_status) throws {
         if status == CORONER_STATUS_OK { return }
         let kind = Failure.Kind(rawValue: Int(status.rawValue)) ?? .internal
         throw Failure(kind: kind, reason: String(cString: coroner_last_error()))
     }
 
-    /// Calls `body` with the text as C has it. One with a NUL, of which C would have only the beginning, is refused.
+    /// Calls `body` with a C string. Throws if the text contains a NUL, because C would see only the part before it.
     static func text<Result>(_ text: String?, _ body: (UnsafePointer<CChar>?) throws -> Result) throws -> Result {
         guard let text else { return try body(nil) }
-        guard !text.utf8.contains(0) else { throw Failure(kind: .invalidArgument, reason: "a text has a NUL in it") }
+        guard !text.utf8.contains(0) else { throw Failure(kind: .invalidArgument, reason: "the text contains a NUL") }
         return try text.withCString { try body($0) }
     }
 }

@@ -2,11 +2,11 @@ import CCoroner
 import Foundation
 
 extension Coroner {
-    /// Reports an error that was handled, with the errors below it as its causes, and the stacks of all threads. The app goes on. Throws `.full` if there were
-    /// more in an hour than `Configuration.Limits.reportsPerHour`.
+    /// Reports a handled error, with its underlying errors as causes and the stacks of all threads. The app continues.
+    /// Throws `.full` if `Configuration.Limits.reportsPerHour` is exceeded.
     @inline(never)
     public static func report(_ error: any Error) throws {
-        // All texts lie in one piece of memory: domain and description of each error in turn.
+        // One allocation holds all strings: each error's domain and description in turn.
         var texts: [CChar] = []
         var errors: [(domain: Int, description: Int, code: Int)] = []
         func add(_ text: String) -> Int {
@@ -23,7 +23,7 @@ extension Coroner {
         }
         let isCocoa = type(of: error) is NSError.Type
         let language = isCocoa ? CORONER_EXCEPTION_LANGUAGE_OBJ_C : CORONER_EXCEPTION_LANGUAGE_SWIFT
-        // No closure, which would be a frame of the report.
+        // Not with a closure, which would be a frame in the report.
         let memory = UnsafeMutableBufferPointer<CChar>.allocate(capacity: texts.count)
         defer { memory.deallocate() }
         _ = memory.initialize(from: texts)
@@ -31,15 +31,15 @@ extension Coroner {
         let chain = errors.map { error in
             coroner_coded_error(domain: start + error.domain, code: Int64(error.code), description: start + error.description)
         }
-        try check(coroner_report_coded_error(Int32(language.rawValue), chain, chain.count))
+        try check(coroner_report_coded_error(language, chain, chain.count))
     }
 
-    /// Counts an error that the app got over, for release health.
+    /// Counts a handled error for release health.
     public static func countError() throws {
         try check(coroner_count_error())
     }
 
-    /// Of Swift's own error types the value says most; those that know how to say it to a user say it.
+    /// Returns the localized description if the error has its own, otherwise the value as text, which contains more.
     private static func description(of error: any Error, _ bridged: NSError) -> String {
         if type(of: error) is NSError.Type || error is any LocalizedError || error is CocoaError || error is POSIXError
             || error is URLError

@@ -4,8 +4,10 @@
     import MetricKit
 
     extension Coroner {
-        /// Takes what MetricKit says of the app, as its subscriber gets it, or, after `install`, from `pastDiagnosticPayloads`: each crash is put to the
-        /// run of its process; hangs, slow launches and excesses are reports of their own. A payload that can't be taken keeps none of the others back; what is thrown is of the first such one.
+        /// Adds MetricKit payloads, from the app's subscriber or, after `install`, from `pastDiagnosticPayloads`.
+        ///
+        /// A crash is matched with the run of its process. A hang, a slow launch, and excessive CPU time or disk writes each
+        /// become a report. A rejected payload doesn't prevent the others from being added; the first failure is thrown.
         @available(iOS 14.0, macOS 12.0, visionOS 1.0, *)
         public static func add(_ payloads: [MXDiagnosticPayload]) throws {
             var failure: (any Error)?

@@ -1,23 +1,23 @@
 import CCoroner
 
 extension Coroner {
-    /// Who gets reports.
+    /// A destination for reports.
     public struct Sink: Sendable {
         let add: @Sendable (OpaquePointer) throws -> Void
 
-        /// What a sink of the app's own made of a report.
-        public enum Delivered: Int32, Sendable {
-            /// It has it, for good.
+        /// The result of an app's sink.
+        public enum Delivered: UInt32, Sendable {
+            /// The sink accepted the report.
             case taken = 0
-            /// It will never take it, and is not asked again.
+            /// The sink rejected the report; it is not offered again.
             case rejected
-            /// It could not take it now: it is asked again, a minute later at the earliest.
+            /// The sink can't accept the report now; it is offered again after a minute at the earliest.
             case retry
         }
 
-        /// A report that a sink of the app's own is given.
+        /// A report for an app's sink.
         public struct Report: Sendable {
-            /// The event id: 32 hexadecimal digits. The same report may come twice, and has the same id then.
+            /// The event id: 32 hexadecimal digits. If the same report is delivered twice, the id is the same.
             public let eventID: String
             /// The report as JSON.
             public let json: String
@@ -29,20 +29,21 @@ extension Coroner {
             self.add = add
         }
 
-        /// Writes each report to a folder, as JSON and as the crash left it.
+        /// Writes each report to a folder, as JSON and in its original form.
         public static func folder(_ path: String) -> Sink {
             Sink { config in try Coroner.text(path) { try Coroner.check(coroner_config_add_folder_sink(config, $0)) } }
         }
 
-        /// The app's own: `deliver` is called for each report, one at a time, on a thread of Coroner's. The store remembers under `name` what it has taken.
+        /// An app's sink: `deliver` is called for each report, one at a time, on a Coroner thread. The store records under
+        /// `name` which reports the sink has accepted: use the same name at every launch, and a different one for each sink.
         public static func custom(_ name: String, deliver: @escaping @Sendable (Report) -> Delivered) -> Sink {
             Sink { config in
                 let call: coroner_sink_deliver = { context, given in
-                    guard let given = given?.pointee else { return Delivered.retry.rawValue }
+                    guard let given = given?.pointee else { return CORONER_DELIVERED_RETRY }
                     let raw = Array(UnsafeBufferPointer(start: given.raw, count: given.raw_length))
                     let report = Report(
                         eventID: String(cString: given.event_id), json: String(cString: given.json), raw: raw)
-                    return Kept<@Sendable (Report) -> Delivered>.of(context)(report).rawValue
+                    return coroner_delivered(Kept<@Sendable (Report) -> Delivered>.closure(from: context)(report).rawValue)
                 }
                 try Coroner.text(name) {
                     try Coroner.check(coroner_config_add_sink(config, $0, call, Kept(deliver).forever()))
@@ -51,8 +52,8 @@ extension Coroner {
         }
 
         #if CORONER_SENTRY
-            /// A project of Sentry, or of a server that speaks its protocol, by its address with the key to it. With `requireConsent` nothing leaves before
-            /// `setConsent(true)`.
+            /// Delivers to a Sentry project, or to a server that implements Sentry's protocol. With `requireConsent`, nothing
+            /// is sent before `setConsent(true)`.
             public static func sentry(dsn: String, requireConsent: Bool = false) -> Sink {
                 Sink { config in
                     try Coroner.text(dsn) { try Coroner.check(coroner_config_add_sentry_sink(config, $0, requireConsent)) }
@@ -61,7 +62,7 @@ extension Coroner {
         #endif
 
         #if CORONER_OTLP
-            /// An OpenTelemetry Collector, such as "http://localhost:4318"; `nil` for what OTEL_EXPORTER_OTLP_ENDPOINT says.
+            /// Delivers to an OpenTelemetry Collector, such as "http://localhost:4318"; `nil` uses OTEL_EXPORTER_OTLP_ENDPOINT.
             public static func otlp(endpoint: String? = nil, headers: String? = nil, requireConsent: Bool = false) -> Sink {
                 Sink { config in
                     try Coroner.text(endpoint) { endpoint in

@@ -1,8 +1,8 @@
-// A stand-in for what `coroner_apple.h` needs of Foundation, with the declarations of <Foundation/NSError.h> and <objc/NSObject.h>, for clang's parser alone.
+// A stub of Foundation for clang's parser: the declarations of <Foundation/NSError.h> and <objc/NSObject.h> that `coroner_apple.h` uses.
 #ifndef FOUNDATION_H
 #define FOUNDATION_H
 
-// As <os/availability.h>, for the two systems that have MetricKit's diagnostics.
+// Like <os/availability.h>, for the two systems that have MetricKit's diagnostics.
 #define API_AVAILABLE_OF(system) __attribute__((availability(system)))
 #define API_AVAILABLE(first, second) API_AVAILABLE_OF(CORONER_SYSTEM_##first) API_AVAILABLE_OF(CORONER_SYSTEM_##second)
 #define CORONER_SYSTEM_ios(version) ios, introduced = version

@@ -1,4 +1,4 @@
-// A stand-in for what `coroner_apple.h` needs of MetricKit, with the declarations of <MetricKit/MXDiagnosticPayload.h>, for clang's parser alone.
+// A stub of MetricKit for clang's parser: the declarations of <MetricKit/MXDiagnosticPayload.h> that `coroner_apple.h` uses.
 #ifndef METRICKIT_H
 #define METRICKIT_H
 

@@ -6,7 +6,7 @@ import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.List;
 
-/** The history is the file that the property "history" names: lines of "pid|reason|milliseconds|file with the trace". */
+/** Reads the history from the file named by the property "history", with lines of "pid|reason|milliseconds|file with the trace". */
 public class ActivityManager {
     public List<ApplicationExitInfo> getHistoricalProcessExitReasons(String packageName, int pid, int max) {
         String file = System.getProperty("history");

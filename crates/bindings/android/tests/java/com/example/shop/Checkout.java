@@ -1,6 +1,6 @@
 package com.example.shop;
 
-/** As that of examples/android, whose C++ it calls. */
+/** Like the class in examples/android, whose C++ code it calls. */
 final class Checkout {
     static {
         System.loadLibrary("shop");

@@ -4,10 +4,10 @@ import android.content.Context;
 import dev.coroner.Coroner;
 import java.io.File;
 
-/** An app as Android runs it, as far as Coroner sees: Shop DIRECTORY ACT. */
+/** An app that looks to Coroner as if it ran on Android: Shop DIRECTORY ACT. */
 public final class Shop {
     public static void main(String[] words) {
-        // As Android's runtime: the handler that was there first ends the process.
+        // Like Android's runtime: the first handler ends the process.
         Thread.setDefaultUncaughtExceptionHandler((thread, error) -> {
             System.out.println("uncaught: " + thread.getName() + ": " + error);
             Runtime.getRuntime().halt(10);
