@@ -3,12 +3,12 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-/// Nice value of the delivery thread: if it competes with one of the app's threads for a processor,
-/// the app's gets nine tenths.
+/// Nice value of the delivery thread. An app thread that competes with it for a CPU gets about 90 %
+/// of the time.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NICE: i32 = 10;
 
-/// Starts a thread that takes no signals from the app's threads.
+/// Starts a thread that leaves the process's signals to the app's threads.
 pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     Builder::new().name(name.into()).spawn(move || {
         #[cfg(unix)]
@@ -17,9 +17,11 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
     })
 }
 
-/// Blocks the signals that other processes and timers send: the app may block them in its threads
-/// and wait for them in one, and a Coroner thread that took one instead would end the process.
-/// Crash signals, and the real-time signals that stop threads, stay unblocked.
+/// Blocks the signals that other processes and timers send, except crash signals and the real-time
+/// signals that stop threads.
+///
+/// An app may block such a signal in all its threads and wait for it in one. If it were delivered
+/// to a Coroner thread instead, it would terminate the process.
 #[cfg(unix)]
 fn leave_signals_to_the_app() {
     let open = [
@@ -45,20 +47,20 @@ fn leave_signals_to_the_app() {
     }
 }
 
-/// Gives the calling thread a low priority until it ends, because a launch has more important work
-/// than naming frames. On Linux a process without privileges can't raise it again.
+/// Lowers the calling thread's priority until it ends, because a launch has more important work
+/// than naming frames. On Linux an unprivileged process can't raise it again.
 pub(crate) fn lower_priority() {
     #[cfg(target_vendor = "apple")]
     // SAFETY: changes only the calling thread.
     let refused = unsafe { libc::pthread_set_qos_class_self_np(libc::qos_class_t::QOS_CLASS_UTILITY, 0) } != 0;
-    // Linux applies this to the calling thread, where POSIX has the process. An app with a higher
-    // nice value keeps it.
+    // On Linux this changes only the calling thread, unlike in POSIX. A higher nice value of the
+    // app stays.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     let refused = rustix::process::getpriority_process(None)
         .is_ok_and(|nice| nice < NICE && rustix::process::setpriority_process(None, NICE).is_err());
     #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
     let refused = true;
     if refused {
-        log::debug!("coroner: the delivery thread has the app's priority");
+        log::debug!("coroner: can't lower the delivery thread's priority");
     }
 }

@@ -1,22 +1,24 @@
 //! Combines a report and its run state in one file: a report file with a run state section.
 //!
-//! A crash leaves two files, because it has no time to copy the run state. Outside the store they
-//! stay together: the run state becomes the section [`RUN_STATE`](SectionKind::RUN_STATE), which
-//! [`Report::read`](crate::Report::read) merges.
+//! A crash leaves two files, because there is no time to copy the run state. Outside the store they
+//! must stay together: the run state becomes the section [`RUN_STATE`](SectionKind::RUN_STATE),
+//! which [`Report::read`](crate::Report::read) merges.
 
 use coroner_report::wire::{Encoder, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, parse_header, seal_header};
 
-/// Room for the head of a CBOR byte string (RFC 8949, section 3: at most 9 bytes).
+/// Maximum size of the head of a CBOR byte string in bytes (RFC 8949, section 3).
 const MAX_HEAD: usize = 9;
 
-/// Returns the report file `report`, without the zeros reserved at its end, and with the run state
-/// file `state` as its last section. A run state that is too long for a section is left out.
+/// Appends the run state file `state` to the report file `report` as its last section.
+///
+/// The zeros reserved at the report's end are left out, and so is a run state that is too long for
+/// a section.
 ///
 /// `system`, the system's record of the same death, becomes the section
 /// [`SYSTEM_REPORT`](SectionKind::SYSTEM_REPORT).
 pub(crate) fn pack(report: &[u8], state: &[u8], system: &[u8]) -> Vec<u8> {
     let mut packed = written(report).to_vec();
-    // A run state consists of words of 8 bytes; its reader takes missing ones for zeros.
+    // A run state consists of words of 8 bytes; its reader treats missing ones as zeros.
     let words = without_zeros(state).len().next_multiple_of(8);
     let state = state.get(..words).unwrap_or(state);
     for (kind, bytes) in [(SectionKind::RUN_STATE, state), (SectionKind::SYSTEM_REPORT, system)] {
@@ -53,8 +55,7 @@ fn without_zeros(bytes: &[u8]) -> &[u8] {
     &bytes[..bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)]
 }
 
-/// Whether a report file contains anything: a run that did not crash leaves the reserved file, all
-/// zeros.
+/// Whether a report file contains anything. A run that did not crash leaves only zeros.
 pub(crate) fn is_written(report: &[u8]) -> bool {
     report.iter().any(|byte| *byte != 0)
 }

@@ -9,13 +9,13 @@ pub(crate) fn now_ns() -> u64 {
     Timestamp::from(SystemTime::now()).0
 }
 
-/// Returns zero: thread times are not read on this system.
+/// Returns zero: thread times can't be read on this system.
 #[cfg(not(unix))]
 pub(crate) fn thread_time() -> Duration {
     Duration::ZERO
 }
 
-/// Returns the processor time that the calling thread has used.
+/// Returns the CPU time that the calling thread has used.
 #[cfg(unix)]
 pub(crate) fn thread_time() -> Duration {
     // SAFETY: zeros are a valid time; the library writes one, outside a signal handler.

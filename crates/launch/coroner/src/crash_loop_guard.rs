@@ -1,4 +1,4 @@
-//! Detects an app that crashes at each start, so that a launch can start in a safe mode.
+//! Detects an app that crashes at each launch, so that the next launch can use a safe mode.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use crate::last_run::LastRun;
 /// # Ok::<(), coroner::InstallError>(())
 /// ```
 ///
-/// The guard is due if the last runs all crashed soon after install: by default three in a row,
-/// each within ten seconds. A run that ended otherwise, or lived longer, ends the row. The crashes
-/// need not be the same, because a damaged heap crashes differently each time; where that matters,
-/// use [`LastRun::same_crashes`].
+/// The guard is due if the most recent runs all crashed soon after install: by default three in a
+/// row, each within ten seconds. A run that ended otherwise, or ran longer, ends the row. The
+/// crashes need not be the same, because a damaged heap crashes differently each time; if that
+/// matters, use [`LastRun::same_crashes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartupGuard {
     crashes: u32,
@@ -53,8 +53,7 @@ impl StartupGuard {
 
     /// Whether the app should start in a safe mode.
     ///
-    /// A crash at an unknown time counts as soon after install: there was no time to write a
-    /// report.
+    /// A crash at an unknown time counts as early, because there was no time to write a report.
     pub fn is_due(&self, last_run: &LastRun) -> bool {
         let most = self.within.as_millis();
         let soon = |ran_for: Option<u64>| ran_for.is_none_or(|ran_for| u128::from(ran_for) <= most);

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Windows: `%LOCALAPPDATA%\<app>\Coroner`. Other systems: as on Linux.
 ///
-/// `None` if there is none of them, and on Android, where apps get their directory only from their
+/// `None` if none of them exists, and on Android, where apps get their directory only from their
 /// `Context`.
 pub fn default_store_dir(app: &str) -> Option<PathBuf> {
     #[cfg(unix)]
@@ -36,7 +36,7 @@ fn default_store_dir_in(
     variable: &dyn Fn(&str) -> Option<OsString>,
     exists: &dyn Fn(&Path) -> bool,
 ) -> Option<PathBuf> {
-    // An app id is a name and not a path: `../../other` must not lead elsewhere.
+    // An app id is a name, not a path: `../../other` must not lead elsewhere.
     const NOT_IN_NAMES: &[char] =
         if cfg!(windows) { &['/', '\0', '\\', ':', '*', '?', '"', '<', '>', '|'] } else { &['/', '\0'] };
     let app = app.replace(NOT_IN_NAMES, "-");

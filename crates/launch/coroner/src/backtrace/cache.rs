@@ -18,17 +18,18 @@ struct Set {
 static SETS_OF_NAMES: [RwLock<Set>; SETS] =
     [const { RwLock::new(Set { ways: [const { None }; WAYS], next: 0 }) }; SETS];
 
-/// Returns a backtrace's names. Two threads that miss the same stack at once may both name it.
-pub(super) fn names_of(backtrace: &Backtrace) -> Arc<Names> {
+/// Returns a backtrace's names. Two threads that miss the cache for the same stack may both name
+/// it.
+pub(super) fn cached_names(backtrace: &Backtrace) -> Arc<Names> {
     let set = &SETS_OF_NAMES[backtrace.hash() as usize % SETS];
     if let Ok(held) = set.try_read()
-        && let Some(names) = held.ways.iter().flatten().find(|names| names.is_of(backtrace))
+        && let Some(names) = held.ways.iter().flatten().find(|names| names.belongs_to(backtrace))
     {
         return Arc::clone(names);
     }
     let names = Arc::new(Names::find(backtrace));
-    // If other threads read or write the set, the names are not kept: nothing waits here, not even
-    // a child of fork for threads that it doesn't have.
+    // If another thread uses the set, the names are not cached. Never wait here: in a child of fork
+    // the thread that holds the lock doesn't exist.
     if let Ok(mut held) = set.try_write() {
         let way = held.next;
         held.next = (way + 1) % WAYS;

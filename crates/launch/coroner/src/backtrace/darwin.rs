@@ -32,18 +32,18 @@ pub(super) fn path(table: &Images, image: &Image, memory: &mut LiveReader) -> Pa
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image, memory, &mut [0; MAX_PATH])))
 }
 
-/// Returns the path of an image's file, which is not read.
-pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
+/// Returns the path of an image's file. The file is not read.
+pub(super) fn candidate_paths(image: &LoadedImage) -> Vec<PathBuf> {
     vec![image.path.clone()]
 }
 
 /// Returns `false`: the symbols are read from memory, not from a mapped file.
-pub(super) fn is_file_of(_image: &LoadedImage, _map: &[u8]) -> bool {
+pub(super) fn is_loaded_from(_image: &LoadedImage, _map: &[u8]) -> bool {
     false
 }
 
-/// Returns `true`: each image has its symbols in `__LINKEDIT`; those in the shared cache have no
-/// file of their own.
+/// Returns `true`: each image has its symbols in `__LINKEDIT`, and images in the shared cache have
+/// no separate file.
 pub(super) fn is_named_in_memory(_image: &Image) -> bool {
     true
 }

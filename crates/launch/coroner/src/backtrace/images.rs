@@ -1,4 +1,4 @@
-//! The loaded images for names and options: the data about each, in addition to the walker's list.
+//! The loaded images with the data that naming and options need beyond the walker's list.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -16,7 +16,7 @@ use crate::fork_locks;
 
 #[derive(Debug, Default)]
 pub(super) struct LoadedImages {
-    /// The walker's list; without it (`None`) there are no walks.
+    /// The walker's list. If `None`, stacks can't be walked.
     #[cfg(supported)]
     pub list: Option<LiveImages>,
     /// The data about each image, in ascending order of address.
@@ -40,7 +40,8 @@ pub fn set_in_app<P: Into<String>>(prefixes: impl IntoIterator<Item = P>) {
     }
 }
 
-/// Returns the images now, from the dynamic linker's list read through `memory`; none without it.
+/// Returns the images loaded now, from the dynamic linker's list read through `memory`; none if
+/// that is `None`.
 ///
 /// Takes no lock and doesn't allocate while that list is unchanged.
 #[cfg(supported)]
@@ -52,12 +53,13 @@ pub(super) fn current(memory: Option<LiveReader>) -> Arc<LoadedImages> {
 
 /// Whether an image is still loaded.
 ///
-/// If it isn't, something else may be mapped in its place, even the file that it is compared with.
+/// If it isn't, something else may be mapped at its address, even the file that it is compared
+/// with.
 #[cfg(supported)]
 pub(super) fn is_listed(image: &LoadedImage) -> bool {
     let now = current(LiveReader::new());
     now.image_at(image.range.start).is_some_and(|there| {
-        // The path of an image with an id is ignored: it changes for a program whose file was
+        // If the image has an id, its path is ignored: the path changes when the program's file is
         // replaced.
         let same_id = there.build_id == image.build_id && (!image.build_id.is_empty() || there.path == image.path);
         there.range == image.range && same_id
@@ -72,7 +74,7 @@ fn make(mut memory: LiveReader) -> Arc<LoadedImages> {
     let table = list.table();
     let images = table.iter().map(|image| Arc::new(LoadedImage::new(table, image, &mut memory, &in_app))).collect();
     let fresh = Arc::new(LoadedImages { images, list: Some(list) });
-    // Stored under the lock: a list created with other prefixes must not be stored later.
+    // Store it while holding the lock, so that a list with older prefixes isn't stored after it.
     CURRENT.store(&fresh);
     fresh
 }

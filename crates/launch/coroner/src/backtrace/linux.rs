@@ -19,7 +19,7 @@ pub(super) fn with_stopped(
     _memory: LiveReader,
     with: &mut impl FnMut(&Registers, SwiftAsync),
 ) -> Result<(), NotCaptured> {
-    // The kernel takes 0 for the calling thread, and a negative number is invalid.
+    // 0 means the calling thread to the kernel, and a negative number is invalid.
     if thread <= 0 {
         return Err(NotCaptured::ThreadGone);
     }
@@ -35,8 +35,9 @@ pub(super) fn with_stopped(
     Ok(())
 }
 
-/// Whether this thread has a seccomp filter, or that can't be read: a filter may kill the process
-/// for a call of ptrace(2), and for checking by `PR_GET_SECCOMP`.
+/// Whether this thread has a seccomp filter; also `true` if that can't be read.
+///
+/// A filter may kill the process for calling ptrace(2), and for checking with `PR_GET_SECCOMP`.
 fn has_seccomp_filter() -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status");
     status.map_or(true, |status| status.lines().any(|line| line.starts_with("Seccomp:") && !line.ends_with('0')))
@@ -47,10 +48,11 @@ pub(super) fn path(table: &Images, image: &Image, _memory: &mut LiveReader) -> P
     PathBuf::from(std::ffi::OsStr::from_bytes(table.path(image)))
 }
 
-/// Returns the possible paths of an image's file: its path or, if it was replaced while the process
-/// ran, the kernel's links to what was executed and what is mapped (allowed with
-/// `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`).
-pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
+/// Returns the possible paths of an image's file.
+///
+/// If the file was replaced while the process ran, these are the kernel's links to the executed and
+/// to the mapped file, which need `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`.
+pub(super) fn candidate_paths(image: &LoadedImage) -> Vec<PathBuf> {
     let mut places = vec![image.path.clone(), PathBuf::from("/proc/self/exe")];
     if let Some(mapping) = mapping_at(image.range.start) {
         places.push(format!("/proc/self/map_files/{:x}-{:x}", mapping.start, mapping.end).into());
@@ -59,7 +61,7 @@ pub(super) fn places_of_file(image: &LoadedImage) -> Vec<PathBuf> {
 }
 
 /// Whether a file that has been mapped is the one that the image was loaded from.
-pub(super) fn is_file_of(image: &LoadedImage, map: &[u8]) -> bool {
+pub(super) fn is_loaded_from(image: &LoadedImage, map: &[u8]) -> bool {
     let file = |address| mapping_at(address).map(|mapping| mapping.file).filter(|file| file.is_file());
     file(image.range.start).is_some_and(|loaded| file(map.as_ptr() as u64) == Some(loaded))
 }

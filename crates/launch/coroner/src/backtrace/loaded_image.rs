@@ -1,4 +1,4 @@
-//! The data about a loaded image for names and options.
+//! A loaded image with the data that naming and options need.
 
 #[cfg(supported)]
 use std::fs::File;
@@ -37,10 +37,9 @@ impl MappedFile {
         // SAFETY: the kernel chooses the address, so no existing mapping is touched. It refuses an
         // empty file.
         let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.ok()?;
-        // SAFETY: mapped with that length until the drop, which ends the last use. The file is one
-        // that runs in this process; every tool that installs programs replaces such a file by
-        // renaming and doesn't overwrite it (the kernel refuses writing to a program while it is
-        // mapped as code, ETXTBSY).
+        // SAFETY: mapped with that length until the drop, which ends the last use. The file runs in
+        // this process. Tools that install programs replace such a file by renaming instead of
+        // overwriting it, because the kernel rejects writes to a program mapped as code (ETXTBSY).
         Some(MappedFile(unsafe { std::slice::from_raw_parts(at.cast(), length) }))
     }
 }
@@ -61,7 +60,7 @@ impl Drop for MappedFile {
     }
 }
 
-/// The place of an image's symbols.
+/// The location of an image's symbols.
 #[derive(Debug)]
 pub(super) enum SymbolTable {
     /// The image's file, mapped.

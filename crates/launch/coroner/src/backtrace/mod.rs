@@ -8,19 +8,20 @@
 //! println!("with lines:\n{backtrace}");
 //! ```
 //!
-//! *Capturing* walks the stack with the unwinder that also walks crashes, and takes addresses only:
-//! no allocation, no lock, a handful of nanoseconds per frame. (A thread's first capture asks the
-//! system where its stack is, for which glibc allocates; a process's first capture, and the first
-//! after a library was loaded, creates the list of images.) *Naming* happens when
-//! [`Backtrace::names`] is called: identical stacks are recognized by a 64-bit hash and share one
-//! [`Names`] in a bounded cache that never blocks.
+//! *Capturing* walks the stack with the unwinder that also walks crashes. It records only
+//! addresses: it doesn't allocate or lock, and takes a few nanoseconds per frame. There are two
+//! exceptions. A thread's first capture asks the system for the bounds of its stack, for which
+//! glibc allocates. A process's first capture, and the first after a library was loaded, creates
+//! the list of images.
 //!
-//! A backtrace keeps the list of images at the time of the capture: its names are correct even if a
-//! library was unloaded, and another one loaded in its place, before they were requested.
+//! *Naming* happens when [`Backtrace::names`] is called. Identical stacks are recognized by a
+//! 64-bit hash and share one [`Names`] in a bounded cache that never blocks. A backtrace keeps the
+//! list of images at the time of the capture, so its names are correct even if a library was
+//! unloaded, and another one loaded at its address, before the names were requested.
 //!
 //! # Limits
-//! A backtrace has at most 128 frames ([`Backtrace::MAX_FRAMES`]). Threads of the kernel and of
-//! other processes can't be captured; threads that block the stopper's signal don't answer
+//! A backtrace has at most 128 frames ([`Backtrace::MAX_FRAMES`]). Kernel threads and threads of
+//! other processes can't be captured; threads that block the stop signal don't respond
 //! ([`NotCaptured`]). Other threads can be captured only while Coroner is
 //! [installed](crate::install). Where faults are not caught
 //! ([`InstallLimits::no_faults`](crate::InstallLimits::no_faults)), backtraces are empty.
@@ -70,7 +71,7 @@ use unsupported::{for_each_thread, store_current_registers};
 
 use crate::system::process::threads::{self, Tid};
 
-/// The system's id of a thread: `gettid` on Linux, `pthread_threadid_np` on Apple's systems.
+/// The system's id of a thread: `gettid` on Linux, `pthread_threadid_np` on Apple systems.
 pub type ThreadId = Tid;
 
 #[cfg(supported)]
@@ -87,21 +88,21 @@ pub struct CaptureOptions {
     pub skip: usize,
     /// Whether to capture only frames of the app's own images (see [`set_in_app`]).
     ///
-    /// Runtimes that are linked into these images are included: their functions are known only with
-    /// the names ([`NamedFrame::in_app`]).
+    /// Functions of runtimes that are linked into these images are included, because only their
+    /// names identify them ([`NamedFrame::in_app`]).
     pub in_app_only: bool,
-    /// Whether the walk continues from a Swift async function to those that wait for it.
+    /// Whether the walk continues from a Swift async function to the functions that await it.
     ///
-    /// Default: yes on Apple's systems, no elsewhere. The walk then follows Swift's marks in frame
-    /// records (on Apple's systems if the thread runs a task, as `backtrace_async` does) instead of
+    /// Default: yes on Apple systems, no elsewhere. The walk then follows Swift's marks in frame
+    /// records (on Apple systems if the thread runs a task, as `backtrace_async` does) instead of
     /// continuing to the executor that runs the function.
     pub swift_async: bool,
     /// Whether to stop another thread by ptrace from a helper process. Default: no.
     ///
-    /// This doesn't interrupt the thread's system calls. Stopping by the signal is faster, but ends
-    /// `epoll_wait`, `poll`, `nanosleep` and some others with `EINTR`. Where ptrace is not allowed
-    /// (see `docs/limits.md`), the signal is used anyway. Linux only: elsewhere no call is
-    /// interrupted.
+    /// This doesn't interrupt the thread's system calls. Stopping by a signal is faster, but
+    /// `epoll_wait`, `poll`, `nanosleep` and some others then fail with `EINTR`. Where ptrace is
+    /// not allowed (see `docs/limits.md`), the signal is used anyway. Linux only: on other systems
+    /// no call is interrupted.
     pub by_ptrace: bool,
 }
 
@@ -111,12 +112,12 @@ const MAX_WALKED: usize = 4096;
 
 #[cfg(supported)]
 impl CaptureOptions {
-    /// Returns the options of a walk.
+    /// Returns the walker's options.
     ///
-    /// `marks` is how to handle marks of Swift async frames if they are followed.
-    fn of_walk(&self, marks: SwiftAsync) -> WalkOptions {
+    /// `marks` selects how marks of Swift async frames are handled if they are followed.
+    fn walk_options(&self, marks: SwiftAsync) -> WalkOptions {
         let swift_async = if self.swift_async { marks } else { swift_tasks::NOT_FOLLOWED };
-        // One more than is kept shows that there are more.
+        // One frame more than requested shows whether there are more.
         let wanted = self.skip.saturating_add(self.depth.min(Backtrace::MAX_FRAMES)).saturating_add(1);
         let frames = if self.in_app_only { MAX_WALKED } else { wanted.min(MAX_WALKED) };
         WalkOptions { frames: frames as u32, reads: 1 << 16, swift_async, ..WalkOptions::default() }
@@ -142,7 +143,8 @@ pub use images::set_in_app;
 pub struct Backtrace {
     /// Return addresses, or addresses of instructions where the bit in `instructions` is set.
     addresses: [MaybeUninit<u64>; Backtrace::MAX_FRAMES],
-    /// The low half first. Words, so that the alignment is a word's: C callers provide the memory.
+    /// The low half first. Two words rather than a `u128`, because C callers provide the memory,
+    /// aligned to a word.
     instructions: [u64; 2],
     length: usize,
     /// Whether there were more frames than requested.
@@ -175,8 +177,7 @@ impl Backtrace {
         Self::above_with(&registers, options)
     }
 
-    /// Captures the stack of the caller of a function that is running on this thread, whose
-    /// registers are `registers`.
+    /// Captures the stack above a function that is running on this thread with `registers`.
     pub(crate) fn above(registers: &Registers) -> Backtrace {
         Self::above_with(registers, &CaptureOptions::default())
     }
@@ -204,19 +205,22 @@ impl Backtrace {
     pub fn of_thread(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
         let mut registers = Registers::default();
         store_current_registers(&mut registers);
-        if thread == thread_id() { Ok(Self::above_with(&registers, options)) } else { Self::of_other(thread, options) }
+        if thread == thread_id() {
+            Ok(Self::above_with(&registers, options))
+        } else {
+            Self::capture_other(thread, options)
+        }
     }
 
     /// Like [`Self::of_thread`], for a thread other than the calling one.
     #[cfg(supported)]
-    fn of_other(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
-        // The list of images is updated before: the thread that is about to be stopped may hold any
-        // lock.
+    fn capture_other(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
+        // Update the list of images first: the stopped thread may hold any lock.
         let Some(memory) = LiveReader::new() else { return Err(NotCaptured::RegistersUnreadable) };
         let mut backtrace = Self::empty(images::current(Some(memory)));
         let mut rules = claim_rules();
         os::with_stopped(thread, options.by_ptrace, memory, &mut |registers, marks| {
-            backtrace.fill(registers, memory, options, options.of_walk(marks), &mut rules);
+            backtrace.fill(registers, memory, options, options.walk_options(marks), &mut rules);
         })?;
         Ok(backtrace)
     }
@@ -232,8 +236,7 @@ impl Backtrace {
         let mut registers = Registers::default();
         store_current_registers(&mut registers);
         let mut threads = Vec::with_capacity(64);
-        // A listing may miss a thread while another one ends, so it is repeated until nothing is
-        // new.
+        // A listing may miss a thread while another one exits, so repeat it until no thread is new.
         for _ in 0..4 {
             let known = threads.len();
             for_each_thread(&mut |thread| {
@@ -247,7 +250,7 @@ impl Backtrace {
         }
         let capture = |thread| match thread {
             own if own == thread_id() => Ok(Self::above_with(&registers, options)),
-            other => Self::of_other(other, options),
+            other => Self::capture_other(other, options),
         };
         threads.into_iter().map(|thread| (thread, capture(thread))).collect()
     }
@@ -268,27 +271,26 @@ impl Backtrace {
     #[cfg(supported)]
     #[inline]
     fn walk(registers: &Registers, options: &CaptureOptions) -> Backtrace {
-        let mut made = MaybeUninit::uninit();
-        Self::walk_into(registers, options, &mut made);
+        let mut backtrace = MaybeUninit::uninit();
+        Self::walk_into(registers, options, &mut backtrace);
         // SAFETY: `walk_into` has initialized it.
-        unsafe { made.assume_init() }
+        unsafe { backtrace.assume_init() }
     }
 
-    /// Captures the calling thread's stack into `made`.
+    /// Captures the calling thread's stack into `memory`.
     ///
-    /// A separate function, so that the kilobyte of the backtrace is created where the caller's
-    /// caller wants it, and not copied there.
+    /// A separate function, so that the backtrace, a kilobyte, is created in place and not copied.
     #[cfg(supported)]
     #[inline(never)]
-    fn walk_into(registers: &Registers, options: &CaptureOptions, made: &mut MaybeUninit<Backtrace>) {
+    fn walk_into(registers: &Registers, options: &CaptureOptions, memory: &mut MaybeUninit<Backtrace>) {
         let mut reader = STACK.with(|stack| stack.reader(registers.sp()));
-        let made = made.write(Self::empty(images::current(reader.list())));
-        let walk = options.of_walk(swift_tasks::of_this_thread());
+        let backtrace = memory.write(Self::empty(images::current(reader.list())));
+        let walk = options.walk_options(swift_tasks::of_this_thread());
         let mut rules = claim_rules();
         if reader.is_fastest() {
-            made.fill_through(registers, &mut reader, options, walk, &mut rules);
+            backtrace.fill_through(registers, &mut reader, options, walk, &mut rules);
         } else if let Some(memory) = reader.elsewhere() {
-            made.fill(registers, memory, options, walk, &mut rules);
+            backtrace.fill(registers, memory, options, walk, &mut rules);
         }
     }
 
@@ -304,8 +306,7 @@ impl Backtrace {
         rules: &mut RuleCache,
     ) {
         match memory {
-            // Through the same type as the other walks, so that the unwinder is compiled once for
-            // all.
+            // The same type as in the other walks, so that the unwinder is compiled only once.
             LiveReader::Loads(_) => {
                 self.fill_through(registers, &mut StackReader::of_elsewhere(memory), options, walk, rules);
             }
@@ -330,8 +331,8 @@ impl Backtrace {
         let Some(list) = &images.list else { return };
         let mut walker = coroner_walk::walker(registers, memory, WalkImages::Live(list), rules, walk);
         let mut skip = options.skip;
-        // In registers, not in `self`, where each frame would wait for the previous one to be
-        // stored.
+        // Local variables, because fields of `self` would make each frame wait for the previous
+        // frame's store.
         let (mut length, mut instructions, mut truncated) = (0, 0_u128, false);
         let addresses = &mut self.addresses;
         walker.for_each(|frame| {
@@ -360,7 +361,7 @@ impl Backtrace {
 
     /// Returns the addresses (avma), innermost first.
     ///
-    /// These are addresses of the instruction after a call, except for another thread's innermost
+    /// An address is that of the instruction after a call, except for another thread's innermost
     /// frame, frames that a signal interrupted, and signal trampolines.
     pub fn addresses(&self) -> &[u64] {
         let addresses = &raw const self.addresses[..self.length];
@@ -382,9 +383,10 @@ impl Backtrace {
         self.truncated
     }
 
-    /// Returns a number that only identical stacks (of the same loaded images) share in practice.
+    /// Returns a hash of the stack.
     ///
-    /// The number differs in another run of the app.
+    /// Identical stacks of the same loaded images have the same hash; different stacks almost
+    /// certainly have different hashes. Hashes differ from run to run.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -394,7 +396,7 @@ impl Backtrace {
     /// They come from the cache if this stack was named before, otherwise from one pass over each
     /// image's symbol table.
     pub fn names(&self) -> Arc<Names> {
-        cache::names_of(self)
+        cache::cached_names(self)
     }
 }
 
@@ -410,7 +412,8 @@ pub fn thread_id() -> ThreadId {
     threads::this_thread()
 }
 
-/// Claims a rule cache; waits while sixteen walks are under way, each of which takes microseconds.
+/// Claims a rule cache. Waits while sixteen walks are in progress, each of which takes
+/// microseconds.
 #[cfg(supported)]
 #[inline]
 fn claim_rules() -> rule_caches::Claimed {
@@ -421,19 +424,19 @@ fn claim_rules() -> rule_caches::Claimed {
     }
 }
 
-/// Number of words that are hashed side by side, so that no multiplication waits for the previous
+/// Number of words that are hashed in parallel, so that no multiplication waits for the previous
 /// one.
 const LANES: usize = 4;
 
 /// Hashes addresses in their order.
 ///
-/// Each is mixed into one of four lanes by a multiplication that carries every bit upwards and a
-/// rotation that brings the upper ones down again, so that neither permutations nor repetitions
-/// (recursion) cancel out, as they do in an XOR of addresses. The end is MurmurHash3's finalizer,
-/// which makes every bit depend on every other.
+/// Each address is mixed into one of four lanes by a multiplication, which carries every bit
+/// upwards, and a rotation, which brings the upper bits down again. Unlike in an XOR of addresses,
+/// neither permutations nor repetitions (recursion) cancel out. MurmurHash3's finalizer then makes
+/// every bit depend on every other.
 fn hash(addresses: &[u64], instructions: u128, images: u64) -> u64 {
-    // Digits of pi: no two lanes begin alike, so that the words of one lane can't be exchanged with
-    // those of another.
+    // Digits of pi. The lanes start with different values, so that exchanging the words of two
+    // lanes changes the hash.
     let mut lanes: [u64; LANES] =
         [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
     let (rows, rest) = addresses.as_chunks::<LANES>();

@@ -18,8 +18,8 @@ use super::loaded_image::{LoadedImage, SymbolTable};
 use super::os;
 use crate::naming::demangle;
 
-/// Maximum number of symbols that one table is searched for: more than any image has.
-const LIMIT: u32 = 50_000_000;
+/// Maximum number of symbols read from one table; more than any image has.
+const MAX_SYMBOLS: u32 = 50_000_000;
 
 /// A frame with its names.
 #[derive(Clone, Debug)]
@@ -66,8 +66,8 @@ impl Names {
         &self.frames
     }
 
-    /// Whether these names belong to that very stack, and not to one with the same hash.
-    pub(super) fn is_of(&self, backtrace: &Backtrace) -> bool {
+    /// Whether these names belong to this stack, and not to another one with the same hash.
+    pub(super) fn belongs_to(&self, backtrace: &Backtrace) -> bool {
         self.addresses == backtrace.addresses() && self.identity == backtrace.images.identity()
     }
 
@@ -101,7 +101,7 @@ impl Names {
                 let lookup = backtrace.lookup_address(*index).unwrap_or_default();
                 scan.push(LookupAddress::of_instruction(lookup.wrapping_sub(image.slide)), *index as u32);
             }
-            let mut tell = |index: usize, name: &[u8], start: u64| {
+            let mut set_name = |index: usize, name: &[u8], start: u64| {
                 if let Some(frame) = frames.get_mut(index) {
                     let name = demangle(&String::from_utf8_lossy(name));
                     frame.in_app &= !is_runtime_code(Some(&name), None);
@@ -111,17 +111,17 @@ impl Names {
             };
             let symbols = image.symbols.get_or_init(|| SymbolTable::open(image));
             let Some(symbols) = symbols else { continue };
-            if symbols.names(&mut scan, image, |index, name, start| tell(index as usize, name, start)) {
+            if symbols.names(&mut scan, image, |index, name, start| set_name(index as usize, name, start)) {
                 continue;
             }
-            // The image has been unloaded since.
+            // The image was unloaded after the capture.
             #[cfg(feature = "symbolicate")]
-            if let Some(file) = file_of(image) {
+            if let Some(file) = find_file(image) {
                 for index in indexes {
                     let lookup = backtrace.lookup_address(*index).unwrap_or_default();
                     let address = LookupAddress::of_instruction(lookup.wrapping_sub(image.slide));
                     if let Some((name, start)) = file.linker_symbol(address) {
-                        tell(*index, name, start);
+                        set_name(*index, name, start);
                     }
                 }
             }
@@ -141,15 +141,15 @@ impl SymbolTable {
         if image.named_in_memory {
             return Some(SymbolTable::Memory);
         }
-        let loaded = os::places_of_file(image).into_iter().filter_map(|path| MappedFile::open(&path));
-        let mut loaded = loaded.filter(|map| os::is_file_of(image, map) && is_listed(image));
-        // Another file may have the same id: the same version was installed again. The id is
-        // compared when the file is read.
+        let loaded = os::candidate_paths(image).into_iter().filter_map(|path| MappedFile::open(&path));
+        let mut loaded = loaded.filter(|map| os::is_loaded_from(image, map) && is_listed(image));
+        // The file may be another one with the same id, if the same version was installed again.
+        // The id is compared when the file is read.
         let same_id = || MappedFile::open(&image.path).filter(|_| !image.build_id.is_empty());
         loaded.next().or_else(same_id).map(SymbolTable::File)
     }
 
-    /// Passes index, name and start (svma) of every address in `scan` that has a name to `each`.
+    /// Calls `each` with index, name and start (svma) of every address in `scan` that has a name.
     ///
     /// Returns `false`, without calling `each`, if the symbols were in memory and the image is no
     /// longer loaded.
@@ -162,15 +162,15 @@ impl SymbolTable {
         let mut buffer = [0; 1024];
         match self {
             SymbolTable::File(map) => {
-                // The map is read as memory of its own, from address 4096 on, because 0 is not an
-                // address.
+                // The mapped file is read as a memory that starts at address 4096, because 0 isn't
+                // a valid address.
                 const BASE: u64 = 4096;
                 let ranges = [SnapshotRange { address: BASE, bytes: map }];
                 let mut memory = Snapshot { ranges: &ranges };
                 let extent = Extent { address: BASE, size: map.len() as u64 };
                 let id = (!image.build_id.is_empty()).then_some(&image.build_id[..]);
-                if scan.elf_file(&mut memory, extent, id, LIMIT).is_ok() {
-                    tell(scan, &mut memory, &mut buffer, &mut each);
+                if scan.elf_file(&mut memory, extent, id, MAX_SYMBOLS).is_ok() {
+                    for_each_name(scan, &mut memory, &mut buffer, &mut each);
                 }
                 true
             }
@@ -180,12 +180,12 @@ impl SymbolTable {
             SymbolTable::Memory => {
                 let Some(mut memory) = coroner_walk::LiveReader::new() else { return true };
                 let mut found: Vec<(u32, Vec<u8>, u64)> = Vec::new();
-                if os::scan_memory(scan, &mut memory, image, LIMIT).is_ok() {
+                if os::scan_memory(scan, &mut memory, image, MAX_SYMBOLS).is_ok() {
                     let mut keep = |index, name: &[u8], start| found.push((index, name.to_vec(), start));
-                    tell(scan, &mut memory, &mut buffer, &mut keep);
+                    for_each_name(scan, &mut memory, &mut buffer, &mut keep);
                 }
-                // Another thread may have unloaded the image in the meantime, and loaded another in
-                // its place. The names are valid only if the image is still there after all was
+                // Another thread may have unloaded the image in the meantime and loaded another one
+                // at its address. The names are valid only if the image is still loaded after the
                 // read.
                 let is_there = os::is_loaded(&mut memory, image);
                 if is_there {
@@ -201,12 +201,12 @@ impl SymbolTable {
 
 /// Returns the image's file, or the slice of it, that has the image's id.
 #[cfg(feature = "symbolicate")]
-fn file_of(image: &LoadedImage) -> Option<coroner_symbols::SymbolFile> {
+fn find_file(image: &LoadedImage) -> Option<coroner_symbols::SymbolFile> {
     let id = coroner_symbols::DebugId::new(&image.build_id)?;
     coroner_symbols::SymbolFile::open(&image.path).ok()?.into_iter().find(|file| file.debug_id() == Some(&id))
 }
 
-fn tell<M: Memory>(
+fn for_each_name<M: Memory>(
     scan: &mut NameScan<{ Backtrace::MAX_FRAMES }>,
     memory: &mut M,
     buffer: &mut [u8],

@@ -32,8 +32,8 @@ impl<T> SharedArc<T> {
         self.readers.fetch_add(1, SeqCst);
         let current = self.current.load(SeqCst);
         let held = (!current.is_null()).then(|| {
-            // SAFETY: the pointer came from `Arc::into_raw`, and `store` keeps the share that it
-            // stands for while this thread is counted.
+            // SAFETY: the pointer came from `Arc::into_raw`, and `store` keeps its share of the
+            // value while this thread is counted.
             unsafe {
                 Arc::increment_strong_count(current);
                 Arc::from_raw(current)
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_loaded_is_whole_and_what_is_replaced_is_freed() {
+    fn loaded_values_are_intact_and_replaced_ones_are_freed() {
         struct Counted(Arc<AtomicUsize>, [usize; 8]);
         impl Drop for Counted {
             fn drop(&mut self) {
@@ -93,7 +93,7 @@ mod tests {
             }
             (1..=20_000).for_each(&store);
         });
-        // No thread reads any more.
+        // No thread reads anymore.
         store(20_001);
         assert_eq!(alive.load(SeqCst), 1);
     }

@@ -1,4 +1,4 @@
-//! Backtraces on a system where stacks are not walked.
+//! Backtraces on a system where stacks can't be walked.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,11 +7,11 @@ use coroner_process::registers::Registers;
 
 use super::{Backtrace, CaptureOptions, ThreadId};
 
-/// The reason why another thread was not captured.
+/// The reason that another thread was not captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotCaptured {
-    /// Stacks are not walked on this system.
+    /// Stacks can't be walked on this system.
     Unsupported,
     /// The thread has ended; never returned on this system.
     ThreadGone,
@@ -19,7 +19,7 @@ pub enum NotCaptured {
 
 impl fmt::Display for NotCaptured {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("stacks are not walked on this system")
+        out.write_str("stacks can't be walked on this system")
     }
 }
 
@@ -34,7 +34,7 @@ impl Backtrace {
         Self::empty(Arc::default())
     }
 
-    pub(super) fn of_other(_: ThreadId, _: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
+    pub(super) fn capture_other(_: ThreadId, _: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
         Err(NotCaptured::Unsupported)
     }
 }

@@ -19,7 +19,7 @@ fn only_reserved_zeros_are_left_out() {
 }
 
 #[test]
-fn the_run_state_is_one_more_section() {
+fn the_run_state_becomes_the_last_section() {
     let file = report(&[0xA0]);
     let packed = pack(&file, b"state\0more\0\0\0\0\0\0\0\0\0", &[]);
     let rest = &packed[written(&file).len()..];
@@ -30,7 +30,7 @@ fn the_run_state_is_one_more_section() {
 }
 
 #[test]
-fn a_torn_report_keeps_all_that_is_there() {
+fn a_torn_report_keeps_all_its_bytes() {
     let whole = report(&[0xA1, 0, 7]);
     let torn = &whole[..=FILE_PREFIX.len() + FRAME_HEADER_LEN];
     assert_eq!(written(torn), torn);

@@ -2,7 +2,7 @@
 
 use super::group::group;
 
-/// Selects the panics that are reported instead of being left as breadcrumbs only.
+/// The panics to report. Other panics become breadcrumbs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PanicPolicy {
@@ -14,19 +14,20 @@ pub enum PanicPolicy {
     /// Caught ones become non-fatal reports
     /// ([`Limits::reports_per_hour`](crate::Limits::reports_per_hour)).
     ///
-    /// This suits a server whose runtime catches the panics of handlers, as tokio does.
+    /// For a server whose runtime catches panics of request handlers, like tokio.
     All,
 }
 
 group! {
     /// Options for exceptions and panics.
     ///
-    /// By default, uncaught ones of Rust, C++ and Objective-C are reported. You need this
-    /// * in a server whose runtime catches the panics of handlers
+    /// By default, uncaught exceptions of C++ and Objective-C and uncaught Rust panics are
+    /// reported. Change this
+    /// * in a server whose runtime catches panics of request handlers
     ///   ([`panic_policy`](Self::panic_policy)),
-    /// * in an app for macOS or iOS, for exceptions that AppKit catches and for objects that are
-    ///   used after their deallocation ([`appkit`](Self::appkit), [`zombies`](Self::zombies)),
-    /// * where another library reports the exceptions of a language (`false` for that one).
+    /// * in a macOS or iOS app, for exceptions that AppKit catches and for objects that are used
+    ///   after their deallocation ([`appkit`](Self::appkit), [`zombies`](Self::zombies)),
+    /// * if another library reports a language's exceptions (`false` for that language).
     ///
     /// ```
     /// use coroner::{Config, Exceptions, PanicPolicy};
@@ -38,7 +39,7 @@ group! {
     Exceptions
     fields {}
     options {
-        /// Sets whether Rust panics are recorded. Default: yes. It needs the feature `panics`.
+        /// Sets whether Rust panics are recorded. Default: yes. Needs the feature `panics`.
         ///
         /// Panics that end the process or a thread are reported with message, location and stack;
         /// panics that the app catches become breadcrumbs. The previous panic hook is still called.
@@ -49,29 +50,28 @@ group! {
         panic_policy: PanicPolicy = PanicPolicy::default(),
         /// Sets whether uncaught C++ exceptions are reported with type, message and causes.
         ///
-        /// Otherwise they are reported as the abort that follows. The stack of the throw is
-        /// included if the feature `interpose-cxa-throw` or `wrap-cxa-throw` is on. The previous
-        /// terminate handler is still called. Default: yes. It needs the feature `exceptions`.
+        /// Default: yes. Needs the feature `exceptions`. Otherwise the abort that follows is
+        /// reported. With the feature `interpose-cxa-throw` or `wrap-cxa-throw` the report also
+        /// contains the throw's stack. The previous terminate handler is still called.
         cpp: bool = true,
         /// Sets whether uncaught Objective-C exceptions are reported (macOS, iOS).
         ///
-        /// The report contains name, reason, user info and the stack of the throw. The previous
-        /// handler is still called. Default: yes. It needs the feature `exceptions`.
+        /// Default: yes. Needs the feature `exceptions`. The report contains name, reason, user
+        /// info and the throw's stack. The previous handler is still called.
         objc: bool = true,
-        /// Sets whether to report exceptions that AppKit catches and only logs (macOS). Default:
-        /// no.
+        /// Sets whether to report exceptions that AppKit catches and only logs. Default: no.
         ///
-        /// They are reported as non-fatal. It replaces `-[NSApplication reportException:]` by a
-        /// method that reports and then calls the original.
+        /// macOS only. They are reported as non-fatal. This replaces `-[NSApplication
+        /// reportException:]` with a method that reports and then calls the original.
         appkit: bool = false,
         /// Sets whether to remember deallocated Objective-C objects (macOS, iOS). Default: no.
         ///
-        /// Their addresses and classes are remembered. If the crashed thread used such an object
-        /// after its deallocation, the report contains the object's class and the message that was
-        /// sent to it, and the contents of the `NSException` that was deallocated last. No object
-        /// is kept alive. It replaces `-dealloc` of `NSObject`, `NSProxy` and `NSException` by a
-        /// method that records the object and then calls the original, and takes 576 KiB of memory.
-        /// It needs the feature `exceptions`.
+        /// Coroner remembers their addresses and classes and keeps no object alive. If the crashed
+        /// thread used such an object after its deallocation, the report contains the object's
+        /// class, the message that was sent to it, and the contents of the `NSException` that was
+        /// deallocated last. This replaces `-dealloc` of `NSObject`, `NSProxy` and `NSException`
+        /// with a method that records the object and then calls the original, and takes 576 KiB of
+        /// memory. Needs the feature `exceptions`.
         zombies: bool = false,
     }
 }

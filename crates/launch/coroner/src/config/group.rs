@@ -12,7 +12,7 @@ macro_rules! group {
         options { $($(#[$option_doc:meta])* $option:ident: $type:ty = $default:expr,)* }
     ) => {
         $(#[$doc])*
-        #[must_use = "options do nothing until they are given to `Config`"]
+        #[must_use = "options do nothing until they are passed to `Config`"]
         #[derive(Debug, Clone)]
         pub struct $group {
             $(pub(crate) $field: $field_type,)*
@@ -26,7 +26,7 @@ macro_rules! group {
         }
 
         impl $group {
-            /// The defaults.
+            /// Returns the defaults.
             pub fn new() -> Self {
                 Self::default()
             }

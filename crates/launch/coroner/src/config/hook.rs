@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// A callback of the app's, which clones share.
+/// A callback of the app. Clones share it.
 pub(crate) struct Hook<F: ?Sized>(pub(crate) Arc<F>);
 
 impl<F: ?Sized> Clone for Hook<F> {

@@ -9,8 +9,8 @@ use super::group::group;
 group! {
     /// Limits on reports: disk space, number and time.
     ///
-    /// Change them if the store has to stay small or become large, if a server handles many errors
-    /// per hour, or if a crashing process has to end in less than five seconds.
+    /// Change them if the store needs another size, if a server handles many errors per hour, or if
+    /// a crashing process has to end in less than five seconds.
     ///
     /// ```
     /// use std::time::Duration;
@@ -24,19 +24,18 @@ group! {
     Limits
     fields {}
     options {
-        /// Sets the maximum number, age and total size of reports that the store keeps.
+        /// Sets the maximum number, age and total size of undelivered reports in the store.
         ///
-        /// This counts undeliverable reports, and runs without a report.
+        /// Runs without a report count, too.
         retention: Retention = Retention::default(),
-        /// Maximum reports per hour for handled exceptions and non-fatal panics (also the burst
-        /// size).
+        /// Sets the maximum reports per hour for handled exceptions and non-fatal panics.
         ///
-        /// Hangs have a separate budget of the same size. Events beyond the budget are counted, and
-        /// the next report contains their number. Default: 16.
+        /// Default: 16. This is also the burst size. Hangs have a separate budget of the same size.
+        /// Events beyond the limit are counted, and the next report contains their number.
         reports_per_hour: u32 = 16,
-        /// Sets how long writing a report may take.
+        /// Sets the maximum time for writing a report. Default: 5 s.
         ///
-        /// After that, the process ends with what was written. Default: 5 s.
+        /// After that the process ends, and the report contains what was written so far.
         deadline: Duration = Duration::from_secs(5),
     }
 }

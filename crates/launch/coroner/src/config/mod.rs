@@ -40,7 +40,7 @@ use hook::Hook;
 /// ```
 ///
 /// A group is set as a whole: setting it again replaces all of its options.
-#[must_use = "a configuration does nothing until it is given to `install`"]
+#[must_use = "a configuration does nothing until it is passed to `install`"]
 #[derive(Debug, Clone)]
 pub struct Config {
     pub(crate) app: String,
@@ -65,8 +65,8 @@ pub struct Config {
 impl Config {
     /// Returns the default settings for `app`.
     ///
-    /// This is the app's name or, better, its identifier, such as `com.example.paint`. The default
-    /// store is named after `app`, so keep it the same from version to version.
+    /// `app` is the app's identifier, such as `com.example.paint`, or its name. It names the
+    /// default store, so don't change it between versions.
     pub fn new(app: impl Into<String>) -> Self {
         Self {
             app: app.into(),
@@ -116,9 +116,9 @@ impl Config {
 
     /// Sets the store's directory, which install creates with access for its owner only.
     ///
-    /// All processes of one app may share a store. An app and its extensions may share it too, each
-    /// under its own name ([`Config::new`]): the next one to be launched then delivers what all of
-    /// them left.
+    /// All processes of one app may share a store. An app and its extensions may share one, too,
+    /// each under its own name ([`Config::new`]): the next of them to be launched then delivers the
+    /// reports of all.
     ///
     /// Default ([`default_store_dir`](crate::default_store_dir)):
     /// * on Linux, `$STATE_DIRECTORY/<app>/coroner` in a service, otherwise
@@ -152,15 +152,14 @@ impl Config {
 
     /// Sets how long a watched thread may be unresponsive before it counts as hung.
     ///
-    /// The minimum is 50 ms; 2 s is usual on phones. Threads with a [`HangWatch`](crate::HangWatch)
-    /// are watched and, on Apple's systems, the main thread if it works through its run loop or the
-    /// main queue. Default: `None`, which watches nothing and starts no watchdog thread.
+    /// Default: `None`, which watches nothing and starts no watchdog thread. The minimum is 50 ms;
+    /// 2 s is usual on phones. Coroner watches threads with a [`HangWatch`](crate::HangWatch) and,
+    /// on Apple systems, the main thread while it runs its run loop or the main queue.
     ///
     /// A hang is reported once, with the stacks of all threads at that time. The app continues, and
-    /// the report gets the hang's final length when it ends. If the process is killed during the
-    /// hang, the next launch detects that: the run's outcome is
-    /// [`Outcome::Hung`](crate::Outcome::Hung). [`Limits::reports_per_hour`] limits the number of
-    /// hangs reported per hour.
+    /// when the hang ends, its length is added to the report. If the process is killed during the
+    /// hang, the run's outcome is [`Outcome::Hung`](crate::Outcome::Hung).
+    /// [`Limits::reports_per_hour`] limits the number of hangs reported per hour.
     pub fn hang_threshold(mut self, threshold: impl Into<Option<Duration>>) -> Self {
         self.hang_threshold = threshold.into();
         self
@@ -168,9 +167,9 @@ impl Config {
 
     /// Adds the system's record of how an earlier process of the app died.
     ///
-    /// An example is Android's [`ExitInfo`](crate::ExitInfo). The record is merged with that run's
-    /// report and completes its outcome; a crash without a report gets one. The same record may be
-    /// added at each launch.
+    /// An example is Android's [`ExitInfo`](crate::ExitInfo). The record is merged into that run's
+    /// report and completes its outcome; for a crash without a report it becomes the report. Adding
+    /// the same record at each launch is harmless.
     pub fn system_report(mut self, report: impl Into<SystemReport>) -> Self {
         self.system_reports.push(report.into());
         self
@@ -178,7 +177,7 @@ impl Config {
 
     /// Sets a function that may change each breadcrumb, or drop it by returning `None`.
     ///
-    /// It runs on the thread that leaves the breadcrumb.
+    /// It runs on the thread that adds the breadcrumb.
     pub fn before_breadcrumb(
         mut self,
         hook: impl for<'a> Fn(Breadcrumb<'a>) -> Option<Breadcrumb<'a>> + Send + Sync + 'static,
@@ -187,14 +186,15 @@ impl Config {
         self
     }
 
-    /// Sets whether reports include the last 60 KiB that the process wrote to stderr and to stdout.
+    /// Sets whether to attach the last 60 KiB of the process's stderr and of its stdout. Default:
+    /// no.
     ///
-    /// Default: no. They become the attachments `stderr` and `stdout`. This works only where they
-    /// are regular files at install: the file is read again at the crash and, if the process
-    /// appends to it, from where the file ended at install. Output to a terminal, a pipe or a
-    /// socket is not kept, because a pipe of Coroner's in between could block or kill the app and
-    /// its children. The output may contain what users typed. The last message of a C library or a
-    /// runtime there (an assertion of musl or libc++) becomes the report's message.
+    /// The attachments are named `stderr` and `stdout`. This works for streams that are regular
+    /// files at install. The file is read at the crash; if the process appends to it, what it
+    /// contained before install is left out. Output to a terminal, a pipe or a socket is not kept,
+    /// because a pipe in between could block or kill the app and its children. The output may
+    /// contain user input. If it contains a message of the C library or a runtime, such as an
+    /// assertion of musl or libc++, the last one becomes the report's message.
     pub fn keep_output(mut self, keep: bool) -> Self {
         self.keep_output = keep;
         self
@@ -202,30 +202,28 @@ impl Config {
 
     /// Sets whether to start a thread whose stack encodes the run's id (macOS, iOS). Default: no.
     ///
-    /// With it, a report from MetricKit or the system's crash reporter about this process's death
-    /// can be matched to this run. Without it, the match is by process id and time, which is less
-    /// reliable, and before iOS 17 and macOS 14 there is none. The thread waits forever and costs
-    /// some tens of KiB of memory; reports and live backtraces leave it out.
+    /// With it, a report from MetricKit or the system's crash reporter can be matched to this run.
+    /// Without it, the match is by process id and time, which is less reliable, and before iOS 17
+    /// and macOS 14 there is none. The thread waits forever and costs some tens of KiB of memory;
+    /// reports and live backtraces leave it out.
     pub fn run_id_thread(mut self, start: bool) -> Self {
         self.run_id_thread = start;
         self
     }
 
-    /// Sets what happens when the process crashes. Replaces all options of an earlier call.
+    /// Sets the options for crashes. Replaces all options of an earlier call.
     pub fn crashes(mut self, crashes: Crashes) -> Self {
         self.crashes = crashes;
         self
     }
 
-    /// Sets which exceptions and panics are reported. Replaces all options of an earlier call.
+    /// Sets the exceptions and panics to report. Replaces all options of an earlier call.
     pub fn exceptions(mut self, exceptions: Exceptions) -> Self {
         self.exceptions = exceptions;
         self
     }
 
-    /// Sets what a launch does with the reports of earlier ones.
-    ///
-    /// Replaces all options of an earlier call.
+    /// Sets how the reports of earlier runs are processed. Replaces all options of an earlier call.
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.delivery = delivery;
         self

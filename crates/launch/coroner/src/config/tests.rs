@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_group_given_again_replaces_the_one_before() {
+fn setting_a_group_again_replaces_it() {
     let config = Config::new("app").crashes(Crashes::new().stack_memory(0).chain_first(true));
     let config = config.crashes(Crashes::new().chain_first(false).all_threads(false));
     assert_eq!((config.crashes.stack_memory, config.crashes.all_threads), (2048, false));

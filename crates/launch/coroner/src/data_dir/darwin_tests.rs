@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn it_is_in_the_library_of_the_home_directory() {
+fn the_store_is_in_the_library_folder() {
     let store = |app: &str, home: Option<&str>| {
         let find = |name: &str| home.filter(|_| name == "HOME").map(OsString::from);
         default_store_dir_in(app, true, &find, &|_| true).map(|path| path.to_str().unwrap().to_owned())

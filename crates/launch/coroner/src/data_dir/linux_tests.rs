@@ -1,14 +1,14 @@
 use super::*;
 
 /// Returns the default directory on a machine where `/h` and the directories in `there` exist.
-fn store_among(app: &str, is_root: bool, variables: &[(&str, &str)], there: &[&str]) -> Option<String> {
+fn default_store(app: &str, is_root: bool, variables: &[(&str, &str)], there: &[&str]) -> Option<String> {
     let find = |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| value.into());
     let exists = |path: &Path| path == Path::new("/h") || there.iter().any(|other| path == Path::new(other));
     default_store_dir_in(app, is_root, &find, &exists).map(|path| path.to_str().unwrap().to_owned())
 }
 
 fn store(app: &str, variables: &[(&str, &str)]) -> Option<String> {
-    store_among(app, false, variables, &[])
+    default_store(app, false, variables, &[])
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn services_need_no_home() {
     let nobody = [("HOME", "/nonexistent")];
     assert_eq!(store("app", &nobody), None);
     for variables in [&nobody[..], &[]] {
-        assert_eq!(store_among("app", true, variables, &[]).unwrap(), "/var/lib/app/coroner");
+        assert_eq!(default_store("app", true, variables, &[]).unwrap(), "/var/lib/app/coroner");
     }
 }
 
