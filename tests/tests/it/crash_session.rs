@@ -285,7 +285,7 @@ fn the_crash_of_a_child_that_may_not_write_to_the_store_is_known() {
     let ended = run.run(Some(&store.path())).expect("it ends");
     assert_eq!((ending(ended.status), &ended.output), (ending(without.status), &without.output));
     let outcome = store.next_launch();
-    assert_eq!(outcome, "the last run ended by itself", "the parent's run is unharmed");
+    assert_eq!(outcome, "the last run exited normally", "the parent's run is unharmed");
     let delivered = store.delivered();
     let [report] = &delivered[..] else { panic!("{} reports of the child's death and not one", delivered.len()) };
     assert!(has_flag(report, "fork_child"), "{}", report["crash"]);

@@ -279,7 +279,7 @@ impl Expected {
                 seen.end == ends && fatal().count() == 0 && seen.outcome.contains(words)
             }
             Expected::NoCrash => {
-                seen.end == End::Exit(0) && fatal().count() == 0 && seen.outcome == "the last run ended by itself"
+                seen.end == End::Exit(0) && fatal().count() == 0 && seen.outcome == "the last run exited normally"
             }
         }
     }

@@ -221,7 +221,7 @@ pub(super) const ROWS: &[Row] = &[
         Neighbour::C,
         "c-host-unloads",
         &["unload"],
-        Expected::Unreported(End::Signal(libc::SIGTERM), "was asked to end"),
+        Expected::Unreported(End::Signal(libc::SIGTERM), "was terminated (SIGTERM)"),
     ),
     beside(Neighbour::C, "c-host-handled-errors", &["errors"], Expected::NoCrash),
     // AddressSanitizer prints its report and exits.

@@ -34,7 +34,7 @@ use crate::delivery_thread::{Left, Waiters, Work};
 use crate::feedback::Feedback;
 use crate::last_run::{LastRun, app_number};
 use crate::naming::Naming;
-use crate::run_end::{crashes, is_no_launch};
+use crate::run_end::{crashes, is_not_a_launch};
 #[cfg(supported)]
 use crate::scope::Scope;
 use crate::sink::{BegunRun, FinishedRun, Sink};
@@ -116,7 +116,7 @@ impl Deliverer {
     ///
     /// It takes none of this one's locks, which a thread of the parent may have held.
     #[cfg(not(target_vendor = "apple"))]
-    pub(crate) fn of_child(&self, own: Id, state: RunState<'static>) -> Self {
+    pub(crate) fn for_child(&self, own: Id, state: RunState<'static>) -> Self {
         Self {
             runs: EndedRuns { own, own_state: Some(state), ..self.runs.clone() },
             sinks: self.sinks.clone(),
@@ -195,13 +195,13 @@ impl Deliverer {
             log::warn!("coroner: `{}` {why}; it is left alone", path.display());
         }
         let process = ProcessIdentity::of_this_process();
-        self.runs.count_evidence(&found.runs, &process, None);
+        self.runs.count_processing_crashes(&found.runs, &process, None);
         self.last_run.look(&self.runs, &found.runs, &process, None);
         // The app is notified of its last run before any is processed, which can take long.
         for listed in found.runs.iter().rev() {
             let Ok(Some(run)) = self.runs.claim(listed, &process) else { continue };
             let is_new = !run.progress.notified && !self.runs.is_spent(&run) && run.was_made();
-            if is_new && self.last_run.notify_of(&self.runs, run) == Some(true) {
+            if is_new && self.last_run.notify_app(&self.runs, run) == Some(true) {
                 break;
             }
         }
@@ -280,7 +280,7 @@ impl Deliverer {
             if !is_written(file) {
                 continue;
             }
-            let due = self.sinks.is_one_due(run.progress.reports.get(&(index as u32)), now);
+            let due = self.sinks.is_any_due(run.progress.reports.get(&(index as u32)), now);
             let read = due.then(|| {
                 let naming = *naming.get_or_insert_with(|| self.begin_naming(&mut run));
                 catch_unwind(AssertUnwindSafe(|| self.preparation.prepare(&raw, index, naming)))
@@ -305,7 +305,7 @@ impl Deliverer {
                 }
             }
         }
-        if self.sinks.follow_runs() && !is_no_launch(&raw) {
+        if self.sinks.follow_runs() && !is_not_a_launch(&raw) {
             let reports = raw.reports.iter().filter(|report| is_written(report)).count();
             match RunFacts::read(&raw.state) {
                 Ok(mut facts) => {
@@ -330,7 +330,7 @@ impl Deliverer {
         }
         let id = run.id;
         let left_out = RunFacts::read(&raw.state).map_or(0, |facts| facts.lifecycle.reports_left_out);
-        if left_out > 0 && !is_no_launch(&raw) {
+        if left_out > 0 && !is_not_a_launch(&raw) {
             self.sinks.notify(|sink| sink.reports_left_out(left_out));
         }
         if raw.reports.iter().any(|report| is_written(report))
@@ -384,7 +384,7 @@ impl Work for Deliverer {
             vitals::note(state);
         }
         self.announce();
-        self.deliver_survived()
+        self.deliver_non_fatal()
     }
 
     fn flush(&self, timeout: Duration) -> bool {

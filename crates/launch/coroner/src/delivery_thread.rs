@@ -1,6 +1,6 @@
-//! The background thread that delivers, and the threads that wait for it.
+//! The background thread that delivers reports, and the threads that wait for it.
 //!
-//! It exists only while there is work.
+//! The thread exists only while there is work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::locked::locked;
 
 /// The work of the thread.
 pub(crate) trait Work: Send + Sync {
-    /// Delivers the reports of runs that have ended. Returns how many have to stay for later.
+    /// Delivers the reports of ended runs. Returns how many have to stay for later.
     fn deliver_ended(&self) -> usize;
 
     /// Delivers this process's non-fatal reports so far.
@@ -78,7 +78,7 @@ struct State {
     running: bool,
     /// Number of requests.
     asked: u64,
-    /// Number of requests that had been made when the last finished round started.
+    /// Number of requests at the start of the last finished round.
     served: u64,
     /// Whether a round for all runs was requested, and not only for this process's own.
     all: bool,
@@ -110,8 +110,9 @@ impl DeliveryThread {
         self.ask(true, Duration::ZERO);
     }
 
-    /// Requests a round within that time, and returns the [`State::served`] at which it is
-    /// finished; `None` if the thread can't be started: the reports wait for the next launch.
+    /// Requests a round within that time; returns the value of [`State::served`] at its end.
+    ///
+    /// `None` if the thread can't be started: the reports then wait for the next launch.
     pub(crate) fn ask(self: &Arc<Self>, all: bool, within: Duration) -> Option<u64> {
         let due = Instant::now() + within;
         let mut state = locked(&self.state);
@@ -123,7 +124,7 @@ impl DeliveryThread {
             match background_thread::spawn("coroner-delivery", move || thread.run()) {
                 Ok(_) => state.running = true,
                 Err(error) => {
-                    log::warn!("coroner: no delivery thread: {error}");
+                    log::warn!("coroner: can't start the delivery thread: {error}");
                     return None;
                 }
             }
@@ -152,7 +153,8 @@ impl DeliveryThread {
             state.served = asked;
             match done {
                 Some(Ok(pending)) => state.pending = pending,
-                // A panic in Coroner: no run was lost, and waiting threads must not wait forever.
+                // After a panic in Coroner no run is lost, and waiting threads must not wait
+                // forever.
                 Some(Err(_)) => state.pending = state.pending.max(1),
                 None => {}
             }
@@ -169,7 +171,7 @@ impl DeliveryThread {
 
     /// Waits, at most for `limit`, until the thread has finished what was requested.
     ///
-    /// Doesn't wait for what sinks continue by themselves.
+    /// Doesn't wait for work that sinks continue on their own threads.
     pub(crate) fn wait(&self, limit: Duration) {
         let _waiter = self.waiters.enter();
         let state = locked(&self.state);
@@ -178,7 +180,7 @@ impl DeliveryThread {
         drop(self.changed.wait_timeout_while(state, limit, is_busy));
     }
 
-    /// Runs a round, and waits, at most for `timeout`, for its end and for the sinks.
+    /// Runs a round and waits for its end and for the sinks, at most for `timeout`.
     ///
     /// Returns whether nothing is left to deliver.
     pub(crate) fn flush(self: &Arc<Self>, timeout: Duration) -> bool {

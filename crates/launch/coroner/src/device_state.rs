@@ -1,13 +1,12 @@
 //! Records device state that changes while an app runs: free storage and memory, battery, heat.
 //!
-//! It is read while the app runs and stored in the run state, because a dying process can't query
-//! most of it; the event contains the time of reading.
+//! The state is read while the app runs and stored in the run state, because a dying process can't
+//! query most of it. The report contains the time of reading.
 //!
-//! Storage is read by an install that creates the run's files, otherwise with the first breadcrumb:
-//! an ordinary launch of a short program has no system call to spare. If a run did not read it, the
-//! next launch does when it processes the report. The delivery thread reads everything: if an
-//! earlier run left something, after an error that the app reported, and when the app reports that
-//! it enters or leaves the foreground.
+//! Storage is read by an install that creates the run's files, otherwise with the first breadcrumb,
+//! to save a system call in ordinary launches. If a run did not read it, the next launch does when
+//! it processes the report. The delivery thread reads everything if an earlier run left something,
+//! after an error that the app reported, and when the app enters or leaves the foreground.
 
 use std::path::Path;
 
@@ -26,7 +25,7 @@ use linux as power;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 use unknown as power;
 
-/// Battery and thermal state, as far as known.
+/// Battery and thermal state. Unknown values are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Power {
     percent: Option<u8>,
@@ -48,9 +47,9 @@ impl Power {
 #[cfg(unix)]
 fn storage(directory: &Path) -> Option<(u64, u64)> {
     let storage = rustix::fs::statvfs(directory).ok()?;
-    // Not `f_bfree`: it includes blocks that are reserved for root.
-    let of = |blocks: u64| blocks.saturating_mul(storage.f_frsize);
-    Some((of(storage.f_blocks), of(storage.f_bavail)))
+    // Not `f_bfree`, which includes blocks reserved for root.
+    let bytes = |blocks: u64| blocks.saturating_mul(storage.f_frsize);
+    Some((bytes(storage.f_blocks), bytes(storage.f_bavail)))
 }
 
 #[cfg(windows)]
@@ -74,7 +73,7 @@ fn storage(_directory: &Path) -> Option<(u64, u64)> {
     None
 }
 
-/// Records how full the file system of `directory` is.
+/// Records size and free space of the file system that contains `directory`.
 pub(crate) fn note_storage(state: &RunState<'_>, directory: &Path) {
     let Some((size, free)) = storage(directory) else { return };
     state.set_scalar(Scalar::STORAGE_SIZE, size);
@@ -82,7 +81,8 @@ pub(crate) fn note_storage(state: &RunState<'_>, directory: &Path) {
     note_time(state);
 }
 
-/// Adds how full the file system of `directory` is now to a run that did not record it.
+/// Adds the file system's current size and free space to the facts of a run that did not record
+/// them.
 pub(crate) fn complete(facts: &mut RunFacts, directory: &Path) {
     if facts.device_state.is_none()
         && let Some((size, free)) = storage(directory)
@@ -92,10 +92,10 @@ pub(crate) fn complete(facts: &mut RunFacts, directory: &Path) {
     }
 }
 
-/// Records everything.
+/// Records all device state.
 ///
-/// It reads some files, and a driver may take milliseconds to answer: not for a thread that the app
-/// waits for.
+/// This reads files, for which a driver may take milliseconds. Don't call it on a thread that the
+/// app waits for.
 pub(crate) fn note(state: &RunState<'_>, directory: &Path) {
     note_storage(state, directory);
     state.set_scalar(Scalar::MACHINE_MEMORY_FREE, power::memory_free().unwrap_or(0));

@@ -42,14 +42,12 @@ impl<'a> HandledException<'a> {
 /// Reports a handled exception.
 ///
 /// The report contains all threads, as for a crash, and the calling thread's stack as the
-/// exception's.
+/// exception's. The app continues; all threads stop for a few milliseconds. The report is delivered
+/// within seconds by this process, or by the next launch.
 ///
-/// The app continues; all threads stop for some milliseconds. The report is delivered within
-/// seconds by this process, or by the next launch.
-///
-/// Returns `false` if no report was written: Coroner is not installed, there are more than
-/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) allows, or 16 are waiting for
-/// delivery. Those left out are counted, and the next report contains their number.
+/// Returns `false` if no report was written: Coroner is not installed,
+/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) is exceeded, or 16 reports are
+/// waiting for delivery. Dropped reports are counted, and the next report contains their number.
 ///
 /// ```no_run
 /// use coroner::{HandledException, Language};
@@ -72,7 +70,7 @@ pub fn report_exception_above(handled: &HandledException<'_>, registers: &Regist
     survive(registers, &[wire(handled, Some(&stack))])
 }
 
-/// Writes a non-fatal report and starts its delivery.
+/// Writes a non-fatal report and starts its delivery. Returns whether it was written.
 fn survive(registers: &Registers, exceptions: &[Exception<'_>]) -> bool {
     let reported = exception::report(registers, Monitor::USER, exceptions, Ending::NonFatal);
     if reported {
@@ -86,9 +84,16 @@ pub use crate::system::walk::current_registers;
 
 /// Reports a handled error with its [sources](Error::source) as its causes, up to eight errors.
 ///
-/// Like [`report_exception`]. The type is that of the reference. For a `&dyn Error` and for causes,
-/// it is the type name at the beginning of the error's [`Debug`](std::fmt::Debug) text (`Os` for an
-/// `std::io::Error`), or `Error` if the text doesn't begin with one.
+/// Otherwise like [`report_exception`]. The exception's type is `E`. For a `&dyn Error` and for
+/// causes, it is the type name at the beginning of the error's [`Debug`](std::fmt::Debug) text
+/// (`Os` for an `std::io::Error`), or `Error` if the text doesn't begin with one.
+///
+/// ```no_run
+/// # fn save() -> std::io::Result<()> { Ok(()) }
+/// if let Err(error) = save() {
+///     coroner::report_error(&error);
+/// }
+/// ```
 #[inline(never)]
 pub fn report_error<E: Error + ?Sized>(error: &E) -> bool {
     let kind = std::any::type_name::<E>();
@@ -171,8 +176,8 @@ pub fn report_coded_error_above(language: Language, errors: &[CodedError<'_>], r
     !chain.is_empty() && survive(registers, &chain)
 }
 
-/// Returns the type name at the beginning of a derived `Debug` text: a word in camel case, followed
-/// by nothing or its fields. Writes no more of the text than that.
+/// Returns the type name at the beginning of a derived `Debug` text: a camel-case word followed
+/// by nothing or by fields. Formats no more of the text than that.
 fn name_in_debug(value: &dyn std::fmt::Debug) -> String {
     struct Beginning(String);
     impl Write for Beginning {
@@ -192,9 +197,7 @@ fn name_in_debug(value: &dyn std::fmt::Debug) -> String {
     if is_name && is_end { name.to_owned() } else { "Error".to_owned() }
 }
 
-/// An exception of a managed runtime, such as Java's.
-///
-/// For [`report_uncaught_exception`] and [`report_managed_exception`].
+/// A Java exception, for [`report_uncaught_exception`] and [`report_managed_exception`].
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub struct ManagedException<'a> {
@@ -219,8 +222,8 @@ const MAX_STACK_TRACE: usize = 24 << 10;
 /// Reports an uncaught Java exception.
 ///
 /// Call it on the thread that threw the exception, just before its runtime ends the process. The
-/// report contains all threads with their native stacks, as for a crash, and the exception with the
-/// frames of its stack trace.
+/// report contains all threads with their native stacks, as for a crash, and the exception with its
+/// stack trace's frames.
 ///
 /// Returns `false` if no report was written: Coroner is not installed, or this thread is already
 /// dying.
@@ -229,7 +232,7 @@ pub fn report_uncaught_exception(exception: &ManagedException<'_>) -> bool {
     exception::report(&current_registers(), Monitor::USER, &[managed(exception)], Ending::Fatal)
 }
 
-/// Reports a handled Java exception with the frames of its stack trace.
+/// Reports a handled Java exception with its stack trace's frames.
 ///
 /// Otherwise like [`report_exception`].
 #[inline(never)]

@@ -1,4 +1,4 @@
-//! Handles a clean end of the process.
+//! Records a clean exit of the process.
 
 use std::sync::Once;
 
@@ -9,31 +9,32 @@ use crate::installed::INSTALLED;
 use crate::own_run;
 use crate::system::capture::exit;
 
-/// Registers, once per process, the handler for an end by `exit`, `quick_exit` or a return from
-/// `main`.
+/// Registers the handler for an exit by `exit`, `quick_exit` or a return from `main`, once per
+/// process.
 pub(crate) fn register() {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         extern "C" fn at_exit() {
-            // `try_lock`: `exit` may be called in a signal handler that interrupted an install.
+            // `try_lock`, because `exit` may be called in a signal handler that interrupted an
+            // install.
             if let Ok(installed) = INSTALLED.try_lock()
                 && let Some(coroner) = installed.as_ref()
             {
-                // The end of a child created by fork doesn't concern its parent, and after a panic
-                // in `main` the process also ends by `exit`.
+                // Not in a child created by fork, whose end isn't its parent's, and not after a
+                // panic in `main`, which also ends in `exit`.
                 if exit::ends_clean(crate::hang::end) {
                     coroner.inner.scope.note_exit(ExitKind::CLEAN);
                     coroner.leave_clean();
                 }
             }
         }
-        // From C11; missing on Apple's systems and in some of Windows' C libraries.
+        // From C11; missing on Apple systems and in some of Windows' C libraries.
         #[cfg(all(unix, not(target_vendor = "apple")))]
         unsafe extern "C" {
             fn at_quick_exit(function: extern "C" fn()) -> libc::c_int;
         }
-        // SAFETY: registers a function without arguments that does not unwind. If no more can be
-        // registered, clean exits count as unexplained ends.
+        // SAFETY: registers a function without arguments that does not unwind. If no more handlers
+        // can be registered, clean exits are recorded as unexplained.
         unsafe {
             libc::atexit(at_exit);
             #[cfg(all(unix, not(target_vendor = "apple")))]

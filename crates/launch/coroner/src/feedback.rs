@@ -2,7 +2,7 @@
 
 use coroner_report::model::Id;
 
-/// A user's feedback, for [`feedback`](crate::feedback()).
+/// User feedback, for [`feedback`](crate::feedback()).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Feedback {
@@ -18,7 +18,7 @@ pub struct Feedback {
 }
 
 impl Feedback {
-    /// Creates feedback with a message, about no event.
+    /// Creates feedback with a message that isn't about an event.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }

@@ -1,7 +1,7 @@
-//! Exceptions of languages whose runtime walks its own stacks.
+//! Exceptions of languages whose runtimes walk their own stacks.
 //!
-//! These are JavaScript, C#, Dart, Lua, Python, Ruby and PHP. They are reported with the runtime's
-//! frames as text ([`frame_text`](crate::frame_text)).
+//! These are JavaScript, C#, Dart, Lua, Python, Ruby and PHP. Their exceptions are reported with
+//! the runtime's frames as text ([`frame_text`](crate::frame_text)).
 
 use coroner_process::registers::Registers;
 use coroner_report::wire::{Exception, Language, Monitor};
@@ -26,7 +26,7 @@ pub struct ForeignException<'a> {
     pub frames: &'a [ForeignFrame<'a>],
     /// Whether the report contains the other threads' native stacks.
     ///
-    /// These threads are stopped for some milliseconds.
+    /// These threads are stopped for a few milliseconds.
     pub all_threads: bool,
     /// Whether the exception ends the process.
     ///
@@ -42,7 +42,7 @@ impl<'a> ForeignException<'a> {
 
     /// Sets whether to include the other threads' native stacks.
     ///
-    /// These threads are stopped for some milliseconds.
+    /// These threads are stopped for a few milliseconds.
     #[must_use]
     pub fn all_threads(self, all_threads: bool) -> Self {
         Self { all_threads, ..self }
@@ -69,12 +69,12 @@ pub struct ForeignFrame<'a> {
     pub line: Option<u32>,
     /// The column, from 1, if known.
     pub column: Option<u32>,
-    /// Whether it is the app's own code, and not the runtime's or a library's.
+    /// Whether the frame is the app's own code rather than the runtime's or a library's.
     pub in_app: bool,
 }
 
 impl<'a> ForeignFrame<'a> {
-    /// Creates a frame of a function, whose name may be empty, in a runtime or a library.
+    /// Creates a frame in a runtime or a library. The function's name may be empty.
     pub fn new(function: &'a str) -> Self {
         Self { function, ..Self::default() }
     }
@@ -97,7 +97,7 @@ impl<'a> ForeignFrame<'a> {
         Self { column: Some(column), ..self }
     }
 
-    /// Sets whether it is the app's own code.
+    /// Sets whether the frame is the app's own code.
     #[must_use]
     pub fn in_app(self, in_app: bool) -> Self {
         Self { in_app, ..self }
@@ -111,8 +111,8 @@ impl<'a> ForeignFrame<'a> {
 /// [`report_exception`](crate::report_exception).
 ///
 /// Returns `false` if no report was written: Coroner is not installed, this thread is already
-/// dying, or, for a non-fatal exception, there are more than
-/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) allows.
+/// dying, or, for a non-fatal exception,
+/// [`Limits::reports_per_hour`](crate::Limits::reports_per_hour) is exceeded.
 ///
 /// ```no_run
 /// use coroner::{ForeignException, ForeignFrame, Language};
@@ -127,7 +127,7 @@ pub fn report_foreign_exception(thrown: &ForeignException<'_>) -> bool {
     report_foreign_exception_above(thrown, &current_registers())
 }
 
-/// Reports an exception, for bindings: see
+/// Reports an exception for bindings, like
 /// [`report_exception_above`](crate::report_exception_above).
 #[doc(hidden)]
 pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: &Registers) -> bool {

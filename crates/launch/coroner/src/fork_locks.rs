@@ -1,11 +1,11 @@
 //! Locks that are held across `fork`, so that the child doesn't find them taken.
 //!
-//! The child would wait forever for a thread that it doesn't have. The locks are taken before a
-//! fork and released after it in both processes, as pthread_atfork(3) recommends. Each wait is
-//! bounded ([`MAX_TRIES`], [`MAX_TRIES_OF_APP`]): another thread may be inside the app's own code
-//! ([`Scope::configure`](crate::Scope::configure)), or the forking thread may hold the lock itself.
-//! The app's own fork handlers may call Coroner between the two; code takes these locks by
-//! [`lock`], which calls [`release_own`] first.
+//! Otherwise the child would wait forever for a thread that doesn't exist in it. The locks are
+//! taken before a fork and released after it in both processes, as pthread_atfork(3) recommends.
+//! Each wait is bounded ([`MAX_TRIES`], [`MAX_TRIES_OF_APP`]): another thread may be inside the
+//! app's own code ([`Scope::configure`](crate::Scope::configure)), or the forking thread may hold
+//! the lock itself. The app's own fork handlers may call Coroner in between, so all code takes
+//! these locks by [`lock`], which calls [`release_own`] first.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -31,8 +31,8 @@ mod over_forks {
 
     /// Maximum tries for a lock that is never held over the app's code, 0.1 ms apart: about 2 s.
     ///
-    /// A thread that is off its processor can hold it for as long as the scheduler keeps it
-    /// waiting, tens of milliseconds on a busy machine.
+    /// A thread that is preempted while it holds the lock keeps it until it is scheduled again,
+    /// which takes tens of milliseconds on a busy machine.
     pub(crate) const MAX_TRIES: u32 = 20_000;
 
     /// Maximum tries for a lock that may be held over the app's code, and by the forking thread
@@ -41,8 +41,8 @@ mod over_forks {
 
     /// The thread that is forking and holds the locks, as its pthread_self(3); 0 if none does.
     ///
-    /// (An access to a thread-local variable may allocate, and an app's signal handler may call
-    /// what reads this.)
+    /// Not a thread-local variable: accessing one may allocate, and a signal handler of the app may
+    /// call code that reads this.
     static HOLDER: AtomicUsize = AtomicUsize::new(0);
 
     /// A lock and its maximum number of tries.
@@ -58,7 +58,7 @@ mod over_forks {
         static HELD: RefCell<[Option<MutexGuard<'static, dyn Any + Send>>; COUNT]> = const { RefCell::new([const { None }; COUNT]) };
     }
 
-    /// Makes these locks be held across each fork from now on, taken in this order.
+    /// Registers these locks to be held across each fork from now on, taken in this order.
     pub(crate) fn hold_over_forks(locks: [HeldOverForks; COUNT]) {
         if LOCKS.set(locks).is_ok() {
             // SAFETY: functions without requirements, which stay valid: `install` keeps their
@@ -68,8 +68,8 @@ mod over_forks {
     }
 
     unsafe extern "C" fn before() {
-        // One fork at a time: the child of another thread's fork would find the locks taken. A fork
-        // of a large process takes a tenth of a second.
+        // One fork at a time, because the child of another thread's fork would find the locks
+        // taken. Forking a large process takes a tenth of a second.
         let is_taken = || HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err();
         for _ in 0..MAX_TRIES {
             if !is_taken() {
@@ -82,7 +82,7 @@ mod over_forks {
     fn take() {
         let Some(locks) = LOCKS.get() else { return };
         let held = locks.map(|(lock, max_tries)| get(lock, max_tries));
-        // If the thread is ending, they are released at once.
+        // If the thread is exiting, they are released immediately.
         let _ = HELD.try_with(|of_thread| *of_thread.borrow_mut() = held);
     }
 
@@ -92,7 +92,7 @@ mod over_forks {
 
     unsafe extern "C" fn in_child() {
         release_own();
-        // Another thread that held them doesn't exist here.
+        // The child doesn't contain another thread that held them.
         HOLDER.store(0, Ordering::Relaxed);
     }
 

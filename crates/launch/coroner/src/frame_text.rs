@@ -1,15 +1,15 @@
 //! Frames as text in a report, one JSON object per line.
 //!
-//! They are those of runtimes that walk their own stacks, and of Rust stacks where the process
-//! names them itself (`system::portable`). The next launch converts them to frames.
+//! These are the frames of runtimes that walk their own stacks, and of Rust stacks where the
+//! process names them itself (`system::portable`). The next launch converts them to frames.
 
 use coroner_report::model::{Address, Frame, InlinedFrame, Report};
 use coroner_report::wire::{AddressKind, FoundBy, Language};
 use serde::{Deserialize, Serialize};
 
-/// Maximum length of the text of frames in a report, in bytes.
+/// Maximum length of the frames' text in a report, in bytes.
 ///
-/// Of more frames, the innermost are kept.
+/// The innermost frames are kept.
 const MAX_TEXT: usize = 24 << 10;
 
 /// Formats frames for the report: one JSON object per line.
@@ -38,7 +38,7 @@ pub(crate) struct NativeText {
     pub(crate) inlined: Vec<InlinedText>,
 }
 
-/// A function of such a frame.
+/// A function inlined into a frame of machine code.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct InlinedText {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,7 +83,7 @@ impl From<NativeText> for Frame {
     }
 }
 
-/// Whether a language's exceptions have their frames as such a text.
+/// Whether the frames of a language's exceptions are stored as such a text.
 fn is_foreign(language: Language) -> bool {
     const FOREIGN: [Language; 7] = [
         Language::JAVASCRIPT,
@@ -97,7 +97,7 @@ fn is_foreign(language: Language) -> bool {
     FOREIGN.contains(&language)
 }
 
-/// Converts the texts in a report that was read to frames.
+/// Converts the texts in a report to frames.
 pub(crate) fn name_frames(report: &mut Report) {
     for thrown in &mut report.exceptions {
         let language = thrown.language;
@@ -108,7 +108,7 @@ pub(crate) fn name_frames(report: &mut Report) {
         };
         let foreign =
             || is_foreign(language).then(|| text.lines().map(|line| frame(line, language)).collect()).flatten();
-        // Text that is not in this form stays unchanged.
+        // Text in another form stays unchanged.
         if let Some(frames) = native().or_else(foreign) {
             thrown.frames = frames;
             thrown.user_info = None;

@@ -217,9 +217,9 @@ fn report_exceptions(exceptions: &Exceptions, deadline_ms: u32) {
 
 /// Records the facts that can't be queried when the process dies.
 fn write_facts(run: &capture::Run, store: &Store, config: &Config) {
-    let (release_of_client, environment_of_client) = of_sentry_client();
-    let release = config.release.clone().or_else(|| of_environment("SENTRY_RELEASE")).or(release_of_client);
-    let environment = config.environment.clone().or_else(|| of_environment("SENTRY_ENVIRONMENT"));
+    let (release_of_client, environment_of_client) = read_sentry_client();
+    let release = config.release.clone().or_else(|| sentry_variable("SENTRY_RELEASE")).or(release_of_client);
+    let environment = config.environment.clone().or_else(|| sentry_variable("SENTRY_ENVIRONMENT"));
     let environment = environment.or(environment_of_client);
     let app = facts::App {
         id: &config.app,
@@ -238,13 +238,13 @@ fn write_facts(run: &capture::Run, store: &Store, config: &Config) {
 
 /// Returns the environment variable `name` of Sentry's SDKs, which applies where the app sets
 /// nothing.
-fn of_environment(name: &str) -> Option<String> {
+fn sentry_variable(name: &str) -> Option<String> {
     let value = if cfg!(feature = "sentry") { std::env::var(name).ok() } else { None };
     value.filter(|value| !value.is_empty())
 }
 
 /// Returns the release and the environment of the `sentry` crate's client.
-fn of_sentry_client() -> (Option<String>, Option<String>) {
+fn read_sentry_client() -> (Option<String>, Option<String>) {
     #[cfg(feature = "sentry-client")]
     return crate::sink::release_and_environment_of_client();
     #[cfg(not(feature = "sentry-client"))]

@@ -141,7 +141,7 @@ pub fn after_fork() -> Result<bool, InstallError> {
         let Inner { scope, deliverer, thread, .. } = &*parent.inner;
         let id = Id(run.id);
         scope.begin_session(id);
-        let deliverer = Arc::new(deliverer.of_child(id, run.state));
+        let deliverer = Arc::new(deliverer.for_child(id, run.state));
         let inner = Inner {
             run: id,
             limits: run.limits,

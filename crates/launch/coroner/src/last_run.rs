@@ -79,12 +79,12 @@ pub(crate) const SIGNALS_TAKEN: &str = "coroner.signals_taken";
 
 /// Returns the name of the store's file about the last run of the app with this number
 /// ([`app_number`]).
-fn file_of(app: u64) -> OsString {
+fn record_file_name(app: u64) -> OsString {
     format!("last_run-{app:016x}.json").into()
 }
 
 /// Whether `name` is the name of such a file.
-fn is_note(name: &str) -> bool {
+fn is_record_file_name(name: &str) -> bool {
     name.strip_prefix("last_run-").and_then(|rest| rest.strip_suffix(".json")).is_some_and(|number| number.len() == 16)
 }
 
@@ -153,15 +153,15 @@ impl LastRun {
     ///
     /// If it is missing or invalid, this is the first launch.
     pub(crate) fn read(store: &Directory, app: u64) -> LastRun {
-        let noted = store.read(&file_of(app), 1 << 16).ok();
+        let noted = store.read(&record_file_name(app), 1 << 16).ok();
         noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Self::FIRST_LAUNCH)
     }
 
     /// Reads the records of all apps that share the store, and returns that of the run that began
     /// last.
     pub(crate) fn read_latest(store: &Directory) -> LastRun {
-        let is_note = |name: &OsString| is_note(&name.to_string_lossy());
-        let names = store.names().unwrap_or_default().into_iter().filter(is_note);
+        let is_record_file_name = |name: &OsString| is_record_file_name(&name.to_string_lossy());
+        let names = store.names().unwrap_or_default().into_iter().filter(is_record_file_name);
         let read = |name: OsString| serde_json::from_slice::<LastRun>(&store.read(&name, 1 << 16).ok()?).ok();
         names.filter_map(read).max_by_key(|noted| noted.began).unwrap_or(Self::FIRST_LAUNCH)
     }
@@ -169,7 +169,7 @@ impl LastRun {
     /// Writes the record without waiting for the disk: after a power failure this may be the first
     /// launch.
     pub(crate) fn write(&self, store: &Directory, app: u64) -> io::Result<()> {
-        store.write_quickly(&file_of(app), &serde_json::to_vec(self)?)
+        store.write_quickly(&record_file_name(app), &serde_json::to_vec(self)?)
     }
 
     /// Like [`write`](Self::write), but overwrites the existing file with a few system calls, for
@@ -186,7 +186,7 @@ impl LastRun {
             std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600),
             libc::O_NOFOLLOW,
         );
-        options.open(store.join(file_of(app)))?.write_all(&bytes)
+        options.open(store.join(record_file_name(app)))?.write_all(&bytes)
     }
 }
 

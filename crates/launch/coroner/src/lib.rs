@@ -9,28 +9,27 @@
 //! ```
 //!
 //! After [`install`], a crash of the process (SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP,
-//! SIGSYS) leaves a report in the [`Store`]: all threads with their frames and registers, the
-//! loaded images, and what the app recorded with [`set_tag`], [`set_user`], [`set_context`] and
-//! [`add_breadcrumb`]. The process then dies as it would have without Coroner.
+//! SIGSYS) leaves a report in the [`Store`]. It contains all threads with their frames and
+//! registers, the loaded images, and the data that the app recorded with [`set_tag`], [`set_user`],
+//! [`set_context`] and [`add_breadcrumb`]. The process then dies as it would have without Coroner.
 //!
-//! At the next launch, `install` starts a thread that takes every run that has ended, turns it into
-//! a [`Report`], looks up function and line names, and passes the report to the [`Sink`]s: by
-//! default a folder with JSON files. [`Coroner::last_run`] returns how the last run ended, whether
-//! or not it crashed.
+//! At the next launch, `install` starts a thread that turns every ended run into a [`Report`],
+//! looks up functions and lines, and passes the report to the [`Sink`]s. The default sink is a
+//! folder with JSON files. [`Coroner::last_run`] returns how the last run ended, whether or not it
+//! crashed.
 //!
-//! The crate `coroner-capture` contains all code that runs at crash time; none of *this* crate's
-//! code runs then.
+//! All code that runs at crash time is in the crate `coroner-capture`, none in this crate.
 //!
 //! # Systems
-//! Linux, Android, macOS and iOS on x86_64 and arm64. Elsewhere (Windows, FreeBSD, 32-bit Linux and
-//! others) faults are not caught: Coroner reports panics and handled errors with the stack of their
-//! thread, and knows how a run ended only as far as the app reports it
-//! ([`InstallLimits::no_faults`]). On Windows on x86_64, the feature `windows-crashes` adds native
-//! crashes, with the system's minidump (`docs/windows.md`).
+//! Linux, Android, macOS and iOS on x86_64 and arm64. On other systems (Windows, FreeBSD, 32-bit
+//! Linux and others) faults are not caught ([`InstallLimits::no_faults`]). There Coroner reports
+//! panics and handled errors with their thread's stack, and records how a run ended only as far as
+//! the app reports it. On Windows on x86_64, the feature `windows-crashes` adds native crashes,
+//! with the system's minidump (`docs/windows.md`).
 #![deny(missing_docs)]
 #![cfg_attr(
     not(supported),
-    allow(dead_code, unused_imports, reason = "no stack is walked here, and no thread watched")
+    allow(dead_code, unused_imports, reason = "stacks are not walked and threads not watched on this system")
 )]
 
 mod app_memory;
@@ -138,8 +137,7 @@ pub use system_report::{ExitInfo, SystemEnd, SystemReport};
 pub use system_report::{MetricKitError, metric_kit_reports};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
-/// The examples of the README and of the documentation's pages are compiled with those of this
-/// crate.
+/// Compiles the examples of the README and of the documentation's pages with those of this crate.
 #[cfg(doctest)]
 mod pages {
     #[doc = include_str!("../../../../README.md")]

@@ -1,9 +1,9 @@
-//! Locking a mutex whose value is valid whenever a thread can panic.
+//! Locks a mutex whose value stays valid if a thread panics.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks `mutex`, also after a panic of a thread that held it: no value in this crate is left
-/// half-changed under its lock.
+/// Locks `mutex`, even if a thread panicked while it held the lock: no value in this crate is left
+/// inconsistent by a panic.
 pub(crate) fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

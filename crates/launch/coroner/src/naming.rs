@@ -1,4 +1,4 @@
-//! Naming of a report's frames, and the budget for it.
+//! Names a report's frames within a budget.
 
 use std::time::Duration;
 
@@ -9,29 +9,34 @@ mod symbol_search;
 #[cfg(feature = "symbolicate")]
 pub use symbol_search::SymbolSearch;
 
-/// Maximum cost for the app of naming one report.
+/// The maximum cost of naming one report.
 ///
-/// It applies at the launch after a crash and while the app continues. Frames for which the budget
-/// is not sufficient get cheaper names: functions without lines, or what the crash itself found.
-/// The report then records this (the context `coroner_naming`), and naming it elsewhere, as
-/// `coroner show` does, adds the rest.
+/// It applies at the launch after a crash, and to non-fatal reports of the running app. Frames
+/// beyond the budget get cheaper names: functions without lines, or the names that the crash itself
+/// found. The report records this in the context `coroner_naming`; naming it elsewhere, as `coroner
+/// show` does, adds the rest.
+///
+/// ```
+/// let budget = coroner::NamingBudget::default().memory(16 << 20);
+/// let config = coroner::Config::new("com.example.paint").delivery(coroner::Delivery::new().naming_budget(budget));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NamingBudget {
-    /// Maximum bytes of memory in use at any one time. Symbol files are mapped, and not counted.
+    /// Maximum memory in use at any time, in bytes. Mapped symbol files don't count.
     pub memory: usize,
-    /// Maximum processor time of the thread that names.
+    /// Maximum CPU time of the naming thread.
     pub time: Duration,
 }
 
 impl NamingBudget {
-    /// Sets the maximum bytes of memory in use at any one time.
+    /// Sets the maximum memory in use at any time, in bytes.
     #[must_use]
     pub fn memory(self, memory: usize) -> Self {
         Self { memory, ..self }
     }
 
-    /// Sets the maximum processor time of the thread that names.
+    /// Sets the maximum CPU time of the naming thread.
     #[must_use]
     pub fn time(self, time: Duration) -> Self {
         Self { time, ..self }
@@ -39,8 +44,8 @@ impl NamingBudget {
 }
 
 impl Default for NamingBudget {
-    /// Returns 32 MiB and one second; ten seconds in a build with debug assertions, whose code
-    /// takes about ten times as long.
+    /// Returns 32 MiB and one second. With debug assertions it is ten seconds, because the code is
+    /// about ten times slower.
     fn default() -> Self {
         Self { memory: 32 << 20, time: Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 }) }
     }
@@ -53,19 +58,18 @@ pub(crate) enum Naming {
     Lines,
     /// Functions, from symbol tables.
     Functions,
-    /// Only what the crash itself found.
+    /// Only the names that the crash itself found.
     None,
 }
 
 impl Naming {
-    /// Number of launches that may end before they have read debug information, and then before
-    /// they have read symbol tables.
-    const LAUNCHES: u32 = 5;
+    /// Maximum number of launches that may end while they read debug information, and after that
+    /// while they read symbol tables.
+    const MAX_UNFINISHED_LAUNCHES: u32 = 5;
 
-    /// Returns how to name a run's reports after `unfinished` launches that started naming and
-    /// ended in the meantime.
+    /// Returns how to name a run's reports after `unfinished` launches ended while they named them.
     pub(crate) fn after(unfinished: u32) -> Naming {
-        match unfinished / Self::LAUNCHES {
+        match unfinished / Self::MAX_UNFINISHED_LAUNCHES {
             0 => Naming::Lines,
             1 => Naming::Functions,
             _ => Naming::None,
@@ -79,7 +83,7 @@ pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
     symbol_search::name(report, naming, budget);
 }
 
-/// Finds each frame's image. Names are left to readers of the report that have symbols.
+/// Finds each frame's image. Readers of the report that have symbols add the names.
 #[cfg(not(feature = "symbolicate"))]
 pub(crate) fn name(report: &mut Report, _: Naming, _: NamingBudget) {
     report.attribute_frames();

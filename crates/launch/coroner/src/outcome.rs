@@ -11,73 +11,72 @@ use serde::{Deserialize, Serialize};
 pub enum Outcome {
     /// This is the first run in this store.
     FirstLaunch,
-    /// The app ended by itself.
+    /// The app exited.
     ///
-    /// That is by `exit`, a return from `main`, or
-    /// [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit).
-    ///
-    /// Also if its process continued as another program (execve(2)) and was alive when the next
-    /// launch checked; [`LastRun::termination`](crate::LastRun::termination) then records that.
+    /// It called `exit` or [`Coroner::mark_clean_exit`](crate::Coroner::mark_clean_exit), or
+    /// returned from `main`. Also if its process continued as another program (execve(2)) and was
+    /// alive when the next launch checked; [`LastRun::termination`](crate::LastRun::termination)
+    /// then records that.
     CleanExit,
-    /// SIGTERM asked the app to end.
+    /// The app was terminated by SIGTERM.
     Terminated,
     /// The app crashed, and there is a report.
     Crashed,
-    /// The app was hung when the user or the system killed it.
+    /// The app was not responding when the user or the system killed it.
     ///
-    /// Known only if the hung thread was watched
+    /// Detected only if the hung thread was watched
     /// ([`Config::hang_threshold`](crate::Config::hang_threshold)).
     Hung,
-    /// Coroner was uninstalled while the app ran; what happened afterwards is unknown.
+    /// Coroner was uninstalled during the run; what happened afterwards is unknown.
     Uninstalled,
     /// The system killed the app to free memory.
     ///
-    /// The evidence is in [`LastRun::termination`](crate::LastRun::termination): on Android an [`ExitInfo`](crate::ExitInfo), on
-    /// Linux the kernel's log or the counters of the app's cgroup.
+    /// [`LastRun::termination`](crate::LastRun::termination) contains the evidence: on Android an
+    /// [`ExitInfo`](crate::ExitInfo), on Linux the kernel's log or the counters of the app's
+    /// cgroup.
     OutOfMemory,
-    /// The user killed the app, as reported by the system.
+    /// The user quit or force-stopped the app, according to the system.
     EndedByUser,
-    /// The system killed the app for another reason that it reported.
+    /// The system terminated the app for another reason, which it recorded.
     ///
-    /// Examples are an app update, a revoked permission, and too much load.
+    /// Examples are an app update, a revoked permission, and excessive resource usage.
     EndedBySystem,
-    /// A signal that is not a crash, but ends a process by default, ended the app.
+    /// A signal that isn't a crash terminated the app.
     ///
-    /// The signal is in [`LastRun::signal`](crate::LastRun::signal). Examples are Ctrl-C (SIGINT), the end of the app's
-    /// terminal (SIGHUP), an alarm, and a limit of processor time.
+    /// [`LastRun::signal`](crate::LastRun::signal) contains the signal. Examples are Ctrl-C
+    /// (SIGINT), a closed terminal (SIGHUP), an alarm, and a CPU time limit.
     EndedBySignal,
-    /// The machine was restarted: a reboot, a power failure, a crash of the system.
+    /// The machine rebooted or lost power, or the system crashed.
     SystemRestart,
-    /// The kernel killed the app at its limit of processor time (`RLIMIT_CPU`).
+    /// The kernel killed the app at its CPU time limit (`RLIMIT_CPU`).
     CpuLimit,
-    /// The app was killed while a debugger was attached.
+    /// The app ended while a debugger was attached.
     Debugged,
     /// The app ended without a trace.
     ///
-    /// Causes are SIGKILL, `_exit`, or out of memory where the system does not record enough about
-    /// it.
-    ///
-    /// [`LastRun::termination`](crate::LastRun::termination) may contain evidence for one of these.
+    /// Possible causes are SIGKILL, `_exit`, and running out of memory on a system that doesn't
+    /// record it. [`LastRun::termination`](crate::LastRun::termination) may contain evidence for
+    /// one of them.
     Unknown,
 }
 
 impl Outcome {
-    /// Returns the outcome in words that complete "the last run …".
+    /// Returns the outcome as text that completes "the last run …".
     pub fn describe(self) -> &'static str {
         match self {
             Self::FirstLaunch => "does not exist: this is the first launch",
-            Self::CleanExit => "ended by itself",
-            Self::Terminated => "was asked to end (SIGTERM)",
+            Self::CleanExit => "exited normally",
+            Self::Terminated => "was terminated (SIGTERM)",
             Self::Crashed => "crashed",
-            Self::Hung => "did not answer any more when it was ended",
+            Self::Hung => "was not responding when it was killed",
             Self::Uninstalled => "uninstalled Coroner before it ended",
-            Self::OutOfMemory => "was ended by the system, which needed its memory",
-            Self::EndedByUser => "was ended by its user",
-            Self::EndedBySystem => "was ended by the system",
-            Self::EndedBySignal => "was ended by a signal that is no crash (Ctrl-C, a hangup, an alarm)",
-            Self::SystemRestart => "was there when the machine was started again, or was killed before that",
-            Self::CpuLimit => "was killed at the limit of its processor time",
-            Self::Debugged => "was ended under a debugger",
+            Self::OutOfMemory => "was killed by the system to free memory",
+            Self::EndedByUser => "was terminated by the user",
+            Self::EndedBySystem => "was terminated by the system",
+            Self::EndedBySignal => "was terminated by a signal that is not a crash (Ctrl-C, a hangup, an alarm)",
+            Self::SystemRestart => "was running when the machine rebooted, or was killed shortly before",
+            Self::CpuLimit => "was killed at its CPU time limit",
+            Self::Debugged => "ended under a debugger",
             Self::Unknown => "ended without a trace (killed, out of memory, or power failure)",
         }
     }

@@ -49,15 +49,17 @@ pub(crate) fn own_report(raw: &RawRun, index: usize) -> Result<Report, InvalidRe
         });
     }
     if let Some(run) = report.run.as_mut().filter(|_| survived) {
-        // It is the cause of the process's end, which this report is not of.
+        // This is the cause of the process's end, but the report is about something else.
         run.termination.clone_from(&raw.termination);
     }
     identify(&mut report, raw, index);
     Ok(report)
 }
 
-/// Sets the ids of a report without a run id or event id to the run's id; sinks distinguish reports
-/// by the event id. After the first report, the event id's last byte contains the index.
+/// Sets missing run and event ids of a report.
+///
+/// Sinks distinguish reports by the event id, so it is the run's id with the report's index in the
+/// last byte.
 fn identify(report: &mut Report, raw: &RawRun, index: usize) {
     let header = &mut report.header;
     let run = raw.run.unwrap_or(header.run_id);
@@ -82,7 +84,7 @@ fn stitch(report: &mut Report, state: &[u8]) {
         Err(error) => report.problems.push(coroner_report::model::Problem {
             section: None,
             offset: 0,
-            what: format!("the run state can't be read: {error}"),
+            what: format!("can't read the run state: {error}"),
         }),
     }
 }

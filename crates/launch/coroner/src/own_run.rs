@@ -1,6 +1,6 @@
-//! This process's run, for threads that leave a report or record something in it.
+//! This process's run, for threads that write a report or record something in it.
 //!
-//! All ways to wake the delivery thread are here.
+//! Everything that wakes the delivery thread is in this file.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -24,10 +24,10 @@ use crate::store::Store;
 use crate::system::capture::FIRST_NON_FATAL;
 use crate::system::process::threads::process_id;
 
-/// Time to wait for further reports after the first; a report that the end of the process makes
-/// superfluous is gone by then, too.
+/// Time to wait for further reports after the first. If the process ends in the meantime, a report
+/// that its end makes superfluous is not delivered.
 pub(crate) const SETTLE: Duration = Duration::from_secs(1);
-/// Maximum length in bytes of a report that is read to find out whether it is a hang's.
+/// Maximum length in bytes of a report that is read to check whether it is a hang's.
 const MAX_REPORT: u64 = 64 << 20;
 
 /// The run of this process.
@@ -35,11 +35,11 @@ pub(crate) struct OwnRun {
     pub(crate) id: Id,
     /// The process that installed Coroner or created the run.
     ///
-    /// A child created by fork has another id, and may find any lock taken.
+    /// A child created by fork has another id, and any lock may be taken in it.
     pub(crate) pid: i32,
     pub(crate) state: RunState<'static>,
     pub(crate) store: Store,
-    /// Delivers non-fatal reports; `None` if reports wait for
+    /// Delivers non-fatal reports. `None` if they wait for
     /// [`Coroner::flush`](crate::Coroner::flush).
     pub(crate) thread: Option<Arc<DeliveryThread>>,
 }
@@ -47,13 +47,13 @@ pub(crate) struct OwnRun {
 /// The installed run.
 static CURRENT: AtomicPtr<OwnRun> = AtomicPtr::new(ptr::null_mut());
 
-/// Makes `run` the run in which this process's threads leave reports from now on.
+/// Sets the run in which this process's threads write reports from now on.
 pub(crate) fn activate(run: OwnRun) {
-    // Never freed, because another thread may be using it: some bytes per install.
+    // Never freed, because another thread may be using it. It is small.
     CURRENT.store(Box::into_raw(Box::new(run)), Ordering::Release);
 }
 
-/// Makes reports wait for the next launch from now on.
+/// Leaves further reports to the next launch.
 pub(crate) fn deactivate() {
     CURRENT.store(ptr::null_mut(), Ordering::Release);
 }
@@ -63,7 +63,7 @@ fn installed() -> Option<&'static OwnRun> {
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
-/// Returns the run, if it belongs to this process and not to its parent.
+/// Returns the run if it belongs to this process and not to its parent.
 fn current() -> Option<&'static OwnRun> {
     installed().filter(|run| run.pid == process_id())
 }
@@ -79,7 +79,7 @@ pub(crate) fn survived() {
     ask(SETTLE);
 }
 
-/// Wakes the delivery thread, which has something to do, such as reading the device's state.
+/// Wakes the delivery thread for other work, such as reading the device's state.
 pub(crate) fn wake() {
     ask(Duration::ZERO);
 }
@@ -90,14 +90,14 @@ pub(crate) fn directory() -> Option<PathBuf> {
     installed().map(|run| run.store.path().join(crate::store::RUNS).join(run.id.to_string()))
 }
 
-/// Opens the report of the hang with that number, which was just written, for appending.
+/// Opens the just-written report of the hang with this number for appending.
 ///
-/// `None` if it can't be opened: the run may be in memory only.
+/// `None` if it can't be opened, for example because the run is in memory only.
 pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     let run = current()?;
     let (directory, mut reports) = run.store.reports_of(run.id).ok()?;
     reports.retain(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number));
-    // It is the one written last, if no other thread was faster.
+    // It is the newest report, unless another thread has written one since.
     reports.sort_unstable_by_key(|(number, _)| *number);
     let found = reports.into_iter().rev().take(8).find_map(|(_, name)| {
         let bytes = directory.read(&name, MAX_REPORT).ok()?;
@@ -110,18 +110,18 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     Some(file)
 }
 
-/// Records that the process ends by `_exit`, which counts as an end by `exit`, if nothing else was
-/// recorded. Async-signal-safe.
+/// Records an exit by `_exit`, which counts like one by `exit`, unless something else was recorded.
+/// Async-signal-safe.
 #[cfg(not(target_vendor = "apple"))]
 pub(crate) fn note_immediate_exit() {
-    // The end of a child created by fork or vfork doesn't concern its parent.
+    // The exit of a child created by fork or vfork isn't its parent's.
     if let Some(run) = current().filter(|run| run.state.scalar(Scalar::EXIT) == 0) {
         run.state.set_scalar(Scalar::EXIT_TIME, now_ns());
         run.state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
     }
 }
 
-/// Records how full the disk is, unless install did.
+/// Records the storage's size and free space, unless install did.
 pub(crate) fn note_storage() {
     if let Some(run) = installed().filter(|run| run.state.scalar(Scalar::DEVICE_READ) == 0) {
         device_state::note_storage(&run.state, run.store.path());

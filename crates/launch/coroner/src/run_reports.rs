@@ -1,6 +1,7 @@
 //! Reads an ended run's reports.
 //!
-//! They are read from its files, completed by the crash record and the system's record, and parsed.
+//! The reports are read from the run's files, completed by the crash record and the system's
+//! record, and parsed.
 
 use std::io;
 use std::path::Path;
@@ -10,21 +11,21 @@ use coroner_report::reader::ReadError;
 
 use crate::bundle::is_written;
 use crate::own_report::{InvalidReport, own_report};
-use crate::run_end::{is_of_record, of_death};
+use crate::run_end::{belongs_to_record, report_of_death};
 use crate::store::directory::Directory;
 use crate::store::{RawRun, StoreError, run_of};
 use crate::system_report::{self, SystemReport};
 
-/// A crash is recorded in the run state before anything of the report is written.
+/// A crash is recorded in the run state before the report is written.
 ///
-/// If the report of such a crash is empty, missing or torn before its first whole section, a report
-/// created from the run state replaces it.
+/// If the crash's report is empty, missing or torn in its first section, a report created from the
+/// run state replaces it.
 impl RawRun {
-    /// Reads the files in the directory of one run, living, ended or broken.
+    /// Reads the files in a run's directory. The run may be live, ended or broken.
     ///
     /// # Errors
-    /// An error if the directory or one of its files can't be read, is a symbolic link, or is too
-    /// large.
+    /// [`StoreError`] if the directory or one of its files can't be read, is a symbolic link, or is
+    /// too large.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
         let run = Directory::open(path).map_err(StoreError::at("open the run", path))?;
         let id = path.file_name().and_then(run_of);
@@ -39,22 +40,22 @@ impl RawRun {
         Ok(raw)
     }
 
-    /// Returns the system's record of the death that the report `index` is of.
-    pub(crate) fn system_of(&self, index: usize) -> Option<SystemReport> {
+    /// Returns the system's record of the death that the report `index` describes.
+    pub(crate) fn system_report_for(&self, index: usize) -> Option<SystemReport> {
         let system = SystemReport::read(&self.system)?;
-        (of_death(self) == Some(index)).then_some(system)
+        (report_of_death(self) == Some(index)).then_some(system)
     }
 
-    /// Returns the file with the system's record, if the report `index` is of that death; otherwise
-    /// nothing.
+    /// Returns the file with the system's record if the report `index` describes that death,
+    /// otherwise an empty slice.
     pub(crate) fn system_file(&self, index: usize) -> &[u8] {
-        if self.system_of(index).is_some() { &self.system } else { &[] }
+        if self.system_report_for(index).is_some() { &self.system } else { &[] }
     }
 
-    /// Appends a report created from the system's record, if the run left none of its death.
+    /// Appends a report created from the system's record, if the run left no report of its death.
     fn add_report_of_system(&mut self) {
         let Some(system) = SystemReport::read(&self.system).filter(SystemReport::is_a_report) else { return };
-        if of_death(self).is_some() {
+        if report_of_death(self).is_some() {
             return;
         }
         let Some(report) = system.bare_report(self.run.unwrap_or_default()) else { return };
@@ -66,15 +67,15 @@ impl RawRun {
         self.made_of_system = Some(place.unwrap_or(self.reports.len() - 1));
     }
 
-    /// Replaces the first report by one created from the crash record, if no report is of that
-    /// crash.
+    /// Replaces the first report with one created from the crash record, if that crash has no
+    /// report.
     fn add_report_of_record(&mut self) {
         let Ok(facts) = RunFacts::read(&self.state) else { return };
         let Some(record) = facts.fatal_crash() else { return };
         let read: Vec<_> = self.reports.iter().map(|report| Report::read(report)).collect();
         let is_there = read.iter().enumerate().any(|(index, report)| match report {
-            Ok(report) => is_of_record(&self.reports, index, report, record),
-            // A later version can read what the report is of.
+            Ok(report) => belongs_to_record(&self.reports, index, report, record),
+            // Keep it: a later version may be able to read the kind.
             Err(ReadError::Newer { .. }) => true,
             Err(_) => false,
         });
@@ -92,22 +93,22 @@ impl RawRun {
     /// Parses the run's reports, and merges the run state into them.
     ///
     /// Function names are those that the crash itself found (see `SymbolSearch::symbolicate` for
-    /// more); types of C++ exceptions are demangled.
+    /// more). C++ exception types are demangled.
     ///
     /// # Errors
-    /// [`InvalidReport`] if one of the files is not a valid report. Files that were reserved and
-    /// never written are skipped.
+    /// [`InvalidReport`] if one of the files is not a valid report. Reserved files that were never
+    /// written are skipped.
     pub fn parse(&self) -> Result<Vec<Report>, InvalidReport> {
         let written = (0..self.reports.len()).filter(|index| is_written(&self.reports[*index]));
         written.map(|index| report(self, index)).collect()
     }
 }
 
-/// Returns the report `index` of a run, with the run state and the system's record of the same
-/// death merged into it.
+/// Returns the report `index` of a run, with the run state and the system's record of that death
+/// merged into it.
 pub(crate) fn report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport> {
     let mut report = own_report(raw, index)?;
-    if let Some(system) = raw.system_of(index) {
+    if let Some(system) = raw.system_report_for(index) {
         system_report::complete(&mut report, &system);
     }
     system_report::complete_report(&mut report);

@@ -1,9 +1,9 @@
-//! The app's records about itself while it runs: tags, user, contexts, breadcrumbs.
+//! The scope: data that the app adds to its reports, such as tags, user, contexts and breadcrumbs.
 //!
-//! Everything is stored in the run state, a mapped file that survives any end of the process
-//! (SIGKILL too), so that nothing has to be collected when the process dies. Setting a tag or
-//! leaving a breadcrumb doesn't allocate and never waits, from any number of threads. If the
-//! process dies during an update, the previous value remains.
+//! Everything is stored in the run state, a mapped file that survives any end of the process, even
+//! SIGKILL. Nothing has to be collected when the process dies. Setting a tag or adding a breadcrumb
+//! doesn't allocate and never waits, from any number of threads. If the process dies during an
+//! update, the previous value remains.
 //!
 //! There is room for 64 tags of 416 bytes each (key and value), 32 contexts, extras, user and
 //! fingerprint of 4 KiB each, and the last 100 breadcrumbs of 512 bytes.
@@ -34,17 +34,17 @@ use crate::vitals;
 
 /// The installed run's scope.
 ///
-/// It is never freed, because another thread may be using it while Coroner is uninstalled.
+/// Never freed, because another thread may be using it while Coroner is uninstalled.
 static ACTIVE: AtomicPtr<Active> = AtomicPtr::new(std::ptr::null_mut());
 
 struct Active {
     state: RunState<'static>,
     /// Gives a child created by fork its own run; returns whether the child has one now.
-    #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "a child has no crash reporter there"))]
+    #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "a child has no crash reporter on these systems"))]
     settle_child: fn() -> bool,
 }
 
-/// The reason why the scope rejected a change. The previous value remains.
+/// The reason that the scope rejected a change. The previous value remains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScopeError {
@@ -52,15 +52,15 @@ pub enum ScopeError {
     NotInstalled,
     /// The key is longer than 200 bytes.
     KeyTooLong,
-    /// The value is larger than the room for it, and is not text that can be cut.
+    /// The value is too large, and is not text that can be truncated.
     TooLarge,
-    /// All slots for values of this kind are taken by other keys.
+    /// All slots for values of this kind are in use.
     Full,
     /// The tag's key is empty, or contains spaces or control characters.
     ///
     /// A server would drop the tag.
     InvalidKey,
-    /// The tag's key is an event field that has a setter of its own: a server would drop the tag.
+    /// The tag's key is an event field that has its own setter. A server would drop the tag.
     Reserved(&'static str),
     /// A context with a well-known name is not a map, or its named field has the wrong type.
     ///
@@ -83,34 +83,32 @@ impl fmt::Display for ScopeError {
         let text = match self {
             ScopeError::NotInstalled => "Coroner is not installed",
             ScopeError::KeyTooLong => "the key is longer than 200 bytes",
-            ScopeError::TooLarge => "the value is too large (4 KiB is the limit, of a file to keep 20 MiB)",
-            ScopeError::Full => "there is no room for another key (64 tags, 32 others)",
-            ScopeError::InvalidKey => {
-                "the key of a tag must not be empty, and must have no spaces or control characters"
-            }
+            ScopeError::TooLarge => "the value is too large; the limit is 4 KiB, and 20 MiB for an attached file",
+            ScopeError::Full => "no space for another key; the limit is 64 tags and 32 other values",
+            ScopeError::InvalidKey => "invalid tag key: it must not be empty or contain spaces or control characters",
             ScopeError::Reserved(what) => {
-                return write!(f, "`{what}` is no tag but a field of an event, which is set another way");
+                return write!(f, "`{what}` can't be a tag because it is an event field; use its own setter");
             }
             ScopeError::WrongType(what) => {
-                return write!(f, "the context must be a map, and of its fields `{what}` is of another type");
+                return write!(f, "the context is not a map, or its field `{what}` has the wrong type");
             }
             ScopeError::InvalidTrace => {
-                "a trace id must have 32 hexadecimal digits and a span id 16, and neither may be 0"
+                "invalid trace: expected a trace id of 32 and a span id of 16 hexadecimal digits, not 0"
             }
             ScopeError::InvalidName => {
-                "the name of a file to keep must have letters, digits, `.`, `-` and `_` only, and begin with a letter or a digit"
+                "invalid file name: only letters, digits, `.`, `-` and `_` are allowed, the first a letter or digit"
             }
-            ScopeError::NotWritten => "the file could not be written to the run's directory",
+            ScopeError::NotWritten => "can't write the file to the run's directory",
         };
         f.write_str(text)
     }
 }
 
-/// Converts the run state's answer to an update.
+/// Converts the run state's result of an update.
 ///
-/// If a thread set the same key at the same time and won, this counts as success, as if that thread
-/// had come just after.
-fn answer<T>(result: Result<T, Refused>) -> Result<(), ScopeError> {
+/// If another thread set the same key at the same time and won, this counts as success, as if that
+/// thread had come later.
+fn convert_result<T>(result: Result<T, Refused>) -> Result<(), ScopeError> {
     match result.err() {
         None | Some(Refused::Overtaken | Refused::AlreadySet) => Ok(()),
         Some(Refused::KeyTooLong) => Err(ScopeError::KeyTooLong),
@@ -158,7 +156,7 @@ impl User {
     }
 }
 
-/// A recorded event that shows what led up to a crash.
+/// An event that shows what led up to a crash.
 ///
 /// ```
 /// use coroner::{Breadcrumb, Level};
@@ -176,7 +174,7 @@ pub struct Breadcrumb<'a> {
 }
 
 impl<'a> Breadcrumb<'a> {
-    /// Creates a breadcrumb of level [`Level::Info`]. A message longer than about 480 bytes is cut.
+    /// Creates a breadcrumb with level [`Level::Info`]. Messages are truncated to about 480 bytes.
     pub fn new(message: &'a str) -> Self {
         Self { message, category: "", kind: "", level: Level::Info, data: None }
     }
@@ -186,7 +184,7 @@ impl<'a> Breadcrumb<'a> {
         Self { category, ..self }
     }
 
-    /// Sets the kind, such as `navigation` or `http`, by which viewers choose a presentation.
+    /// Sets the kind, such as `navigation` or `http`. Servers choose a presentation by it.
     pub fn kind(self, kind: &'a str) -> Self {
         Self { kind, ..self }
     }
@@ -196,9 +194,9 @@ impl<'a> Breadcrumb<'a> {
         Self { level, ..self }
     }
 
-    /// Sets further data, such as the status of an HTTP request: a map.
+    /// Sets a map of further data, such as the status of an HTTP request.
     ///
-    /// The data is left out if message and data together are longer than about 480 bytes. Leaving a
+    /// The data is left out if message and data together are longer than about 480 bytes. Adding a
     /// breadcrumb with data allocates.
     pub fn data(self, data: &'a serde_json::Value) -> Self {
         Self { data: Some(data), ..self }
@@ -215,8 +213,7 @@ impl<'a> Breadcrumb<'a> {
     }
 }
 
-/// Callback that gets each breadcrumb before it is kept, and changes it or drops it by returning
-/// `None`.
+/// A callback that receives each breadcrumb and returns it, changed or not, or `None` to drop it.
 pub(crate) type BeforeBreadcrumb = dyn for<'a> Fn(Breadcrumb<'a>) -> Option<Breadcrumb<'a>> + Send + Sync;
 
 static BEFORE_BREADCRUMB: AtomicPtr<Arc<BeforeBreadcrumb>> = AtomicPtr::new(std::ptr::null_mut());
@@ -224,13 +221,13 @@ static BEFORE_BREADCRUMB: AtomicPtr<Arc<BeforeBreadcrumb>> = AtomicPtr::new(std:
 /// Feature flags and their results, in the order of their last evaluation.
 pub(crate) static FLAGS: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
 
-/// Held by the thread that changes several things at once.
+/// Held by the thread that is in [`Scope::configure`].
 pub(crate) static CHANGE: Mutex<()> = Mutex::new(());
 
 /// The pthread_self(3) of the thread that is in [`Scope::configure`]; 0 if there is none.
 ///
-/// (A thread-local variable may allocate at a thread's first access, and an app's signal handler
-/// may set a tag.)
+/// Not a thread-local variable, whose first access on a thread may allocate: a signal handler of
+/// the app may set a tag.
 static CHANGING: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the address of a thread-local variable, which identifies the thread.
@@ -263,10 +260,10 @@ pub(crate) fn set_before_breadcrumb(hook: Option<Arc<BeforeBreadcrumb>>) {
     BEFORE_BREADCRUMB.store(hook, Ordering::Release);
 }
 
-/// The scope of one run: what the app records about itself.
+/// One run's scope: data that the app adds to its reports.
 ///
-/// Most apps use this crate's functions with the same names, which find the installed run's scope
-/// and call its methods.
+/// Most apps use this crate's functions with the same names, which apply to the installed run's
+/// scope.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
     state: RunState<'static>,
@@ -279,25 +276,24 @@ impl Scope {
 
     /// Makes this scope the one that this crate's functions use.
     ///
-    /// In a child created by fork they call `settle_child` first.
+    /// In a child created by fork, these functions call `settle_child` first.
     pub(crate) fn activate(self, settle_child: fn() -> bool) {
-        // Never freed, see `ACTIVE`: some 100 bytes for each install.
+        // Never freed, see `ACTIVE`; about 100 bytes per install.
         ACTIVE.store(Box::into_raw(Box::new(Active { state: self.state, settle_child })), Ordering::Release);
     }
 
-    /// Makes this crate's functions find no scope.
+    /// Detaches this crate's functions from the scope.
     pub(crate) fn deactivate() {
         ACTIVE.store(std::ptr::null_mut(), Ordering::Release);
     }
 
-    /// Changes several things at once: a crash report contains all of them or none.
+    /// Makes several changes atomically: a crash report contains all of them or none.
     ///
-    /// They take effect when `change` returns. Changes by this crate's functions on this thread in
-    /// the meantime are part of it too; breadcrumbs, the level and counts take effect at once. If
-    /// `change` panics, what it has set takes effect.
+    /// The changes take effect when `change` returns. Changes by this crate's functions on this
+    /// thread in the meantime are included; breadcrumbs, the level and counts take effect
+    /// immediately. If `change` panics, the changes made so far take effect.
     ///
-    /// It waits for another thread that is doing the same. Inside another change, it is part of
-    /// that one.
+    /// The call waits for other threads in this function. A nested call is part of the outer one.
     pub fn configure<R>(&self, change: impl FnOnce(&Scope) -> R) -> R {
         /// Commits the change on return and on panic.
         struct Commit(RunState<'static>);
@@ -319,30 +315,30 @@ impl Scope {
     fn active() -> Result<Self, ScopeError> {
         // SAFETY: null, or from `Box::into_raw` in `activate`, and never freed or changed.
         let active = unsafe { ACTIVE.load(Ordering::Acquire).as_ref() }.ok_or(ScopeError::NotInstalled)?;
-        // A child created by fork that records something about itself continues as an app does.
+        // A child created by fork that uses the scope continues like an app and gets its own run.
         #[cfg(not(target_vendor = "apple"))]
         if is_unsettled_child() && !(active.settle_child)() && !cfg!(supported) {
-            // The child has no run, and its parent's is not its own.
+            // The child has no run, and its parent's must not be changed.
             return Err(ScopeError::NotInstalled);
         }
         let state = active.state;
         Ok(Self { state: if is_changing() { state.together() } else { state } })
     }
 
-    /// Begins the run's session, by which servers count crashing runs.
+    /// Begins the run's session, which servers use to count crashed runs.
     ///
     /// The session's id is the run's.
     pub(crate) fn begin_session(&self, run: Id) {
         let id = u128::from_be_bytes(run.0);
         self.state.set_scalar(Scalar::SESSION_ID_HIGH, (id >> 64) as u64);
         self.state.set_scalar(Scalar::SESSION_ID_LOW, id as u64);
-        // Stored last: a session without a start time is not a session.
+        // Stored last, because a session exists only with a start time.
         self.state.set_scalar(Scalar::SESSION_STARTED, now_ns());
     }
 
-    /// Counts an error that the app recovered from, for release health.
+    /// Counts a handled error for release health.
     ///
-    /// A run that does not crash then counts as errored.
+    /// The session then counts as one with errors, unless the run crashes.
     pub fn count_error(&self) {
         self.state.add_scalar(Scalar::SESSION_ERRORS, 1);
     }
@@ -353,95 +349,92 @@ impl Scope {
         self.state.set_scalar(Scalar::EXIT, exit.0.into());
     }
 
-    /// Records whether the store's record of the last run is of a clean end.
+    /// Records whether the store has recorded a clean exit as the last run's outcome.
     pub(crate) fn set_clean_exit_noted(&self, is_noted: bool) {
         self.state.set_scalar(Scalar::CLEAN_EXIT_NOTED, is_noted.into());
     }
 
-    /// Sets a tag: a short text by which reports can be searched.
-    ///
-    /// A value that is too long is cut.
+    /// Sets a tag, a short text by which reports can be searched. Long values are truncated.
     ///
     /// # Errors
     /// [`ScopeError::Full`] if 64 other tags are set, [`ScopeError::KeyTooLong`],
     /// [`ScopeError::InvalidKey`], [`ScopeError::Reserved`].
     pub fn set_tag(&self, key: &str, value: &str) -> Result<(), ScopeError> {
         known::check_tag(key)?;
-        answer(self.state.set_text(Kind::TAG, key, value))
+        convert_result(self.state.set_text(Kind::TAG, key, value))
     }
 
-    /// Removes a tag, if there is one.
+    /// Removes a tag. Does nothing if there is none.
     pub fn remove_tag(&self, key: &str) {
         self.remove(Kind::TAG, key);
     }
 
-    /// Sets the app's user; `None` means nobody.
+    /// Sets the app's current user; `None` for no user.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`].
     pub fn set_user(&self, user: Option<&User>) -> Result<(), ScopeError> {
         match user {
-            Some(user) => answer(self.state.set_cbor(Kind::USER, "", &convert_map(&user.fields).to_cbor())),
-            None => answer(self.state.remove(Kind::USER, "")),
+            Some(user) => convert_result(self.state.set_cbor(Kind::USER, "", &convert_map(&user.fields).to_cbor())),
+            None => convert_result(self.state.remove(Kind::USER, "")),
         }
     }
 
-    /// Sets a context: values that belong together, such as `document` with its size and kind.
+    /// Sets a context: related data, such as `document` with its size and kind.
     ///
-    /// Values may be nested. A context that Coroner fills itself (`app`, `device`, `os`, `runtime`,
-    /// `culture`) gets the fields that Coroner doesn't set.
+    /// Values may be nested. To a context that Coroner sets itself (`app`, `device`, `os`,
+    /// `runtime`, `culture`), only fields that Coroner doesn't set are added.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`],
     /// [`ScopeError::WrongType`].
     pub fn set_context(&self, name: &str, value: &serde_json::Value) -> Result<(), ScopeError> {
         known::check_context(name, value)?;
-        answer(self.state.set_cbor(Kind::CONTEXT, name, &to_cbor(value)))
+        convert_result(self.state.set_cbor(Kind::CONTEXT, name, &to_cbor(value)))
     }
 
-    /// Removes a context, if there is one.
+    /// Removes a context. Does nothing if there is none.
     pub fn remove_context(&self, name: &str) {
         self.remove(Kind::CONTEXT, name);
     }
 
-    /// Sets an extra value, which is shown but not searched.
+    /// Sets an extra value, which is displayed but not searchable.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`].
     pub fn set_extra(&self, key: &str, value: &serde_json::Value) -> Result<(), ScopeError> {
-        answer(self.state.set_cbor(Kind::EXTRA, key, &to_cbor(value)))
+        convert_result(self.state.set_cbor(Kind::EXTRA, key, &to_cbor(value)))
     }
 
-    /// Removes an extra value, if there is one.
+    /// Removes an extra value. Does nothing if there is none.
     pub fn remove_extra(&self, key: &str) {
         self.remove(Kind::EXTRA, key);
     }
 
-    /// Sets the fingerprint by which a server groups reports instead of by its own rules.
-    ///
-    /// An empty one removes it.
+    /// Sets the fingerprint by which a server groups reports, instead of its rules. Empty removes
+    /// it.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`].
     pub fn set_fingerprint(&self, parts: &[&str]) -> Result<(), ScopeError> {
         if parts.is_empty() {
-            return answer(self.state.remove(Kind::FINGERPRINT, ""));
+            return convert_result(self.state.remove(Kind::FINGERPRINT, ""));
         }
         let parts = Value::Array(parts.iter().map(|part| Value::from(*part)).collect());
-        answer(self.state.set_cbor(Kind::FINGERPRINT, "", &parts.to_cbor()))
+        convert_result(self.state.set_cbor(Kind::FINGERPRINT, "", &parts.to_cbor()))
     }
 
-    /// Sets the severity of the app's events, or `None` for their own level.
+    /// Sets the severity of the app's events; `None` for the one that fits each event.
     ///
-    /// The end of the process is always fatal.
+    /// Fatal events always have the level `fatal`.
     pub fn set_level(&self, level: impl Into<Option<Level>>) {
         self.state.set_scalar(Scalar::LEVEL, level.into().map_or(0, |level| run_state::Level::from(level).0.into()));
     }
 
-    /// Records whether the app is in the foreground, for apps that ever are.
+    /// Sets whether the app is in the foreground, for apps that can be.
     ///
-    /// Reports contain this, and whether a hang was visible to the user. It also refreshes storage,
-    /// battery and the like in the background.
+    /// Reports include it: it shows whether the user saw a hang. The call also updates the device's
+    /// state (storage, battery) in the background.
     pub fn set_foreground(&self, is_foreground: bool) {
         let foreground = if is_foreground { Foreground::FOREGROUND } else { Foreground::BACKGROUND };
         self.state.set_scalar(Scalar::FOREGROUND, foreground.0.into());
@@ -449,9 +442,9 @@ impl Scope {
         own_run::wake();
     }
 
-    /// Sets the trace that the app is working on, so that reports are linked to it.
+    /// Sets the app's current trace, to link reports to it.
     ///
-    /// The ids are those of W3C Trace Context and OpenTelemetry, in hexadecimal digits.
+    /// The ids have 32 and 16 hexadecimal digits, as in W3C Trace Context and OpenTelemetry.
     ///
     /// # Errors
     /// [`ScopeError::InvalidTrace`], [`ScopeError::Full`].
@@ -464,29 +457,29 @@ impl Scope {
         }
         let (trace_id, span_id) = (trace_id.to_ascii_lowercase(), span_id.to_ascii_lowercase());
         let trace = serde_json::json!({ "type": "trace", "trace_id": trace_id, "span_id": span_id });
-        answer(self.state.set_cbor(Kind::CONTEXT, "trace", &to_cbor(&trace)))
+        convert_result(self.state.set_cbor(Kind::CONTEXT, "trace", &to_cbor(&trace)))
     }
 
-    /// Removes the trace, if there is one.
+    /// Removes the trace. Does nothing if there is none.
     pub fn remove_trace(&self) {
         self.remove(Kind::CONTEXT, "trace");
     }
 
     fn remove(&self, kind: Kind, key: &str) {
-        // This fails only if another thread is setting or removing the same key, whose change then
-        // counts.
+        // This fails only if another thread is setting or removing the same key; its change then
+        // applies.
         let _ = self.state.remove(kind, key);
     }
 
-    /// Records a feature flag's evaluation.
+    /// Records the result of evaluating a feature flag.
     ///
-    /// The last 100 flags are kept, in the order of their last evaluation; fewer if their names
-    /// need more than 4 KiB. It waits for another thread that is doing the same.
+    /// The 100 most recently evaluated flags are kept, fewer if their names need more than 4 KiB.
+    /// The call waits for other threads in this function.
     ///
     /// # Errors
     /// [`ScopeError::Full`].
     pub fn set_flag(&self, flag: &str, result: bool) -> Result<(), ScopeError> {
-        // The list is valid at each point where a panic could happen.
+        // The list is consistent at each point where a panic could happen.
         let mut flags = fork_locks::lock(&FLAGS);
         flags.retain(|(other, _)| other != flag);
         flags.push((flag.to_owned(), result));
@@ -496,7 +489,7 @@ impl Scope {
             let values: Vec<_> =
                 flags.iter().map(|(flag, result)| serde_json::json!({ "flag": flag, "result": result })).collect();
             let context = to_cbor(&serde_json::json!({ "values": values }));
-            match answer(self.state.set_cbor(Kind::CONTEXT, "flags", &context)) {
+            match convert_result(self.state.set_cbor(Kind::CONTEXT, "flags", &context)) {
                 Err(ScopeError::TooLarge) if !flags.is_empty() => drop(flags.remove(0)),
                 done => return done,
             }
@@ -508,7 +501,7 @@ impl Scope {
     /// # Errors
     /// [`ScopeError::Full`].
     pub fn set_release(&self, release: &str) -> Result<(), ScopeError> {
-        answer(self.state.set_text(Kind::CHANGED_FACT, "release", release))
+        convert_result(self.state.set_text(Kind::CHANGED_FACT, "release", release))
     }
 
     /// Changes this run's environment, such as `production`.
@@ -516,32 +509,31 @@ impl Scope {
     /// # Errors
     /// [`ScopeError::Full`].
     pub fn set_environment(&self, environment: &str) -> Result<(), ScopeError> {
-        answer(self.state.set_text(Kind::CHANGED_FACT, "environment", environment))
+        convert_result(self.state.set_text(Kind::CHANGED_FACT, "environment", environment))
     }
 
-    /// Declares a file as an attachment of this run's reports. It replaces one with the same name.
+    /// Adds a file to this run's reports under `name`. Replaces an attachment with the same name.
     ///
-    /// The file is read when a report is sent, with its contents at that time: after a crash, at
-    /// the next launch.
+    /// The file is read when a report is sent: after a crash, at the next launch.
     ///
     /// # Errors
     /// [`ScopeError::TooLarge`], [`ScopeError::Full`], [`ScopeError::KeyTooLong`].
     pub fn add_attachment(&self, name: &str, path: &Path, content_type: Option<&str>) -> Result<(), ScopeError> {
-        // The app's working directory may have changed by then.
+        // Absolute, because the app's working directory may change.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mut declared = serde_json::json!({ "path": path.to_string_lossy() });
         if let Some(content_type) = content_type {
             declared["content_type"] = content_type.into();
         }
-        answer(self.state.set_cbor(Kind::ATTACHMENT, name, &to_cbor(&declared)))
+        convert_result(self.state.set_cbor(Kind::ATTACHMENT, name, &to_cbor(&declared)))
     }
 
-    /// Removes a file from the attachments of this run's reports, if it is one.
+    /// Removes an attachment. Does nothing if there is none.
     pub fn remove_attachment(&self, name: &str) {
         self.remove(Kind::ATTACHMENT, name);
     }
 
-    /// Leaves a breadcrumb. If there are 100 already, it replaces the oldest.
+    /// Adds a breadcrumb. If there are already 100, it replaces the oldest.
     pub fn add_breadcrumb(&self, breadcrumb: &Breadcrumb<'_>) {
         // SAFETY: null, or from `Box::into_raw` in `set_before_breadcrumb`, and never freed or
         // changed.
@@ -563,7 +555,7 @@ impl Scope {
         vitals::note_at(&self.state, time_ns);
     }
 
-    /// Records in the log and in a tag which handler has taken a crash signal from Coroner, if that
+    /// Logs which handler has taken a crash signal from Coroner, and records it in a tag, if that
     /// is new.
     #[cfg(supported)]
     pub(crate) fn note_signal_owners(&self, now_ns: u64) {
@@ -609,7 +601,7 @@ macro_rules! of_the_installed_run {
         $(#[$doc])*
         ///
         /// # Errors
-        #[doc = concat!("Those of [`Scope::", stringify!($name), "`], and [`ScopeError::NotInstalled`].")]
+        #[doc = concat!("[`ScopeError::NotInstalled`], and the errors of [`Scope::", stringify!($name), "`].")]
         pub fn $name($($argument: $type),*) -> Result<(), ScopeError> {
             Scope::active()?.$name($($argument),*)
         }
@@ -617,27 +609,25 @@ macro_rules! of_the_installed_run {
 }
 
 of_the_installed_run! {
-    /// Sets a tag of the installed run: a short text by which reports can be searched.
+    /// Sets a tag of the installed run, a short text by which reports can be searched.
     set_tag(key: &str, value: &str);
-    /// Sets the trace that the installed run is working on: ids in hexadecimal digits.
+    /// Sets the installed run's current trace by its ids of 32 and 16 hexadecimal digits.
     set_trace(trace_id: &str, span_id: &str);
-    /// Records a feature flag's evaluation in the installed run.
+    /// Records the result of evaluating a feature flag in the installed run.
     set_flag(flag: &str, result: bool);
-    /// Changes the release of the installed run.
+    /// Changes the installed run's release.
     set_release(release: &str);
-    /// Changes the environment of the installed run.
+    /// Changes the installed run's environment.
     set_environment(environment: &str);
-    /// Declares a file as an attachment of the installed run's reports, read when a report is sent.
+    /// Adds a file to the installed run's reports. It is read when a report is sent.
     add_attachment(name: &str, path: &Path, content_type: Option<&str>);
-    /// Sets the app's user; `None` means nobody.
+    /// Sets the app's current user; `None` for no user.
     set_user(user: Option<&User>);
-    /// Sets a context of the installed run: values that belong together. Values may be nested.
+    /// Sets a context of the installed run: related data, which may be nested.
     set_context(name: &str, value: &serde_json::Value);
-    /// Sets an extra value of the installed run, which is shown but not searched.
+    /// Sets an extra value of the installed run, which is displayed but not searchable.
     set_extra(key: &str, value: &serde_json::Value);
-    /// Sets the fingerprint by which a server groups the installed run's reports.
-    ///
-    /// An empty one removes it.
+    /// Sets the fingerprint by which a server groups the installed run's reports. Empty removes it.
     set_fingerprint(parts: &[&str]);
 }
 
@@ -660,13 +650,13 @@ removed_from_the_installed_run! {
     remove_context(name: &str);
     /// Removes an extra value of the installed run.
     remove_extra(key: &str);
-    /// Removes a file from the attachments of the installed run's reports.
+    /// Removes an attachment of the installed run's reports.
     remove_attachment(name: &str);
-    /// Removes the trace of the installed run.
+    /// Removes the installed run's current trace.
     remove_trace();
 }
 
-/// Returns the installed run's scope, for code that uses it often: this never waits.
+/// Returns the installed run's scope, for code that uses it often. Never waits.
 ///
 /// # Errors
 /// [`ScopeError::NotInstalled`].
@@ -674,7 +664,7 @@ pub fn scope() -> Result<Scope, ScopeError> {
     Scope::active()
 }
 
-/// Changes several things of the installed run at once, see [`Scope::configure`]:
+/// Makes several changes of the installed run's scope atomically (see [`Scope::configure`]).
 ///
 /// ```no_run
 /// coroner::configure_scope(|scope| {
@@ -690,16 +680,16 @@ pub fn configure_scope<R>(change: impl FnOnce(&Scope) -> R) -> Result<R, ScopeEr
     Ok(Scope::active()?.configure(change))
 }
 
-/// Sets the severity of the app's events, or `None` for their own level.
+/// Sets the severity of the app's events; `None` for the one that fits each event.
 ///
-/// The end of the process is always fatal. Does nothing if Coroner is not installed.
+/// Fatal events always have the level `fatal`. Does nothing if Coroner is not installed.
 pub fn set_level(level: impl Into<Option<Level>>) {
     if let Ok(scope) = Scope::active() {
         scope.set_level(level);
     }
 }
 
-/// Records whether the app is in the foreground ([`Scope::set_foreground`]).
+/// Sets whether the app is in the foreground ([`Scope::set_foreground`]).
 ///
 /// Does nothing if Coroner is not installed.
 pub fn set_foreground(is_foreground: bool) {
@@ -708,7 +698,7 @@ pub fn set_foreground(is_foreground: bool) {
     }
 }
 
-/// Counts an error that the app recovered from, for release health.
+/// Counts a handled error for release health.
 ///
 /// Does nothing if Coroner is not installed.
 pub fn count_error() {
@@ -717,7 +707,7 @@ pub fn count_error() {
     }
 }
 
-/// Leaves a breadcrumb in the installed run. Does nothing if Coroner is not installed.
+/// Adds a breadcrumb to the installed run. Does nothing if Coroner is not installed.
 pub fn add_breadcrumb(breadcrumb: &Breadcrumb<'_>) {
     if let Ok(scope) = Scope::active() {
         scope.add_breadcrumb(breadcrumb);

@@ -1,6 +1,6 @@
-//! Detects which code has taken a crash signal from Coroner.
+//! Detects which code has replaced Coroner's handler of a crash signal.
 //!
-//! The result goes to the log and this run's tags, and so to the next launch.
+//! The result is logged and stored in this run's tags, which the next launch reads.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -14,9 +14,9 @@ use crate::locked::locked;
 /// Minimum time between two checks, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Checks the signals if the last check was a second before `now_ns`, by any clock.
+/// Checks the signals if the last check was at least a second before `now_ns`, by any clock.
 ///
-/// Returns a description of all taken signals so far, if there are new ones.
+/// Returns a description of all signals taken so far, if there are new ones.
 pub(crate) fn look(now_ns: u64) -> Option<String> {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let last = LAST.load(Ordering::Relaxed);
@@ -42,26 +42,26 @@ static TAKEN: Mutex<Vec<TakenSignal>> = Mutex::new(Vec::new());
 fn describe(all: &[TakenSignal]) -> String {
     let mut owners: BTreeMap<(String, bool), Vec<String>> = BTreeMap::new();
     for taken in all {
-        let who = match taken.handler {
+        let owner = match taken.handler {
             libc::SIG_DFL => "the default action".to_owned(),
-            libc::SIG_IGN => "nobody, but ignored".to_owned(),
-            handler => image_of(handler),
+            libc::SIG_IGN => "nothing (it is ignored)".to_owned(),
+            handler => image_path(handler),
         };
-        owners.entry((who, taken.is_back)).or_default().push(taken.signal.to_string());
+        owners.entry((owner, taken.is_back)).or_default().push(taken.signal.to_string());
     }
-    let sentences = owners.into_iter().map(|((who, is_back), signals)| {
+    let sentences = owners.into_iter().map(|((owner, is_back), signals)| {
         let (signals, is) = match &signals[..] {
             [signal] => (format!("signal {signal}"), "is"),
             signals => (format!("signals {}", signals.join(", ")), "are"),
         };
-        let what = if is_back { "Coroner has taken it back" } else { "such crashes are not reported" };
-        format!("{signals} {is} handled by {who} now: {what}")
+        let what = if is_back { "Coroner has taken it back" } else { "such crashes will not be reported" };
+        format!("{signals} {is} now handled by {owner}: {what}")
     });
     sentences.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the path of the image that contains a function.
-fn image_of(function: usize) -> String {
+fn image_path(function: usize) -> String {
     // SAFETY: zeros are valid; the name is that of a loaded image.
     unsafe {
         let mut found: libc::Dl_info = std::mem::zeroed();

@@ -208,7 +208,7 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
     assert!(frame["grade"] == "works" || frame["grade"] == "note", "{frame}");
 
     // The note of an app's launch whose signals another handler has taken.
-    let taken = "signal 11 is handled by /usr/bin/redis-server now";
+    let taken = "signal 11 is now handled by /usr/bin/redis-server";
     let noted = serde_json::json!({
         "outcome": "unknown", "run": null, "event_id": null, "began": null, "ran_for": null, "signals_taken": taken,
     });

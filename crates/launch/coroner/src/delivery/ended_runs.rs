@@ -70,7 +70,7 @@ impl EndedRuns {
     }
 
     /// Returns the number of the run's app: this process's, if the run does not record it.
-    pub(super) fn app_of(&self, raw: &RawRun) -> u64 {
+    pub(super) fn app_number_of_run(&self, raw: &RawRun) -> u64 {
         let app = RunFacts::read(&raw.state).ok().and_then(|facts| facts.app.id).filter(|id| !id.is_empty());
         app.map_or(self.app, |id| app_number(&id))
     }

@@ -46,7 +46,12 @@ impl EndedRuns {
     /// Counts earlier launches' crashes in the thread that was processing a run, against that run.
     ///
     /// From `until` on, if set, the others wait for later once one was counted.
-    pub(super) fn count_evidence(&self, runs: &[ListedRun], process: &ProcessIdentity, until: Option<Instant>) {
+    pub(super) fn count_processing_crashes(
+        &self,
+        runs: &[ListedRun],
+        process: &ProcessIdentity,
+        until: Option<Instant>,
+    ) {
         let mut counted = false;
         for listed in runs.iter().filter(|listed| !listed.progress.counted) {
             let Some(Processing { run: suspect, tid }) = listed.processing else { continue };

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant, SystemTime};
 use coroner_report::run_state::ProcessIdentity;
 
 use super::Deliverer;
-use super::last_run_search::note_of_other;
+use super::last_run_search::record_end_of_other_app;
 use crate::bundle::is_written;
 use crate::last_run::LastRun;
 use crate::naming::Naming;
-use crate::run_end::is_no_launch;
+use crate::run_end::is_not_a_launch;
 use crate::sink::Submission;
 use crate::store::progress::Progress;
 use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};
@@ -84,7 +84,7 @@ impl Deliverer {
                 run.release_reserved();
             }
         }
-        self.runs.count_evidence(&found.runs, &process, Some(until));
+        self.runs.count_processing_crashes(&found.runs, &process, Some(until));
         self.last_run.look(&self.runs, &found.runs, &process, Some(until));
         let mut intake = Intake { left: !found.foreign.is_empty(), ..Intake::default() };
         for listed in &found.runs {
@@ -169,9 +169,9 @@ impl Deliverer {
                 return true;
             }
             intake.removed = true;
-            let app = self.runs.app_of(&raw);
-            if app != self.runs.app && !run.progress.notified && !is_no_launch(&raw) {
-                note_of_other(&self.runs, app, &run, &raw);
+            let app = self.runs.app_number_of_run(&raw);
+            if app != self.runs.app && !run.progress.notified && !is_not_a_launch(&raw) {
+                record_end_of_other_app(&self.runs, app, &run, &raw);
             }
             return !self.remove_unused(run);
         }

@@ -11,7 +11,7 @@ use crate::config::OnCrashedLastRun;
 use crate::last_run::{LastRun, MAX_CRASHES};
 use crate::locked::locked;
 use crate::outcome::Outcome;
-use crate::run_end::{is_no_launch, outcome};
+use crate::run_end::{is_not_a_launch, outcome};
 use crate::store::{EndedRun, ListedRun, RawRun};
 
 /// The state of the search for the last run.
@@ -79,7 +79,7 @@ impl LastRunSearch {
                 continue;
             }
             is_read = true;
-            let Some(outcome) = outcome_of_launch(runs, &run) else { continue };
+            let Some(outcome) = read_launch_outcome(runs, &run) else { continue };
             match &mut newest {
                 None => newest = Some(outcome),
                 Some(last_run) if outcome.crashed() => last_run.crashes.extend(outcome.crashes),
@@ -105,14 +105,14 @@ impl LastRunSearch {
     ///
     /// Returns whether the run was a launch of the app, and not a crashed child of one; `None` if
     /// its files can't be read.
-    pub(super) fn notify_of(&self, runs: &EndedRuns, mut run: EndedRun) -> Option<bool> {
+    pub(super) fn notify_app(&self, runs: &EndedRuns, mut run: EndedRun) -> Option<bool> {
         let _mark = runs.mark(run.id);
         let raw = run.raw().ok()?;
-        let was_launch = !is_no_launch(&raw);
+        let was_launch = !is_not_a_launch(&raw);
         run.progress.notified = true;
-        let app = runs.app_of(&raw);
+        let app = runs.app_number_of_run(&raw);
         if was_launch && app != runs.app {
-            note_of_other(runs, app, &run, &raw);
+            record_end_of_other_app(runs, app, &run, &raw);
         } else if was_launch {
             let noted = runs.store.root().map_or(LastRun::FIRST_LAUNCH, |root| LastRun::read(&root, app));
             let known = self.known().filter(|last_run| last_run.run == Some(run.id));
@@ -145,7 +145,7 @@ impl LastRunSearch {
 
 /// Records how a run of another app that shares this store ended, for that app's next launch: this
 /// app is not notified of it.
-pub(super) fn note_of_other(runs: &EndedRuns, app: u64, run: &EndedRun, raw: &RawRun) {
+pub(super) fn record_end_of_other_app(runs: &EndedRuns, app: u64, run: &EndedRun, raw: &RawRun) {
     let noted = runs.store.root().and_then(|root| {
         let noted = LastRun::read(&root, app);
         let last_run = outcome(run.id, run.began, raw).following(&noted);
@@ -157,8 +157,8 @@ pub(super) fn note_of_other(runs: &EndedRuns, app: u64, run: &EndedRun, raw: &Ra
 }
 
 /// Returns how a run ended; `None` if it can't be read, or was not a launch of this app.
-fn outcome_of_launch(runs: &EndedRuns, run: &EndedRun) -> Option<LastRun> {
+fn read_launch_outcome(runs: &EndedRuns, run: &EndedRun) -> Option<LastRun> {
     let _mark = runs.mark(run.id);
     let raw = run.raw().ok()?;
-    (!is_no_launch(&raw) && runs.app_of(&raw) == runs.app).then(|| outcome(run.id, run.began, &raw))
+    (!is_not_a_launch(&raw) && runs.app_number_of_run(&raw) == runs.app).then(|| outcome(run.id, run.began, &raw))
 }

@@ -35,7 +35,7 @@ const LONG_HANG: Duration = Duration::from_mins(1);
 
 impl Deliverer {
     /// Delivers this process's non-fatal reports so far.
-    pub(super) fn deliver_survived(&self) -> Left {
+    pub(super) fn deliver_non_fatal(&self) -> Left {
         let mut left = Left::default();
         let Some(state) = self.runs.own_state.filter(|_| !self.sinks.is_empty()) else { return left };
         // A run in memory only has no directory.
@@ -45,7 +45,7 @@ impl Deliverer {
         let mut delivered = false;
         for (number, name) in reports.into_iter().filter(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number)) {
             let answers = all.entry(number).or_default();
-            if let Some(wait) = self.sinks.wait_of(answers, now, self.runs.attempts) {
+            if let Some(wait) = self.sinks.wait_before_next_attempt(answers, now, self.runs.attempts) {
                 left.wait(wait);
                 continue;
             }
@@ -71,7 +71,7 @@ impl Deliverer {
             };
             self.sinks.ask(self.runs.own, answers, (&raw, index, report.as_ref()), now, |_| {});
             if !self.sinks.have_answered(Some(answers)) {
-                left.wait(self.sinks.wait_of(answers, now, self.runs.attempts).unwrap_or(SETTLE));
+                left.wait(self.sinks.wait_before_next_attempt(answers, now, self.runs.attempts).unwrap_or(SETTLE));
                 continue;
             }
             if directory.remove_file(&name).is_ok() {

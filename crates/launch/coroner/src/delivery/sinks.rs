@@ -62,7 +62,7 @@ impl Sinks {
     }
 
     /// Whether a sink may be asked at `now`.
-    pub(super) fn is_one_due(&self, answers: Option<&Answers>, now: SystemTime) -> bool {
+    pub(super) fn is_any_due(&self, answers: Option<&Answers>, now: SystemTime) -> bool {
         let said = |sink: &Arc<dyn Sink>| answers.and_then(|answers| answers.get(sink.name()));
         self.0.iter().any(|sink| said(sink).is_none_or(|state| state.may_be_asked(now)))
     }
@@ -70,7 +70,12 @@ impl Sinks {
     /// Returns how long no sink may be asked although one has not answered finally.
     ///
     /// `attempts` is how often a sink is asked before it waits for an hour.
-    pub(super) fn wait_of(&self, answers: &Answers, now: SystemTime, attempts: u32) -> Option<Duration> {
+    pub(super) fn wait_before_next_attempt(
+        &self,
+        answers: &Answers,
+        now: SystemTime,
+        attempts: u32,
+    ) -> Option<Duration> {
         let since_epoch = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let waits = self.0.iter().map(|sink| match answers.get(sink.name()) {
             Some(said) if said.is_final() => Duration::MAX,

@@ -23,12 +23,11 @@ use crate::sink::{SinkAnswer, Submission};
 
 /// Returns the bytes of a report file: a header and a crash, and reserved zeros.
 fn report_file(run: Id, event: u8) -> Vec<u8> {
-    report_file_of(run, event, (5, 0))
+    report_file_at(run, event, (5, 0))
 }
 
-/// Like [`report_file`], for a crash at that time (nanoseconds since the Unix epoch) in that
-/// thread.
-fn report_file_of(run: Id, event: u8, (time_ns, tid): (u64, u64)) -> Vec<u8> {
+/// Like [`report_file`], with the time (nanoseconds since the Unix epoch) and thread of the crash.
+fn report_file_at(run: Id, event: u8, (time_ns, tid): (u64, u64)) -> Vec<u8> {
     let mut file = FILE_PREFIX.to_vec();
     let mut section = |kind, encode: &dyn Fn(&mut Encoder<'_>)| {
         let mut payload = vec![0; 4096];
@@ -62,7 +61,7 @@ fn report_file_of(run: Id, event: u8, (time_ns, tid): (u64, u64)) -> Vec<u8> {
     file
 }
 
-/// Returns the bytes of a run state file for a run that ended this way.
+/// Returns the bytes of a run state file with this exit.
 fn state_file(run: Id, exit: ExitKind) -> Vec<u8> {
     let limits = StateLimits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
@@ -71,7 +70,7 @@ fn state_file(run: Id, exit: ExitKind) -> Vec<u8> {
     state.to_bytes()
 }
 
-/// The crash of [`crashed_state`].
+/// The crash in [`crashed_state`].
 const CRASH: CrashRecord = CrashRecord {
     monitor: Monitor::SIGNAL,
     signal: 11,
@@ -84,7 +83,7 @@ const CRASH: CrashRecord = CrashRecord {
     sp: 0x7000,
 };
 
-/// Returns the bytes of a run state file for a run that recorded a crash, changed by `then`.
+/// Returns the bytes of a run state file that records [`CRASH`], changed by `then`.
 fn crashed_state(run: Id, then: impl FnOnce(&RunState<'_>, u64)) -> Vec<u8> {
     let limits = StateLimits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
@@ -104,7 +103,7 @@ fn crashed_state(run: Id, then: impl FnOnce(&RunState<'_>, u64)) -> Vec<u8> {
     state.to_bytes()
 }
 
-/// A sink that gives the answers of a list, and counts calls.
+/// A sink that returns prepared answers and counts the calls.
 struct Scripted {
     name: &'static str,
     answers: Mutex<VecDeque<SinkAnswer>>,
@@ -127,9 +126,9 @@ impl Sink for Scripted {
     }
 
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
-        assert!(submission.report.run.is_some(), "the run state is stitched in");
+        assert!(submission.report.run.is_some(), "the report lacks the run state");
         self.asked.fetch_add(1, Ordering::SeqCst);
-        self.answers.lock().unwrap().pop_front().expect("a sink that breaks")
+        self.answers.lock().unwrap().pop_front().expect("no answer left: the sink breaks")
     }
 }
 
@@ -141,7 +140,7 @@ fn rejected() -> SinkAnswer {
     SinkAnswer::Rejected { reason: "never".into() }
 }
 
-/// A launch with a delivery thread that can be waited for.
+/// A launch whose delivery thread can be waited for.
 struct Launch {
     deliverer: Arc<Deliverer>,
     thread: Arc<DeliveryThread>,
@@ -167,7 +166,7 @@ impl Deref for Launch {
     }
 }
 
-/// A store with methods to add runs and make launches.
+/// A store, with methods to add runs and start launches.
 struct Bench {
     folder: tempfile::TempDir,
 }
@@ -185,14 +184,14 @@ impl Bench {
         self.store().join("runs").join(Id([run; 16]).to_string())
     }
 
-    /// Adds a run that ended, with one report file for each event.
-    fn lay(&self, run: u8, exit: ExitKind, events: &[u8]) {
+    /// Adds an ended run with one report file for each event.
+    fn add_run(&self, run: u8, exit: ExitKind, events: &[u8]) {
         let id = Id([run; 16]);
         let reports: Vec<Vec<u8>> = events.iter().map(|event| report_file(id, *event)).collect();
-        self.lay_files(run, &state_file(id, exit), &reports);
+        self.add_run_files(run, &state_file(id, exit), &reports);
     }
 
-    fn lay_files(&self, run: u8, state: &[u8], reports: &[Vec<u8>]) {
+    fn add_run_files(&self, run: u8, state: &[u8], reports: &[Vec<u8>]) {
         Store::open(&self.store()).unwrap();
         let path = self.run_path(run);
         std::fs::create_dir(&path).unwrap();
@@ -222,17 +221,17 @@ impl Bench {
         Launch::new(Deliverer::new(Store::open(&self.store()).unwrap(), Id([0xee; 16]), sinks, &config))
     }
 
-    fn is_there(&self, run: u8) -> bool {
+    fn has_run(&self, run: u8) -> bool {
         self.run_path(run).exists()
     }
 
-    fn why_broken(&self, run: u8) -> Option<String> {
+    fn broken_reason(&self, run: u8) -> Option<String> {
         let list = Store::open(&self.store()).unwrap().list().unwrap();
         list.into_iter().find(|stored| stored.id == Id([run; 16]))?.broken
     }
 }
 
-/// Long enough for a busy machine; ends a test that hangs.
+/// Ends a test that hangs; long enough for a busy machine.
 const WAIT: Duration = Duration::from_mins(5);
 
 /// Disables naming, because synthetic frames have no names.
@@ -247,14 +246,14 @@ fn folder_launch(bench: &Bench, folder: &Path) -> Launch {
     Launch::new(Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, &config))
 }
 
-/// Returns the event id of a run's second report without an event id of its own.
+/// Returns the event id that a run's second report gets if it contains none.
 fn second_id(run: Id) -> Id {
     let mut id = run.0;
     id[15] ^= 1;
     Id(id)
 }
 
-/// Returns the event ids of the reports in a folder, from the file names.
+/// Returns the event ids in the names of a folder's files.
 fn event_ids(folder: &Path) -> Vec<Id> {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let stems = names.filter_map(|name| name.strip_suffix(".json").map(str::to_owned));
@@ -266,78 +265,78 @@ fn event_ids(folder: &Path) -> Vec<Id> {
 #[test]
 fn a_report_goes_to_every_sink_once_and_the_run_is_removed() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     let (one, two) = (Scripted::new("one", [SinkAnswer::Delivered]), Scripted::new("two", [SinkAnswer::Delivered]));
     let launch = bench.launch(&[&one, &two], |config| config);
     assert!(launch.flush(WAIT));
     assert_eq!((one.asked(), two.asked()), (1, 1));
-    assert!(!bench.is_there(1));
+    assert!(!bench.has_run(1));
     let last = launch.last_run();
     assert_eq!((last.outcome, last.event_id), (Outcome::Crashed, Some(Id([0xa1; 16]))));
     assert_eq!(last.ran_for, Some(Duration::from_millis(3)));
 }
 
 #[test]
-fn only_the_sink_that_could_not_take_it_is_asked_again() {
+fn only_a_sink_that_deferred_a_report_is_asked_again() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     let good = Scripted::new("good", [SinkAnswer::Delivered]);
     let slow = Scripted::new("slow", [retry(), retry(), SinkAnswer::Delivered]);
     let never = Scripted::new("never", [rejected()]);
     for (launch, expected) in [(1, false), (2, false), (3, true)] {
         assert_eq!(bench.launch(&[&good, &slow, &never], |config| config).flush(WAIT), expected, "launch {launch}");
         assert_eq!((good.asked(), slow.asked(), never.asked()), (1, launch, 1));
-        assert_eq!(bench.is_there(1), !expected);
+        assert_eq!(bench.has_run(1), !expected);
     }
 }
 
 #[test]
-fn a_sink_that_wants_to_wait_is_not_asked_before() {
+fn a_sink_is_not_asked_before_the_time_that_it_named() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     let later = Scripted::new("later", [SinkAnswer::Retry { after: Duration::from_mins(15), reason: "429".into() }]);
     let launch = bench.launch(&[&later], |config| config);
     assert!(!launch.flush(WAIT));
     assert!(!launch.flush(WAIT));
     assert_eq!(later.asked(), 1);
-    assert!(bench.is_there(1));
+    assert!(bench.has_run(1));
 }
 
 #[test]
-fn processing_that_never_comes_back_is_tried_three_times_and_then_the_run_is_kept_as_it_was() {
+fn a_run_whose_processing_crashes_three_times_is_set_aside_unchanged() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     for launch in 1..=3 {
-        // The sink has no answers left: it panics, in place of a crash that would end the process.
+        // The sink has no answers left and panics. A crash would end the test's process.
         let breaks = Scripted::new("breaks", []);
         assert!(!bench.launch(&[&breaks], |config| config).flush(WAIT));
         assert_eq!(breaks.asked(), 1, "launch {launch}");
-        assert!(bench.is_there(1));
+        assert!(bench.has_run(1));
     }
     let works = Scripted::new("works", [SinkAnswer::Delivered]);
-    assert!(bench.launch(&[&works], |config| config).flush(WAIT), "nothing is left to deliver");
+    assert!(bench.launch(&[&works], |config| config).flush(WAIT), "something is left to deliver");
     assert_eq!(works.asked(), 0);
-    assert!(!bench.is_there(1));
-    let why = bench.why_broken(1).expect("it is set aside");
+    assert!(!bench.has_run(1));
+    let why = bench.broken_reason(1).expect("the run is not set aside");
     assert!(why.contains("3 times"), "{why}");
     let kept = bench.store().join("broken").join(Id([1; 16]).to_string()).join("report");
     assert_eq!(std::fs::read(kept).unwrap(), report_file(Id([1; 16]), 0xa1));
 }
 
 #[test]
-fn what_a_sink_cannot_take_now_is_not_an_attempt() {
+fn a_deferred_delivery_is_not_counted_as_an_attempt() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     let offline = Scripted::new("offline", std::iter::repeat_n(retry(), 10).chain([SinkAnswer::Delivered]));
     for _ in 0..10 {
         assert!(!bench.launch(&[&offline], |config| config).flush(WAIT));
     }
     assert!(bench.launch(&[&offline], |config| config).flush(WAIT));
-    assert_eq!(bench.why_broken(1), None);
+    assert_eq!(bench.broken_reason(1), None);
 }
 
 /// Adds a run that crashed, or was killed, while its thread 78 processed run 1.
-fn lay_processor(bench: &Bench, run: u8, crash_tid: Option<u64>) {
+fn add_processing_run(bench: &Bench, run: u8, crash_tid: Option<u64>) {
     let limits = StateLimits::default();
     let words: Vec<AtomicU64> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
     let words: &'static [AtomicU64] = words.leak();
@@ -345,44 +344,44 @@ fn lay_processor(bench: &Bench, run: u8, crash_tid: Option<u64>) {
     let store = Store::open(&bench.store()).unwrap();
     let processor = Deliverer::new(store, Id([run; 16]), Vec::new(), &Config::new("app")).announcing(state);
     let mark = processor.runs.mark(Id([1; 16]));
-    // The id of the test's own thread is not predictable.
+    // The id of the test's own thread can't be predicted.
     state.set_scalar(Scalar::PROCESSING_THREAD, 78);
     if let Some(tid) = crash_tid {
         state.set_crash(&CrashRecord { tid, ..CRASH });
     }
     let bytes = state.to_bytes();
     drop(mark);
-    assert_eq!(state.scalar(Scalar::PROCESSING_THREAD), 0, "no longer");
-    bench.lay_files(run, &bytes, &[]);
+    assert_eq!(state.scalar(Scalar::PROCESSING_THREAD), 0, "the mark is not removed");
+    bench.add_run_files(run, &bytes, &[]);
 }
 
 #[test]
-fn only_a_crash_of_the_thread_that_processed_a_run_counts_against_it() {
-    // Crashes of the processing thread, crashes of another thread in the meantime, kills.
+fn only_a_crash_of_the_processing_thread_counts_against_the_run() {
+    // Crashes of the processing thread, crashes of another thread in the meantime, and kills.
     for (tid, is_evidence) in [(Some(78), true), (Some(79), false), (None, false)] {
         let bench = Bench::new();
-        bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+        bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
         for run in 2..=4 {
-            lay_processor(&bench, run, tid);
+            add_processing_run(&bench, run, tid);
         }
         let sink = Scripted::new("sink", std::iter::repeat_n(SinkAnswer::Delivered, 4));
         assert!(bench.launch(&[&sink], |config| config).flush(WAIT));
-        assert_eq!(bench.why_broken(1).is_some_and(|why| why.contains("3 times")), is_evidence, "{tid:?}");
+        assert_eq!(bench.broken_reason(1).is_some_and(|why| why.contains("3 times")), is_evidence, "{tid:?}");
         let processors = if tid.is_some() { 3 } else { 0 };
         assert_eq!(sink.asked(), processors + usize::from(!is_evidence), "{tid:?}");
     }
 }
 
 #[test]
-fn a_crash_of_the_processing_counts_once() {
+fn a_crash_during_processing_is_counted_once() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    lay_processor(&bench, 2, Some(78));
-    // Neither run is removed, so the crashed one is examined each time.
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
+    add_processing_run(&bench, 2, Some(78));
+    // Neither run is removed, so each launch examines the crashed one again.
     for _ in 0..5 {
         let offline = Scripted::new("offline", [retry(), retry()]);
         let launch = bench.launch(&[&offline], |config| config);
-        launch.runs.count_evidence(
+        launch.runs.count_processing_crashes(
             &launch.store().unprocessed(None).unwrap().runs,
             &ProcessIdentity::of_this_process(),
             None,
@@ -395,61 +394,61 @@ fn a_crash_of_the_processing_counts_once() {
 #[test]
 fn the_hook_changes_or_drops_reports() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    bench.lay(2, ExitKind::CRASHED, &[0xa2]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(2, ExitKind::CRASHED, &[0xa2]);
     let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
     let keep = |report: Report| (report.header.event_id == Id([0xa2; 16])).then_some(report);
     assert!(bench.launch(&[&sink], |options| options.before_deliver(keep)).flush(WAIT));
     assert_eq!(sink.asked(), 1);
-    assert!(!bench.is_there(1) && !bench.is_there(2));
+    assert!(!bench.has_run(1) && !bench.has_run(2));
 }
 
 #[test]
-fn each_report_of_a_run_that_went_on_after_a_crash_is_delivered() {
+fn each_report_of_a_run_that_survived_a_crash_is_delivered() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1, 0xa2, 0xa3]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1, 0xa2, 0xa3]);
     let sink = Scripted::new("sink", [SinkAnswer::Delivered, retry(), SinkAnswer::Delivered, SinkAnswer::Delivered]);
     assert!(!bench.launch(&[&sink], |config| config).flush(WAIT));
     assert_eq!(sink.asked(), 3);
     assert!(bench.launch(&[&sink], |config| config).flush(WAIT));
     assert_eq!(sink.asked(), 4);
-    assert!(!bench.is_there(1));
+    assert!(!bench.has_run(1));
 }
 
 #[test]
-fn a_file_that_is_no_report_is_set_aside_with_the_reason() {
+fn a_file_that_is_not_a_report_is_set_aside_with_the_reason() {
     let bench = Bench::new();
     let state = state_file(Id([1; 16]), ExitKind::CRASHED);
-    bench.lay_files(1, &state, &[b"\x7fELF and more".to_vec()]);
+    bench.add_run_files(1, &state, &[b"\x7fELF and more".to_vec()]);
     let sink = Scripted::new("sink", []);
     bench.launch(&[&sink], |config| config).flush(WAIT);
-    let why = bench.why_broken(1).expect("it is set aside");
+    let why = bench.broken_reason(1).expect("the run is not set aside");
     assert!(why.contains("not a Coroner report"), "{why}");
 }
 
 #[test]
-fn a_run_that_cannot_be_set_aside_waits_and_stops_no_other() {
+fn a_run_that_cannot_be_set_aside_does_not_block_others() {
     let bench = Bench::new();
-    bench.lay_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[b"\x7fELF and more".to_vec()]);
-    bench.lay(2, ExitKind::CRASHED, &[0xa2]);
-    // Another entry has the run's name.
+    bench.add_run_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[b"\x7fELF and more".to_vec()]);
+    bench.add_run(2, ExitKind::CRASHED, &[0xa2]);
+    // Another entry already has the run's name.
     let taken = bench.store().join("broken").join(Id([1; 16]).to_string());
     std::fs::create_dir_all(taken.join("other")).unwrap();
     let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
-    assert!(!bench.launch(&[&sink], |config| config).flush(WAIT), "a run is left");
+    assert!(!bench.launch(&[&sink], |config| config).flush(WAIT), "nothing is left to deliver");
     assert_eq!(sink.asked(), 1);
-    assert!(bench.is_there(1) && !bench.is_there(2));
+    assert!(bench.has_run(1) && !bench.has_run(2));
     std::fs::remove_dir_all(taken).unwrap();
     bench.launch(&[&sink], |config| config).flush(WAIT);
-    assert!(bench.why_broken(1).is_some() && !bench.is_there(1));
+    assert!(bench.broken_reason(1).is_some() && !bench.has_run(1));
 }
 
 #[test]
-fn a_torn_report_is_delivered_with_what_is_missing() {
+fn a_torn_report_is_delivered_with_a_list_of_what_is_missing() {
     let bench = Bench::new();
     let whole = report_file(Id([1; 16]), 0xa1);
     let torn = whole[..whole.len() - 1000 - 4].to_vec();
-    bench.lay_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[torn]);
+    bench.add_run_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[torn]);
     let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
     let problems = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&problems);
@@ -463,23 +462,23 @@ fn a_torn_report_is_delivered_with_what_is_missing() {
 }
 
 #[test]
-fn how_runs_without_a_report_ended() {
+fn the_outcome_of_runs_without_a_report_is_determined() {
     for (exit, outcome) in [
         (ExitKind::CLEAN, Outcome::CleanExit),
         (ExitKind::SIGTERM, Outcome::Terminated),
         (ExitKind::UNINSTALLED, Outcome::Uninstalled),
         (ExitKind::RUNNING, Outcome::Unknown),
-        // The crash was recorded, but not even the first section was written.
+        // The crash is recorded, but not even the first section was written.
         (ExitKind::CRASHED, Outcome::Crashed),
     ] {
         let bench = Bench::new();
-        bench.lay(1, exit, &[]);
+        bench.add_run(1, exit, &[]);
         let sink = Scripted::new("sink", []);
         let launch = bench.launch(&[&sink], |config| config);
         assert!(launch.flush(WAIT));
         assert_eq!(launch.last_run().outcome, outcome);
-        assert!(!bench.is_there(1));
-        // The next launch has no new run, and remembers.
+        assert!(!bench.has_run(1));
+        // The next launch finds no new run and returns the recorded outcome.
         assert_eq!(bench.launch(&[&sink], |config| config).last_run().outcome, outcome);
     }
     let bench = Bench::new();
@@ -487,19 +486,19 @@ fn how_runs_without_a_report_ended() {
 }
 
 #[test]
-fn a_crash_that_only_the_run_state_knows_is_a_report_like_any_other() {
+fn a_crash_recorded_only_in_the_run_state_is_reported() {
     let whole = report_file(Id([1; 16]), 0xa1);
     let cases: [(&str, Option<Vec<u8>>); 5] = [
         ("missing", None),
         ("empty", Some(Vec::new())),
         ("reserved and never written", Some(vec![0; 1000])),
         ("cut in its first section", Some(whole[..40].to_vec())),
-        ("its first page is lost", Some([&[0; 3], &whole[3..60]].concat())),
+        ("the first page is lost", Some([&[0; 3], &whole[3..60]].concat())),
     ];
     for (case, report) in cases {
         let bench = Bench::new();
         let id = Id([1; 16]);
-        bench.lay_files(1, &crashed_state(id, |_, _| ()), &[]);
+        bench.add_run_files(1, &crashed_state(id, |_, _| ()), &[]);
         std::fs::remove_file(bench.run_path(1).join("report")).unwrap();
         if let Some(report) = report {
             std::fs::write(bench.run_path(1).join("report"), report).unwrap();
@@ -510,7 +509,7 @@ fn a_crash_that_only_the_run_state_knows_is_a_report_like_any_other() {
         let last = launch.last_run();
         assert_eq!((last.outcome, last.event_id), (Outcome::Crashed, Some(id)), "{case}");
         assert_eq!(last.ran_for, Some(Duration::from_secs(3)), "{case}");
-        assert!(!bench.is_there(1) && bench.why_broken(1).is_none(), "{case}");
+        assert!(!bench.has_run(1) && bench.broken_reason(1).is_none(), "{case}");
         let files: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         let file = files.iter().find(|path| path.extension().is_some_and(|extension| extension == "coroner"));
         let report = Report::read_file(file.unwrap_or_else(|| panic!("{case}: {files:?}"))).unwrap();
@@ -520,21 +519,21 @@ fn a_crash_that_only_the_run_state_knows_is_a_report_like_any_other() {
         assert_eq!((signal.name, signal.code_name, crash.tid), (Some("SIGSEGV"), Some("SEGV_MAPERR"), 78), "{case}");
         assert_eq!((crash.address.map(|address| address.0), crash.time.0), (Some(0x10), 5_000_000_000), "{case}");
         assert_eq!(report.crashed_thread().unwrap().frames[0].address.0, 0x4000, "{case}");
-        let run = report.run.as_ref().expect("stitched in");
+        let run = report.run.as_ref().expect("the report lacks the run state");
         assert_eq!((run.app.release.as_deref(), run.breadcrumbs.len()), (Some("app@1.0"), 1), "{case}");
         assert!(!report.complete, "{case}");
     }
 }
 
 #[test]
-fn a_record_whose_crash_has_a_report_makes_no_other() {
-    // The report has the record's time and thread; and one was cut off before its kind.
+fn a_crash_record_with_a_report_does_not_create_another() {
+    // One report has the record's time and thread; another was cut off before its kind.
     let id = Id([1; 16]);
-    let of_record = report_file_of(id, 0xa1, (CRASH.time_ns, CRASH.tid));
+    let of_record = report_file_at(id, 0xa1, (CRASH.time_ns, CRASH.tid));
     let cut = of_record[..of_record.len() - 1000 - 4].to_vec();
     for report in [of_record, cut] {
         let bench = Bench::new();
-        bench.lay_files(1, &crashed_state(id, |_, _| ()), &[report]);
+        bench.add_run_files(1, &crashed_state(id, |_, _| ()), &[report]);
         let sink = Scripted::new("sink", [SinkAnswer::Delivered]);
         let seen = Arc::new(AtomicUsize::new(0));
         let see = Arc::clone(&seen);
@@ -547,11 +546,11 @@ fn a_record_whose_crash_has_a_report_makes_no_other() {
         assert_eq!((sink.asked(), seen.load(Ordering::SeqCst)), (1, 78));
         assert_eq!(launch.last_run().event_id, Some(Id([0xa1; 16])));
     }
-    // After a crash of the same thread that was repaired a moment before and has a report, while
-    // the last one has none.
+    // The same thread crashed a moment before, was repaired and has a report; the last crash has
+    // none.
     let bench = Bench::new();
-    let repaired = report_file_of(id, 0xa1, (CRASH.time_ns - 1, CRASH.tid));
-    bench.lay_files(1, &crashed_state(id, |_, _| ()), &[repaired]);
+    let repaired = report_file_at(id, 0xa1, (CRASH.time_ns - 1, CRASH.tid));
+    bench.add_run_files(1, &crashed_state(id, |_, _| ()), &[repaired]);
     let sink = Scripted::new("sink", [SinkAnswer::Delivered, SinkAnswer::Delivered]);
     let launch = bench.launch(&[&sink], |config| config);
     assert!(launch.flush(WAIT));
@@ -559,7 +558,7 @@ fn a_record_whose_crash_has_a_report_makes_no_other() {
 }
 
 #[test]
-fn a_crash_that_was_not_fatal_is_not_the_outcome() {
+fn a_non_fatal_crash_is_not_the_outcome() {
     type Then = fn(&RunState<'_>, u64);
     let cases: [(Then, Outcome); 3] = [
         (|state, number| state.set_crash_not_fatal(number), Outcome::Unknown),
@@ -570,12 +569,12 @@ fn a_crash_that_was_not_fatal_is_not_the_outcome() {
             },
             Outcome::Terminated,
         ),
-        // A jump left the handler unnoticed, and the app ended cleanly later.
+        // The app left the handler by a jump, and ended cleanly later.
         (|state, _| state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into()), Outcome::CleanExit),
     ];
     for (then, outcome) in cases {
         let bench = Bench::new();
-        bench.lay_files(1, &crashed_state(Id([1; 16]), then), &[]);
+        bench.add_run_files(1, &crashed_state(Id([1; 16]), then), &[]);
         let sink = Scripted::new("sink", []);
         let launch = bench.launch(&[&sink], |config| config);
         assert!(launch.flush(WAIT));
@@ -584,26 +583,26 @@ fn a_crash_that_was_not_fatal_is_not_the_outcome() {
 }
 
 #[test]
-fn an_install_that_failed_half_way_is_no_run() {
+fn an_incomplete_install_is_not_a_run() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CLEAN, &[]);
+    bench.add_run(1, ExitKind::CLEAN, &[]);
     let sink = Scripted::new("sink", []);
     bench.launch(&[&sink], |config| config).flush(WAIT);
     Store::open(&bench.store()).unwrap();
     std::fs::create_dir(bench.run_path(2)).unwrap();
     std::fs::write(bench.run_path(2).join("lock"), b"").unwrap();
     std::fs::write(bench.run_path(2).join("report"), b"").unwrap();
-    make_old(&bench, 2);
+    make_directory_old(&bench, 2);
     let launch = bench.launch(&[&sink], |config| config);
     assert!(launch.flush(WAIT));
     assert_eq!(launch.last_run().outcome, Outcome::CleanExit);
-    assert!(!bench.is_there(2));
+    assert!(!bench.has_run(2));
 }
 
 #[test]
 fn the_app_is_notified_of_a_crash_once() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     let sink = Scripted::new("sink", [retry(), SinkAnswer::Delivered]);
     let notified = Arc::new(AtomicUsize::new(0));
     for _ in 0..2 {
@@ -618,41 +617,41 @@ fn the_app_is_notified_of_a_crash_once() {
 }
 
 #[test]
-fn without_sinks_reports_stay() {
+fn without_sinks_reports_stay_in_the_store() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    bench.lay(2, ExitKind::CLEAN, &[]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(2, ExitKind::CLEAN, &[]);
     for _ in 0..5 {
         bench.launch(&[], |config| config).flush(WAIT);
-        assert!(bench.is_there(1) && !bench.is_there(2));
+        assert!(bench.has_run(1) && !bench.has_run(2));
     }
-    assert_eq!(bench.why_broken(1), None);
+    assert_eq!(bench.broken_reason(1), None);
 }
 
 #[test]
-fn a_run_whose_progress_cannot_be_written_is_delivered_and_waits_if_it_has_to() {
-    // Root may write anywhere, and a disk without inodes is hard to provide: a directory blocks the
-    // file's name.
+fn a_run_whose_progress_cannot_be_written_is_delivered_and_stays_if_needed() {
+    // A directory takes the file's name. Permissions don't stop root, and a file system without
+    // free inodes is hard to set up.
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
-    bench.lay(2, ExitKind::CRASHED, &[0xa2]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(2, ExitKind::CRASHED, &[0xa2]);
     let blocked = |run| bench.run_path(run).join(format!(".progress.json.{}.new", std::process::id()));
     for run in [1, 2] {
         std::fs::create_dir(blocked(run)).unwrap();
     }
     let sink = Scripted::new("sink", [retry(), SinkAnswer::Delivered, SinkAnswer::Delivered]);
     let launch = bench.launch(&[&sink], |config| config);
-    assert!(!launch.flush(WAIT), "one is pending");
-    assert_eq!((sink.asked(), bench.is_there(1), bench.is_there(2)), (2, true, false));
+    assert!(!launch.flush(WAIT), "nothing is left to deliver");
+    assert_eq!((sink.asked(), bench.has_run(1), bench.has_run(2)), (2, true, false));
     assert!(launch.flush(WAIT));
-    assert_eq!((sink.asked(), bench.is_there(1)), (3, false));
+    assert_eq!((sink.asked(), bench.has_run(1)), (3, false));
 }
 
 #[test]
-fn what_is_no_file_where_a_file_should_be_keeps_no_run_for_ever() {
+fn a_special_file_does_not_block_a_run_forever() {
     let bench = Bench::new();
     for (run, name) in [(1, "lock"), (2, "progress.json"), (3, "report")] {
-        bench.lay(run, ExitKind::CRASHED, &[0xa0 + run]);
+        bench.add_run(run, ExitKind::CRASHED, &[0xa0 + run]);
         let path = bench.run_path(run).join(name);
         let _ = std::fs::remove_file(&path);
         if run == 1 {
@@ -666,13 +665,13 @@ fn what_is_no_file_where_a_file_should_be_keeps_no_run_for_ever() {
     let sink = Scripted::new("sink", [SinkAnswer::Delivered, SinkAnswer::Delivered]);
     assert!(bench.launch(&[&sink], |config| config).flush(WAIT));
     assert_eq!(sink.asked(), 2);
-    assert!(bench.why_broken(3).is_some_and(|why| why.contains("named pipe")));
-    assert!((1..=3).all(|run| !bench.is_there(run)));
+    assert!(bench.broken_reason(3).is_some_and(|why| why.contains("named pipe")));
+    assert!((1..=3).all(|run| !bench.has_run(run)));
 }
 
-/// Makes a run's directory an hour old: a younger one without a state may belong to an install in
-/// progress.
-fn make_old(bench: &Bench, run: u8) {
+/// Makes a run's directory an hour old, because a younger one without a state may belong to an
+/// install in progress.
+fn make_directory_old(bench: &Bench, run: u8) {
     let hour_ago = SystemTime::now() - Duration::from_hours(1);
     for path in [bench.run_path(run).join("lock"), bench.run_path(run)] {
         std::fs::File::open(path).unwrap().set_modified(hour_ago).unwrap();
@@ -683,21 +682,21 @@ fn make_old(bench: &Bench, run: u8) {
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
 fn a_report_without_a_run_state_is_delivered() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     std::fs::remove_file(bench.run_path(1).join("state")).unwrap();
-    make_old(&bench, 1);
+    make_directory_old(&bench, 1);
     let folder = bench.folder.path().join("reports");
     let launch = folder_launch(&bench, &folder);
     assert!(launch.flush(WAIT));
     assert_eq!((launch.last_run().outcome, launch.last_run().event_id), (Outcome::Crashed, Some(Id([0xa1; 16]))));
     assert_eq!(event_ids(&folder), [Id([0xa1; 16])]);
-    assert!(!bench.is_there(1));
+    assert!(!bench.has_run(1));
 }
 
 #[test]
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
-fn reports_that_do_not_say_which_they_are_are_distinguished() {
-    // Their headers are cut out; one run doesn't even have the state.
+fn reports_without_an_id_are_distinguished() {
+    // Their headers are missing; one run doesn't even have a state.
     let headless = |run: u8| {
         let whole = report_file(Id([run; 16]), 0xa1);
         let header = coroner_report::wire::parse_header(&whole[FILE_PREFIX.len()..]).unwrap();
@@ -705,58 +704,58 @@ fn reports_that_do_not_say_which_they_are_are_distinguished() {
         [&FILE_PREFIX[..], &whole[end..]].concat()
     };
     let bench = Bench::new();
-    bench.lay_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[headless(1), headless(1)]);
-    bench.lay_files(2, &state_file(Id([2; 16]), ExitKind::CRASHED), &[headless(2)]);
+    bench.add_run_files(1, &state_file(Id([1; 16]), ExitKind::CRASHED), &[headless(1), headless(1)]);
+    bench.add_run_files(2, &state_file(Id([2; 16]), ExitKind::CRASHED), &[headless(2)]);
     std::fs::remove_file(bench.run_path(2).join("state")).unwrap();
-    make_old(&bench, 2);
+    make_directory_old(&bench, 2);
     let folder = bench.folder.path().join("reports");
     assert!(folder_launch(&bench, &folder).flush(WAIT));
     assert_eq!(event_ids(&folder), [second_id(Id([1; 16])), Id([1; 16]), Id([2; 16])]);
 }
 
 #[test]
-fn runs_that_did_not_crash_push_no_report_out() {
+fn runs_without_a_crash_do_not_evict_reports() {
     let bench = Bench::new();
-    bench.lay(1, ExitKind::CRASHED, &[0xa1]);
+    bench.add_run(1, ExitKind::CRASHED, &[0xa1]);
     let state = state_file(Id([2; 16]), ExitKind::CLEAN);
     for run in 2..=200 {
-        bench.lay_files(run, &state[..state.len() / 64], &[]);
+        bench.add_run_files(run, &state[..state.len() / 64], &[]);
     }
     let sink = Scripted::new("sink", [retry(), SinkAnswer::Delivered]);
     let retention = Retention { number: 1, runs: 1, ..Retention::default() };
     assert!(!bench.launch_keeping(&[&sink], retention, |options| options).flush(WAIT));
-    assert!(bench.is_there(1) && !bench.is_there(2));
+    assert!(bench.has_run(1) && !bench.has_run(2));
     assert!(bench.launch_keeping(&[&sink], retention, |options| options).flush(WAIT));
     assert_eq!(sink.asked(), 2);
 }
 
 #[test]
-fn as_many_crashes_as_come_are_delivered_and_limits_keep_what_has_to_wait() {
+fn all_crashes_are_delivered_and_limits_apply_to_waiting_ones() {
     let bench = Bench::new();
     for run in 1..=50 {
-        bench.lay(run, ExitKind::CRASHED, &[run]);
+        bench.add_run(run, ExitKind::CRASHED, &[run]);
     }
     let offline = Scripted::new("sink", std::iter::repeat_n(retry(), 50));
     let retention = Retention { number: 20, ..Retention::default() };
     assert!(!bench.launch_keeping(&[&offline], retention, |options| options).flush(WAIT));
-    assert_eq!((offline.asked(), (1..=50).filter(|run| bench.is_there(*run)).count()), (50, 20));
+    assert_eq!((offline.asked(), (1..=50).filter(|run| bench.has_run(*run)).count()), (50, 20));
     let online = Scripted::new("sink", std::iter::repeat_n(SinkAnswer::Delivered, 20));
-    let said = Arc::new(Mutex::new(Vec::new()));
-    let say = Arc::clone(&said);
+    let evicted = Arc::new(Mutex::new(Vec::new()));
+    let record = Arc::clone(&evicted);
     let look = move |report: Report| {
         let context = report.run.as_ref().and_then(|run| run.contexts.get(STORE_CONTEXT).cloned());
-        say.lock().unwrap().extend(context);
+        record.lock().unwrap().extend(context);
         Some(report)
     };
     assert!(bench.launch_keeping(&[&online], retention, |options| options.before_deliver(look)).flush(WAIT));
     assert_eq!(online.asked(), 20);
-    // The first report that is delivered contains the number of those that are not.
+    // The first delivered report contains the number of removed ones.
     let count = Value::Map(vec![(Value::from("evicted_reports"), Value::Unsigned(30))]);
-    assert_eq!(*said.lock().unwrap(), [count]);
+    assert_eq!(*evicted.lock().unwrap(), [count]);
 }
 
-/// Runs a first step without time, and returns how many runs it reads.
-fn read_by_late_look(launch: &Deliverer) -> usize {
+/// Runs a first step with no time left; returns how many runs it reads.
+fn count_runs_read_without_time(launch: &Deliverer) -> usize {
     use crate::store::raw_run::READ;
     let before = READ.get();
     launch.intake(Instant::now());
@@ -765,33 +764,33 @@ fn read_by_late_look(launch: &Deliverer) -> usize {
 
 #[test]
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
-fn the_first_look_reads_a_few_runs_however_many_wait() {
+fn the_first_step_reads_few_runs_regardless_of_their_number() {
     let bench = Bench::new();
     for run in 1..=60 {
-        bench.lay(run, ExitKind::CRASHED, &[run]);
+        bench.add_run(run, ExitKind::CRASHED, &[run]);
     }
     let state = state_file(Id([61; 16]), ExitKind::CLEAN);
     for run in 61..=100 {
-        bench.lay_files(run, &state, &[]);
+        bench.add_run_files(run, &state, &[]);
     }
     for run in 101..=140 {
-        lay_processor(&bench, run, Some(78));
+        add_processing_run(&bench, run, Some(78));
     }
     let folder = bench.folder.path().join("folder");
     for stored in 1..=5 {
-        let read = read_by_late_look(&folder_launch(&bench, &folder));
-        assert!(read <= 5, "{read} of 140 runs are read");
-        assert_eq!(event_ids(&folder).len(), stored, "one is stored at each launch");
+        let read = count_runs_read_without_time(&folder_launch(&bench, &folder));
+        assert!(read <= 5, "{read} of 140 runs were read");
+        assert_eq!(event_ids(&folder).len(), stored, "each launch must store one report");
     }
-    // All are stored, and wait.
+    // All are stored and wait.
     folder_launch(&bench, &folder).intake(Instant::now() + WAIT);
-    let read = read_by_late_look(&folder_launch(&bench, &folder));
-    assert!(read <= 5, "{read} runs are read, of which nothing is to be stored");
+    let read = count_runs_read_without_time(&folder_launch(&bench, &folder));
+    assert!(read <= 5, "{read} runs were read although nothing is left to store");
 }
 
 #[test]
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
-fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
+fn limits_hold_in_a_crash_loop_without_deliveries() {
     let retention = Retention { number: 10, ..Retention::default() };
     let bench = Bench::new();
     let folder = bench.folder.path().join("folder");
@@ -799,24 +798,24 @@ fn a_loop_of_crashes_keeps_to_the_limits_though_no_launch_delivers() {
         let config = Config::new("app").delivery(without_names()).limits(Limits::new().retention(retention));
         Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, &config)
     };
-    let count = |runs: std::ops::RangeInclusive<u8>| runs.filter(|run| bench.is_there(*run)).count();
+    let count = |runs: std::ops::RangeInclusive<u8>| runs.filter(|run| bench.has_run(*run)).count();
     for run in 1..=40 {
-        bench.lay(run, ExitKind::CRASHED, &[run]);
+        bench.add_run(run, ExitKind::CRASHED, &[run]);
         let launch = launch(vec![Arc::new(crate::FolderSink::new(&folder).retention(retention))]);
         launch.intake(Instant::now());
         assert!(count(1..=40) <= 12 && event_ids(&folder).len() <= 10, "at launch {run}");
-        assert_eq!(launch.store().evicted(), 0, "the folder has stored them");
+        assert_eq!(launch.store().evicted(), 0, "stored reports count as lost");
     }
-    assert!(bench.is_there(40) && event_ids(&folder).contains(&Id([40; 16])), "the newest stay");
+    assert!(bench.has_run(40) && event_ids(&folder).contains(&Id([40; 16])), "the newest were removed");
 
-    // One sink can't store them at once, so they are lost and counted. Those that the other sink
-    // has stored are removed before.
+    // One sink can't store reports early, so removed ones are lost and counted. Reports that the
+    // other sink has stored are removed first.
     for run in 41..=80 {
-        bench.lay(run, ExitKind::CRASHED, &[run]);
+        bench.add_run(run, ExitKind::CRASHED, &[run]);
         launch(vec![Scripted::new("sink", [])]).intake(Instant::now());
         assert!(count(1..=80) <= 12, "at launch {run}");
     }
-    let lost = (41..=80).filter(|run| !bench.is_there(*run)).count();
+    let lost = (41..=80).filter(|run| !bench.has_run(*run)).count();
     assert!(lost >= 28 && count(1..=40) == 0, "{lost} of 40");
     assert_eq!(launch(Vec::new()).store().evicted(), lost as u64);
 }

@@ -1,8 +1,8 @@
 //! Device state on Linux and Android.
 //!
-//! Read from `/proc/meminfo`, and from sysfs's `power_supply` and `thermal`
-//! (Documentation/ABI/testing/sysfs-class-power, sysfs-class-thermal). An Android app may not read
-//! the latter two.
+//! Sources: `/proc/meminfo`, and sysfs's `power_supply` and `thermal`
+//! (Documentation/ABI/testing/sysfs-class-power, sysfs-class-thermal), which Android apps can't
+//! read.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use coroner_report::run_state::ThermalState;
 
 use super::Power;
 
-/// Maximum number of directories of a class that are read: a large server has dozens of sensors.
+/// Maximum number of devices of a class that are read; a large server has dozens of sensors.
 const MOST: usize = 32;
 
 pub(super) fn memory_free() -> Option<u64> {
@@ -29,7 +29,7 @@ pub(super) fn read_below(root: &Path) -> Power {
 
 /// Returns the mean charge of the machine's batteries, and whether they are charging.
 fn battery(class: &Path) -> (Option<u8>, Option<bool>) {
-    // Batteries of mice and headsets have the scope `Device`.
+    // The batteries of mice and headsets have the scope `Device`.
     let is_own = |supply: &PathBuf| {
         text(supply, "type").as_deref() == Some("Battery") && text(supply, "scope").as_deref() != Some("Device")
     };
@@ -39,14 +39,15 @@ fn battery(class: &Path) -> (Option<u8>, Option<bool>) {
     let states: Vec<String> = batteries.iter().filter_map(|supply| text(supply, "status")).collect();
     let is = |state: &str, others: &[&str]| others.contains(&state);
     let charging = states.iter().any(|state| is(state, &["Charging", "Full", "Not charging"]));
-    // A full second battery doesn't matter while another one is being used.
+    // The machine is discharging if any battery is, even if another one is full.
     let discharging = states.iter().any(|state| state == "Discharging");
     let known = charging || discharging;
     (percent.and_then(|percent| percent.try_into().ok()), known.then_some(charging && !discharging))
 }
 
-/// Determines the thermal state by the zones' trip points: above a passive one the system slows
-/// down, above a critical one it switches off.
+/// Derives the thermal state from the zones' trip points.
+///
+/// Above a passive trip point the system slows down, above a critical one it shuts down.
 fn thermal(class: &Path) -> ThermalState {
     let mut worst = ThermalState::UNKNOWN;
     for zone in directories(class) {

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_word_has_a_place_for_each() {
+fn the_word_encodes_each_value() {
     let power = Power { percent: Some(0), charging: Some(false), thermal: ThermalState::CRITICAL };
     assert_eq!(power.word(), 4 << 16 | 1 << 8 | 1);
     assert_eq!(Power { percent: Some(255), charging: Some(true), ..Power::default() }.word(), 2 << 8 | 101);
@@ -21,13 +21,13 @@ mod sysfs {
     }
 
     #[test]
-    fn batteries_of_the_machine_and_trip_points_of_its_zones() {
+    fn only_the_machines_batteries_and_trip_points_count() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
-        assert_eq!(power::read_below(root), Power::default(), "nothing is known of a machine without either");
+        assert_eq!(power::read_below(root), Power::default(), "values without batteries and zones");
         device(root, "power_supply/AC", &[("type", "Mains"), ("online", "1")]);
         device(root, "power_supply/mouse", &[("type", "Battery"), ("scope", "Device"), ("capacity", "3")]);
-        assert_eq!(power::read_below(root), Power::default(), "a mouse's battery is not the machine's");
+        assert_eq!(power::read_below(root), Power::default(), "a mouse's battery counts");
         device(root, "power_supply/BAT0", &[("type", "Battery"), ("capacity", "80"), ("status", "Full")]);
         device(root, "power_supply/BAT1", &[("type", "Battery"), ("capacity", "41"), ("status", "Discharging")]);
         device(root, "power_supply/BAT2", &[("type", "Battery"), ("capacity", "garbage")]);

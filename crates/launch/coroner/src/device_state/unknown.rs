@@ -1,7 +1,7 @@
 //! Device state on other systems.
 //!
-//! Battery and heat are only available there from frameworks that an app need not link: the app can
-//! set them (`set_context("device", …)`).
+//! Battery and thermal state are only available from frameworks that an app need not link. The app
+//! can set them itself (`set_context("device", …)`).
 
 use super::Power;
 

@@ -3,7 +3,7 @@ use std::io;
 use super::name_in_debug;
 
 #[derive(Debug)]
-#[allow(dead_code)] // Used for their names.
+#[allow(dead_code)] // Only their names are used.
 enum PayError {
     Refused,
     Bank(u32),
@@ -11,9 +11,9 @@ enum PayError {
 }
 
 #[test]
-fn an_error_is_named_as_its_debug_text_begins() {
+fn an_errors_type_is_the_beginning_of_its_debug_text() {
     let os = || io::Error::from_raw_os_error(2);
-    let words = io::Error::other("a text of an app");
+    let words = io::Error::other("an app's text");
     let long = "A".repeat(1 << 20);
     for (error, name) in [
         (&PayError::Refused as &dyn std::fmt::Debug, "Refused"),

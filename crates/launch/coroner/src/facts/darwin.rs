@@ -1,6 +1,6 @@
-//! Apple's systems: `sysctlbyname(3)`, with the names of <sys/sysctl.h>.
+//! Facts on Apple systems, by `sysctlbyname(3)` with the names of <sys/sysctl.h>.
 //!
-//! Facts that a system doesn't have, or hides from sandboxed apps, are left out.
+//! Facts that a system doesn't have or hides from sandboxed apps are left out.
 
 use std::ffi::CStr;
 
@@ -25,7 +25,7 @@ pub(super) fn runtime(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::RUNTIME_VERSION, &text(c"kern.osproductversion"));
 }
 
-/// Whether this is a Mac: a Mac Catalyst app is built as one for iOS, and gets macOS's values.
+/// Whether this is a Mac. A Mac Catalyst app is built like an iOS app, but gets macOS's values.
 const IS_MAC: bool = cfg!(any(target_os = "macos", target_abi = "macabi"));
 
 /// The system's name, as Apple writes it.
@@ -49,7 +49,7 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     let model = text(if IS_MAC { c"hw.model" } else { c"hw.machine" });
     facts.text(Fact::DEVICE_MODEL, &model);
     facts.text(Fact::DEVICE_FAMILY, family(&model));
-    // Not from uname, which returns the model on all devices except Macs.
+    // Not from uname, which returns the model except on Macs.
     let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { std::env::consts::ARCH };
     facts.text(Fact::DEVICE_ARCH, arch);
     facts.text(Fact::DEVICE_CPU, &text(c"machdep.cpu.brand_string"));
@@ -65,12 +65,12 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     facts.bool(Fact::DEVICE_SIMULATOR, cfg!(target_abi = "sim"));
 }
 
-/// Returns the family of a model: that of `iPhone15,2` is `iPhone`.
+/// Returns a model's family, such as `iPhone` for `iPhone15,2`.
 fn family(model: &str) -> &str {
     model.split(|c: char| c.is_ascii_digit()).next().unwrap_or_default()
 }
 
-/// Queries a fact of at most `N` bytes; returns them and their number.
+/// Queries a fact of at most `N` bytes; returns the bytes and their number.
 fn ask<const N: usize>(name: &CStr) -> Option<([u8; N], usize)> {
     let (mut bytes, mut length) = ([0; N], N);
     // SAFETY: the name ends in NUL, there is room for `length` bytes, and nothing is set.
@@ -105,7 +105,7 @@ fn boot_time() -> Option<u64> {
     u64::try_from(seconds).ok()?.checked_mul(1_000_000_000)?.checked_add(u64::try_from(microseconds).ok()? * 1000)
 }
 
-/// Adds nothing: the app's version and build identify an update here.
+/// Adds nothing, because the app's version and build identify an update.
 pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Reads an app bundle's facts from its file `Info.plist`.
 //!
-//! Source: "Information Property List", Bundle Resources, Apple. It is read here and not by
-//! Foundation, so that an app links nothing for Coroner and install starts no runtime.
+//! Source: "Information Property List", Bundle Resources, Apple. It is parsed here and not by
+//! Foundation, so that Coroner doesn't add a dependency to the app, and install starts no runtime.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,8 @@ use super::Stated;
 impl Stated {
     /// Reads the facts of the bundle whose executable is `program`.
     ///
-    /// All are `None` if it is in no bundle, or if the list is invalid.
-    pub(super) fn by_bundle_of(program: &Path) -> Stated {
+    /// All are `None` if the program isn't in a bundle, or if the list is invalid.
+    pub(super) fn read_bundle(program: &Path) -> Stated {
         let read = |path: PathBuf| Value::from_file(path).ok()?.into_dictionary();
         let Some(list) = places(program).find_map(read) else { return Stated::default() };
         let text = |key: &str| list.get(key).and_then(Value::as_string).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! Linux and Android: `uname`, `/etc/os-release`, Android's properties, `sysinfo`.
+//! Facts on Linux and Android, from `uname`, `/etc/os-release`, Android's properties and `sysinfo`.
 
 use coroner_process::elf::FileHeader;
 use coroner_report::run_state::{Fact, FactsEncoder};
@@ -16,7 +16,7 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     #[cfg(not(target_os = "android"))]
     {
         facts.text(Fact::OS_NAME, &name.sysname().to_string_lossy());
-        // As in sentry-native: `6.1.0-13-amd64` is version `6.1.0`, build `13-amd64`.
+        // Split as in sentry-native: `6.1.0-13-amd64` is version `6.1.0`, build `13-amd64`.
         let (version, build) = release.split_once('-').unwrap_or((&release, ""));
         facts.text(Fact::OS_VERSION, version);
         facts.text(Fact::OS_BUILD, build);
@@ -33,7 +33,7 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
 
 /// Adds the program's build id, which identifies an update, and the service manager's watchdog.
 ///
-/// Neither takes a system call.
+/// Neither needs a system call.
 pub(super) fn program(facts: &mut FactsEncoder<'_>) {
     facts.text(Fact::APP_BUILD_ID, &build_id().unwrap_or_default());
     let watchdog = std::env::var("WATCHDOG_USEC").ok().and_then(|value| value.parse().ok());
@@ -44,7 +44,7 @@ pub(super) fn program(facts: &mut FactsEncoder<'_>) {
     }
 }
 
-/// Returns `None`: not read in a 32-bit program.
+/// Returns `None`: the build id is not read in a 32-bit program.
 #[cfg(not(target_pointer_width = "64"))]
 pub(crate) fn build_id() -> Option<String> {
     None
@@ -60,12 +60,12 @@ pub(crate) fn build_id() -> Option<String> {
     if at == 0 || count > 256 {
         return None;
     }
-    // SAFETY: the kernel has mapped this number of the program's headers there, and they stay
-    // mapped.
+    // SAFETY: the kernel has mapped this number of program headers there, and they stay mapped.
     let headers = unsafe { std::slice::from_raw_parts(at as *const libc::Elf64_Phdr, count as usize) };
     let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0)?;
-    // The headers contain their own address, wherever a tool (patchelf) has put them; if they
-    // don't, as in a static program that is not relocated, they directly follow the file's header.
+    // The headers contain their own address, even if a tool such as patchelf has moved them. If
+    // they don't, as in a static program that is not relocated, they directly follow the file's
+    // header.
     let own = headers.iter().find(|header| header.p_type == libc::PT_PHDR);
     let linked = own.map_or(first.p_vaddr.checked_add(FileHeader::SIZE as u64)?, |own| own.p_vaddr);
     let slide = at.wrapping_sub(linked);
@@ -108,7 +108,7 @@ fn build_id_in(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Returns an id that changes each time the machine is started.
+/// Returns an id that changes with each boot.
 pub(crate) fn boot_id() -> Option<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
@@ -134,8 +134,8 @@ fn read_start(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
 }
 
-/// Returns the machine's boot time in nanoseconds since the epoch, by the C library, which usually
-/// needs no system call for it.
+/// Returns the machine's boot time in nanoseconds since the Unix epoch. The C library usually needs
+/// no system call for it.
 fn boot_time() -> u64 {
     let now = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -146,8 +146,9 @@ fn boot_time() -> u64 {
     now(libc::CLOCK_REALTIME).saturating_sub(now(libc::CLOCK_BOOTTIME))
 }
 
-/// Returns a number that differs for each boot and for each container, by its pid namespace; 0 if
-/// the namespace is unknown. Setting the clock also changes the number.
+/// Returns a number that differs for each boot and for each container (pid namespace).
+///
+/// 0 if the namespace is unknown. Setting the clock also changes the number.
 pub(super) fn machine(pid_namespace: u64) -> u64 {
     if pid_namespace == 0 { 0 } else { (boot_time() / 8_000_000_000) << 32 | pid_namespace & 0xffff_ffff }
 }
@@ -156,7 +157,7 @@ pub(super) fn machine(pid_namespace: u64) -> u64 {
 pub(super) fn runtime(facts: &mut FactsEncoder<'_>) {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: the function takes nothing, and returns a constant text.
+        // SAFETY: the function takes no arguments and returns a constant string.
         let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
         facts.text(Fact::RUNTIME_NAME, "glibc");
         facts.text(Fact::RUNTIME_VERSION, &version.to_string_lossy());
@@ -180,13 +181,12 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
         facts.text(Fact::DEVICE_MODEL, &property(c"ro.product.model").unwrap_or_default());
         facts.text(Fact::DEVICE_FAMILY, &property(c"ro.product.brand").unwrap_or_default());
     }
-    // One system call; `available_parallelism` reads a handful of files, and install has only a
-    // millisecond.
+    // One system call. `available_parallelism` reads several files, which is too slow for install.
     if let Ok(processors) = rustix::thread::sched_getaffinity(None) {
         facts.uint(Fact::DEVICE_PROCESSOR_COUNT, processors.count().into());
     }
     let info = rustix::system::sysinfo();
-    // `mem_unit` makes the numbers fit on 32-bit systems.
+    // `mem_unit` scales the numbers so that they fit on 32-bit systems.
     let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
     facts.uint(Fact::DEVICE_MEMORY_SIZE, memory);
     facts.uint(Fact::DEVICE_BOOT_TIME, boot_time() / 1_000_000_000 * 1_000_000_000);

@@ -1,5 +1,5 @@
-//! Facts about app, system and device, recorded at install because a dying process can't query
-//! them.
+//! Facts about app, system and device. They are recorded at install, because a dying process can't
+//! query them.
 //!
 //! They include no command line and no environment variables, which may contain secrets.
 
@@ -62,8 +62,8 @@ pub(crate) struct App<'a> {
 
 /// Writes this process's facts to its run state.
 ///
-/// Unavailable facts are left out; facts about the machine from an earlier run of this boot, whose
-/// files this run reuses, are not queried again.
+/// Unavailable facts are left out. If this run reuses the files of an earlier run since boot, facts
+/// about the machine are not queried again.
 pub(crate) fn write(run: &Run, app: &App<'_>) {
     let mut buffer = vec![0; Limits::default().facts_bytes as usize];
     let state = &run.state;
@@ -92,11 +92,11 @@ pub(crate) fn write(run: &Run, app: &App<'_>) {
     });
     state.set_scalar(Scalar::APP, app_number(app.id));
     if let Err(error) = written {
-        log::warn!("coroner: the facts of app and system could not be written: {error}");
+        log::warn!("coroner: can't write the facts about app and system: {error}");
     }
 }
 
-/// The app's data in its bundle, in addition to [`App`]: only on Apple's systems.
+/// The app's data from its bundle, in addition to [`App`]. Only on Apple systems.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Stated {
     /// The app's display name.
@@ -107,14 +107,14 @@ struct Stated {
 
 impl Stated {
     #[cfg(not(target_vendor = "apple"))]
-    fn by_bundle_of(_program: &Path) -> Stated {
+    fn read_bundle(_program: &Path) -> Stated {
         Stated::default()
     }
 }
 
 fn write_app(facts: &mut FactsEncoder<'_>, program: &Path, app: &App<'_>) {
     facts.text(Fact::APP_ID, app.id);
-    let stated = Stated::by_bundle_of(program);
+    let stated = Stated::read_bundle(program);
     let version = app.version.or(stated.version.as_deref());
     facts.text(Fact::APP_NAME, stated.name.as_deref().unwrap_or_default());
     facts.text(Fact::APP_VERSION, version.unwrap_or_default());
@@ -132,7 +132,7 @@ fn write_app(facts: &mut FactsEncoder<'_>, program: &Path, app: &App<'_>) {
     facts.text(Fact::SDK_VERSION, env!("CARGO_PKG_VERSION"));
 }
 
-/// Returns the language and region that are set for a command-line program.
+/// Returns the language and region of the environment, as command-line programs use them.
 fn locale() -> String {
     #[cfg(windows)]
     return os::locale();

@@ -1,4 +1,4 @@
-//! Other systems: `uname`, where there is one.
+//! Facts on other systems, from `uname` where it exists.
 
 use coroner_report::run_state::{Fact, FactsEncoder};
 
@@ -15,7 +15,7 @@ pub(super) fn system(facts: &mut FactsEncoder<'_>) {
         let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
         let release = text(name.release());
         facts.text(Fact::OS_NAME, &text(name.sysname()));
-        // `14.1-RELEASE-p3`: the version, and its build.
+        // `14.1-RELEASE-p3` contains version and build.
         let (version, build) = release.split_once('-').unwrap_or((&release, ""));
         facts.text(Fact::OS_VERSION, version);
         facts.text(Fact::OS_BUILD, build);
@@ -36,8 +36,8 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     }
 }
 
-/// Adds nothing: no data that identifies an update is read here.
+/// Adds nothing, because no data that identifies an update is read on this system.
 pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
 
-/// Adds nothing: the C library is unknown here.
+/// Adds nothing, because the C library is unknown.
 pub(super) fn runtime(_facts: &mut FactsEncoder<'_>) {}

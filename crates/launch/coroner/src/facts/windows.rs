@@ -1,4 +1,4 @@
-//! Windows: kernel32 and ntdll.
+//! Facts on Windows, from kernel32 and ntdll.
 
 use std::ffi::c_void;
 
@@ -84,7 +84,7 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
     facts.uint(Fact::DEVICE_BOOT_TIME, boot / 1_000_000_000 * 1_000_000_000);
 }
 
-/// Adds nothing: no data that identifies an update is read here.
+/// Adds nothing, because no data that identifies an update is read on this system.
 pub(super) fn program(_facts: &mut FactsEncoder<'_>) {}
 
 /// Adds the C library that the program was built for.

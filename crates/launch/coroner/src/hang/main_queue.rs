@@ -1,9 +1,9 @@
-//! Apple's systems: watches the main thread without any help from it.
+//! Watches the main thread on Apple systems without the app's help.
 //!
-//! Work is queued to libdispatch's main queue, which the main run loop works through; while it does
-//! not return, the main thread is busy. The functions are looked up at run time: without them, or
-//! in a program whose main thread never gets to its queue (one without a run loop), the main thread
-//! is not watched.
+//! Work is queued to libdispatch's main queue, which the main run loop processes. Until that work
+//! runs, the main thread is busy. The functions are looked up at run time. Without them, or in a
+//! program whose main thread never processes its queue (one without a run loop), the main thread is
+//! not watched.
 
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -42,7 +42,7 @@ impl MainQueue {
         Some(Self { beats: Arc::new(Beats::new(0)), dispatch, queue: queue as usize })
     }
 
-    /// Asks the main thread for a sign of life, if it has answered the last request.
+    /// Requests a beat from the main thread, if it has answered the last request.
     ///
     /// Until it answers, it counts as busy.
     pub(super) fn ask(&self) {
@@ -51,13 +51,13 @@ impl MainQueue {
         }
         self.beats.show(true);
         let context = Arc::into_raw(Arc::clone(&self.beats));
-        // SAFETY: the queue is the main one, and `answer` takes the context, once. If the queue
-        // never gets to it, the context leaks.
+        // SAFETY: this is the main queue, and `answer` takes over the context, once. If the queue
+        // never runs it, the context leaks.
         unsafe { (self.dispatch)(self.queue as *mut c_void, context.cast_mut().cast(), answer) };
     }
 
-    /// Returns the main thread's signs of life; `None` before its first answer, because it may
-    /// never get to its queue.
+    /// Returns the main thread's beats; `None` before its first answer, because it may never
+    /// process its queue.
     pub(super) fn beats(&self) -> Option<Weak<Beats>> {
         (self.beats.thread.load(Ordering::Acquire) != 0).then(|| Arc::downgrade(&self.beats))
     }
@@ -66,7 +66,7 @@ impl MainQueue {
 /// Answers on the main thread.
 ///
 /// # Safety
-/// `context` is from `ask`, and not used again.
+/// `context` must be from `ask` and must not be used again.
 unsafe extern "C" fn answer(context: *mut c_void) {
     // SAFETY: by the contract.
     let beats = unsafe { Arc::from_raw(context.cast_const().cast::<Beats>()) };

@@ -2,18 +2,18 @@
 //!
 //! A Coroner thread, `coroner-watchdog`, checks each watched thread several times within the
 //! threshold ([`Config::hang_threshold`](crate::Config::hang_threshold)). A watched thread shows
-//! that it is alive by [`HangWatch::beat`], which is one store. On Apple's systems the main thread
-//! is watched without this: work that is queued to the main queue does not return while the main
-//! thread hangs.
+//! that it is alive by [`HangWatch::beat`], which is one store. On Apple systems the main thread is
+//! watched without this: work that is queued to the main queue doesn't run while the main thread
+//! hangs.
 //!
-//! A hang is recorded at once, because it usually ends with the process: the run state contains the
-//! hang's start, and a report of all threads is written. If the thread answers again, its report
-//! contains the hang's length. If the process is killed before, the next launch reports the hang as
-//! fatal, and the run's session as abnormal. A report whose hang is over, or has lasted for a
-//! minute, is delivered while the process continues.
+//! A hang is recorded at once, because the process is often killed while it hangs: the hang's start
+//! is written to the run state, and a report of all threads is written. If the thread responds
+//! again, the hang's length is added to the report. If the process is killed before, the next
+//! launch reports the hang as fatal, and the run's session as abnormal. A report is delivered while
+//! the process continues if its hang is over or has lasted for a minute.
 //!
-//! Only time in which the process ran counts: it may be stopped (SIGSTOP), the machine may sleep,
-//! or be too busy to run it. Under a debugger, nothing counts as a hang.
+//! Only time in which the process ran counts, because it may be stopped (SIGSTOP), and the machine
+//! may sleep or be too busy to run it. Under a debugger nothing counts as a hang.
 
 mod profile;
 mod silence;
@@ -39,18 +39,18 @@ use crate::system::capture::hang;
 use profile::Sampler;
 use silence::{Silence, Verdict};
 
-/// Minimum threshold: a shorter hang can't be distinguished from a busy machine.
+/// Minimum threshold. A shorter hang can't be distinguished from a busy machine.
 pub(crate) const MIN_DURATION: Duration = Duration::from_millis(50);
 /// Number of checks per threshold.
 const LOOKS: u32 = 5;
 /// Maximum time between two checks.
 const MAX_TICK: Duration = Duration::from_millis(500);
-/// Maximum time that the end of the process waits for a report that is being written: a cut-off
-/// report could be taken for a crash's.
+/// Maximum time that the process's exit waits for a report that is being written. A truncated
+/// report could be mistaken for a crash's.
 const MAX_END: Duration = Duration::from_millis(500);
 
-/// A watched thread's signs of life: an odd number while it is busy, an even one while it waits for
-/// work. Each change increases it.
+/// A watched thread's beats: a number that is odd while the thread is busy and even while it waits
+/// for work. Each beat increases it.
 #[derive(Debug)]
 struct Beats {
     shown: AtomicU64,
@@ -96,13 +96,13 @@ impl Beats {
 #[derive(Debug)]
 pub struct HangWatch {
     beats: Arc<Beats>,
-    /// Makes it `!Send`: beats of another thread would hide that this one hangs.
+    /// Makes the type `!Send`: beats of another thread would hide that this one hangs.
     of_thread: PhantomData<*const ()>,
 }
 
 impl HangWatch {
     /// Watches the calling thread from its first [`beat`](Self::beat) on.
-    #[must_use = "the thread is watched as long as this is there"]
+    #[must_use = "the thread is no longer watched when this is dropped"]
     pub fn new() -> Self {
         let beats = Arc::new(Beats::new(thread_id() as u64));
         let mut watched = locked(&WATCHED);
@@ -115,8 +115,8 @@ impl HangWatch {
 
     /// Shows that the thread is alive and busy. Wait-free: one store.
     ///
-    /// The thread counts as hung if another beat, or [`idle`](Self::idle), does not follow within
-    /// the threshold.
+    /// The thread is hung if it calls neither this nor [`idle`](Self::idle) again within the
+    /// threshold.
     #[inline]
     pub fn beat(&self) {
         self.beats.show(true);
@@ -124,7 +124,7 @@ impl HangWatch {
 
     /// Shows that the thread is alive and about to wait for work. Wait-free: one store.
     ///
-    /// It is not expected to show anything until its next beat.
+    /// No further call is expected until its next beat.
     #[inline]
     pub fn idle(&self) {
         self.beats.show(false);
@@ -175,7 +175,7 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to watch. `None` if the thread can't be started: the app then runs unwatched.
+    /// Starts the watchdog. `None` if its thread can't be started; hangs are then not reported.
     pub(crate) fn start(threshold: Duration, state: RunState<'static>) -> Option<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         WAITING.store(0, Ordering::Release);
@@ -183,7 +183,7 @@ impl Watchdog {
         match background_thread::spawn("coroner-watchdog", move || watch.run()) {
             Ok(thread) => Some(Self { stop, thread }),
             Err(error) => {
-                log::warn!("coroner: hangs are not watched for, there is no thread: {error}");
+                log::warn!("coroner: can't start the watchdog thread, so hangs are not reported: {error}");
                 None
             }
         }
@@ -192,7 +192,7 @@ impl Watchdog {
     /// Stops the thread and waits for its end.
     pub(crate) fn stop(self) {
         {
-            // Under the lock, so that the store does not fall between the thread's check and its
+            // Store it under the lock, so that it doesn't fall between the thread's check and its
             // sleep.
             let _watched = locked(&WATCHED);
             self.stop.store(true, Ordering::Release);
@@ -210,12 +210,12 @@ pub(crate) fn delivered(number: u8) {
     WAITING.fetch_and(!1_u16.checked_shl(number.into()).unwrap_or(0), Ordering::AcqRel);
 }
 
-/// Called on a clean end of the process: a report that is being written is finished, and no other
-/// is started.
+/// Called on a clean exit: waits for a report that is being written, and prevents further ones.
 pub(crate) fn end() {
     ENDED.store(true, Ordering::SeqCst);
     let until = Instant::now() + MAX_END;
-    // Not a plain `lock`: `exit` can be called in a signal handler that interrupted anything.
+    // Not a plain `lock`, because `exit` may be called in a signal handler that interrupted
+    // anything.
     while WRITING.try_lock().is_err_and(|error| matches!(error, std::sync::TryLockError::WouldBlock)) {
         if Instant::now() >= until {
             return;
@@ -245,7 +245,7 @@ struct Thread {
     since: u64,
     /// The number of the hang's report.
     report: Option<u8>,
-    /// Samples what the thread does while it hangs.
+    /// Samples the thread's stack while it hangs.
     sampler: Option<Sampler>,
 }
 
@@ -275,13 +275,12 @@ impl Watch {
             for thread in &mut self.threads {
                 thread.sample();
             }
-            // This thread's own work, such as a report for which all threads were stopped, doesn't
-            // count as silence.
+            // Time of this thread's own work, such as a report for which all threads were stopped,
+            // doesn't count as silence.
             last = Instant::now();
         }
         for thread in &mut self.threads {
-            // Nothing is watched from here on, so it is unknown whether the thread continued to
-            // hang.
+            // Nothing is watched from now on, so it is unknown how long the hang lasts.
             let lasted = thread.silence.lasted();
             thread.answers(&self.state, lasted);
         }
@@ -366,9 +365,9 @@ impl Watch {
 }
 
 impl Thread {
-    /// Records that the thread hangs and has shown `shown` since then, and writes a report.
+    /// Records that the thread hangs since its beat `shown`, and writes a report.
     ///
-    /// Returns `false` if the hang is not to be recorded.
+    /// Returns `false` if the hang must not be recorded.
     fn hangs(&mut self, state: &RunState<'_>, beats: &Beats, shown: u64, ongoing: u16) -> bool {
         let _writing = locked(&WRITING);
         if ENDED.load(Ordering::SeqCst) {
@@ -381,18 +380,17 @@ impl Thread {
             }
         }
         let number = beats.thread.load(Ordering::Relaxed);
-        // Samples the hang's place for certain: the thread may continue before the report stops all
-        // threads.
+        // Sample the stack first: the thread may continue before the report stops all threads.
         let mut sampler = Sampler::new(number as ThreadId);
         if !sampler.sample(|| beats.shown.load(Ordering::Acquire) == shown) {
             return false;
         }
         let lasted_ns = self.silence.lasted().as_nanos() as u64;
         self.since = now_ns().saturating_sub(lasted_ns).max(1);
-        // Before the report: the process may be killed while the report is written.
+        // Before the report, because the process may be killed while the report is written.
         let before = state.scalar(Scalar::HANG_SINCE);
         state.set_scalar(Scalar::HANG_SINCE, if before == 0 { self.since } else { before.min(self.since) });
-        // The number of a hang that is over and delivered can be reused.
+        // The number of a finished and delivered hang can be reused.
         let taken = WAITING.load(Ordering::Acquire) | ongoing;
         let free = (0..MAX_HANGS).find(|free| taken & 1 << free == 0);
         match free {
@@ -418,7 +416,7 @@ impl Thread {
         true
     }
 
-    /// Samples what the thread does, if it hangs and a sample is due.
+    /// Samples the thread's stack if it hangs and a sample is due.
     fn sample(&mut self) {
         let Some(sampler) = &mut self.sampler else { return };
         let (beats, silence) = (&self.beats, &self.silence);
@@ -429,7 +427,7 @@ impl Thread {
         }
     }
 
-    /// Records that the thread answers again. It may not have been hanging.
+    /// Records that the thread responds again. It may not have been hung.
     fn answers(&mut self, state: &RunState<'_>, lasted: Duration) {
         self.since = 0;
         // Before the scalar that marks the report as complete.
@@ -457,7 +455,7 @@ mod os {
         None
     }
 
-    /// The clocks of a thread, which are not read here.
+    /// A thread's clocks, which are not read on this system.
     #[derive(Debug)]
     pub(super) struct Clocks;
 
@@ -465,7 +463,7 @@ mod os {
         None
     }
 
-    /// Returns what a thread is doing: unknown here.
+    /// Returns a thread's state, which is unknown on this system.
     pub(super) fn activity(_thread: ThreadId, _clocks: Option<(&Clocks, &Clocks)>) -> (ThreadState, Option<i64>) {
         (ThreadState::default(), None)
     }
@@ -479,7 +477,7 @@ mod os {
 
     pub(super) use coroner_process::vitals::debugged;
 
-    /// A thread's running time and its waiting time for a processor, in nanoseconds: `schedstat`
+    /// A thread's running time and its waiting time for a CPU in nanoseconds, from `schedstat`
     /// (Documentation/scheduler/sched-stats.rst).
     #[derive(Debug)]
     pub(super) struct Clocks {
@@ -493,13 +491,15 @@ mod os {
         Some(Clocks { ran: words.next()?, waited: words.next()? })
     }
 
-    /// Returns what a thread is doing, and the system call that it waits in, from the state in
-    /// proc_pid_stat(5) and from proc_pid_syscall(5). For a thread that is ready to run, this is
-    /// what it did for longer since the last sample: run, or wait for a processor.
+    /// Returns a thread's state and the system call that it waits in, from proc_pid_stat(5) and
+    /// proc_pid_syscall(5).
+    ///
+    /// For a runnable thread, the state is what it did longer since the last sample: run, or wait
+    /// for a CPU.
     pub(super) fn activity(thread: ThreadId, clocks: Option<(&Clocks, &Clocks)>) -> (ThreadState, Option<i64>) {
         let read = |name: &str| std::fs::read_to_string(format!("/proc/self/task/{thread}/{name}")).unwrap_or_default();
         let stat = read("stat");
-        // The state follows the name in parentheses, which may contain some itself.
+        // The state follows the name in parentheses, which may itself contain parentheses.
         let letter = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         let state = match letter {
             Some('R') => {

@@ -1,9 +1,8 @@
-//! A profile of a hanging thread: its stack, sampled, as a tree of bounded size.
+//! A hanging thread's profile: samples of its stack, as a tree of bounded size.
 //!
 //! The profile is appended to the hang's report from time to time, so that it exists however the
-//! process ends. Samples are taken 20 times per second at first, then less often the longer the
-//! hang lasts, down to once per second, and never so often that they take more than 1/200 of the
-//! time. Each sample stands for the time since the previous one.
+//! process ends. Samples are taken 20 times per second at first and once per second later, and take
+//! at most 1/200 of the time. Each sample's weight is the time since the previous one.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -21,18 +20,18 @@ use crate::clock::thread_time;
 /// Minimum and maximum time between two samples.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
-/// Number by which a hang's age is divided to get the time between two samples.
-const SLOWING: u32 = 20;
-/// Inverse of the share of a processor's time that samples may take.
-const SHARE: u32 = 200;
-/// Age of a hang after which more samples provide nothing new.
-const ENOUGH: Duration = Duration::from_mins(10);
+/// A hang's age divided by this is the time between two samples.
+const AGE_DIVISOR: u32 = 20;
+/// Samples may take one part in this many of the time.
+const MAX_COST_DIVISOR: u32 = 200;
+/// Age of a hang after which no more samples are taken.
+const MAX_AGE: Duration = Duration::from_mins(10);
 /// Age of a hang at the first write; each following write is at twice the age of the previous one.
 const FIRST_WRITE: Duration = Duration::from_millis(200);
-/// Maximum number of nodes in the tree, and of different ends.
-const NODES: usize = 2500;
-const ENDS: usize = 500;
-/// Buffer size in bytes: more than an encoded profile of maximum size takes.
+/// Maximum number of nodes in the tree, and of distinct ends.
+const MAX_NODES: usize = 2500;
+const MAX_ENDS: usize = 500;
+/// Buffer size in bytes; larger than any encoded profile.
 const BUFFER: usize = 96 << 10;
 
 /// The samples of one hang.
@@ -58,7 +57,8 @@ pub(super) struct Sampler {
 
 /// The system call that a thread waits in.
 ///
-/// After a stop, as for each sample, the kernel reports the restarted wait as another call.
+/// After each stop of the thread, as for a sample, the kernel reports the restarted wait as another
+/// call.
 #[derive(Debug, Default)]
 struct WaitsIn(Option<i64>);
 
@@ -69,9 +69,9 @@ impl WaitsIn {
     const RESTART: Option<i64> = None;
 
     /// Returns the call that the kernel reports or, for a restart, the restarted call if known.
-    fn of(&mut self, said: Option<i64>) -> Option<i64> {
-        if said.is_none() || said != Self::RESTART {
-            self.0 = said;
+    fn resolve(&mut self, reported: Option<i64>) -> Option<i64> {
+        if reported.is_none() || reported != Self::RESTART {
+            self.0 = reported;
         }
         self.0
     }
@@ -111,22 +111,22 @@ impl Sampler {
 
     /// Takes a sample if one is due.
     ///
-    /// Returns `false` if the thread has continued in the meantime, according to `hangs`: then it
-    /// wasn't sampled where it hung.
+    /// Returns `false` if the thread has continued in the meantime, according to `hangs`. The
+    /// sample is then discarded.
     pub(super) fn sample(&mut self, hangs: impl Fn() -> bool) -> bool {
         let now = Instant::now();
         if now < self.next {
             return true;
         }
-        let interval = ((now - self.began) / SLOWING).clamp(MIN_INTERVAL, MAX_INTERVAL);
-        // A pause in which the process was stopped doesn't count.
+        let interval = ((now - self.began) / AGE_DIVISOR).clamp(MIN_INTERVAL, MAX_INTERVAL);
+        // Time in which the process was stopped doesn't count.
         let weight = (now - self.last).clamp(Duration::from_nanos(1), interval * 4);
         self.last = now;
         let spent = thread_time();
-        // Before the thread is stopped, which changes what it does.
+        // Read it before the thread is stopped, which changes it.
         let clocks = os::clocks(self.thread);
         let (state, syscall) = os::activity(self.thread, self.clocks.as_ref().zip(clocks.as_ref()));
-        let syscall = self.waits_in.of(syscall);
+        let syscall = self.waits_in.resolve(syscall);
         self.clocks = clocks;
         let options = CaptureOptions { by_ptrace: true, ..CaptureOptions::default() };
         let sample = Backtrace::of_thread(self.thread, &options);
@@ -140,9 +140,9 @@ impl Sampler {
             }
             Err(_) => self.failed += 1,
         }
-        // The process that traces the thread takes about as much as this thread.
+        // The process that traces the thread takes about as long as this thread.
         let spent = thread_time().saturating_sub(spent) * 2;
-        self.next = now + interval.max(spent * SHARE);
+        self.next = now + interval.max(spent * MAX_COST_DIVISOR);
         let elapsed = self.last - self.began;
         if elapsed >= self.write_at {
             while self.write_at <= elapsed {
@@ -150,24 +150,24 @@ impl Sampler {
             }
             self.write();
         }
-        if elapsed >= ENOUGH {
+        if elapsed >= MAX_AGE {
             self.write();
             self.next = now + Duration::from_hours(24);
         }
         true
     }
 
-    /// Returns the node of a stack's innermost frame or, if there is no room for it, of the last
+    /// Returns the node of a stack's innermost frame or, if the tree is full, of the innermost
     /// caller that has one.
     fn node(&mut self, backtrace: &Backtrace) -> u32 {
         let mut parent = 0;
-        for (place, address) in backtrace.addresses().iter().enumerate().rev() {
+        for (index, address) in backtrace.addresses().iter().enumerate().rev() {
             let call = (parent, *address);
             parent = match self.by_call.get(&call) {
                 Some(known) => *known,
-                None if self.nodes.len() >= NODES => break,
+                None if self.nodes.len() >= MAX_NODES => break,
                 None => {
-                    let is_instruction = backtrace.lookup_address(place) == Some(*address);
+                    let is_instruction = backtrace.lookup_address(index) == Some(*address);
                     let kind = if is_instruction { AddressKind::INSTRUCTION } else { AddressKind::RETURN };
                     self.nodes.push(ProfileNode { parent, address: *address, kind });
                     let number = self.nodes.len() as u32;
@@ -183,8 +183,8 @@ impl Sampler {
         self.is_written = false;
         self.samples += 1;
         let mut end = (node, state.0, syscall);
-        if self.ends.len() >= ENDS && !self.ends.contains_key(&end) {
-            // Leaving this time out would change the weights of all the rest.
+        if self.ends.len() >= MAX_ENDS && !self.ends.contains_key(&end) {
+            // Without this time, the weights of all others would be wrong.
             end = (0, 0, None);
         }
         let (samples, weights) = self.ends.entry(end).or_default();
@@ -223,7 +223,7 @@ impl Sampler {
         }
         let length = encoder.position();
         if let Some(length) = seal(&mut bytes, SectionKind::PROFILE, length) {
-            // One call, so that the file contains all of it or nothing, whenever the process is
+            // One call, so that the file contains all of it or nothing, even if the process is
             // killed.
             let _ = file.write_all(&bytes[..length]);
         }

@@ -1,4 +1,4 @@
-//! Derives hangs from a watched thread's signs of life, without a clock or a thread of its own.
+//! Derives hangs from a watched thread's beats, without using a clock or a thread.
 
 use std::time::Duration;
 
@@ -7,25 +7,25 @@ use std::time::Duration;
 pub(super) enum Verdict {
     /// Nothing new.
     Nothing,
-    /// The thread has not answered for the threshold: it hangs.
+    /// The thread hangs: it has not responded for the threshold.
     Hangs,
     /// A hang of this length is over.
     Answers(Duration),
 }
 
-/// The silence of a watched thread.
+/// A watched thread's silence.
 #[derive(Debug)]
 pub(super) struct Silence {
     threshold: Duration,
     tick: Duration,
     /// The last value that the thread showed.
     seen: u64,
-    /// Time since the thread last showed another value, as far as it was watched.
+    /// Time since the thread's last beat, without time in which it was not watched.
     lasted: Duration,
     hangs: bool,
 }
 
-/// Whether a thread that shows this value is busy, and so has to show another one soon.
+/// Whether a thread with this value is busy, and so must beat again soon.
 pub(super) fn is_busy(shown: u64) -> bool {
     shown & 1 == 1
 }
@@ -38,9 +38,9 @@ impl Silence {
 
     /// Records that the thread shows `shown`; the last check was `elapsed` ago.
     ///
-    /// Checks come every tick. One that is late by a whole tick shows that the watchdog thread did
-    /// not run either: the process was stopped, or the machine slept or was too busy. That time
-    /// doesn't count as silence.
+    /// Checks happen every tick. If one is late by a whole tick, the watchdog thread did not run
+    /// either: the process was stopped, or the machine slept or was too busy. That time doesn't
+    /// count as silence.
     pub(super) fn look(&mut self, shown: u64, elapsed: Duration) -> Verdict {
         if shown != self.seen || !is_busy(shown) {
             self.seen = shown;

@@ -14,7 +14,7 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
         ran_for: Some(Duration::from_millis(1500)),
         signal: Some(1),
         termination: Some(Termination { evidence: vec!["a word".to_owned()], ..Termination::default() }),
-        signals_taken: Some("signal 11 is handled by /usr/bin/redis-server now".to_owned()),
+        signals_taken: Some("signal 11 is now handled by /usr/bin/redis-server".to_owned()),
         crashes: vec![
             PastCrash { ran_for_ms: Some(1500), signature: Some("0123456789abcdef".to_owned()) };
             MAX_CRASHES
@@ -26,7 +26,7 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
     assert_eq!(LastRun::read(&store, 8), LastRun::FIRST_LAUNCH);
     LastRun { began: Some(SystemTime::UNIX_EPOCH), ..LastRun::FIRST_LAUNCH }.write(&store, 8).unwrap();
     assert_eq!(LastRun::read_latest(&store), last);
-    store.write_atomically(&file_of(7), b"{\"outcome\":").unwrap();
+    store.write_atomically(&record_file_name(7), b"{\"outcome\":").unwrap();
     assert_eq!(LastRun::read(&store, 7), LastRun::FIRST_LAUNCH);
 }
 

@@ -8,20 +8,27 @@ use coroner_symbols::{Options, Symbolizer};
 use super::{Naming, NamingBudget};
 use crate::clock::thread_time;
 
-/// The places where symbols are searched, in addition to the images themselves.
+/// The locations where symbols are searched.
 ///
-/// By default, these are those of a debugger on this machine: the images' own paths, files beside
-/// them, and `/usr/lib/debug`.
+/// By default, these are a debugger's: the images' own paths, files beside them, and
+/// `/usr/lib/debug`.
+///
+/// ```no_run
+/// let mut report = coroner::Report::read_file("report.coroner")?;
+/// coroner::SymbolSearch::default().symbolicate(&mut report);
+/// println!("{report:#?}");
+/// # Ok::<(), coroner_report::Error>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct SymbolSearch {
     /// Folders and files with debug information.
     ///
-    /// These may be ELF debug files, dSYM bundles, breakpad `.sym` files or unstripped programs.
-    /// Those with an image's build id are used.
+    /// They may contain ELF debug files, dSYM bundles, Breakpad `.sym` files or unstripped
+    /// programs. Files with an image's build id are used.
     pub paths: Vec<PathBuf>,
-    /// A file that caches an index of the folders. `None` disables the cache.
+    /// The file that caches an index of the folders. `None` disables the cache.
     ///
-    /// With it, the next search opens only what has changed.
+    /// With a cache, the next search opens only changed files.
     pub index_cache: Option<PathBuf>,
 }
 
@@ -38,7 +45,7 @@ impl SymbolSearch {
     }
 }
 
-/// Names a report's frames at a launch of the app, from files beside the images, within the budget.
+/// Names a report's frames at a launch of the app, with files beside the images, within the budget.
 pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
     let debug_info = match naming {
         Naming::Lines => true,
@@ -53,6 +60,6 @@ pub(crate) fn name(report: &mut Report, naming: Naming, budget: NamingBudget) {
     #[cfg(not(any(target_vendor = "apple", windows)))]
     let left_out = symbolizer.symbolicate_elf_report_within(report, budget);
     if let Some(left_out) = left_out {
-        log::info!("coroner: {} frames of a report could not be named in full within the budget", left_out.frames);
+        log::info!("coroner: the budget was too small to name {} frames of a report fully", left_out.frames);
     }
 }

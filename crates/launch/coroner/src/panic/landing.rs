@@ -1,17 +1,17 @@
 //! Determines where a panic that has just begun will be caught, without unwinding anything.
 //!
-//! The frames above are walked by the unwinder that will unwind them (`_Unwind_Backtrace`), and for
-//! each frame the table is read by which it decides (the language-specific data area: LLVM's
-//! "Exception Handling in LLVM", GCC's `gcc/except.cc`; read in Rust's own
-//! `std::sys::personality::dwarf::eh`). A call site does one of these with an exception: pass,
-//! clean up and pass, catch, or refuse (a filter: the function must not unwind).
+//! The frames above are walked by the unwinder that will unwind them (`_Unwind_Backtrace`). For
+//! each frame, the table that determines its behavior is read: the language-specific data area
+//! (LLVM's "Exception Handling in LLVM", GCC's `gcc/except.cc`; parsed in Rust's own
+//! `std::sys::personality::dwarf::eh`). A call site does one of these with an exception: pass it,
+//! clean up and pass it, catch it, or refuse it (a filter: the function must not unwind).
 //!
-//! The standard library catches at the top of every thread it starts, and around `main`: a panic
-//! whose first catching frame is the last one of its thread reaches the top. If a program's `main`
-//! is another language's (Python that calls Rust), a catching frame of a function called from there
-//! has that language's frames after it.
+//! The standard library catches panics at the top of every thread that it starts, and around
+//! `main`. So a panic whose first catching frame is the thread's outermost reaches the top. If
+//! `main` is written in another language (Python that calls Rust), that language's frames follow
+//! the catching frame of a function called from there.
 
-/// The place where a panic ends.
+/// The place where a panic is caught or ends the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Landing {
     /// A frame of the app catches it.
@@ -20,7 +20,7 @@ pub(super) enum Landing {
     Top,
     /// A frame that must not unwind ends the process.
     CannotUnwind,
-    /// No frame catches it: the runtime can't begin to unwind, and aborts.
+    /// No frame catches it. The runtime can't start to unwind, and aborts.
     Nowhere,
 }
 
@@ -46,18 +46,19 @@ use unwinder as frames;
 #[cfg(all(windows, any(target_arch = "x86_64", target_arch = "aarch64")))]
 use windows as frames;
 
-/// The result of the frames so far.
+/// The result for the frames walked so far.
 struct Search {
     landing: Landing,
     /// Number of frames that catch.
     catches: u32,
-    /// Number of frames after the last one that catches.
+    /// Number of frames after the last catching one.
     behind: u32,
 }
 
-/// Maximum number of frames of a program's start, after the standard library's frame that catches
-/// panics of `main`: `lang_start`, C's `main`, libc's two and `_start`, with one to spare.
-const START: u32 = 6;
+/// Maximum number of frames after the standard library's frame that catches panics of `main`.
+///
+/// These are `lang_start`, C's `main`, libc's two and `_start`, plus one in reserve.
+const MAX_START_FRAMES: u32 = 6;
 
 impl Search {
     /// Adds the next frame's action.
@@ -78,32 +79,31 @@ impl Search {
 }
 
 fn search() -> Search {
-    let mut search = Search { landing: frames::WITHOUT, catches: 0, behind: 0 };
-    frames::look_through(&mut search);
+    let mut search = Search { landing: frames::DEFAULT_LANDING, catches: 0, behind: 0 };
+    frames::walk_frames(&mut search);
     search
 }
 
 /// Returns where a panic that begins at the caller will end.
-pub(super) fn of_this_panic() -> Landing {
+pub(super) fn find_landing() -> Landing {
     let search = search();
-    let is_top = search.catches == 1 && (search.behind <= START || !super::is_main_thread());
+    let is_top = search.catches == 1 && (search.behind <= MAX_START_FRAMES || !super::is_main_thread());
     if search.landing == Landing::Caught && is_top { Landing::Top } else { search.landing }
 }
 
-/// Whether a panic that is unwinding through the caller, a destructor, reaches the top.
+/// Whether the panic that is unwinding through the calling destructor reaches the top.
 ///
-/// (The destructor itself must not unwind.)
+/// The destructor itself must not unwind.
 pub(super) fn is_caught_by_top() -> bool {
     let search = search();
-    search.catches == 1 && search.behind <= START
+    search.catches == 1 && search.behind <= MAX_START_FRAMES
 }
 
-/// Whether the process ends because `main` has returned: only the frames of the program's start and
-/// end are left on the stack.
+/// Whether `main` has returned: only the frames of the program's start and exit are on the stack.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(super) fn is_main_gone() -> bool {
     let search = search();
-    search.catches == 0 && search.behind <= START + 4
+    search.catches == 0 && search.behind <= MAX_START_FRAMES + 4
 }
 
 /// A call site's action for a panic.
@@ -120,7 +120,7 @@ impl Reader {
     /// Reads `N` bytes.
     ///
     /// # Safety
-    /// There must be that many bytes; here and below.
+    /// This many bytes must be readable. The same applies to the other methods.
     unsafe fn take<const N: usize>(&mut self) -> [u8; N] {
         // SAFETY: by the contract.
         unsafe {
@@ -162,9 +162,10 @@ impl Reader {
         }
     }
 
-    /// Reads a number in an encoding of the DWARF extensions (LSB 10.5.1), by its format only:
-    /// offsets of call sites are not relative to anything. Returns `None` for a format that no
-    /// compiler uses here.
+    /// Reads a number in a DWARF exception header encoding (LSB 10.5.1); `None` for a format that
+    /// no compiler uses here.
+    ///
+    /// Only the format is used, because offsets of call sites are not relative to anything.
     unsafe fn encoded(&mut self, encoding: u8) -> Option<u64> {
         // SAFETY: by the contract.
         unsafe {
@@ -184,11 +185,12 @@ impl Reader {
 /// `DW_EH_PE_omit`: no value.
 const OMIT: u8 = 0xff;
 
-/// Returns the action of the call site that contains `ip` for a Rust exception, which only a
-/// catch-all catches. `None` if the exception passes, with or without cleanup.
+/// Returns the action for a Rust exception of the call site that contains `ip`.
+///
+/// Only a catch-all catches a Rust exception. `None` if it passes, with or without cleanup.
 ///
 /// # Safety
-/// `table` is a language-specific data area of the function at `start`.
+/// `table` must be the language-specific data area of the function at `start`.
 unsafe fn action(table: *const u8, start: usize, ip: usize) -> Option<Action> {
     // SAFETY: by the contract, everything that is read is in the table.
     unsafe {
@@ -226,7 +228,7 @@ unsafe fn action(table: *const u8, start: usize, ip: usize) -> Option<Action> {
     }
 }
 
-/// Returns the result of a chain of actions: the first action that applies and is not a cleanup.
+/// Returns the first action of a chain that applies and isn't a cleanup.
 unsafe fn chain(first: *const u8, types: *const u8, type_encoding: u8) -> Option<Action> {
     let mut at = first;
     for _ in 0..64 {
@@ -252,9 +254,9 @@ unsafe fn chain(first: *const u8, types: *const u8, type_encoding: u8) -> Option
     None
 }
 
-/// Whether type number `index` of the table that ends at `types` is missing.
+/// Whether type number `index` of the table that ends at `types` is null.
 ///
-/// In any encoding, a null pointer is zeros.
+/// In each encoding, null consists of zeros.
 unsafe fn is_null_type(types: *const u8, encoding: u8, index: usize) -> bool {
     if types.is_null() {
         return true;

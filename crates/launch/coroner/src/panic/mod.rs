@@ -14,21 +14,21 @@
 //! | meets a function that can't unwind (`extern "C"`) | the cause of a crash, when the runtime aborts |
 //! | leaves a destructor while another one unwinds | the cause of a crash, of type `panic while panicking`, with the first panic as the next exception |
 //!
-//! It is not known at the panic whether another thread joins a thread that has panicked. The
-//! report's type is therefore that it ended its thread, and a thread that joins and unwraps has a
-//! panic and a report of its own.
+//! At the time of the panic it is unknown whether another thread joins the panicked thread. The
+//! report's type therefore only records that the panic ended its thread. A thread that joins and
+//! unwraps panics itself and has its own report.
 //!
-//! The SIGABRT that follows is the same death and gets no report of its own.
+//! The SIGABRT that follows a fatal panic is the same death and gets no separate report.
 //!
 //! # Limits
-//! A hook that the app sets later and that does not call the previous one hides panics from
-//! Coroner: an abort is then reported as a SIGABRT. Payloads that are not text (`panic_any`) have
-//! no message.
+//! A hook that the app sets later and that doesn't call the previous one hides panics from Coroner:
+//! an abort is then reported as a SIGABRT. Payloads that are not text (`panic_any`) have no
+//! message.
 //!
-//! `resume_unwind` calls no hook. There are two signs that `main` ended by such a panic: a
-//! [`Coroner`](crate::Coroner) that lives in `main` is dropped while the thread panics; and with
-//! glibc the process ends with status 101 as `main` returns. It is not known which panic it was:
-//! the last one is assumed.
+//! `resume_unwind` calls no hook. Coroner detects in two ways that such a panic ended `main`: a
+//! [`Coroner`](crate::Coroner) that lives in `main` is dropped while the thread panics, and with
+//! glibc the process exits with status 101 as `main` returns. Which panic it was is unknown; the
+//! last one is assumed.
 
 mod landing;
 
@@ -53,19 +53,18 @@ use crate::system::walk::current_registers;
 use landing::Landing;
 
 /// Whether panics are recorded.
-static ON: AtomicBool = AtomicBool::new(false);
+static IS_ENABLED: AtomicBool = AtomicBool::new(false);
 
 /// Whether caught panics are reported.
-static ALL: AtomicBool = AtomicBool::new(false);
+static REPORT_ALL: AtomicBool = AtomicBool::new(false);
 
 /// The process's last panic, which may be raised again.
 ///
-/// Never waited for, because a child created by fork may find it locked.
+/// Use only `try_lock`: in a child created by fork it may be locked forever.
 static LAST: Mutex<Option<Arc<Panic>>> = Mutex::new(None);
 
-/// Maximum number of panics that are kept per thread, because a later one may show that they were
-/// fatal.
-const KEPT: usize = 4;
+/// Maximum number of panics kept per thread. A later panic may show that an earlier one was fatal.
+const MAX_KEPT_PANICS: usize = 4;
 
 #[derive(Debug)]
 struct Panic {
@@ -79,9 +78,9 @@ struct Panic {
 #[derive(Default)]
 struct Recent {
     panics: Vec<Arc<Panic>>,
-    /// One of the panics was reported as the end of the process.
+    /// Whether one of the panics was reported as the process's end.
     fatal: bool,
-    /// The newest panic was reported, or will be when the runtime aborts.
+    /// Whether the newest panic was reported, or will be when the runtime aborts.
     #[cfg_attr(not(feature = "sentry-client"), allow(dead_code))]
     reported: bool,
 }
@@ -90,61 +89,61 @@ thread_local! {
     static RECENT: RefCell<Recent> = const { RefCell::new(Recent { panics: Vec::new(), fatal: false, reported: false }) };
 }
 
-/// Records panics from now on. The hook is set once per process and stays.
+/// Starts to record panics. The hook is set once per process and stays.
 pub(crate) fn install(policy: PanicPolicy) {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            if ON.load(Ordering::Acquire) {
-                take_in(info, &current_registers());
+            if IS_ENABLED.load(Ordering::Acquire) {
+                record_panic(info, &current_registers());
             }
             before(info);
             caught_panic::unwinds();
         }));
     });
-    ALL.store(policy == PanicPolicy::All, Ordering::Release);
-    ON.store(true, Ordering::Release);
+    REPORT_ALL.store(policy == PanicPolicy::All, Ordering::Release);
+    IS_ENABLED.store(true, Ordering::Release);
 }
 
-/// Whether Coroner has a report of the panic whose hooks are running on this thread.
+/// Whether the panic whose hooks are running on this thread was reported.
 #[cfg(feature = "sentry-client")]
 pub(crate) fn is_reported() -> bool {
     RECENT.try_with(|recent| recent.try_borrow().is_ok_and(|recent| recent.reported)).unwrap_or(false)
 }
 
-/// Records no panics from now on.
+/// Stops recording panics.
 pub(crate) fn uninstall() {
-    ON.store(false, Ordering::Release);
+    IS_ENABLED.store(false, Ordering::Release);
 }
 
-/// The reason why the runtime aborts, if it raises a panic of its own for it (`core::panicking`).
+/// The reason for an abort that the runtime announces by its own panic (`core::panicking`).
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum GivesUp {
+enum AbortReason {
     CannotUnwind,
     InCleanup,
 }
 
-/// Returns the reason for the abort if the message is that of such a panic.
-fn gives_up(message: &str) -> Option<GivesUp> {
+/// Returns the reason for the abort if the message is such a panic's.
+fn abort_reason(message: &str) -> Option<AbortReason> {
     match message {
-        "panic in a function that cannot unwind" => Some(GivesUp::CannotUnwind),
-        "panic in a destructor during cleanup" => Some(GivesUp::InCleanup),
+        "panic in a function that cannot unwind" => Some(AbortReason::CannotUnwind),
+        "panic in a destructor during cleanup" => Some(AbortReason::InCleanup),
         _ => None,
     }
 }
 
-fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
+fn record_panic(info: &PanicHookInfo<'_>, registers: &Registers) {
     let message = info.payload_as_str().unwrap_or_default();
-    // A thread whose thread-locals are gone keeps nothing from before.
+    // If the thread's thread-local variables are destroyed, earlier panics are unknown.
     let _ = RECENT.try_with(|recent| {
         let Ok(mut recent) = recent.try_borrow_mut() else { return };
         recent.reported = false;
-        if let Some(why) = gives_up(message) {
+        if let Some(why) = abort_reason(message) {
             report_end(&mut recent, why, registers);
             return;
         }
-        if recent.panics.len() == KEPT {
+        if recent.panics.len() == MAX_KEPT_PANICS {
             recent.panics.remove(0);
         }
         let panic = Arc::new(Panic {
@@ -158,20 +157,22 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
             *last = Some(Arc::clone(&panic));
         }
         watch_exit();
-        // The code that catches the panic, or a hook, may then abort; a fatal panic has a report of
-        // its own.
+        // The code that catches the panic, or a hook, may abort later. A fatal panic is reported
+        // here.
         #[cfg(supported)]
         caught_panic::keep(&panic.wire(""));
-        let landing = if cfg!(panic = "abort") { Landing::Nowhere } else { landing::of_this_panic() };
+        let landing = if cfg!(panic = "abort") { Landing::Nowhere } else { landing::find_landing() };
         match landing {
             Landing::Caught => {
-                if ALL.load(Ordering::Acquire) && report(&mut recent, &["caught panic"], Ending::NonFatal, registers) {
+                if REPORT_ALL.load(Ordering::Acquire)
+                    && report(&mut recent, &["caught panic"], Ending::NonFatal, registers)
+                {
                     return;
                 }
                 let text = format!("panic caught: {message}");
                 add_breadcrumb(&Breadcrumb::new(&text).category("panic").level(Level::Error));
             }
-            // The runtime raises a panic of its own when it gets there.
+            // The runtime raises another panic at that frame.
             Landing::CannotUnwind => recent.reported = true,
             Landing::Top if !is_main_thread() => {
                 report(&mut recent, &["panic that ended its thread"], Ending::NonFatal, registers);
@@ -183,20 +184,20 @@ fn take_in(info: &PanicHookInfo<'_>, registers: &Registers) {
     });
 }
 
-/// Reports that the runtime aborts, because of the previous panics.
-fn report_end(recent: &mut Recent, why: GivesUp, registers: &Registers) {
+/// Reports the previous panics as the reason for which the runtime aborts.
+fn report_end(recent: &mut Recent, why: AbortReason, registers: &Registers) {
     let kinds: &[&str] = match why {
-        GivesUp::CannotUnwind => &["panic in a function that cannot unwind"],
-        GivesUp::InCleanup => &["panic while panicking", "panic"],
+        AbortReason::CannotUnwind => &["panic in a function that cannot unwind"],
+        AbortReason::InCleanup => &["panic while panicking", "panic"],
     };
     report(recent, kinds, Ending::Fatal, registers);
 }
 
-/// Reports the newest panics, one for each kind, the newest first.
+/// Reports the newest panics, one for each of `kinds`, the newest first.
 fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Registers) -> bool {
     let exceptions: Vec<Exception<'_>> =
         recent.panics.iter().rev().zip(kinds).map(|(panic, kind)| panic.wire(kind)).collect();
-    // A panic that was already fatal has got worse on its way up: still one death.
+    // A panic that was already reported as fatal: this is the same death.
     let ending = if recent.fatal && ending == Ending::Fatal { Ending::FatalAgain } else { ending };
     let reported = exception::report(registers, Monitor::PANIC, &exceptions, ending);
     recent.reported = reported;
@@ -222,8 +223,8 @@ impl Panic {
         }
     }
 
-    /// Whether the report is a non-fatal one of this panic.
-    fn is_survived_in(&self, report: &Report) -> bool {
+    /// Whether `report` is this panic's non-fatal report.
+    fn is_non_fatal_report_of(&self, report: &Report) -> bool {
         let is_survived = report.crash.as_ref().is_some_and(|crash| {
             crash.monitor == Monitor::PANIC && crash.has(CrashFlag::NotFatal) && crash.tid == self.tid
         });
@@ -237,32 +238,35 @@ impl Panic {
     }
 }
 
-/// Reports that `main` has ended by a panic that was raised again, taken to be the process's last
-/// one, whose non-fatal report this replaces.
+/// Reports that a panic that was raised again has ended `main`.
+///
+/// It is assumed to be the process's last panic, whose non-fatal report is replaced.
 fn main_ended() {
     let panic = LAST.try_lock().ok().and_then(|last| last.clone());
-    let Some(panic) = panic.filter(|_| ON.load(Ordering::Acquire) && !exception::is_reported_as_fatal()) else {
+    let Some(panic) = panic.filter(|_| IS_ENABLED.load(Ordering::Acquire) && !exception::is_reported_as_fatal()) else {
         return;
     };
     if exception::report(&current_registers(), Monitor::PANIC, &[panic.wire("panic")], Ending::Fatal)
         && let Some(run) = own_run::directory()
     {
         let files = std::fs::read_dir(run).into_iter().flatten().flatten().map(|entry| entry.path());
-        for file in files.filter(|file| Report::read_file(file).is_ok_and(|report| panic.is_survived_in(&report))) {
+        for file in
+            files.filter(|file| Report::read_file(file).is_ok_and(|report| panic.is_non_fatal_report_of(&report)))
+        {
             let _ = std::fs::remove_file(file);
         }
     }
 }
 
-/// Called when a [`Coroner`](crate::Coroner) is dropped: if `main` is unwinding out of the program,
-/// the process ends.
+/// Called when a [`Coroner`](crate::Coroner) is dropped. If a panic is unwinding `main`, the
+/// process is ending.
 pub(crate) fn dropped() {
     if std::thread::panicking() && is_main_thread() && landing::is_caught_by_top() {
         main_ended();
     }
 }
 
-/// Watches the exit status of the process from now on, where the system provides it.
+/// Watches the process's exit status from now on, if the system provides it.
 fn watch_exit() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -275,14 +279,14 @@ fn watch_exit() {
         /// The standard library's return value of `main` after a panic.
         const PANICKED: c_int = 101;
         extern "C" fn ends(status: c_int, _argument: *mut c_void) {
-            // If the app called `exit`, the frames of `main` are still above.
+            // If the app called `exit`, the frames of `main` are still on the stack.
             if status == PANICKED && is_main_thread() && landing::is_main_gone() {
                 main_ended();
             }
         }
         static WATCHED: Once = Once::new();
-        // SAFETY: registers a function that does not unwind, and that exists as long as the panic
-        // hook does.
+        // SAFETY: registers a function that doesn't unwind and stays loaded as long as the panic
+        // hook.
         WATCHED.call_once(|| unsafe {
             on_exit(ends, std::ptr::null_mut());
         });

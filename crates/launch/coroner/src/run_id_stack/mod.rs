@@ -1,13 +1,13 @@
 //! Encodes a run's id as the call stack of a thread that waits forever.
 //!
-//! Tools that see only the process's stacks (MetricKit, the system's crash reports) can then
-//! identify the run.
+//! Records that contain only the process's stacks (MetricKit, the system's crash reports) can then
+//! be matched to the run.
 //!
-//! The stack consists of calls in sixteen consecutive pieces of code of one size ([`thread`]): each
-//! frame is a digit, given by the piece that contains its return address. From the innermost frame
-//! on, it contains the mark `0 15 0 15`, 32 digits, and two of a checksum. The mark shows where the
-//! pieces are and how large they are, so that only differences of addresses are needed: no symbols,
-//! no file of the app, and no need for the reading app to be the one that wrote.
+//! The stack consists of calls in sixteen consecutive pieces of code of the same size ([`thread`]).
+//! Each frame is a digit, given by the piece that contains its return address. From the innermost
+//! frame on, the stack contains the mark `0 15 0 15`, 32 digits, and two digits of a checksum.
+//! Address and size of the pieces follow from the mark, so that only differences of addresses are
+//! needed: neither symbols nor files of the app, and another app can read it.
 
 #[cfg(all(supported, target_vendor = "apple"))]
 pub(crate) mod thread;
@@ -20,11 +20,11 @@ use coroner_report::model::Id;
 const MARK: [u8; 4] = [0, 15, 0, 15];
 #[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 const LENGTH: usize = MARK.len() + 32 + 2;
-/// The end of [`calls`], which is not a digit.
+/// The end of [`calls`]. It is not a digit.
 #[cfg(any(all(supported, target_vendor = "apple"), all(test, feature = "system-reports")))]
 const END: u8 = 0xff;
 
-/// Returns the digits of an id, those of the innermost frame first.
+/// Returns an id's digits, starting with the innermost frame's.
 #[cfg(any(all(supported, target_vendor = "apple"), feature = "system-reports"))]
 fn digits(id: Id) -> [u8; LENGTH] {
     let mut digits = [0; LENGTH];
@@ -58,8 +58,8 @@ fn read_at(mut frames: impl Iterator<Item = u64> + Clone) -> Option<Id> {
         u8::try_from(offset / size).ok().filter(|digit| offset.is_multiple_of(size) && *digit < 16)
     };
     let mut found = [0; LENGTH];
-    for place in &mut found {
-        *place = digit(frames.next()?)?;
+    for value in &mut found {
+        *value = digit(frames.next()?)?;
     }
     let mut id = Id::default();
     for (byte, pair) in id.0.iter_mut().zip(found[MARK.len()..].as_chunks::<2>().0.iter()) {

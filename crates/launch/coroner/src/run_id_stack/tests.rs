@@ -2,17 +2,17 @@ use super::*;
 
 const ID: Id = Id([0, 0xff, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc, 0xde, 0xf0, 1, 2, 3, 4, 5, 6]);
 
-/// Returns the addresses of a stack, innermost first, with pieces of that size from `first` on.
+/// Returns a stack's addresses, innermost first, with pieces of that size from `first` on.
 fn stack(id: Id, first: u64, size: u64) -> Vec<u64> {
     digits(id).iter().map(|digit| first + u64::from(*digit) * size).collect()
 }
 
 #[test]
-fn an_id_is_read_wherever_the_pieces_lie() {
+fn an_id_is_read_at_any_address_and_size_of_the_pieces() {
     for (first, size) in [(0x1_0000_4009, 16), (0x1_0480_0054, 32), (0, 1)] {
         let mut frames = stack(ID, first, size);
         assert_eq!(read(&frames), Some(ID));
-        // Below the stack is the wait, above it the thread's start.
+        // The frames of the wait are below the stack, those of the thread's start above it.
         frames.splice(0..0, [0x7fff_2000_1000, first + 0x1000]);
         frames.extend([first + 0x900, 0x7fff_2000_2000, 0]);
         assert_eq!(read(&frames), Some(ID));
@@ -25,7 +25,7 @@ fn an_id_is_read_wherever_the_pieces_lie() {
 }
 
 #[test]
-fn the_calls_are_the_digits_from_the_outermost_on() {
+fn the_calls_are_the_digits_from_the_outermost() {
     let calls = calls(ID);
     assert_eq!(calls[LENGTH], END);
     let mut digits = digits(ID);
@@ -34,7 +34,7 @@ fn the_calls_are_the_digits_from_the_outermost_on() {
 }
 
 #[test]
-fn what_is_no_such_stack_says_nothing() {
+fn other_stacks_contain_no_id() {
     let whole = stack(ID, 0x1000, 16);
     for cut in 0..LENGTH {
         let mut frames = whole.clone();

@@ -1,8 +1,8 @@
 //! The thread with the stack that encodes the run's id.
 //!
-//! It calls itself into the stack, and waits for a kernel semaphore that is only signaled by the
-//! uninstall. It has no wake-ups, blocks all signals, and touches two pages of its stack. Neither
-//! reports nor live backtraces include it.
+//! The thread creates the stack by its calls, and then waits for a kernel semaphore that only the
+//! uninstall signals. It never wakes up, blocks all signals, and touches two pages of its stack.
+//! Neither reports nor live backtraces include it.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use mach2::traps::mach_task_self;
 
 use super::{LENGTH, calls};
 
-/// Size of the thread's stack in bytes: the minimum that all Apple's systems allow.
+/// The thread's stack size in bytes: the minimum that all Apple systems allow.
 const STACK: usize = 16 << 10;
 
 /// The thread's calls.
@@ -25,8 +25,8 @@ static CALLS: [AtomicU8; LENGTH + 1] = [const { AtomicU8::new(super::END) }; LEN
 static SEMAPHORE: AtomicU32 = AtomicU32::new(0);
 
 // `coroner_run_id(calls)`: each call takes the next digit and jumps to that piece of code, which
-// creates a frame record and calls again; a value that is not a digit jumps to `wait`. One symbol,
-// so that no linker separates the pieces.
+// creates a frame record and calls again. A value that is not a digit jumps to `wait`. The pieces
+// have one symbol, so that linkers don't separate them.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".p2align 4",
@@ -98,7 +98,7 @@ unsafe extern "C" {
     fn coroner_run_id(calls: *const AtomicU8);
 }
 
-/// The innermost function of Coroner's in the stack.
+/// Coroner's innermost function in the stack.
 extern "C" fn wait() {
     let semaphore = SEMAPHORE.load(Ordering::Acquire);
     // SAFETY: the name of a semaphore of this task, or an invalid one, which is an error.
@@ -124,13 +124,12 @@ pub(crate) struct RunIdThread {
 impl RunIdThread {
     /// Starts the thread.
     ///
-    /// `None` if the system can't create a thread or a semaphore. There is one at a time, which
-    /// belongs to the install.
+    /// `None` if the system can't create a thread or a semaphore. Each install has one such thread.
     pub(crate) fn start(id: Id) -> Option<Self> {
         let mut semaphore = 0;
         // SAFETY: the kernel writes one name.
-        let made = unsafe { semaphore_create(mach_task_self(), &raw mut semaphore, SYNC_POLICY_FIFO, 0) };
-        if made != KERN_SUCCESS {
+        let created = unsafe { semaphore_create(mach_task_self(), &raw mut semaphore, SYNC_POLICY_FIFO, 0) };
+        if created != KERN_SUCCESS {
             return None;
         }
         CALLS.iter().zip(calls(id)).for_each(|(to, digit)| to.store(digit, Ordering::Release));
@@ -163,7 +162,7 @@ impl RunIdThread {
 
 impl Drop for RunIdThread {
     fn drop(&mut self) {
-        // SAFETY: both belong to this value; the thread ends when it is signaled, and is joined
+        // SAFETY: both belong to this value. The thread exits when it is signaled, and is joined
         // once. In a child of fork, where the thread doesn't exist, the semaphore's name is
         // invalid.
         unsafe {

@@ -1,8 +1,8 @@
-//! Well-known keys of servers and their types, to reject at once what a server would drop later.
+//! Rejects tags and contexts that a server would drop later.
 //!
-//! Fields and types are those of Relay's event schema (`relay-event-schema`, `protocol::contexts`).
-//! The reserved tags are those that Relay removes from an event (`normalize_event_tags`), because
-//! an event field has the same meaning.
+//! Fields and types are from Relay's event schema (`relay-event-schema`, `protocol::contexts`). The
+//! reserved tags are those that Relay removes from an event (`normalize_event_tags`), because an
+//! event field has the same meaning.
 
 use serde_json::Value;
 
@@ -97,7 +97,7 @@ const CONTEXTS: [(&str, &Fields); 10] = [
     ),
 ];
 
-/// Tags that are event fields.
+/// Names of event fields, which can't be tags.
 const RESERVED_TAGS: [&str; 6] = ["release", "dist", "user", "environment", "filename", "function"];
 
 pub(super) fn check_tag(key: &str) -> Result<(), ScopeError> {

@@ -13,7 +13,7 @@ fn scope() -> Scope {
 }
 
 #[test]
-fn what_was_set_is_in_the_run_state() {
+fn values_are_in_the_run_state() {
     let scope = scope();
     scope.set_tag("kept", "yes").unwrap();
     scope.set_tag("removed", "yes").unwrap();
@@ -47,13 +47,13 @@ fn what_was_set_is_in_the_run_state() {
 }
 
 #[test]
-fn several_changes_count_at_once() {
+fn several_changes_take_effect_atomically() {
     let scope = scope();
     let tags = || RunFacts::read(&scope.state.to_bytes()).unwrap().tags;
     scope.set_tag("login", "1").unwrap();
     scope.configure(|change| {
         change.set_tag("login", "2").unwrap();
-        // A change within it is a part of it.
+        // A nested change is part of it.
         scope.configure(|inner| inner.set_tag("plan", "free")).unwrap();
         assert_eq!(tags().into_iter().collect::<Vec<_>>(), [("login".to_owned(), "1".to_owned())]);
         // Another thread's change takes effect without waiting.
@@ -61,7 +61,7 @@ fn several_changes_count_at_once() {
         assert_eq!((tags().len(), tags()["other"].as_str()), (2, "yes"));
     });
     assert_eq!((tags()["login"].as_str(), tags()["plan"].as_str()), ("2", "free"));
-    // A change that panics takes effect as far as it got, and the next one is complete again.
+    // The changes made before a panic take effect, and the next change works again.
     let panicked =
         std::panic::catch_unwind(|| scope.configure(|change| change.set_tag("login", "3").map(|()| panic!())));
     assert!(panicked.is_err() && !is_changing());
@@ -69,7 +69,7 @@ fn several_changes_count_at_once() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_says_why() {
+fn values_that_do_not_fit_are_rejected_with_a_reason() {
     let scope = scope();
     assert_eq!(scope.set_tag(&"k".repeat(300), "v"), Err(ScopeError::KeyTooLong));
     assert_eq!(scope.set_extra("big", &json!("x".repeat(10_000))), Err(ScopeError::TooLarge));
@@ -79,7 +79,7 @@ fn what_does_not_fit_is_refused_and_says_why() {
 }
 
 #[test]
-fn what_a_server_would_drop_is_refused_where_it_is_set() {
+fn values_that_a_server_would_drop_are_rejected() {
     let scope = scope();
     for key in ["", "two words", "line\nbreak", "\u{7f}"] {
         assert_eq!(scope.set_tag(key, "7"), Err(ScopeError::InvalidKey), "{key:?}");

@@ -13,39 +13,41 @@ use crate::store::{Kept, Retention, Worth};
 
 /// Extension of the report as JSON, for people and scripts.
 const JSON: &str = "json";
-/// Extension of the report as the crash left it, with the run state.
-///
-/// `coroner show` and later versions of Coroner read it.
+/// Extension of the report in its original form, with the run state. `coroner show` reads it.
 const RAW: &str = "coroner";
-/// Extension of the file that is written last: if it exists, all files of the report do.
+/// Extension of the file that is written last. If it exists, all files of the report do.
 const LAST: &str = if cfg!(feature = "json") { JSON } else { RAW };
 
 /// Prefix of the extension of attachments, followed by their names.
 const ATTACHMENT: &str = "attachment-";
-/// Maximum total bytes of the attachments stored with a report, as for those sent to Sentry; the
-/// rest is left out.
+/// Maximum total size of a report's stored attachments in bytes, the same as for Sentry; the rest
+/// is left out.
 const MAX_ATTACHMENTS: u64 = 20 << 20;
-/// Maximum total bytes of the attachments that install itself stores.
+/// Maximum total size of the attachments that install itself stores, in bytes.
 const MAX_EARLY: u64 = 256 << 10;
 
 /// Writes each report to a folder: `<time>-<event id>.json` and `<time>-<event id>.coroner`.
 ///
-/// The `.coroner` file is the report as the crash left it, with the run state as an additional
-/// section. Files that the app declared ([`Scope::add_attachment`](crate::Scope::add_attachment),
+/// The `.coroner` file is the report in its original form, with the run state as an additional
+/// section. Attachments ([`Scope::add_attachment`](crate::Scope::add_attachment),
 /// [`Coroner::keep_attachment`](crate::Coroner::keep_attachment)) are copied beside them as
 /// `<time>-<event id>.attachment-<name>`, up to 20 MiB per report.
 ///
-/// A file appears under its name complete or not at all, and is on disk when the report counts as
-/// delivered. The JSON file is written last: if it exists, all of them do. The files exist as soon
-/// as the next launch has installed Coroner; the JSON file is replaced when function and line names
-/// are found. If the folder can't be written (the disk is full, a permission is missing), the
-/// report stays in the store and is tried again.
+/// Files appear atomically and are on disk when the report counts as delivered. The JSON file is
+/// written last: if it exists, all of them do. The files exist as soon as the next launch has
+/// installed Coroner; the JSON file is replaced when functions and lines are known. If the folder
+/// can't be written (the disk is full, a permission is missing), the report stays in the store and
+/// is tried again. Without the feature `json`, there is no JSON file, and the `.coroner` file is
+/// written last.
 ///
-/// Without the feature `json`, there is no JSON file, and the `.coroner` file is written last.
+/// The folder keeps at max_bytes 100 reports, for at max_bytes 90 days, in at max_bytes 64 MiB
+/// ([`retention`](Self::retention)). Reports with many threads have about 2 MiB, so about 30 of
+/// them are kept. The oldest are removed first.
 ///
-/// The folder keeps up to 100 reports, 90 days and 64 MiB, whichever limit is reached first
-/// ([`retention`](Self::retention)): of reports with many threads, about 2 MiB each, this is about
-/// 30. The oldest is removed first.
+/// ```
+/// let sink = coroner::FolderSink::new("/var/crash/paint").retention(coroner::Retention::default().number(10));
+/// let config = coroner::Config::new("com.example.paint").sink(sink);
+/// ```
 #[derive(Debug, Clone)]
 pub struct FolderSink {
     path: PathBuf,
@@ -55,7 +57,7 @@ pub struct FolderSink {
 impl FolderSink {
     /// Creates a sink that writes to the folder at `path`.
     ///
-    /// The folder is created for the first report, for its owner only.
+    /// The folder is created for the first report, with access for its owner only.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), retention: Retention::default() }
     }
@@ -98,19 +100,19 @@ impl FolderSink {
         for (extension, bytes) in forms(submission) {
             folder.write_quickly(&file_name(&stem, extension), &bytes)?;
         }
-        // An app that crashes at each start gets no further than this.
+        // A launch of an app that crashes at each start doesn't get any further.
         self.enforce_limits(&folder, &stem)?;
         Ok(are_all)
     }
 
-    /// Removes the oldest reports until the rest is within the limits.
+    /// Removes the oldest reports until the limits are met.
     ///
-    /// The report just written stays, because it counts as delivered.
+    /// Never removes the report that was just written, because it counts as delivered.
     fn enforce_limits(&self, folder: &Directory, newest: &str) -> io::Result<()> {
         let mut reports: Vec<Kept<(String, Vec<OsString>)>> = Vec::new();
         // Names are sorted, so the files of one report follow each other.
         for name in folder.names()? {
-            let Some(stem) = stem_of(&name) else { continue };
+            let Some(stem) = file_stem(&name) else { continue };
             let status = folder.status_of(&name)?;
             match reports.last_mut().filter(|report| report.item.0 == stem) {
                 Some(report) => {
@@ -127,8 +129,8 @@ impl FolderSink {
         }
         let goes = self.retention.beyond(reports, SystemTime::now());
         for Kept { item: (stem, mut names), .. } in goes.into_iter().filter(|report| report.item.0 != newest) {
-            // The file that was written last is removed first: a report without it is one that is
-            // still being written.
+            // Remove the file that was written last first: a report without it counts as still
+            // being written.
             if let Some(last) = names.iter().position(|name| *name == file_name(&stem, LAST)) {
                 names.swap(0, last);
             }
@@ -155,8 +157,7 @@ impl Sink for FolderSink {
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         match self.write(submission) {
             Ok(()) => SinkAnswer::Delivered,
-            // Room or a permission may come back: a folder that can't be written today must not
-            // lose a report.
+            // Retry: space may become free, or the permission may be restored.
             Err(error) => SinkAnswer::Retry {
                 after: Duration::ZERO,
                 reason: format!("can't write to `{}`: {error}", self.path.display()),
@@ -165,8 +166,8 @@ impl Sink for FolderSink {
     }
 }
 
-/// Yields the forms in which a report is written, created one at a time, with their files'
-/// extensions. [`LAST`] is the last one.
+/// Yields the forms in which a report is written with their extensions, one at a time. [`LAST`]
+/// comes last.
 fn forms(submission: &Submission<'_>) -> impl Iterator<Item = (&'static str, Vec<u8>)> {
     let as_left = std::iter::once_with(move || (RAW, submission.file()));
     #[cfg(feature = "json")]
@@ -174,8 +175,9 @@ fn forms(submission: &Submission<'_>) -> impl Iterator<Item = (&'static str, Vec
     as_left
 }
 
-/// Returns the name of a report's files without extension: its time in UTC, so that a listing is
-/// sorted, and its event id.
+/// Returns the name of a report's files without extension: time and event id.
+///
+/// The time is in UTC, so that a listing is sorted by time.
 fn stem(report: &Report) -> String {
     let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
     format!("{}-{}", compact(time), report.header.event_id)
@@ -200,46 +202,47 @@ fn attachment_name(stem: &str, name: &str) -> OsString {
     file_name(stem, &format!("{ATTACHMENT}{name}"))
 }
 
-/// Returns the contents of the memory that the app registered for a crash and of the files that it
-/// declared, with their names in the folder, up to `most` bytes in total; and whether these are all
-/// that can be read.
-fn attachments(report: &Report, stem: &str, mut most: u64) -> (Vec<(OsString, Vec<u8>)>, bool) {
+/// Returns a report's attachments with their names in the folder, up to `max_bytes` in total, and
+/// whether these are all readable ones.
+///
+/// The attachments are the app's registered memory and attached files.
+fn attachments(report: &Report, stem: &str, mut max_bytes: u64) -> (Vec<(OsString, Vec<u8>)>, bool) {
     let mut are_all = true;
     let mut files = Vec::new();
     for memory in &report.app_memory {
-        if memory.bytes.0.len() as u64 <= most {
-            most -= memory.bytes.0.len() as u64;
+        if memory.bytes.0.len() as u64 <= max_bytes {
+            max_bytes -= memory.bytes.0.len() as u64;
             files.push((attachment_name(stem, &memory.name), memory.bytes.0.clone()));
         }
     }
     for declared in report.run.iter().flat_map(|run| &run.attachments) {
-        match read_attachment(Path::new(&declared.path), most) {
+        match read_attachment(Path::new(&declared.path), max_bytes) {
             Ok(Some(bytes)) => {
-                most -= bytes.len() as u64;
+                max_bytes -= bytes.len() as u64;
                 files.push((attachment_name(stem, &declared.name), bytes));
             }
             Ok(None) => {
-                log::info!("coroner: the attachment `{}` is too large to be stored", declared.name);
+                log::info!("coroner: the attachment `{}` is too large and is left out", declared.name);
                 are_all = false;
             }
-            Err(error) => log::warn!("coroner: the attachment `{}` can't be read: {error}", declared.name),
+            Err(error) => log::warn!("coroner: can't read the attachment `{}`: {error}", declared.name),
         }
     }
     (files, are_all)
 }
 
-/// Reads a file; `None` if it is larger than `most` bytes.
-fn read_attachment(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+/// Reads a file; `None` if it is larger than `max_bytes`.
+fn read_attachment(path: &Path, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= most).then_some(bytes))
+    std::fs::File::open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= max_bytes).then_some(bytes))
 }
 
 /// Returns the stem of a file that this sink wrote; `None` for any other.
-fn stem_of(name: &OsStr) -> Option<&str> {
+fn file_stem(name: &OsStr) -> Option<&str> {
     let (stem, what) = name.to_str()?.split_once('.')?;
     if what != JSON && what != RAW && !what.starts_with(ATTACHMENT) {
         return None;

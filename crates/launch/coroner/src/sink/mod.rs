@@ -1,6 +1,6 @@
 //! The [`Sink`] trait, which receives reports, and the sinks that come with Coroner.
 //!
-//! A new sink is one file here (or a type in the app) that implements [`Sink`], and one call of
+//! To add a sink, implement [`Sink`] in a file here or in the app, and pass it to
 //! [`Config::sink`](crate::Config::sink).
 
 use std::fmt;
@@ -34,14 +34,14 @@ pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_
 
 /// Receives reports, one at a time, on Coroner's delivery thread.
 ///
-/// Reports of crashes arrive at the next launch. Non-fatal reports (handled exceptions, panics that
-/// end a thread, hangs) arrive some seconds later in the process itself.
+/// Crash reports arrive at the next launch. Non-fatal reports (handled exceptions, panics that end
+/// a thread, hangs) arrive within seconds in the process itself.
 ///
 /// Each sink gets each report independently of the other sinks and their answers. A report is kept
 /// in the store until every sink has delivered or rejected it.
 ///
 /// **The same report may arrive twice**: a process can be killed after a sink has accepted a report
-/// and before that was recorded. A sink recognizes a report that it already has by the event id in
+/// and before that was recorded. A sink recognizes such a report by the event id in
 /// [`Report::header`], which stays the same, and returns [`SinkAnswer::Delivered`] again.
 ///
 /// A sink that panics, or crashes or hangs the app, gets the report again at the next launch, a few
@@ -73,36 +73,36 @@ pub trait Sink: Send + Sync {
 
     /// Delivers one report.
     ///
-    /// It may take its time: it runs on a thread of its own, and if the app ends in the meantime,
-    /// the next launch delivers the report.
+    /// It may block, because it runs on a Coroner thread. If the app ends in the meantime, the next
+    /// launch delivers the report.
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer;
 
     /// Stores a report as the crash left it, before [`deliver`](Self::deliver).
     ///
-    /// Returns whether the report is stored. It is called in [`install`](crate::install) on the
-    /// calling thread, so that a launch of a few milliseconds is enough. Function names are those
-    /// that the crash itself found. What it stores is replaced by what `deliver` gets for the same
-    /// event id, in this launch or a later one. It should take a millisecond or two and wait for
-    /// nothing, not even for the disk: the report stays in the store until `deliver` has answered.
-    /// The default implementation does nothing.
+    /// Returns whether the report is stored. The default implementation does nothing.
+    ///
+    /// It is called in [`install`](crate::install) on the calling thread, so that even a launch of
+    /// a few milliseconds stores reports. Function names are those that the crash itself found.
+    /// `deliver` later gets the report with the same event id, and must replace what was stored.
+    /// The call should take at most two milliseconds and wait for nothing, not even for the disk:
+    /// the report stays in the store until `deliver` has answered.
     fn store_early(&self, submission: &Submission<'_>) -> bool {
         let _ = submission;
         false
     }
 
-    /// Whether the sink is notified of runs by [`run_began`](Self::run_began) and
-    /// [`run_ended`](Self::run_ended), for crash statistics.
+    /// Whether the sink is notified of runs, for release health.
     ///
-    /// If so, install starts the delivery thread even if there is nothing to deliver.
+    /// If so, [`run_began`](Self::run_began) and [`run_ended`](Self::run_ended) are called, and
+    /// install starts the delivery thread even if there is nothing to deliver.
     fn follows_runs(&self) -> bool {
         false
     }
 
-    /// Notifies the sink of the store's directory, in which it may have a subdirectory with its
-    /// name.
+    /// Passes the store's directory, in which the sink may create a subdirectory with its name.
     ///
-    /// It is called in [`install`](crate::install) on the calling thread, for what must not wait
-    /// for the delivery thread, such as the user's consent.
+    /// It is called in [`install`](crate::install) on the calling thread, for work that must not
+    /// wait for the delivery thread, such as storing the user's consent.
     fn opened(&self, store: &Path) {
         let _ = store;
     }
@@ -112,14 +112,14 @@ pub trait Sink: Send + Sync {
         let _ = run;
     }
 
-    /// Notifies the sink of a run that has ended in any way, after its reports.
+    /// Notifies the sink of a run that has ended in any way, after its reports were delivered.
     ///
     /// It may be called twice for one run.
     fn run_ended(&self, run: &FinishedRun<'_>) {
         let _ = run;
     }
 
-    /// Notifies the sink that `reports` waiting reports were removed to keep the store within its
+    /// Notifies the sink that `reports` waiting reports were removed to meet the store's
     /// [`limits`](crate::Limits::retention).
     fn reports_evicted(&self, reports: usize) {
         let _ = reports;
@@ -132,7 +132,7 @@ pub trait Sink: Send + Sync {
         let _ = reports;
     }
 
-    /// Accepts a user's feedback about a crash. Returns whether the sink accepted it.
+    /// Delivers user feedback about a crash. Returns whether the sink accepted it.
     fn feedback(&self, feedback: &Feedback) -> bool {
         let _ = feedback;
         false
@@ -140,8 +140,8 @@ pub trait Sink: Send + Sync {
 
     /// Waits, at most for `timeout`, until all accepted reports have arrived.
     ///
-    /// Returns whether they have. The default implementation, for sinks that hold nothing back,
-    /// returns `true`.
+    /// Returns whether they have. The default implementation returns `true`, for sinks that don't
+    /// queue reports.
     fn flush(&self, timeout: Duration) -> bool {
         let _ = timeout;
         true
@@ -202,11 +202,12 @@ pub struct Submission<'a> {
     pub run: Id,
     /// The report with the run state merged in and symbol names found, after the hooks.
     pub report: &'a Report,
-    /// The report's index in [`RawRun::reports`]: a process can survive a crash and have another.
+    /// The report's index in [`RawRun::reports`].
     ///
-    /// A report that arrives again may have another index; its event id stays the same.
+    /// A run has several reports if the process survived a crash. A report that arrives again may
+    /// have another index, but has the same event id.
     pub index: usize,
-    /// The run's files as the crash left them. [`file`](Self::file) returns the report as one file.
+    /// The run's files in their original form. [`file`](Self::file) returns the report as one file.
     pub raw: &'a RawRun,
     /// The number of earlier attempts to deliver this report to this sink.
     pub tries: u32,
@@ -215,7 +216,7 @@ pub struct Submission<'a> {
 impl Submission<'_> {
     /// Returns the report as one file, as [`FolderSink`] writes it (`.coroner`).
     ///
-    /// It contains what the crash left and the run state (tags, user, breadcrumbs, facts about the
+    /// It contains the crash's report and the run state (tags, user, breadcrumbs, facts about the
     /// app), without the zeros reserved at its end. [`Report::read`] and `coroner show` read it.
     /// Secrets in its texts are not hidden.
     pub fn file(&self) -> Vec<u8> {
@@ -230,7 +231,7 @@ impl Submission<'_> {
 pub struct BegunRun<'a> {
     /// The run's id.
     pub run: Id,
-    /// The store's directory, in which a sink may have a subdirectory with its name.
+    /// The store's directory, in which a sink may create a subdirectory with its name.
     pub store: &'a Path,
     /// The facts about app and system.
     pub facts: &'a RunFacts,
@@ -244,9 +245,9 @@ pub struct FinishedRun<'a> {
     pub run: Id,
     /// The facts about the run, including how it ended.
     pub facts: &'a RunFacts,
-    /// The number of reports that the run left, of any kind.
+    /// The number of the run's reports of any kind.
     pub reports: usize,
-    /// The number of those reports that are of crashes: not of handled exceptions, nor of hangs.
+    /// The number of the run's crash reports, without handled exceptions and hangs.
     pub crashes: usize,
 }
 
@@ -254,47 +255,46 @@ pub struct FinishedRun<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SinkAnswer {
-    /// The sink has accepted the report for good.
+    /// The sink accepted the report.
     Delivered,
-    /// The sink will never accept the report, and must not get it again.
+    /// The sink rejected the report; it is not offered again.
     Rejected {
         /// The reason, for people.
         reason: String,
     },
-    /// The sink could not accept the report now: no network, no room.
+    /// The sink can't accept the report now, for example without a network or disk space.
     Retry {
         /// Minimum time before the next attempt.
         ///
-        /// The attempt is made by the first launch of the app, or
-        /// [`Coroner::flush`](crate::Coroner::flush), after that time; more than a day counts as a
-        /// day.
+        /// The first launch or [`Coroner::flush`](crate::Coroner::flush) after that time tries
+        /// again. The maximum is one day.
         after: Duration,
         /// The reason, for people.
         reason: String,
     },
 }
 
-/// A value of a sink with the process that created it.
+/// A sink's value and the process that created it.
 ///
 /// In a child created by fork, the value's threads don't exist and its locks may be taken.
 #[cfg(any(feature = "otlp", feature = "sentry"))]
-struct OfProcess<T>(Option<(u32, T)>);
+struct ProcessOwned<T>(Option<(u32, T)>);
 
 #[cfg(any(feature = "otlp", feature = "sentry"))]
-impl<T: Clone> OfProcess<T> {
+impl<T: Clone> ProcessOwned<T> {
     /// Returns the value if this process created it.
     fn get(&self) -> Option<T> {
         let own = self.0.as_ref().filter(|(process, _)| *process == std::process::id());
-        own.map(|(_, made)| made.clone())
+        own.map(|(_, value)| made.clone())
     }
 
-    fn set(&mut self, made: T) {
-        self.0 = Some((std::process::id(), made));
+    fn set(&mut self, value: T) {
+        self.0 = Some((std::process::id(), value));
     }
 }
 
 #[cfg(any(feature = "otlp", feature = "sentry"))]
-impl<T> Default for OfProcess<T> {
+impl<T> Default for ProcessOwned<T> {
     fn default() -> Self {
         Self(None)
     }

@@ -1,4 +1,5 @@
-//! The sink that delivers by OTLP to an OpenTelemetry Collector or another server for log records.
+//! The sink that delivers over OTLP to an OpenTelemetry Collector or another server for log
+//! records.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -6,14 +7,13 @@ use std::time::Duration;
 
 use coroner_otlp::{Captured, Client, EnvironmentError, Options};
 
-use super::{BegunRun, OfProcess, Sink, SinkAnswer, Submission};
+use super::{BegunRun, ProcessOwned, Sink, SinkAnswer, Submission};
 use crate::locked::locked;
 
 /// Delivers crashes, hangs and handled exceptions as OpenTelemetry log records.
 ///
-/// Each report becomes a record, which is kept in an outbox (the directory `otlp` in the store)
-/// until the server has accepted it; a separate thread sends it. A report therefore counts as
-/// delivered once its record is in the outbox.
+/// Each report becomes a record in an outbox (the directory `otlp` in the store), and then counts
+/// as delivered. A separate thread sends the record and removes it once the server has accepted it.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,26 +32,26 @@ pub struct OtlpSink {
 struct Inner {
     options: Options,
     outbox: Option<PathBuf>,
-    client: OfProcess<Client>,
-    /// The user's consent that was set before there was a client.
+    client: ProcessOwned<Client>,
+    /// The user's consent, if it was set before the client was created.
     consent: Option<bool>,
 }
 
 impl OtlpSink {
-    /// Creates a sink that delivers to the server at `endpoint`, such as `http://localhost:4318`.
+    /// Creates a sink for the server at `endpoint`, such as `http://localhost:4318`.
     ///
     /// Records go to `v1/logs` below it.
     pub fn new(endpoint: &str) -> Self {
         Self::with_options(Options::new(endpoint))
     }
 
-    /// Creates a sink with the server in OpenTelemetry's environment variables, if they name one.
+    /// Creates a sink for the server in OpenTelemetry's environment variables, if they name one.
     ///
     /// These are `OTEL_EXPORTER_OTLP_ENDPOINT` and the others of [`Options::from_env`], as in
     /// OpenTelemetry's SDKs.
     ///
     /// # Errors
-    /// [`EnvironmentError`] if a variable asks for something unsupported, such as a protocol other
+    /// [`EnvironmentError`] if a variable selects something unsupported, such as a protocol other
     /// than `http/protobuf`.
     pub fn from_env() -> Result<Option<Self>, EnvironmentError> {
         Ok(Options::from_env()?.map(Self::with_options))
@@ -59,7 +59,7 @@ impl OtlpSink {
 
     /// Creates a sink with these options.
     pub fn with_options(options: Options) -> Self {
-        let inner = Inner { options, outbox: None, client: OfProcess::default(), consent: None };
+        let inner = Inner { options, outbox: None, client: ProcessOwned::default(), consent: None };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
@@ -79,13 +79,13 @@ impl OtlpSink {
         self
     }
 
-    /// Records the user's consent, for this launch and later ones.
+    /// Sets whether the user consents to sending reports. The choice is stored.
     ///
-    /// With [`Options::require_consent`], nothing is sent before a `true`. After a `false`, nothing
-    /// is kept either, and waiting events are removed.
+    /// With [`Options::require_consent`], nothing is sent before `set_consent(true)`.
+    /// `set_consent(false)` also deletes waiting records and keeps no new ones.
     ///
     /// # Errors
-    /// An I/O error if the consent can't be recorded.
+    /// An I/O error if the choice can't be stored.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
         let (client, is_open) = {
             let mut inner = locked(&self.inner);
@@ -94,23 +94,23 @@ impl OtlpSink {
         };
         match client {
             Some(client) => client.set_consent(given),
-            // The process may end before the delivery thread creates a client, which records the
-            // consent.
+            // Create the client here, which stores the consent: the process may end before the
+            // delivery thread does.
             None if is_open => self.client().map(drop).map_err(std::io::Error::other),
-            // `install` will record the consent.
+            // `install` will store the consent.
             None => Ok(()),
         }
     }
 
     /// Returns the client, which can be opened once the outbox's directory is known.
     ///
-    /// It is opened without the lock: a child of `fork` would wait for the lock forever.
+    /// It is opened without holding the lock, for which a child of `fork` would wait forever.
     fn client(&self) -> Result<Client, String> {
         let inner = locked(&self.inner);
         if let Some(client) = inner.client.get() {
             return Ok(client);
         }
-        let directory = inner.outbox.clone().ok_or("there is no directory for the outbox")?;
+        let directory = inner.outbox.clone().ok_or("the outbox has no directory")?;
         let options = inner.options.clone();
         drop(inner);
         let client = Client::open(options, &directory).map_err(|error| error.to_string())?;
@@ -132,8 +132,7 @@ impl Sink for OtlpSink {
         "otlp"
     }
 
-    // For the outbox: its contents from an earlier run are sent even if this run has nothing to
-    // deliver.
+    // Earlier runs' records in the outbox are sent even if this run has nothing to deliver.
     fn follows_runs(&self) -> bool {
         true
     }
@@ -145,7 +144,7 @@ impl Sink for OtlpSink {
             inner.consent
         };
         if let Some(Err(error)) = said.map(|_| self.client()) {
-            log::warn!("coroner: what the user said can't be noted by the OTLP sink: {error}");
+            log::warn!("coroner: the OTLP sink can't store the user's consent: {error}");
         }
     }
 
@@ -153,7 +152,7 @@ impl Sink for OtlpSink {
         locked(&self.inner).outbox.get_or_insert_with(|| run.store.join("otlp"));
         match self.client() {
             Ok(client) => client.wake(),
-            Err(error) => log::warn!("coroner: the OTLP sink can't begin: {error}"),
+            Err(error) => log::warn!("coroner: can't start the OTLP sink: {error}"),
         }
     }
 
@@ -163,7 +162,7 @@ impl Sink for OtlpSink {
         });
         match captured {
             Ok(Captured::Kept | Captured::Known) => SinkAnswer::Delivered,
-            Ok(Captured::Refused) => SinkAnswer::Rejected { reason: "the user does not agree".into() },
+            Ok(Captured::Refused) => SinkAnswer::Rejected { reason: "consent not given".into() },
             Err(reason) => SinkAnswer::Retry { after: Duration::ZERO, reason },
         }
     }

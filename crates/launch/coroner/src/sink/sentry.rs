@@ -10,7 +10,7 @@ use coroner_sentry::session::SessionMode;
 use coroner_sentry::transport::Transport;
 use coroner_sentry::{Captured, Client, Options, ParseDsnError};
 
-use super::{BegunRun, FinishedRun, OfProcess, Sink, SinkAnswer, Submission};
+use super::{BegunRun, FinishedRun, ProcessOwned, Sink, SinkAnswer, Submission};
 use crate::locked::locked;
 
 /// Delivers events and sessions to a Sentry project.
@@ -41,7 +41,7 @@ struct Inner {
     outbox: Option<PathBuf>,
     /// Replaces HTTP.
     transport: Option<Arc<dyn Transport>>,
-    client: OfProcess<Client>,
+    client: ProcessOwned<Client>,
     /// The user's consent that was set before there was a client.
     consent: Option<bool>,
 }
@@ -68,7 +68,7 @@ impl SentrySink {
 
     /// Creates a sink with these options.
     pub fn with_options(options: Options) -> Self {
-        let inner = Inner { options, outbox: None, transport: None, client: OfProcess::default(), consent: None };
+        let inner = Inner { options, outbox: None, transport: None, client: ProcessOwned::default(), consent: None };
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 

@@ -8,7 +8,7 @@ fn families_are_models_without_their_numbers() {
 }
 
 #[test]
-fn what_this_system_says_of_itself() {
+fn this_systems_facts_are_read() {
     assert!(text(c"kern.osproductversion").split('.').all(|part| part.parse::<u32>().is_ok()));
     assert!(text(c"kern.version").starts_with("Darwin Kernel Version"));
     assert!(number(c"hw.ncpu").is_some_and(|count| count > 0));

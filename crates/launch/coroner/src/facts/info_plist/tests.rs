@@ -14,11 +14,11 @@ fn bundle(list: &[u8], executable: &str, place: &str) -> Stated {
     let program = folder.path().join(executable);
     std::fs::create_dir_all(program.parent().unwrap()).unwrap();
     std::fs::write(folder.path().join(place), list).unwrap();
-    Stated::by_bundle_of(&program)
+    Stated::read_bundle(&program)
 }
 
 #[test]
-fn bundles_of_macos_and_ios_state_name_version_and_build() {
+fn macos_and_ios_bundles_have_name_version_and_build() {
     let text = |text: &str| Some(text.to_owned());
     let stated = Stated { name: text("Paint"), version: text("1.2.3"), build: text("45") };
     let mut binary = Vec::new();
@@ -30,7 +30,7 @@ fn bundles_of_macos_and_ios_state_name_version_and_build() {
 }
 
 #[test]
-fn elsewhere_and_in_a_damaged_list_nothing_is_stated() {
+fn a_program_outside_a_bundle_and_a_damaged_list_have_no_facts() {
     assert_eq!(bundle(LIST.as_bytes(), "bin/paint", "bin/Info.plist"), Stated::default());
     assert_eq!(bundle(&LIST.as_bytes()[..300], "Paint.app/paint", "Paint.app/Info.plist"), Stated::default());
     assert_eq!(bundle(b"bplist00\xff\xff", "Paint.app/paint", "Paint.app/Info.plist"), Stated::default());

@@ -4,10 +4,10 @@ use super::*;
 
 #[inline(never)]
 fn here() -> Landing {
-    std::hint::black_box(of_this_panic())
+    std::hint::black_box(find_landing())
 }
 
-// Only called by Rust; what matters is that no panic leaves it.
+// Only called by Rust. `extern "C"` because a panic must not leave it.
 #[allow(improper_ctypes_definitions)]
 extern "C" fn cannot_unwind(work: &dyn Fn() -> Landing) -> Landing {
     std::hint::black_box(work())
@@ -15,7 +15,7 @@ extern "C" fn cannot_unwind(work: &dyn Fn() -> Landing) -> Landing {
 
 #[test]
 fn landings() {
-    // libtest itself catches its tests' panics, so a panic here is caught, and not at the top.
+    // libtest catches its tests' panics, so a panic here is caught before the top.
     assert_eq!(here(), Landing::Caught);
     let on_a_thread = std::thread::spawn(here).join().unwrap();
     assert_eq!(on_a_thread, Landing::Top);

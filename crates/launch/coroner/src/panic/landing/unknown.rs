@@ -1,8 +1,8 @@
-//! Systems whose exception tables are not read: a panic counts as uncaught.
+//! Systems whose exception tables are not read. A panic counts as uncaught there.
 
 use super::{Landing, Search};
 
-/// Most panics get there.
-pub(super) const WITHOUT: Landing = Landing::Top;
+/// Most panics reach the top.
+pub(super) const DEFAULT_LANDING: Landing = Landing::Top;
 
-pub(super) fn look_through(_search: &mut Search) {}
+pub(super) fn walk_frames(_search: &mut Search) {}

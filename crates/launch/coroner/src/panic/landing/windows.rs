@@ -1,15 +1,15 @@
 //! Walks the frames above on 64-bit Windows with the system's unwinder (`RtlVirtualUnwind`).
 //!
-//! It returns the address of each exception handler's data. Built for GNU, this is the table of
-//! [`action`]; built for MSVC, it is the `FuncInfo` of `__CxxFrameHandler3` (LLVM's
+//! It returns the address of each exception handler's data. In a GNU build, this is the table that
+//! [`action`] reads; in an MSVC build, it is the `FuncInfo` of `__CxxFrameHandler3` (LLVM's
 //! `WinException::emitCXXFrameHandler3Table`).
 
 use std::ffi::c_void;
 
 use super::{Action, Landing, Search};
 
-/// The landing of a panic that no frame catches: the runtime can't begin to unwind.
-pub(super) const WITHOUT: Landing = Landing::Nowhere;
+/// The landing of a panic that no frame catches. The runtime can't start to unwind.
+pub(super) const DEFAULT_LANDING: Landing = Landing::Nowhere;
 
 /// `CONTEXT` of winnt.h.
 #[repr(C, align(16))]
@@ -34,11 +34,10 @@ impl Context {
     }
 }
 
-/// From winnt.h: the function has a handler that is called in the search for a handler of an
-/// exception.
+/// The function has an exception handler (winnt.h).
 const UNW_FLAG_EHANDLER: u32 = 1;
 
-/// Maximum number of frames: only an endless recursion has more.
+/// Maximum number of frames. Only infinite recursion has more.
 const MAX_FRAMES: usize = 1 << 16;
 
 #[link(name = "kernel32")]
@@ -58,19 +57,18 @@ unsafe extern "system" {
 }
 
 #[inline(never)]
-pub(super) fn look_through(search: &mut Search) {
+pub(super) fn walk_frames(search: &mut Search) {
     let mut context = Context([0; SIZE]);
     // SAFETY: the context has the size and alignment of the system's.
     unsafe { RtlCaptureContext(&raw mut context) };
-    // The first handler is that of a function of this crate, since those are innermost, and so of a
-    // Rust function. Functions with another handler are not Rust's, and their data has another
-    // format.
+    // The innermost functions are this crate's, so the first handler is Rust's. Functions with
+    // another handler aren't Rust functions, and their data has another format.
     let mut personality = std::ptr::null::<c_void>();
     for _ in 0..MAX_FRAMES {
         let (pc, sp) = (context.word(PC), context.word(SP));
         let (mut base, mut data, mut frame) = (0, std::ptr::null(), 0);
-        // SAFETY: each call writes only to the arguments; the context is that of this thread's own
-        // stack, whose frames below are live.
+        // SAFETY: each call writes only to the arguments; the context describes this thread's own
+        // stack, whose frames are live.
         let (function, handler) = unsafe {
             let function = RtlLookupFunctionEntry(pc, &raw mut base, std::ptr::null_mut());
             if function.is_null() {
@@ -93,14 +91,14 @@ pub(super) fn look_through(search: &mut Search) {
         }
         let is_ours = !handler.is_null() && handler == personality && !data.is_null();
         search.frame(if is_ours {
-            // SAFETY: the data of a Rust handler, in a loaded image; the first word of a function's
-            // entry is its start in the image.
+            // SAFETY: this is a Rust handler's data in a loaded image; the first word of a
+            // function's entry is its start in the image.
             unsafe { decide(data, base, u64::from(*function), pc.wrapping_sub(1)) }
         } else {
             None
         });
         let next = context.word(PC);
-        // The end of the stack: there, x86_64 has no return address, and arm64 the same one again.
+        // The end of the stack: x86_64 has no return address there, and arm64 the same one again.
         if next == 0 || (next == pc && context.word(SP) == sp) {
             break;
         }
@@ -110,7 +108,7 @@ pub(super) fn look_through(search: &mut Search) {
 /// Returns the action of the call site at `pc`.
 ///
 /// # Safety
-/// `data` is that of a Rust handler, for the function at `start` in the image at `base`.
+/// `data` must be a Rust handler's, for the function at `start` in the image at `base`.
 #[cfg(not(target_env = "msvc"))]
 unsafe fn decide(data: *const u8, base: u64, start: u64, pc: u64) -> Option<Action> {
     // SAFETY: by the contract.
@@ -120,7 +118,7 @@ unsafe fn decide(data: *const u8, base: u64, start: u64, pc: u64) -> Option<Acti
 /// Returns the action of the call site at `pc`.
 ///
 /// # Safety
-/// As above.
+/// `data` must be a Rust handler's, for the function at `start` in the image at `base`.
 #[cfg(target_env = "msvc")]
 unsafe fn decide(data: *const u8, base: u64, _start: u64, pc: u64) -> Option<Action> {
     /// `magicNumber` of a `FuncInfo`, the version in its lower 29 bits.

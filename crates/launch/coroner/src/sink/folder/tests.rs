@@ -31,9 +31,9 @@ fn names(path: &Path) -> Vec<String> {
 
 #[test]
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
-fn a_report_is_two_files_however_often_it_comes() {
+fn a_report_delivered_again_is_still_two_files() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("made/on/demand");
+    let path = folder.path().join("created/on/demand");
     let sink = FolderSink::new(&path);
     for _ in 0..2 {
         assert_eq!(deliver(&sink, &report(0xab, 1_000_000_000)), SinkAnswer::Delivered);
@@ -47,7 +47,7 @@ fn a_report_is_two_files_however_often_it_comes() {
 
 #[test]
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
-fn one_that_was_interrupted_is_written_again() {
+fn an_interrupted_report_is_written_again() {
     let folder = tempfile::tempdir().unwrap();
     let sink = FolderSink::new(folder.path());
     deliver(&sink, &report(1, 5));
@@ -58,17 +58,19 @@ fn one_that_was_interrupted_is_written_again() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_tried_again() {
+fn a_folder_that_cannot_be_created_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("file"), b"").unwrap();
     let sink = FolderSink::new(folder.path().join("file/below"));
-    let SinkAnswer::Retry { reason, .. } = deliver(&sink, &report(1, 5)) else { panic!("it can't be delivered") };
+    let SinkAnswer::Retry { reason, .. } = deliver(&sink, &report(1, 5)) else {
+        panic!("delivered to a folder that can't be created")
+    };
     assert!(reason.contains("file/below"), "{reason}");
 }
 
 #[test]
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
-fn limits_remove_old_reports_and_nothing_else() {
+fn limits_remove_only_old_reports() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("notes.json"), b"mine").unwrap();
     let sink = FolderSink::new(folder.path()).retention(Retention { number: 2, ..Retention::default() });
@@ -87,7 +89,7 @@ fn limits_remove_old_reports_and_nothing_else() {
 
 #[test]
 #[cfg_attr(not(feature = "json"), ignore = "reads JSON")]
-fn files_that_the_app_declared_stand_beside_the_report_and_go_with_it() {
+fn attachments_are_stored_and_removed_with_the_report() {
     let folder = tempfile::tempdir().unwrap();
     let (log, large) = (folder.path().join("a.log"), folder.path().join("large"));
     std::fs::write(&log, b"it was warm").unwrap();

@@ -41,7 +41,7 @@ pub(super) fn encode(encoder: &mut Encoder<'_>, room: &mut Room) -> bool {
     let mut at = u64_at(head);
     for number in 0..MAX_MODULES {
         let Some(entry) = at.filter(|entry| *entry != head) else { break };
-        if let Some(image) = image_of(entry, room, number == 0)
+        if let Some(image) = image_path(entry, room, number == 0)
             && !image.encode(encoder)
         {
             return false;
@@ -52,7 +52,7 @@ pub(super) fn encode(encoder: &mut Encoder<'_>, room: &mut Room) -> bool {
 }
 
 /// Reads an image from its `LDR_DATA_TABLE_ENTRY`.
-fn image_of(entry: u64, room: &mut Room, is_main: bool) -> Option<Image<'_>> {
+fn image_path(entry: u64, room: &mut Room, is_main: bool) -> Option<Image<'_>> {
     let base = u64_at(entry + 0x30)?;
     let name = entry + 0x48;
     let length = usize::from(u16_at(name)?).min(room.wide.len()) & !1;
