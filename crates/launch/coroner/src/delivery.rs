@@ -1,20 +1,20 @@
-//! Delivery at the next launch: makes a report of every ended run and passes it to the sinks.
+//! Delivery at the next launch: creates a report of every ended run and passes it to the sinks.
 //!
-//! The first step ([`intake`]) runs in install, on the calling thread: it determines how the last
-//! run ended, and passes reports as the crash left them to sinks that store these, so that even the
-//! shortest launch stores what waits. Everything else happens on one background thread that exists
-//! only while there is work. Its steps are ordered so that a crash, a kill or a power failure at
-//! any point loses nothing:
+//! The first step ([`intake`]) runs in install, on the calling thread. It determines how the last
+//! run ended, and passes reports in their original form to sinks that can store them early, so that
+//! even the shortest launch stores waiting reports. Everything else happens on one background
+//! thread that exists only while there is work. Its steps are ordered so that a crash, a kill or a
+//! power failure at any point loses nothing:
 //!
-//! 1. A run is claimed by its lock, so that no other process works on it. One is held at a time,
-//!    because there may be more runs than descriptors.
-//! 2. This process's own run state records which run is being processed and by which thread, before
-//!    anything of the run is read. If that thread crashes, the next launch counts it against the
-//!    run ([`evidence`]); a kill is no evidence. A run whose processing has crashed as often as is
-//!    allowed is set aside unread.
+//! 1. A run is claimed by its lock, so that no other process works on it. One run is claimed at a
+//!    time, because there may be more runs than file descriptors.
+//! 2. Before any of the run's files is read, this process's own run state records which run is
+//!    being processed by which thread. If that thread crashes, the next launch counts the crash
+//!    against the run ([`evidence`]); a kill doesn't count. A run whose processing has crashed too
+//!    often is set aside unread.
 //! 3. Each sink's answer is written to disk before the next sink is asked.
-//! 4. The run is removed when all sinks have accepted or rejected it.
-//! 5. The rest is kept within the limits.
+//! 4. The run is removed when all sinks have accepted or rejected its reports.
+//! 5. Remaining runs are removed until the store's limits are met.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -57,7 +57,7 @@ mod preparation;
 mod scrubber;
 mod sinks;
 
-/// Delivers the reports in the store, on behalf of the
+/// Delivers the reports in the store, for the
 /// [`DeliveryThread`](crate::delivery_thread::DeliveryThread).
 pub(crate) struct Deliverer {
     runs: EndedRuns,
@@ -97,7 +97,7 @@ impl Deliverer {
         }
     }
 
-    /// Adds the state of this process's own run, in which it records what is being processed.
+    /// Adds the state of this process's own run, which records the run that is being processed.
     ///
     /// The sinks are notified of that run in the first round.
     pub(crate) fn announcing(mut self, state: RunState<'static>) -> Self {
@@ -114,7 +114,7 @@ impl Deliverer {
 
     /// Creates a deliverer for a child created by fork with its own run.
     ///
-    /// It takes none of this one's locks, which a thread of the parent may have held.
+    /// It takes none of `self`'s locks, which a thread of the parent may have held at the fork.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn for_child(&self, own: Id, state: RunState<'static>) -> Self {
         Self {
@@ -148,7 +148,7 @@ impl Deliverer {
         self.sinks.follow_runs()
     }
 
-    /// Returns how the last run ended. Waits only for another thread that is determining this.
+    /// Returns how the last run ended. Waits only if another thread is determining it.
     pub(crate) fn last_run(&self) -> LastRun {
         self.last_run.known().unwrap_or_else(|| {
             let listed = self.runs.list().map(|found| found.runs).unwrap_or_default();
@@ -157,13 +157,13 @@ impl Deliverer {
         })
     }
 
-    /// Passes a user's feedback to the sinks. Returns whether one accepted it.
+    /// Passes user feedback to the sinks. Returns whether one accepted it.
     pub(crate) fn take_feedback(&self, feedback: &Feedback) -> bool {
         self.announce();
         self.sinks.take_feedback(feedback)
     }
 
-    /// Notifies the sinks of this process's run, the first time.
+    /// Notifies the sinks of this process's run, once.
     fn announce(&self) {
         let Some(state) = self.runs.own_state.filter(|_| !self.announced.swap(true, Ordering::Relaxed)) else { return };
         match RunFacts::read(&state.to_bytes()) {
@@ -171,7 +171,7 @@ impl Deliverer {
                 let run = BegunRun { run: self.runs.own, store: self.runs.store.path(), facts: &facts };
                 self.sinks.notify(|sink| sink.run_began(&run));
             }
-            Err(error) => log::warn!("coroner: this process's own run state can't be read: {error}"),
+            Err(error) => log::warn!("coroner: can't read this process's run state: {error}"),
         }
     }
 
@@ -192,12 +192,12 @@ impl Deliverer {
         };
         let _ = self.runs.store.root().and_then(|root| root.clear_temporaries());
         for (path, why) in found.foreign {
-            log::warn!("coroner: `{}` {why}; it is left alone", path.display());
+            log::warn!("coroner: ignoring `{}`, which {why}", path.display());
         }
         let process = ProcessIdentity::of_this_process();
         self.runs.count_processing_crashes(&found.runs, &process, None);
         self.last_run.look(&self.runs, &found.runs, &process, None);
-        // The app is notified of its last run before any is processed, which can take long.
+        // Notify the app of its last run first, because processing can take long.
         for listed in found.runs.iter().rev() {
             let Ok(Some(run)) = self.runs.claim(listed, &process) else { continue };
             let is_new = !run.progress.notified && !self.runs.is_spent(&run) && run.was_made();
@@ -205,7 +205,8 @@ impl Deliverer {
                 break;
             }
         }
-        // Runs without a report are done quickly, and make room: a launch may be killed soon.
+        // Runs without a report first: they are processed quickly and free space, and a launch may
+        // be killed soon.
         let mut pending = 0;
         let mut waiting = Vec::new();
         for listed in &found.runs {
@@ -226,15 +227,15 @@ impl Deliverer {
             Ok(Evicted { reports, runs }) => {
                 self.count_evicted(reports);
                 log::warn!(
-                    "coroner: {reports} reports and {runs} runs without one were removed to keep the store within its limits"
+                    "coroner: removed {reports} reports and {runs} runs without a report to meet the store's limits"
                 );
             }
-            Err(error) => log::warn!("coroner: the store's limits could not be kept: {error}"),
+            Err(error) => log::warn!("coroner: can't enforce the store's limits: {error}"),
         }
         pending
     }
 
-    /// Records and notifies the sinks that this number of reports were removed.
+    /// Records that `reports` reports were removed, and notifies the sinks.
     fn count_evicted(&self, reports: usize) {
         if reports > 0 {
             self.runs.store.set_evicted(self.runs.store.evicted().saturating_add(reports as u64));
@@ -249,14 +250,14 @@ impl Deliverer {
                 1 => "once".to_owned(),
                 more => format!("{more} times"),
             };
-            let why = format!("its processing crashed {times}, so it was not tried again");
+            let why = format!("processing it crashed {times}");
             return self.runs.set_aside(&run, &why);
         }
         let _mark = self.runs.mark(run.id);
         if !run.was_made() {
-            // An install that failed, usually for lack of space; the app ran without Coroner.
+            // A failed install, usually because the disk is full. The app ran without Coroner.
             if let Err(error) = self.runs.store.remove(run) {
-                log::warn!("coroner: what a failed install left can't be removed: {error}");
+                log::warn!("coroner: can't remove the files of a failed install: {error}");
             }
             return 0;
         }
@@ -266,7 +267,7 @@ impl Deliverer {
                 return self.runs.set_aside(&run, &error.to_string());
             }
             Err(error) => {
-                log::warn!("coroner: run {} can't be read, and is tried again later: {error}", run.id);
+                log::warn!("coroner: can't read run {} now: {error}", run.id);
                 return 1;
             }
         };
@@ -290,8 +291,7 @@ impl Deliverer {
                 Some(Ok(Ok(report))) => {
                     healthy &= self.submit(&mut run, &raw, index, report.as_ref(), now);
                     if self.sinks.have_answered(run.progress.reports.get(&(index as u32))) {
-                        // The report contains the number of removed reports, which is reported
-                        // once.
+                        // The report contains the number of removed reports, so reset it.
                         self.runs.store.set_evicted(0);
                     } else {
                         pending += 1;
@@ -316,14 +316,14 @@ impl Deliverer {
                     let finished = FinishedRun { run: run.id, facts: &facts, reports, crashes };
                     self.sinks.notify(|sink| sink.run_ended(&finished));
                 }
-                Err(error) => log::warn!("coroner: the state of run {} can't be read: {error}", run.id),
+                Err(error) => log::warn!("coroner: can't read the state of run {}: {error}", run.id),
             }
         }
         if pending > 0 || !healthy {
             run.progress.notified = true;
-            // Naming has finished; a sink wants the report later.
+            // Naming has finished, but a sink wants the report later.
             run.progress.unnamed = 0;
-            // Processing that ends without a fault resets the attempts that ended in one.
+            // Processing without a crash resets the count of crashes.
             run.progress.attempts = if healthy { 0 } else { run.progress.attempts + 1 };
             record(&run);
             return pending.max(1);
@@ -337,20 +337,20 @@ impl Deliverer {
             && let Ok(facts) = RunFacts::read(&raw.state)
             && let Err(error) = hand_over::note_reported(&self.runs.store, id, &facts)
         {
-            log::warn!("coroner: that run {id} had a report can't be noted: {error}");
+            log::warn!("coroner: can't record that run {id} had a report: {error}");
         }
         if let Err(error) = self.runs.store.remove(run) {
-            log::warn!("coroner: run {id} is done but can't be removed: {error}");
+            log::warn!("coroner: can't remove the processed run {id}: {error}");
         }
         0
     }
 
-    /// Returns how a run's reports are named now.
+    /// Returns how to name a run's reports at this launch.
     ///
-    /// If launches were too short for it, later ones name less, so that delivery doesn't wait for
-    /// names that never come.
+    /// If launches ended while naming, later ones name less, so that the reports are eventually
+    /// delivered.
     fn begin_naming(&self, run: &mut EndedRun) -> Naming {
-        // Most launches that were too short did not get as far as naming.
+        // Most launches that are too short end before naming.
         let cut_short = run.progress.cut_short / 4;
         let unfinished = run.progress.unnamed.max(cut_short);
         let naming = self.preparation.naming_after(unfinished);

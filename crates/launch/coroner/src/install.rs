@@ -30,31 +30,38 @@ use crate::system_report::SystemReport;
 use crate::system_report::hand_over::hand_over;
 use crate::{device_state, exit_handler, facts, system, vitals};
 
-/// A crash this soon after install may come again at each launch, before a background thread has
-/// sent its report. The report is therefore delivered before install returns, for [`MAX_START`] at
-/// most (develop.sentry.dev, *Start-up crash detection*).
+/// Time after install within which a crash is a crash at the start.
+///
+/// Such a crash may happen again at each launch before a background thread has sent its report. The
+/// report is therefore delivered before install returns, within [`MAX_START`] (develop.sentry.dev,
+/// *Start-up crash detection*).
 const STARTUP: Duration = Duration::from_secs(2);
-/// Maximum time that install waits for the report of a crash at the start.
+/// Maximum time that install waits for the delivery of a crash at the start.
 const MAX_START: Duration = Duration::from_secs(5);
-/// Maximum time for which install stores reports that wait in the store; the one in progress at
-/// that time is the last.
+/// Time after which install stores no further waiting reports.
 const MAX_INTAKE: Duration = Duration::from_millis(4);
 
-/// Installs Coroner: from here on, a crash of this process leaves a report in the store.
+/// Installs Coroner: from now on, a crash of this process leaves a report in the store.
 ///
-/// Call it once, as early in `main` as possible. It takes well under a millisecond, and starts a
-/// thread only if something of an earlier run is waiting for delivery or a sink follows runs; that
-/// thread ends when its work is done. With [`Config::hang_threshold`] there is also a thread that
-/// watches for hangs.
+/// Call it once, as early in `main` as possible. It takes well under a millisecond. It starts a
+/// thread only if an earlier run left something to deliver, or a sink follows runs; that thread
+/// ends when its work is done. With [`Config::hang_threshold`] there is also a watchdog thread.
 ///
-/// Sinks that can store reports early ([`Sink::store_early`]) get the waiting ones before install
-/// returns, which takes some milliseconds, so that even a short launch stores them. If ten launches
-/// were too short to finish a report, one waits for it, for a tenth of a second at most. If the
-/// last run crashed within two seconds of its own start, install waits until that report is
-/// delivered, for five seconds at most.
+/// Sinks that store reports early ([`Sink::store_early`]) get waiting reports before install
+/// returns, which takes a few milliseconds, so that even a short launch stores them. If ten
+/// launches were too short to finish a report, the next one waits for it, at most a tenth of a
+/// second. If the last run crashed within two seconds of its install, install waits until that
+/// report is delivered, at most five seconds.
+///
+/// ```no_run
+/// let config = coroner::Config::new("com.example.paint").version(env!("CARGO_PKG_VERSION"));
+/// let coroner = coroner::install(config)?;
+/// println!("the last run {}", coroner.last_run().outcome);
+/// # Ok::<(), coroner::InstallError>(())
+/// ```
 ///
 /// # Errors
-/// See [`InstallError`]. Nothing has changed in the process in that case.
+/// See [`InstallError`]. The process is then unchanged.
 pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     let mut installed = lock_installed();
     if installed.is_some() {
@@ -76,8 +83,8 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
     #[cfg(all(supported, target_vendor = "apple"))]
     let run_id_thread = config.run_id_thread.then(|| RunIdThread::start(id)).flatten();
 
-    // The store has the directory `runs` and, where files are reused, had `clean`, so the count is
-    // reliable.
+    // The store contains the directory `runs` and, if files are reused, contained `clean`, so the
+    // count is reliable.
     let is_alone = count == Some(0) && run.previous.is_some() && config.system_reports.is_empty();
     put_system_reports(&store, id, std::mem::take(&mut config.system_reports));
     let pending = !is_alone && store.has_other_runs(id);
@@ -121,12 +128,13 @@ fn open_store(config: &Config) -> Result<(Store, Option<u64>), InstallError> {
         Some(directory) => directory.clone(),
         None => default_store_dir(&config.app).ok_or(InstallError::NoStoreDirectory)?,
     };
-    // A crash opens further reports by this path, whatever the app's working directory is by then.
+    // Absolute, because a crash opens further reports by this path, and the app may change its
+    // working directory.
     let directory = std::path::absolute(&directory).unwrap_or(directory);
     Store::open_with_runs(&directory).map_err(InstallError::Store)
 }
 
-/// Begins the run: from here on, a crash is reported.
+/// Begins the run. From now on, a crash is reported.
 fn begin_run(store: &Store, config: &Config) -> Result<capture::Run, InstallError> {
     let options = install_options(config);
     let run = system::begin_run(store.path(), &options)?;
@@ -173,15 +181,14 @@ fn install_options(config: &Config) -> InstallOptions {
     }
 }
 
-/// Returns the signals to record, without SIGINT if the process contains a Python that is not
-/// initialized.
+/// Returns the signals to record, without SIGINT if the process contains an uninitialized Python.
 ///
-/// Python handles SIGINT only if it has its default action; otherwise Ctrl-C ends the process and
-/// raises no `KeyboardInterrupt`.
+/// Python handles SIGINT only if the signal has its default action. Otherwise Ctrl-C would
+/// terminate the process instead of raising `KeyboardInterrupt`.
 #[cfg(unix)]
 fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
-    // SAFETY: the name ends with a NUL. The only function that is called has the signature of
-    // Python's C API, `int Py_IsInitialized(void)`, which may be called at any time.
+    // SAFETY: the name ends with a NUL. The function is Python's `int Py_IsInitialized(void)`,
+    // which may be called at any time.
     let is_waiting = unsafe {
         let found = libc::dlsym(libc::RTLD_DEFAULT, c"Py_IsInitialized".as_ptr());
         !found.is_null() && std::mem::transmute::<*mut libc::c_void, extern "C" fn() -> libc::c_int>(found)() == 0
@@ -189,14 +196,13 @@ fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     if is_waiting { endings.without(libc::SIGINT) } else { endings }
 }
 
-/// Returns the signals unchanged: none is recorded on this system.
+/// Returns the signals unchanged, because none is recorded on this system.
 #[cfg(not(unix))]
 fn leaving_interrupt_to_python(endings: SignalSet) -> SignalSet {
     endings
 }
 
-/// Installs the handlers for uncaught C++ and Objective-C exceptions, and for the stacks of their
-/// throws.
+/// Installs the handlers for uncaught C++ and Objective-C exceptions and for their throws' stacks.
 #[cfg(all(feature = "exceptions", supported))]
 fn report_exceptions(exceptions: &Exceptions, deadline_ms: u32) {
     let stacks = coroner_exceptions::install(&coroner_exceptions::Options {
@@ -209,7 +215,7 @@ fn report_exceptions(exceptions: &Exceptions, deadline_ms: u32) {
     });
     if stacks == coroner_exceptions::ThrowStacks::OwnedByRuntime {
         log::warn!(
-            "coroner: C++ exceptions have no stacks of their throws: the C++ runtime is linked into this program with its own \
+            "coroner: can't record the stacks of C++ throws: the C++ runtime is linked into this program with its own \
              __cxa_throw (build with the feature wrap-cxa-throw and link with -Wl,--wrap=__cxa_throw,--wrap=__cxa_rethrow)"
         );
     }
@@ -236,8 +242,7 @@ fn write_facts(run: &capture::Run, store: &Store, config: &Config) {
     vitals::begin();
 }
 
-/// Returns the environment variable `name` of Sentry's SDKs, which applies where the app sets
-/// nothing.
+/// Returns Sentry's environment variable `name`, which applies if the app doesn't set the value.
 fn sentry_variable(name: &str) -> Option<String> {
     let value = if cfg!(feature = "sentry") { std::env::var(name).ok() } else { None };
     value.filter(|value| !value.is_empty())
@@ -274,12 +279,12 @@ fn open_sinks(store: &Store, config: &Config) -> Vec<Arc<dyn Sink>> {
     sinks
 }
 
-/// Adds the system's records to the earlier runs that they belong to.
+/// Adds the system's records to the runs that they describe.
 fn put_system_reports(store: &Store, own: Id, reports: Vec<SystemReport>) {
     if !reports.is_empty()
         && let Err(error) = hand_over(store, own, reports)
     {
-        log::warn!("coroner: what the system says of earlier runs can't be put to them: {error}");
+        log::warn!("coroner: can't add the system's records to earlier runs: {error}");
     }
 }
 
@@ -288,33 +293,34 @@ fn put_system_reports(store: &Store, own: Id, reports: Vec<SystemReport>) {
 struct Previous {
     /// The previous run, if it was one of this app.
     last_run: Option<LastRun>,
-    /// Whether a clean end of this run does not have to be recorded again.
+    /// Whether the store already records a clean exit, so that this run need not record one again.
     is_noted: bool,
 }
 
-/// Records the clean end of the run whose files this one reuses.
+/// Records the clean exit of the run whose files this one reuses.
 fn note_previous(run: &capture::Run, store: &Store, app: u64, pending: bool) -> Previous {
     let Some(clean) = &run.previous else { return Previous::default() };
     let began = (clean.began > 0).then(|| UNIX_EPOCH + Duration::from_nanos(clean.began));
     let last = LastRun { outcome: Outcome::CleanExit, run: Some(Id(clean.id)), began, ..LastRun::FIRST_LAUNCH };
     if clean.app != app {
-        // The files were those of another app that shares this store: the last run is that app's.
+        // The files belonged to another app that shares this store, so this was that app's last
+        // run.
         if !clean.is_noted
             && let Err(error) = last.write_in_place(store.path(), clean.app)
         {
-            log::warn!("coroner: the end of another app's run can't be noted: {error}");
+            log::warn!("coroner: can't record the end of another app's run: {error}");
         }
         return Previous::default();
     }
-    // For another process of the app that starts while this one runs, and finds neither the
-    // previous run nor its files. If no run has ended otherwise since the last record of a clean
-    // end, that record is still valid.
+    // Another process of the app that starts while this one runs finds neither the previous run nor
+    // its files, and needs the record. If every run since the last record ended cleanly, that
+    // record is still valid.
     let is_noted = clean.is_noted && !pending;
     let is_noted = is_noted || last.write_in_place(store.path(), app).is_ok() && !pending;
     Previous { last_run: Some(last), is_noted }
 }
 
-/// Makes this crate's locks be held across forks.
+/// Registers this crate's locks to be held across forks.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 fn hold_locks_over_forks() {
     use crate::fork_locks::{MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks};
@@ -328,9 +334,10 @@ fn hold_locks_over_forks() {
     ]);
 }
 
-/// Stores what waits, and starts the delivery thread if something is left for it.
+/// Runs the first step of delivery, and starts the delivery thread if work is left for it.
 ///
-/// After a crash at the start of the last run (`hurry`), it waits until that report is delivered.
+/// With `hurry`, after a crash at the start of the last run, it waits until that report is
+/// delivered.
 fn deliver(coroner: &Coroner, pending: bool, hurry: bool) {
     let Inner { deliverer, thread, .. } = &*coroner.inner;
     let (mut unstored, mut waits) = (false, None);
@@ -350,12 +357,10 @@ fn deliver(coroner: &Coroner, pending: bool, hurry: bool) {
         let begin = Instant::now();
         if !coroner.flush(MAX_START) {
             let waited = begin.elapsed();
-            log::warn!(
-                "coroner: the report of a crash at the start is not delivered yet, after {waited:.1?}; it is kept"
-            );
+            log::warn!("coroner: the report of a crash at the start is still undelivered after {waited:.1?}");
         }
-        // The wait doesn't count as the app's running time: a crash right after it is one at the
-        // start, too.
+        // The wait doesn't count as running time, so that a crash right after it also counts as one
+        // at the start.
         capture::begin_anew();
     }
 }
@@ -367,7 +372,7 @@ fn deliver(coroner: &Coroner, pending: bool, hurry: bool) {
 /// or by `pthread_create` have one.
 ///
 /// # Errors
-/// The system's error if there is no memory, or if the thread is running on its alternate stack.
+/// The system's error if there is no memory, or if the thread runs on its alternate stack.
 pub fn attach_current_thread() -> std::io::Result<()> {
     #[cfg(supported)]
     return coroner_capture::attach_current_thread().map_err(|errno| std::io::Error::from_raw_os_error(errno.0));
@@ -375,10 +380,10 @@ pub fn attach_current_thread() -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// Leaves this thread's next signal `signal` to the handlers from before Coroner's install.
+/// Passes this thread's next signal with this number to the earlier handlers.
 ///
-/// For a managed runtime that is about to raise the signal on purpose. Returns `false` if Coroner
-/// is not installed, or if 64 threads have already asked for this.
+/// No report is written for it. For a managed runtime that is about to raise the signal on purpose.
+/// Returns `false` if Coroner is not installed, or if 64 other threads have requested this.
 pub fn ignore_next_signal(signal: i32) -> bool {
     crate::system::capture::ignore_next_signal(signal)
 }

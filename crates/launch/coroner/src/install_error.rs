@@ -5,13 +5,13 @@ use std::fmt;
 use crate::store::StoreError;
 use crate::system::Reason;
 
-/// The reason why Coroner could not be installed.
+/// The reason that Coroner could not be installed.
 ///
-/// The app continues as if `install` had not been called.
+/// The app can continue as if `install` had not been called.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum InstallError {
-    /// Coroner is already installed in this process. [`installed`](crate::installed) returns it.
+    /// Coroner is already installed. [`installed`](crate::installed) returns its handle.
     AlreadyInstalled,
     /// No store directory was set and there is no default.
     ///
@@ -19,11 +19,11 @@ pub enum InstallError {
     NoStoreDirectory,
     /// The store can't be used.
     Store(StoreError),
-    /// A part of what runs at a crash could not be prepared.
+    /// A part of the crash path could not be prepared.
     CrashPath(CrashPathError),
 }
 
-/// The part of the crash path that could not be prepared. Its text includes the system's error.
+/// The part of the crash path that could not be prepared. The text includes the system's error.
 #[derive(Debug)]
 pub struct CrashPathError(Reason);
 
@@ -75,13 +75,13 @@ impl fmt::Display for CrashPathError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Reason::Run(error) => fmt::Display::fmt(&error.step, out)?,
-            Reason::Memory(_) => out.write_str("no memory for the crash path")?,
-            Reason::Signal { signal, .. } => write!(out, "signal {signal} can't be handled")?,
+            Reason::Memory(_) => out.write_str("can't allocate memory for the crash path")?,
+            Reason::Signal { signal, .. } => write!(out, "can't handle signal {signal}")?,
             #[cfg(all(supported, target_vendor = "apple"))]
-            Reason::Mach(code) => write!(out, "the task's exception ports can't be taken (kern_return_t {code})")?,
+            Reason::Mach(code) => write!(out, "can't set the task's exception ports (kern_return_t {code})")?,
             #[cfg(all(supported, target_vendor = "apple"))]
-            Reason::Thread(_) => out.write_str("Coroner's threads can't be started")?,
-            other => write!(out, "the crash path can't be prepared: {other:?}")?,
+            Reason::Thread(_) => out.write_str("can't start Coroner's threads")?,
+            other => write!(out, "can't prepare the crash path: {other:?}")?,
         }
         match self.errno() {
             Some(errno) => write!(out, ": {}", std::io::Error::from_raw_os_error(errno)),
@@ -95,9 +95,9 @@ impl std::error::Error for CrashPathError {}
 impl fmt::Display for InstallError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AlreadyInstalled => out.write_str("Coroner is installed already in this process"),
+            Self::AlreadyInstalled => out.write_str("Coroner is already installed in this process"),
             Self::NoStoreDirectory => out.write_str(
-                "there is no home directory (nor a `$STATE_DIRECTORY`) to put the store in; name a directory with `Config::store_dir`",
+                "can't choose a store directory: no home directory and no `$STATE_DIRECTORY`; set one with `Config::store_dir`",
             ),
             Self::Store(error) => error.fmt(out),
             Self::CrashPath(error) => error.fmt(out),

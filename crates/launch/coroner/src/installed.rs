@@ -1,4 +1,4 @@
-//! [`Coroner`], the handle of the installed crash reporter.
+//! [`Coroner`], the handle to the installed crash reporter.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,12 +29,12 @@ use crate::system_report::SystemReport;
 use crate::system_report::hand_over::hand_over;
 use crate::{fork_locks, own_run};
 
-/// Maximum size in bytes of an attachment that is kept in a run's directory.
+/// Maximum size of an attachment in a run's directory, in bytes.
 const MAX_KEPT: usize = 20 << 20;
 
-/// Handle of the Coroner that is installed in this process.
+/// A handle to the Coroner that is installed in this process.
 ///
-/// A handle can be cloned and dropped freely: dropping it uninstalls nothing.
+/// It can be cloned and dropped freely: dropping it doesn't uninstall Coroner.
 #[derive(Clone)]
 pub struct Coroner {
     pub(crate) inner: Arc<Inner>,
@@ -49,18 +49,20 @@ pub(crate) struct Inner {
     pub(crate) thread: Arc<DeliveryThread>,
     /// Whether files were kept in the run's directory.
     pub(crate) keeps: AtomicBool,
-    /// Set if a clean end of this run has to be recorded at once: the store has no such record yet,
-    /// and nothing else waits in it. Contains a time before the run began, so that the report of a
-    /// later crash in a destructor takes precedence.
+    /// Set if a clean exit of this run has to be recorded immediately, because the store has no
+    /// such record yet and nothing else waits in it.
+    ///
+    /// Contains a time before the run began, so that a later crash in a destructor takes
+    /// precedence.
     pub(crate) notes_end: Option<SystemTime>,
-    /// Taken out by `uninstall`.
+    /// Taken by `uninstall`.
     pub(crate) watchdog: Mutex<Option<Watchdog>>,
-    /// Taken out by `uninstall`.
+    /// Taken by `uninstall`.
     #[cfg(all(supported, target_vendor = "apple"))]
     pub(crate) run_id_thread: Mutex<Option<RunIdThread>>,
 }
 
-/// The installed Coroner, only ever set as a whole.
+/// The installed Coroner.
 pub(crate) static INSTALLED: Mutex<Option<Coroner>> = Mutex::new(None);
 
 /// Locks and returns [`INSTALLED`].
@@ -68,9 +70,9 @@ pub(crate) fn lock_installed() -> MutexGuard<'static, Option<Coroner>> {
     fork_locks::lock(&INSTALLED)
 }
 
-/// Makes `run` receive this process's non-fatal reports.
+/// Sets `run` as the run for this process's non-fatal reports.
 ///
-/// Returns the thread that delivers them by `deliverer`.
+/// Returns the thread that delivers them with `deliverer`.
 pub(crate) fn activate_delivery(
     deliverer: &Arc<Deliverer>,
     run: &capture::Run,
@@ -88,7 +90,7 @@ pub(crate) fn activate_delivery(
     thread
 }
 
-/// Returns the Coroner that is installed in this process, for code that did not install it.
+/// Returns the installed Coroner, for code that did not install it.
 pub fn installed() -> Option<Coroner> {
     lock_installed().clone()
 }
@@ -100,8 +102,8 @@ pub fn installed() -> Option<Coroner> {
 ///
 /// ```no_run
 /// # let coroner = coroner::installed().unwrap();
-/// let said = coroner::Feedback::new("I was only saving the document").event_id(coroner.last_run().event_id);
-/// coroner::feedback(&said);
+/// let feedback = coroner::Feedback::new("I was only saving the document").event_id(coroner.last_run().event_id);
+/// coroner::feedback(&feedback);
 /// ```
 pub fn feedback(feedback: &Feedback) -> bool {
     installed().is_some_and(|coroner| coroner.inner.deliverer.take_feedback(feedback))
@@ -109,20 +111,25 @@ pub fn feedback(feedback: &Feedback) -> bool {
 
 /// Gives this process its own run, if it is a child created by `fork` that continues on its own.
 ///
-/// Such a child is a daemon or a worker of a pre-forking server. Its run has a session, an outcome
-/// and a lock like that of any other process of the app. The scope stays as it was at the fork.
-/// Returns `true` if there is a new run, and `false` in a process that installed Coroner itself or
-/// where Coroner is not installed.
+/// For daemons and the workers of a pre-forking server. The child's run has its own session,
+/// outcome and lock, like that of any other process of the app, and a copy of the scope at the
+/// fork. Returns `true` if there is a new run, and `false` in a process that installed Coroner
+/// itself or if Coroner is not installed.
 ///
-/// Coroner calls this function when such a child first uses this crate's scope functions
-/// ([`set_tag`](crate::set_tag) and the like), unless children are to stay silent
-/// ([`ForkPolicy::Silent`](crate::ForkPolicy::Silent)). A child that never uses them should call it
-/// after `fork` or `daemon`, before it starts threads. If the parent is gone by then, as after
-/// `daemon`, its run counts as a clean exit.
+/// Coroner calls this function when such a child first uses a scope function of this crate, such as
+/// [`set_tag`](crate::set_tag), except with [`ForkPolicy::Silent`](crate::ForkPolicy::Silent). A
+/// child that never uses them should call it after `fork` or `daemon`, before it starts threads. If
+/// the parent has ended by then, as after `daemon`, its run counts as a clean exit.
 ///
-/// A crash of a child without a run is still reported, in a run that is created at the crash; but
-/// other ends of the child are not known. On macOS a child has no crash reporter, and this function
-/// does nothing, nor does it where faults are not caught ([`InstallLimits::no_faults`]).
+/// A crash of a child without a run is still reported, in a run that is created at the crash, but
+/// other ends of the child are not recorded. This function does nothing on macOS, where a child has
+/// no crash reporter, and where faults are not caught ([`InstallLimits::no_faults`]).
+///
+/// ```no_run
+/// // In the child, after `fork`:
+/// coroner::after_fork()?;
+/// # Ok::<(), coroner::InstallError>(())
+/// ```
 ///
 /// # Errors
 /// [`InstallError::CrashPath`] if the run can't be created. The child then has no run.
@@ -130,7 +137,7 @@ pub fn after_fork() -> Result<bool, InstallError> {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fork_locks::release_own();
     #[cfg(all(supported, not(target_vendor = "apple")))]
-    // A thread of the parent may have held the lock at the fork, and does not exist here to release
+    // A thread of the parent may have held the lock at the fork; it doesn't exist here to release
     // it.
     if let Ok(mut installed) = INSTALLED.try_lock()
         && let Some(parent) = installed.clone()
@@ -165,7 +172,8 @@ impl Coroner {
         self.inner.run
     }
 
-    /// Returns what was missing at install, for which reports contain less. It is logged as well.
+    /// Returns what could not be set up at install, so that reports contain less. It is also
+    /// logged.
     pub fn limits(&self) -> InstallLimits {
         self.inner.limits
     }
@@ -175,11 +183,11 @@ impl Coroner {
         self.inner.deliverer.store().path()
     }
 
-    /// Adds the system's records of the app's deaths, and starts delivery.
+    /// Adds the system's records of how earlier processes died, and starts delivery.
     ///
-    /// This is for records that become available only after install. At install, use
-    /// [`Config::system_report`](crate::Config::system_report). The last run's outcome may already have been determined by then,
-    /// and does not change.
+    /// For records that become available after install; otherwise use
+    /// [`Config::system_report`](crate::Config::system_report). They don't change the last run's
+    /// outcome if it has already been determined.
     ///
     /// # Errors
     /// An I/O error if the store can't be read or written.
@@ -190,43 +198,41 @@ impl Coroner {
         Ok(())
     }
 
-    /// Returns how the last run ended.
-    ///
-    /// It does not wait, neither for a report's names nor for a server.
+    /// Returns how the last run ended. It waits neither for names nor for a server.
     pub fn last_run(&self) -> LastRun {
         self.inner.deliverer.last_run()
     }
 
-    /// Delivers what is in the store and waits for that, at most for `timeout`.
+    /// Delivers all reports in the store; waits at most `timeout`. Returns whether none is left.
     ///
-    /// Returns `true` if nothing is left to deliver. For apps that end soon, and for those that
-    /// choose when to deliver ([`Delivery::at_install`](crate::Delivery::at_install)).
+    /// For short-lived apps, and for apps that choose when to deliver
+    /// ([`Delivery::at_install`](crate::Delivery::at_install)).
     pub fn flush(&self, timeout: Duration) -> bool {
         self.inner.thread.flush(timeout)
     }
 
-    /// Records a clean end of the app.
+    /// Marks the run as cleanly exited.
     ///
-    /// For apps that end without `exit` or a return from `main`: by `_exit`, or killed by their
-    /// system, as mobile apps are.
+    /// For apps that end neither by `exit` nor by returning from `main`: by `_exit`, or killed by
+    /// the system, like mobile apps.
     pub fn mark_clean_exit(&self) {
         self.inner.scope.note_exit(ExitKind::CLEAN);
     }
 
-    /// Leaves the files of this run, which ends cleanly, to the next one if they contain nothing.
+    /// Leaves the files of this run, which exits cleanly, to the next run if they are empty.
     ///
-    /// The lock stays with this process until it ends, and a later crash in a destructor is written
-    /// to these files.
+    /// The process keeps the lock until it ends, and a later crash in a destructor is written to
+    /// these files.
     pub(crate) fn leave_clean(&self) {
         let Inner { run, is_on_disk, deliverer, keeps, notes_end, scope, .. } = &*self.inner;
         let store = deliverer.store().path();
-        // Where files can't be locked, they are never reused.
+        // Files that can't be locked are never reused.
         let may = *is_on_disk && !coroner_process::directory_owner::forbids_locks(store.as_os_str().as_encoded_bytes());
         if may && !keeps.load(Ordering::Acquire) && !deliverer.follows_runs() && capture::is_unused() {
-            // If two processes end at once, the directory may already exist; the next launch then
+            // If two processes exit at once, the directory may already exist. The next launch then
             // removes this run's.
             let renamed = std::fs::rename(store.join(RUNS).join(run.to_string()), store.join(CLEAN));
-            // Otherwise the next launch records it, and all launches after that have less to do.
+            // Otherwise the next launch records it, and later launches have less to do.
             if notes_end.is_some() && renamed.is_ok() {
                 let (outcome, began) = (Outcome::CleanExit, *notes_end);
                 let last = LastRun { outcome, run: Some(*run), began, ..LastRun::FIRST_LAUNCH };
@@ -235,10 +241,10 @@ impl Coroner {
         }
     }
 
-    /// Keeps a file in this run's directory as an attachment of its reports.
+    /// Copies `bytes` into this run's directory, to attach them to its reports under `name`.
     ///
-    /// Suited to a screenshot or a view tree of the app's last moment. It replaces one with the
-    /// same name, and is removed with the run.
+    /// For a screenshot or a view tree of the app's last moment. Replaces an attachment with the
+    /// same name.
     ///
     /// # Errors
     /// [`ScopeError::InvalidName`], [`ScopeError::TooLarge`] above 20 MiB,
@@ -251,15 +257,15 @@ impl Coroner {
         if bytes.len() > MAX_KEPT {
             return Err(ScopeError::TooLarge);
         }
-        // From here on, no other run may reuse the directory.
+        // From now on, no other run may reuse the directory.
         self.inner.keeps.store(true, Ordering::Release);
         let Inner { run, deliverer, scope, .. } = &*self.inner;
         let directory = deliverer.store().path().join(RUNS).join(run.to_string());
         let file = format!("attachment-{name}");
-        // A crash in the meantime finds the previous file.
+        // Until the rename, a crash finds the previous file.
         let written = Directory::open(&directory).and_then(|run| run.write_quickly(file.as_ref(), bytes));
         written.map_err(|error| {
-            log::warn!("coroner: the attachment `{name}` can't be kept: {error}");
+            log::warn!("coroner: can't store the attachment `{name}`: {error}");
             ScopeError::NotWritten
         })?;
         scope.add_attachment(name, &directory.join(file), content_type)
@@ -273,7 +279,7 @@ impl Coroner {
     /// Restores the previous signal handlers and ends this run.
     ///
     /// Coroner can be installed again afterwards. The call waits for a report that is being
-    /// written. A thread that is delivering reports finishes its work.
+    /// written; a thread that is delivering reports finishes its work.
     pub fn uninstall(self) {
         let mut installed = lock_installed();
         let ours = installed.as_ref().is_some_and(|other| Arc::ptr_eq(&other.inner, &self.inner));

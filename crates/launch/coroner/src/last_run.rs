@@ -1,6 +1,5 @@
-//! The last run and its outcome, as the app gets it and as the store records it.
-//!
-//! `run_end.rs` determines the outcome.
+//! [`LastRun`], the app's last run, and its record in the store. `run_end.rs` determines the
+//! outcome.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use crate::outcome::Outcome;
 use crate::store::directory::Directory;
 
-/// The last run of the app, and how it ended.
+/// The app's last run and how it ended.
 ///
-/// Of this app's runs ([`Config::new`](crate::Config::new)) that have ended and that no launch has
-/// processed before, this is the one that began last. If there is none (two processes of one app
-/// were started at once), this is the result of an earlier launch.
+/// This is the most recently started of the app's runs ([`Config::new`](crate::Config::new)) that
+/// have ended and that no launch has processed before. If there is none (two processes of one app
+/// were started at once), this is the run that an earlier launch determined.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LastRun {
@@ -30,31 +29,30 @@ pub struct LastRun {
     pub run: Option<Id>,
     /// The event id of the run's report, if the run crashed or hung.
     ///
-    /// A server lists the event under it.
+    /// Servers list the event under it.
     #[serde(default)]
     pub event_id: Option<Id>,
     /// When the run began.
     pub began: Option<SystemTime>,
-    /// The time from install to the crash or to the hang's report, if the run ended so.
+    /// The time from install to the crash, or to the hang's report; `None` for other outcomes.
     ///
-    /// A crash soon after the start may come again each time before a report is sent.
+    /// A crash soon after the start may happen again at each launch before a report is sent.
     pub ran_for: Option<Duration>,
     /// The signal that ended the run, for [`Outcome::EndedBySignal`] and [`Outcome::Terminated`].
     #[serde(default)]
     pub signal: Option<i32>,
-    /// The cause of the end, with its certainty and evidence.
+    /// The cause of the run's end, with its certainty and evidence.
     ///
-    /// It is set if the run did not crash, and the system or the signal provides more than the
-    /// outcome.
+    /// Set if the run did not crash, and the system or the signal provides more than the outcome.
     #[serde(default)]
     pub termination: Option<Termination>,
-    /// A description of which code took which crash signal from Coroner in that run, if detected.
+    /// A description of the code that replaced Coroner's signal handlers in that run, if detected.
     ///
-    /// A crash by such a signal has no report.
+    /// A crash by such a signal leaves no report.
     #[serde(default)]
     pub signals_taken: Option<String>,
-    /// This run's crash and those of the runs directly before it that crashed too, the last one
-    /// first; empty if this run did not crash.
+    /// This run's crash and those of the runs directly before it, the last one first; empty if this
+    /// run did not crash.
     #[serde(default)]
     pub(crate) crashes: Vec<PastCrash>,
 }
@@ -65,8 +63,8 @@ pub(crate) struct PastCrash {
     /// Time from install to the crash in milliseconds, if known.
     #[serde(rename = "ms")]
     pub(crate) ran_for_ms: Option<u64>,
-    /// The id of the crash's [`Signature`](coroner_report::signature::Signature), computed from
-    /// what the crash itself found.
+    /// The id of the crash's [`Signature`](coroner_report::signature::Signature), computed from the
+    /// names and addresses that the crash itself found.
     #[serde(rename = "of")]
     pub(crate) signature: Option<String>,
 }
@@ -74,11 +72,10 @@ pub(crate) struct PastCrash {
 /// Maximum number of crashes that are recorded.
 pub(crate) const MAX_CRASHES: usize = 8;
 
-/// The run's tag that describes which code has taken a crash signal from Coroner.
+/// The run's tag that describes which code has replaced Coroner's signal handlers.
 pub(crate) const SIGNALS_TAKEN: &str = "coroner.signals_taken";
 
-/// Returns the name of the store's file about the last run of the app with this number
-/// ([`app_number`]).
+/// Returns the name of the file with the last run of the app with this number ([`app_number`]).
 fn record_file_name(app: u64) -> OsString {
     format!("last_run-{app:016x}.json").into()
 }
@@ -88,8 +85,9 @@ fn is_record_file_name(name: &str) -> bool {
     name.strip_prefix("last_run-").and_then(|rest| rest.strip_suffix(".json")).is_some_and(|number| number.len() == 16)
 }
 
-/// Returns a number for each app identifier, never 0: the apps that share a store (an app and its
-/// extensions) have a last run each.
+/// Returns an app identifier's number, which is never 0.
+///
+/// Apps that share a store, such as an app and its extensions, have separate last runs.
 pub(crate) fn app_number(app: &str) -> u64 {
     app.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
@@ -114,7 +112,7 @@ impl LastRun {
         self.outcome == Outcome::Crashed
     }
 
-    /// Returns how many runs in a row crashed, up to the last one; 0 if that one did not crash.
+    /// Returns how many runs in a row crashed up to the last one; 0 if the last one did not crash.
     ///
     /// At most 8 are counted.
     pub fn consecutive_crashes(&self) -> u32 {
@@ -123,9 +121,9 @@ impl LastRun {
 
     /// Returns how many of the [`consecutive_crashes`](Self::consecutive_crashes) were the same.
     ///
-    /// They are counted from the last one on, while the signature is the same. The signature
-    /// ([`coroner_report::signature`]) is computed from the names and addresses that the crashes
-    /// themselves found, which are those of one build.
+    /// They are counted backwards from the last one while the signature
+    /// ([`coroner_report::signature`]) is the same. It is computed from the names and addresses
+    /// that the crashes themselves found, and differs between builds.
     pub fn same_crashes(&self) -> u32 {
         let first = self.crashes.first().and_then(|crash| crash.signature.as_ref());
         let same =
@@ -133,7 +131,7 @@ impl LastRun {
         same.count() as u32
     }
 
-    /// Adds the crashes that were `noted` of the run before this one (or of this one).
+    /// Adds the crashes recorded in `noted`, about the run before this one or this one.
     #[must_use]
     pub(crate) fn following(mut self, noted: &LastRun) -> LastRun {
         if !self.crashed() {
@@ -149,16 +147,13 @@ impl LastRun {
         self
     }
 
-    /// Reads the record of an earlier launch.
-    ///
-    /// If it is missing or invalid, this is the first launch.
+    /// Reads the record of an earlier launch; the first launch if it is missing or invalid.
     pub(crate) fn read(store: &Directory, app: u64) -> LastRun {
         let noted = store.read(&record_file_name(app), 1 << 16).ok();
         noted.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or(Self::FIRST_LAUNCH)
     }
 
-    /// Reads the records of all apps that share the store, and returns that of the run that began
-    /// last.
+    /// Reads the records of all apps that share the store; returns the most recently started run's.
     pub(crate) fn read_latest(store: &Directory) -> LastRun {
         let is_record_file_name = |name: &OsString| is_record_file_name(&name.to_string_lossy());
         let names = store.names().unwrap_or_default().into_iter().filter(is_record_file_name);
@@ -166,16 +161,17 @@ impl LastRun {
         names.filter_map(read).max_by_key(|noted| noted.began).unwrap_or(Self::FIRST_LAUNCH)
     }
 
-    /// Writes the record without waiting for the disk: after a power failure this may be the first
-    /// launch.
+    /// Writes the record without waiting for the disk. A power failure may lose it.
     pub(crate) fn write(&self, store: &Directory, app: u64) -> io::Result<()> {
         store.write_quickly(&record_file_name(app), &serde_json::to_vec(self)?)
     }
 
-    /// Like [`write`](Self::write), but overwrites the existing file with a few system calls, for
-    /// every launch. A reader at the same instant, or after a power failure, may find nothing.
+    /// Like [`write`](Self::write), but overwrites the existing file, which is cheap enough for
+    /// every launch.
+    ///
+    /// A simultaneous reader, or one after a power failure, may find no record.
     pub(crate) fn write_in_place(&self, store: &Path, app: u64) -> io::Result<()> {
-        /// No record is longer, so that the rest of the file is blank.
+        /// Longer than any record; the rest of the file is blank.
         const LENGTH: usize = 1024;
         let mut bytes = serde_json::to_vec(self)?;
         bytes.resize(LENGTH.max(bytes.len()), b' ');
@@ -190,7 +186,7 @@ impl LastRun {
     }
 }
 
-/// Completes "the last run …", with the evidence for the cause of its end, if there is some.
+/// Writes text that completes "the last run …", with evidence for the cause of its end, if any.
 impl fmt::Display for LastRun {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.termination {
@@ -201,7 +197,7 @@ impl fmt::Display for LastRun {
                     && self.outcome == Outcome::Unknown
                     && !found.evidence.is_empty() =>
             {
-                write!(out, "ended without a trace: killed, or by `_exit` ({})", found.evidence.join("; "))
+                write!(out, "ended without a trace: killed or by `_exit` ({})", found.evidence.join("; "))
             }
             Some(found) if found.reason == TerminationReason::Unknown => self.outcome.fmt(out),
             Some(found) => found.fmt(out),

@@ -6,15 +6,15 @@ use coroner_report::run_state;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Level {
-    /// For debugging only.
+    /// Details that only help a developer who debugs the app.
     Debug,
-    /// Informational.
+    /// Normal operation, such as a page that was opened.
     Info,
-    /// Unexpected, but not a failure.
+    /// Something unexpected that did not stop the operation.
     Warning,
-    /// A failure.
+    /// An operation failed, and the app continues.
     Error,
-    /// A failure that ended the process.
+    /// The app can't continue.
     Fatal,
 }
 

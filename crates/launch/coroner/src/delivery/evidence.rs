@@ -1,11 +1,12 @@
 //! Attributes crashes during processing to the report that was being processed.
 //!
-//! Processing a report may crash, by a bug of Coroner, a hook or a sink. Such a report must not
-//! crash every launch. But it is weak evidence that a process ended while it processed a report: it
-//! may have been killed, have exited, or have crashed elsewhere. Only a fault *of the thread* that
-//! processed the report *while* it did is evidence. So that thread writes into its own run state
-//! what it is processing, which takes three stores and survives any end of the process. At the next
-//! launch, a run that crashed in that thread counts against the run that it was processing.
+//! Processing a report may crash because of a bug in Coroner, a hook or a sink. Such a report must
+//! not crash every launch. That the process ended while it processed a report proves little: it may
+//! have been killed, have exited, or have crashed elsewhere. Only a crash of *the processing
+//! thread*, *while* it was processing, counts. Therefore that thread records the processed run in
+//! its own run state, which takes three stores and survives any end of the process. At the next
+//! launch, if a run crashed in that thread, the crash counts against the run that it was
+//! processing.
 
 use std::time::Instant;
 
@@ -37,15 +38,16 @@ impl EndedRuns {
             state.set_scalar(Scalar::PROCESSING_THREAD, 0);
             state.set_scalar(Scalar::PROCESSING_RUN_HIGH, (id >> 64) as u64);
             state.set_scalar(Scalar::PROCESSING_RUN_LOW, id as u64);
-            // Stored last: without a thread the others mean nothing.
+            // Stored last, because the other values are only valid with a thread.
             state.set_scalar(Scalar::PROCESSING_THREAD, crate::system::process::threads::this_thread() as u64);
         }
         Mark { state: self.own_state.as_ref() }
     }
 
-    /// Counts earlier launches' crashes in the thread that was processing a run, against that run.
+    /// Counts earlier launches' crashes in a processing thread against the run that it was
+    /// processing.
     ///
-    /// From `until` on, if set, the others wait for later once one was counted.
+    /// After `until`, if set, at most one crash is counted at this launch.
     pub(super) fn count_processing_crashes(
         &self,
         runs: &[ListedRun],
@@ -68,7 +70,7 @@ impl EndedRuns {
                 crashed.raw().map(|raw| crash_threads(&raw)).unwrap_or_default()
             };
             if threads.contains(&tid) && suspect == crashed.id {
-                // The thread was processing a report of its own run.
+                // The thread was processing its own run.
                 crashed.progress.attempts = crashed.progress.attempts.saturating_add(1);
             } else if threads.contains(&tid)
                 && let Some(suspect) = runs.iter().find(|run| run.id == suspect)

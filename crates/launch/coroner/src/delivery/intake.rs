@@ -1,10 +1,11 @@
-//! The first step of delivery: determines the last outcome, and has reports stored early.
+//! The first step of delivery: determines the last run's outcome, and passes reports to sinks that
+//! store them early.
 //!
-//! Install waits for it, so it takes a few milliseconds if a report waits, and nothing if no run
-//! does. It waits for nothing itself, not even for the disk, and reads only a few runs however many
-//! wait. The runs stay in the store until the delivery thread has finished with them, and that
-//! thread repeats what a power failure undid. A crash of the first step is evidence in the same way
-//! as one of that thread ([`evidence`](super::evidence)).
+//! It runs in install, so it takes at most a few milliseconds if a report waits, and no time if no
+//! run waits. It waits for nothing, not even for the disk, and reads only a few runs. The runs stay
+//! in the store until the delivery thread has finished with them, and that thread repeats work that
+//! a power failure undid. A crash of this step counts like one of that thread
+//! ([`evidence`](super::evidence)).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime};
@@ -21,47 +22,46 @@ use crate::sink::Submission;
 use crate::store::progress::Progress;
 use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};
 
-/// Number of runs whose reserved space a launch releases: more than one, so that soon all are done.
+/// Number of runs whose reserved space a launch frees. More than one, so that launches catch up.
 const MAX_RELEASED: usize = 2;
 
-/// Number of too short launches after which one waits until the delivery thread has finished with a
-/// run.
+/// Number of launches too short to finish a run, after which a launch waits for the delivery
+/// thread.
 const MAX_CUT_SHORT: u32 = 10;
 /// Maximum time that the first such launch waits.
 ///
-/// Each later one waits twice as long, doubled at most [`MAX_DOUBLED`] times: what is too slow for
-/// the first wait, on a slow machine or with a large report, finishes in a longer one.
+/// Each later one waits twice as long, doubled at most [`MAX_DOUBLED`] times, so that the work also
+/// finishes on a slow machine or with a large report.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const MAX_DOUBLED: u32 = 4;
-/// Number of runs whose reports a launch tries to store after its time is over, if nothing was
-/// stored yet: some can't be read.
+/// Number of runs whose reports a launch tries to store after its time is over, as long as none
+/// could be stored.
 const MAX_LATE: usize = 4;
-/// Number of runs that a launch removes to keep the store within its limits: more than it can leave
-/// itself.
+/// Number of runs that a launch removes to meet the store's limits; more than it creates.
 const MAX_REMOVED: usize = 8;
 
-/// Result of the first step.
+/// The result of the first step.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Intake {
     /// Whether there is work for the delivery thread.
     pub(crate) left: bool,
-    /// Whether a sink has not stored a report.
+    /// Whether a sink did not store a report.
     pub(crate) unstored: bool,
     /// Whether a report was passed to the sinks.
     stored: bool,
     /// Whether this launch was counted for the oldest run that was stored early.
     counted: bool,
-    /// Time for this launch to wait, if too many launches were too short to finish with the run.
+    /// How long this launch has to wait, if too many launches were too short to finish the run.
     pub(crate) waits: Option<Duration>,
     /// Number of runs with a report that were claimed.
     tried: usize,
-    /// Whether a run without a report was removed: at least one per launch, so that launches that
-    /// are killed don't leave ever more of them.
+    /// Whether a run without a report was removed. Each launch removes at least one, so that their
+    /// number doesn't grow if all launches are killed.
     removed: bool,
 }
 
 impl Intake {
-    /// Whether nothing more is stored after the time is over.
+    /// Whether to stop after the time is over.
     fn is_over(&self) -> bool {
         self.stored || self.tried >= MAX_LATE
     }
@@ -70,15 +70,15 @@ impl Intake {
 impl Deliverer {
     /// Runs the first step.
     ///
-    /// From `until` on, runs without a report stay for the delivery thread, and the step ends once
-    /// a report is stored.
+    /// After `until`, runs without a report stay for the delivery thread, and the step ends once a
+    /// report is stored.
     pub(crate) fn intake(&self, until: Instant) -> Intake {
         let Ok(found) = self.runs.list() else {
             return Intake { left: true, unstored: true, ..Intake::default() };
         };
         let process = ProcessIdentity::of_this_process();
-        // Space that runs reserved and did not use is released first, however long it takes, so
-        // that launches that are killed soon afterwards don't fill the disk.
+        // First free the space that runs reserved and did not use, regardless of the time, so that
+        // launches that are killed early don't fill the disk.
         for listed in found.runs.iter().rev().filter(|listed| listed.has_reserved).take(MAX_RELEASED) {
             if let Ok(Some(run)) = self.runs.claim(listed, &process) {
                 run.release_reserved();
@@ -100,7 +100,7 @@ impl Deliverer {
             intake.tried += usize::from(listed.has_report);
             match self.runs.claim(listed, &process) {
                 Ok(Some(run)) => intake.left |= self.store_early(run, until, &mut intake),
-                // The run lives, or another process is working on it.
+                // The run is live, or another process is working on it.
                 Ok(None) => {}
                 Err(_) => intake.left = true,
             }
@@ -110,8 +110,10 @@ impl Deliverer {
     }
 
     /// Removes runs whose reports an earlier launch has passed to the sinks, if they exceed the
-    /// limits. Runs whose reports all sinks have stored are removed first, which loses nothing. In
-    /// a crash loop, no launch gets further than this.
+    /// limits.
+    ///
+    /// Runs whose reports all sinks have stored are removed first, which loses nothing. In a crash
+    /// loop, only this enforces the limits.
     fn make_room(&self, runs: &[ListedRun], process: &ProcessIdentity) {
         let shown = runs.iter().filter(|listed| listed.progress.stored_early && listed.has_report);
         let kept = shown.map(|listed| Kept {
@@ -124,7 +126,7 @@ impl Deliverer {
             bytes: listed.bytes,
             item: listed,
         });
-        // A report that is too old is delivered first, if possible.
+        // Reports that are too old are delivered first, if possible.
         let retention = Retention { age: Duration::MAX, ..self.retention };
         let mut lost = 0;
         for kept in retention.beyond(kept.collect(), SystemTime::now()).into_iter().take(MAX_REMOVED) {
@@ -134,7 +136,7 @@ impl Deliverer {
         }
         self.count_evicted(lost);
         if lost > 0 {
-            log::warn!("coroner: {lost} reports were removed to keep the store within its limits");
+            log::warn!("coroner: removed {lost} reports to meet the store's limits");
         }
     }
 
@@ -155,8 +157,8 @@ impl Deliverer {
 
     /// Passes a run's reports to the sinks as they are.
     ///
-    /// A run without a report that nobody has to be notified of is removed, if there is time.
-    /// Returns whether work is left for the run.
+    /// Returns whether work is left for the run. A run without a report is removed if there is time
+    /// and its end needs no notification.
     fn store_early(&self, mut run: EndedRun, until: Instant, intake: &mut Intake) -> bool {
         let _mark = self.runs.mark(run.id);
         if run.progress.stored_early || self.runs.is_spent(&run) || !run.was_made() {
@@ -200,7 +202,7 @@ impl Deliverer {
         if self.sinks.follow_runs() {
             return false;
         }
-        // How the last run ended has not been determined yet, and this run may be the last one.
+        // The last run has not been determined yet, and this may be the one.
         let Some(last_run) = self.last_run.known() else { return false };
         let write =
             |last_run: LastRun| self.runs.store.root().and_then(|root| last_run.write(&root, self.runs.app)).is_ok();

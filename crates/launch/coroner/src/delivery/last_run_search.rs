@@ -21,9 +21,9 @@ pub(super) struct LastRunSearch {
     previous: Option<LastRun>,
     /// The last run, once it has been determined.
     known: Mutex<Option<LastRun>>,
-    /// Held while a thread determines how the last run ended.
+    /// Held by the thread that determines how the last run ended.
     looking: Mutex<()>,
-    /// Called once.
+    /// The app's hook. Called at most once.
     on_crashed: Mutex<Option<OnCrashedLastRun>>,
 }
 
@@ -46,11 +46,10 @@ impl LastRunSearch {
 
     /// Determines how the last run ended, the first time it is called.
     ///
-    /// The last run is the one that began last among the ended runs that no launch has processed,
-    /// and the one whose files this process reuses; otherwise it is the one that an earlier launch
-    /// recorded.
+    /// The last run is the most recently started of the unprocessed ended runs and the run whose
+    /// files this process reuses. If there is none, it is the one that an earlier launch recorded.
     ///
-    /// From `until` on, if set, at most one run is read, and the result may be `None`.
+    /// After `until`, if set, at most one run is read, and the result may be `None`.
     pub(super) fn look(
         &self,
         runs: &EndedRuns,
@@ -68,8 +67,8 @@ impl LastRunSearch {
         for listed in listed.iter().rev().filter(|listed| !listed.progress.notified) {
             let is_late = is_read && until.is_some_and(|until| Instant::now() >= until);
             match &newest {
-                // In a crash loop no launch gets as far as notifying the app of them: earlier
-                // crashes are counted by the files that they left.
+                // In a crash loop no launch gets as far as recording them, so earlier crashes are
+                // counted from their files.
                 Some(last_run) if is_late || !last_run.crashed() || last_run.crashes.len() >= MAX_CRASHES => break,
                 None if is_late => return None,
                 _ => {}
@@ -89,7 +88,7 @@ impl LastRunSearch {
                 }
             }
         }
-        // The record of an earlier launch is of the run before those.
+        // An earlier launch's record is about the run before those.
         let newest = newest.map(|last_run| if is_whole { last_run } else { last_run.following(&noted) });
         let mut last_run = noted;
         for other in [newest, self.previous.clone()].into_iter().flatten() {
@@ -101,10 +100,10 @@ impl LastRunSearch {
         Some(last_run)
     }
 
-    /// Records how a run ended, and notifies the app if the run was the last one and crashed.
+    /// Records how a run ended, and notifies the app if it was the last run and crashed.
     ///
-    /// Returns whether the run was a launch of the app, and not a crashed child of one; `None` if
-    /// its files can't be read.
+    /// Returns whether the run was a launch of the app rather than a crashed child; `None` if its
+    /// files can't be read.
     pub(super) fn notify_app(&self, runs: &EndedRuns, mut run: EndedRun) -> Option<bool> {
         let _mark = runs.mark(run.id);
         let raw = run.raw().ok()?;
@@ -119,7 +118,7 @@ impl LastRunSearch {
             let last_run = outcome(run.id, run.began, &raw).following(&known.unwrap_or(noted));
             let is_last = self.previous.as_ref().is_none_or(|previous| previous.began < last_run.began);
             if is_last && let Err(error) = runs.store.root().and_then(|root| last_run.write(&root, app)) {
-                log::warn!("coroner: the last run's outcome can't be recorded: {error}");
+                log::warn!("coroner: can't record the last run's outcome: {error}");
             }
             self.notify(&last_run);
         }
@@ -132,7 +131,7 @@ impl LastRunSearch {
             log::info!("coroner: the last run {last_run}");
         }
         if let (Outcome::Unknown, Some(taken)) = (last_run.outcome, &last_run.signals_taken) {
-            log::warn!("coroner: the last run ended without a trace. In it, {taken}");
+            log::warn!("coroner: the last run ended without a trace, and in it {taken}");
         }
         if last_run.crashed()
             && let Some(hook) = locked(&self.on_crashed).take()
@@ -143,8 +142,9 @@ impl LastRunSearch {
     }
 }
 
-/// Records how a run of another app that shares this store ended, for that app's next launch: this
-/// app is not notified of it.
+/// Records how a run of another app that shares this store ended, for that app's next launch.
+///
+/// This app is not notified of it.
 pub(super) fn record_end_of_other_app(runs: &EndedRuns, app: u64, run: &EndedRun, raw: &RawRun) {
     let noted = runs.store.root().and_then(|root| {
         let noted = LastRun::read(&root, app);
@@ -152,11 +152,11 @@ pub(super) fn record_end_of_other_app(runs: &EndedRuns, app: u64, run: &EndedRun
         if noted.began <= last_run.began { last_run.write(&root, app) } else { Ok(()) }
     });
     if let Err(error) = noted {
-        log::warn!("coroner: how another app's run ended can't be recorded: {error}");
+        log::warn!("coroner: can't record the outcome of another app's run: {error}");
     }
 }
 
-/// Returns how a run ended; `None` if it can't be read, or was not a launch of this app.
+/// Returns how a run ended; `None` if it can't be read or was not a launch of this app.
 fn read_launch_outcome(runs: &EndedRuns, run: &EndedRun) -> Option<LastRun> {
     let _mark = runs.mark(run.id);
     let raw = run.raw().ok()?;

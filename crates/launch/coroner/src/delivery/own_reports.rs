@@ -1,11 +1,11 @@
 //! Delivers non-fatal reports of this process.
 //!
-//! These are handled exceptions, panics that ended a thread, and hangs that are over. A server may
-//! run for weeks, so these reports don't wait for the next launch: the delivery thread takes them
-//! from the process's own run within seconds. It is started when such a report was written, and
-//! ends when none waits. A report is removed from the run when all sinks have answered finally;
-//! earlier answers are in [`LIVE`], so that the next launch continues from there if the process
-//! ends first. Crash reports are not touched: the process may be dying.
+//! These are handled exceptions, panics that ended a thread, and finished hangs. A server may run
+//! for weeks, so these reports don't wait for the next launch: the delivery thread takes them from
+//! the process's own run within seconds. It is started when such a report was written, and ends
+//! when none waits. A report is removed from the run when all sinks have given a final answer.
+//! Until then the answers are in [`LIVE`], so that the next launch continues from there if the
+//! process ends first. Crash reports are left alone, because the process may be dying.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -28,9 +28,9 @@ use crate::store::directory::Directory;
 use crate::store::progress::{Answers, LIVE};
 use crate::system::capture::{FIRST_NON_FATAL, exception};
 
-/// Age at which a hang is delivered while it lasts.
+/// Age at which an ongoing hang is delivered.
 ///
-/// A shorter one is delivered once it is over, so that its report contains its length.
+/// A shorter hang is delivered once it is over, so that its report contains its length.
 const LONG_HANG: Duration = Duration::from_mins(1);
 
 impl Deliverer {
@@ -38,7 +38,7 @@ impl Deliverer {
     pub(super) fn deliver_non_fatal(&self) -> Left {
         let mut left = Left::default();
         let Some(state) = self.runs.own_state.filter(|_| !self.sinks.is_empty()) else { return left };
-        // A run in memory only has no directory.
+        // A run that is only in memory has no directory.
         let Ok((directory, reports)) = self.runs.store.reports_of(self.runs.own) else { return left };
         let mut all = locked(&self.own_answers);
         let now = SystemTime::now();
@@ -52,7 +52,7 @@ impl Deliverer {
             let _mark = self.runs.mark(self.runs.own);
             let Ok(raw) = self.own_report(&directory, &name, number, &state) else { continue };
             let index = raw.reports.len() - 1;
-            // A report that another thread is writing is delivered when it is complete; a torn one
+            // A report that another thread is writing is delivered when it is complete, a torn one
             // at the next launch.
             let Some(report) = Report::read(&raw.reports[index]).ok().filter(|report| report.end.is_some()) else {
                 continue;
@@ -63,10 +63,10 @@ impl Deliverer {
                 continue;
             }
             let naming = if self.preparation.names { Naming::Lines } else { Naming::None };
-            // Not caught: the next launch processes what a panic here leaves.
+            // Panics are not caught here: the next launch processes the rest.
             let Ok(Ok(report)) = catch_unwind(AssertUnwindSafe(|| self.preparation.prepare(&raw, index, naming)))
             else {
-                log::warn!("coroner: report {number} of this run can't be processed before the next launch");
+                log::warn!("coroner: can't process report {number} of this run; leaving it to the next launch");
                 continue;
             };
             self.sinks.ask(self.runs.own, answers, (&raw, index, report.as_ref()), now, |_| {});
@@ -93,7 +93,7 @@ impl Deliverer {
         left
     }
 
-    /// Returns the report with that number at the index for it, and the run state as it is now.
+    /// Returns the report with this number at its index, and the current run state.
     fn own_report(&self, directory: &Directory, name: &OsStr, number: u32, state: &RunState<'_>) -> io::Result<RawRun> {
         let mut reports = vec![Vec::new(); number as usize];
         reports[number as usize - 1] = RawRun::read_report(directory, name)?;
@@ -109,7 +109,7 @@ impl Deliverer {
         })
     }
 
-    /// Notifies the sinks of the number of reports that were left out, once.
+    /// Notifies the sinks of the number of dropped reports, once.
     fn notify_left_out(&self, state: &RunState<'_>) {
         let left_out = state.scalar(Scalar::REPORTS_LEFT_OUT);
         let new = left_out.saturating_sub(state.scalar(Scalar::LEFT_OUT_NOTIFIED));
@@ -120,7 +120,7 @@ impl Deliverer {
     }
 }
 
-/// Records the sinks' answers about reports that stay, for the next launch.
+/// Stores the sinks' answers about reports that stay, for the next launch.
 fn note(directory: &Directory, all: &BTreeMap<u32, Answers>) {
     let name = OsStr::new(LIVE);
     let noted = if all.is_empty() {
@@ -132,11 +132,11 @@ fn note(directory: &Directory, all: &BTreeMap<u32, Answers>) {
         serde_json::to_vec(all).map_err(io::Error::from).and_then(|json| directory.write_quickly(name, &json))
     };
     if let Err(error) = noted {
-        log::warn!("coroner: what sinks said of this run's reports can't be noted: {error}");
+        log::warn!("coroner: can't store the sinks' answers about this run's reports: {error}");
     }
 }
 
-/// Returns how long to wait for the end of a hang; `None` if it is over or already long.
+/// Returns how long to wait for the end of a hang; `None` if it is over or long enough.
 fn hang_wait(number: u8, report: &Report, raw: &RawRun, now: SystemTime) -> Option<Duration> {
     let is_over = RunFacts::read(&raw.state).is_ok_and(|facts| facts.lifecycle.hang_durations_ns.contains_key(&number));
     let since = report.crash.as_ref().filter(|crash| !is_over && crash.monitor == Monitor::HANG)?.time.0;

@@ -9,8 +9,10 @@ use crate::naming::{self, Naming, NamingBudget};
 use crate::store::{RawRun, Store};
 use crate::{background_thread, device_state, run_reports};
 
-/// A report's context with the numbers of reports that were removed before it to keep the store
-/// within its limits, and of reports of its run that were not written because there were too many.
+/// The report's context with the numbers of lost reports.
+///
+/// It counts earlier reports that were removed to meet the store's limits, and reports of the run
+/// that were not written because of the hourly limit.
 pub(super) const STORE_CONTEXT: &str = "coroner_store";
 
 /// Prepares reports for sinks.
@@ -24,19 +26,19 @@ pub(super) struct Preparation {
     pub(super) names: bool,
     pub(super) naming_budget: NamingBudget,
     pub(super) before_deliver: Option<BeforeDeliver>,
-    /// The threads that wait for the thread that prepares.
+    /// The threads that wait for the preparing thread.
     pub(super) waiters: Waiters,
 }
 
 impl Preparation {
-    /// Returns how to name the reports of a run for which `unfinished` launches have started to
-    /// name some and ended in the meantime.
+    /// Returns how to name the reports of a run after `unfinished` launches ended while they named
+    /// them.
     pub(super) fn naming_after(&self, unfinished: u32) -> Naming {
         if cfg!(feature = "symbolicate") && self.names { Naming::after(unfinished) } else { Naming::None }
     }
 
-    /// Returns the run's report `index` with names and as the hook leaves it; `Ok(None)` if the
-    /// hook dropped it.
+    /// Returns the run's report `index`, named and passed through the hook; `Ok(None)` if the hook
+    /// dropped it.
     pub(super) fn prepare(&self, raw: &RawRun, index: usize, naming: Naming) -> Result<Option<Report>, String> {
         let mut report = run_reports::report(raw, index).map_err(|error| error.to_string())?;
         if let Some(run) = &mut report.run {
@@ -45,7 +47,7 @@ impl Preparation {
         if raw.run == Some(self.own)
             && let Some(crash) = report.crash.as_mut().filter(|crash| !crash.has(CrashFlag::NotFatal))
         {
-            // In an ended run, an ongoing hang is fatal; in this one it is not.
+            // An ongoing hang is fatal in an ended run, but not in this one.
             crash.flags.push(CrashFlag::NotFatal);
         }
         if let Some(run) = &mut report.run {
@@ -65,7 +67,7 @@ impl Preparation {
         naming::name(&mut report, naming, self.naming_budget);
         #[cfg(feature = "symbolicate")]
         {
-            // Uses only what the report contains: opens no file.
+            // Uses only the report's contents and opens no file.
             report.explanation = Some(coroner_explain::explain(&report, &coroner_explain::NoCode));
         }
         Ok(match &self.before_deliver {

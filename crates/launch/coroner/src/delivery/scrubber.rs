@@ -4,12 +4,12 @@ use coroner_report::model::hide_secrets;
 
 use crate::config::Scrub;
 
-/// The kinds of text to hide before the sinks get a report.
+/// The text to hide before the sinks get a report.
 #[derive(Debug, Clone)]
 pub(super) struct Scrubber {
-    /// Hide text whose form is certainly that of a secret.
+    /// Whether to hide obvious secrets, recognized by their form.
     pub(super) secrets: bool,
-    /// Hide what only the app knows to be private.
+    /// The app's function that hides private text.
     pub(super) own: Option<Scrub>,
 }
 

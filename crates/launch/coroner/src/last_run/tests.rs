@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
+fn a_record_is_read_again_and_a_damaged_one_means_first_launch() {
     let folder = tempfile::tempdir().unwrap();
     let store = Directory::open(folder.path()).unwrap();
     assert_eq!(LastRun::read(&store, 7), LastRun::FIRST_LAUNCH);
@@ -30,16 +30,16 @@ fn what_is_noted_is_read_again_and_damage_is_a_first_launch() {
     assert_eq!(LastRun::read(&store, 7), LastRun::FIRST_LAUNCH);
 }
 
-/// Evidence is only shown for an end about which nothing else is known.
+/// Evidence is only shown for an end with unknown cause.
 #[test]
-fn a_hang_that_ended_the_run_is_its_sentence() {
+fn a_hang_takes_precedence_over_evidence_in_the_text() {
     let evidence = Termination { evidence: vec!["no core dump".to_owned()], ..Termination::default() };
     let last = |outcome| LastRun { outcome, termination: Some(evidence.clone()), ..LastRun::FIRST_LAUNCH };
     assert_eq!(last(Outcome::Hung).to_string(), Outcome::Hung.describe());
     assert!(last(Outcome::Unknown).to_string().contains("no core dump"));
 }
 
-/// Returns a crash of run `run` with that signature.
+/// Returns a crash of run `run` with this signature.
 pub(super) fn crash(run: u8, signature: Option<&str>, ran_for_ms: u64) -> LastRun {
     LastRun {
         outcome: Outcome::Crashed,
@@ -51,7 +51,7 @@ pub(super) fn crash(run: u8, signature: Option<&str>, ran_for_ms: u64) -> LastRu
 }
 
 #[test]
-fn crashes_are_counted_until_a_run_ends_otherwise() {
+fn crashes_are_counted_until_a_run_without_one() {
     assert_eq!(LastRun::FIRST_LAUNCH.consecutive_crashes(), 0);
     let mut last = crash(1, Some("b"), 5);
     for (run, signature) in [(2, "a"), (3, "a")] {
@@ -65,7 +65,7 @@ fn crashes_are_counted_until_a_run_ends_otherwise() {
         LastRun { outcome: Outcome::CleanExit, run: Some(Id([4; 16])), ..LastRun::FIRST_LAUNCH }.following(&last);
     assert_eq!(clean.consecutive_crashes(), 0);
     assert_eq!(crash(5, None, 5).following(&clean).consecutive_crashes(), 1);
-    // A crash without a report is not known to be the same as another.
+    // A crash without a report can't be compared with others.
     assert_eq!(crash(6, None, 5).following(&crash(5, None, 5)).same_crashes(), 0);
     for run in 10..30 {
         last = crash(run, Some("a"), 5).following(&last);
@@ -74,7 +74,7 @@ fn crashes_are_counted_until_a_run_ends_otherwise() {
 }
 
 #[test]
-fn notes_of_earlier_builds_are_read() {
+fn records_of_earlier_builds_are_read() {
     let note = concat!(
         r#"{"outcome":"crashed","run":"07070707070707070707070707070707","event_id":null,"#,
         r#""began":{"secs_since_epoch":1700000000,"nanos_since_epoch":999999999},"ran_for":{"secs":1,"nanos":500000000},"#,
@@ -86,7 +86,7 @@ fn notes_of_earlier_builds_are_read() {
     assert_eq!(last.ran_for, Some(Duration::from_millis(1500)));
     assert_eq!(last.crashes[0].ran_for_ms, Some(u64::MAX));
     assert_eq!(serde_json::to_string(&last).unwrap(), note);
-    // A record from before there were more fields.
+    // A record written before further fields were added.
     let short: LastRun = serde_json::from_str(r#"{"outcome":"end"}"#).unwrap_or(LastRun::FIRST_LAUNCH);
     assert_eq!(short, LastRun::FIRST_LAUNCH);
     let short: LastRun = serde_json::from_str(r#"{"outcome":"clean_exit"}  "#).unwrap();

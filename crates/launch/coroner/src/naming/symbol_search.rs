@@ -17,7 +17,7 @@ use crate::clock::thread_time;
 /// let mut report = coroner::Report::read_file("report.coroner")?;
 /// coroner::SymbolSearch::default().symbolicate(&mut report);
 /// println!("{report:#?}");
-/// # Ok::<(), coroner_report::Error>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct SymbolSearch {
