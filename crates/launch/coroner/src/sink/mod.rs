@@ -285,7 +285,7 @@ impl<T: Clone> ProcessOwned<T> {
     /// Returns the value if this process created it.
     fn get(&self) -> Option<T> {
         let own = self.0.as_ref().filter(|(process, _)| *process == std::process::id());
-        own.map(|(_, value)| made.clone())
+        own.map(|(_, value)| value.clone())
     }
 
     fn set(&mut self, value: T) {
