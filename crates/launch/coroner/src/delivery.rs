@@ -200,7 +200,7 @@ impl Deliverer {
         // Notify the app of its last run first, because processing can take long.
         for listed in found.runs.iter().rev() {
             let Ok(Some(run)) = self.runs.claim(listed, &process) else { continue };
-            let is_new = !run.progress.notified && !self.runs.is_spent(&run) && run.was_made();
+            let is_new = !run.progress.notified && !self.runs.is_spent(&run) && run.is_complete_run();
             if is_new && self.last_run.notify_app(&self.runs, run) == Some(true) {
                 break;
             }
@@ -254,7 +254,7 @@ impl Deliverer {
             return self.runs.set_aside(&run, &why);
         }
         let _mark = self.runs.mark(run.id);
-        if !run.was_made() {
+        if !run.is_complete_run() {
             // A failed install, usually because the disk is full. The app ran without Coroner.
             if let Err(error) = self.runs.store.remove(run) {
                 log::warn!("coroner: can't remove the files of a failed install: {error}");

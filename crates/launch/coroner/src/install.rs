@@ -251,7 +251,7 @@ fn sentry_variable(name: &str) -> Option<String> {
 /// Returns the release and the environment of the `sentry` crate's client.
 fn read_sentry_client() -> (Option<String>, Option<String>) {
     #[cfg(feature = "sentry-client")]
-    return crate::sink::release_and_environment_of_client();
+    return crate::sink::client_release_and_environment();
     #[cfg(not(feature = "sentry-client"))]
     (None, None)
 }
@@ -273,7 +273,7 @@ fn open_sinks(store: &Store, config: &Config) -> Vec<Arc<dyn Sink>> {
     };
     sinks.iter().for_each(|sink| sink.opened(store.path()));
     #[cfg(feature = "sentry-client")]
-    crate::sink::beside_sentry_client(
+    crate::sink::note_sentry_sink(
         config.exceptions.panics && sinks.iter().any(|sink| sink.name().starts_with("sentry")),
     );
     sinks

@@ -145,7 +145,7 @@ impl Deliverer {
     /// Returns how long to wait for the delivery thread if too many launches were too short for it.
     fn count_launch(&self, listed: &ListedRun, process: &ProcessIdentity) -> Option<Duration> {
         let Ok(Some(mut run)) = self.runs.claim(listed, process) else { return None };
-        if self.runs.is_spent(&run) || !run.was_made() {
+        if self.runs.is_spent(&run) || !run.is_complete_run() {
             return None;
         }
         run.progress.cut_short = run.progress.cut_short.saturating_add(1);
@@ -161,7 +161,7 @@ impl Deliverer {
     /// and its end needs no notification.
     fn store_early(&self, mut run: EndedRun, until: Instant, intake: &mut Intake) -> bool {
         let _mark = self.runs.mark(run.id);
-        if run.progress.stored_early || self.runs.is_spent(&run) || !run.was_made() {
+        if run.progress.stored_early || self.runs.is_spent(&run) || !run.is_complete_run() {
             return true;
         }
         let Ok(raw) = run.raw() else { return true };

@@ -74,7 +74,7 @@ impl LastRunSearch {
                 _ => {}
             }
             let Ok(Some(run)) = runs.claim(listed, process) else { continue };
-            if run.progress.notified || runs.is_spent(&run) || !run.was_made() {
+            if run.progress.notified || runs.is_spent(&run) || !run.is_complete_run() {
                 continue;
             }
             is_read = true;

@@ -30,7 +30,7 @@ pub use sentry::SentrySink;
 #[cfg(feature = "sentry-client")]
 pub use sentry_client::{SentryClientSink, SentryIntegration, mirror_scope};
 #[cfg(feature = "sentry-client")]
-pub(crate) use sentry_client::{beside_sentry_client, release_and_environment_of_client};
+pub(crate) use sentry_client::{client_release_and_environment, note_sentry_sink};
 
 /// Receives reports, one at a time, on Coroner's delivery thread.
 ///

@@ -138,12 +138,12 @@ impl Sink for OtlpSink {
     }
 
     fn opened(&self, store: &Path) {
-        let said = {
+        let consent = {
             let mut inner = locked(&self.inner);
             inner.outbox.get_or_insert_with(|| store.join("otlp"));
             inner.consent
         };
-        if let Some(Err(error)) = said.map(|_| self.client()) {
+        if let Some(Err(error)) = consent.map(|_| self.client()) {
             log::warn!("coroner: the OTLP sink can't store the user's consent: {error}");
         }
     }

@@ -15,9 +15,8 @@ use crate::locked::locked;
 
 /// Delivers events and sessions to a Sentry project.
 ///
-/// Each report becomes an event, which is kept in an outbox (the directory `sentry` in the store)
-/// until the server has accepted it; a separate thread sends it. A report therefore counts as
-/// delivered once its event is in the outbox.
+/// Each report becomes an event in an outbox (the directory `sentry` in the store), and then counts
+/// as delivered. A separate thread sends the event and removes it once the server has accepted it.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -29,8 +28,8 @@ use crate::locked::locked;
 /// # }
 /// ```
 ///
-/// [`options`](Self::options) sets everything else: sampling, `before_send`, attachments, in-app
-/// code, consent, proxies, limits.
+/// [`options`](Self::options) sets sampling, `before_send`, attachments, in-app code, consent,
+/// proxies and limits.
 #[derive(Clone)]
 pub struct SentrySink {
     inner: Arc<Mutex<Inner>>,
@@ -39,15 +38,15 @@ pub struct SentrySink {
 struct Inner {
     options: Options,
     outbox: Option<PathBuf>,
-    /// Replaces HTTP.
+    /// The transport that replaces HTTP, if any.
     transport: Option<Arc<dyn Transport>>,
     client: ProcessOwned<Client>,
-    /// The user's consent that was set before there was a client.
+    /// The user's consent, if it was set before the client was created.
     consent: Option<bool>,
 }
 
 impl SentrySink {
-    /// Creates a sink that delivers to the project of `dsn`: `https://KEY@HOST/PROJECT`.
+    /// Creates a sink for the project with this DSN, `https://KEY@HOST/PROJECT`.
     ///
     /// # Errors
     /// [`ParseDsnError`] if `dsn` is not a valid DSN.
@@ -90,20 +89,20 @@ impl SentrySink {
 
     /// Sets a transport that replaces HTTP, such as the app's own queue or network library.
     ///
-    /// The outbox, its retries and its limits stay.
+    /// The outbox with its retries and limits is still used.
     #[must_use]
     pub fn transport(self, transport: impl Transport + 'static) -> Self {
         locked(&self.inner).transport = Some(Arc::new(transport));
         self
     }
 
-    /// Records the user's consent, for this launch and later ones.
+    /// Sets whether the user consents to sending reports. The choice is stored.
     ///
-    /// With [`Options::require_consent`], nothing is sent before a `true`. After a `false`, nothing
-    /// is kept either, and waiting events are removed.
+    /// With [`Options::require_consent`], nothing is sent before `set_consent(true)`.
+    /// `set_consent(false)` also deletes waiting events and keeps no new ones.
     ///
     /// # Errors
-    /// An I/O error if the consent can't be recorded.
+    /// An I/O error if the choice can't be stored.
     pub fn set_consent(&self, given: bool) -> std::io::Result<()> {
         let (client, is_open) = {
             let mut inner = locked(&self.inner);
@@ -112,27 +111,27 @@ impl SentrySink {
         };
         match client {
             Some(client) => client.set_consent(given),
-            // The process may end before the delivery thread creates a client, which records the
-            // consent.
+            // Create the client here, which stores the consent: the process may end before the
+            // delivery thread does.
             None if is_open => self.client().map(drop).map_err(std::io::Error::other),
-            // `install` will record the consent.
+            // `install` will store the consent.
             None => Ok(()),
         }
     }
 
     /// Returns the client, which can be opened once the outbox's directory is known.
     ///
-    /// It is opened without the lock: a child of `fork` would wait for the lock forever.
+    /// It is opened without holding the lock, for which a child of `fork` would wait forever.
     fn client(&self) -> Result<Client, String> {
         #[cfg_attr(not(feature = "sentry-client"), allow(unused_mut))]
         let mut inner = locked(&self.inner);
         if let Some(client) = inner.client.get() {
             return Ok(client);
         }
-        let directory = inner.outbox.clone().ok_or("there is no directory for the outbox")?;
+        let directory = inner.outbox.clone().ok_or("the outbox has no directory")?;
         #[cfg(feature = "sentry-client")]
         if super::sentry_client::client_has_sessions() && inner.options.sessions == SessionMode::Individual {
-            log::info!("coroner: the sentry crate's client tells of runs that end by themselves");
+            log::info!("coroner: leaving sessions of clean runs to the sentry crate's client");
             inner.options.sessions = SessionMode::CrashesOnly;
         }
         let (options, transport) = (inner.options.clone(), inner.transport.clone());
@@ -165,13 +164,13 @@ impl Sink for SentrySink {
     }
 
     fn opened(&self, store: &Path) {
-        let said = {
+        let consent = {
             let mut inner = locked(&self.inner);
             inner.outbox.get_or_insert_with(|| store.join("sentry"));
             inner.consent
         };
-        if let Some(Err(error)) = said.map(|_| self.client()) {
-            log::warn!("coroner: what the user said can't be noted by the sentry sink: {error}");
+        if let Some(Err(error)) = consent.map(|_| self.client()) {
+            log::warn!("coroner: the Sentry sink can't store the user's consent: {error}");
         }
     }
 
@@ -179,12 +178,12 @@ impl Sink for SentrySink {
         locked(&self.inner).outbox.get_or_insert_with(|| run.store.join("sentry"));
         let noted = self.client().and_then(|client| {
             client.run_began(run.facts).map_err(|error| error.to_string())?;
-            // Sends what an earlier run left in the outbox.
+            // Send an earlier run's events in the outbox.
             client.wake();
             Ok(())
         });
         if let Err(error) = noted {
-            log::warn!("coroner: the sentry sink can't begin: {error}");
+            log::warn!("coroner: can't start the Sentry sink: {error}");
         }
     }
 
@@ -193,7 +192,7 @@ impl Sink for SentrySink {
         let noted =
             self.client().and_then(|client| client.run_ended(run.facts, reports).map_err(|error| error.to_string()));
         if let Err(error) = noted {
-            log::warn!("coroner: the session of run {} can't be sent: {error}", run.run);
+            log::warn!("coroner: can't send the session of run {}: {error}", run.run);
         }
     }
 
@@ -203,9 +202,9 @@ impl Sink for SentrySink {
         });
         match captured {
             Ok(Captured::Kept | Captured::Known) => SinkAnswer::Delivered,
-            Ok(Captured::Sampled) => SinkAnswer::Rejected { reason: "it is not among the sampled".into() },
-            Ok(Captured::Dropped) => SinkAnswer::Rejected { reason: "the before_send hook dropped it".into() },
-            Ok(Captured::Refused) => SinkAnswer::Rejected { reason: "the user does not agree".into() },
+            Ok(Captured::Sampled) => SinkAnswer::Rejected { reason: "not sampled".into() },
+            Ok(Captured::Dropped) => SinkAnswer::Rejected { reason: "dropped by the before_send hook".into() },
+            Ok(Captured::Refused) => SinkAnswer::Rejected { reason: "consent not given".into() },
             Err(reason) => SinkAnswer::Retry { after: Duration::ZERO, reason },
         }
     }
@@ -214,15 +213,15 @@ impl Sink for SentrySink {
         let noted =
             self.client().and_then(|client| client.count_lost(reports as u64).map_err(|error| error.to_string()));
         if let Err(error) = noted {
-            log::warn!("coroner: {reports} reports that were removed could not be counted: {error}");
+            log::warn!("coroner: can't count {reports} removed reports: {error}");
         }
     }
 
     fn feedback(&self, feedback: &crate::Feedback) -> bool {
-        let said = feedback.into();
-        let taken = self.client().and_then(|client| client.feedback(&said).map_err(|error| error.to_string()));
+        let converted = feedback.into();
+        let taken = self.client().and_then(|client| client.feedback(&converted).map_err(|error| error.to_string()));
         taken.unwrap_or_else(|error| {
-            log::warn!("coroner: feedback could not be kept: {error}");
+            log::warn!("coroner: can't store feedback: {error}");
             false
         })
     }
@@ -230,7 +229,7 @@ impl Sink for SentrySink {
     fn reports_left_out(&self, reports: u64) {
         let noted = self.client().and_then(|client| client.count_left_out(reports).map_err(|error| error.to_string()));
         if let Err(error) = noted {
-            log::warn!("coroner: {reports} reports that were left out could not be counted: {error}");
+            log::warn!("coroner: can't count {reports} dropped reports: {error}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Delivers with the client of an app that uses the `sentry` crate, with its scope in reports.
+//! Delivers with the `sentry` crate's client, and mirrors that client's scope to reports.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,28 +19,29 @@ use crate::scope::{self, Scope};
 
 /// Maximum time for the client to send one event.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum total bytes of one event's attachments, the default of `SentrySink`.
+/// Maximum total size of an event's attachments in bytes, the default of `SentrySink`.
 const MAX_ATTACHMENTS: usize = 20 << 20;
 
 /// Delivers with the client that the app created with `sentry::init`.
 ///
-/// Events go to the project of the client's DSN, by its transport. Create the client before
-/// [`install`](crate::install), and add a [`SentryIntegration`] to its options, which keeps the
-/// client's scope for reports:
+/// Events go to the project of the client's DSN, through the client's transport. Create the client
+/// before [`install`](crate::install), and add a [`SentryIntegration`] to its options, which copies
+/// the client's scope to reports:
 ///
 /// ```ignore
 /// let _guard = sentry::init(sentry::ClientOptions::new().dsn(DSN).add_integration(coroner::SentryIntegration::new()));
 /// coroner::install(coroner::Config::new("com.example.paint").sink(coroner::SentryClientSink::new()))?;
 /// ```
 ///
-/// The sink is limited to what that client can do. The client has no outbox, so an event that its
-/// transport loses in an outage is lost. If the client tracks sessions (`auto_session_tracking`),
-/// which don't include crashes, this sink adds those of runs that crashed or ended without a trace:
-/// each run is one session. The run's declared attachments are sent with its event, 20 MiB at most.
-/// The client's `before_send` and sampling handle events of its own types, and don't see Coroner's;
-/// [`Delivery::before_deliver`](crate::Delivery::before_deliver) does. If that is not sufficient,
-/// use [`SentrySink`](super::SentrySink) with the same DSN: [`SentryIntegration`] works with it as
-/// well.
+/// The client has no outbox, so an event that its transport loses in an outage is lost. If the
+/// client tracks sessions (`auto_session_tracking`), which don't include crashes, this sink adds
+/// the sessions of runs that crashed or ended without a trace: each run is one session. The run's
+/// attachments are sent with its event, 20 MiB at most.
+///
+/// The client's `before_send` and sampling only handle the client's own events; for Coroner's
+/// events use [`Delivery::before_deliver`](crate::Delivery::before_deliver). If these limits are a
+/// problem, use [`SentrySink`](super::SentrySink) with the same DSN, which works with
+/// [`SentryIntegration`], too.
 #[derive(Debug, Clone, Default)]
 pub struct SentryClientSink {
     options: EventOptions,
@@ -54,8 +55,8 @@ impl SentryClientSink {
 
     /// Sets the options for the events.
     ///
-    /// If they set no release or environment, those of the crashed run are used, which are the
-    /// client's at that time: an app that has been updated since has another release now.
+    /// If they set no release or environment, the crashed run's are used: an app that was updated
+    /// since has another release now.
     #[must_use]
     pub fn event_options(mut self, options: EventOptions) -> Self {
         self.options = options;
@@ -66,8 +67,8 @@ impl SentryClientSink {
 impl SentryClientSink {
     /// Returns the options that match the client's own events.
     ///
-    /// This run's release and environment apply only if the run that ended has recorded none.
-    fn options_beside(&self, client: &ClientOptions, run: Option<&RunFacts>) -> EventOptions {
+    /// This run's release and environment are used only if the ended run recorded none.
+    fn options_like(&self, client: &ClientOptions, run: Option<&RunFacts>) -> EventOptions {
         let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
         let mut options = self.options.clone();
         let has_release = run.is_some_and(|run| run.release.is_some() || run.app.release.is_some());
@@ -90,7 +91,7 @@ impl Sink for SentryClientSink {
 
     fn run_ended(&self, run: &FinishedRun<'_>) {
         let Some(client) = Hub::main().client().filter(|_| client_has_sessions()) else { return };
-        let EventOptions { release, environment, .. } = self.options_beside(client.options(), Some(run.facts));
+        let EventOptions { release, environment, .. } = self.options_like(client.options(), Some(run.facts));
         let teller = SessionTeller { release, environment, ..SessionTeller::default() };
         let reports = Reports { all: run.reports, crashes: run.crashes };
         let update = teller.ended(run.facts, reports).filter(|update| SessionMode::CrashesOnly.takes(update));
@@ -101,8 +102,8 @@ impl Sink for SentryClientSink {
 
     fn feedback(&self, feedback: &crate::Feedback) -> bool {
         let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else { return false };
-        let said = coroner_sentry::Feedback::from(feedback);
-        send(&client, &said.envelope(&self.options_beside(client.options(), None), SystemTime::now())).is_ok()
+        let feedback = coroner_sentry::Feedback::from(feedback);
+        send(&client, &feedback.envelope(&self.options_like(client.options(), None), SystemTime::now())).is_ok()
     }
 
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
@@ -111,7 +112,7 @@ impl Sink for SentryClientSink {
             return retry("the sentry crate has no client with a DSN; call `sentry::init` before `coroner::install`");
         };
         let report = submission.report;
-        let mut event = Event::from_report(report, &self.options_beside(client.options(), report.run.as_ref()));
+        let mut event = Event::from_report(report, &self.options_like(client.options(), report.run.as_ref()));
         let (mut attachments, left_out) = attachments::of_run(report, &mut event, MAX_ATTACHMENTS);
         attachments::limit(&mut attachments, MAX_ATTACHMENTS, left_out, &mut event);
         let mut envelope = Envelope::of_event(&event);
@@ -122,23 +123,23 @@ impl Sink for SentryClientSink {
         if client.flush(Some(TIMEOUT)) {
             SinkAnswer::Delivered
         } else {
-            retry("the sentry crate's client could not send it in time")
+            retry("the sentry crate's client did not send the event in time")
         }
     }
 }
 
-/// Passes an envelope to the client, as bytes: the client's own types have no ELF and Mach-O
-/// images.
+/// Passes an envelope to the client as bytes, because the client's types can't contain ELF and
+/// Mach-O images.
 fn send(client: &Client, envelope: &Envelope) -> Result<(), EnvelopeError> {
     let bytes = envelope.to_bytes_sent_at(SystemTime::now());
     client.send_envelope(sentry_core::Envelope::from_bytes_raw(bytes)?);
     Ok(())
 }
 
-/// Whether Coroner sends the panics that have a report to the server: it has a sink for it.
+/// Whether a sink of Coroner's sends reported panics to Sentry.
 static HAS_PANICS: AtomicBool = AtomicBool::new(false);
 
-/// The contents of the last mirrored event, so that what is gone since then can be removed.
+/// The contents of the last mirrored event, to remove values that are no longer set.
 static MIRRORED: Mutex<Mirrored> = Mutex::new(Mirrored::NONE);
 
 #[derive(Debug)]
@@ -160,16 +161,16 @@ impl Mirrored {
     };
 }
 
-/// Records at install whether there is a sink for Sentry that gets panics.
+/// Records at install whether a sink sends panics to Sentry.
 ///
-/// If the client reports them too, each would be two events: [`SentryIntegration`] drops the
+/// If the client reports panics, too, each would be two events. [`SentryIntegration`] drops the
 /// client's.
-pub(crate) fn beside_sentry_client(has_panics: bool) {
+pub(crate) fn note_sentry_sink(has_panics: bool) {
     HAS_PANICS.store(has_panics, Ordering::Release);
     let Some(client) = Hub::main().client().filter(|client| has_panics && client.is_enabled()) else { return };
     let has = |name: &str| client.options().integrations.iter().any(|integration| integration.name() == name);
     if has("panic") && !has(NAME) {
-        log::warn!("coroner: panics will be two events: give `SentryIntegration` to the sentry crate's client");
+        log::warn!("coroner: each panic will be two events; add `SentryIntegration` to the sentry crate's client");
     }
 }
 
@@ -181,22 +182,24 @@ pub(super) fn client_has_sessions() -> bool {
     })
 }
 
-/// Returns the release and environment of the app's client, with Coroner's integration or without,
-/// so that crashes are grouped with its errors.
-pub(crate) fn release_and_environment_of_client() -> (Option<String>, Option<String>) {
+/// Returns the release and environment of the app's client, so that crashes are grouped with its
+/// errors.
+///
+/// The client need not have Coroner's integration.
+pub(crate) fn client_release_and_environment() -> (Option<String>, Option<String>) {
     let Some(client) = Hub::main().client().filter(|client| client.is_enabled()) else { return (None, None) };
     let text = |value: &Option<std::borrow::Cow<'static, str>>| value.as_deref().map(ToOwned::to_owned);
     (text(&client.options().release), text(&client.options().environment))
 }
 
-/// Name of the integration.
+/// The integration's name.
 const NAME: &str = "coroner";
 
-/// Keeps the `sentry` crate's scope for reports.
+/// Copies the `sentry` crate's scope to Coroner's, so that reports contain it.
 ///
-/// Breadcrumbs are mirrored as they arrive, everything else whenever an event is captured and
-/// whenever [`mirror_scope`] is called. The integration also drops the client's event for a panic
-/// that Coroner has a report of, which contains more: one panic is one event.
+/// Breadcrumbs are copied as they arrive, everything else whenever an event is captured or
+/// [`mirror_scope`] is called. The integration also drops the client's event for a panic that
+/// Coroner reports, so that one panic is one event.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SentryIntegration;
 
@@ -215,7 +218,7 @@ impl Integration for SentryIntegration {
     fn setup(&self, options: &mut ClientOptions) {
         let own = options.before_breadcrumb.take();
         options.before_breadcrumb = Some(Arc::new(move |breadcrumb| {
-            // What the app's own hook drops is not mirrored either.
+            // Breadcrumbs that the app's own hook drops are not mirrored.
             let breadcrumb = match &own {
                 Some(hook) => hook(breadcrumb)?,
                 None => breadcrumb,
@@ -230,7 +233,7 @@ impl Integration for SentryIntegration {
         event: protocol::Event<'static>,
         _options: &ClientOptions,
     ) -> Option<protocol::Event<'static>> {
-        // The client has put its scope into the event.
+        // The client has added its scope to the event.
         mirror(&event);
         let mechanism =
             |exception: &protocol::Exception| exception.mechanism.as_ref().map(|mechanism| mechanism.ty == "panic");
@@ -240,10 +243,10 @@ impl Integration for SentryIntegration {
         if is_panic && HAS_PANICS.load(Ordering::Acquire) && crate::panic::is_reported() {
             return None;
         }
-        // This is how the client itself counts errors of a session; a client with logs calls its
+        // The client itself counts a session's errors in this way. A client with logs calls its
         // integrations with an empty event.
-        let says = !event.exception.is_empty() || event.message.is_some() || event.logentry.is_some();
-        if says && matches!(event.level, protocol::Level::Error | protocol::Level::Fatal) {
+        let has_content = !event.exception.is_empty() || event.message.is_some() || event.logentry.is_some();
+        if has_content && matches!(event.level, protocol::Level::Error | protocol::Level::Fatal) {
             scope::count_error();
         }
         Some(event)
@@ -252,15 +255,15 @@ impl Integration for SentryIntegration {
 
 /// Copies the scope of the `sentry` crate's current hub to Coroner's scope. Call it after a change.
 ///
-/// It copies user, tags, contexts, extra, fingerprint, transaction and level, and removes what is
-/// no longer set.
+/// It copies user, tags, contexts, extra, fingerprint, transaction and level, and removes values
+/// that are no longer set.
 ///
 /// ```ignore
 /// sentry::configure_scope(|scope| scope.set_user(None));
 /// coroner::mirror_scope();
 /// ```
 pub fn mirror_scope() {
-    // A scope shows its level only by changing an event.
+    // A scope's level can only be read by applying the scope to an event.
     let with = |level| {
         let empty = protocol::Event { level, ..protocol::Event::default() };
         Hub::current().configure_scope(|scope: &mut SentryScope| scope.apply_to_event(empty))
@@ -272,18 +275,18 @@ pub fn mirror_scope() {
     mirror(&event);
 }
 
-/// Copies an event's scope to Coroner's, and removes what the last event had and this one doesn't.
+/// Copies an event's scope to Coroner's, and removes values that only the last event had.
 ///
-/// Values without room in Coroner's scope are left out. A crash in the middle has the scope as it
-/// was before.
+/// Values that don't fit into Coroner's scope are left out. The report of a crash in the meantime
+/// contains the previous scope.
 fn mirror(event: &protocol::Event<'static>) {
-    // The change's lock is taken before the other: an app may capture an event within a change of
-    // its own. Without an installed run there is nothing to change.
+    // Take the scope's lock before the other one, because an app may capture an event inside its
+    // own change of the scope. Without an installed run there is nothing to change.
     let _ = scope::configure_scope(|scope| mirror_into(scope, event));
 }
 
 fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
-    // Each of its fields is valid at all times.
+    // Each field is always valid.
     let mut before = locked(&MIRRORED);
     let mut now = Mirrored::NONE;
     for (key, value) in &event.tags {
@@ -298,7 +301,7 @@ fn mirror_into(scope: &Scope, event: &protocol::Event<'static>) {
         let _ = scope.set_extra(key, value);
         now.extra.insert(key.clone());
     }
-    // The client fills the system's contexts as Coroner does.
+    // Coroner sets the system's contexts itself.
     for (name, context) in event.contexts.iter().filter(|(name, _)| !OWN_CONTEXTS.contains(&name.as_str())) {
         if let Ok(value) = serde_json::to_value(context) {
             let _ = scope.set_context(name, &value);

@@ -1,20 +1,19 @@
-//! Claims a run that has ended, so that no other process or thread processes it at the same time.
+//! Claims an ended run, so that no other process or thread processes it at the same time.
 //!
 //! Each run's directory has a file `lock`, on which the run holds a POSIX record lock (`fcntl`,
-//! `F_SETLK`) while its process lives. The kernel releases it when the process ends, however it
-//! ends, and a child created by `fork` doesn't inherit it (it would inherit `flock` and
-//! open-file-description locks, and the report of a crashed app would then wait for the end of its
-//! last child). The process that gets the lock has the run.
+//! `F_SETLK`) while its process is running. The kernel releases it however the process ends. A
+//! child created by `fork` doesn't inherit it, unlike `flock` and open-file-description locks, with
+//! which a crashed app's report would wait for the end of its last child. The process that gets the
+//! lock owns the run.
 //!
 //! Two properties of POSIX locks need care. They belong to the process, so a second thread of the
-//! same process would get the lock too: [`CLAIMED`] records those that this process has claimed.
-//! And they are lost when the process closes *any* descriptor of the file: so the lock of a run of
-//! this process is never opened, and a run whose lock is free may still live
+//! same process would get the lock, too: [`CLAIMED`] records the runs that this process has
+//! claimed. And they are lost when the process closes *any* descriptor of the file: so the lock of
+//! this process's own run is never opened, and a run whose lock is free may still be live
 //! ([`liveness`](super::liveness)).
 //!
-//! In an iOS app-group folder no file may be locked: there a named pipe replaces the lock
-//! ([`coroner_process::directory_owner`]), both the run's and that of the process that claims the
-//! run.
+//! In an iOS app-group container files must not be locked. There a named pipe replaces both the
+//! run's lock and that of the process that claims the run ([`coroner_process::directory_owner`]).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -36,9 +35,10 @@ use crate::bundle::is_written;
 use crate::locked::locked;
 use crate::termination;
 
-/// A run directory without a state file (which is created last, when the lock is already held) is
-/// one being created, unless it is older than this. So a lock is never tried between its creation
-/// and its acquisition, where trying would make the app's install fail.
+/// Age after which a run directory without a state file is no longer being created.
+///
+/// The state file is created last, when the lock is held. A lock must not be tried between its
+/// creation and its acquisition, because that would make the app's install fail.
 const MAX_INSTALL: Duration = Duration::from_mins(1);
 
 /// The runs that this process has claimed, by device and inode of their directories.
@@ -69,8 +69,8 @@ impl Drop for Held {
 #[derive(Debug)]
 pub(crate) struct EndedRun {
     // Dropped in this order: the lock is released (by closing) before another thread may claim the
-    // run, and that thread may claim it before the directory is closed, which keeps its inode from
-    // becoming another run's.
+    // run, and the directory is closed last, so that its inode can't become another run's in the
+    // meantime.
     _lock: Lock,
     _held: Held,
     pub(crate) directory: Directory,
@@ -80,9 +80,9 @@ pub(crate) struct EndedRun {
     pub(crate) began: SystemTime,
 }
 
-/// Keeps other processes from a run.
+/// Keeps other processes from claiming a run.
 #[derive(Debug)]
-#[expect(dead_code, reason = "it does so by being there")]
+#[expect(dead_code, reason = "held until it is dropped")]
 enum Lock {
     /// The lock of the run's lock file.
     File(File),
@@ -93,23 +93,23 @@ enum Lock {
 }
 
 impl EndedRun {
-    /// Whether the run's install finished, at which time the state file is created, or the state
-    /// file is lost but there is a report.
-    pub(crate) fn was_made(&self) -> bool {
+    /// Whether the run's install finished, which creates the state file last; also `true` if the
+    /// state file is lost but there is a report.
+    pub(crate) fn is_complete_run(&self) -> bool {
         self.directory.status_of(OsStr::new(STATE)).is_ok()
             || self.raw().map_or(true, |raw| raw.reports.iter().any(|report| is_written(report)))
     }
 
-    /// Returns the reserved but unwritten parts of reports and run state to the file system.
+    /// Frees the reserved but unwritten parts of reports and run state.
     pub(crate) fn release_reserved(&self) {
         let names = self.directory.names().unwrap_or_default();
         for name in names.iter().filter(|name| is_report(name) || *name == STATE) {
-            // If the file system can't release them, they stay until the run is removed.
+            // If the file system can't free them, they stay until the run is removed.
             let _ = self.directory.release_zeros(name);
         }
     }
 
-    /// Reads the run's files. The first time, it determines the cause of an unexplained end.
+    /// Reads the run's files. The first call determines the cause of an unexplained end.
     pub(crate) fn raw(&self) -> io::Result<RawRun> {
         let mut raw = RawRun::read_in(&self.directory, Some(self.id))?;
         if raw.termination.is_none() && raw.system.is_empty() {
@@ -119,23 +119,23 @@ impl EndedRun {
     }
 }
 
-/// Result of an attempt to claim a run.
+/// The result of an attempt to claim a run.
 #[derive(Debug)]
 pub(crate) enum Claim {
     Taken(Box<EndedRun>),
-    /// The run lives or is just being started, or another process or thread is working on it.
+    /// The run is live or being created, or another process or thread is working on it.
     Busy,
-    /// The run is gone: another process has finished and removed it since it was listed.
+    /// Another process has finished and removed the run since it was listed.
     Gone,
 }
 
 /// Claims the run `id` in the directory `runs` if it has ended. `own` is the calling process.
 ///
-/// The caller makes sure that the run is not the calling process's own living run.
+/// The run must not be the calling process's own live run.
 ///
 /// # Errors
-/// `InvalidData` if the entry is not a run: not a directory, or another user's. Otherwise an I/O
-/// error.
+/// `InvalidData` if the entry is not a run: not a directory, or another user's. Otherwise the
+/// failed call's error.
 pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Result<Claim> {
     let name = name_of(id);
     let status = match runs.status_of(&name) {
@@ -143,12 +143,12 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
         status => status?,
     };
     if status.kind != FileType::Directory {
-        let message = format!("is {} and not the directory of a run", kind_name(status.kind));
+        let message = format!("is {}, not a run's directory", kind_name(status.kind));
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     let user = user();
     if status.owner != user {
-        let message = format!("belongs to user {} and not to user {user}", status.owner);
+        let message = format!("belongs to user {}, not to user {user}", status.owner);
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
     let Some(held) = Held::take(status.identity) else { return Ok(Claim::Busy) };
@@ -157,10 +157,10 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
         directory => directory?,
     };
     if directory.status()?.identity != status.identity {
-        // Removed and created again under the same name in the meantime: next time.
+        // Removed and created again under the same name in the meantime: try the next time.
         return Ok(Claim::Busy);
     }
-    // Not the directory's own time, which changes with each file that Coroner writes in it.
+    // Not the directory's time, which changes with each file that Coroner creates in it.
     let began = directory.status_of(OsStr::new(LOCK)).map_or(status.modified, |lock| lock.modified);
     let age = SystemTime::now().duration_since(began).unwrap_or(Duration::ZERO);
     if age < MAX_INSTALL && directory.status_of(OsStr::new(STATE)).is_err() {
@@ -168,15 +168,16 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     }
     let owner = Owner::of(id, &directory);
     let lives = || owner.as_ref().is_some_and(|owner| owner.lives(&directory, own));
-    // A run of this process is detected before its lock is opened, because closing the lock file
-    // would drop the lock.
+    // Detect this process's own run before opening its lock, because closing the lock file would
+    // drop the lock.
     if owner.as_ref().is_some_and(|owner| owner.is(own)) && lives() {
         return Ok(Claim::Busy);
     }
     #[cfg(supported)]
     if let Some(path) = without_locks(&directory)? {
         let taken = directory_owner::Hold::try_take(&path);
-        // The pipe was opened by path: another process may have finished and removed the run since.
+        // The pipe was opened by path, so another process may have finished and removed the run
+        // since.
         if !runs.status_of(&name).is_ok_and(|now| now.identity == status.identity) {
             return Ok(Claim::Gone);
         }
@@ -194,13 +195,13 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     }
     let lock = match directory.file(OsStr::new(LOCK), true) {
         Ok(file) => file,
-        // Left by a start that failed half-way; or a directory or a named pipe, which can't be
-        // locked.
+        // The lock is missing after an incomplete install, or is a directory or named pipe, which
+        // can't be locked.
         Err(error) if error.kind() == io::ErrorKind::NotFound || directory.is_other_than_file(OsStr::new(LOCK)) => {
             if lives() {
                 return Ok(Claim::Busy);
             }
-            // If several processes try, one of them gets the directory.
+            // If several processes try, only one locks the directory.
             if !directory.try_lock()? {
                 return Ok(Claim::Busy);
             }
@@ -217,7 +218,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     if lives() {
         return Ok(Claim::Busy);
     }
-    // The previous owner may have removed the file: then this is the lock of a file without a name.
+    // The previous owner may have removed the file; then this is the lock of an unlinked file.
     let ours = Status::of_file(&lock)?;
     match directory.status_of(OsStr::new(LOCK)) {
         Ok(now) if now.identity == ours.identity => {

@@ -1,9 +1,9 @@
 //! An open directory, and all operations in it by names relative to it.
 //!
-//! Nothing here follows a symbolic link: a store may be where others can write, and "read `report`"
-//! must never mean "read whatever another user linked there". Files are opened by `openat` with
-//! `O_NOFOLLOW`, so that replacing a directory by a link between two steps has no effect either.
-//! Files are created with mode 0600 and directories with 0700.
+//! No function follows a symbolic link, because other users may be able to write to the store's
+//! location, and reading `report` must never read a file that another user linked there. Files are
+//! opened by `openat` with `O_NOFOLLOW`, so that replacing a directory with a link between two
+//! steps has no effect, either. Files are created with mode 0600 and directories with 0700.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
@@ -22,7 +22,7 @@ use by_path as os;
 use os::private_directories;
 pub(crate) use os::{Directory, FileType, Status, try_lock, user};
 
-/// Maximum depth of [`Directory::remove_tree`]: a run contains files and, at most, one folder of
+/// Maximum depth of [`Directory::remove_tree`]. A run contains files and at most one folder of
 /// attachments.
 const MAX_TREE_DEPTH: usize = 8;
 
@@ -30,7 +30,7 @@ const MAX_TREE_DEPTH: usize = 8;
 const TEMPORARY: &str = ".new";
 
 impl Directory {
-    /// Opens the directory at `path`, which is created, with its parents, if it doesn't exist.
+    /// Opens the directory at `path`. Creates it and its parents if they don't exist.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         match Self::open(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -51,7 +51,7 @@ impl Directory {
         let file = self.file(name, false)?;
         let length = file.metadata()?.len();
         if length > limit {
-            let message = format!("is {length} bytes long, more than the {limit} that are read");
+            let message = format!("is {length} bytes long; the limit is {limit}");
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         let mut bytes = Vec::with_capacity(length as usize);
@@ -67,15 +67,18 @@ impl Directory {
         Ok(bytes)
     }
 
-    /// Writes `bytes` to `name`, durably and atomically: a reader, and the next launch after a
-    /// power failure, sees the old file or the complete new one.
+    /// Writes `bytes` to `name` durably and atomically.
+    ///
+    /// A reader, and the next launch after a power failure, sees the old file or the complete new
+    /// one.
     pub(crate) fn write_atomically(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
         self.replace(name, bytes, true)?;
         self.sync()
     }
 
-    /// Writes `bytes` to `name` atomically, like [`write_atomically`](Self::write_atomically), but
-    /// doesn't wait for the disk: after a power failure the file may be empty.
+    /// Writes `bytes` to `name` atomically, without waiting for the disk.
+    ///
+    /// After a power failure the file may be empty.
     pub(crate) fn write_quickly(&self, name: &OsStr, bytes: &[u8]) -> io::Result<()> {
         self.replace(name, bytes, false)
     }
@@ -86,14 +89,15 @@ impl Directory {
         temporary.push(format!(".{}{TEMPORARY}", std::process::id()));
         let written = self.write_new(&temporary, bytes, sync).and_then(|()| self.rename(&temporary, self, name));
         if written.is_err() {
-            // A full disk leaves a short file, which must not keep the disk full.
+            // On a full disk the file is incomplete and must not take up space.
             let _ = self.remove_file(&temporary);
         }
         written
     }
 
-    /// Removes files that a process killed in [`write_atomically`](Self::write_atomically) left
-    /// more than an hour ago.
+    /// Removes temporary files that are older than an hour.
+    ///
+    /// They are left by processes that were killed in [`write_atomically`](Self::write_atomically).
     pub(crate) fn clear_temporaries(&self) -> io::Result<()> {
         const MIN_AGE: Duration = Duration::from_hours(1);
         for name in self.names()? {
@@ -109,8 +113,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Writes the file `name`, replacing one left by an earlier attempt, and if `sync` is set waits
-    /// until it is on disk.
+    /// Writes the file `name`, replacing an earlier attempt's. With `sync`, waits until it is on
+    /// disk.
     fn write_new(&self, name: &OsStr, bytes: &[u8], sync: bool) -> io::Result<()> {
         match self.remove_file(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -123,7 +127,7 @@ impl Directory {
 
     /// Removes `name` and, if it is a directory, its contents.
     ///
-    /// Symbolic links are removed and not followed.
+    /// Symbolic links are removed, not followed.
     pub(crate) fn remove_tree(&self, name: &OsStr) -> io::Result<()> {
         self.remove_tree_to(name, MAX_TREE_DEPTH)
     }
@@ -142,7 +146,7 @@ impl Directory {
         self.remove_directory(name)
     }
 
-    /// Returns the bytes on disk of all files below `name`.
+    /// Returns the space on disk of all files below `name`, in bytes.
     pub(crate) fn tree_bytes(&self, name: &OsStr) -> io::Result<u64> {
         self.tree_bytes_to(name, MAX_TREE_DEPTH)
     }
@@ -160,7 +164,7 @@ impl Directory {
     }
 }
 
-/// Returns a kind of file in words, with its article.
+/// Returns a file kind's name with its article.
 pub(crate) fn kind_name(kind: FileType) -> &'static str {
     match kind {
         FileType::RegularFile => "a file",
@@ -169,7 +173,7 @@ pub(crate) fn kind_name(kind: FileType) -> &'static str {
         FileType::Fifo => "a named pipe",
         FileType::Socket => "a socket",
         FileType::CharacterDevice | FileType::BlockDevice => "a device",
-        FileType::Unknown => "something unknown",
+        FileType::Unknown => "an unknown kind of file",
     }
 }
 

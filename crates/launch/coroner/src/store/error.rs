@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// An operation on the store failed.
+/// A failed operation on the store.
 #[derive(Debug)]
 pub struct StoreError {
-    /// The operation, as in "can't … `path`".
-    doing: &'static str,
+    /// The operation, which completes "can't … `path`".
+    operation: &'static str,
     path: PathBuf,
     source: io::Error,
 }
 
 impl StoreError {
-    pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self { doing, path: path.to_owned(), source }
+    pub(crate) fn at(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { operation, path: path.to_owned(), source }
     }
 
     /// Returns the file or directory of the failed operation.
@@ -25,7 +25,7 @@ impl StoreError {
 
 impl fmt::Display for StoreError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "can't {} `{}`: {}", self.doing, self.path.display(), self.source)
+        write!(out, "can't {} `{}`: {}", self.operation, self.path.display(), self.source)
     }
 }
 

@@ -1,21 +1,21 @@
-//! Whether a run lives although its lock is free.
+//! Determines whether a run is live although its lock is free.
 //!
 //! An app that closes descriptors that are not its own (`closefrom(3)`, `dup2` over them) drops its
-//! run's lock and continues. Its run state identifies the process, so that another process can
+//! run's lock and continues. The run state identifies the process, so that another process can
 //! check:
 //!
-//! * **No such process**: it has ended. The process id alone is not sufficient: the process must
-//!   have started before the run began, to the kernel's clock tick.
-//! * **The process lives**: so does the run, unless Coroner was uninstalled, or the run's state is
-//!   no longer mapped (the process has executed another program, or is one of another boot). If the
-//!   mappings can't be read, a lease of the state file decides, as below; if the lease is refused,
-//!   the run lives.
-//! * **Another pid namespace** (containers that share a store): process ids mean nothing. Instead
-//!   the kernel is asked for a read lease of the state file (`F_SETLEASE` in fcntl(2)), which it
-//!   refuses while any process, of any namespace, has the file open or mapped for writing. This
-//!   needs no sign of life from the app, which may sleep for days. A child that the app created by
-//!   `fork` and that continues keeps the run alive by this; on overlayfs, where a mapping counts
-//!   for the lower layer, and where leases are refused, the lock alone decides.
+//! * **The process doesn't exist**: the run has ended. The process id alone is not sufficient: the
+//!   process must have started before the run began, to the kernel's clock tick.
+//! * **The process is running**: the run is live, unless Coroner was uninstalled, or the process no
+//!   longer maps the run's state (it has executed another program, or belongs to another boot). If
+//!   the mappings can't be read, a lease of the state file decides, as below; if the lease is
+//!   refused, the run is live.
+//! * **Another pid namespace** (containers that share a store): process ids can't be compared.
+//!   Instead, Coroner requests a read lease of the state file (`F_SETLEASE` in fcntl(2)), which the
+//!   kernel refuses while any process in any namespace has the file open or mapped for writing.
+//!   This doesn't need the app to run, which may sleep for days. A forked child that continues
+//!   keeps the run live in this way. On overlayfs, where a mapping counts for the lower layer, and
+//!   where leases are refused, the lock alone decides.
 //! * **The run state doesn't identify a process** (a system without `/proc`), or is a fork child's
 //!   copy of its parent's: the lock alone decides.
 
@@ -33,7 +33,7 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Returns the owner of the run `run` in `directory`; `None` if its state doesn't identify one,
+    /// Returns the owner of the run `run` in `directory`; `None` if the state doesn't identify one
     /// or Coroner was uninstalled.
     pub(super) fn of(run: Id, directory: &Directory) -> Option<Self> {
         let state = directory.read_start(STATE.as_ref(), FIXED_BYTES).ok()?;
@@ -47,27 +47,27 @@ impl Owner {
         (self.process.pid, self.process.pid_namespace) == (own.pid, own.pid_namespace)
     }
 
-    /// Whether the owner's run lives although the lock is free. `own` is the calling process.
+    /// Whether the owner's run is live although the lock is free. `own` is the calling process.
     pub(super) fn lives(&self, directory: &Directory, own: &ProcessIdentity) -> bool {
         match self.process.lives(own) {
-            // A run state doesn't identify the boot (`ProcessIdentity::in_this_boot`): the process
-            // id may belong to another process in this one.
-            Some(true) => self.has_mapped_its_state().or_else(|| is_open_for_writing(directory)) != Some(false),
+            // The run state may be from an earlier boot (`ProcessIdentity::in_this_boot`), and the
+            // process id may now belong to another process.
+            Some(true) => self.maps_state().or_else(|| is_open_for_writing(directory)) != Some(false),
             Some(false) => false,
             None => is_open_for_writing(directory) == Some(true),
         }
     }
 
-    /// Whether the process has a file of the run's directory mapped; `None` if that can't be read.
-    fn has_mapped_its_state(&self) -> Option<bool> {
+    /// Whether the process maps a file in the run's directory; `None` if that can't be read.
+    fn maps_state(&self) -> Option<bool> {
         let maps = std::fs::read(format!("/proc/{}/maps", self.process.pid)).ok()?;
         let directory = self.run.to_string();
         Some(maps.windows(directory.len()).any(|window| window == directory.as_bytes()))
     }
 }
 
-/// Whether any process of this machine has the run state open or mapped for writing; `None` if the
-/// kernel doesn't tell.
+/// Whether any process on this machine has the run state open or mapped for writing; `None` if
+/// unknown.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn is_open_for_writing(directory: &Directory) -> Option<bool> {
     use std::os::fd::AsRawFd;
@@ -85,7 +85,7 @@ fn is_open_for_writing(directory: &Directory) -> Option<bool> {
         }
     };
     // If another process opens the file for writing while the lease is held, the kernel sends a
-    // signal to this process: by default SIGIO, which ends a process. SIGURG is ignored by default.
+    // signal to this process. The default, SIGIO, would terminate it; SIGURG is ignored.
     set(F_SETSIG, libc::SIGURG).ok()?;
     match set(libc::F_SETLEASE, libc::F_RDLCK) {
         Ok(()) => {
@@ -97,7 +97,7 @@ fn is_open_for_writing(directory: &Directory) -> Option<bool> {
     }
 }
 
-/// Whether any process has the run state open for writing, which other systems don't tell.
+/// Returns `None`, because other systems don't provide this.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn is_open_for_writing(_directory: &Directory) -> Option<bool> {
     None

@@ -1,29 +1,30 @@
-//! The store on disk: a directory per run, and the runs that could not be processed.
+//! The store on disk: one directory per run, and the runs that could not be processed.
 //!
 //! ```text
 //! <store>/
-//!   runs/<run id>/lock           held by the run's process while it lives
-//!   runs/<run id>/held-…         in its place where no file may be locked: a named pipe that the process has open
-//!   runs/<run id>/report         the crash report, reserved at install; only zeros if the run did not crash
-//!   runs/<run id>/report-2 …     later crashes of a process that went on after the first
-//!   runs/<run id>/state          the run state: scope, breadcrumbs, facts of app and device
-//!   runs/<run id>/minidump.dmp   on Windows, the system's minidump of its crash; empty if it did not crash
-//!   runs/<run id>/system         what the system said of its end, at a later launch
-//!   runs/<run id>/termination.json  why it ended without a word, as the first launch that looked found out
-//!   runs/<run id>/progress.json  how far processing has come
-//!   runs/<run id>/live.json      what sinks said of its reports while its process went on
-//!   clean/                       the directory of a run that ended by itself and left nothing, for the next run to use
-//!   broken/<run id>/             a run that could not be processed, as it was, with `why.txt`
-//!   last_run-<number>.json       how the last run that was looked at ended, of each app that has the store
-//!   system_reports.json          what is known of what the system says
-//!   reported_processes.json      the last processes whose death had a report
-//!   evicted                      how many reports the limits removed, until a report says so
-//!   reports/                     where the default folder sink writes
+//!   runs/<run id>/             one run:
+//!     lock                     locked by the run's process while it is running
+//!     held-…                   instead of `lock` where files can't be locked: a named pipe
+//!     report                   the crash report, reserved at install; zeros without a crash
+//!     report-2 …               further reports of the same process
+//!     state                    the run state: scope, breadcrumbs, facts about app and device
+//!     minidump.dmp             on Windows, the system's minidump; empty without a crash
+//!     system                   the system's record of the run's end, added by a later launch
+//!     termination.json         the cause of an unexplained end, found by the first launch after it
+//!     progress.json            the progress of processing the run
+//!     live.json                the sinks' answers while the run's process was running
+//!   clean/                     the empty directory of a cleanly ended run, for the next run
+//!   broken/<run id>/           a run that could not be processed, unchanged, with `why.txt`
+//!   last_run-<number>.json     the last run's outcome, one file for each app with this store
+//!   system_reports.json        the system's records that were already processed
+//!   reported_processes.json    the most recent processes whose death was reported
+//!   evicted                    the number of removed reports, until a report contains it
+//!   reports/                   the default folder sink's folder
 //! ```
 //!
-//! A run belongs to its process while that process lives ([`claim`]), and then to the first process
-//! that takes its lock. So two processes of one app may use a store at once, and a process that
-//! crashes while it processes a report leaves the report to the next one.
+//! A run belongs to its process while that process is running ([`claim`]), and then to the first
+//! process that takes its lock. So two processes of one app may use a store at once, and if a
+//! process crashes while it processes a report, the next one continues.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -57,19 +58,27 @@ pub use retention::Retention;
 pub(crate) use retention::{Kept, Worth};
 
 const BROKEN: &str = "broken";
-/// Number of reports that were removed since a report last recorded it.
+/// Name of the file with the number of removed reports that no report contains yet.
 const EVICTED: &str = "evicted";
-/// Contains the reason why a run is in `broken`, in words.
+/// Name of the file with the reason that a run was set aside.
 const WHY: &str = "why.txt";
-/// Prefix of a run that is being removed.
+/// Name prefix of a run that is being removed.
 ///
-/// It is renamed first, so that a half-removed run is never taken for a run.
+/// A run is renamed first, so that a partly removed run is never mistaken for a run.
 const REMOVED: &str = ".removed-";
 
 /// A store of crash reports.
 ///
-/// It holds no descriptor open, because an app may close descriptors that it doesn't know and reuse
+/// It keeps no descriptor open, because an app may close descriptors that aren't its own and reuse
 /// their numbers.
+///
+/// ```no_run
+/// let store = coroner::Store::open_existing("/var/lib/paint/coroner".as_ref())?;
+/// for run in store.list()? {
+///     println!("{} began {:?}", run.id, run.began);
+/// }
+/// # Ok::<(), coroner::StoreError>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct Store {
     path: PathBuf,
@@ -83,70 +92,69 @@ pub struct StoredRun {
     pub id: Id,
     /// When the run began.
     pub began: SystemTime,
-    /// The reason why the run could not be processed, if it was set aside.
-    ///
-    /// `None` for a run that lives or is still to be processed.
+    /// The reason that the run could not be processed, if it was set aside; `None` for other runs.
     pub broken: Option<String>,
     /// The run's directory.
     pub path: PathBuf,
 }
 
-/// Result of [`Store::unprocessed`].
+/// The result of [`Store::unprocessed`].
 #[derive(Debug, Default)]
 pub(crate) struct Unprocessed {
     /// Runs that may have ended, oldest first.
     pub(crate) runs: Vec<ListedRun>,
-    /// Entries of `runs` that are not runs, with the reason. They are left where they are.
+    /// Entries of `runs` that are not runs, with a description. They are left alone.
     pub(crate) foreign: Vec<(PathBuf, String)>,
 }
 
 /// A run in the store.
 ///
-/// No descriptor is held for it: there may be more runs than a process may have descriptors.
+/// It keeps no descriptor open, because there may be more runs than a process may have descriptors.
 #[derive(Debug, Clone)]
 pub(crate) struct ListedRun {
     pub(crate) id: Id,
     /// When the lock in the run's directory was created, which is when the run began.
     pub(crate) began: SystemTime,
-    /// Whether the reserved and unused part of the run's report file has not been released yet.
+    /// Whether the reserved and unused part of the run's report file is still allocated.
     pub(crate) has_reserved: bool,
-    /// The report that the run was processing when its state was last written.
+    /// The run that this run's process was processing when it last wrote its state.
     pub(crate) processing: Option<Processing>,
-    /// The progress of processing the run, read without a claim.
+    /// The progress of processing the run, read without claiming it.
     pub(crate) progress: Progress,
-    /// Whether there is a report, judging by the file names and the start of the first report.
+    /// Whether there is a report, according to the file names and the start of the first report.
     ///
-    /// A run without one may still have a report in the spare place.
+    /// If not, there may still be a spare report.
     pub(crate) has_report: bool,
-    /// Bytes that the run's report and state take on the disk.
+    /// Space on disk of the run's report and state, in bytes.
     pub(crate) bytes: u64,
 }
 
 impl Store {
-    /// Opens the store at `path`, and creates it for its owner only (mode 0700) if it doesn't
-    /// exist.
+    /// Opens the store at `path`, or creates it with access for its owner only (mode 0700).
     ///
-    /// If its group or others may write to an existing store, that permission is removed.
+    /// If the group or others can write to an existing store, that permission is removed.
     ///
     /// # Errors
-    /// An error if the store can't be created or opened; if the store or a directory in it is a
-    /// symbolic link; or if one belongs to another user, who could read or replace reports.
+    /// [`StoreError`] if the store can't be created or opened, or if the store or a directory in it
+    /// is a symbolic link or belongs to another user, who could read or replace reports.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let store = Self::open_with_runs(path)?.0;
         store.make_private()?;
         Ok(store)
     }
 
-    /// Like [`open`](Self::open), but checks no directory except that of the runs: a launch with
-    /// nothing to deliver doesn't need the others. Also returns the number of runs, if the file
-    /// system provides it in the directory's link count (most count two links, and one for each
-    /// subdirectory) and its count of the store is plausible.
+    /// Like [`open`](Self::open), but checks only the directory of the runs, because a launch with
+    /// nothing to deliver doesn't need the others.
+    ///
+    /// Also returns the number of runs, if the file system provides it in the directory's link
+    /// count (most count two links, plus one for each subdirectory) and the store's own count is
+    /// plausible.
     pub(crate) fn open_with_runs(path: &Path) -> Result<(Self, Option<u64>), StoreError> {
         let store = Self { path: path.to_owned() };
         let user = user();
-        // In most launches there is nothing to create. An attacker who could replace the store
-        // afterwards could also do so before it is opened.
-        let as_wanted = |path: &Path| Status::at(path).ok().filter(|status| status.is_private_directory_of(user));
+        // Most launches don't create anything. An attacker who could replace the store between the
+        // check and the use could also do so before.
+        let as_wanted = |path: &Path| Status::at(path).ok().filter(|status| status.is_private_directory_of_user(user));
         let runs = path.join(RUNS);
         if let Some(root) = as_wanted(path)
             && let Some(runs) = as_wanted(&runs)
@@ -154,20 +162,19 @@ impl Store {
             let count = runs.links.checked_sub(2).filter(|_| root.links >= 4);
             return Ok((store, count));
         }
-        let root = Directory::create(path).map_err(StoreError::at("make the store", path))?;
-        root.make_private_of(user).map_err(StoreError::at("use the store", path))?;
-        let made = root.subdirectory(RUNS.as_ref()).or_else(|_| root.create_subdirectory(RUNS.as_ref()));
-        let made = made.and_then(|directory| directory.make_private_of(user));
-        made.map_err(StoreError::at("make or use", &runs))?;
+        let root = Directory::create(path).map_err(StoreError::at("create the store", path))?;
+        root.make_private_to(user).map_err(StoreError::at("use the store", path))?;
+        let directory = root.subdirectory(RUNS.as_ref()).or_else(|_| root.create_subdirectory(RUNS.as_ref()));
+        let directory = directory.and_then(|directory| directory.make_private_to(user));
+        directory.map_err(StoreError::at("create or use", &runs))?;
         Ok((store, None))
     }
 
-    /// Makes sure that only this user can write to the directories of delivered and set-aside
-    /// reports.
+    /// Ensures that only this user can write to the directories of delivered and set-aside reports.
     fn make_private(&self) -> Result<(), StoreError> {
         for name in [BROKEN, REPORTS] {
             match self.root().and_then(|root| root.subdirectory(name.as_ref())?.make_private()) {
-                Err(error) if !is_no_directory(&error) => {
+                Err(error) if !is_missing_directory(&error) => {
                     return Err(StoreError::at("use", &self.path.join(name))(error));
                 }
                 _ => {}
@@ -179,7 +186,7 @@ impl Store {
     /// Opens the store at `path` without creating anything.
     ///
     /// # Errors
-    /// An error if `path` is not a directory, or contains no directory `runs`.
+    /// [`StoreError`] if `path` is not a directory, or contains no directory `runs`.
     pub fn open_existing(path: &Path) -> Result<Self, StoreError> {
         let root = Directory::open(path).map_err(StoreError::at("open the store", path))?;
         root.subdirectory(RUNS.as_ref()).map_err(StoreError::at("open", &path.join(RUNS)))?;
@@ -191,12 +198,12 @@ impl Store {
         &self.path
     }
 
-    /// Returns all runs in the store, living, ended and broken, oldest first.
+    /// Returns all live, ended and broken runs in the store, oldest first.
     ///
     /// Nothing is claimed or changed.
     ///
     /// # Errors
-    /// An error if a directory of the store can't be read.
+    /// [`StoreError`] if a directory of the store can't be read.
     pub fn list(&self) -> Result<Vec<StoredRun>, StoreError> {
         let mut list = Vec::new();
         let mut collect = |directory: &Directory, broken: bool| -> io::Result<()> {
@@ -208,7 +215,7 @@ impl Store {
                 let began = lock.map_or(SystemTime::UNIX_EPOCH, |status| status.modified);
                 let why = broken.then(|| match run.read(WHY.as_ref(), 1 << 16) {
                     Ok(why) => String::from_utf8_lossy(&why).trim_end().to_owned(),
-                    Err(_) => "the reason was not noted".to_owned(),
+                    Err(_) => "unknown".to_owned(),
                 });
                 list.push(StoredRun { id, began, broken: why, path: run.path().to_owned() });
             }
@@ -218,17 +225,17 @@ impl Store {
         collect(&runs, false).map_err(StoreError::at("list", runs.path()))?;
         match self.root().and_then(|directory| directory.subdirectory(BROKEN.as_ref())) {
             Ok(broken) => collect(&broken, true).map_err(StoreError::at("list", broken.path()))?,
-            Err(error) if is_no_directory(&error) => {}
+            Err(error) if is_missing_directory(&error) => {}
             Err(error) => return Err(StoreError::at("open", &self.path.join(BROKEN))(error)),
         }
         list.sort_unstable_by_key(|run| (run.began, run.id));
         Ok(list)
     }
 
-    /// Describes which code took which crash signal from Coroner in the run that began last.
+    /// Describes the code that replaced Coroner's signal handlers in the most recently started run.
     ///
-    /// `None` if none was detected. This is what [`LastRun::signals_taken`] contains at the next
-    /// launch. Nothing is claimed or changed.
+    /// `None` if none was detected. [`LastRun::signals_taken`] contains this at the next launch.
+    /// Nothing is claimed or changed.
     pub fn signals_taken(&self) -> Option<String> {
         let runs = self.list().unwrap_or_default();
         match runs.iter().rfind(|run| run.broken.is_none()) {
@@ -240,15 +247,15 @@ impl Store {
         }
     }
 
-    /// Whether there is any run other than `own`, so that an app with nothing pending starts no
-    /// thread.
+    /// Whether there is any run other than `own`. If not, an app starts no delivery thread.
     pub(crate) fn has_other_runs(&self, own: Id) -> bool {
         let own = name_of(own);
         self.runs().and_then(|runs| runs.names()).is_ok_and(|names| names.iter().any(|name| *name != own))
     }
 
-    /// Whether a run other than `own` crashed within `time` of its beginning, and no launch has
-    /// processed it yet. Takes a few system calls per run, because install waits for the answer.
+    /// Whether an unprocessed run other than `own` crashed within `time` of its start.
+    ///
+    /// Takes only a few system calls per run, because install waits for it.
     pub(crate) fn crashed_within(&self, time: Duration, own: Id) -> bool {
         let own = name_of(own);
         let runs = self.runs().and_then(|directory| directory.names()).unwrap_or_default();
@@ -257,7 +264,7 @@ impl Store {
             if run.status_of(progress::FILE.as_ref()).is_ok() {
                 return false;
             }
-            // Bytes that were not read count as zeros.
+            // Bytes that are missing count as zeros.
             let start = run.read_start(STATE.as_ref(), FIXED_BYTES).unwrap_or_default();
             let lifecycle = RunFacts::read(&start).ok().map(|facts| facts.lifecycle);
             let crashed = lifecycle.filter(|lifecycle| lifecycle.exit == ExitKind::CRASHED);
@@ -270,8 +277,8 @@ impl Store {
         })
     }
 
-    /// Lists the runs in the store except `own`, the calling process's living one, and removes what
-    /// earlier removals left half-done.
+    /// Lists the runs in the store except the calling process's own live run, and completes
+    /// unfinished removals.
     pub(crate) fn unprocessed(&self, own: Option<Id>) -> io::Result<Unprocessed> {
         let mut found = Unprocessed::default();
         self.make_private().map_err(io::Error::other)?;
@@ -287,18 +294,18 @@ impl Store {
                 Some(id) if own == Some(id) => {}
                 Some(id) => found.runs.extend(Self::listed(&runs, id, &name)),
                 None => {
-                    let what = format!("is {} that is not a run", kind_name(status.kind));
+                    let what = format!("is {}, not a run", kind_name(status.kind));
                     found.foreign.push((self.path.join(RUNS).join(&name), what));
                 }
             }
         }
-        // File systems count in ticks of some milliseconds: runs that began in one tick at least
-        // always have the same order.
+        // File systems' clocks tick every few milliseconds. Runs that began in the same tick at
+        // least always have the same order.
         found.runs.sort_unstable_by_key(|run| (run.began, run.id));
         Ok(found)
     }
 
-    /// Describes a run, with a few system calls however large its files are.
+    /// Describes a run with a few system calls, regardless of its files' sizes.
     fn listed(runs: &Directory, id: Id, name: &OsStr) -> Option<ListedRun> {
         let run = match runs.subdirectory(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -328,8 +335,8 @@ impl Store {
     /// Claims a run if it has ended. `process` is the calling process.
     ///
     /// # Errors
-    /// `InvalidData` if the entry is not a run. Any other error if it can't be claimed now, for
-    /// example without descriptors or memory.
+    /// `InvalidData` if the entry is not a run. Another error if it can't be claimed now, for
+    /// example because there are no free descriptors or no memory.
     pub(crate) fn claim(&self, id: Id, process: &ProcessIdentity) -> io::Result<Claim> {
         claim::claim(&self.runs()?, id, process)
     }
@@ -344,17 +351,17 @@ impl Store {
     /// Removes a run that has been processed.
     pub(crate) fn remove(&self, run: EndedRun) -> io::Result<()> {
         let name = name_of(run.id);
-        // The files that record that the run is done are removed after the others.
+        // The files that mark the run as processed are removed last.
         let last = [STATE, REPORT, progress::FILE, LOCK];
         self.runs()?.remove_held(&name, &last, || drop(run))
     }
 
-    /// Moves a run that can't be processed to `broken`, with its files unchanged, and records the
-    /// reason. Returns its new path.
+    /// Moves a run that can't be processed to `broken`, unchanged, and stores the reason. Returns
+    /// its new path.
     pub(crate) fn set_aside(&self, run: &EndedRun, why: &str) -> io::Result<PathBuf> {
         let root = self.root()?;
         let broken = match root.create_subdirectory(BROKEN.as_ref()) {
-            // The entry is something else: it is kept under another name.
+            // The entry is something else. Keep it under another name.
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 root.rename(BROKEN.as_ref(), &root, format!("{BROKEN}-{}", run.id).as_ref())?;
                 root.create_subdirectory(BROKEN.as_ref())?
@@ -362,19 +369,20 @@ impl Store {
             made => made?,
         };
         let name = name_of(run.id);
-        // The reason is less valuable than the run: on a full disk it is left out.
+        // The run matters more than the reason, which is left out on a full disk.
         let noted = run.directory.write_atomically(WHY.as_ref(), format!("{why}\n").as_bytes());
         self.runs()?.move_held(&name, &broken, LOCK.as_ref())?;
         if let Err(error) = noted {
-            log::warn!("coroner: no note of why run {} is broken ({why}): {error}", run.id);
+            log::warn!("coroner: can't store the reason that run {} was set aside ({why}): {error}", run.id);
         }
         self.runs().and_then(|directory| directory.sync())?;
         broken.sync()?;
         Ok(broken.path().join(name))
     }
 
-    /// Removes ended runs (never `own`, nor others that live) and broken ones until the rest is
-    /// within `retention`. Returns how many reports were removed, and how many runs without one.
+    /// Removes ended and broken runs, but not `own` and other live ones, until `retention` is met.
+    ///
+    /// Returns how many reports and how many runs without a report were removed.
     pub(crate) fn enforce(&self, retention: &Retention, own: Id, now: SystemTime) -> io::Result<Evicted> {
         enum Item {
             Ended(Id),
@@ -383,7 +391,7 @@ impl Store {
         let listed = self.unprocessed(Some(own))?.runs;
         let broken = match self.root().and_then(|directory| directory.subdirectory(BROKEN.as_ref())) {
             Ok(broken) => Some(broken),
-            Err(error) if is_no_directory(&error) => None,
+            Err(error) if is_missing_directory(&error) => None,
             Err(error) => return Err(error),
         };
         let mut items = Vec::new();
@@ -396,8 +404,8 @@ impl Store {
             let bytes = broken.as_ref().and_then(|broken| broken.tree_bytes(&name).ok()).unwrap_or(0);
             items.push(Kept { since: status.modified, worth: Worth::Partial, bytes, item: Item::Broken(name) });
         }
-        // Finding out which runs have ended and what they are worth takes reading them: only done
-        // if there are too many, whatever they are.
+        // Determining which runs have ended, and their value, requires reading them. Skip it unless
+        // the limits are exceeded in any case.
         let smallest = Retention {
             number: retention.number.min(retention.runs),
             runs: retention.number.min(retention.runs),
@@ -405,7 +413,7 @@ impl Store {
         };
         let as_reports =
             items.iter().map(|kept| Kept { worth: Worth::Report, since: kept.since, bytes: kept.bytes, item: 0 });
-        if smallest.places_beyond(as_reports.collect(), now).is_empty() {
+        if smallest.indexes_beyond(as_reports.collect(), now).is_empty() {
             return Ok(Evicted::default());
         }
         let process = ProcessIdentity::of_this_process();
@@ -434,13 +442,13 @@ impl Store {
         Ok(evicted)
     }
 
-    /// Returns the number of reports that were removed since a report last recorded it.
+    /// Returns the number of removed reports that no report contains yet.
     pub(crate) fn evicted(&self) -> u64 {
         let text = self.root().and_then(|directory| directory.read(EVICTED.as_ref(), 32)).unwrap_or_default();
         String::from_utf8_lossy(&text).trim().parse().unwrap_or(0)
     }
 
-    /// Stores the number of reports that were removed since a report last recorded it.
+    /// Stores the number of removed reports that no report contains yet.
     ///
     /// If it can't be written, the number is lost.
     pub(crate) fn set_evicted(&self, count: u64) {
@@ -453,7 +461,7 @@ impl Store {
     }
 
     /// Creates the directory of a run that ended at `time`.
-    pub(crate) fn make_ended(&self, id: Id, time: SystemTime) -> io::Result<Directory> {
+    pub(crate) fn create_ended(&self, id: Id, time: SystemTime) -> io::Result<Directory> {
         let runs = self.runs()?;
         let run = runs.subdirectory(&name_of(id)).or_else(|_| runs.create_subdirectory(&name_of(id)))?;
         run.write_atomically(LOCK.as_ref(), b"")?;
@@ -471,7 +479,7 @@ impl Store {
     }
 }
 
-/// Numbers of what was removed to keep the store within its limits.
+/// The numbers of runs that were removed to meet the store's limits.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Evicted {
     /// Runs with a report, and broken runs.
@@ -480,7 +488,7 @@ pub(crate) struct Evicted {
     pub(crate) runs: usize,
 }
 
-/// Returns what would be lost with a run.
+/// Returns the value of what would be lost with a run.
 fn worth(run: &EndedRun) -> Worth {
     let Ok(raw) = run.raw() else { return Worth::Partial };
     let written: Vec<_> = raw.reports.iter().filter(|report| is_written(report)).collect();
@@ -494,8 +502,8 @@ fn worth(run: &EndedRun) -> Worth {
 
 /// Whether the error means that there is no such directory.
 ///
-/// Another kind of entry is not examined, and a link is not followed.
-fn is_no_directory(error: &io::Error) -> bool {
+/// Entries of other kinds are not examined, and links are not followed.
+fn is_missing_directory(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 

@@ -1,4 +1,4 @@
-//! The files of one run.
+//! One run's files.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
@@ -14,16 +14,17 @@ use crate::termination;
 
 /// Prefix of the names of reports after the first.
 const LATER_REPORT: &str = "report-";
-/// Length in bytes of the spare report at the end of the first report's file: the report of a crash
-/// that could open no file, as in a process without descriptors, or a child that may not write to
-/// the store.
+/// Length in bytes of the spare report at the end of the first report's file.
+///
+/// It is the report of a crash that can't open a file: in a process without free descriptors, or in
+/// a child that can't write to the store.
 const SPARE_REPORT: usize = 128 << 10;
-/// Maximum number of reports of one run that are processed: eight crashes, sixteen handled
-/// exceptions and sixteen hangs.
+/// Maximum number of a run's reports that are processed: eight crashes, sixteen handled exceptions
+/// and sixteen hangs.
 const MAX_REPORTS: usize = 40;
-/// Maximum length in bytes of a report that is read: many times what capture can reserve.
+/// Maximum length of a report in bytes, many times what capture can reserve.
 const MAX_REPORT_BYTES: u64 = 256 << 20;
-/// Maximum length in bytes of a run state that is read.
+/// Maximum length of a run state in bytes.
 const MAX_STATE_BYTES: u64 = 64 << 20;
 
 /// Maximum length in bytes of the file with the cause of an unexplained end.
@@ -38,7 +39,7 @@ fn has_whole_minidump(run: &Directory) -> bool {
 }
 
 /// Returns the number of a report in its run, by its file name; `None` for other files.
-fn number_of(name: &OsStr) -> Option<u32> {
+fn report_number(name: &OsStr) -> Option<u32> {
     match name.to_str()? {
         REPORT => Some(1),
         name => name.strip_prefix(LATER_REPORT).and_then(|number| number.parse().ok()),
@@ -48,14 +49,14 @@ fn number_of(name: &OsStr) -> Option<u32> {
 /// Returns the reports in a run's directory with their numbers, sorted.
 pub(super) fn numbered(run: &Directory) -> io::Result<Vec<(u32, OsString)>> {
     let names = run.names()?.into_iter();
-    let mut numbered: Vec<_> = names.filter_map(|name| Some((number_of(&name)?, name))).collect();
+    let mut numbered: Vec<_> = names.filter_map(|name| Some((report_number(&name)?, name))).collect();
     numbered.sort_by_key(|(number, _)| *number);
     Ok(numbered)
 }
 
 /// Whether a file of that name is a report.
 pub(super) fn is_report(name: &OsStr) -> bool {
-    number_of(name).is_some()
+    report_number(name).is_some()
 }
 
 #[cfg(test)]
@@ -64,17 +65,17 @@ thread_local! {
     pub(crate) static READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// One run's files as they are on disk.
+/// One run's files in their original form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RawRun {
     /// The run's id from the name of its directory; `None` if that is not a run's name.
     pub run: Option<Id>,
     /// The report files, first crash first.
     ///
-    /// There are several if the process continued after a crash and had another. A file is all
-    /// zeros if the run did not crash, and has zeros after the report if more was reserved than
-    /// written. For a crash that left no report and is known from the run state, a report is
-    /// created from it: a header, to which the run state adds the rest.
+    /// There are several if the process survived a crash and crashed again. A file contains only
+    /// zeros if the run did not crash, and zeros after the report if more was reserved than
+    /// written. For a crash that left no report but a crash record in the run state, this contains
+    /// a report with only a header, to which the run state adds the rest.
     pub reports: Vec<Vec<u8>>,
     /// The run state file; empty if there is none.
     pub state: Vec<u8>,
@@ -82,8 +83,7 @@ pub struct RawRun {
     pub system: Vec<u8>,
     /// The cause of an unexplained end, as determined by the first launch that processed the run.
     pub termination: Option<Termination>,
-    /// Index of the report that was created from the system's record, and contains nothing but a
-    /// header.
+    /// Index of the report that was created from the system's record and contains only a header.
     pub(crate) made_of_system: Option<usize>,
     /// Path of the minidump of the run's crash, if the system wrote one.
     pub(crate) minidump: Option<PathBuf>,
@@ -111,7 +111,7 @@ impl RawRun {
             && let Some(at) = first.len().checked_sub(SPARE_REPORT)
         {
             let spare = &first[at..];
-            // The process that took the spare report may have ended before it wrote anything.
+            // The process that claimed the spare report may have ended before it wrote anything.
             let is_taken_only = spare.iter().take(SPARE_REPORT - 4).all(|byte| *byte == 0);
             let spare = spare.starts_with(&FILE_PREFIX).then(|| spare.to_vec());
             if is_taken_only || spare.is_some() {

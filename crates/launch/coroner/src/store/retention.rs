@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 /// Limits on stored reports and runs: number, age and size.
 ///
-/// If any limit is exceeded, runs without a report are removed first, then incomplete reports, then
-/// complete ones; of each kind the oldest first.
+/// If a limit is exceeded, runs without a report are removed first, then incomplete reports, then
+/// complete ones, and of each kind the oldest first.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,13 +17,13 @@ use std::time::{Duration, SystemTime};
 pub struct Retention {
     /// Maximum number of reports. Default: 100.
     pub number: usize,
-    /// Maximum number of ended runs without a report, which wait if reports are not delivered.
+    /// Maximum number of ended runs without a report. Default: 100.
     ///
-    /// Default: 100.
+    /// They wait in the store like undelivered reports.
     pub runs: usize,
-    /// Maximum age of a report, counted from the start of its run. Default: 90 days.
+    /// Maximum age of a report, from the start of its run. Default: 90 days.
     pub age: Duration,
-    /// Maximum bytes on disk of all reports together. Default: 64 MiB.
+    /// Maximum space on disk of all reports, in bytes. Default: 64 MiB.
     pub bytes: u64,
 }
 
@@ -40,13 +40,13 @@ impl Retention {
         Self { runs, ..self }
     }
 
-    /// Sets the maximum age of a report, counted from the start of its run.
+    /// Sets the maximum age of a report, from the start of its run.
     #[must_use]
     pub fn age(self, age: Duration) -> Self {
         Self { age, ..self }
     }
 
-    /// Sets the maximum bytes on disk of all reports together.
+    /// Sets the maximum space on disk of all reports, in bytes.
     #[must_use]
     pub fn bytes(self, bytes: u64) -> Self {
         Self { bytes, ..self }
@@ -59,12 +59,12 @@ impl Default for Retention {
     }
 }
 
-/// The value of an item that would be lost with it, in ascending order.
+/// The value of what would be lost with an item, in ascending order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Worth {
     /// The run's outcome, without a report.
     Run,
-    /// A run whose reports all sinks have stored as the crash left them.
+    /// A run whose reports all sinks have stored early.
     Stored,
     /// An incomplete or unreadable report.
     Partial,
@@ -82,21 +82,20 @@ pub(crate) struct Kept<T> {
 }
 
 impl Retention {
-    /// Returns the items that exceed the limits, in the order in which they are to be removed.
+    /// Returns the items that exceed the limits, in the order in which they should be removed.
     ///
-    /// A time in the future (a clock that was set back) counts as now: such an item is neither too
-    /// old nor immortal, because it is the newest and is removed by number and size as the others
-    /// are.
+    /// A time in the future (the clock was set back) counts as now: such an item counts as the
+    /// newest and is removed by number and size like the others.
     pub(crate) fn beyond<T>(&self, items: Vec<Kept<T>>, now: SystemTime) -> Vec<Kept<T>> {
         let places = items.iter().enumerate();
         let places = places.map(|(item, kept)| Kept { item, worth: kept.worth, since: kept.since, bytes: kept.bytes });
-        let goes = self.places_beyond(places.collect(), now);
+        let goes = self.indexes_beyond(places.collect(), now);
         let mut items: Vec<_> = items.into_iter().map(Some).collect();
         goes.into_iter().filter_map(|place| items[place].take()).collect()
     }
 
     /// Returns the indexes of the items that exceed the limits.
-    pub(crate) fn places_beyond(&self, mut items: Vec<Kept<usize>>, now: SystemTime) -> Vec<usize> {
+    pub(crate) fn indexes_beyond(&self, mut items: Vec<Kept<usize>>, now: SystemTime) -> Vec<usize> {
         items.sort_unstable_by_key(|kept| (kept.worth, kept.since, kept.item));
         let mut bytes: u64 = items.iter().fold(0, |sum, kept| sum.saturating_add(kept.bytes));
         let mut runs = items.iter().filter(|kept| kept.worth == Worth::Run).count();

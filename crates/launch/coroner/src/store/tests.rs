@@ -35,8 +35,8 @@ fn store() -> (tempfile::TempDir, Store) {
     (folder, store)
 }
 
-/// Claims all runs that have ended, oldest first; also returns the entries that are not runs.
-fn take_ended(store: &Store, own: Option<Id>) -> (Vec<EndedRun>, Vec<(PathBuf, String)>) {
+/// Claims all ended runs, oldest first; also returns the entries that are not runs.
+fn claim_ended(store: &Store, own: Option<Id>) -> (Vec<EndedRun>, Vec<(PathBuf, String)>) {
     let found = store.unprocessed(own).unwrap();
     let process = ProcessIdentity::of_this_process();
     let runs = found.runs.iter().filter_map(|run| match store.claim(run.id, &process).unwrap() {
@@ -51,56 +51,56 @@ fn ids(runs: &[EndedRun]) -> Vec<Id> {
 }
 
 #[test]
-fn ended_runs_are_taken_oldest_first_and_the_own_run_never() {
+fn ended_runs_are_claimed_oldest_first_and_the_own_run_never() {
     let (_folder, store) = store();
     for (number, seconds) in [(1, 10), (2, 30), (3, 20)] {
         age(&make_run(&store, id(number), b"r"), seconds);
     }
-    let ended = take_ended(&store, Some(id(3))).0;
+    let ended = claim_ended(&store, Some(id(3))).0;
     assert_eq!(ids(&ended), [id(2), id(1)]);
     assert_eq!(ended[0].raw().unwrap().reports, [b"r"]);
     // A claimed run can't be claimed again.
-    assert!(take_ended(&store, Some(id(3))).0.is_empty());
+    assert!(claim_ended(&store, Some(id(3))).0.is_empty());
 }
 
 #[test]
-fn what_is_not_a_run_is_named_and_left() {
+fn entries_that_are_not_runs_are_described_and_left_alone() {
     let (folder, store) = store();
     let runs = &store.path().join(RUNS);
     std::fs::write(runs.join("notes.txt"), b"mine").unwrap();
     std::fs::create_dir(folder.path().join("elsewhere")).unwrap();
     symlink(folder.path().join("elsewhere"), runs.join(id(9).to_string())).unwrap();
-    let (ended, foreign) = take_ended(&store, None);
+    let (ended, foreign) = claim_ended(&store, None);
     assert!(ended.is_empty());
-    let said: Vec<&str> = foreign.iter().map(|(_, why)| why.as_str()).collect();
-    assert!(said[0].contains("symbolic link") && said[1].contains("not a run"), "{said:?}");
+    let reasons: Vec<&str> = foreign.iter().map(|(_, why)| why.as_str()).collect();
+    assert!(reasons[0].contains("symbolic link") && reasons[1].contains("not a run"), "{reasons:?}");
     assert_eq!(std::fs::read(runs.join("notes.txt")).unwrap(), b"mine");
 }
 
 #[test]
-fn a_run_half_removed_is_cleared_and_not_taken_for_a_run() {
+fn a_partly_removed_run_is_removed_completely() {
     let (_folder, store) = store();
     let half = store.runs().unwrap().create_subdirectory(format!("{REMOVED}{}", id(4)).as_ref()).unwrap();
     half.write_atomically(LOCK.as_ref(), b"").unwrap();
-    let (ended, foreign) = take_ended(&store, None);
+    let (ended, foreign) = claim_ended(&store, None);
     assert!(ended.is_empty() && foreign.is_empty());
     assert!(store.runs().unwrap().names().unwrap().is_empty());
 }
 
 #[test]
-fn a_broken_run_is_kept_as_it_was_with_the_reason() {
+fn a_broken_run_is_kept_unchanged_with_the_reason() {
     let (_folder, store) = store();
     make_run(&store, id(5), b"something else");
-    let run = take_ended(&store, None).0.pop().unwrap();
+    let run = claim_ended(&store, None).0.pop().unwrap();
     let path = store.set_aside(&run, "not a report").unwrap();
     assert_eq!(RawRun::read(&path).unwrap().reports, [b"something else"]);
     let list = store.list().unwrap();
     assert_eq!((list[0].id, list[0].broken.as_deref()), (id(5), Some("not a report")));
-    assert!(take_ended(&store, None).0.is_empty());
+    assert!(claim_ended(&store, None).0.is_empty());
 }
 
 #[test]
-fn runs_that_began_in_one_tick_of_the_clock_have_an_order() {
+fn runs_that_began_in_the_same_clock_tick_have_an_order() {
     let (_folder, store) = store();
     let now = SystemTime::now();
     for number in [7, 3, 5, 1, 8, 2, 6, 4] {
@@ -109,11 +109,11 @@ fn runs_that_began_in_one_tick_of_the_clock_have_an_order() {
     }
     let all: Vec<Id> = (1..=8).map(id).collect();
     assert_eq!(store.list().unwrap().iter().map(|run| run.id).collect::<Vec<_>>(), all);
-    assert_eq!(ids(&take_ended(&store, None).0), all);
+    assert_eq!(ids(&claim_ended(&store, None).0), all);
 }
 
 #[test]
-fn what_stands_in_the_place_of_broken_runs_is_kept_and_stops_nothing() {
+fn an_entry_in_place_of_the_broken_directory_is_kept_and_does_not_block() {
     let (folder, store) = store();
     let outside = folder.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -126,7 +126,7 @@ fn what_stands_in_the_place_of_broken_runs_is_kept_and_stops_nothing() {
         }
         make_run(&store, id(5 + place), b"something else");
         assert_eq!(store.list().unwrap().len(), 1);
-        let run = take_ended(&store, None).0.pop().unwrap();
+        let run = claim_ended(&store, None).0.pop().unwrap();
         store.enforce(&Retention::default(), id(9), SystemTime::now()).unwrap();
         let path = store.set_aside(&run, "not a report").unwrap();
         assert!(path.starts_with(at) && store.list().unwrap()[0].broken.is_some());
@@ -141,10 +141,10 @@ fn what_stands_in_the_place_of_broken_runs_is_kept_and_stops_nothing() {
 }
 
 #[test]
-fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_living_ones() {
+fn limits_remove_runs_without_a_report_first_and_never_live_ones() {
     let (_folder, store) = store();
     make_run(&store, id(1), b"broken");
-    let run = take_ended(&store, None).0.pop().unwrap();
+    let run = claim_ended(&store, None).0.pop().unwrap();
     store.set_aside(&run, "test").unwrap();
     drop(run);
     for (number, seconds, report) in [(2, 30, &b"r"[..]), (3, 20, b""), (4, 10, b"r"), (5, 50, b"r")] {
@@ -156,8 +156,7 @@ fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_livin
         left.sort();
         left
     };
-    // Three reports, one of them broken; the run without a report doesn't count, nor does the own
-    // run.
+    // Three reports, one of them broken. The run without a report and the own run don't count.
     assert_eq!(enforce(Retention { number: 3, runs: 1, ..Retention::default() }), Evicted::default());
     assert_eq!(enforce(Retention { number: 2, ..Retention::default() }), Evicted { reports: 1, runs: 0 });
     assert_eq!(left(), [id(1), id(3), id(4), id(5)]);
@@ -166,7 +165,7 @@ fn limits_remove_runs_without_report_first_and_count_broken_runs_and_never_livin
 }
 
 #[test]
-fn a_store_in_which_others_can_write_is_taken_from_them() {
+fn write_permission_of_others_is_removed() {
     use std::os::unix::fs::PermissionsExt;
     let (_folder, store) = store();
     let paths = [store.path().to_owned(), store.path().join(RUNS), store.path().join(REPORTS)];
@@ -181,7 +180,7 @@ fn a_store_in_which_others_can_write_is_taken_from_them() {
 }
 
 #[test]
-fn what_belongs_to_another_user_is_refused_by_root_too() {
+fn a_store_of_another_user_is_rejected_by_root_too() {
     if !rustix::process::geteuid().is_root() {
         return; // Only root can change a directory's owner.
     }
@@ -200,11 +199,11 @@ fn what_belongs_to_another_user_is_refused_by_root_too() {
 }
 
 #[test]
-fn a_store_that_is_a_link_is_refused() {
+fn a_store_that_is_a_link_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("real")).unwrap();
     symlink(folder.path().join("real"), folder.path().join("store")).unwrap();
     let error = Store::open(&folder.path().join("store")).unwrap_err().to_string();
-    assert!(error.contains("make the store"), "{error}");
+    assert!(error.contains("create the store"), "{error}");
     assert!(std::fs::read_dir(folder.path().join("real")).unwrap().next().is_none());
 }

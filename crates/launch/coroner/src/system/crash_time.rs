@@ -14,7 +14,7 @@ pub(crate) use {coroner_capture as capture, coroner_process as process, coroner_
 
 /// Begins a run in the store at `directory`, and installs the signal handlers.
 pub(crate) fn begin_run(directory: &Path, options: &capture::InstallOptions) -> Result<capture::Run, Reason> {
-    // A path that contains NUL could not have been opened as a store; an empty one fails.
+    // A path that contains NUL could not have been opened as a store; an empty path fails.
     let path = CString::new(directory.as_os_str().as_bytes()).unwrap_or_default();
     capture::install(&path, options)
 }
@@ -26,7 +26,7 @@ pub(crate) struct Stack(Vec<Frame>);
 impl Stack {
     /// Captures the stack of the caller of a function that is running on this thread.
     ///
-    /// `registers` are those of the function, whose own frame is not the app's.
+    /// `registers` are the function's. Its own frame is left out.
     pub(crate) fn above(registers: &Registers) -> Self {
         let backtrace = Backtrace::above(registers);
         let frames = backtrace.addresses().iter().enumerate().map(|(index, pc)| {
@@ -43,8 +43,8 @@ impl Stack {
         &self.0
     }
 
-    /// Returns the frames with names, where this process determines them: not here.
-    #[allow(clippy::unused_self)] // For the same signature as on other systems.
+    /// Returns `None`: this process doesn't name its frames on this system.
+    #[allow(clippy::unused_self)] // The same signature as on other systems.
     pub(crate) fn text(&self) -> Option<&[u8]> {
         None
     }

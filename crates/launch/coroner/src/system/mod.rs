@@ -1,7 +1,7 @@
-//! This crate's interface to crash time, under one set of names.
+//! This crate's interface to crash time.
 //!
-//! It consists of the crates that implement crash time or, where faults are not caught
-//! (`build.rs`), replacements by the standard library.
+//! On systems where faults are caught (`build.rs`), it re-exports the crash-time crates, otherwise
+//! replacements that use the standard library.
 
 #[cfg(supported)]
 mod crash_time;

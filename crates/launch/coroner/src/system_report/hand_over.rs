@@ -162,7 +162,7 @@ pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Res
 /// Creates an ended run for a process that had not installed Coroner.
 fn make_run(store: &Store, report: &SystemReport, bytes: &[u8]) -> io::Result<()> {
     let id = report.run();
-    let run = store.make_ended(id, report.time)?;
+    let run = store.create_ended(id, report.time)?;
     run.write_atomically(OsStr::new(FILE), bytes)?;
     // Its report is created when it is read.
     run.write_atomically(OsStr::new(STATE), b"")

@@ -15,14 +15,14 @@ fn own() -> ProcessIdentity {
 }
 
 #[test]
-fn one_process_claims_a_run_once_at_a_time() {
+fn a_process_claims_a_run_only_once_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
     let runs = run(&folder, ID);
     let first = claim(&runs, ID, &own()).unwrap();
     assert!(matches!(first, Claim::Taken(_)), "{first:?}");
-    // The same through another name of the directory.
+    // The same under another name of the directory.
     let again = Directory::open(&folder.path().join("runs/../runs")).unwrap();
-    // A refused claim takes nothing from the owner.
+    // A rejected claim doesn't affect the owner.
     assert!(matches!(claim(&again, ID, &own()).unwrap(), Claim::Busy));
     assert!(matches!(claim(&again, ID, &own()).unwrap(), Claim::Busy));
     drop(first);
@@ -30,7 +30,7 @@ fn one_process_claims_a_run_once_at_a_time() {
 }
 
 #[test]
-fn a_run_whose_process_lives_is_busy_and_ended_when_the_process_is_killed() {
+fn a_run_is_busy_while_its_process_is_running() {
     let folder = tempfile::tempdir().unwrap();
     let runs = run(&folder, ID);
     // A second process: this test program, running only `holder`.
@@ -64,7 +64,7 @@ fn holder() {
 }
 
 #[test]
-fn a_lock_that_is_no_file_holds_nothing_back() {
+fn a_lock_that_is_not_a_file_does_not_block_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let runs = run(&folder, ID);
     let lock = runs.path().join(ID.to_string()).join(LOCK);
@@ -77,14 +77,14 @@ fn a_lock_that_is_no_file_holds_nothing_back() {
     assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
     let taken = claim(&runs, ID, &own()).unwrap();
     assert!(matches!(taken, Claim::Taken(_)));
-    // Another process would not get the lock now.
+    // Another process can't get the lock now.
     let directory = Directory::open(&runs.path().join(ID.to_string())).unwrap();
     assert!(!directory.try_lock().unwrap());
 }
 
-/// Writes a run state of the run `of` into the run's directory.
+/// Writes a run state for the run `of` into the run's directory.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn lay_state(runs: &Directory, of: Id, process: &ProcessIdentity) -> std::path::PathBuf {
+fn write_state(runs: &Directory, of: Id, process: &ProcessIdentity) -> std::path::PathBuf {
     let limits = coroner_report::run_state::Limits::default();
     let words: Vec<_> = (0..limits.size() / 8).map(|_| std::sync::atomic::AtomicU64::new(0)).collect();
     let state = coroner_report::run_state::RunState::create(&words, &limits, of.0, process).unwrap();
@@ -95,13 +95,13 @@ fn lay_state(runs: &Directory, of: Id, process: &ProcessIdentity) -> std::path::
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
-fn a_run_of_a_living_process_has_ended_if_its_state_is_not_mapped_or_not_its_own() {
+fn a_run_of_a_running_process_has_ended_if_its_state_is_not_mapped_or_not_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let runs = run(&folder, ID);
-    // This process lives; the run belongs to the program that it was before it executed this one.
-    lay_state(&runs, ID, &own());
+    // This process is running; the run belongs to the program that it executed before this one.
+    write_state(&runs, ID, &own());
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
-    let path = lay_state(&runs, ID, &own());
+    let path = write_state(&runs, ID, &own());
     let state = File::open(&path).unwrap();
     let mapping = |length: usize| {
         let flags = libc::MAP_SHARED;
@@ -113,8 +113,8 @@ fn a_run_of_a_living_process_has_ended_if_its_state_is_not_mapped_or_not_its_own
     let mapped = mapping(4096);
     assert_ne!(mapped, libc::MAP_FAILED);
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Busy));
-    // A child created by fork copied its parent's state, and has ended.
-    lay_state(&runs, Id([8; 16]), &own());
+    // A child created by fork copied its parent's state and has ended.
+    write_state(&runs, Id([8; 16]), &own());
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
     // SAFETY: mapped above.
     unsafe { libc::munmap(mapped, 4096) };
@@ -122,11 +122,11 @@ fn a_run_of_a_living_process_has_ended_if_its_state_is_not_mapped_or_not_its_own
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
-fn a_run_of_another_pid_namespace_lives_while_its_state_is_open_for_writing() {
+fn a_run_of_another_pid_namespace_is_live_while_its_state_is_open_for_writing() {
     // If the file system has no leases, the lock alone decides.
     let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
     let runs = run(&folder, ID);
-    let path = lay_state(&runs, ID, &ProcessIdentity { pid_namespace: 1, ..own() });
+    let path = write_state(&runs, ID, &ProcessIdentity { pid_namespace: 1, ..own() });
     let mut holder = std::process::Command::new("sh")
         .args(["-c", "exec 3<>\"$1\"; echo held; read line", "sh"])
         .arg(&path)
@@ -141,12 +141,13 @@ fn a_run_of_another_pid_namespace_lives_while_its_state_is_open_for_writing() {
     holder.wait().unwrap();
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
     // All processes of another boot have ended.
-    let _open = File::options().write(true).open(lay_state(&runs, ID, &ProcessIdentity { boot_id: [1; 16], ..own() }));
+    let _open =
+        File::options().write(true).open(write_state(&runs, ID, &ProcessIdentity { boot_id: [1; 16], ..own() }));
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Taken(_)));
 }
 
 #[test]
-fn a_run_that_is_being_made_is_left_alone() {
+fn a_run_that_is_being_created_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let runs = Directory::create(&folder.path().join("runs")).unwrap();
     let run = runs.create_subdirectory(&name_of(ID)).unwrap();
@@ -158,7 +159,7 @@ fn a_run_that_is_being_made_is_left_alone() {
 }
 
 #[test]
-fn what_is_not_a_run_is_an_error_that_says_what_it_is() {
+fn an_entry_that_is_not_a_run_is_an_error_that_describes_it() {
     let folder = tempfile::tempdir().unwrap();
     let runs = Directory::create(&folder.path().join("runs")).unwrap();
     assert!(matches!(claim(&runs, ID, &own()).unwrap(), Claim::Gone));

@@ -17,7 +17,7 @@ use super::kind_name;
 
 /// An open directory.
 ///
-/// Names passed to its methods are single components: a name that contains `/` or is `.` or `..` is
+/// Its methods accept only names of one component: a name that contains `/`, and `.` and `..`, are
 /// rejected.
 #[derive(Debug)]
 pub(crate) struct Directory {
@@ -31,26 +31,25 @@ pub(crate) struct Status {
     pub(crate) kind: FileType,
     /// Length in bytes.
     pub(crate) length: u64,
-    /// Bytes on disk, which differ from the length of a file that is reserved ahead of time or has
-    /// holes.
+    /// Space on disk in bytes. It differs from the length if the file has holes or reserved space.
     pub(crate) disk_bytes: u64,
     pub(crate) modified: SystemTime,
-    /// Device and inode, which identify the file whatever its name.
+    /// Device and inode, which identify the file independently of its name.
     pub(crate) identity: (u64, u64),
     /// User id of the owner.
     pub(crate) owner: u32,
     /// Permission bits.
     pub(crate) mode: u32,
-    /// Number of links; on most file systems a directory has two, and one for each subdirectory.
+    /// Number of links. On most file systems a directory has two, plus one for each subdirectory.
     pub(crate) links: u64,
 }
 
 impl Status {
-    // The fields of `stat` have other integer types on other systems.
+    // The fields of `stat` have different integer types on different systems.
     #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
     fn of(stat: &rustix::fs::Stat) -> Self {
         let seconds = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
-        // Two runs may begin in one second.
+        // Seconds are too coarse: two runs may begin in the same second.
         let nanoseconds = Duration::from_nanos(u64::try_from(stat.st_mtime_nsec).unwrap_or(0));
         Self {
             kind: FileType::from_raw_mode(stat.st_mode as _),
@@ -66,7 +65,7 @@ impl Status {
 }
 
 impl Status {
-    /// Returns the status of `path`; of a symbolic link, not of its target.
+    /// Returns the status of `path`, or of a symbolic link itself.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         Ok(Self::of(&rustix::fs::lstat(path)?))
     }
@@ -76,28 +75,28 @@ impl Status {
         Ok(Self::of(&rustix::fs::fstat(file)?))
     }
 
-    /// Whether it is a directory of that user in which only the user can write.
-    pub(crate) fn is_private_directory_of(&self, user: u32) -> bool {
+    /// Whether this is a directory of `user` in which nobody else can write.
+    pub(crate) fn is_private_directory_of_user(&self, user: u32) -> bool {
         let others_write = (Mode::WGRP | Mode::WOTH).bits();
         self.kind == FileType::Directory && self.owner == user && self.mode & u32::from(others_write) == 0
     }
 
-    /// Whether parts of the file take no space on disk.
+    /// Whether the file has holes, which take no space on disk.
     pub(crate) fn has_holes(&self) -> bool {
         self.disk_bytes < self.length
     }
 }
 
 impl Directory {
-    /// Opens the directory at `path`. Its last component may not be a symbolic link.
+    /// Opens the directory at `path`, whose last component must not be a symbolic link.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
         Ok(Self { descriptor, path: path.to_owned() })
     }
 
-    /// Returns the directory's path when it was opened: for messages, and for callers that can't
-    /// take a descriptor.
+    /// Returns the path by which the directory was opened, for messages and for callers that can't
+    /// use a descriptor.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -106,18 +105,19 @@ impl Directory {
         Ok(Status::of(&rustix::fs::fstat(&self.descriptor)?))
     }
 
-    /// Makes sure that only this user can write in the directory: it must belong to the user, and
-    /// write permission of the group and others is removed. Root doesn't use directories of other
-    /// users either, who could replace their contents.
+    /// Ensures that only this user can write in the directory.
+    ///
+    /// It must belong to the user, and write permission of the group and others is removed. Root
+    /// doesn't use directories of other users, either, because they could replace the contents.
     pub(crate) fn make_private(&self) -> io::Result<()> {
-        self.make_private_of(user())
+        self.make_private_to(user())
     }
 
-    /// Like [`make_private`](Self::make_private), for that user.
-    pub(crate) fn make_private_of(&self, user: u32) -> io::Result<()> {
+    /// Like [`make_private`](Self::make_private), for `user`.
+    pub(crate) fn make_private_to(&self, user: u32) -> io::Result<()> {
         let status = self.status()?;
         if status.owner != user {
-            let message = format!("it belongs to user {} and not to user {user}", status.owner);
+            let message = format!("belongs to user {}, not to user {user}", status.owner);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         let others_write = (Mode::WGRP | Mode::WOTH).bits();
@@ -142,7 +142,7 @@ impl Directory {
         Ok(names)
     }
 
-    /// Returns the status of `name`; of a symbolic link, not of its target.
+    /// Returns the status of `name`, or of a symbolic link itself.
     pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
         let name = component(name)?;
         Ok(Status::of(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
@@ -165,14 +165,14 @@ impl Directory {
 
     /// Opens the regular file `name` for reading, and also for writing if `write` is set.
     ///
-    /// A named pipe or a device of that name is an error, and never blocks.
+    /// A named pipe or a device with this name is an error, and doesn't block.
     pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
         let kind = Status::of(&rustix::fs::fstat(&descriptor)?).kind;
         if kind != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {} and not a file", kind_name(kind))));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {}, not a file", kind_name(kind))));
         }
         Ok(File::from(descriptor))
     }
@@ -184,22 +184,22 @@ impl Directory {
         Ok(File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?))
     }
 
-    /// Punches a hole where the file `name` has zeros at its end, unless it has holes already.
+    /// Punches a hole into the zeros at the end of the file `name`, unless it already has holes.
     ///
-    /// The file's length stays, so that a process that has it mapped doesn't fault.
+    /// The file's length doesn't change, so that a process that has mapped it doesn't fault.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn release_zeros(&self, name: &OsStr) -> io::Result<()> {
         use rustix::fs::FallocateFlags;
 
-        /// Pages and blocks are at most this large.
+        /// Maximum size of pages and blocks, in bytes.
         const ALIGNMENT: u64 = 1 << 16;
-        /// Reserved files are at most this large.
-        const LARGEST: u64 = 64 << 20;
+        /// Maximum size of reserved files, in bytes.
+        const MAX_SIZE: u64 = 64 << 20;
         let status = self.status_of(name)?;
         if status.has_holes() {
             return Ok(());
         }
-        let bytes = self.read(name, LARGEST)?;
+        let bytes = self.read(name, MAX_SIZE)?;
         let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
         let used = used.next_multiple_of(ALIGNMENT);
         if used >= status.length {
@@ -209,7 +209,7 @@ impl Directory {
         Ok(rustix::fs::fallocate(self.file(name, true)?, flags, used, status.length - used)?)
     }
 
-    /// Does nothing: other systems can't release a part of a file.
+    /// Does nothing, because other systems can't free a part of a file.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
     pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
@@ -219,7 +219,7 @@ impl Directory {
     /// Waits until the directory's entries are on disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
         match rustix::fs::fsync(&self.descriptor) {
-            // Some file systems (FUSE, 9p) can't fsync a directory.
+            // Some file systems (FUSE, 9p) can't sync a directory.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(()),
             done => Ok(done?),
         }
@@ -240,7 +240,8 @@ impl Directory {
 
     /// Removes the directory `name`, in which a file is held open until `release` is called.
     ///
-    /// It is renamed first, so that a half-removed directory is never taken for a whole one.
+    /// It is renamed first, so that a partly removed directory is never mistaken for a complete
+    /// one.
     pub(crate) fn remove_held(&self, name: &OsStr, _last: &[&str], release: impl FnOnce()) -> io::Result<()> {
         let mut removed = OsString::from(super::super::REMOVED);
         removed.push(name);
@@ -255,8 +256,8 @@ impl Directory {
         self.rename(name, target, name)
     }
 
-    /// Locks the directory itself (flock(2)) until it is dropped; returns `false` if another
-    /// process has the lock.
+    /// Locks the directory itself (flock(2)) until it is dropped. Returns `false` if another
+    /// process holds the lock.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         match rustix::fs::flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => Ok(false),
@@ -265,7 +266,7 @@ impl Directory {
     }
 }
 
-/// Locks a file for this process (`F_SETLK` of fcntl(2)); returns `false` if another process has
+/// Locks a file for this process (`F_SETLK` of fcntl(2)). Returns `false` if another process holds
 /// the lock.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -274,7 +275,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Returns the effective user id, which owns the files of this process.
+/// Returns the effective user id, which owns this process's files.
 pub(crate) fn user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
@@ -286,7 +287,7 @@ pub(super) fn private_directories() -> DirBuilder {
     builder
 }
 
-/// Returns `name` if it is a name and not a path that leads elsewhere.
+/// Returns `name` if it is a single component and not a path that leads elsewhere.
 fn component(name: &OsStr) -> io::Result<&OsStr> {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/') || bytes.contains(&0) {

@@ -1,6 +1,6 @@
 //! Directories by path, with the standard library only (Windows).
 //!
-//! There, a user's folders are private by inherited permissions.
+//! On Windows a user's folders are private by inherited permissions.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata};
@@ -38,11 +38,11 @@ pub(crate) struct Status {
     /// The same as the length.
     pub(crate) disk_bytes: u64,
     pub(crate) modified: SystemTime,
-    /// Volume and number of the file, which identify it whatever its name.
+    /// The file's volume and number, which identify it independently of its name.
     pub(crate) identity: (u64, u64),
-    /// Unknown here.
+    /// Unknown on this system.
     pub(crate) owner: u32,
-    /// Unknown here.
+    /// Unknown on this system.
     pub(crate) links: u64,
 }
 
@@ -58,7 +58,7 @@ impl Status {
         Self { kind, length: about.len(), disk_bytes: about.len(), modified, identity, owner: user(), links: 0 }
     }
 
-    /// Returns the status of `path`; of a symbolic link, not of its target.
+    /// Returns the status of `path`, or of a symbolic link itself.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         Ok(Self::of(&fs::symlink_metadata(path)?, identity_at(path)))
     }
@@ -68,24 +68,24 @@ impl Status {
         Ok(Self::of(&file.metadata()?, identity_of(file)))
     }
 
-    /// Unknown here.
+    /// Unknown on this system.
     pub(crate) fn has_holes(&self) -> bool {
         false
     }
 
-    /// Whether it is a directory.
-    pub(crate) fn is_private_directory_of(&self, _user: u32) -> bool {
+    /// Whether this is a directory.
+    pub(crate) fn is_private_directory_of_user(&self, _user: u32) -> bool {
         self.kind == FileType::Directory
     }
 }
 
 impl Directory {
-    /// Opens the directory at `path`. Its last component may not be a symbolic link.
+    /// Opens the directory at `path`, whose last component must not be a symbolic link.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         match Status::at(path)?.kind {
             FileType::Directory => Ok(Self { path: path.to_owned() }),
             kind => {
-                Err(io::Error::new(io::ErrorKind::NotADirectory, format!("is {} and not a directory", kind_name(kind))))
+                Err(io::Error::new(io::ErrorKind::NotADirectory, format!("is {}, not a directory", kind_name(kind))))
             }
         }
     }
@@ -100,11 +100,11 @@ impl Directory {
     }
 
     pub(crate) fn make_private(&self) -> io::Result<()> {
-        self.make_private_of(user())
+        self.make_private_to(user())
     }
 
     /// Does nothing: a user's folders are private by inherited permissions.
-    pub(crate) fn make_private_of(&self, _user: u32) -> io::Result<()> {
+    pub(crate) fn make_private_to(&self, _user: u32) -> io::Result<()> {
         Ok(())
     }
 
@@ -116,19 +116,19 @@ impl Directory {
         Ok(names)
     }
 
-    /// Returns the status of `name`; of a symbolic link, not of its target.
+    /// Returns the status of `name`, or of a symbolic link itself.
     pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
-        Status::at(&self.place(name)?)
+        Status::at(&self.path_of(name)?)
     }
 
     /// Opens the directory `name` in this one.
     pub(crate) fn subdirectory(&self, name: &OsStr) -> io::Result<Self> {
-        Self::open(&self.place(name)?)
+        Self::open(&self.path_of(name)?)
     }
 
     /// Opens the directory `name` in this one, and creates it if it doesn't exist.
     pub(crate) fn create_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
-        match fs::create_dir(self.place(name)?) {
+        match fs::create_dir(self.path_of(name)?) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
             _ => self.subdirectory(name),
         }
@@ -136,71 +136,73 @@ impl Directory {
 
     /// Opens the regular file `name` for reading, and also for writing if `write` is set.
     pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
-        let place = self.place(name)?;
-        match Status::at(&place)?.kind {
-            FileType::RegularFile => File::options().read(true).write(write).open(place),
-            kind => Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {} and not a file", kind_name(kind)))),
+        let path = self.path_of(name)?;
+        match Status::at(&path)?.kind {
+            FileType::RegularFile => File::options().read(true).write(write).open(path),
+            kind => Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {}, not a file", kind_name(kind)))),
         }
     }
 
     /// Creates the file `name` for writing.
     pub(crate) fn new_file(&self, name: &OsStr) -> io::Result<File> {
-        File::create_new(self.place(name)?)
+        File::create_new(self.path_of(name)?)
     }
 
-    /// Does nothing: no part of a file is released here.
+    /// Does nothing, because no part of a file is freed on this system.
     pub(crate) fn release_zeros(&self, _name: &OsStr) -> io::Result<()> {
         Ok(())
     }
 
-    /// Does nothing: a directory can't be synced here.
+    /// Does nothing, because a directory can't be synced on this system.
     pub(crate) fn sync(&self) -> io::Result<()> {
         Ok(())
     }
 
     /// Renames `name` to `new_name` in `target`, replacing a file with that name.
     pub(crate) fn rename(&self, name: &OsStr, target: &Directory, new_name: &OsStr) -> io::Result<()> {
-        fs::rename(self.place(name)?, target.place(new_name)?)
+        fs::rename(self.path_of(name)?, target.path_of(new_name)?)
     }
 
     pub(crate) fn remove_file(&self, name: &OsStr) -> io::Result<()> {
-        fs::remove_file(self.place(name)?)
+        fs::remove_file(self.path_of(name)?)
     }
 
     pub(super) fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
-        fs::remove_dir(self.place(name)?)
+        fs::remove_dir(self.path_of(name)?)
     }
 
-    /// Returns `true`: a directory can't be locked here, so each of several processes gets it.
+    /// Returns `true`, because a directory can't be locked on this system: any process gets it.
     ///
     /// Only called for a run without a lock file.
-    #[allow(clippy::unused_self)] // For the same signature as on other systems.
+    #[allow(clippy::unused_self)] // The same signature as on other systems.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
         Ok(true)
     }
 
-    /// Removes the directory `name`, in which a file is held open until `release` is called and
-    /// can't be removed before. The files named in `last` are removed last, in that order.
+    /// Removes the directory `name`.
+    ///
+    /// One of its files is open until `release` is called, and can't be removed before. The files
+    /// named in `last` are removed last, in that order.
     pub(crate) fn remove_held(&self, name: &OsStr, last: &[&str], release: impl FnOnce()) -> io::Result<()> {
         let inner = self.subdirectory(name)?;
         let mut names = inner.names()?;
-        let place = |name: &OsString| last.iter().position(|last| *name == **last);
-        names.sort_by_key(|name| place(name));
-        for entry in names.iter().filter(|name| place(name) != last.len().checked_sub(1)) {
+        let position = |name: &OsString| last.iter().position(|last| *name == **last);
+        names.sort_by_key(position);
+        for entry in names.iter().filter(|name| position(name) != last.len().checked_sub(1)) {
             inner.remove_tree(entry)?;
         }
         release();
         self.remove_tree(name)
     }
 
-    /// Moves the directory `name` to `target`, except the file `held`, which is open and stays.
+    /// Moves the directory `name` to `target`, except the open file `held`, which stays.
     pub(crate) fn move_held(&self, name: &OsStr, target: &Directory, held: &OsStr) -> io::Result<()> {
         let (from, to) = (self.subdirectory(name)?, target.create_subdirectory(name)?);
         from.names()?.iter().filter(|name| *name != held).try_for_each(|name| from.rename(name, &to, name))
     }
 
-    /// Returns the path of `name` if it is a name and not a path that leads elsewhere.
-    fn place(&self, name: &OsStr) -> io::Result<PathBuf> {
+    /// Returns the path of `name` if it is a single component and not a path that leads elsewhere.
+    fn path_of(&self, name: &OsStr) -> io::Result<PathBuf> {
         let mut components = Path::new(name).components();
         match (components.next(), components.next()) {
             (Some(Component::Normal(only)), None) if only == name => Ok(self.path.join(name)),
@@ -209,7 +211,7 @@ impl Directory {
     }
 }
 
-/// Locks a file until it is closed; returns `false` if another handle has the lock.
+/// Locks a file until it is closed. Returns `false` if another handle holds the lock.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     match file.try_lock() {
         Ok(()) => Ok(true),
@@ -218,7 +220,7 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Returns volume and number of a file; zeros if they are unknown.
+/// Returns a file's volume and number; zeros if unknown.
 #[cfg(windows)]
 fn identity_of(file: &File) -> (u64, u64) {
     use std::os::windows::io::AsRawHandle;
@@ -258,7 +260,7 @@ fn identity_at(_path: &Path) -> (u64, u64) {
     (0, 0)
 }
 
-/// Returns 0: users have no numbers here.
+/// Returns 0, because users have no numbers on this system.
 pub(crate) fn user() -> u32 {
     0
 }

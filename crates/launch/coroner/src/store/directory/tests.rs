@@ -9,7 +9,7 @@ fn scratch() -> (tempfile::TempDir, Directory) {
 }
 
 #[test]
-fn what_is_made_is_for_the_owner_only() {
+fn created_files_are_private_to_the_owner() {
     let (_folder, directory) = scratch();
     directory.write_atomically("file".as_ref(), b"bytes").unwrap();
     let inner = directory.create_subdirectory("inner".as_ref()).unwrap();
@@ -21,7 +21,7 @@ fn what_is_made_is_for_the_owner_only() {
 }
 
 #[test]
-fn links_are_not_followed_to_read_to_write_or_to_remove() {
+fn links_are_not_followed_when_reading_writing_or_removing() {
     let (folder, directory) = scratch();
     let outside = folder.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -53,7 +53,7 @@ fn only_old_temporary_files_are_cleared() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn names_that_lead_elsewhere_are_rejected() {
     let (_folder, directory) = scratch();
     for name in ["", ".", "..", "a/b", "../a", "/etc/passwd"] {
         assert!(directory.read(name.as_ref(), 100).is_err(), "{name}");
@@ -63,7 +63,7 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn a_pipe_is_an_error_and_not_waited_for() {
+fn a_pipe_is_an_error_and_does_not_block() {
     let (_folder, directory) = scratch();
     let path = std::ffi::CString::new(directory.path().join("pipe").into_os_string().into_encoded_bytes()).unwrap();
     // SAFETY: the path ends in NUL.
@@ -74,7 +74,7 @@ fn a_pipe_is_an_error_and_not_waited_for() {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
-fn zeros_at_the_end_take_no_room() {
+fn zeros_at_the_end_take_no_space() {
     let (_folder, directory) = scratch();
     let mut bytes = vec![7; 100_000];
     bytes.resize(1 << 20, 0);

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn it_comes_back_as_it_was_written() {
+fn progress_is_read_back_as_written() {
     let folder = tempfile::tempdir().unwrap();
     let run = Directory::open(folder.path()).unwrap();
     assert_eq!(Progress::read(&run).unwrap(), Progress::default());
@@ -11,8 +11,8 @@ fn it_comes_back_as_it_was_written() {
     let rejected = SinkState::Rejected { reason: "too large".into() };
     let sinks = [("folder", SinkState::Delivered), ("otlp", rejected), ("sentry", waits)];
     let mut answers = Answers::default();
-    for (name, said) in sinks {
-        answers.insert(name.to_owned(), said);
+    for (name, state) in sinks {
+        answers.insert(name.to_owned(), state);
     }
     progress.reports.insert(1, answers);
     progress.write(&run).unwrap();
@@ -34,7 +34,7 @@ fn damage_counts_as_an_attempt() {
 }
 
 #[test]
-fn what_is_no_file_makes_room() {
+fn an_entry_that_is_not_a_file_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let run = Directory::open(folder.path()).unwrap();
     let path = folder.path().join(FILE);
@@ -47,7 +47,7 @@ fn what_is_no_file_makes_room() {
 }
 
 #[test]
-fn a_wrong_clock_holds_nothing_back_for_years() {
+fn a_wrong_clock_does_not_delay_a_report() {
     let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
     let waits = |not_before| SinkState::Retry { not_before, tries: 1, reason: String::new() };
     assert!(waits(999_999).may_be_asked(now));

@@ -15,20 +15,20 @@ fn gone(limits: Retention, list: &[(u64, u64)], now: u64) -> Vec<u64> {
 const ROOMY: Retention = Retention { number: 100, runs: 100, age: Duration::from_secs(1_000_000), bytes: 1_000_000 };
 
 #[test]
-fn the_oldest_goes_first_by_number() {
+fn the_oldest_are_removed_first_by_number() {
     assert_eq!(gone(Retention { number: 2, ..ROOMY }, &[(30, 1), (10, 1), (20, 1)], 40), [10]);
     assert_eq!(gone(Retention { number: 0, ..ROOMY }, &[(30, 1), (10, 1)], 40), [10, 30]);
 }
 
 #[test]
-fn the_oldest_goes_first_by_size() {
+fn the_oldest_are_removed_first_by_size() {
     assert_eq!(gone(Retention { bytes: 100, ..ROOMY }, &[(1, 60), (2, 60), (3, 30)], 4), [1]);
     // An item that is too large by itself is removed, but only after everything older.
     assert_eq!(gone(Retention { bytes: 100, ..ROOMY }, &[(1, 10), (2, 500), (3, 30)], 4), [1, 2]);
 }
 
 #[test]
-fn runs_without_a_report_go_first_and_do_not_count_as_reports() {
+fn runs_without_a_report_are_removed_first_and_do_not_count_as_reports() {
     let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
     let kept = |item, worth| Kept { item, worth, since: at(item), bytes: 10 };
     let items = || vec![kept(1, Worth::Report), kept(2, Worth::Partial), kept(3, Worth::Run), kept(4, Worth::Run)];
@@ -44,7 +44,7 @@ fn runs_without_a_report_go_first_and_do_not_count_as_reports() {
 }
 
 #[test]
-fn what_is_too_old_goes_and_a_clock_set_back_loses_nothing() {
+fn old_items_are_removed_and_a_clock_set_back_loses_nothing() {
     assert_eq!(gone(Retention { age: Duration::from_secs(50), ..ROOMY }, &[(10, 1), (60, 1)], 100), [10]);
     assert_eq!(gone(Retention { age: Duration::from_secs(50), ..ROOMY }, &[(10, 1), (60, 1)], 5), [0_u64; 0]);
 }

@@ -1,5 +1,5 @@
-//! The interface of crash time, with the part of it that is implemented here.
-#![allow(clippy::unnecessary_wraps, reason = "as where they do something")]
+//! Replacements for the crash-time interface.
+#![allow(clippy::unnecessary_wraps, reason = "the same signatures as on other systems")]
 
 pub(crate) use coroner_capture::{AlternateStacks, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
 pub(crate) use coroner_process::signal_set::SignalSet;
@@ -8,8 +8,8 @@ pub(crate) use super::exception;
 pub(crate) use super::report::FIRST_NON_FATAL;
 pub(crate) use super::run::Run;
 
-/// Whether the thread is in a child created by fork, which has no run of its own here and must not
-/// write to its parent's.
+/// Whether this is a child created by fork, which has no run on this system and must not write to
+/// its parent's.
 pub(crate) fn is_unsettled_child() -> bool {
     super::run::is_child()
 }
@@ -18,10 +18,10 @@ pub(crate) fn ignore_next_signal(_signal: i32) -> bool {
     false
 }
 
-/// Does nothing: output is read again only at crash time.
+/// Does nothing, because output is only read at crash time.
 pub(crate) fn keep_output() {}
 
-/// Returns `false`: a run's files are not reused.
+/// Returns `false`, because a run's files are not reused.
 pub(crate) fn is_unused() -> bool {
     false
 }
@@ -39,7 +39,7 @@ pub(crate) fn uninstall() {
 pub(crate) mod app_memory {
     use std::ffi::c_void;
 
-    /// A function that writes at most `room` bytes, and returns how many.
+    /// A function that writes at most `room` bytes and returns how many it wrote.
     pub type CrashCallback = unsafe extern "C" fn(context: *mut c_void, into: *mut u8, room: usize) -> usize;
 
     pub(crate) const MAX_REGIONS: usize = 16;
@@ -53,7 +53,7 @@ pub(crate) mod app_memory {
     pub(crate) fn set_callback(_callback: Option<CrashCallback>, _context: *mut c_void) {}
 }
 
-/// Panics that are caught and after which the thread aborts: an abort is not detected here.
+/// Does nothing, because an abort after a caught panic is not detected on this system.
 pub(crate) mod caught_panic {
     pub(crate) fn unwinds() {}
 }
@@ -62,8 +62,8 @@ pub(crate) mod exit {
     use super::super::run;
     use super::exception;
 
-    /// Returns `true` if the end of this process is a clean end of its run: not in a child created
-    /// by fork, or after a fatal report.
+    /// Whether the process's end is a clean end of its run: not in a child created by fork, and not
+    /// after a fatal report.
     pub(crate) fn ends_clean(_finish: fn()) -> bool {
         run::current().is_some() && !exception::is_reported_as_fatal()
     }

@@ -1,4 +1,4 @@
-//! Reports that the process makes about itself: panics and handled errors.
+//! Reports that the process writes about itself: panics and handled errors.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -40,12 +40,12 @@ pub(crate) fn report_with(
     let time_ns = now_ns();
     if ending != Ending::NonFatal {
         run.is_reported.store(true, Ordering::Release);
-        // First of all: if this report fails, the next launch creates one from the record.
+        // Write the record first: if the report fails, the next launch creates one from the record.
         run.state.set_crash(&CrashRecord { monitor, tid, time_ns, ..CrashRecord::default() });
     }
     let written = report::write(run, &What { monitor, exceptions, ending, tid, time_ns });
     if let Err(error) = &written {
-        log::warn!("coroner: a report can't be written: {error}");
+        log::warn!("coroner: can't write a report: {error}");
         if ending == Ending::NonFatal {
             delivered();
         }
@@ -53,7 +53,7 @@ pub(crate) fn report_with(
     written.is_ok()
 }
 
-/// Whether one more non-fatal report is within the limits; counts it as waiting from now on.
+/// Whether the limits allow another non-fatal report, which then counts as waiting.
 #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 fn may_survive(run: &run::Current) -> bool {
     static BEGAN: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
@@ -69,7 +69,7 @@ fn may_survive(run: &run::Current) -> bool {
     is_within
 }
 
-/// Counts one report fewer as waiting, so that another may.
+/// Decrements the number of waiting reports.
 #[allow(deprecated, reason = "`try_update` needs Rust 1.95")]
 pub(crate) fn delivered() {
     let Some(run) = run::current() else { return };
@@ -80,7 +80,7 @@ pub(crate) fn is_reported_as_fatal() -> bool {
     run::current().is_some_and(|run| run.is_reported.load(Ordering::Acquire))
 }
 
-/// Records that the calling thread ends the process because of what it reported last.
+/// Records that the calling thread ends the process because of its last report.
 pub(crate) fn dies() {
     if let Some(run) = run::current() {
         run.dying.store(this_thread() + 1, Ordering::Release);

@@ -1,8 +1,7 @@
 //! Systems where faults are not caught (except on Windows, by `windows_crash`).
 //!
-//! Everything that needs no crash time is available. A run has its directory, its lock and its
-//! mapped state, and what the process reports about itself (a panic, a handled error) becomes a
-//! report, by the standard library.
+//! Everything that doesn't need crash time is available. A run has its directory, lock and mapped
+//! state, and panics and handled errors become reports, written with the standard library.
 
 pub(crate) mod capture;
 pub(crate) mod exception;

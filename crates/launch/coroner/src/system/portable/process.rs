@@ -1,7 +1,7 @@
 //! This process and its threads.
 
 pub(crate) mod threads {
-    /// Thread id; always 0 on systems without one.
+    /// A thread id; 0 on systems without thread ids.
     pub(crate) type Tid = u64;
 
     #[cfg(windows)]

@@ -1,4 +1,4 @@
-//! Reports that the process makes about itself: encoded in memory and written as a whole.
+//! Encodes reports that the process writes about itself in memory, and writes each as a whole.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -15,23 +15,24 @@ use crate::store::directory::Directory;
 
 /// The number of a run's first non-fatal report.
 pub(crate) const FIRST_NON_FATAL: u32 = 9;
-/// Maximum size in bytes of a section's payload: an exception's text of frames is 24 KiB at most.
+/// Maximum size of a section's payload in bytes. The text of an exception's frames is at most 24
+/// KiB.
 const ROOM: usize = 256 << 10;
-/// Maximum number of fatal reports of a run; the last one's number is reused.
+/// Maximum number of a run's fatal reports. Further ones reuse the last number.
 ///
-/// One more number is for a fault (`windows_crash`).
+/// One more number is reserved for a fault (`windows_crash`).
 const MAX_REPORTS: u32 = FIRST_NON_FATAL - 2;
 
-/// The fate of the process after the report.
+/// What happens to the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Fatal,
-    /// Already reported as fatal on this thread, and got worse.
+    /// Replaces the fatal report that this thread has already written.
     FatalAgain,
     NonFatal,
 }
 
-/// The threads to report; the calling thread always is.
+/// The threads to report. The calling thread is always included.
 #[derive(Clone, Copy)]
 pub(crate) enum Threads {
     AsInstalled,
@@ -41,7 +42,7 @@ pub(crate) enum Threads {
 /// A report that is being written.
 struct Sections {
     bytes: Vec<u8>,
-    /// Whether a section, or an element of one, was left out.
+    /// Whether a section or one of its elements was left out.
     is_cut: bool,
 }
 
@@ -113,7 +114,7 @@ fn encode(run: &Current, what: &What<'_>) -> Vec<u8> {
         encoder.end();
     });
     let this = std::thread::current();
-    // The stack belongs to the exception.
+    // The stack is the exception's.
     let thread = Thread {
         tid: what.tid,
         name: this.name().map(str::as_bytes),
@@ -141,7 +142,7 @@ pub(super) fn write(run: &Current, what: &What<'_>) -> io::Result<()> {
     let next = |counter: &std::sync::atomic::AtomicU32| counter.fetch_add(1, Ordering::AcqRel).saturating_add(1);
     let number = match what.ending {
         Ending::NonFatal => FIRST_NON_FATAL - 1 + next(&run.non_fatal),
-        // Replaces the report of what has got worse.
+        // Replace the earlier report of the same death.
         Ending::FatalAgain => run.reports.load(Ordering::Acquire).clamp(1, MAX_REPORTS),
         Ending::Fatal => next(&run.reports).min(MAX_REPORTS),
     };

@@ -1,6 +1,6 @@
 //! This process's run: its directory in the store, the lock, the mapped state.
 //!
-//! The layout on disk is that of `coroner_capture`'s run.
+//! The layout on disk is the same as that of `coroner_capture`'s run.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +21,7 @@ use crate::locked::locked;
 use crate::store::directory::{Directory, try_lock};
 use crate::store::{LOCK, RUNS, STATE, name_of};
 
-/// The reason why a run could not begin.
+/// The reason that a run could not begin.
 #[derive(Debug)]
 pub(crate) enum Reason {
     AlreadyInstalled,
@@ -46,7 +46,7 @@ pub(crate) struct Run {
     pub(crate) limits: InstallLimits,
     /// Always `None`: a run's files are not reused.
     pub(crate) previous: Option<CleanRun>,
-    /// Not queried here: see `facts`.
+    /// Not queried on this system; see `facts`.
     pub(crate) pid_namespace: u64,
 }
 
@@ -59,10 +59,10 @@ pub(super) struct Current {
     pub(super) state: RunState<'static>,
     pub(super) options: InstallOptions,
     pub(super) process_name: String,
-    /// Nanoseconds since the epoch.
+    /// Nanoseconds since the Unix epoch.
     pub(super) process_start: u64,
     installed: Instant,
-    /// Added to `installed`: the app started later, after a wait at its start.
+    /// Added to `installed`, because the app started only after a wait in install.
     waited_ns: AtomicU64,
     /// Numbers of fatal and of non-fatal reports.
     pub(super) reports: AtomicU32,
@@ -70,27 +70,27 @@ pub(super) struct Current {
     /// Number of non-fatal reports that wait for delivery, and the budget for more.
     pub(super) waiting: AtomicU32,
     pub(super) budget: Budget,
-    /// The number of the thread that dies from what is reported, plus one; 0 for none.
+    /// The id of the thread whose report ends the process, plus one; 0 for none.
     pub(super) dying: AtomicU64,
-    /// Whether the process dies from what is reported.
+    /// Whether a reported panic or error ends the process.
     pub(super) is_reported: AtomicBool,
-    /// Held for the process's life; released by an uninstall.
+    /// Held until the process ends or Coroner is uninstalled.
     lock: Mutex<Option<File>>,
 }
 
 impl Current {
-    /// Returns how long the app has run with Coroner.
+    /// Returns the time since install.
     pub(super) fn age(&self) -> Duration {
         self.installed.elapsed().saturating_sub(Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed)))
     }
 }
 
-/// Each run is leaked, because threads may be writing a report in it when it ends.
+/// The installed run. Runs are leaked, because threads may be writing reports when a run ends.
 static CURRENT: AtomicPtr<Current> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Returns the run of this process.
+/// Returns this process's run.
 ///
-/// `None` in a child created by fork, too, which doesn't own the run.
+/// `None` in a child created by fork, which doesn't own the run.
 pub(super) fn current() -> Option<&'static Current> {
     // SAFETY: null, or from `Box::leak` in `install`, and never freed.
     let current = unsafe { CURRENT.load(Ordering::Acquire).as_ref() };
@@ -106,7 +106,7 @@ pub(super) fn is_child() -> bool {
 
 /// Returns 16 random bytes, as a version 4 UUID (RFC 9562, section 5.4).
 pub(super) fn random_id() -> [u8; 16] {
-    // The keys of a hash map are random, and no two maps have the same.
+    // A hash map's keys are random, and differ between maps.
     let word = |salt: u8| RandomState::new().hash_one((salt, std::process::id(), now_ns())).to_le_bytes();
     let mut id = [0; 16];
     id[..8].copy_from_slice(&word(0));
@@ -126,11 +126,11 @@ pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<&'static
     let name = name_of(Id(id));
     let runs = Directory::open(store).and_then(|store| store.subdirectory(RUNS.as_ref()));
     let runs = runs.map_err(at("can't open `runs` in the store"))?;
-    let directory = runs.create_subdirectory(&name).map_err(at("can't make the run's directory"))?;
-    let made = make(&directory, id, options).inspect_err(|_| {
+    let directory = runs.create_subdirectory(&name).map_err(at("can't create the run's directory"))?;
+    let created = create(&directory, id, options).inspect_err(|_| {
         let _ = runs.remove_tree(&name);
     });
-    let (lock, state) = made?;
+    let (lock, state) = created?;
     let program = std::env::current_exe().unwrap_or_default();
     let current = Current {
         id,
@@ -158,29 +158,30 @@ pub(super) fn install(store: &Path, options: &InstallOptions) -> Result<&'static
 }
 
 /// Creates and takes the lock, and creates the state, which stays mapped forever.
-fn make(directory: &Directory, id: [u8; 16], options: &InstallOptions) -> Result<(File, RunState<'static>), Reason> {
-    let lock = directory.new_file(LOCK.as_ref()).map_err(at("can't make the run's lock"))?;
-    // Otherwise the order of two runs that began within one tick of the file system's clock would
-    // be unknown.
+fn create(directory: &Directory, id: [u8; 16], options: &InstallOptions) -> Result<(File, RunState<'static>), Reason> {
+    let lock = directory.new_file(LOCK.as_ref()).map_err(at("can't create the run's lock"))?;
+    // Without this, the order of two runs that began in the same tick of the file system's clock
+    // would be unknown.
     let _ = lock.set_modified(SystemTime::now());
     let is_locked =
         try_lock(&lock).and_then(|is_ours| if is_ours { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) });
     is_locked.map_err(at("can't lock the run"))?;
     let limits = options.state.allowed();
-    // Written, and not only extended: a store to a hole of a file on a full disk kills the process.
+    // Write zeros instead of extending the file: on a full disk, a store to a hole kills the
+    // process.
     let map = || -> io::Result<MmapMut> {
         directory.write_quickly(STATE.as_ref(), &vec![0; limits.size()])?;
         let file = directory.file(STATE.as_ref(), true)?;
-        // SAFETY: a new file of this run, in a directory of this user only, which nothing
-        // truncates; its words are atomics.
+        // SAFETY: this is a new file in a directory that only this user can access, and nothing
+        // truncates it; its words are atomics.
         unsafe { MmapMut::map_mut(&file) }
     };
     let mapping = Box::leak(Box::new(map().map_err(at("can't map the run state"))?));
-    // SAFETY: mapped with that size forever, and accessed only through these words.
+    // SAFETY: mapped with this size forever, and accessed only through these words.
     let words = unsafe { words_of_mapping(mapping.as_mut_ptr(), mapping.len()) };
     let identity = ProcessIdentity::of_this_process();
     let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());
-    let state = state.ok_or_else(|| at("can't make the run state")(io::ErrorKind::InvalidInput.into()))?;
+    let state = state.ok_or_else(|| at("can't create the run state")(io::ErrorKind::InvalidInput.into()))?;
     Ok((lock, state))
 }
 
@@ -202,7 +203,7 @@ pub(super) fn uninstall() {
     locked(&current.lock).take();
 }
 
-/// Records that the app starts only now, after a wait at its start.
+/// Records that the app starts only now, after a wait in install.
 pub(super) fn begin_anew() {
     let Some(current) = current() else { return };
     current.waited_ns.store(current.installed.elapsed().as_nanos() as u64, Ordering::Relaxed);

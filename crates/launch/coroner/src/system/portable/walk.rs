@@ -1,6 +1,6 @@
 //! Captures stacks with the unwinder of the system or the standard library.
 //!
-//! They are named at once, because the process is not crashing.
+//! The stacks are named immediately, because the process is not crashing.
 
 use std::sync::OnceLock;
 
@@ -15,19 +15,19 @@ pub(crate) type Native = coroner_unwind::X86_64;
 
 pub(crate) const MAX_RANGES: usize = 512;
 
-/// Not used by any walk.
+/// The registered unwind ranges, which no walk on this system uses.
 pub(crate) static RANGES: RangeTable<MAX_RANGES> = RangeTable::new();
 
-/// Maximum number of frames; only a recursion has more, and its innermost frames are kept.
+/// Maximum number of frames. Only recursion has more; its innermost frames are kept.
 const MAX_FRAMES: usize = 256;
 
-/// Returns the addresses of all frames from the caller of the calling function on, innermost first.
+/// Returns the addresses of all frames above the calling function, innermost first.
 ///
-/// `here` is the address of a local variable of that function.
+/// `here` is the address of a local variable of the calling function.
 fn walk(here: usize) -> Vec<usize> {
     let mut addresses = Vec::new();
     backtrace::trace(|frame| {
-        // Stacks grow downwards: the frames of functions called from there are below.
+        // Stacks grow downwards, so frames of functions called from there have lower addresses.
         if frame.sp() as usize > here {
             addresses.push(frame.ip() as usize);
         }
@@ -36,7 +36,8 @@ fn walk(here: usize) -> Vec<usize> {
     addresses
 }
 
-/// Identifies the calling function: the program counter contains the number of frames from it on.
+/// Identifies the calling function by the number of frames from it on, in place of the program
+/// counter.
 ///
 /// No other register is set.
 #[inline(never)]
@@ -51,14 +52,13 @@ pub fn current_registers() -> Registers {
 pub(crate) struct Stack {
     /// Innermost first.
     addresses: Vec<usize>,
-    /// Created when needed, which is never for most panics, because they are caught.
+    /// Created when needed. Most panics are caught and never need it.
     text: OnceLock<String>,
 }
 
 impl Stack {
     /// Captures the stack of the caller of a function that is running on this thread, whose
     /// registers are `registers` ([`current_registers`]).
-    /// function's ([`current_registers`]).
     #[inline(never)]
     pub(crate) fn above(registers: &Registers) -> Self {
         let here = 0_u8;
@@ -69,8 +69,8 @@ impl Stack {
         Self { addresses, text: OnceLock::new() }
     }
 
-    /// Returns nothing: no frame is left for the next launch to name.
-    #[allow(clippy::unused_self)] // For the same signature as on other systems.
+    /// Returns no frames, because all are already named.
+    #[allow(clippy::unused_self)] // The same signature as on other systems.
     pub(crate) fn frames(&self) -> &[Frame] {
         &[]
     }
@@ -82,10 +82,10 @@ impl Stack {
     }
 }
 
-/// Names a frame by its return address: the function in memory, and those inlined into it.
+/// Names a frame by its return address: its function, and the functions inlined there.
 fn named(address: usize) -> NativeText {
     let mut functions = Vec::new();
-    // The crate itself looks up the byte before a return address.
+    // The crate looks up the byte before a return address by itself.
     backtrace::resolve(address as *mut std::ffi::c_void, |symbol| {
         functions.push(InlinedText {
             function: symbol.name().map(|name| format!("{name:#}")),

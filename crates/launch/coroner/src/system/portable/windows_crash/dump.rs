@@ -1,4 +1,4 @@
-//! Writes the minidump by the system's `MiniDumpWriteDump`.
+//! Writes the minidump with the system's `MiniDumpWriteDump`.
 
 use std::ffi::c_void;
 use std::fs::File;
@@ -19,17 +19,17 @@ use windows_sys::Win32::System::Threading::{
 
 use crate::store::layout::MINIDUMP_END;
 
-/// Writes all threads with their stacks, and the images.
+/// Writes a minidump of all threads with their stacks, and of the images.
 ///
-/// Meanwhile, all threads are stopped, except the crashed one, which waits until the deadline at
-/// most. A complete minidump ends with [`MINIDUMP_END`]: the process may end before.
+/// All threads are stopped meanwhile; the crashed one waits, at most until the deadline. A complete
+/// minidump ends with [`MINIDUMP_END`], because the process may end earlier.
 pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
     // SAFETY: the argument is a thread's number; a null handle is an error below.
     let thread = unsafe { OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32) };
     let exception =
         MINIDUMP_EXCEPTION_INFORMATION { ThreadId: tid as u32, ExceptionPointers: pointers, ClientPointers: 0 };
     let callback = MINIDUMP_CALLBACK_INFORMATION { CallbackRoutine: Some(on_progress), CallbackParam: thread };
-    // SAFETY: all arguments live until the call returns, and the exception does because its thread
+    // SAFETY: all arguments live until the call returns; the exception does because its thread
     // waits.
     unsafe {
         let is_written = MiniDumpWriteDump(
@@ -42,7 +42,7 @@ pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
             &raw const callback,
         );
         if is_written != 0 {
-            // The handle stays open.
+            // The file handle stays open.
             let mut file = ManuallyDrop::new(File::from_raw_handle(file));
             let _ = file.seek(SeekFrom::End(0)).and_then(|_| file.write_all(&MINIDUMP_END));
         }
@@ -50,15 +50,15 @@ pub(super) fn write(file: HANDLE, tid: u64, pointers: *mut EXCEPTION_POINTERS) {
     }
 }
 
-/// Callback about what to write, once the threads are stopped.
+/// Callback of `MiniDumpWriteDump`, called once the threads are stopped.
 ///
-/// For a kind that it does not handle, the function behaves as without it.
+/// For kinds that it doesn't handle, the dump is written as without a callback.
 unsafe extern "system" fn on_progress(
     thread: *mut c_void,
     input: *const MINIDUMP_CALLBACK_INPUT,
     _output: *mut MINIDUMP_CALLBACK_OUTPUT,
 ) -> i32 {
-    // SAFETY: a handle of a thread, or null; a running thread continues to run.
+    // SAFETY: a thread's handle, or null; a running thread just continues.
     unsafe { ResumeThread(thread) };
     // SAFETY: the system provides the input.
     let kind = unsafe { (*input).CallbackType }.cast_signed();
@@ -72,7 +72,7 @@ pub(super) fn resume(tid: u64) {
     // SAFETY: the argument is a thread's number; a null handle is an error below.
     unsafe {
         let thread = OpenThread(THREAD_SUSPEND_RESUME, 0, tid as u32);
-        // The thread may have been stopped more than once.
+        // The thread may have been suspended more than once.
         while ResumeThread(thread).wrapping_add(1) > 2 {}
         CloseHandle(thread);
     }

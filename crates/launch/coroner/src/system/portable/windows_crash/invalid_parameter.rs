@@ -1,10 +1,9 @@
-//! Invalid parameters of functions of Microsoft's universal C runtime, such as a null stream.
+//! Reports invalid parameters of functions in Microsoft's universal C runtime, such as a null
+//! stream.
 //!
 //! Without a handler, the runtime ends the process by `__fastfail`, which can't be detected in the
-//! process.
-//!
-//! The old msvcrt.dll, which most GNU programs use, continues after one, and its handler is not
-//! set.
+//! process. The old msvcrt.dll, which most GNU programs use, continues after an invalid parameter,
+//! so no handler is set there.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,7 +16,7 @@ type SetHandler = unsafe extern "C" fn(Option<Handler>) -> Option<Handler>;
 /// Address of the previous handler; 0 for none.
 static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
 
-/// Installs the handler, if the process has that runtime.
+/// Installs the handler if the process contains this runtime.
 pub(super) fn take() {
     let Some(set) = set_handler() else { return };
     // SAFETY: the function has that signature, and the handler stays loaded.
@@ -38,8 +37,7 @@ fn set_handler() -> Option<SetHandler> {
 #[cfg(not(all(target_env = "msvc", target_feature = "crt-static")))]
 fn set_handler() -> Option<SetHandler> {
     use windows_sys::Win32::System::LibraryLoader::{GetModuleHandleA, GetProcAddress};
-    // SAFETY: both texts end with a NUL. The runtime stays loaded, because it prevents its
-    // unloading.
+    // SAFETY: both strings end with a NUL. The runtime prevents its own unloading.
     let function = unsafe {
         let runtime = GetModuleHandleA(c"ucrtbase.dll".as_ptr().cast());
         if runtime.is_null() {
@@ -68,7 +66,7 @@ unsafe extern "C" fn on_invalid_parameter(
             unsafe {
                 std::mem::transmute::<usize, Handler>(previous)(expression, function, file, line, reserved);
             }
-            // The handler has returned: the function that was called returns an error.
+            // The previous handler has returned, so the C function returns an error.
             if is_begun {
                 survived();
             }

@@ -1,6 +1,6 @@
-//! Describes the mapping at an address, or its neighbors, from the kernel.
+//! Describes the mapping at an address, or its neighbors.
 //!
-//! `docs/explanations.md` explains how it is used.
+//! The kernel provides the data. `docs/explanations.md` describes its use.
 
 use std::ffi::c_void;
 
@@ -15,7 +15,7 @@ const EXECUTE: u8 = 1;
 const WRITE: u8 = 2;
 const READ: u8 = 4;
 
-/// Encodes the mapping at an address or, if there is none, those before and after it.
+/// Encodes the mapping at an address or, if there is none, the mappings before and after it.
 pub(super) fn encode_around(encoder: &mut Encoder<'_>, address: u64) {
     let Some(region) = region_at(address) else { return };
     if region.State != MEM_FREE {
@@ -32,7 +32,7 @@ pub(super) fn encode_around(encoder: &mut Encoder<'_>, address: u64) {
 
 /// Returns the pages with the same protection around an address.
 ///
-/// `None` if no process can have pages there.
+/// `None` if a process can't have pages there.
 fn region_at(address: u64) -> Option<MEMORY_BASIC_INFORMATION> {
     let mut region = MEMORY_BASIC_INFORMATION::default();
     // SAFETY: the address is only looked up, and one structure is written.

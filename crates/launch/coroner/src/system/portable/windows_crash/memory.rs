@@ -1,4 +1,4 @@
-//! Reads this process's memory by the kernel, because it may not be mapped.
+//! Reads this process's memory through the kernel, because it may not be mapped.
 
 use std::ffi::c_void;
 
@@ -8,8 +8,7 @@ use windows_sys::Win32::System::Threading::GetCurrentProcess;
 /// Fills all of `into`. Returns `false` if a part of it can't be read.
 pub(super) fn read(address: u64, into: &mut [u8]) -> bool {
     let mut count = 0;
-    // SAFETY: the kernel checks the address; at most as many bytes are written as there is room
-    // for.
+    // SAFETY: the kernel checks the address, and writes at most `into.len()` bytes.
     let is_read = unsafe {
         let into_at = into.as_mut_ptr().cast::<c_void>();
         ReadProcessMemory(GetCurrentProcess(), address as *const c_void, into_at, into.len(), &raw mut count)
