@@ -284,7 +284,7 @@ fn main() {
     }
     let is_wanted = |name: &str, word: &str| if given("--exact") { name == word } else { name.contains(word) };
     let every_fault = FAULTS.iter().map(|fault| {
-        // A child of fork has none of Coroner's threads there, and what it inherits are its parent's ports (docs/darwin.md).
+        // A child of fork has none of Coroner's threads there, and what it inherits are its parent's ports (docs/internals/darwin.md).
         let is_fork_of_darwin = cfg!(target_vendor = "apple") && fault.name == "fork-child";
         let expect = if is_fork_of_darwin { Expect::Nothing } else { Expect::Report };
         let alone = case(fault.name, fault.name, &[], expect);

@@ -146,4 +146,30 @@ mod pages {
     struct Package;
     #[doc = include_str!("../../../../docs/getting-started.md")]
     struct GettingStarted;
+    #[doc = include_str!("../../../../docs/command-line-tool.md")]
+    struct CommandLineTool;
+    #[doc = include_str!("../../../../docs/server.md")]
+    struct Server;
+    #[doc = include_str!("../../../../docs/desktop-app.md")]
+    struct DesktopApp;
+    #[doc = include_str!("../../../../docs/delivery.md")]
+    struct Delivery;
+    #[doc = include_str!("../../../../docs/outcomes.md")]
+    struct Outcomes;
+    #[doc = include_str!("../../../../docs/hangs.md")]
+    struct Hangs;
+    #[doc = include_str!("../../../../docs/troubleshooting.md")]
+    struct Troubleshooting;
+    #[cfg(feature = "sentry")]
+    #[doc = include_str!("../../../../docs/privacy.md")]
+    struct Privacy;
+    #[cfg(feature = "sentry")]
+    #[doc = include_str!("../../../../docs/sentry.md")]
+    struct Sentry;
+    #[cfg(feature = "sentry")]
+    #[doc = include_str!("../../../../docs/migration.md")]
+    struct Migration;
+    #[cfg(feature = "otlp")]
+    #[doc = include_str!("../../../../docs/otlp.md")]
+    struct Otlp;
 }

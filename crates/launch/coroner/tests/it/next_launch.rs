@@ -803,7 +803,7 @@ fn a_crash_of_a_fork_child_is_its_own_and_leaves_the_parent_alone() {
     let (outcome, _, delivered) = bench.deliver();
     assert_eq!((outcome.as_str(), delivered), ("CleanExit", true), "the child was no launch of the app");
     let reports = bench.reports();
-    // There a child has none of the threads that write reports (docs/darwin.md).
+    // There a child has none of the threads that write reports (docs/internals/darwin.md).
     if cfg!(target_vendor = "apple") {
         assert_eq!(reports.len(), 0);
         return;
