@@ -29,7 +29,7 @@ mod signals;
 mod stack;
 pub mod threads;
 
-/// A way to die.
+/// A deliberate fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     /// Name on a command line: lower case, words joined by `-`.
@@ -194,7 +194,7 @@ pub static FAULTS: &[Fault] = &[
     // Bad addresses.
     Fault {
         name: "null-store",
-        about: "stores to address 0",
+        about: "writes to address 0",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         mach: AT_NULL,
@@ -204,7 +204,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "null-store-thread",
-        about: "stores to address 0 on another thread than the main one",
+        about: "writes to address 0 on another thread",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         thread: Thread::Crasher,
@@ -215,7 +215,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "null-store-pthread",
-        about: "stores to address 0 on a thread made by C's pthread_create",
+        about: "writes to address 0 on a thread created with pthread_create",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         thread: Thread::Crasher,
@@ -226,7 +226,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "bad-pointer",
-        about: "loads from a page that was unmapped",
+        about: "reads from an unmapped page",
         code: on_linux(SEGV_MAPERR),
         mach: bad_access(KERN_INVALID_ADDRESS),
         frames: through_chain!("bad_pointer"),
@@ -235,7 +235,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "non-canonical",
-        about: "loads from an address that no page table can hold",
+        about: "reads from a non-canonical address",
         mach: if cfg!(target_arch = "x86_64") {
             bad_access(GENERAL_PROTECTION)
         } else {
@@ -247,7 +247,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "read-only-store",
-        about: "stores to a page that may only be read",
+        about: "writes to a read-only page",
         ending: Ending::Signal(PROTECTION),
         code: on_linux(SEGV_ACCERR),
         mach: bad_access(KERN_PROTECTION_FAILURE),
@@ -257,7 +257,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "bus-error",
-        about: "loads from a mapped file beyond its end",
+        about: "reads beyond the end of a mapped file",
         ending: Ending::Signal(libc::SIGBUS),
         code: on_linux(2), // BUS_ADRERR
         mach: bad_access(KERN_MEMORY_ERROR),
@@ -267,7 +267,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "call-null",
-        about: "calls a function pointer that is null",
+        about: "calls a null function pointer",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         top: Top::Nowhere,
@@ -278,7 +278,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "call-data",
-        about: "calls into a page that is not executable",
+        about: "calls into a non-executable page",
         ending: Ending::Signal(PROTECTION),
         code: on_linux(SEGV_ACCERR),
         top: Top::Nowhere,
@@ -292,7 +292,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Fault {
         name: "alignment-check",
-        about: "stores to address 0 while unaligned accesses are faults (EFLAGS.AC)",
+        about: "writes to address 0 with alignment checks enabled (EFLAGS.AC)",
         // Rust's own handler may make an unaligned access, which then faults.
         ending: Ending::Either(libc::SIGBUS, libc::SIGSEGV),
         code: on_linux(SEGV_MAPERR),
@@ -332,7 +332,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "privileged-instruction",
-        about: "executes an instruction that only the kernel may",
+        about: "executes a privileged instruction",
         ending: Ending::Signal(PRIVILEGED),
         mach: if cfg!(target_arch = "x86_64") {
             bad_access(GENERAL_PROTECTION)
@@ -367,7 +367,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(any(all(target_os = "linux", target_env = "gnu"), target_os = "android"))]
     Fault {
         name: "fortify",
-        about: "copies more into a buffer than a checked memcpy allows",
+        about: "fails the bounds check of a fortified memcpy",
         ending: Ending::Signal(libc::SIGABRT),
         code: on_linux(-6), // SI_TKILL
         top: Top::Library,
@@ -387,7 +387,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "kill-segv",
-        about: "sends itself SIGSEGV by kill(), twice if it survives the first",
+        about: "sends itself SIGSEGV with kill(), again if it survives",
         code: on_linux(0), // SI_USER
         top: Top::Library,
         frames: through_chain!("kill_segv"),
@@ -396,7 +396,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "raise-fpe",
-        about: "raises SIGFPE without any arithmetic",
+        about: "raises SIGFPE with raise()",
         ending: Ending::Signal(libc::SIGFPE),
         code: on_linux(-6), // SI_TKILL
         top: Top::Library,
@@ -417,7 +417,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "in-signal-handler",
-        about: "stores to address 0 in the app's own handler of SIGUSR1",
+        about: "writes to address 0 in its own SIGUSR1 handler",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         mach: AT_NULL,
@@ -428,7 +428,7 @@ pub static FAULTS: &[Fault] = &[
     // The stack.
     Fault {
         name: "stack-overflow",
-        about: "recurses without end on the main thread",
+        about: "recurses endlessly on the main thread",
         ending: Ending::Either(libc::SIGABRT, libc::SIGSEGV),
         mach: bad_access(KERN_PROTECTION_FAILURE),
         frames: &["recurse_for_ever", "recurse_for_ever", "recurse_for_ever"],
@@ -437,7 +437,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "stack-overflow-thread",
-        about: "recurses without end on a Rust thread",
+        about: "recurses endlessly on a Rust thread",
         ending: OVERFLOW,
         thread: Thread::Crasher,
         mach: bad_access(KERN_PROTECTION_FAILURE),
@@ -447,7 +447,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "stack-overflow-pthread",
-        about: "recurses without end on a thread made by C's pthread_create, which has no alternate stack",
+        about: "recurses endlessly on a thread created with pthread_create, which has no alternate stack",
         ending: OVERFLOW_WITHOUT_STACK,
         thread: Thread::Crasher,
         mach: bad_access(KERN_PROTECTION_FAILURE),
@@ -457,7 +457,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "deep-recursion",
-        about: "stores to address 0 below 100,000 frames",
+        about: "writes to address 0 below 100,000 frames",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         thread: Thread::Crasher,
@@ -468,7 +468,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "no-frame-pointer",
-        about: "stores to address 0 below functions that use the frame pointer for something else",
+        about: "writes to address 0 below functions that use the frame pointer register for other values",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         mach: AT_NULL,
@@ -478,7 +478,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "broken-stack-pointer",
-        about: "pushes with a stack pointer that points nowhere; the frame pointer is still right",
+        about: "pushes with a broken stack pointer but an intact frame pointer",
         mach: bad_access(KERN_INVALID_ADDRESS),
         frames: through_chain!("broken_stack_pointer_leaf", "broken_stack_pointer"),
         run: || chain::here(stack::broken_stack_pointer),
@@ -486,7 +486,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "broken-stack-and-frame-pointer",
-        about: "faults with both the stack and the frame pointer destroyed",
+        about: "faults with a broken stack pointer and frame pointer",
         mach: bad_access(KERN_INVALID_ADDRESS),
         frames: &["broken_both_leaf"],
         run: || chain::here(stack::broken_stack_and_frame_pointer),
@@ -508,7 +508,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     Fault {
         name: "abort-in-malloc",
-        about: "corrupts the heap so that malloc aborts while it holds its arena's lock",
+        about: "corrupts the heap so that malloc aborts while holding its arena's lock",
         ending: Ending::Signal(libc::SIGABRT),
         code: on_linux(-6), // SI_TKILL
         top: Top::Library,
@@ -519,7 +519,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     Fault {
         name: "segv-in-malloc",
-        about: "corrupts the heap so that malloc faults while it holds its arena's lock",
+        about: "corrupts the heap so that malloc faults while holding its arena's lock",
         top: Top::Library,
         frames: through_chain!("segv_in_malloc"),
         run: || chain::here(runtime::segv_in_malloc),
@@ -528,7 +528,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Fault {
         name: "in-dl-iterate-phdr",
-        about: "stores to address 0 in a callback of dl_iterate_phdr, which holds the dynamic linker's lock",
+        about: "writes to address 0 in a dl_iterate_phdr callback, with the dynamic linker's lock held",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         frames: through_chain!("null_store", "on_image", "in_dl_iterate_phdr"),
@@ -539,7 +539,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(target_os = "linux")]
     Fault {
         name: "in-constructor",
-        about: "stores to address 0 in the constructor of a library that dlopen loads",
+        about: "writes to address 0 in the constructor of a library loaded with dlopen",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         frames: through_chain!("null_store", "in_constructor"),
@@ -549,7 +549,7 @@ pub static FAULTS: &[Fault] = &[
     // Several crashes at once.
     Fault {
         name: "two-threads",
-        about: "stores to address 0 on two threads at the same moment",
+        about: "writes to address 0 on two threads at the same time",
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
         thread: Thread::Crasher,
@@ -560,7 +560,7 @@ pub static FAULTS: &[Fault] = &[
     },
     Fault {
         name: "fork-child",
-        about: "stores to address 0 in a child made by fork()",
+        about: "writes to address 0 in a forked child",
         ending: Ending::Child(libc::SIGSEGV),
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
@@ -572,7 +572,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Fault {
         name: "vfork-child",
-        about: "stores to address 0 in a child that shares its parent's memory, as after vfork()",
+        about: "writes to address 0 in a child that shares its parent's memory, as after vfork()",
         ending: Ending::Child(libc::SIGSEGV),
         code: on_linux(SEGV_MAPERR),
         address: Some(0),
@@ -583,7 +583,7 @@ pub static FAULTS: &[Fault] = &[
     #[cfg(any(target_os = "linux", target_os = "android"))]
     Fault {
         name: "sighand-child",
-        about: "stores to address 0 in a child that shares its parent's memory and signal handlers (CLONE_SIGHAND)",
+        about: "writes to address 0 in a child that shares its parent's memory and signal handlers (CLONE_SIGHAND)",
         ending: Ending::Child(libc::SIGSEGV),
         code: on_linux(SEGV_MAPERR),
         address: Some(0),

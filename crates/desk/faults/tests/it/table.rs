@@ -8,7 +8,7 @@ fn names_are_unique_and_fit_a_command_line() {
     for (index, fault) in all.iter().enumerate() {
         assert!(fault.name.chars().all(|c| c.is_ascii_lowercase() || c == '-'), "{}", fault.name);
         assert!(!fault.about.is_empty() && !fault.frames.is_empty(), "{}", fault.name);
-        assert!(!all[..index].iter().any(|other| other.name == fault.name), "{} stands twice", fault.name);
+        assert!(!all[..index].iter().any(|other| other.name == fault.name), "duplicate name: {}", fault.name);
         assert_eq!(find(fault.name).map(|found| found.about), Some(fault.about));
     }
 }
@@ -20,7 +20,7 @@ fn names_are_unique_and_fit_a_command_line() {
 /// its options), if the system can't.
 #[test]
 #[cfg(any(target_os = "linux", target_os = "macos"))]
-fn each_ends_the_process_as_it_says() {
+fn each_fault_ends_the_process_as_described() {
     if let Ok(name) = std::env::var("CORONER_FAULT") {
         (find(&name).expect("a fault of the table").run)();
         return;
@@ -33,7 +33,7 @@ fn each_ends_the_process_as_it_says() {
             let mut words = runner.split_whitespace().map(std::ffi::OsStr::new).chain([program.as_os_str()]);
             let child = std::process::Command::new(words.next().expect("a program"))
                 .args(words)
-                .args(["--exact", "table::each_ends_the_process_as_it_says", "--test-threads=1", "--nocapture"])
+                .args(["--exact", "table::each_fault_ends_the_process_as_described", "--test-threads=1", "--nocapture"])
                 .env("CORONER_FAULT", fault.name)
                 .stdout(std::process::Stdio::null())
                 .stderr(std::process::Stdio::null())
@@ -45,11 +45,11 @@ fn each_ends_the_process_as_it_says() {
     for (fault, mut child) in children {
         let status = child.wait().expect("the child's status");
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-        let right = match fault.ending {
+        let is_expected = match fault.ending {
             Ending::Signal(expected) => signal == Some(expected),
             Ending::Either(one, other) => signal == Some(one) || signal == Some(other),
             Ending::Child(_) => status.success(),
         };
-        assert!(right, "{} ended with {status}, not with {:?}", fault.name, fault.ending);
+        assert!(is_expected, "{}: got {status}, expected {:?}", fault.name, fault.ending);
     }
 }

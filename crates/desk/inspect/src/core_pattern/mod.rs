@@ -39,13 +39,13 @@ pub enum CollectError {
         source: io::Error,
     },
     /// The maximum number of reports is already being made.
-    #[error("{MAX_AT_ONCE} reports are being made: this death is not recorded")]
+    #[error("crash not recorded: already making {MAX_AT_ONCE} reports")]
     Busy,
     /// The maximum number of reports was made in the last minute.
-    #[error("{0} reports were made in the last minute: this death is not recorded")]
+    #[error("crash not recorded: {0} reports were made in the last minute")]
     TooMany(usize),
     /// The user's folder belongs to another user, or is not a folder.
-    #[error("can't make `{}`: what is there is not a folder of user {user}", folder.display())]
+    #[error("can't use `{}`: not a folder owned by user {user}", folder.display())]
     NotTheUsers {
         /// The folder.
         folder: PathBuf,
@@ -53,10 +53,10 @@ pub enum CollectError {
         user: u32,
     },
     /// Root could be regained after it was dropped.
-    #[error("can't give up root: it came back")]
+    #[error("can't drop root privileges: setuid(0) still succeeds")]
     StillRoot,
     /// The core dump can't be read.
-    #[error("the core dump of process {pid}: {source}")]
+    #[error("can't read the core dump of process {pid}: {source}")]
     Dump {
         /// The process.
         pid: u32,
@@ -149,16 +149,16 @@ pub fn collect(dead: &DeadProcess, stores: &UserStores<'_>) -> Result<Collected,
     let user = dead.user.unwrap_or_else(|| rustix::process::getuid().as_raw());
     let group = dead.group.unwrap_or_else(|| rustix::process::getgid().as_raw());
     let owner = Owner::new(user, group, dead.is_dumpable);
-    let slot = user_store::slot(stores.folder)?;
-    let folder = user_store::make(stores.folder, owner)?.join(stores.reports);
+    let slot = user_store::take_slot(stores.folder)?;
+    let folder = user_store::create_folder(stores.folder, owner)?.join(stores.reports);
     let executable = std::fs::read_link(format!("/proc/{pid}/exe")).ok();
     // Only root can open it; other users read the stacks from the dump.
     let memory = File::open(format!("/proc/{pid}/mem")).ok();
-    privileges::give_up(owner)?;
+    privileges::drop_privileges(owner)?;
 
     user_store::make_room(&folder, stores.keep, stores.per_minute)?;
     if dead.is_connection {
-        socket::ask_for_the_dump().map_err(CollectError::system("the kernel's question can't be answered"))?;
+        socket::request_dump().map_err(CollectError::system("can't answer the kernel's request"))?;
     }
     let time = dead.time.and_then(|seconds| seconds.checked_mul(1_000_000_000)).map(Timestamp);
     let mut symbolizer = Symbolizer::new(Options::default());

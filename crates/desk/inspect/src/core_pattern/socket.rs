@@ -24,9 +24,9 @@ const COREDUMP_WAIT: u64 = 1 << 3;
 const REQUEST: usize = 16;
 const ACK: u32 = 16;
 /// `COREDUMP_MARK_REQACK`.
-const UNDERSTOOD: u32 = 0;
+const ACCEPTED: u32 = 0;
 /// Size in bytes of the largest request of a later version.
-const LARGEST: u32 = 4096;
+const MAX_REQUEST: u32 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A crashed process for which the kernel connected.
@@ -50,10 +50,10 @@ pub struct Death {
 #[non_exhaustive]
 pub enum NotRecorded {
     /// The maximum number of reports is already being made.
-    #[error("{MAX_AT_ONCE} reports are being made, so this death is not recorded")]
+    #[error("crash not recorded: already making {MAX_AT_ONCE} reports")]
     Busy,
     /// A process for it could not be started.
-    #[error("no report can be made: {0}")]
+    #[error("crash not recorded: can't start a process for the report: {0}")]
     NotStarted(io::Error),
 }
 
@@ -69,7 +69,7 @@ pub fn serve(
     start: impl Fn(Death) -> io::Result<Child>,
     lost: impl Fn(u32, NotRecorded),
 ) -> Result<Infallible, CollectError> {
-    let cannot_listen = || CollectError::system::<io::Error>(format!("can't listen at `{}`", path.display()));
+    let cannot_listen = || CollectError::system::<io::Error>(format!("can't listen on `{}`", path.display()));
     // Left by an earlier process. If a process is still listening on it, this one takes over.
     if std::fs::symlink_metadata(path).is_ok_and(|metadata| is_socket(&metadata)) {
         std::fs::remove_file(path).map_err(cannot_listen())?;
@@ -104,7 +104,7 @@ fn is_socket(metadata: &std::fs::Metadata) -> bool {
 }
 
 /// Answers the kernel, which is connected to standard input, so that the core dump follows.
-pub(super) fn ask_for_the_dump() -> io::Result<()> {
+pub(super) fn request_dump() -> io::Result<()> {
     // SAFETY: standard input is open for the process's lifetime, and is not closed here.
     let mut connection = ManuallyDrop::new(unsafe { UnixStream::from_raw_fd(0) });
     answer(&mut connection)
@@ -122,8 +122,8 @@ fn answer(connection: &mut UnixStream) -> io::Result<()> {
     let word = |at: usize| u32::from_le_bytes([request[at], request[at + 1], request[at + 2], request[at + 3]]);
     let size = word(0);
     let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    if !(REQUEST as u32..=LARGEST).contains(&size) {
-        return Err(invalid(format!("a request of {size} bytes")));
+    if !(REQUEST as u32..=MAX_REQUEST).contains(&size) {
+        return Err(invalid(format!("invalid request size: {size} bytes")));
     }
     io::copy(&mut Read::by_ref(connection).take(u64::from(size) - REQUEST as u64), &mut io::sink())?;
     // `coredump_ack`: size, spare, mask.
@@ -135,7 +135,7 @@ fn answer(connection: &mut UnixStream) -> io::Result<()> {
     let mut mark = [0; 4];
     connection.read_exact(&mut mark)?;
     match u32::from_le_bytes(mark) {
-        UNDERSTOOD => Ok(()),
-        mark => Err(invalid(format!("it did not understand the answer ({mark})"))),
+        ACCEPTED => Ok(()),
+        mark => Err(invalid(format!("the kernel rejected the answer (mark {mark})"))),
     }
 }

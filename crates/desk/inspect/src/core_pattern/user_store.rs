@@ -9,45 +9,45 @@ use std::time::{Duration, SystemTime};
 use super::{CollectError, MAX_AT_ONCE, Owner};
 
 /// Maximum bytes of a user's reports.
-const BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Takes one of [`MAX_AT_ONCE`] slots, which is released when this process ends.
-pub(super) fn slot(store: &Path) -> Result<File, CollectError> {
-    let cannot_make = || CollectError::system::<io::Error>(format!("can't make `{}`", store.display()));
+pub(super) fn take_slot(store: &Path) -> Result<File, CollectError> {
+    let cannot_create = || CollectError::system::<io::Error>(format!("can't create `{}`", store.display()));
     if !store.is_dir() {
-        DirBuilder::new().recursive(true).mode(0o755).create(store).map_err(cannot_make())?;
+        DirBuilder::new().recursive(true).mode(0o755).create(store).map_err(cannot_create())?;
     }
     for number in 0..MAX_AT_ONCE {
         let path = store.join(format!(".slot-{number}"));
         // A user who can read the file could lock it.
-        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(cannot_make())?;
+        let file = File::options().create(true).append(true).mode(0o600).open(&path).map_err(cannot_create())?;
         match file.try_lock() {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) => {}
-            Err(TryLockError::Error(error)) => return Err(cannot_make()(error)),
+            Err(TryLockError::Error(error)) => return Err(cannot_create()(error)),
         }
     }
     Err(CollectError::Busy)
 }
 
 /// Creates the owner's folder, which no other user can access.
-pub(super) fn make(store: &Path, owner: Owner) -> Result<PathBuf, CollectError> {
+pub(super) fn create_folder(store: &Path, owner: Owner) -> Result<PathBuf, CollectError> {
     let folder = store.join(owner.of.to_string());
-    let cannot_make = || CollectError::system::<io::Error>(format!("can't make `{}`", folder.display()));
+    let cannot_create = || CollectError::system::<io::Error>(format!("can't create `{}`", folder.display()));
     match DirBuilder::new().mode(0o700).create(&folder) {
         Ok(()) => {
             if rustix::process::geteuid().is_root() {
-                std::os::unix::fs::lchown(&folder, Some(owner.user), Some(owner.group)).map_err(cannot_make())?;
+                std::os::unix::fs::lchown(&folder, Some(owner.user), Some(owner.group)).map_err(cannot_create())?;
             }
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-            let metadata = std::fs::symlink_metadata(&folder).map_err(cannot_make())?;
+            let metadata = std::fs::symlink_metadata(&folder).map_err(cannot_create())?;
             let is_owners = !rustix::process::geteuid().is_root() || metadata.uid() == owner.user;
             if !metadata.is_dir() || !is_owners {
                 return Err(CollectError::NotTheUsers { folder, user: owner.user });
             }
         }
-        Err(error) => return Err(cannot_make()(error)),
+        Err(error) => return Err(cannot_create()(error)),
     }
     Ok(folder)
 }
@@ -74,7 +74,7 @@ pub(super) fn make_room(folder: &Path, keep: usize, per_minute: usize) -> Result
     let mut bytes: u64 = files.iter().map(|(_, bytes, _)| bytes).sum();
     let mut count = files.len();
     for (_, size, path) in &files {
-        if count < keep.max(1) && bytes < BYTES {
+        if count < keep.max(1) && bytes < MAX_BYTES {
             break;
         }
         std::fs::remove_file(path)

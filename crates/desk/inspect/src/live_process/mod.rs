@@ -30,8 +30,8 @@ use threads::{Stopped, StoppedThread};
 /// Bytes below the stack pointer that a function may use without moving it (System V ABI, x86_64).
 const RED_ZONE: u64 = 128;
 /// Maximum bytes of one stack, and of all stacks together.
-const STACK: u64 = 1 << 20;
-const STACKS: u64 = 1 << 29;
+const MAX_STACK: u64 = 1 << 20;
+const MAX_STACKS: u64 = 1 << 29;
 /// Bytes to read at an image's start, for its headers and build ID.
 const HEADERS: u64 = 8192;
 
@@ -40,13 +40,13 @@ const HEADERS: u64 = 8192;
 #[non_exhaustive]
 pub enum ProcessError {
     /// The process does not exist, or ended meanwhile.
-    #[error("there is no process {pid}")]
+    #[error("can't read process {pid}: no such process")]
     NoProcess {
         /// The process id.
         pid: u32,
     },
     /// The system does not allow this process to read it.
-    #[error("process {pid} may not be read{why}")]
+    #[error("can't read process {pid}{why}")]
     Denied {
         /// The process id.
         pid: u32,
@@ -54,7 +54,7 @@ pub enum ProcessError {
         why: String,
     },
     /// Some of the process's data can't be read.
-    #[error("process {pid}: {what}: {source}")]
+    #[error("can't read {what} of process {pid}: {source}")]
     System {
         /// The process id.
         pid: u32,
@@ -79,13 +79,13 @@ pub enum ProcessError {
 pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, ProcessError> {
     let system = |what| move |source| ProcessError::System { pid, what, source };
     if pid == std::process::id() {
-        return Err(ProcessError::Denied { pid, why: ": it is this one".to_owned() });
+        return Err(ProcessError::Denied { pid, why: ": it is this process".to_owned() });
     }
-    let mut stopped = Stopped::of(pid)?;
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(system("its memory map"))?;
+    let mut stopped = Stopped::stop(pid)?;
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).map_err(system("the memory map"))?;
     let auxiliary = std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-    let memory = File::open(format!("/proc/{pid}/mem")).map_err(system("its memory"))?;
-    let mapped = maps.lines().filter_map(Mapping::of).collect::<Vec<_>>();
+    let memory = File::open(format!("/proc/{pid}/mem")).map_err(system("the memory"))?;
+    let mapped = maps.lines().filter_map(Mapping::parse).collect::<Vec<_>>();
     let read = |(start, end): (u64, u64)| read(&memory, start, end);
     let stacks = pieces_of_stacks(&stopped.threads, &mapped).into_iter().map(read).collect::<Vec<_>>();
     let headers = headers(&mapped, &auxiliary).into_iter().map(read).collect::<Vec<_>>();
@@ -106,7 +106,7 @@ pub fn read_process(pid: u32, symbolizer: &mut Symbolizer) -> Result<Report, Pro
     report.problems = problems;
     for image in &report.images {
         let mapping = mapped.iter().find(|mapping| mapping.start == image.load_address.0 && mapping.path == image.path);
-        if let Some(file) = mapping.and_then(|mapping| original_file::path_to(pid, mapping)) {
+        if let Some(file) = mapping.and_then(|mapping| original_file::find_path(pid, mapping)) {
             symbolizer.take_file(&image.path, file);
         }
     }
@@ -238,7 +238,7 @@ struct Mapping {
 
 impl Mapping {
     /// Parses `start-end access offset device inode path`.
-    fn of(line: &str) -> Option<Mapping> {
+    fn parse(line: &str) -> Option<Mapping> {
         let mut words = line.splitn(6, ' ');
         let (start, end) = words.next()?.split_once('-')?;
         let hexadecimal = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -288,9 +288,9 @@ fn pieces_of_stacks(threads: &[StoppedThread], mapped: &[Mapping]) -> Vec<(u64, 
         let after = mapped.partition_point(|mapping| mapping.start <= start);
         let mapping = mapped.get(after.checked_sub(1)?).filter(|mapping| start < mapping.end)?;
         let next = starts.get(index + 1).copied().unwrap_or(u64::MAX);
-        let end = mapping.end.min(start.saturating_add(STACK)).min(next);
+        let end = mapping.end.min(start.saturating_add(MAX_STACK)).min(next);
         all += end - start;
-        (all <= STACKS).then_some((start, end))
+        (all <= MAX_STACKS).then_some((start, end))
     });
     pieces.collect()
 }
@@ -327,6 +327,6 @@ impl Memory for ProcessMemory<'_> {
 }
 
 /// Returns the problem for a thread that was not stopped.
-fn missing(tid: u32, why: &str) -> Problem {
+fn not_stopped(tid: u32, why: &str) -> Problem {
     Problem { section: None, offset: 0, what: format!("thread {tid} was not stopped: {why}") }
 }

@@ -14,7 +14,7 @@ use super::Mapping;
 /// Returns a path at which the mapped file can be opened while the process lives.
 ///
 /// `None` if the mapping's own path leads to it, or no path is found.
-pub(super) fn path_to(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
+pub(super) fn find_path(pid: u32, mapping: &Mapping) -> Option<PathBuf> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let program = process.join("exe");
     // Only root may follow the first path.

@@ -10,7 +10,7 @@ use coroner_process::registers::Arch;
 use coroner_report::model::{FutexWait, Problem, Registers};
 use coroner_report::wire::NotCaptured;
 
-use super::{ProcessError, missing, status_number};
+use super::{ProcessError, not_stopped, status_number};
 use coroner_formats::MAX_THREADS;
 use coroner_formats::snapshot::registers;
 use coroner_formats::snapshot::user_regs::{general_registers, system_call};
@@ -52,24 +52,24 @@ pub(super) struct Stopped {
 
 impl Stopped {
     /// Stops the threads of `pid`, including those that start meanwhile.
-    pub(super) fn of(pid: u32) -> Result<Stopped, ProcessError> {
+    pub(super) fn stop(pid: u32) -> Result<Stopped, ProcessError> {
         let deadline = Instant::now() + DEADLINE;
         let mut stopped = Stopped { threads: Vec::new(), problems: Vec::new() };
         let mut seen = BTreeSet::new();
         loop {
-            let new: Vec<u32> = tasks(pid)?.into_iter().filter(|tid| seen.insert(*tid)).collect();
+            let new: Vec<u32> = thread_ids(pid)?.into_iter().filter(|tid| seen.insert(*tid)).collect();
             if new.is_empty() {
                 break;
             }
             for tid in new {
                 if stopped.threads.len() >= MAX_THREADS {
-                    stopped.problems.push(missing(tid, "the process has too many"));
+                    stopped.problems.push(not_stopped(tid, "the process has too many threads"));
                     break;
                 }
                 let thread = StoppedThread {
                     tid,
-                    name: name(pid, tid),
-                    state: letter(pid, tid),
+                    name: thread_name(pid, tid),
+                    state: state_letter(pid, tid),
                     system_call: None,
                     futex: None,
                     registers: None,
@@ -80,9 +80,9 @@ impl Stopped {
                     Ok(()) => stopped.threads.push(thread),
                     // The thread ended after it was listed.
                     Err(error) if error.raw_os_error() == Some(libc::ESRCH) && tid != pid => {}
-                    Err(error) if tid == pid || stopped.threads.is_empty() => return Err(refused(pid, &error)),
+                    Err(error) if tid == pid || stopped.threads.is_empty() => return Err(explain_refusal(pid, &error)),
                     Err(error) => {
-                        stopped.problems.push(missing(tid, &error.to_string()));
+                        stopped.problems.push(not_stopped(tid, &error.to_string()));
                         stopped.threads.push(StoppedThread { not_captured: Some(NotCaptured::DENIED), ..thread });
                     }
                 }
@@ -90,10 +90,10 @@ impl Stopped {
             let waiting =
                 stopped.threads.iter_mut().filter(|thread| thread.registers.is_none() && thread.not_captured.is_none());
             for thread in waiting {
-                match wait(thread.tid, deadline) {
+                match wait_until_stopped(thread.tid, deadline) {
                     Ok(signal) => {
                         thread.signal = signal;
-                        (thread.registers, thread.system_call) = registers_of(thread.tid);
+                        (thread.registers, thread.system_call) = read_registers(thread.tid);
                         if thread.registers.is_none() {
                             thread.not_captured = Some(NotCaptured::FAULT);
                         }
@@ -101,7 +101,7 @@ impl Stopped {
                     Err(why) => {
                         thread.not_captured = Some(why);
                         let text = why.to_string().replace('_', " ");
-                        stopped.problems.push(missing(thread.tid, &text));
+                        stopped.problems.push(not_stopped(thread.tid, &text));
                     }
                 }
             }
@@ -138,7 +138,7 @@ fn detach(threads: &[StoppedThread]) {
     }
 }
 
-fn tasks(pid: u32) -> Result<Vec<u32>, ProcessError> {
+fn thread_ids(pid: u32) -> Result<Vec<u32>, ProcessError> {
     let entries = std::fs::read_dir(format!("/proc/{pid}/task")).map_err(|_| ProcessError::NoProcess { pid })?;
     let mut tids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     // `read_dir` also opens a folder for the id of a thread that is not the process's first.
@@ -149,13 +149,13 @@ fn tasks(pid: u32) -> Result<Vec<u32>, ProcessError> {
     Ok(tids)
 }
 
-fn name(pid: u32, tid: u32) -> String {
+fn thread_name(pid: u32, tid: u32) -> String {
     let name = std::fs::read(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
 /// Returns the state, which follows the name in parentheses; the name may contain parentheses.
-fn letter(pid: u32, tid: u32) -> char {
+fn state_letter(pid: u32, tid: u32) -> char {
     let stat = std::fs::read(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
     let stat = String::from_utf8_lossy(&stat);
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
@@ -176,25 +176,25 @@ fn seize(tid: u32) -> io::Result<()> {
 }
 
 /// Returns why a process can't be traced, as far as the system reports it.
-fn refused(pid: u32, error: &io::Error) -> ProcessError {
+fn explain_refusal(pid: u32, error: &io::Error) -> ProcessError {
     if error.raw_os_error() == Some(libc::ESRCH) {
         return ProcessError::NoProcess { pid };
     }
     let tracer = status_number(pid, "TracerPid:").filter(|tracer| *tracer != 0);
     let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let why = match (tracer, scope.trim()) {
-        (Some(tracer), _) => format!(": process {tracer} traces it"),
+        (Some(tracer), _) => format!(": already traced by process {tracer}"),
         (None, "1" | "2") => {
-            ": Yama allows that to its parents and to root alone (/proc/sys/kernel/yama/ptrace_scope)".to_owned()
+            ": Yama allows it only for parent processes and root (/proc/sys/kernel/yama/ptrace_scope)".to_owned()
         }
-        (None, "3") => ": Yama forbids it to all (/proc/sys/kernel/yama/ptrace_scope is 3)".to_owned(),
-        _ => format!(": {error}; it is another user's, or has rights that this one lacks"),
+        (None, "3") => ": forbidden by Yama (/proc/sys/kernel/yama/ptrace_scope is 3)".to_owned(),
+        _ => format!(": {error}; it belongs to another user or has more privileges"),
     };
     ProcessError::Denied { pid, why }
 }
 
 /// Waits until a thread has stopped; returns the signal that was pending for it, or 0.
-fn wait(tid: u32, deadline: Instant) -> Result<i32, NotCaptured> {
+fn wait_until_stopped(tid: u32, deadline: Instant) -> Result<i32, NotCaptured> {
     loop {
         let mut status = 0;
         // SAFETY: the status is written to a local variable.
@@ -216,7 +216,7 @@ fn wait(tid: u32, deadline: Instant) -> Result<i32, NotCaptured> {
 }
 
 /// Returns a stopped thread's general registers, and the system call that it is in.
-fn registers_of(tid: u32) -> (Option<Registers>, Option<i64>) {
+fn read_registers(tid: u32) -> (Option<Registers>, Option<i64>) {
     let mut bytes = [0_u8; 512];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: the kernel writes at most the vector's length, and stores the number of bytes written

@@ -26,7 +26,7 @@ pub(super) fn find(links: &Path) -> Result<PathBuf, PreloadError> {
     }
     let link = links.join(LIBRARY_NAME);
     std::os::unix::fs::symlink(&path, &link)
-        .map_err(PreloadError::system(format!("can't make a link to `{}`", path.display())))?;
+        .map_err(PreloadError::system(format!("can't create a link to `{}`", path.display())))?;
     Ok(link)
 }
 

@@ -23,16 +23,16 @@ const PRELOAD: &str = "LD_PRELOAD";
 #[non_exhaustive]
 pub enum PreloadError {
     /// The program does not exist.
-    #[error("there is no program `{}`", .0.display())]
+    #[error("can't run `{}`: no such program", .0.display())]
     NotFound(PathBuf),
     /// The path is a folder.
-    #[error("`{}` is a folder", .0.display())]
+    #[error("can't run `{}`: it is a folder", .0.display())]
     Folder(PathBuf),
     /// The file is not executable.
-    #[error("`{}` may not be run: it is no executable file", .0.display())]
+    #[error("can't run `{}`: not an executable file", .0.display())]
     NotExecutable(PathBuf),
     /// The dynamic linker would not load the library into the program.
-    #[error("`{}` {why}", program.display())]
+    #[error("can't preload the library into `{}`: {why}", program.display())]
     NotPreloadable {
         /// The program, or the interpreter of a script.
         program: PathBuf,
@@ -51,7 +51,7 @@ pub enum PreloadError {
         source: io::Error,
     },
     /// The library is neither beside this command nor where packages install it.
-    #[error("there is no {LIBRARY_NAME} beside `{}` nor in ../lib", .0.display())]
+    #[error("can't find {LIBRARY_NAME} beside `{}` or in ../lib", .0.display())]
     NoLibrary(PathBuf),
     /// Another step failed.
     #[error("{doing}: {source}")]
@@ -93,7 +93,7 @@ pub fn run_preloaded(
     command.arg0(program).args(arguments).env(PRELOAD, preload).env(STORES, stores);
     signal_forwarding::begin();
     let mut child = command.spawn().map_err(|source| PreloadError::Start { program: path, source })?;
-    signal_forwarding::to(child.id());
+    signal_forwarding::forward_to(child.id());
     let status = child.wait().map_err(PreloadError::system("can't wait for the program"));
     signal_forwarding::end();
     Ok((child.id(), status?))

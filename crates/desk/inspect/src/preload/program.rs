@@ -12,9 +12,9 @@ use object::{Endianness, elf};
 use super::PreloadError;
 
 /// Maximum number of nested script interpreters, as in the kernel (`BINPRM_MAX_RECURSION`).
-const INTERPRETERS: usize = 5;
+const MAX_INTERPRETERS: usize = 5;
 /// Bytes to read, enough for a script's first line and a program's headers.
-const HEAD: u64 = 1 << 16;
+const MAX_HEAD: u64 = 1 << 16;
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
 
@@ -23,25 +23,25 @@ const MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64
 #[non_exhaustive]
 pub enum NotPreloadable {
     /// Neither ELF nor a script.
-    #[error("is neither an ELF program nor a script with an interpreter (`#!`)")]
+    #[error("neither an ELF program nor a script with an interpreter (`#!`)")]
     UnknownFormat,
     /// A 32-bit program.
-    #[error("is a 32-bit program; Coroner's library is of 64 bits")]
+    #[error("it is a 32-bit program, but the library is 64-bit")]
     Narrow,
     /// The program's ELF headers can't be read.
-    #[error("is damaged: {0}")]
+    #[error("damaged ELF headers: {0}")]
     Damaged(String),
     /// The program is for another processor.
-    #[error("is a program of another processor")]
+    #[error("it is built for another processor")]
     OtherProcessor,
     /// A static program, which has no dynamic linker.
-    #[error("is linked statically: no library can be preloaded into it")]
+    #[error("it is statically linked")]
     Static,
     /// The library needs another C library.
-    #[error("is of another C library (musl, glibc) than Coroner's library, which can't be loaded beside it")]
+    #[error("it uses another C library (musl or glibc) than the library")]
     OtherLibc,
     /// The dynamic linker ignores `LD_PRELOAD` in set-user-ID programs.
-    #[error("runs with another user's rights (set-user-ID): the system preloads nothing into it")]
+    #[error("it is set-user-ID or set-group-ID, for which the system ignores LD_PRELOAD")]
     ChangesUser,
 }
 
@@ -77,11 +77,11 @@ fn candidates(name: &OsStr) -> Vec<PathBuf> {
 /// Checks that a library can be preloaded into a program, or into the interpreter of a script.
 pub(super) fn check(program: &Path) -> Result<(), PreloadError> {
     let mut path = program.to_owned();
-    for _ in 0..INTERPRETERS {
+    for _ in 0..MAX_INTERPRETERS {
         let mut head = Vec::new();
         // A program may be executable but not readable; then nothing is known about it.
         let Ok(file) = File::open(&path) else { return Ok(()) };
-        if file.take(HEAD).read_to_end(&mut head).is_err() {
+        if file.take(MAX_HEAD).read_to_end(&mut head).is_err() {
             return Ok(());
         }
         let Some(line) = head.strip_prefix(b"#!") else {

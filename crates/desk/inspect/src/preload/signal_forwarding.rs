@@ -64,7 +64,7 @@ pub(super) fn begin() {
 }
 
 /// Forwards signals to the process `pid` from now on.
-pub(super) fn to(pid: u32) {
+pub(super) fn forward_to(pid: u32) {
     PROGRAM.store(pid as i32, Ordering::SeqCst);
     let early = EARLY.swap(0, Ordering::SeqCst);
     if early != 0 {

@@ -21,7 +21,7 @@ fn functions(report: &Report, thread: usize) -> Vec<&str> {
 }
 
 #[test]
-fn a_running_program_without_a_build_id_is_named_by_its_file_and_not_by_one_in_its_place() {
+fn a_program_without_a_build_id_is_symbolicated_from_the_file_it_runs() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("waits");
     let compile = |options: &[&str]| {
