@@ -18,11 +18,11 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match std::fs::metadata(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let what = format!("{}: there is no folder `{}`", doing(), folder.display());
+            let what = format!("{}: no folder `{}`", doing(), folder.display());
             return Err(Failure::new(what));
         }
         Ok(metadata) if !metadata.is_dir() => {
-            return Err(Failure::new(format!("{}: `{}` is no folder", doing(), folder.display())));
+            return Err(Failure::new(format!("{}: `{}` is not a folder", doing(), folder.display())));
         }
         _ => {}
     }

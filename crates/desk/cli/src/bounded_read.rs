@@ -6,19 +6,20 @@ use crate::failure::{Context, Failure};
 use crate::report_files::Stamp;
 
 /// Maximum size of a report in bytes; reports with much memory have some megabytes.
-const LARGEST: u64 = 256 << 20;
+const MAX_SIZE: u64 = 256 << 20;
 /// Maximum bytes to read from a file that reports a smaller size.
-const UNSAID: u64 = 16 << 20;
+const MAX_UNREPORTED_SIZE: u64 = 16 << 20;
 
 /// Reads a file named by the user; fails for devices and pipes, which may be endless.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let metadata = std::fs::metadata(path).context(doing())?;
     if !metadata.is_file() {
-        return Err(Failure::new(format!("{}: it is not a regular file", doing())));
+        return Err(Failure::new(format!("{}: not a regular file", doing())));
     }
-    if metadata.len() > LARGEST {
-        return Err(Failure::new(format!("{}: no report has {} MiB", doing(), metadata.len() >> 20)));
+    if metadata.len() > MAX_SIZE {
+        let (size, limit) = (metadata.len() >> 20, MAX_SIZE >> 20);
+        return Err(Failure::new(format!("{}: the file is {size} MiB; the limit is {limit} MiB", doing())));
     }
     read_bounded(path).context(doing())
 }
@@ -37,9 +38,9 @@ pub(crate) fn read_listed(path: &Path) -> Result<(Stamp, Vec<u8>), Failure> {
     let doing = || format!("can't read `{}`", path.display());
     let mut file = open_regular(path).context(doing())?;
     let status = rustix::fs::fstat(&file).map_err(std::io::Error::from).context(doing())?;
-    let stamp = Stamp::of(&status);
+    let stamp = Stamp::from_stat(&status);
     let is_regular = rustix::fs::FileType::from_raw_mode(status.st_mode).is_file();
-    if !is_regular || stamp.size == 0 || stamp.size > LARGEST {
+    if !is_regular || stamp.size == 0 || stamp.size > MAX_SIZE {
         return Err(Failure::new(doing()));
     }
     // One byte more than the file's size: a read that doesn't fill it has reached the end.
@@ -68,14 +69,17 @@ pub(crate) fn read_listed(path: &Path) -> Result<(Stamp, Vec<u8>), Failure> {
 pub(crate) fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let file = open_regular(path)?;
-    let length = LARGEST.min(file.metadata()?.len());
-    let limit = length.max(UNSAID);
+    let length = MAX_SIZE.min(file.metadata()?.len());
+    let limit = length.max(MAX_UNREPORTED_SIZE);
     // Extra room, so that the next read detects the end of the file without growing the buffer.
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0).saturating_add(64));
     // Eight bytes more, because `pagemap` returns whole words.
     file.take(limit + 8).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, "it has no end, or grows while it is read"));
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidData,
+            "the file is endless, or grows while it is read",
+        ));
     }
     Ok(bytes)
 }

@@ -11,37 +11,37 @@ use crate::failure::Failure;
 use crate::store_location::REPORTS;
 use crate::{report_files, terminal};
 
-/// What the kernel gives, by the pattern of the command's help, or a person.
+/// The arguments of `coroner collect`, given by the kernel according to the pattern.
 #[derive(clap::Args)]
 pub(crate) struct CollectArguments {
-    /// %P: the process
+    /// %P: process ID
     #[arg(required_unless_present = "listen")]
     pid: Option<u32>,
-    /// %u: its user
+    /// %u: the process's user ID
     #[arg(requires = "pid")]
     user: Option<u32>,
-    /// %g: its group
+    /// %g: the process's group ID
     #[arg(requires = "pid")]
     group: Option<u32>,
-    /// %t: when, seconds since 1970
+    /// %t: time of the crash in seconds since 1970
     #[arg(requires = "pid")]
     time: Option<u64>,
-    /// %d: 1 if its user may see its memory
+    /// %d: 1 if the user may read the process's memory
     #[arg(requires = "pid")]
     dumpable: Option<u32>,
-    /// The folder in which each user has one
+    /// Directory that contains a directory per user
     #[arg(long, value_name = "DIR", default_value = "/var/lib/coroner")]
     store: PathBuf,
-    /// Most reports of a user; the oldest are removed
+    /// Maximum number of reports per user; the oldest are removed
     #[arg(long, default_value_t = 1000)]
     keep: usize,
-    /// Most reports of a user in a minute; more are not made
+    /// Maximum number of new reports per user and minute
     #[arg(long, default_value_t = 10, value_name = "COUNT")]
     per_minute: usize,
-    /// Wait for the kernel at this socket, which `kernel.core_pattern` names behind `@@`
+    /// Listen on this socket, named after `@@` in kernel.core_pattern
     #[arg(long, value_name = "SOCKET", conflicts_with = "pid")]
     listen: Option<PathBuf>,
-    /// Standard input is a connection of the kernel's
+    /// Standard input is a connection from the kernel
     #[arg(long, hide = true, requires = "pid")]
     connection: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &CollectArguments) -> Result<ExitCode, Failure> {
         return Err(listen(path, arguments));
     }
     let dead = DeadProcess {
-        pid: arguments.pid.ok_or_else(|| Failure::new("no process is named"))?,
+        pid: arguments.pid.ok_or_else(|| Failure::new("missing process ID"))?,
         user: arguments.user,
         group: arguments.group,
         time: arguments.time,
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &CollectArguments) -> Result<ExitCode, Failure> {
     let mut collected = core_pattern::collect(&dead, &stores)?;
     collected.report.scrub(&coroner::hide_secrets);
     report_files::keep(&collected.report, &collected.folder)?;
-    terminal::say(collected.report.header.event_id)?;
+    terminal::print_line(collected.report.header.event_id)?;
     Ok(ExitCode::SUCCESS)
 }
 

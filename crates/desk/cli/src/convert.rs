@@ -15,11 +15,11 @@ use crate::{atomic_file, report_lookup, report_reader, terminal};
 /// What a report is converted to.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
-    /// An event of Sentry's protocol, as JSON
+    /// Sentry event (JSON)
     Sentry,
-    /// That event in an envelope, as it would be sent
+    /// Sentry envelope with that event, as it would be sent
     SentryEnvelope,
-    /// A minidump, with what the report has: registers of all threads, the crashed one's stack, images
+    /// Minidump with the report's registers, stack memory and images
     Minidump,
 }
 
@@ -51,12 +51,12 @@ pub(crate) fn run(
     symbols: &SymbolArguments,
 ) -> Result<(), Failure> {
     if form == Form::Minidump && output.is_none() && terminal::is_terminal() {
-        return Err(Failure::new("a minidump is no text, and is not written to a terminal")
-            .advice("name a file with `--output FILE`, or send it on: `coroner convert … > crash.dmp`"));
+        return Err(Failure::new("can't write a minidump to a terminal: it is binary")
+            .advice("name a file with `--output FILE`, or redirect the output"));
     }
     let mut symbols = symbols.local()?;
     let mut report = report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, Some(&mut symbols))?;
-    let code = coroner_explain::ImageFiles::of(&report, &mut symbols);
+    let code = coroner_explain::ImageFiles::for_report(&report, &mut symbols);
     report.explanation = Some(coroner_explain::explain(&report, &code));
     let converted = form.convert(&report)?;
     if let Some(path) = output {

@@ -37,8 +37,7 @@ pub(crate) fn list() -> Result<(), Failure> {
 
 /// Returns the fault with this name.
 pub(crate) fn fault(name: &str) -> Result<&'static Fault, String> {
-    coroner_faults::find(name)
-        .ok_or_else(|| "there is no such fault; `coroner demo --list` names all there are".to_owned())
+    coroner_faults::find(name).ok_or_else(|| "unknown fault; list all with `coroner demo --list`".to_owned())
 }
 
 /// Runs an app that crashes by `fault`, starts it again, and shows the report.
@@ -46,14 +45,14 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
     let mut out = terminal::standard_output();
     let before = stored(store)?;
 
-    writeln!(out, "{BOLD}1. An app starts, and {}{BOLD:#}", fault.about)?;
+    writeln!(out, "{BOLD}1. An app starts and {}{BOLD:#}", fault.about)?;
     let status = app_command(store)?.args(["--fault", fault.name]).status().context("can't start the app")?;
     writeln!(out, "   {}\n", describe(status))?;
     if let Some(why) = unexpected(fault, status) {
-        return Err(Failure::new(why).advice("`coroner doctor` says what works on this system"));
+        return Err(Failure::new(why).advice("check what works on this system with `coroner doctor`"));
     }
 
-    writeln!(out, "{BOLD}2. It is started again, and delivers the report{BOLD:#}")?;
+    writeln!(out, "{BOLD}2. It is started again and delivers the report{BOLD:#}")?;
     let progress = progress::spinner("reading the report, looking up function names");
     let started = std::time::Instant::now();
     let second = app_command(store)?.output().context("can't start the app again")?;
@@ -62,21 +61,22 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
         writeln!(out, "   {line}")?;
     }
     if !second.status.success() {
-        let said = String::from_utf8_lossy(&second.stderr).trim().to_owned();
-        return Err(Failure::new(format!("the second start failed: {said}")));
+        let stderr = String::from_utf8_lossy(&second.stderr).trim().to_owned();
+        return Err(Failure::new(format!("the second start failed: {stderr}")));
     }
     writeln!(out, "   {DIM}after {} ms{DIM:#}\n", started.elapsed().as_millis())?;
 
     let after = stored(store)?;
     let Some(newest) = after.difference(&before).last() else {
-        return Err(Failure::new(format!("no report came to `{}`", store.display()))
-            .advice("`coroner doctor` says what works on this system"));
+        return Err(Failure::new(format!("no report was stored in `{}`", store.display()))
+            .advice("check what works on this system with `coroner doctor`"));
     };
     writeln!(out, "{BOLD}3. The report{BOLD:#}")?;
     let mut symbolizer = coroner_symbols::Symbolizer::new(coroner_symbols::Options::default());
     let report = report_reader::open_file(newest, report_reader::Texts::Scrubbed, Some(&mut symbolizer))?;
-    let explanation = coroner_explain::explain(&report, &coroner_explain::ImageFiles::of(&report, &mut symbolizer));
-    show::print(&report, Some(&explanation), threads, show::Layout::of_terminal(), &mut out)?;
+    let explanation =
+        coroner_explain::explain(&report, &coroner_explain::ImageFiles::for_report(&report, &mut symbolizer));
+    show::print(&report, Some(&explanation), threads, show::Layout::for_terminal(), &mut out)?;
     let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
     writeln!(out, "\n{green}Stored{green:#} {}", newest.with_extension("json").display())?;
     writeln!(out, "       {}", newest.display())?;
@@ -84,7 +84,7 @@ pub(crate) fn run(fault: &Fault, threads: ThreadFilter, store: &Path) -> Result<
     // Cargo sets this variable for programs it runs; then `coroner` may not be installed.
     let command = if std::env::var_os("CARGO").is_some() { "cargo run -p coroner-cli --" } else { "coroner" };
     let option = store_location::store_option(store);
-    writeln!(out, "\nAgain, with all threads:  {command} show {} --thread all{option}", &id[..8])?;
+    writeln!(out, "\nTo show all threads:  {command} show {} --thread all{option}", &id[..8])?;
     Ok(())
 }
 
@@ -112,8 +112,7 @@ fn describe(status: ExitStatus) -> String {
             let name = coroner_report::model::signal_name(coroner_report::wire::Os::NATIVE, signal);
             format!("It was killed by signal {signal} ({}).", name.unwrap_or("unknown"))
         }
-        (None, Some(0)) => "It ended well.".into(),
-        (None, code) => format!("It ended with exit status {}.", code.unwrap_or(-1)),
+        (None, code) => format!("It exited with status {}.", code.unwrap_or(-1)),
     }
 }
 
@@ -124,7 +123,7 @@ fn unexpected(fault: &Fault, status: ExitStatus) -> Option<String> {
         Ending::Either(one, other) => [Some(one), Some(other)].contains(&status.signal()),
         Ending::Child(_) => status.success(),
     };
-    (!expected).then(|| format!("the app should have died otherwise: {:?}", fault.ending))
+    (!expected).then(|| format!("unexpected exit: expected {:?}, got {status}", fault.ending))
 }
 
 /// The app: installs Coroner and crashes by `fault`, or delivers its last run's report.
@@ -140,15 +139,15 @@ pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure
     let coroner = coroner::install(config)?;
     let Some(fault) = fault.and_then(coroner_faults::find) else {
         let last = coroner.last_run();
-        terminal::say(format_args!("The app finds that its last run {}.", last.outcome))?;
+        terminal::print_line(format_args!("The app's last run {}.", last.outcome))?;
         if !coroner.flush(TIMEOUT) {
-            return Err(Failure::new("the report could not be delivered in time"));
+            return Err(Failure::new("can't deliver the report: timed out"));
         }
         return Ok(ExitCode::SUCCESS);
     };
     coroner::set_tag("fault", fault.name)?;
     coroner::set_user(Some(&coroner::User::new("demo")))?;
-    coroner::add_breadcrumb(&coroner::Breadcrumb::new("the demo app starts").category("app"));
+    coroner::add_breadcrumb(&coroner::Breadcrumb::new("the demo app started").category("app"));
     // Idle threads, as in every app.
     let started = std::sync::Arc::new(std::sync::Barrier::new(3));
     for name in ["network", "storage"] {

@@ -16,28 +16,28 @@ use crate::store_location::REPORTS;
 use crate::symbol_search::SymbolArguments;
 use crate::{ReportFormat, atomic_file, foreign_reports, progress, report_files, show, store_location};
 
-/// What a person gives.
+/// The arguments of `coroner dump`.
 #[derive(clap::Args)]
 pub(crate) struct DumpArguments {
-    /// The process
+    /// Process ID
     #[arg(required_unless_present = "core", conflicts_with = "core")]
     pid: Option<u32>,
     /// Read this core dump, compressed or not, instead of a process
     #[arg(long, value_name = "FILE")]
     core: Option<PathBuf>,
-    /// Write a minidump of it to this file, too
+    /// Also write a minidump to FILE
     #[arg(long, value_name = "FILE")]
     minidump: Option<PathBuf>,
-    /// How to print the report
+    /// Output format
     #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
     format: ReportFormat,
-    /// Write the report to this file instead of standard output
+    /// Write the report to FILE instead of standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Which threads to show: a number, `crashed` (the first one, here) or `all`
+    /// Threads to show: a number, `crashed` (here: the main thread) or `all`
     #[arg(long, default_value = "all", value_name = "N|crashed|all")]
     thread: ThreadFilter,
-    /// Show each frame: without it, one line stands for several functions of a runtime, and for the rounds of a recursion after the second
+    /// Don't fold runtime functions and recursion
     #[arg(long)]
     all_frames: bool,
     #[command(flatten)]
@@ -55,11 +55,11 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
             read?
         }
         (None, Some(core)) => read_core(core, &mut symbolizer)?,
-        (None, None) => return Err(Failure::new("neither a process nor a core dump is named")),
+        (None, None) => return Err(Failure::new("missing process ID or core dump")),
     };
     if let Some(path) = &arguments.minidump {
         let minidump = minidump_attachment(&report, &EventOptions::default())
-            .map_err(|error| Failure::new(format!("can't make a minidump: {error}")))?;
+            .map_err(|error| Failure::new(format!("can't create a minidump: {error}")))?;
         atomic_file::write(path, &minidump.bytes)?;
     }
     // Stack memory may contain user input, and is requested only with the minidump.
@@ -87,11 +87,11 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
 }
 
 fn read_core(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
-    match foreign_reports::form_of(path) {
+    match foreign_reports::dump_form(path) {
         Some(Form::Core | Form::Compressed | Form::Apport) => foreign_reports::read_dump_with(path, symbolizer),
         // If there is no file, report that instead of the format.
-        _ if !path.is_file() => Err(Failure::new(format!("there is no core dump at `{}`", path.display()))),
-        _ => Err(Failure::new(format!("`{}` is no core dump", path.display()))
-            .advice("`coroner show FILE` shows reports and minidumps")),
+        _ if !path.is_file() => Err(Failure::new(format!("can't read `{}`: no such file", path.display()))),
+        _ => Err(Failure::new(format!("`{}` is not a core dump", path.display()))
+            .advice("to view a report or minidump, use `coroner show FILE`")),
     }
 }

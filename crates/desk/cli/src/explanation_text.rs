@@ -9,13 +9,13 @@ use coroner_explain::{Certainty, Explanation, FaultKind, LockWait, ProfileTree};
 use coroner_report::text::{Sink, Style};
 
 /// Width of field names, as in a report's text.
-const LABEL: usize = 14;
+const LABEL_WIDTH: usize = 14;
 /// Maximum lines of a profile, minimum percentage of a function, and maximum indentation.
-const PROFILE_LINES: usize = 60;
-const LEAST_PERCENT: f64 = 1.0;
+const MAX_PROFILE_LINES: usize = 60;
+const MIN_PERCENT: f64 = 1.0;
 const MAX_COLUMN: usize = 40;
 /// Maximum number of waits that are listed.
-const WAITS: usize = 20;
+const MAX_WAITS: usize = 20;
 
 /// Writes the headline, followed by its evidence.
 pub(crate) fn write(explanation: &Explanation, sink: &mut dyn Sink) -> fmt::Result {
@@ -28,7 +28,7 @@ pub(crate) fn write(explanation: &Explanation, sink: &mut dyn Sink) -> fmt::Resu
         sink.piece(Style::Plain, "\n")?;
     }
     for (label, value) in fields {
-        sink.piece(Style::Label, &format!("{:<LABEL$}", format!("{label}:")))?;
+        sink.piece(Style::Label, &format!("{:<LABEL_WIDTH$}", format!("{label}:")))?;
         sink.piece(Style::Plain, &format!(" {value}\n"))?;
     }
     sink.piece(Style::Plain, "\n")
@@ -39,13 +39,13 @@ pub(crate) fn write(explanation: &Explanation, sink: &mut dyn Sink) -> fmt::Resu
 /// Each function is below its caller. A function is indented only if its caller calls several
 /// functions.
 pub(crate) fn write_profile(report: &Report, sink: &mut dyn Sink) -> fmt::Result {
-    let Some((profile, tree)) = report.profile.as_ref().zip(ProfileTree::of(report)) else { return Ok(()) };
+    let Some((profile, tree)) = report.profile.as_ref().zip(ProfileTree::from_report(report)) else { return Ok(()) };
     let time = Duration::from_nanos(tree.weight_ns);
     sink.piece(Style::Heading, "Profile of the hang")?;
     let failed = if profile.failed > 0 { format!(", {} more failed", profile.failed) } else { String::new() };
     sink.piece(Style::Faint, &format!(" ({} samples, {time:.1?}{failed})\n", profile.samples))?;
     let called = tree.called_by();
-    let is_shown = |number: &&usize| tree.percent(tree.nodes[**number].weight_ns) >= LEAST_PERCENT;
+    let is_shown = |number: &&usize| tree.percent(tree.nodes[**number].weight_ns) >= MIN_PERCENT;
     let shown = |caller: Option<usize>| called.get(&caller).into_iter().flatten().filter(is_shown).copied();
     // The functions that lead to the app's own code are the same in every sample.
     let mut top = None;
@@ -59,13 +59,13 @@ pub(crate) fn write_profile(report: &Report, sink: &mut dyn Sink) -> fmt::Result
         left_out += 1;
     }
     if left_out > 0 {
-        sink.piece(Style::Faint, &format!("          … {left_out} functions of the runtime\n"))?;
+        sink.piece(Style::Faint, &format!("          … {left_out} runtime functions\n"))?;
     }
     let mut waiting: Vec<(usize, usize)> = shown(top).map(|number| (number, 0)).collect();
     waiting.reverse();
     let mut lines = 0;
     while let Some((number, column)) = waiting.pop() {
-        if lines == PROFILE_LINES {
+        if lines == MAX_PROFILE_LINES {
             sink.piece(Style::Faint, "          …\n")?;
             break;
         }
@@ -74,7 +74,7 @@ pub(crate) fn write_profile(report: &Report, sink: &mut dyn Sink) -> fmt::Result
         sink.piece(Style::Plain, &format!("{:>7.1} % {:column$}", tree.percent(node.weight_ns), ""))?;
         sink.piece(if node.in_app { Style::Function } else { Style::Plain }, &node.name)?;
         let doing = node.doing.as_ref().filter(|(what, _)| !what.is_empty());
-        if let Some((what, weight)) = doing.filter(|(_, weight)| tree.percent(*weight) >= LEAST_PERCENT) {
+        if let Some((what, weight)) = doing.filter(|(_, weight)| tree.percent(*weight) >= MIN_PERCENT) {
             sink.piece(Style::Faint, &format!(", {:.1} % {what}", tree.percent(*weight)))?;
         }
         sink.piece(Style::Plain, "\n")?;
@@ -114,7 +114,7 @@ pub(crate) fn fields(explanation: &Explanation) -> Vec<(&'static str, String)> {
         fields.push(("Variable", format!("{} was {}{accessed}", variable.name, variable.value)));
     }
     if let Some(recursion) = &explanation.recursion {
-        fields.push(("Round", recursion.functions.join(", ")));
+        fields.push(("Recursion", recursion.functions.join(", ")));
     }
     fields.extend(explanation.facts.iter().map(|fact| ("Fact", fact.clone())));
     // Waits of deadlocked threads or with a known owner; for a hang, all waits for a lock.
@@ -122,14 +122,16 @@ pub(crate) fn fields(explanation: &Explanation) -> Vec<(&'static str, String)> {
     let shown = |wait: &&LockWait| {
         is_locked(wait.tid) || wait.owner.is_some() || (explanation.kind == FaultKind::Hang && wait.kind.is_lock())
     };
-    fields.extend(explanation.waits.iter().filter(shown).take(WAITS).map(|wait| ("Waits", wait.to_string())));
+    fields.extend(explanation.waits.iter().filter(shown).take(MAX_WAITS).map(|wait| ("Waits", wait.to_string())));
     if !fields.is_empty() || explanation.certainty != Certainty::Certain {
-        let how = match explanation.certainty {
-            Certainty::Certain => "certain",
-            Certainty::Possible => "possible: what the report says agrees with other causes, too",
-            _ => "unknown: the report does not say enough",
+        let kind = explanation.kind.words();
+        let cause = match (explanation.kind, explanation.certainty) {
+            (FaultKind::Unknown, _) => "not determined".to_owned(),
+            (_, Certainty::Certain) => format!("{kind}, certain"),
+            (_, Certainty::Possible) => format!("{kind}, likely; other causes fit as well"),
+            _ => format!("{kind}, not certain"),
         };
-        fields.insert(0, ("Kind", format!("{}, {how}", explanation.kind.words())));
+        fields.insert(0, ("Cause", cause));
     }
     fields
 }

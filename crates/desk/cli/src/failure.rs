@@ -11,9 +11,9 @@ use crate::terminal::is_control;
 /// Replaces the characters that a terminal interprets.
 ///
 /// File names and servers' answers are part of the text.
-fn plain(text: &str) -> String {
-    let is_obeyed = |character: &char| (character.is_control() && *character != '\n') || is_control(*character);
-    text.chars().map(|character| if is_obeyed(&character) { '\u{fffd}' } else { character }).collect()
+fn sanitize(text: &str) -> String {
+    let is_unsafe = |character: &char| (character.is_control() && *character != '\n') || is_control(*character);
+    text.chars().map(|character| if is_unsafe(&character) { '\u{fffd}' } else { character }).collect()
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl Failure {
     }
 
     /// Marks the failure as that of an unreachable server.
-    pub(crate) fn of_server(self) -> Self {
+    pub(crate) fn as_unreachable(self) -> Self {
         Self { is_unreachable: true, ..self }
     }
 
@@ -60,17 +60,17 @@ impl Failure {
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let red = Style::new().fg_color(Some(AnsiColor::Red.into())).bold();
-        writeln!(out, "{red}error{red:#}: {}", plain(&self.message))?;
+        writeln!(out, "{red}error{red:#}: {}", sanitize(&self.message))?;
         let mut cause = self.source.as_deref().and_then(|error| error.source());
         while let Some(error) = cause {
             // This project's errors include their cause in their message.
             if !self.message.contains(&error.to_string()) {
-                writeln!(out, "  because: {}", plain(&error.to_string()))?;
+                writeln!(out, "  caused by: {}", sanitize(&error.to_string()))?;
             }
             cause = error.source();
         }
         match &self.advice {
-            Some(advice) => writeln!(out, "  {}", plain(advice)),
+            Some(advice) => writeln!(out, "  {}", sanitize(advice)),
             None => Ok(()),
         }
     }

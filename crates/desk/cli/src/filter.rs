@@ -7,28 +7,30 @@ use coroner_report::model::Timestamp;
 use crate::listing::{Listed, Listing};
 use crate::summary::Summary;
 
-/// What a person says of the reports that are meant. All of it must be so.
+/// Command-line filters; a report must match all of them.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Filter {
-    /// Not older: a date, a time (RFC 3339), or how long ago: `90m`, `12h`, `7d`
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    /// Only reports since TIME: a date, a time (RFC 3339) or an age (`90m`, `12h`, `7d`)
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     since: Option<Timestamp>,
-    /// Older than that
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    /// Only reports before TIME
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
     until: Option<Timestamp>,
-    /// Of this release or version
+    /// Only reports of this release or version
     #[arg(long, value_name = "RELEASE")]
     release: Option<String>,
-    /// That died of this signal or Mach exception, such as SIGSEGV; of SIGABRT exceptions that nobody caught do, too
+    /// Only crashes by this signal or Mach exception, such as SIGSEGV
+    ///
+    /// SIGABRT includes uncaught exceptions.
     #[arg(long, value_name = "NAME")]
     signal: Option<String>,
-    /// With this in the name of one of the functions that it is known by
+    /// Only reports with TEXT in the name of a function of their signature
     #[arg(long, value_name = "TEXT")]
     function: Option<String>,
-    /// With this tag, of any value or of that one; may be given more than once
-    #[arg(long = "tag", value_name = "KEY[=VALUE]", value_parser = tag)]
+    /// Only reports with this tag, or with this value of it; repeatable
+    #[arg(long = "tag", value_name = "KEY[=VALUE]", value_parser = parse_tag)]
     tags: Vec<String>,
-    /// Only the newest so many
+    /// Only the newest NUMBER reports
     #[arg(long, value_name = "NUMBER")]
     newest: Option<std::num::NonZeroUsize>,
 }
@@ -68,15 +70,16 @@ impl Filter {
     }
 }
 
-fn tag(text: &str) -> Result<String, String> {
+/// Parses a tag filter.
+fn parse_tag(text: &str) -> Result<String, String> {
     match text.split('=').next() {
-        None | Some("") => Err("it has no key: give KEY or KEY=VALUE".to_owned()),
+        None | Some("") => Err("missing key; expected KEY or KEY=VALUE".to_owned()),
         Some(_) => Ok(text.to_owned()),
     }
 }
 
 /// Parses a time in the formats of the command line, UTC by default.
-fn time(text: &str) -> Result<Timestamp, String> {
+fn parse_time(text: &str) -> Result<Timestamp, String> {
     let ago = text.char_indices().last().and_then(|(at, unit)| {
         let seconds = match unit {
             's' => 1,
@@ -96,5 +99,5 @@ fn time(text: &str) -> Result<Timestamp, String> {
     zoned(text)
         .or_else(|| zoned(&format!("{}Z", text.replace(' ', "T"))))
         .or_else(|| zoned(&format!("{text}T00:00:00Z")))
-        .ok_or_else(|| format!("`{text}` is no time: give 2026-11-21, 2026-11-21T10:00:00Z, or 12h, 7d"))
+        .ok_or_else(|| "expected a time such as 2026-11-21, 2026-11-21T10:00:00Z, 12h or 7d".to_owned())
 }

@@ -32,7 +32,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
 /// Returns the format of the dump at `path`.
 ///
 /// It is a core dump, compressed or not, a minidump, or an apport report.
-pub(crate) fn form_of(path: &Path) -> Option<Form> {
+pub(crate) fn dump_form(path: &Path) -> Option<Form> {
     // Opening a pipe would block until its other end is opened.
     if !std::fs::metadata(path).ok()?.is_file() {
         return None;
@@ -45,14 +45,14 @@ pub(crate) fn form_of(path: &Path) -> Option<Form> {
 /// Reads a dump, which may be larger than memory. The report contains no stack memory.
 pub(crate) fn read_dump(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<Report, Failure> {
     match symbols {
-        Some(symbols) => without_memory(path, symbols),
-        None => without_memory(path, &mut Symbolizer::new(coroner_symbols::Options::default())),
+        Some(symbols) => read_dump_without_memory(path, symbols),
+        None => read_dump_without_memory(path, &mut Symbolizer::new(coroner_symbols::Options::default())),
     }
 }
 
-pub(crate) fn without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
+pub(crate) fn read_dump_without_memory(path: &Path, symbolizer: &mut Symbolizer) -> Result<Report, Failure> {
     let mut report = read_dump_with(path, symbolizer)?;
-    if form_of(path) != Some(Form::Minidump) {
+    if dump_form(path) != Some(Form::Minidump) {
         report.stack_memory.clear();
     }
     Ok(report)
@@ -63,7 +63,7 @@ pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result
     let doing = || format!("can't read `{}`", path.display());
     let file = File::open(path).context(doing())?;
     let modified = file.metadata().and_then(|metadata| metadata.modified()).ok().map(Timestamp::from);
-    let noted = noted_of(path);
+    let noted = service_notes(path);
     // SAFETY: the mapping is only read. If the file is truncated meanwhile, SIGBUS ends this
     // command, as it does any debugger.
     let bytes = unsafe { memmap2::Mmap::map(&file) }.context(doing())?;
@@ -80,11 +80,11 @@ pub(crate) fn read_dump_with(path: &Path, symbolizer: &mut Symbolizer) -> Result
 
 /// Returns the notes that the machine's crash service stored with a core dump.
 #[cfg(target_os = "linux")]
-fn noted_of(path: &Path) -> Option<Noted> {
+fn service_notes(path: &Path) -> Option<Noted> {
     coroner_formats::dump::noted_by_systemd(path)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn noted_of(_: &Path) -> Option<Noted> {
+fn service_notes(_: &Path) -> Option<Noted> {
     None
 }

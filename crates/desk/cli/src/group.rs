@@ -14,19 +14,19 @@ use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::store_location::StoreArgument;
 use crate::summary::Summary;
-use crate::terminal::{self, COLUMN, Output, cut};
+use crate::terminal::{self, MAX_COLUMN, Output, truncate};
 use crate::{Format, list, outboxes, report_reader, store_location};
 
-/// What a person gives.
+/// The arguments of `coroner group` and `coroner top`.
 #[derive(clap::Args)]
 pub(crate) struct GroupArguments {
-    /// A folder of reports, or a store
+    /// Store or folder of reports
     folder: Option<PathBuf>,
-    /// How to print them
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// How like two stacks must be to be of one cause, from 0 to 1; with 1, only equal ones are
-    #[arg(long, default_value_t = LIKE, value_name = "NUMBER", value_parser = likeness)]
+    /// Minimum similarity of the stacks in a group, from 0 to 1 (equal)
+    #[arg(long, default_value_t = DEFAULT_SIMILARITY, value_name = "NUMBER", value_parser = parse_similarity)]
     like: f64,
     #[command(flatten)]
     filter: Filter,
@@ -37,10 +37,11 @@ pub(crate) struct GroupArguments {
 /// Minimum similarity of stacks with the same cause.
 ///
 /// It is an estimate, not measured on crashes of known causes.
-const LIKE: f64 = 0.75;
+const DEFAULT_SIMILARITY: f64 = 0.75;
 
-fn likeness(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|like| (0.0..=1.0).contains(like)).ok_or_else(|| "it is a number from 0 to 1".to_owned())
+fn parse_similarity(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or_else(|| "expected a number from 0 to 1".to_owned())
 }
 
 /// A group of reports with the same cause.
@@ -73,7 +74,7 @@ pub(crate) struct Reason {
 pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), Failure> {
     let GroupArguments { folder, format, like, filter, store } = arguments;
     let path = store_location::folder_or(folder, store)?;
-    let mut listing = Listing::at(&path, report_reader::Texts::Scrubbed, Some(&mut list::names()))?;
+    let mut listing = Listing::open(&path, report_reader::Texts::Scrubbed, Some(&mut list::names()))?;
     let read = listing.len();
     filter.apply(&mut listing);
     let unread = listing.unread();
@@ -84,13 +85,13 @@ pub(crate) fn run(arguments: GroupArguments, most: Option<usize>) -> Result<(), 
         groups.truncate(most);
     }
     if format == Format::Json {
-        terminal::say(serde_json::to_string_pretty(&groups)?)?;
+        terminal::print_line(serde_json::to_string_pretty(&groups)?)?;
     } else if !groups.is_empty() {
         print(&groups, all, summaries.len())?;
     } else if unread == 0 {
         anstream::eprintln!("no reports in `{}`{}", path.display(), outboxes::summary(&path));
     }
-    Listing::is_all(unread, read)
+    Listing::check_unread(unread, read)
 }
 
 /// Groups `summaries`; groups with the most reports come first.
@@ -187,8 +188,8 @@ fn print(groups: &[Group], all: usize, reports: usize) -> Result<(), Failure> {
     let cyan = Style::new().fg_color(Some(AnsiColor::Cyan.into()));
     let digits = groups.iter().map(|group| group.count.to_string().len()).max().unwrap_or(1);
     for group in groups {
-        let room = |used: usize| Some(width.map_or(COLUMN, |width| width.saturating_sub(used).max(16)));
-        writeln!(out, "{bold}{:>digits$}{bold:#}  {}", group.count, cut(&group.title, room(digits + 2)))?;
+        let room = |used: usize| Some(width.map_or(MAX_COLUMN, |width| width.saturating_sub(used).max(16)));
+        writeln!(out, "{bold}{:>digits$}{bold:#}  {}", group.count, truncate(&group.title, room(digits + 2)))?;
         let day = |time: Timestamp| time.to_string().chars().take(16).collect::<String>().replace('T', " ");
         let newest = group.reports.last().map_or("", |id| id.get(..8).unwrap_or(id));
         // The id comes first, because it is copied, and lines are truncated at the end.
@@ -198,20 +199,19 @@ fn print(groups: &[Group], all: usize, reports: usize) -> Result<(), Failure> {
             let releases: Vec<&str> = group.releases.iter().map(String::as_str).collect();
             line = format!("{line}, {}", releases.join(", "));
         }
-        writeln!(out, "{:digits$}  {dim}{}{dim:#}", "", cut(&line, room(digits + 2)))?;
-        writeln!(out, "{:digits$}  {cyan}{}{cyan:#}", "", cut(&group.signature.to_string(), room(digits + 2)))?;
+        writeln!(out, "{:digits$}  {dim}{}{dim:#}", "", truncate(&line, room(digits + 2)))?;
+        writeln!(out, "{:digits$}  {cyan}{}{cyan:#}", "", truncate(&group.signature.to_string(), room(digits + 2)))?;
         let near = group.because.iter().filter(|reason| reason.similarity < 1.0).count();
         if near > 0 {
             let least = group.because.iter().map(|reason| reason.similarity).fold(1.0, f64::min);
-            let are = if near == 1 { "like stack" } else { "like stacks" };
-            writeln!(out, "{:digits$}  {dim}and {near} {are}, by {least:.2} at least{dim:#}", "")?;
+            let are = if near == 1 { "similar stack" } else { "similar stacks" };
+            writeln!(out, "{:digits$}  {dim}and {near} {are} (similarity at least {least:.2}){dim:#}", "")?;
         }
     }
     let counted = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
-    let mut dim_line = format!("{} of {}", counted(reports, "report"), counted(all, "cause"));
+    let mut dim_line = format!("{} in {}", counted(reports, "report"), counted(all, "group"));
     if all > groups.len() {
-        dim_line =
-            format!("{dim_line}, of which {} {} shown", groups.len(), if groups.len() == 1 { "is" } else { "are" });
+        dim_line = format!("{dim_line}, {} shown", groups.len());
     }
     writeln!(out, "{dim}{dim_line}{dim:#}")?;
     Ok(out.flush()?)

@@ -11,22 +11,25 @@ use coroner_symbols::{ImageKey, Symbolizer};
 
 use crate::failure::{Context, Failure};
 use crate::report_reader::Texts;
-use crate::store_location::REPORTS;
-use crate::symbol_search::{SymbolArguments, keys};
+use crate::store_location::{NO_STORE, REPORTS};
+use crate::symbol_search::{SymbolArguments, image_keys};
 use crate::{bounded_read, foreign_reports, report_files, report_reader, terminal};
 
-/// What a person gives.
+/// The arguments of `coroner import`.
 #[derive(clap::Args)]
 pub(crate) struct ImportArguments {
-    /// Core dumps, minidumps, apport's .crash, Apple's .ips and .crash, Android tombstones and ANR traces, Swift's crash logs (SWIFT_BACKTRACE=format=json), reports of Coroner; or folders, of which
-    /// all core dumps, minidumps and reports of apport are taken in
+    /// Files to import, or folders of dumps
+    ///
+    /// Files can be core dumps, minidumps, Apport reports, Apple .ips and .crash files, Android tombstones and ANR traces, Swift crash
+    /// logs (SWIFT_BACKTRACE=format=json) and Coroner reports. From a folder, all core dumps, minidumps and Apport reports are imported.
     #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// A log, of whose lines each report of AddressSanitizer and each panic of Go and Rust is taken in; `-` is standard input. A pipe must have
-    /// somebody who writes to it. May be given more than once
+    /// Import each AddressSanitizer report and Go or Rust panic in a log; repeatable
+    ///
+    /// `-` is standard input. A named pipe must already have a writer.
     #[arg(long, value_name = "FILE")]
     log: Vec<PathBuf>,
-    /// The folder to write to, instead of the store's
+    /// Write the reports to this folder instead of the store
     #[arg(long, short, value_name = "DIR")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -36,12 +39,13 @@ pub(crate) struct ImportArguments {
 /// Converts each file to a report, as JSON in a store's folder.
 pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<(), Failure> {
     let folder = arguments.output.or_else(|| store.map(|store| store.join(REPORTS)));
-    let folder =
-        folder.ok_or_else(|| Failure::new("there is no store to import to").advice("name one with `--store DIR`"))?;
+    let folder = folder.ok_or_else(|| {
+        Failure::new(NO_STORE).advice("name a store with `--store DIR`, or a folder with `--output DIR`")
+    })?;
     let mut symbolizer = arguments.symbols.symbolizer()?;
     let (mut failed, mut images) = (0, Vec::new());
     // All files are imported, even if standard output is closed.
-    let mut said = Ok(());
+    let mut printed = Ok(());
     let mut all: Vec<(PathBuf, bool)> = Vec::new();
     for path in arguments.files {
         match path.is_dir() {
@@ -58,7 +62,7 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         match imported {
             Ok(ids) => {
                 for id in ids {
-                    said = said.and(terminal::say(format_args!("{id}  {}", path.display())));
+                    printed = printed.and(terminal::print_line(format_args!("{id}  {}", path.display())));
                 }
             }
             Err(failure) => {
@@ -68,12 +72,12 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         }
     }
     if !images.is_empty() {
-        arguments.symbols.are_of(&images);
+        arguments.symbols.match_images(&images);
     }
     match (failed, all.len()) {
-        (0, _) => Ok(said?),
-        (_, 1) => Err(Failure::new("the file was not imported")),
-        (failed, all) => Err(Failure::new(format!("{failed} of {all} files were not imported"))),
+        (0, _) => Ok(printed?),
+        (_, 1) => Err(Failure::new("can't import the file")),
+        (failed, all) => Err(Failure::new(format!("can't import {failed} of {all} files"))),
     }
 }
 
@@ -82,23 +86,23 @@ fn dumps_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let entries = std::fs::read_dir(folder).context(format!("can't read `{}`", folder.display()))?;
     let mut dumps: Vec<PathBuf> = entries
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| foreign_reports::form_of(path).is_some())
+        .filter(|path| foreign_reports::dump_form(path).is_some())
         .collect();
     dumps.sort();
     match dumps.is_empty() {
-        true => Err(Failure::new(format!("there is no dump in `{}`", folder.display()))),
+        true => Err(Failure::new(format!("no core dumps, minidumps or Apport reports in `{}`", folder.display()))),
         false => Ok(dumps),
     }
 }
 
 fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer, images: &mut Vec<ImageKey>) -> Result<Id, Failure> {
-    let mut report = match foreign_reports::form_of(path) {
-        Some(_) => foreign_reports::without_memory(path, symbolizer)?,
+    let mut report = match foreign_reports::dump_form(path) {
+        Some(_) => foreign_reports::read_dump_without_memory(path, symbolizer)?,
         None => report_reader::open_file(path, Texts::AsTheyWere, Some(symbolizer))?,
     };
     report.scrub(&coroner::hide_secrets);
     report_files::keep(&report, folder)?;
-    images.extend(keys(&report));
+    images.extend(image_keys(&report));
     Ok(report.header.event_id)
 }
 
@@ -107,9 +111,9 @@ fn import(path: &Path, folder: &Path, symbolizer: &mut Symbolizer, images: &mut 
 /// A pipe is read to its end, up to the maximum size of a log; a pipe without a writer has no end.
 fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
     let mut bytes = Vec::new();
-    let most = MAX_LOG_BYTES as u64 + 1;
+    let limit = MAX_LOG_BYTES as u64 + 1;
     if path == Path::new("-") {
-        std::io::stdin().lock().take(most).read_to_end(&mut bytes)?;
+        std::io::stdin().lock().take(limit).read_to_end(&mut bytes)?;
         return Ok((bytes, Some(Timestamp::from(SystemTime::now()))));
     }
     // Otherwise opening a pipe, or the first read from an empty one, would block until there is a
@@ -120,7 +124,7 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
         let mut first = [0; 1];
         match file.read(&mut first) {
             Ok(0) => {
-                let why = "it is a pipe that nobody writes to (`-` is standard input)";
+                let why = "the pipe has no writer (for standard input, use `-`)";
                 return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, why));
             }
             Ok(read) => bytes.extend(&first[..read]),
@@ -130,7 +134,7 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
     }
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags.difference(rustix::fs::OFlags::NONBLOCK))?;
-    file.take(most).read_to_end(&mut bytes)?;
+    file.take(limit).read_to_end(&mut bytes)?;
     Ok((bytes, metadata.modified().ok().map(Timestamp::from)))
 }
 

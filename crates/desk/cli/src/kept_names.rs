@@ -8,17 +8,17 @@ use coroner_report::model::Frame;
 
 /// The number of named frames in a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Named {
+pub(crate) struct NameCount {
     lines: usize,
     functions: usize,
 }
 
-impl Named {
-    pub(crate) fn of(report: &Report) -> Named {
+impl NameCount {
+    pub(crate) fn new(report: &Report) -> NameCount {
         let threads = report.threads.iter().flat_map(|thread| &thread.frames);
         let frames = || threads.clone().chain(report.exceptions.iter().flat_map(|exception| &exception.frames));
         let is_named = |frame: &&Frame| frame.function.is_some() && !frame.named_in_process;
-        Named {
+        NameCount {
             lines: frames().filter(|frame| frame.line.is_some()).count(),
             functions: frames().filter(is_named).count(),
         }

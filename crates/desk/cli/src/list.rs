@@ -14,17 +14,17 @@ use crate::filter::Filter;
 use crate::listing::{Listed, Listing};
 use crate::report_reader::Texts;
 use crate::summary::State;
-use crate::terminal::{self, COLUMN, Named, Output, cut};
+use crate::terminal::{self, MAX_COLUMN, NamedOutput, Output, truncate};
 use crate::watch::Watch;
 use crate::{Format, outboxes};
 
 /// Lists the reports in the store or folder at `path` that match the filter.
 pub(crate) fn run(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
-    let mut listing = Listing::at(path, texts, Some(&mut names()))?;
+    let mut listing = Listing::open(path, texts, Some(&mut names()))?;
     let all = listing.len();
     filter.apply(&mut listing);
     print(&listing, all, path, format)?;
-    Listing::is_all(listing.unread(), all)
+    Listing::check_unread(listing.unread(), all)
 }
 
 /// Interval between checks of the store, which is longer if a check takes more than a tenth of it.
@@ -38,7 +38,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) -> Result<(), Failure> {
     let mut watch = Watch::new(path, texts);
     let mut names = names();
-    let mut new = watch.look(&mut names)?;
+    let mut new = watch.poll(&mut names)?;
     let mut is_gone = false;
     loop {
         let began = Instant::now();
@@ -52,19 +52,19 @@ pub(crate) fn watch(path: &Path, texts: Texts, format: Format, filter: &Filter) 
                 }
                 Format::Text => Lines::new(Columns::watched(), true).add(Listed::from(summary), &mut line),
             }
-            let mut out = Named(anstream::AutoStream::auto(std::io::stdout()));
+            let mut out = NamedOutput(anstream::AutoStream::auto(std::io::stdout()));
             out.write_all(&line)?;
             out.flush()?;
         }
         std::thread::sleep(INTERVAL.max(began.elapsed() * 10));
-        new = match watch.look(&mut names) {
+        new = match watch.poll(&mut names) {
             Ok(new) => {
                 is_gone = false;
                 new
             }
             Err(failure) => {
                 if !is_gone {
-                    failure.advice("the list goes on when it is there again; Ctrl-C ends it").print();
+                    failure.advice("waiting for it to come back; press Ctrl-C to stop").print();
                 }
                 is_gone = true;
                 Vec::new()
@@ -80,7 +80,7 @@ pub(crate) fn names() -> Symbolizer {
 
 fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(), Failure> {
     if format == Format::Json {
-        let mut out = std::io::BufWriter::with_capacity(BLOCK, Named(std::io::stdout().lock()));
+        let mut out = std::io::BufWriter::with_capacity(BLOCK, NamedOutput(std::io::stdout().lock()));
         let mut json = serde_json::Serializer::pretty(&mut out);
         json.collect_seq(listing.iter().map(Listed::to_summary))?;
         return Ok(writeln!(out).and_then(|()| out.flush())?);
@@ -89,12 +89,12 @@ fn print(listing: &Listing, all: usize, path: &Path, format: Format) -> Result<(
         match all {
             0 if listing.unread() > 0 => {}
             0 => anstream::eprintln!("no reports in `{}`{}", path.display(), outboxes::summary(path)),
-            _ => anstream::eprintln!("none of the {all} reports in `{}` is of that kind", path.display()),
+            _ => anstream::eprintln!("no reports in `{}` match the filter ({all} in total)", path.display()),
         }
         return Ok(());
     }
     let mut out = Output::paged().without_styles();
-    let mut lines = Lines::new(Columns::of(listing), out.has_styles());
+    let mut lines = Lines::new(Columns::for_listing(listing), out.has_styles());
     let mut block = Vec::with_capacity(2 * BLOCK);
     for listed in listing.iter() {
         lines.add(listed, &mut block);
@@ -121,7 +121,7 @@ impl Columns {
     /// Creates the columns: on a terminal, ids are shortened to the digits that distinguish them.
     ///
     /// Programs get complete ids.
-    fn of(listing: &Listing) -> Columns {
+    fn for_listing(listing: &Listing) -> Columns {
         let width = terminal::width().filter(|_| terminal::is_terminal());
         Columns { width, digits: if width.is_some() { distinct_digits(listing) } else { 32 } }
     }
@@ -164,12 +164,12 @@ impl Lines {
         // An unreadable run has no id.
         out.extend(std::iter::repeat_n(b' ', digits.saturating_sub(id.len()) + 2));
         self.set_text(&[app, if version.is_empty() { "" } else { " " }, version]);
-        let app = cut(&self.text, Some(width.map_or(COLUMN, |width| width / 4)));
+        let app = truncate(&self.text, Some(width.map_or(MAX_COLUMN, |width| width / 4)));
         self.put(Style::new().bold(), &app, out);
         out.extend(b"  ");
         let note = match state {
             State::Stored => "",
-            State::Pending => "  waits for the app's next launch",
+            State::Pending => "  pending until the app's next launch",
             State::Broken(_) => "  broken",
         };
         let room = width.map(|width| {
@@ -177,7 +177,7 @@ impl Lines {
             width.saturating_sub(before + note.chars().count()).max(16)
         });
         self.set_text(&[what, if function.is_some() { " in " } else { "" }, function.unwrap_or_default()]);
-        out.extend(cut(&self.text, room.or(Some(COLUMN))).as_bytes());
+        out.extend(truncate(&self.text, room.or(Some(MAX_COLUMN))).as_bytes());
         let colour = |colour: AnsiColor| Style::new().fg_color(Some(colour.into()));
         match state {
             State::Stored => {}
@@ -187,11 +187,11 @@ impl Lines {
                 out.extend(b"\n    ");
                 self.put(
                     colour(AnsiColor::Red),
-                    &cut(why, Some(width.map_or(COLUMN, |width| width.saturating_sub(4)))),
+                    &truncate(why, Some(width.map_or(MAX_COLUMN, |width| width.saturating_sub(4)))),
                     out,
                 );
                 out.extend(b"\n    ");
-                out.extend(cut(&listed.path(), None).as_bytes());
+                out.extend(truncate(&listed.path(), None).as_bytes());
             }
         }
         out.push(b'\n');

@@ -33,7 +33,7 @@ use crate::symbol_search::default_cache;
 /// for hiding secrets change with it.
 const MAGIC: &[u8] = concat!("coroner list index 7 of ", env!("CARGO_PKG_VERSION"), "\n").as_bytes();
 /// Maximum size of an index in bytes.
-const LARGEST: u64 = 1 << 30;
+const MAX_SIZE: u64 = 1 << 30;
 /// Bytes of the CRC-32 and of the numbers of records, list strings and string bytes.
 const HEAD: usize = 4 * 4;
 
@@ -128,7 +128,7 @@ impl ListIndex {
 /// Reads an index file; `None` if it is not a complete index.
 fn read(path: &Path) -> Option<(Vec<u8>, usize, String)> {
     let metadata = std::fs::metadata(path).ok()?;
-    if !metadata.is_file() || metadata.len() > LARGEST {
+    if !metadata.is_file() || metadata.len() > MAX_SIZE {
         return None;
     }
     let mut file = std::fs::File::open(path).ok()?;
@@ -374,7 +374,7 @@ impl<'r> Writer<'r> {
         file.extend(counts);
         file.extend(numbers);
         file.extend(self.texts.into_bytes());
-        (file.len() as u64 <= LARGEST).then_some(file)
+        (file.len() as u64 <= MAX_SIZE).then_some(file)
     }
 }
 
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_that_is_damaged() {
+    fn an_index_is_read_back_and_damaged_files_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("list.index");
         let empty = ListIndex { path: path.clone(), numbers: Vec::new(), records: 0, texts: String::new() };
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_changed_just_now_is_not_settled() {
+    fn a_recently_changed_file_is_not_settled() {
         let at = |nanoseconds| UNIX_EPOCH + std::time::Duration::from_nanos(nanoseconds);
         let stamp = |changed| Stamp { changed, ..STAMP };
         assert!(

@@ -19,11 +19,11 @@ use crate::store_contents::{self, Contents};
 use crate::summary::{State, Summary};
 
 /// Below this many reports, reading them is as fast as reading the index.
-const WORTH: usize = 64;
-/// Up to this many changed files, reading them again is as fast as writing an index.
-const CHANGES: usize = 16;
+const INDEX_MIN_REPORTS: usize = 64;
+/// Below this many changed files, reading them again is as fast as writing an index.
+const INDEX_MIN_CHANGES: usize = 16;
 /// Number of reports that a worker takes at a time.
-const SHARE: usize = 64;
+const REPORTS_PER_SHARE: usize = 64;
 
 /// All reports in a store or folder, oldest first.
 pub(crate) struct Listing {
@@ -159,13 +159,13 @@ impl Listing {
     /// Lists all reports at `path`, a store or a folder of reports.
     ///
     /// The function to look at first is symbolized with `names`.
-    pub(crate) fn at(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Listing, Failure> {
+    pub(crate) fn open(path: &Path, texts: Texts, mut names: Option<&mut Symbolizer>) -> Result<Listing, Failure> {
         let Contents { runs, folder } = store_contents::contents(path)?;
         let mut listing = match folder {
             Some(folder) => {
                 // Unscrubbed strings are not cached.
                 let index = (texts == Texts::Scrubbed).then(|| ListIndex::open(&folder)).flatten();
-                Listing::of_folder(&folder, index, texts, names.as_deref_mut())?
+                Listing::from_folder(&folder, index, texts, names.as_deref_mut())?
             }
             None => Listing { folder: PathBuf::new(), index: None, read: Vec::new(), order: Vec::new(), unread: 0 },
         };
@@ -174,7 +174,7 @@ impl Listing {
         }
         let known: HashSet<String> = listing.iter().map(|listed| listed.event_id.to_owned()).collect();
         for run in runs {
-            for summary in store_contents::summaries_of(&run, texts, names.as_deref_mut()) {
+            for summary in store_contents::summarize_run(&run, texts, names.as_deref_mut()) {
                 if summary.event_id.is_empty() || !known.contains(&summary.event_id) {
                     listing.push(Read { name: String::new(), has_json: false, stamp: None, summary });
                 }
@@ -187,7 +187,7 @@ impl Listing {
     }
 
     /// Lists all reports in a folder. Files that aren't reports are left out.
-    fn of_folder(
+    fn from_folder(
         folder: &Path,
         index: Option<ListIndex>,
         texts: Texts,
@@ -236,8 +236,8 @@ impl Listing {
         if !others.is_empty() {
             changes += listing.read(&report_files::sorted(folder, others), texts, names);
         }
-        if changes >= CHANGES && listing.order.len() >= WORTH {
-            listing.remember();
+        if changes >= INDEX_MIN_CHANGES && listing.order.len() >= INDEX_MIN_REPORTS {
+            listing.update_index();
         }
         Ok(listing)
     }
@@ -245,7 +245,7 @@ impl Listing {
     /// Reads reports. Returns the number of those that can be cached.
     fn read(&mut self, stored: &[StoredReport], texts: Texts, mut names: Option<&mut Symbolizer>) -> usize {
         let progress = progress::bar(stored.len(), "reading reports");
-        let summaries = in_parallel(stored.len(), SHARE, |number| {
+        let summaries = in_parallel(stored.len(), REPORTS_PER_SHARE, |number| {
             // If a report changes while it is read, the older stamp is cached, so that it is read
             // again.
             let now = SystemTime::now();
@@ -296,7 +296,7 @@ impl Listing {
         self.read.push(read);
     }
 
-    fn remember(&self) -> Option<()> {
+    fn update_index(&self) -> Option<()> {
         let index = self.index.as_ref()?;
         index.replace(self.order.iter().filter_map(|place| match *place {
             Place::Known(number, _) => Some(Entry::Known(index.record(number))),
@@ -311,7 +311,7 @@ impl Listing {
         match (place, &self.index) {
             (Place::Known(number, forms), Some(index)) => Listed::known(index.record(number), forms, &self.folder),
             (Place::Read(number), _) => Listed::from(&self.read[number].summary),
-            (Place::Known(..), None) => unreachable!("what is known, an index knows"),
+            (Place::Known(..), None) => unreachable!("a known record without an index"),
         }
     }
 
@@ -325,11 +325,11 @@ impl Listing {
     }
 
     /// Fails if some files could not be read, after the others were shown.
-    pub(crate) fn is_all(unread: usize, read: usize) -> Result<(), Failure> {
+    pub(crate) fn check_unread(unread: usize, read: usize) -> Result<(), Failure> {
         match (unread, unread + read) {
             (0, _) => Ok(()),
-            (_, 1) => Err(Failure::new("the report could not be read")),
-            (unread, all) => Err(Failure::new(format!("{unread} of {all} reports could not be read"))),
+            (_, 1) => Err(Failure::new("can't read the report")),
+            (unread, all) => Err(Failure::new(format!("can't read {unread} of {all} reports"))),
         }
     }
 
@@ -416,12 +416,12 @@ mod tests {
         fn list(&self) -> (Vec<String>, usize) {
             let (folder, caches) = (self.folder.path().join("reports"), self.folder.path().join("caches"));
             let listing =
-                Listing::of_folder(&folder, ListIndex::open_in(&caches, &folder), Texts::Scrubbed, None).unwrap();
+                Listing::from_folder(&folder, ListIndex::open_in(&caches, &folder), Texts::Scrubbed, None).unwrap();
             let known = listing.order.iter().filter(|place| matches!(place, Place::Known(..))).count();
             let lines = |listing: &Listing| -> Vec<String> {
                 listing.iter().map(|listed| serde_json::to_string(&listed.to_summary()).unwrap()).collect()
             };
-            let without = Listing::of_folder(&folder, None, Texts::Scrubbed, None).unwrap();
+            let without = Listing::from_folder(&folder, None, Texts::Scrubbed, None).unwrap();
             assert_eq!(lines(&listing), lines(&without));
             (lines(&listing), known)
         }
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_removed_replaced_added_or_damaged_beneath_an_index_is_seen() {
+    fn removed_replaced_added_and_damaged_reports_are_noticed_despite_the_index() {
         let bench = bench();
         let has = |lines: &[String], text: &str| lines.iter().filter(|line| line.contains(text)).count();
         fs::remove_file(bench.path("1.json")).unwrap();
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_is_damaged_is_made_again() {
+    fn a_damaged_index_is_rebuilt() {
         let bench = bench();
         let before = bench.list().0;
         let index = fs::read_dir(bench.folder.path().join("caches")).unwrap().next().unwrap().unwrap().path();
@@ -517,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_just_now_is_not_remembered() {
+    fn recently_changed_files_are_not_cached() {
         let bench = bench();
         for number in 0..100 {
             fs::write(bench.path(&format!("{number}.json")), report(number, "faint")).unwrap();
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn work_in_parallel_is_in_order() {
+    fn parallel_results_are_in_order() {
         for count in [0, 1, 2, 63, 64, 65, 1000] {
             assert_eq!(in_parallel(count, 7, |number| number + 1), (1..=count).collect::<Vec<_>>());
         }

@@ -1,7 +1,7 @@
 //! The `coroner` command.
 //!
-//! There is a file for each command; this one has the command line and the exit codes: 0 done, 1
-//! failed, 2 wrong usage.
+//! There is a file for each command; this one has the command line and the exit status: 0 success, 1
+//! failure, 2 invalid usage.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,11 +55,11 @@ use store_location::StoreArgument;
 use symbol_search::SymbolArguments;
 
 /// The last line of each command's help.
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage.";
+const EXIT_STATUS: &str = "Exit status: 0 success, 1 failure, 2 invalid usage.";
 
-/// Records how apps die, and shows it.
+/// Inspect, symbolicate, group and send crash reports.
 #[derive(Parser)]
-#[command(name = "coroner", version, about, after_help = EXIT_CODES, max_term_width = 120)]
+#[command(name = "coroner", version, after_help = EXIT_STATUS, max_term_width = 120)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -67,101 +67,101 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Crash an app for real, start it again, and show the report of its death
+    /// Crash a demo app and show its report
     #[command(after_help = format!("Examples:
-  coroner demo                   a store to a null pointer
-  coroner demo stack-overflow    another way to die
-  coroner demo --list            all of them
+  coroner demo                   write to a null pointer
+  coroner demo stack-overflow    crash in another way
+  coroner demo --list            list all faults
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Demo {
-        /// The way to die; see --list
+        /// Name of the fault; see --list
         #[arg(default_value = "null-store", value_parser = demo::fault)]
         fault: &'static coroner_faults::Fault,
-        /// List the ways to die
+        /// List the faults
         #[arg(long)]
         list: bool,
-        /// Which threads of the report to show: a number, `crashed` or `all`
+        /// Threads to show: a number, `crashed` or `all`
         #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
         thread: ThreadFilter,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Run a program that does not know of Coroner, and explain its crash
+    /// Run a program and explain its crash
     #[cfg(target_os = "linux")]
     #[command(after_help = "Examples:
   coroner run -- ./paint picture.png
   coroner run --symbols build/symbols -- python3 script.py
   CORONER_LIBRARY=/opt/coroner/lib/libcoroner_ffi.so coroner run -- paint
 
-The program runs unchanged, with libcoroner_ffi.so preloaded (LD_PRELOAD): the one beside this command, in ../lib, or the one that CORONER_LIBRARY \
-names. What it starts is watched as well. If it crashes, the explained report is on standard error when it has ended, and in the \
-store. Programs that are linked statically and such as change their user take no library.
+The program runs unmodified, with libcoroner_ffi.so preloaded (LD_PRELOAD). The library is taken from CORONER_LIBRARY, from this command's \
+directory or from ../lib. Child processes are covered as well. If the program crashes, the explained report is printed to standard error and stored. \
+Statically linked and set-user-ID programs can't be preloaded.
 
-Exit codes: those of the program, or the signal that it ended by; 125 this command failed, 126 the program can't be run, 127 there is none.")]
+Exit status: the program's own, or its fatal signal; 125 this command failed, 126 the program can't be run, 127 program not found.")]
     Run {
         #[command(flatten)]
         arguments: run::RunArguments,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Show where all threads of a process are that runs or hangs, which goes on
+    /// Print the stacks of all threads of a running process
     #[cfg(target_os = "linux")]
     #[command(after_help = format!("Examples:
   coroner dump 4711
   coroner dump $(pidof paint) --minidump paint.dmp
   coroner dump 4711 --format html -o paint.html
-  coroner dump --core core.4711        a core dump instead, compressed or not
+  coroner dump --core core.4711        read a core dump instead, compressed or not
 
-It is stopped for the milliseconds in which its registers and stacks are read (ptrace), and goes on unharmed. The report is kept in the \
-store, without memory; a minidump has up to 64 KiB of each stack, with what lies there: the environment, for one.
+The process is stopped (ptrace) for some milliseconds while its registers and stacks are read, and then continues. The report is stored without \
+memory contents. A minidump contains up to 64 KiB of each stack, which may include sensitive data such as environment variables.
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Dump {
         #[command(flatten)]
         arguments: dump::DumpArguments,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Make reports of what dies on this machine: as the kernel's handler of core dumps
+    /// Capture crashes system-wide, as the core_pattern handler
     #[cfg(target_os = "linux")]
     #[command(after_help = format!("Examples:
   sysctl -w kernel.core_pattern='|/usr/local/bin/coroner collect %P %u %g %t %d'
   sysctl -w kernel.core_pattern='@@/run/coroner.socket' && coroner collect --listen /run/coroner.socket    (Linux 6.17)
   coroner list --store /var/lib/coroner/1000
 
-Each user's reports are in a folder of that user's own below --store; those of root's and of set-user-ID programs in `0`. The kernel starts it as \
-root; before it reads anything of what died it is the user whose process it was (of root's: nobody), without any capability, with \
-limits of time and memory. No core dump is kept.
+Each user's reports are written to a directory named after the user ID below --store; those of root and of set-user-ID programs to `0`. The kernel \
+starts the handler as root. Before reading any data of the crashed process, the handler switches to the process's user (or to nobody, if that is root), \
+drops all capabilities, and limits its own time and memory. Core dumps are not stored.
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Collect {
         #[command(flatten)]
         arguments: collect::CollectArguments,
     },
-    /// List the reports of a store or a folder, oldest first
+    /// List the reports in a store or folder, oldest first
     #[command(after_help = format!("Examples:
   coroner list                                     reports of `coroner demo`
   coroner list --store ~/.local/state/paint/coroner
-  coroner list /srv/reports                        a folder that a folder sink writes
+  coroner list /srv/reports                        a folder written by a folder sink
   coroner list --since 7d --signal SIGSEGV --tag country=at
   coroner list --format json | jq '.[].event_id'
-  coroner list --watch                             and each new one as it comes, until Ctrl-C
+  coroner list --watch                             also print new reports, until Ctrl-C
 
-What a folder's reports are is remembered in the user's folder for caches, so that only new ones are read. \
-A column has at most 400 characters, on a terminal what it has room for; JSON has all of each text.
+The list is cached in the user's cache directory, so that only new reports are read. Columns are truncated to the terminal's width, or to 400 \
+characters without a terminal; JSON is not truncated.
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     List {
-        /// A folder of reports, or a store
+        /// Store or folder of reports
         folder: Option<PathBuf>,
-        /// How to print them
+        /// Output format
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
-        /// Show what the app wrote as it was, with its secrets
+        /// Don't hide secrets in the app's data
         #[arg(long)]
         unscrubbed: bool,
-        /// Go on, and show each new report as it comes; as JSON, one object a line
+        /// Keep running and print new reports; as JSON, one object per line
         #[arg(long, conflicts_with = "newest")]
         watch: bool,
         #[command(flatten)]
@@ -169,65 +169,66 @@ A column has at most 400 characters, on a terminal what it has room for; JSON ha
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Put reports of the same cause together: those with like stacks
+    /// Group reports with similar stacks
     #[command(visible_alias = "groups", after_help = format!("Examples:
   coroner group
   coroner group /srv/reports --since 7d
   coroner group --format json | jq '.[0].signature'
 
-By which rules is said in docs/grouping.md. A line has at most 400 characters, on a terminal what it has \
-room for; JSON has all of each text.
+See docs/grouping.md for the rules. Lines are truncated to the terminal's width, or to 400 characters without a terminal; JSON is not truncated.
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Group {
         #[command(flatten)]
         arguments: group::GroupArguments,
     },
-    /// The causes with the most reports
+    /// Show the groups with the most reports
     #[command(after_help = format!("Examples:
-  coroner top                   the ten that happen most
+  coroner top                   the ten largest groups
   coroner top --count 3 --release paint@1.2.3
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Top {
         #[command(flatten)]
         arguments: group::GroupArguments,
-        /// How many
+        /// Maximum number of groups
         #[arg(long, default_value = "10")]
         count: std::num::NonZeroUsize,
     },
-    /// Show one report
+    /// Show a report
     #[command(after_help = format!("Examples:
   coroner show                                     the newest report
-  coroner show 4f1c                                the report whose event id begins with 4f1c
+  coroner show 4f1c                                the report whose event ID starts with 4f1c
   coroner show reports/20261121T010203Z-4f1c….json
   coroner show 4f1c --thread all
   coroner show 4f1c --format json | jq .crash
   coroner show report.coroner --symbols build/symbols
-  coroner show tombstone_00 --symbols build/symbols   what Android wrote: tombstone, log or ANR trace
+  coroner show tombstone_00 --symbols build/symbols   an Android tombstone, log or ANR trace
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Show {
-        /// A report file (.json or .coroner), what Apple's or Android's systems wrote, the directory of a run, or the beginning of an event
-        /// id; without it, the newest report of the store
+        /// Report file, run directory, or start of an event ID [default: newest in the store]
+        ///
+        /// Report files are Coroner's (.json, .coroner), core dumps, minidumps, and crash reports of Apple and Android systems.
         report: Option<String>,
-        /// How to print it
+        /// Output format
         #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
         format: ReportFormat,
-        /// As a page for browsers, in one file: `--format html`
+        /// Same as `--format html`
         #[arg(long, conflicts_with = "format")]
         html: bool,
-        /// Write to this file instead of standard output
+        /// Write to FILE instead of standard output
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Which threads to show: a number, `crashed` or `all`
+        /// Threads to show: a number, `crashed` or `all`
         #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
         thread: ThreadFilter,
-        /// Show each frame: without it, one line stands for several functions of a runtime, for the rounds of a recursion after the second, and
-        /// for what the runtime called to throw
+        /// Don't fold runtime functions and recursion
         #[arg(long)]
         all_frames: bool,
-        /// Show what the app wrote as it was, with its secrets, and of an event id what the crash left instead of what was delivered
+        /// Don't hide secrets in the app's data
+        ///
+        /// For an event ID, shows the raw report instead of the delivered one.
         #[arg(long)]
         unscrubbed: bool,
         #[command(flatten)]
@@ -235,123 +236,120 @@ room for; JSON has all of each text.
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Open a report in the browser, as a page
+    /// Open a report in the browser
     #[command(after_help = "Examples:
   coroner open
   coroner open 4f1c
 
-The page is one file, in `coroner` in $XDG_RUNTIME_DIR or in `coroner/pages` in the user's folder for caches; its path is printed. It asks \
-no network for anything. The browser is $BROWSER, or the system's. One that still runs after five seconds is taken to show it.
+The page is one file that makes no network requests. It is written to $XDG_RUNTIME_DIR/coroner, or to coroner/pages in the user's cache directory, \
+and its path is printed. The browser is $BROWSER or the system's default; if it still runs after five seconds, it is assumed to work.
 
-Exit codes: 0 done, 1 failed, also where no browser could be started or it failed, 2 wrong usage.")]
+Exit status: 0 success, 1 failure (including a browser that fails), 2 invalid usage.")]
     Open {
-        /// A report file, the directory of a run, or the beginning of an event id; without it, the newest report of the store
+        /// Report file, run directory, or start of an event ID [default: newest in the store]
         report: Option<String>,
         #[command(flatten)]
         symbols: SymbolArguments,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Take in as reports what others wrote of a death: core dumps, minidumps, reports of Apple's and Android's, logs
+    /// Import core dumps, minidumps, system crash reports and logs
     #[command(after_help = format!("Examples:
   coroner import core.4711
   coroner import upload.dmp --symbols build/symbols
   coroner import tombstone_00 anr_2026 -o reports
   coroner import App-2026-11-21-101112.ips --symbols App.dSYM
-  coroner import --log server.log          reports of AddressSanitizer, panics of Go and Rust
+  coroner import --log server.log          AddressSanitizer reports, Go and Rust panics
   journalctl -u shop | coroner import --log -
 
-Stacks are walked with the unwind data of the programs' own files, found by build id: at their paths, in /usr/lib/debug and in the folders \
-of --symbols. `coroner show FILE` shows such a file without taking it in.
+Stacks are unwound with the programs' own files. These are found by build ID, at their paths, in /usr/lib/debug and in the --symbols folders. \
+To view a file without importing it, use `coroner show FILE`.
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Import {
         #[command(flatten)]
         arguments: import::ImportArguments,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Find names for the frames of a report: one of Coroner's, or one that an Apple system wrote (.ips, .crash)
+    /// Symbolicate a Coroner or Apple crash report
     #[command(after_help = format!("Examples:
   coroner symbolicate report.coroner --symbols build/symbols
   coroner symbolicate 4f1c --symbols build/symbols --format json | jq .threads
   coroner symbolicate App-2026-11-21.ips --symbols App.dSYM --output named.ips
   coroner symbolicate old.crash --symbols ~/Library/Developer/Xcode/Archives
 
-Apple's reports come out as they were, with names where they had none. What is found, and why not more, is said on standard \
-error.
+Apple reports keep their format, with the missing names filled in. A summary, with the reasons for missing names, is printed to standard error.
 
-Exit codes: 0 done, 1 failed, or not one frame or not one of the program's own has a name, or files were named with --symbols and none is \
-of the report (their ids are said), 2 wrong usage."))]
+Exit status: 0 success; 1 failure, including a program without any named frame, and --symbols files of which none matches the report; \
+2 invalid usage."))]
     Symbolicate {
-        /// A report file (.coroner, .json, .ips, .crash), the directory of a run, or the beginning of an event id; without it, the newest
-        /// report of the store
+        /// Report file (.coroner, .json, .ips, .crash), run directory, or start of an event ID [default: newest in the store]
         report: Option<String>,
         #[command(flatten)]
         symbols: SymbolArguments,
-        /// Write to this file instead of standard output
+        /// Write to FILE instead of standard output
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// How to print a report of Coroner's; without it, as text
+        /// Output format of a Coroner report [default: text]
         #[arg(long, value_enum)]
         format: Option<Format>,
-        /// Which threads to show of a report of Coroner's: a number, `crashed` or `all`
+        /// Threads of a Coroner report to show: a number, `crashed` or `all`
         #[arg(long, default_value = "crashed", value_name = "N|crashed|all")]
         thread: ThreadFilter,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Say what symbol files can name, and whether they are of a report
+    /// Describe symbol files, or match them to a report
     #[command(after_help = format!("Examples:
   coroner symbols target/release/paint
   coroner symbols libpaint.so.debug --report 4f1c
   coroner symbols App.dSYM --report App-2026-11-21.ips
   coroner symbols paint.sym --format json | jq '.[].debug_id'
 
-Exit codes: 0 done, 1 failed or, with --report, no file is of one of its images, 2 wrong usage."))]
+Exit status: 0 success, 1 failure or, with --report, no matching file, 2 invalid usage."))]
     Symbols {
-        /// ELF and Mach-O files, dSYM bundles, breakpad `.sym` files
+        /// ELF and Mach-O files, dSYM bundles, Breakpad `.sym` files
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// A report, Coroner's own or one of Apple's, or the beginning of an event id
+        /// Coroner or Apple report, or start of an event ID, to match
         #[arg(long)]
         report: Option<String>,
-        /// How to print it
+        /// Output format
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Send reports to Sentry or a server that speaks its protocol, or by OTLP
+    /// Send reports to Sentry or an OpenTelemetry Collector
     #[command(after_help = format!("Examples:
-  coroner send --dsn https://KEY@o1.ingest.example.com/42      all reports of the store
+  coroner send --dsn https://KEY@o1.ingest.example.com/42      all reports in the store
   SENTRY_DSN=… coroner send 4f1c reports/20261121T010203Z-5….json
   coroner send 4f1c --attach app.log --symbols build/symbols
   coroner send --otlp http://localhost:4318                    log records, to an OpenTelemetry Collector
 
-A report that is sent twice is one event: servers know it by its id. Of log records both are there, with one `log.record.uid`.
+Sentry keeps one event of a report that is sent twice, by its event ID. An OTLP server keeps both log records, with the same `log.record.uid`.
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Send {
         #[command(flatten)]
         arguments: Box<send::SendArguments>,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Write a report in another form
+    /// Convert a report to another format
     #[command(after_help = format!("Examples:
   coroner convert 4f1c --to sentry | jq .exception
   coroner convert report.coroner --to sentry-envelope > report.envelope
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Convert {
-        /// A report file (.json or .coroner), the directory of a run, or the beginning of an event id; without it, the newest report of the
-        /// store
+        /// Report file, run directory, or start of an event ID [default: newest in the store]
         report: Option<String>,
-        /// The form
+        /// Target format
         #[arg(long, value_enum)]
         to: convert::Form,
-        /// Write to this file instead of standard output
+        /// Write to FILE instead of standard output
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
         #[command(flatten)]
@@ -359,48 +357,48 @@ A report that is sent twice is one event: servers know it by its id. Of log reco
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Say what of Coroner works on this system, what doesn't, and why
+    /// Check whether Coroner works on this system
     #[command(after_help = format!("Examples:
   coroner doctor
   coroner doctor --program target/release/paint --store ~/.local/state/paint/coroner
 
-Run it as the app runs: in its container, as its user.
+Run it the way the app runs: in the same container, as the same user.
 
-Exit codes: 0 reports can be made and kept, 1 something they need fails, 2 wrong usage."))]
+Exit status: 0 reports can be made and stored, 1 a required check failed, 2 invalid usage."))]
     Doctor {
-        /// The program whose crashes are to be reported; without it, this one
+        /// Program to check [default: this command]
         #[arg(long, value_name = "PATH")]
         program: Option<PathBuf>,
-        /// How to print what is found
+        /// Output format
         #[arg(long, value_enum, default_value_t = Format::Text)]
         format: Format,
         #[command(flatten)]
         store: StoreArgument,
     },
-    /// Print completions for a shell
+    /// Generate shell completions
     #[command(after_help = format!("Examples:
   coroner completions bash > /etc/bash_completion.d/coroner
   coroner completions fish > ~/.config/fish/completions/coroner.fish
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Completions {
-        /// The shell
+        /// Shell
         #[arg(value_enum)]
         shell: clap_complete::Shell,
     },
-    /// Write the manual pages of this command and of its parts to a folder
+    /// Generate manual pages
     #[command(after_help = format!("Examples:
   coroner man /usr/local/share/man/man1
 
-{EXIT_CODES}"))]
+{EXIT_STATUS}"))]
     Man {
-        /// The folder, which is made if it is not there; without it, the command's own page goes to standard output
+        /// Output folder, created if missing; without it, the main page is printed
         folder: Option<PathBuf>,
     },
     /// The app of `coroner demo`
     #[command(name = demo::APP, hide = true)]
     DemoApp {
-        /// The way to die; without it, the app delivers what its last run left
+        /// Name of the fault; without it, the app delivers the report of its last run
         #[arg(long)]
         fault: Option<String>,
         #[arg(long)]
@@ -410,23 +408,23 @@ Exit codes: 0 reports can be made and kept, 1 something they need fails, 2 wrong
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// Human-readable
     Text,
-    /// For programs
+    /// Machine-readable
     Json,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum ReportFormat {
-    /// For people
+    /// Human-readable
     Text,
-    /// For programs
+    /// Machine-readable
     Json,
-    /// For an issue: compact, without what is only of this machine
+    /// Compact, for an issue; without data specific to this machine
     Markdown,
-    /// A page for browsers, in one file
+    /// Self-contained web page
     Html,
-    /// A log record of OpenTelemetry, as `send --otlp` sends it: OTLP's JSON encoding
+    /// OpenTelemetry log record, as sent by `send --otlp` (OTLP/JSON)
     Otlp,
 }
 
@@ -491,7 +489,7 @@ fn run(command: Command) -> Result<ExitCode, Failure> {
             let findings = doctor::examine(&store.path()?, program);
             match format {
                 Format::Text => doctor::print(&findings, &mut terminal::standard_output())?,
-                Format::Json => terminal::say(serde_json::to_string_pretty(&findings)?)?,
+                Format::Json => terminal::print_line(serde_json::to_string_pretty(&findings)?)?,
             }
             if findings.iter().any(|finding| finding.grade == doctor::Grade::Fails) {
                 return Ok(ExitCode::FAILURE);

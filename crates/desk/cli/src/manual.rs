@@ -7,13 +7,13 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::failure::{Context, Failure};
-use crate::terminal::Named;
+use crate::terminal::NamedOutput;
 use crate::{Arguments, atomic_file};
 
 pub(crate) fn completions(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "coroner", &mut script);
-    Ok(Named(std::io::stdout().lock()).write_all(&script)?)
+    Ok(NamedOutput(std::io::stdout().lock()).write_all(&script)?)
 }
 
 /// Writes a page for the command and each subcommand to a folder.
@@ -29,9 +29,9 @@ pub(crate) fn pages(folder: Option<&Path>) -> Result<(), Failure> {
         Ok(page)
     };
     let Some(folder) = folder else {
-        return Ok(Named(std::io::stdout().lock()).write_all(&page(command)?)?);
+        return Ok(NamedOutput(std::io::stdout().lock()).write_all(&page(command)?)?);
     };
-    std::fs::create_dir_all(folder).context(format!("can't make `{}`", folder.display()))?;
+    std::fs::create_dir_all(folder).context(format!("can't create `{}`", folder.display()))?;
     let shown = |part: &&clap::Command| !part.is_hide_set() && part.get_name() != "help";
     for part in command.get_subcommands().filter(shown) {
         let name = format!("coroner-{}", part.get_name());

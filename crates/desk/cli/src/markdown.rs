@@ -14,19 +14,19 @@ use crate::summary::{State, Summary};
 use crate::terminal::is_control;
 
 /// Maximum lines of a stack.
-const FRAMES: usize = 40;
+const MAX_FRAMES: usize = 40;
 /// Maximum number of breadcrumbs; the last ones are kept.
-const BREADCRUMBS: usize = 15;
+const MAX_BREADCRUMBS: usize = 15;
 /// Maximum number of waits.
-const WAITS: usize = 20;
+const MAX_WAITS: usize = 20;
 /// Maximum characters of a function's name.
-const NAME: usize = 100;
+const MAX_NAME: usize = 100;
 
 /// Returns the report as Markdown.
-pub(crate) fn of(report: &Report, code: &dyn CodeSource) -> String {
+pub(crate) fn render(report: &Report, code: &dyn CodeSource) -> String {
     let mut report = report.clone();
     report.scrub(&coroner::hide_secrets);
-    let summary = Summary::of(&report, std::path::Path::new(""), State::Stored);
+    let summary = Summary::new(&report, std::path::Path::new(""), State::Stored);
     let mut text = String::new();
     // Writing to a string can't fail.
     let _ = write(&report, &summary, &coroner_explain::explain(&report, code), &mut text);
@@ -57,7 +57,7 @@ fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mu
     if let Some(cause) = report.cause() {
         writeln!(out, "- **Cause:** {}", escaped(&cause))?;
     }
-    for wait in explanation.waits.iter().filter(|wait| wait.owner.is_some()).take(WAITS) {
+    for wait in explanation.waits.iter().filter(|wait| wait.owner.is_some()).take(MAX_WAITS) {
         writeln!(out, "- **Waits:** {}", escaped(&wait.to_string()))?;
     }
     for exception in &report.exceptions {
@@ -82,9 +82,9 @@ fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mu
             run.tags.iter().map(|(key, value)| format!("{}={}", escaped(key), escaped(value))).collect();
         writeln!(out, "\n**Tags:** {}", tags.join(", "))?;
     }
-    let from = run.breadcrumbs.len().saturating_sub(BREADCRUMBS);
+    let from = run.breadcrumbs.len().saturating_sub(MAX_BREADCRUMBS);
     if let [_, ..] = &run.breadcrumbs[from..] {
-        writeln!(out, "\n### Breadcrumbs, the last one last\n")?;
+        writeln!(out, "\n### Breadcrumbs (most recent last)\n")?;
         for breadcrumb in &run.breadcrumbs[from..] {
             let category = breadcrumb.category.as_deref().or(breadcrumb.kind.as_deref()).unwrap_or_default();
             let message = breadcrumb.message.as_deref().unwrap_or_default();
@@ -111,7 +111,7 @@ fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut Str
     let mut folded = 0;
     let unfold = |folded: &mut usize, out: &mut String| match std::mem::take(folded) {
         0 => Ok(()),
-        number => writeln!(out, "     … {number} of the runtime"),
+        number => writeln!(out, "     … {number} runtime functions"),
     };
     for step in steps(frames) {
         let (number, frame) = match step {
@@ -119,13 +119,13 @@ fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut Str
             Step::Repeated { round, times } => {
                 unfold(&mut folded, out)?;
                 let what = if round == 1 { "this frame".to_owned() } else { format!("these {round} frames") };
-                writeln!(out, "     … {what} {times} times more")?;
+                writeln!(out, "     … {what} {times} more times")?;
                 continue;
             }
         };
         for function in in_app.functions(frame) {
-            if lines == FRAMES {
-                writeln!(out, "     … {} frames more", frames.len() - number)?;
+            if lines == MAX_FRAMES {
+                writeln!(out, "     … {} more frames", frames.len() - number)?;
                 return writeln!(out, "```");
             }
             if number > 0 && function.name.is_some() && is_runtime_code(function.name, function.file) {
@@ -135,7 +135,7 @@ fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut Str
             unfold(&mut folded, out)?;
             let module = frame.module.as_deref().map_or("?", |path| path.rsplit('/').next().unwrap_or(path));
             let offset = frame.module_offset.map_or_else(String::new, |offset| format!("+ {offset}"));
-            let name = function.name.map_or_else(|| offset.into(), |name| short_function(name, NAME));
+            let name = function.name.map_or_else(|| offset.into(), |name| short_function(name, MAX_NAME));
             let source = function.file.map_or_else(String::new, |file| {
                 let mut file = file.to_owned();
                 hide_home(&mut file);

@@ -35,7 +35,7 @@ impl Outbox {
 }
 
 /// Returns a store's non-empty outboxes.
-pub(crate) fn of(store: &Path) -> Vec<Outbox> {
+pub(crate) fn in_store(store: &Path) -> Vec<Outbox> {
     let outbox = |(directory, extension): (&str, &str)| {
         let path = store.join(directory);
         let count = |folder: &str| messages(&path.join(folder), extension).count();
@@ -82,31 +82,25 @@ pub(crate) fn summary(store: &Path) -> String {
         if let Err(error) = std::fs::read_dir(&folder).map(drop)
             && !missing(&error)
         {
-            let _ = write!(summary, "; `{}` could not be read: {error}", folder.display());
+            let _ = write!(summary, "; can't read `{}`: {error}", folder.display());
         }
     }
-    for outbox in of(store) {
+    for outbox in in_store(store) {
         let (waiting, given_up) = (outbox.waiting, outbox.given_up);
         if waiting > 0 {
-            let verb = if waiting == 1 { "waits" } else { "wait" };
-            let _ = write!(
-                summary,
-                "; {} {verb} to be sent to a server, in `{}`",
-                events(waiting),
-                outbox.queue().display()
-            );
+            let (events, folder) = (events(waiting), outbox.queue());
+            let _ = write!(summary, "; {events} waiting to be sent to a server, in `{}`", folder.display());
         }
         if given_up > 0 {
-            let verb = if given_up == 1 { "is" } else { "are" };
-            let folder = outbox.given_up_folder();
-            let _ = write!(summary, "; {} that the server refused {verb} in `{}`", events(given_up), folder.display());
+            let (events, folder) = (events(given_up), outbox.given_up_folder());
+            let _ = write!(summary, "; {events} rejected by the server, in `{}`", folder.display());
         }
     }
     summary
 }
 
 /// Returns the folder of a waiting or given-up event whose id begins with `digits`.
-pub(crate) fn folder_of(store: &Path, digits: &str) -> Option<PathBuf> {
+pub(crate) fn find_folder(store: &Path, digits: &str) -> Option<PathBuf> {
     let folders = SINKS.into_iter().flat_map(|(directory, extension)| {
         [QUEUE, GIVEN_UP].map(|folder| (store.join(directory).join(folder), extension))
     });
@@ -121,15 +115,15 @@ pub(crate) fn folder_of(store: &Path, digits: &str) -> Option<PathBuf> {
 /// `None` for other files.
 pub(crate) fn refuse(path: &Path) -> Option<Failure> {
     let id = SINKS.into_iter().find_map(|(_, extension)| event_id(path, extension))?;
-    let failure = Failure::new(format!("`{}` is an event for a server, and no report", path.display()));
+    let failure = Failure::new(format!("`{}` is an event for a server, not a report", path.display()));
     // `<store>/<sink>/<folder>/<message>`.
     let store = std::path::absolute(path).ok().and_then(|path| path.ancestors().nth(3).map(Path::to_owned));
     let reports = store.and_then(|store| report_files::in_folder(&store.join(REPORTS)).ok()).unwrap_or_default();
     let report = reports.into_iter().find(|report| report.id_in_name() == Some(&id));
     Some(match report {
         Some(report) => failure.advice(format!("its report is `{}`", report.path().display())),
-        None => failure.advice(format!(
-            "the report of event {id} was not kept: a `FolderSink` beside the server's sink keeps reports"
-        )),
+        None => {
+            failure.advice(format!("the report of event {id} was not kept; add a `FolderSink` to keep reports as well"))
+        }
     })
 }

@@ -68,11 +68,11 @@ impl Stamp {
         for part in [name, ".", extension] {
             file.push_str(part);
         }
-        rustix::fs::statat(folder, file, AtFlags::empty()).ok().map(|stat| Stamp::of(&stat))
+        rustix::fs::statat(folder, file, AtFlags::empty()).ok().map(|stat| Stamp::from_stat(&stat))
     }
 
     #[allow(clippy::unnecessary_cast)] // Their types differ from system to system.
-    pub(crate) fn of(stat: &Stat) -> Stamp {
+    pub(crate) fn from_stat(stat: &Stat) -> Stamp {
         let time =
             |seconds: i64, nanoseconds: u64| (seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
         Stamp {
@@ -108,7 +108,7 @@ impl StoredReport {
     }
 
     pub(crate) fn stamp(&self) -> Option<Stamp> {
-        rustix::fs::stat(self.listed()).ok().map(|stat| Stamp::of(&stat))
+        rustix::fs::stat(self.listed()).ok().map(|stat| Stamp::from_stat(&stat))
     }
 
     /// The event id in the name, if it has a folder sink's form: `<time>-<event id>`.
@@ -159,7 +159,7 @@ pub(crate) fn each_file(folder: &OwnedFd, path: &Path, mut found: impl FnMut(&st
             // The folder was removed meanwhile.
             Err(rustix::io::Errno::NOENT) => break,
             Err(error) => {
-                return Err(std::io::Error::from(error)).context(format!("can't list all of `{}`", path.display()));
+                return Err(std::io::Error::from(error)).context(format!("can't list `{}` completely", path.display()));
             }
         };
         let Some((name, is_json)) = entry.file_name().to_str().ok().and_then(report_name) else { continue };
@@ -191,7 +191,7 @@ fn report_name(name: &str) -> Option<(&str, bool)> {
 ///
 /// The folder is created if it doesn't exist.
 pub(crate) fn keep(report: &Report, folder: &Path) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).context(format!("can't make `{}`", folder.display()))?;
+    std::fs::create_dir_all(folder).context(format!("can't create `{}`", folder.display()))?;
     let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time);
     let digits: String = time.to_string().chars().take(19).filter(|character| !"-:".contains(*character)).collect();
     let name = format!("{digits}Z-{}.{JSON}", report.header.event_id);

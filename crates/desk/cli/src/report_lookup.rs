@@ -10,10 +10,11 @@ use crate::outboxes;
 use crate::report_files::{self, StoredReport};
 use crate::report_reader::{Texts, name_frames, open_file, open_run, open_stored};
 use crate::store_contents::{Contents, contents, summarize};
+use crate::store_location::NO_STORE;
 use crate::summary::{State, Summary};
 
-/// Minimum length of an event id's prefix.
-const MIN_ID: usize = 2;
+/// Minimum number of digits in an event id's prefix.
+const MIN_DIGITS: usize = 2;
 
 /// Opens the report that `what` names: a path, an id's prefix, or `None` for the store's newest.
 pub(crate) fn open_one(
@@ -24,21 +25,21 @@ pub(crate) fn open_one(
 ) -> Result<Report, Failure> {
     let Some(what) = what else {
         let store = store.ok_or_else(no_store)?;
-        return open_place(&newest(store)?, texts, symbols);
+        return open_place(&find_newest(store)?, texts, symbols);
     };
     let path = Path::new(what);
     if path.is_dir() {
         // Later reports of a run may be consequences of the first crash.
         let mut reports = open_run(path, texts, None)?.into_iter();
         let mut first = reports.next().ok_or_else(|| {
-            Failure::new(format!("`{what}` is not the directory of a run with a report"))
+            Failure::new(format!("`{what}` is not a run directory with a report"))
                 .advice(format!(
-                    "give a report's file: `coroner list {what}` lists those of a folder, `coroner show --store {what}` shows the newest of a store"
+                    "to list a folder's reports, use `coroner list {what}`; to show the newest in a store, `coroner show --store {what}`"
                 ))
         })?;
         let others: Vec<String> = reports.map(|report| report.header.event_id.to_string()).collect();
         if !others.is_empty() {
-            anstream::eprintln!("this is the first report of that run; besides it there is {}", others.join(", "));
+            anstream::eprintln!("showing the first report of the run; the others are {}", others.join(", "));
         }
         if let Some(symbols) = symbols {
             name_frames(&mut first, symbols);
@@ -49,30 +50,32 @@ pub(crate) fn open_one(
         return open_file(path, texts, symbols);
     }
     let digits: String = what.chars().filter(|character| *character != '-').collect::<String>().to_lowercase();
-    let is_id = (MIN_ID..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if (1..MIN_ID).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+    let is_id = (MIN_DIGITS..=32).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if (1..MIN_DIGITS).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(Failure::new(format!(
-            "there is no file `{what}`, and {MIN_ID} digits of an event id are the least"
+            "no file `{what}`, and too short for an event ID: give at least {MIN_DIGITS} digits"
         )));
     }
     let Some(store) = store.filter(|_| is_id) else {
-        return Err(Failure::new(format!("there is no file `{what}`"))
-            .advice("give the path of a report or the beginning of an event id; `coroner list` shows both"));
+        return Err(Failure::new(format!("no file `{what}`, and not an event ID"))
+            .advice("give a report's path or the start of its event ID; `coroner list` shows the IDs"));
     };
-    match with_id(store, &digits)?.as_slice() {
+    match find_by_id(store, &digits)?.as_slice() {
         [] => {
             let failure =
-                Failure::new(format!("no report in `{}` has an event id that begins with {what}", store.display()));
-            Err(match outboxes::folder_of(store, &digits) {
+                Failure::new(format!("no report in `{}` has an event ID that starts with {what}", store.display()));
+            Err(match outboxes::find_folder(store, &digits) {
                 Some(folder) => failure.advice(format!(
-                    "an event for a server has such an id, in `{}`; a `FolderSink` beside the server's sink keeps reports",
+                    "an event queued for a server in `{}` has such an ID; add a `FolderSink` to keep reports as well",
                     folder.display()
                 )),
-                None => failure.advice("`coroner list` shows what is there; `--store DIR` looks elsewhere"),
+                None => {
+                    failure.advice("list the reports with `coroner list`, or select another store with `--store DIR`")
+                }
             })
         }
         [(_, place)] => open_place(place, texts, symbols),
-        [first, .., last] => Err(Failure::new(format!("several reports begin with {what}"))
+        [first, .., last] => Err(Failure::new(format!("several event IDs start with {what}"))
             .advice(format!("give more digits, such as {} or {}", first.0, last.0))),
     }
 }
@@ -90,25 +93,25 @@ fn open_place(place: &Place, texts: Texts, symbols: Option<&mut Symbolizer>) -> 
         Place::Run(path, id) => open_run(path, texts, symbols)?
             .into_iter()
             .find(|report| report.header.event_id.to_string() == *id)
-            .ok_or_else(|| Failure::new(format!("the report in `{}` was taken away just now", path.display()))),
+            .ok_or_else(|| Failure::new(format!("the report in `{}` was just removed", path.display()))),
     }
 }
 
 /// Returns a store's reports whose ids begin with `digits`.
 ///
 /// Ids are taken from file names; only files with other names are opened.
-fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> {
+fn find_by_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> {
     let Contents { runs, folder } = contents(store)?;
     let mut found: Vec<(String, Place)> = Vec::new();
-    let mut unsaid = Vec::new();
+    let mut unnamed = Vec::new();
     for stored in folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)? {
         match stored.id_in_name().map(ToOwned::to_owned) {
             Some(id) if id.starts_with(digits) => found.push((id, Place::Stored(stored))),
             Some(_) => {}
-            None => unsaid.push(stored),
+            None => unnamed.push(stored),
         }
     }
-    for stored in unsaid {
+    for stored in unnamed {
         let id = summarize(&stored, Texts::AsTheyWere, None).1.map(|summary| summary.event_id);
         found.extend(id.ok().filter(|id| id.starts_with(digits)).map(|id| (id, Place::Stored(stored))));
     }
@@ -124,13 +127,13 @@ fn with_id(store: &Path, digits: &str) -> Result<Vec<(String, Place)>, Failure> 
 }
 
 /// Returns a store's newest report.
-fn newest(store: &Path) -> Result<Place, Failure> {
+fn find_newest(store: &Path) -> Result<Place, Failure> {
     let Contents { runs, folder } = contents(store)?;
     let mut stored = folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)?;
     let time = |report: &StoredReport| summarize(report, Texts::AsTheyWere, None).1.map_or(0, |summary| summary.time.0);
     // A folder sink's names begin with the time; of other files, the content has it.
-    let is_said = stored.iter().all(|report| report.id_in_name().is_some());
-    let newest = match is_said {
+    let has_times = stored.iter().all(|report| report.id_in_name().is_some());
+    let newest = match has_times {
         true => {
             // Names have a resolution of one second; for reports in the last one, the content
             // decides.
@@ -153,7 +156,7 @@ fn newest(store: &Path) -> Result<Place, Failure> {
         .map_or(0, |summary| summary.time.0);
     let pending = runs.iter().rev().flat_map(|run| {
         let reports = open_run(&run.path, Texts::AsTheyWere, None).unwrap_or_default();
-        reports.into_iter().map(|report| (Summary::of(&report, &run.path, State::Pending), run.path.clone()))
+        reports.into_iter().map(|report| (Summary::new(&report, &run.path, State::Pending), run.path.clone()))
     });
     let pending = pending.max_by_key(|(summary, _)| summary.time.0).filter(|(summary, _)| summary.time.0 > time);
     match (pending, newest) {
@@ -161,13 +164,12 @@ fn newest(store: &Path) -> Result<Place, Failure> {
         (None, Some(stored)) => Ok(Place::Stored(stored)),
         (None, None) => {
             let summary = outboxes::summary(store);
-            Err(Failure::new(format!("there are no reports in `{}`{summary}", store.display()))
-                .advice("name a report, or another store with `--store DIR`"))
+            Err(Failure::new(format!("no reports in `{}`{summary}", store.display()))
+                .advice("give a report, or another store with `--store DIR`"))
         }
     }
 }
 
 fn no_store() -> Failure {
-    Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
-        .advice("name a report, or a store with `--store DIR`")
+    Failure::new(NO_STORE).advice("give a report, or a store with `--store DIR`")
 }

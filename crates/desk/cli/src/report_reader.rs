@@ -7,7 +7,7 @@ use coroner_symbols::Symbolizer;
 
 use crate::bounded_read::read;
 use crate::failure::{Context, Failure};
-use crate::kept_names::{self, Named};
+use crate::kept_names::{self, NameCount};
 use crate::report_files::{self, StoredReport};
 use crate::{foreign_reports, outboxes, progress};
 
@@ -44,7 +44,7 @@ pub(crate) fn open_as_it_is(path: &Path, texts: Texts) -> Result<Report, Failure
 ///
 /// A dump's stacks are walked with the files of `symbols`, too.
 fn read_report(path: &Path, symbols: Option<&mut Symbolizer>) -> Result<(Report, bool), Failure> {
-    if foreign_reports::form_of(path).is_some() {
+    if foreign_reports::dump_form(path).is_some() {
         return Ok((foreign_reports::read_dump(path, symbols)?, false));
     }
     if let Some(failure) = outboxes::refuse(path) {
@@ -79,9 +79,9 @@ pub(crate) fn open_file(path: &Path, texts: Texts, mut symbols: Option<&mut Symb
     };
     texts.apply(&mut report);
     if let Some(symbols) = symbols {
-        let before = Named::of(&report);
+        let before = NameCount::new(&report);
         name_frames(&mut report, symbols);
-        if let Some(json) = json.filter(|_| Named::of(&report) > before) {
+        if let Some(json) = json.filter(|_| NameCount::new(&report) > before) {
             // A report that can't be written is still shown.
             let _ = kept_names::keep(&json, &report);
         }
@@ -119,7 +119,7 @@ fn is_json(bytes: &[u8]) -> bool {
 /// Reads the JSON form of a report.
 fn read_json(path: &Path, bytes: &[u8]) -> Result<Report, Failure> {
     let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
-    let doing = || format!("`{}` is not the JSON form of a Coroner report", path.display());
+    let doing = || format!("can't read `{}` as a Coroner report in JSON", path.display());
     let json = std::str::from_utf8(bytes).context(doing())?;
     Report::from_json(json).context(doing())
 }
@@ -150,7 +150,7 @@ pub(crate) fn open_run(
     symbols: Option<&mut Symbolizer>,
 ) -> Result<Vec<Report>, Failure> {
     let raw = coroner::RawRun::read(directory)?;
-    let mut reports = raw.parse().context(format!("the run in `{}` can't be read", directory.display()))?;
+    let mut reports = raw.parse().context(format!("can't read the run in `{}`", directory.display()))?;
     reports.iter_mut().for_each(|report| texts.apply(report));
     if let Some(symbols) = symbols {
         for report in &mut reports {

@@ -19,17 +19,17 @@ use crate::summary::{State, Summary};
 use crate::symbol_search::SymbolArguments;
 use crate::{progress, report_files, report_reader, show, store_location};
 
-/// Exit codes as in `env` and `timeout`: own failure, program can't be run, program not found.
+/// Exit status as in `env` and `timeout`: own failure, program can't be run, program not found.
 const FAILED: u8 = 125;
 const NOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 /// Maximum number of reports that are shown; the others get one line each.
-const SHOWN: usize = 3;
+const MAX_SHOWN: usize = 3;
 
-/// What a person gives.
+/// The arguments of `coroner run`.
 #[derive(clap::Args)]
 pub(crate) struct RunArguments {
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
     #[command(flatten)]
@@ -48,12 +48,12 @@ pub(crate) fn run(arguments: &RunArguments, store: Option<&Path>) -> ExitCode {
     let Some((program, rest)) = arguments.command.split_first() else { return NOT_FOUND.into() };
     match run_preloaded(program, rest, stores.path()) {
         Ok((pid, status)) => {
-            if let Err(failure) = tell(arguments, stores.path(), store, pid, status) {
+            if let Err(failure) = report_crashes(arguments, stores.path(), store, pid, status) {
                 failure.print();
             }
             // Remove the folder now: a process that ends by a signal runs no destructors.
             drop(stores);
-            end_as(status)
+            exit_like(status)
         }
         Err(error) => {
             let code = exit_code(&error);
@@ -78,10 +78,10 @@ fn exit_code(error: &PreloadError) -> u8 {
 fn with_advice(error: PreloadError) -> Failure {
     let advice = match &error {
         PreloadError::NotPreloadable { why: NotPreloadable::Static, .. } => {
-            "build Coroner into it (`coroner::install`, or libcoroner_ffi.a), or import its core dumps: `coroner import core`".to_owned()
+            "link Coroner into the program (`coroner::install` or libcoroner_ffi.a), or import its core dumps with `coroner import`".to_owned()
         }
         PreloadError::NoLibrary(_) => format!(
-            "it is in Coroner's archives (`cargo build -p coroner-ffi` makes it); name it with {LIBRARY_VARIABLE}=PATH"
+            "take the library from Coroner's archives or build it (`cargo build -p coroner-ffi`), and set {LIBRARY_VARIABLE}=PATH"
         ),
         _ => return error.into(),
     };
@@ -95,33 +95,33 @@ fn temporary_folder() -> Result<tempfile::TempDir, Failure> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("coroner-run-");
     let made = builder.tempdir().or_else(|error| builder.tempdir_in("/dev/shm").map_err(|_| error));
-    let doing = || format!("can't make a folder in {} for what the program leaves", shown(&std::env::temp_dir()));
-    made.context(doing()).map_err(|failure| failure.advice("name one that may be written: TMPDIR=FOLDER"))
+    let doing = || format!("can't create a folder for reports in {}", quoted(&std::env::temp_dir()));
+    made.context(doing()).map_err(|failure| failure.advice("name a writable folder with TMPDIR=FOLDER"))
 }
 
 /// Shows the reports of the program and its children, and keeps them in the store.
-fn tell(
+fn report_crashes(
     arguments: &RunArguments,
     stores: &Path,
     store: Option<&Path>,
     pid: u32,
     status: ExitStatus,
 ) -> Result<(), Failure> {
-    let mut reports = left_in(stores)?;
+    let mut reports = read_reports(stores)?;
     let is_crash = status.signal().is_some_and(|signal| coroner::SignalSet::CRASHES.contains(signal));
     if is_crash && !reports.iter().any(|report| report.header.pid == pid) {
         let own = stores.join(pid.to_string());
         let has_run = || Store::open_existing(&own).is_ok_and(|store| store.list().is_ok_and(|runs| !runs.is_empty()));
         let why = match own.is_dir() {
-            true if has_run() => "it has set another handler, or the default action, for its signals",
-            true => "Coroner was not installed in it",
-            false => "the library was not loaded into it",
+            true if has_run() => "the program replaced Coroner's signal handlers",
+            true => "Coroner could not be installed in the program",
+            false => "the library was not loaded into the program",
         };
         let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
         let _ = writeln!(
             anstream::stderr(),
-            "{yellow}warning{yellow:#}: the program crashed, and there is no report: {why}\n  \
-             with `ulimit -c unlimited` it may leave a core dump, which `coroner show` reads"
+            "{yellow}warning{yellow:#}: the program crashed without a report: {why}\n  \
+             run it with `ulimit -c unlimited` and open the core dump with `coroner show`"
         );
     }
     // The program's own crash comes first.
@@ -141,22 +141,22 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
     let green = Style::new().fg_color(Some(AnsiColor::Green.into())).bold();
     let mut out = anstream::stderr();
     for (index, (report, kept)) in reports.iter_mut().zip(kept).enumerate() {
-        name(report, &mut symbolizer);
+        symbolicate(report, &mut symbolizer);
         if let Some(folder) = &kept.folder {
             // Replace it with one that has names. If that fails, the first one remains.
             let _ = report_files::keep(report, folder);
         }
         if report.header.pid != pid {
             let name = &report.header.process_name;
-            writeln!(out, "{bold}Process {} ({name}), which it started, crashed:{bold:#}", report.header.pid)?;
+            writeln!(out, "{bold}Child process {} ({name}) crashed:{bold:#}", report.header.pid)?;
         }
-        if index < SHOWN {
-            let code = coroner_explain::ImageFiles::of(report, &mut symbolizer);
+        if index < MAX_SHOWN {
+            let code = coroner_explain::ImageFiles::for_report(report, &mut symbolizer);
             let explanation = coroner_explain::explain(report, &code);
             let threads = coroner_report::text::ThreadFilter::Crashed;
-            show::print(report, Some(&explanation), threads, show::Layout::of_terminal(), &mut out)?;
+            show::print(report, Some(&explanation), threads, show::Layout::for_terminal(), &mut out)?;
         } else {
-            writeln!(out, "  {}", Summary::of(report, Path::new(""), State::Stored).title())?;
+            writeln!(out, "  {}", Summary::new(report, Path::new(""), State::Stored).title())?;
         }
         kept.failures.iter().for_each(Failure::print);
         let id = report.header.event_id.to_string();
@@ -165,7 +165,7 @@ fn show_all(reports: &mut [Report], kept: &[Kept], arguments: &RunArguments, pid
                 let option = folder.parent().map(store_location::store_option).unwrap_or_default();
                 writeln!(out, "{green}Stored{green:#} in {}: coroner show {}{option}", folder.display(), &id[..8])?;
             }
-            Some(folder) => writeln!(out, "{green}Stored{green:#} in {} instead", shown(folder))?,
+            Some(folder) => writeln!(out, "{green}Stored{green:#} in {} instead", quoted(folder))?,
             None => {}
         }
     }
@@ -187,10 +187,7 @@ fn keep(report: &Report, folder: Option<&Path>) -> Kept {
             Ok(()) => return Kept { folder: Some(folder.to_owned()), failures },
             Err(failure) => failures.push(failure),
         },
-        None => failures.push(
-            Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to keep the report in")
-                .advice("name a store with `--store DIR`"),
-        ),
+        None => failures.push(Failure::new(store_location::NO_STORE).advice("name a store with `--store DIR`")),
     }
     let other = temporary_folder().and_then(|other| report_files::keep(report, other.path()).map(|()| other.keep()));
     match other {
@@ -203,7 +200,7 @@ fn keep(report: &Report, folder: Option<&Path>) -> Kept {
 }
 
 /// Returns all fatal reports in the processes' stores.
-fn left_in(stores: &Path) -> Result<Vec<Report>, Failure> {
+fn read_reports(stores: &Path) -> Result<Vec<Report>, Failure> {
     let mut reports = Vec::new();
     for entry in std::fs::read_dir(stores).context(format!("can't list `{}`", stores.display()))? {
         let path = entry?.path();
@@ -218,14 +215,14 @@ fn left_in(stores: &Path) -> Result<Vec<Report>, Failure> {
     Ok(reports)
 }
 
-fn name(report: &mut Report, symbolizer: &mut Symbolizer) {
+fn symbolicate(report: &mut Report, symbolizer: &mut Symbolizer) {
     let progress = progress::spinner("looking up function names");
     symbolizer.symbolicate_report(report);
     progress.finish_and_clear();
 }
 
 /// Exits with the program's exit status, or by the signal that killed it.
-fn end_as(status: ExitStatus) -> ExitCode {
+fn exit_like(status: ExitStatus) -> ExitCode {
     if let Some(signal) = status.signal() {
         end_by_signal(signal);
         // Only reached if the signal doesn't end a process; use the exit code that shells use for a
@@ -236,6 +233,6 @@ fn end_as(status: ExitStatus) -> ExitCode {
 }
 
 /// Formats a path for messages.
-fn shown(path: &Path) -> String {
+fn quoted(path: &Path) -> String {
     format!("`{}`", path.display())
 }

@@ -13,41 +13,45 @@ use coroner::{Report, hide_secrets};
 
 use crate::failure::{Context, Failure};
 use crate::listing::Listing;
+use crate::store_location::NO_STORE;
 use crate::symbol_search::SymbolArguments;
 use crate::{bounded_read, outboxes, progress, report_lookup, report_reader, terminal};
 
-/// What a person gives.
+/// The arguments of `coroner send`.
 #[derive(clap::Args)]
 pub(crate) struct SendArguments {
-    /// Reports: files (.json or .coroner), directories of runs, or beginnings of event ids; without any, all of the store
+    /// Report files, run directories, or starts of event IDs [default: all reports in the store]
     #[arg(value_name = "REPORT")]
     reports: Vec<String>,
-    /// The server's project and the key to it: https://KEY@HOST/PROJECT
+    /// Sentry DSN: https://KEY@HOST/PROJECT
     #[arg(long, env = "SENTRY_DSN", hide_env_values = true, required_unless_present = "otlp")]
     dsn: Option<String>,
-    /// Send log records by OTLP instead, to the Collector at that address, such as http://localhost:4318; $OTEL_EXPORTER_OTLP_HEADERS,
-    /// $OTEL_RESOURCE_ATTRIBUTES and the like hold for it
+    /// Send log records over OTLP instead, to a Collector such as http://localhost:4318
+    ///
+    /// $OTEL_EXPORTER_OTLP_HEADERS, $OTEL_RESOURCE_ATTRIBUTES and similar variables apply.
     #[arg(long, value_name = "URL", conflicts_with_all = ["attach", "minidump", "release"])]
     otlp: Option<String>,
-    /// A file that goes with each report; may be given more than once
+    /// Attach this file to each report; repeatable
     #[arg(long, value_name = "PATH")]
     attach: Vec<PathBuf>,
-    /// A minidump, made of each report, goes with it; the server then takes threads and exception out of that
+    /// Attach a minidump created from each report
+    ///
+    /// The server then uses the minidump's threads and exception.
     #[arg(long)]
     minidump: bool,
-    /// The release, where the reports don't say it
+    /// Release for reports without one
     #[arg(long)]
     release: Option<String>,
-    /// The environment, where the reports don't say it
+    /// Environment for reports without one
     #[arg(long)]
     environment: Option<String>,
-    /// A proxy, instead of those of $HTTPS_PROXY and the like
+    /// Proxy to use instead of $HTTPS_PROXY and similar variables
     #[arg(long, value_name = "URL")]
     proxy: Option<String>,
-    /// Certificates (PEM) of the authorities to trust, instead of the system's
+    /// CA certificates (PEM) to trust instead of the system's
     #[arg(long, value_name = "PATH")]
     ca_file: Option<PathBuf>,
-    /// How many seconds sending one may take
+    /// Time limit for sending a report, in seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     timeout: u64,
     #[command(flatten)]
@@ -59,13 +63,13 @@ const MAX_SECONDS: u64 = 24 * 60 * 60;
 
 fn seconds(text: &str) -> Result<u64, String> {
     let seconds = text.parse().ok().filter(|seconds| (1..=MAX_SECONDS).contains(seconds));
-    seconds.ok_or_else(|| format!("it is a number of seconds from 1 to {MAX_SECONDS}"))
+    seconds.ok_or_else(|| format!("expected a number of seconds from 1 to {MAX_SECONDS}"))
 }
 
 /// Sends reports one after another, and prints the result of each.
 pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), Failure> {
-    let server = Server::of(&arguments)?;
-    let (whats, unread) = if arguments.reports.is_empty() { all(store)? } else { (arguments.reports, 0) };
+    let server = Server::new(&arguments)?;
+    let (whats, unread) = if arguments.reports.is_empty() { stored_reports(store)? } else { (arguments.reports, 0) };
     // Shared by all reports, because reports of one app have the same images.
     let mut symbols = arguments.symbols.local()?;
     let progress = progress::bar(whats.len(), "sending reports");
@@ -73,21 +77,21 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     progress.tick();
     let mut failed = 0;
     // All reports are sent, even if standard output is closed.
-    let mut said_all = Ok(());
+    let mut printed = Ok(());
     let mut unreachable = false;
     for (tried, what) in whats.iter().enumerate() {
         let opened = report_lookup::open_one(Some(what), store, report_reader::Texts::Scrubbed, Some(&mut symbols));
-        let said = opened.and_then(|mut report| {
-            let code = coroner_explain::ImageFiles::of(&report, &mut symbols);
+        let result = opened.and_then(|mut report| {
+            let code = coroner_explain::ImageFiles::for_report(&report, &mut symbols);
             report.explanation = Some(coroner_explain::explain(&report, &code));
             report.scrub(&hide_secrets);
             server.send(&report).map(|()| report.event_id().to_string())
         });
-        unreachable |= said.as_ref().is_err_and(Failure::is_unreachable);
-        progress.suspend(|| match said {
+        unreachable |= result.as_ref().is_err_and(Failure::is_unreachable);
+        progress.suspend(|| match result {
             Ok(id) => {
-                if let Err(error) = terminal::say(format_args!("sent {id}")) {
-                    said_all = Err(error);
+                if let Err(error) = terminal::print_line(format_args!("sent {id}")) {
+                    printed = Err(error);
                 }
             }
             Err(failure) => {
@@ -105,9 +109,9 @@ pub(crate) fn run(arguments: SendArguments, store: Option<&Path>) -> Result<(), 
     }
     progress.finish_and_clear();
     match (whats.len() + unread, failed + unread) {
-        (_, 0) => Ok(said_all?),
-        (1, _) => Err(Failure::new("the report was not sent")),
-        (all, failed) => Err(Failure::new(format!("{failed} of {all} reports were not sent"))),
+        (_, 0) => Ok(printed?),
+        (1, _) => Err(Failure::new("can't send the report")),
+        (all, failed) => Err(Failure::new(format!("can't send {failed} of {all} reports"))),
     }
 }
 
@@ -120,26 +124,26 @@ enum Server {
 }
 
 impl Server {
-    fn of(arguments: &SendArguments) -> Result<Self, Failure> {
+    fn new(arguments: &SendArguments) -> Result<Self, Failure> {
         let (timeout, ca_file) = (Duration::from_secs(arguments.timeout), arguments.ca_file.clone());
         let proxy = arguments.proxy.clone();
         if let Some(endpoint) = &arguments.otlp {
             let mut options = otlp::Options::for_endpoint(endpoint, None)
-                .map_err(|error| Failure::new(format!("the environment: {error}")))?;
+                .map_err(|error| Failure::new(format!("invalid environment variable: {error}")))?;
             options.labels.environment.clone_from(&arguments.environment);
             options.transport.timeout = timeout;
             options.transport.proxy = proxy.or(options.transport.proxy);
             options.transport.ca_file = ca_file.or(options.transport.ca_file);
             let exporter = Exporter::new(options).map_err(|error| {
                 Failure::new(error.to_string())
-                    .advice("an address is http://HOST:4318; records go to `v1/logs` below it")
+                    .advice("expected http://HOST:4318; records are sent to `v1/logs` below it")
             })?;
             return Ok(Self::Otlp(Box::new(exporter)));
         }
         // The message must not contain the DSN itself, because it includes a key.
         let dsn: Dsn = arguments.dsn.as_deref().unwrap_or_default().parse().map_err(|error| {
-            Failure::new(format!("the DSN can't be used: {error}"))
-                .advice("a DSN is https://KEY@HOST/PROJECT; the server shows it in the project's settings")
+            Failure::new(format!("invalid DSN: {error}"))
+                .advice("expected https://KEY@HOST/PROJECT; the server shows it in the project's settings")
         })?;
         let options = TransportOptions { proxy, ca_file, timeout, ..TransportOptions::default() };
         let transport = HttpTransport::new(&dsn, &options).map_err(|error| Failure::new(error.to_string()))?;
@@ -168,9 +172,9 @@ impl Server {
                     envelope.items.push(Item::attachment(minidump));
                 }
                 let alone = attachments.is_empty() && !*minidump;
-                judge(transport.send(&envelope.to_bytes_sent_at(SystemTime::now())), alone)
+                check_answer(transport.send(&envelope.to_bytes_sent_at(SystemTime::now())), alone)
             }
-            Self::Otlp(exporter) => judge_otlp(exporter.send(report)),
+            Self::Otlp(exporter) => check_otlp_answer(exporter.send(report)),
         }
     }
 }
@@ -178,18 +182,15 @@ impl Server {
 /// Reads a file named by the user; fails for devices and pipes, which may be endless.
 fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     if !std::fs::metadata(path)?.is_file() {
-        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"));
+        return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file"));
     }
     bounded_read::read_bounded(path)
 }
 
 /// Returns a store's reports, and the number of those that could not be read.
-fn all(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
-    let store = store.ok_or_else(|| {
-        Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
-            .advice("name reports, or a store with `--store DIR`")
-    })?;
-    let listing = Listing::at(store, report_reader::Texts::Scrubbed, None)?;
+fn stored_reports(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
+    let store = store.ok_or_else(|| Failure::new(NO_STORE).advice("give reports, or a store with `--store DIR`"))?;
+    let listing = Listing::open(store, report_reader::Texts::Scrubbed, None)?;
     let ids = listing.iter().map(|listed| listed.event_id.to_owned()).filter(|id| !id.is_empty());
     let ids: Vec<String> = ids.collect();
     if ids.is_empty() && listing.unread() == 0 {
@@ -198,49 +199,50 @@ fn all(store: Option<&Path>) -> Result<(Vec<String>, usize), Failure> {
     Ok((ids, listing.unread()))
 }
 
+fn retry_advice(after: Option<&impl std::fmt::Display>) -> String {
+    match after {
+        Some(seconds) => format!("the server is busy or limits its rate; try again in {seconds} s"),
+        None => "the server is busy or limits its rate; try again in a minute".to_owned(),
+    }
+}
+
 /// Converts a server's answer to a result. `alone` means that the event had no attachments.
-fn judge(answer: Result<Answer, SendError>, alone: bool) -> Result<(), Failure> {
+fn check_answer(answer: Result<Answer, SendError>, alone: bool) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
-        Failure::new(format!("the server can't be reached: {error}"))
-            .advice("is the DSN's host right, and is there a proxy?")
-            .of_server()
+        Failure::new(format!("can't reach the server: {error}"))
+            .advice("check the DSN's host, and whether a proxy is needed")
+            .as_unreachable()
     })?;
     if answer.is_success() {
         return Ok(());
     }
-    let failure = Failure::new(format!("the server refused it with {}: {}", answer.status, answer.body));
+    let failure = Failure::new(format!("the server rejected the report with {}: {}", answer.status, answer.body));
     Err(match answer.status {
-        401 | 403 => failure.advice("is the key in the DSN right, and the project's?"),
-        404 => failure.advice("is the host in the DSN right, and does it speak Sentry's protocol?"),
-        413 if alone => failure.advice("the event alone is too large for this server"),
-        413 => failure.advice("it is too large: send it without `--attach` and `--minidump`"),
-        429 => failure.advice(match &answer.retry_after {
-            Some(after) => format!("it takes no more for now; try again in {after} s"),
-            None => "it takes no more for now; try again in a minute".to_owned(),
-        }),
+        401 | 403 => failure.advice("check that the DSN's key belongs to the project"),
+        404 => failure.advice("check the DSN's host, and that it implements Sentry's protocol"),
+        413 if alone => failure.advice("the event is too large for this server even without attachments"),
+        413 => failure.advice("the report is too large; send it without `--attach` and `--minidump`"),
+        429 => failure.advice(retry_advice(answer.retry_after.as_ref())),
         _ => failure,
     })
 }
 
 /// Converts a Collector's answer to a result.
-fn judge_otlp(answer: Result<otlp::Answer, SendError>) -> Result<(), Failure> {
+fn check_otlp_answer(answer: Result<otlp::Answer, SendError>) -> Result<(), Failure> {
     let answer = answer.map_err(|error| {
-        Failure::new(format!("the server can't be reached: {error}"))
-            .advice("is the address right (http://HOST:4318 by default), and is there a proxy?")
-            .of_server()
+        Failure::new(format!("can't reach the server: {error}"))
+            .advice("check the address (usually http://HOST:4318), and whether a proxy is needed")
+            .as_unreachable()
     })?;
     if answer.is_taken {
         return Ok(());
     }
-    let failure = Failure::new(format!("the server refused it with {}: {}", answer.status, answer.message));
+    let failure = Failure::new(format!("the server rejected the report with {}: {}", answer.status, answer.message));
     Err(match answer.status {
-        200..=299 => Failure::new(format!("the server rejected it: {}", answer.message)),
-        401 | 403 => failure.advice("is there a key in $OTEL_EXPORTER_OTLP_HEADERS, and is it right?"),
-        404 => failure.advice("is there an OTLP receiver for logs over HTTP at that address?"),
-        429 | 502..=504 => failure.advice(match &answer.retry_after {
-            Some(after) => format!("it takes no more for now; try again in {after} s"),
-            None => "it takes no more for now; try again in a minute".to_owned(),
-        }),
+        200..=299 => Failure::new(format!("the server rejected the report: {}", answer.message)),
+        401 | 403 => failure.advice("check the key in $OTEL_EXPORTER_OTLP_HEADERS"),
+        404 => failure.advice("check that the address has an OTLP receiver for logs over HTTP"),
+        429 | 502..=504 => failure.advice(retry_advice(answer.retry_after.as_ref())),
         _ => failure,
     })
 }

@@ -36,20 +36,20 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
     let report = report_lookup::open_one(what, store, view.texts, Some(&mut symbolizer))?;
-    symbols.are_of(&symbol_search::keys(&report));
+    symbols.match_images(&symbol_search::image_keys(&report));
     present(report, &mut symbolizer, view)
 }
 
 /// Shows a symbolicated report.
 pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &View<'_>) -> Result<(), Failure> {
-    let code = ImageFiles::of(&report, symbolizer);
+    let code = ImageFiles::for_report(&report, symbolizer);
     let explanation = explain(&report, &code);
     let text = match view.format {
         ReportFormat::Text => {
             let layout = Layout {
                 all_frames: view.all_frames,
                 width: terminal::width().filter(|_| view.output.is_none()),
-                below_stack: symbol_search::why_unnamed(&mut report, symbolizer),
+                below_stack: symbol_search::explain_missing_names(&mut report, symbolizer),
             };
             return match view.output {
                 Some(path) => {
@@ -67,8 +67,8 @@ pub(crate) fn present(mut report: Report, symbolizer: &mut Symbolizer, view: &Vi
             report.explanation = Some(explanation);
             report.to_json() + "\n"
         }
-        ReportFormat::Markdown => markdown::of(&report, &code),
-        ReportFormat::Html => page::of(&report, &explanation),
+        ReportFormat::Markdown => markdown::render(&report, &code),
+        ReportFormat::Html => page::render(&report, &explanation),
         ReportFormat::Otlp => {
             report.explanation = Some(explanation);
             serde_json::to_string_pretty(&otlp::request(&report, &otlp::Labels::default()))? + "\n"
@@ -92,7 +92,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The layout for standard output, as most commands show a report.
-    pub(crate) fn of_terminal() -> Layout {
+    pub(crate) fn for_terminal() -> Layout {
         Layout { width: terminal::width(), ..Layout::default() }
     }
 }
@@ -130,7 +130,7 @@ pub(crate) fn print(
     let explained = explanation.map_or(Ok(()), |explanation| explanation_text::write(explanation, &mut painter));
     let explained = explained.and_then(|()| explanation_text::write_profile(report, &mut painter));
     if explained.and_then(|()| report.write_text(&mut painter, &options)).is_err() {
-        return Err(painter.error.unwrap_or_else(|| io::Error::other("the report can't be written as text")).into());
+        return Err(painter.error.unwrap_or_else(|| io::Error::other("can't write the report as text")).into());
     }
     Ok(painter.out.flush()?)
 }
@@ -138,7 +138,7 @@ pub(crate) fn print(
 fn no_thread(report: &Report, number: u64) -> Failure {
     let tids: Vec<String> = report.threads.iter().take(20).map(|thread| thread.tid.to_string()).collect();
     Failure::new(format!("the report has no thread {number}")).advice(format!(
-        "its threads are 0 to {}, or by id {}",
+        "expected an index from 0 to {}, or a thread ID: {}",
         report.threads.len().saturating_sub(1),
         tids.join(", ")
     ))
@@ -158,7 +158,7 @@ struct Painter<'a, W> {
 const INDENT: usize = 8;
 
 /// Minimum hexadecimal digits of an event id or build ID, which is kept whole for copying.
-const ID: usize = 32;
+const MIN_ID_DIGITS: usize = 32;
 
 impl<W: Write> Painter<'_, W> {
     /// Breaks lines that are too wide: between words, and within words longer than a line.
@@ -189,7 +189,7 @@ impl<W: Write> Painter<'_, W> {
         let width = self.width.unwrap_or(usize::MAX);
         let length = word.chars().count();
         let is_digit = |character: char| character.is_ascii_hexdigit() || character == '-';
-        let is_id = word.split(|character| !is_digit(character)).any(|digits| digits.len() >= ID);
+        let is_id = word.split(|character| !is_digit(character)).any(|digits| digits.len() >= MIN_ID_DIGITS);
         let next_line = |column: &mut usize, indent: usize, wrapped: &mut String| {
             wrapped.push('\n');
             wrapped.extend(std::iter::repeat_n(' ', indent));

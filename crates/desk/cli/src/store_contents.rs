@@ -43,8 +43,8 @@ pub(crate) fn contents(path: &Path) -> Result<Contents, Failure> {
     let runs = match Store::open_existing(path) {
         Ok(store) => store.list()?,
         Err(_) if is_missing(path) => {
-            return Err(Failure::new(format!("there is no store at `{}`", path.display()))
-                .advice("`coroner demo` makes one; an app's own is named with `--store DIR`"));
+            return Err(Failure::new(format!("no store at `{}`", path.display()))
+                .advice("create one with `coroner demo`, or select an app's store with `--store DIR`"));
         }
         Err(_) if is_missing(&path.join("runs")) => Vec::new(),
         Err(error) => return Err(error.into()),
@@ -54,12 +54,12 @@ pub(crate) fn contents(path: &Path) -> Result<Contents, Failure> {
 }
 
 /// Summarizes a run's reports, or reports that they are unreadable.
-pub(crate) fn summaries_of(run: &StoredRun, texts: Texts, mut names: Option<&mut Symbolizer>) -> Vec<Summary> {
+pub(crate) fn summarize_run(run: &StoredRun, texts: Texts, mut names: Option<&mut Symbolizer>) -> Vec<Summary> {
     let state = run.broken.clone().map_or(State::Pending, State::Broken);
     match open_run(&run.path, texts, None) {
         Ok(reports) => reports
             .into_iter()
-            .map(|report| Summary::of(&with_names(report, names.as_deref_mut()), &run.path, state.clone()))
+            .map(|report| Summary::new(&symbolicate_stack(report, names.as_deref_mut()), &run.path, state.clone()))
             .collect(),
         Err(_) if state == State::Pending => Vec::new(),
         Err(_) => vec![Summary {
@@ -87,17 +87,17 @@ pub(crate) fn summarize(
         && let Ok(mut report) = Report::head_from_json(&bytes)
     {
         texts.apply(&mut report);
-        return (Some(stamp), Ok(Summary::of(&report, &path, State::Stored)));
+        return (Some(stamp), Ok(Summary::new(&report, &path, State::Stored)));
     }
     let stamp = stored.stamp();
     let report = open_stored(stored, texts, None);
-    (stamp, report.map(|report| Summary::of(&with_names(report, names), &path, State::Stored)))
+    (stamp, report.map(|report| Summary::new(&symbolicate_stack(report, names), &path, State::Stored)))
 }
 
 /// Symbolizes the stack that a summary uses, if it has no names.
 ///
 /// Only symbol tables are used, and a file is read once for a whole list.
-pub(crate) fn with_names(mut report: Report, names: Option<&mut Symbolizer>) -> Report {
+pub(crate) fn symbolicate_stack(mut report: Report, names: Option<&mut Symbolizer>) -> Report {
     let is_named = |frames: &[Frame]| frames.iter().all(|frame| frame.function.is_some());
     let crashed = report.crashed_thread().is_none_or(|thread| is_named(&thread.frames));
     let thrown = report.exceptions.first().is_none_or(|exception| is_named(&exception.frames));

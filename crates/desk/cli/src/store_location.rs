@@ -10,19 +10,21 @@ pub(crate) const APP_ID: &str = "coroner-demo";
 /// The default sink's folder in a store.
 pub(crate) const REPORTS: &str = "reports";
 
+/// Error message for a system without a default store.
+pub(crate) const NO_STORE: &str = "can't find the default store: neither $HOME nor $STATE_DIRECTORY is set";
+
 #[derive(clap::Args)]
 pub(crate) struct StoreArgument {
-    /// The store's directory; without it, $CORONER_STORE or that of `coroner demo`
+    /// Store directory [default: $CORONER_STORE, or the store of `coroner demo`]
     #[arg(long = "store", value_name = "DIR")]
     directory: Option<PathBuf>,
 }
 
 impl StoreArgument {
     pub(crate) fn path(self) -> Result<PathBuf, Failure> {
-        self.directory.or_else(default_store).ok_or_else(|| {
-            Failure::new("there is no home directory (nor a `$STATE_DIRECTORY`) to look for a store in")
-                .advice("name one with `--store DIR`")
-        })
+        self.directory
+            .or_else(default_store)
+            .ok_or_else(|| Failure::new(NO_STORE).advice("name one with `--store DIR`"))
     }
 }
 
@@ -37,8 +39,8 @@ pub(crate) fn folder_or(folder: Option<PathBuf>, store: StoreArgument) -> Result
 pub(crate) fn default_store() -> Option<PathBuf> {
     // Not read by the parser, which would show it as a missing argument in the usage, and rejects
     // an empty one.
-    let said = std::env::var_os("CORONER_STORE").filter(|said| !said.is_empty()).map(PathBuf::from);
-    said.or_else(|| coroner::default_store_dir(APP_ID))
+    let named = std::env::var_os("CORONER_STORE").filter(|path| !path.is_empty()).map(PathBuf::from);
+    named.or_else(|| coroner::default_store_dir(APP_ID))
 }
 
 /// Returns the option to use this store in a command; empty for the default store.

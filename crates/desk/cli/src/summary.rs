@@ -12,7 +12,7 @@ use coroner_report::wire::Monitor;
 use serde::{Deserialize, Serialize};
 
 /// Maximum characters of a function's name in a heading.
-const FUNCTION: usize = 160;
+const MAX_FUNCTION: usize = 160;
 
 #[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Summary {
@@ -55,7 +55,7 @@ pub(crate) enum State {
 }
 
 impl Summary {
-    pub(crate) fn of(report: &Report, path: &Path, state: State) -> Self {
+    pub(crate) fn new(report: &Report, path: &Path, state: State) -> Self {
         let facts = report.run.as_ref().map(|run| &run.app);
         let app = facts.and_then(|app| app.name.clone().or_else(|| app.id.clone()));
         let crash = report.crash.as_ref();
@@ -66,9 +66,9 @@ impl Summary {
             app: app.unwrap_or_else(|| report.header.process_name.clone()),
             version: facts.and_then(|app| app.version.clone()).unwrap_or_default(),
             release: release.or_else(|| facts.and_then(|app| app.release.clone())),
-            what: what(report),
-            signal: died_of(report).map(ToOwned::to_owned),
-            function: function(report),
+            what: describe_event(report),
+            signal: fatal_signal(report).map(ToOwned::to_owned),
+            function: key_function(report),
             signature: Signature::of(report),
             places: Signature::id_of_places(report),
             tags: report.run.as_ref().map(|run| run.tags.clone()).unwrap_or_default(),
@@ -82,7 +82,7 @@ impl Summary {
     /// Names are shortened, because C++ names can have thousands of characters.
     pub(crate) fn title(&self) -> String {
         match &self.function {
-            Some(function) => format!("{} in {}", self.what, short_function(function, FUNCTION)),
+            Some(function) => format!("{} in {}", self.what, short_function(function, MAX_FUNCTION)),
             None => self.what.clone(),
         }
     }
@@ -92,7 +92,7 @@ impl Summary {
 ///
 /// An uncaught exception, or a panic that can't unwind, ends it by `abort()`; the report is written
 /// before that and contains no signal.
-fn died_of(report: &Report) -> Option<&'static str> {
+fn fatal_signal(report: &Report) -> Option<&'static str> {
     let crash = report.crash.as_ref()?;
     let signal = crash.signal.as_ref().and_then(|signal| signal.name);
     let named = signal.or_else(|| crash.mach.as_ref()?.name);
@@ -112,8 +112,8 @@ fn died_of(report: &Report) -> Option<&'static str> {
     named.or(aborts.then_some("SIGABRT"))
 }
 
-fn what(report: &Report) -> String {
-    let Some(crash) = &report.crash else { return "unknown: the report was cut before it says".into() };
+fn describe_event(report: &Report) -> String {
+    let Some(crash) = &report.crash else { return "unknown (the report is truncated)".into() };
     let mut what = if crash.has(CrashFlag::StackOverflow) {
         "stack overflow".to_owned()
     } else if let Some(exception) = report.exceptions.first() {
@@ -156,7 +156,7 @@ fn first_line(text: &str) -> &str {
 /// In a stripped program the app's function may have no name, and may belong to a runtime that is
 /// linked into the program: then the exception's own location (`file:line`), if known, takes its
 /// place, or else the image and offset.
-pub(crate) fn function(report: &Report) -> Option<String> {
+pub(crate) fn key_function(report: &Report) -> Option<String> {
     let exception = report.exceptions.first();
     let thrown = exception.map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let frames = match thrown {

@@ -17,20 +17,21 @@ use crate::progress;
 /// The folder in a dSYM bundle that contains its files.
 const IN_BUNDLE: &str = "Contents/Resources/DWARF";
 
-/// What a person says about symbols.
+/// Options for symbols.
 #[derive(clap::Args)]
 pub(crate) struct SymbolArguments {
-    /// A folder or file with debug information: dSYM bundles, ELF debug files, breakpad `.sym`, unstripped programs; may be
-    /// given more than once. What has an image's build id is used
+    /// File or folder with debug information; repeatable
+    ///
+    /// Unstripped programs, ELF debug files, dSYM bundles and Breakpad `.sym` files are matched by build ID.
     #[arg(long = "symbols", value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Where to remember between calls what the folders hold; without it, $CORONER_CACHE or `coroner` in the user's folder for caches
+    /// Cache for the folders' index [default: $CORONER_CACHE, or coroner in the user's cache directory]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
-    /// Remember nothing, and read every file of the folders again
+    /// Don't cache the folders' index
     #[arg(long, conflicts_with = "cache")]
     no_cache: bool,
-    /// Ask no debuginfod server: without this, those that DEBUGINFOD_URLS names are asked for debug files of system libraries
+    /// Don't download debug files from the servers in $DEBUGINFOD_URLS
     #[arg(long)]
     no_debuginfod: bool,
 }
@@ -41,7 +42,10 @@ impl SymbolArguments {
         let mut paths = Vec::new();
         for path in &self.paths {
             if !path.exists() {
-                return Err(Failure::new(format!("there is nothing at `{}` to take symbols from", path.display())));
+                return Err(Failure::new(format!(
+                    "can't search `{}` for symbols: no such file or folder",
+                    path.display()
+                )));
             }
             // The cache is used from other directories, too.
             paths.push(std::path::absolute(path).context(format!("can't find `{}`", path.display()))?);
@@ -53,7 +57,7 @@ impl SymbolArguments {
     /// Reports each named file that matches no image of a report, with its id.
     ///
     /// Returns false if files were named and none matches. Folders may contain files of any image.
-    pub(crate) fn are_of(&self, images: &[ImageKey]) -> bool {
+    pub(crate) fn match_images(&self, images: &[ImageKey]) -> bool {
         let (mut matched, mut others) = (0, 0);
         for path in &self.paths {
             let files = symbol_files(path).unwrap_or_default();
@@ -69,7 +73,7 @@ impl SymbolArguments {
                 } else if parts.iter().any(SymbolFile::can_name) {
                     others += 1;
                     let ids: Vec<DebugId> = parts.iter().filter_map(|part| part.debug_id().cloned()).collect();
-                    warn(&of_no_image(&path, &ids, images));
+                    warn(&describe_mismatch(&path, &ids, images));
                 }
             }
         }
@@ -95,7 +99,7 @@ impl SymbolArguments {
         let mut read = 0_usize;
         symbolizer.search(&mut |path| {
             read += 1;
-            progress.set_message(format!("reading symbol files: {read}, {}", name_of(path)));
+            progress.set_message(format!("reading symbol files: {read}, {}", file_name(path)));
         });
         progress.finish_and_clear();
         for problem in symbolizer.search_problems() {
@@ -109,8 +113,8 @@ impl SymbolArguments {
         if self.no_cache || search.is_empty() {
             return None;
         }
-        let said = || std::env::var_os("CORONER_CACHE").filter(|said| !said.is_empty()).map(PathBuf::from);
-        let folder = self.cache.clone().or_else(said).or_else(default_cache)?;
+        let named = || std::env::var_os("CORONER_CACHE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let folder = self.cache.clone().or_else(named).or_else(default_cache)?;
         let mut hash = DefaultHasher::new();
         search.hash(&mut hash);
         Some(folder.join(format!("symbols-{:016x}.index", hash.finish())))
@@ -124,8 +128,8 @@ pub(crate) fn symbol_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     let bundle = path.join(IN_BUNDLE);
     if !bundle.is_dir() {
-        return Err(Failure::new(format!("`{}` is a folder, and no dSYM bundle", path.display()))
-            .advice("name files; `coroner symbolicate --symbols` takes folders"));
+        return Err(Failure::new(format!("`{}` is a folder but not a dSYM bundle", path.display()))
+            .advice("give files; only `--symbols` of other commands accepts folders"));
     }
     let unlisted = || format!("can't list `{}`", bundle.display());
     let entries = std::fs::read_dir(&bundle).context(unlisted())?;
@@ -136,7 +140,7 @@ pub(crate) fn symbol_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// Returns a report's images.
-pub(crate) fn keys(report: &Report) -> Vec<ImageKey> {
+pub(crate) fn image_keys(report: &Report) -> Vec<ImageKey> {
     report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect()
 }
 
@@ -160,8 +164,8 @@ impl Naming {
     }
 
     /// Shows that `image` is about to be opened.
-    pub(crate) fn about_to(&self, image: &ImageKey, frames: usize) {
-        self.0.set_message(format!("{frames} frames looked up; reading {}", name_of(&image.path)));
+    pub(crate) fn set_image(&self, image: &ImageKey, frames: usize) {
+        self.0.set_message(format!("{frames} frames looked up; reading {}", file_name(&image.path)));
     }
 }
 
@@ -175,16 +179,16 @@ impl Drop for Naming {
 ///
 /// Returns false if there are frames but none is named, or none in the `program` itself, which
 /// matters most.
-pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program: Option<&Path>) -> bool {
+pub(crate) fn print_result(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program: Option<&Path>) -> bool {
     let sum = |count: fn(&ImageSymbols) -> usize| images.iter().map(count).sum::<usize>();
     let (frames, named, lines) = (sum(|image| image.frames), sum(|image| image.named), sum(|image| image.lines));
     let dim = Style::new().dimmed();
-    anstream::eprintln!("{dim}{named} of {frames} frames have a name, {lines} a source line{dim:#}");
+    anstream::eprintln!("{dim}{named} of {frames} frames have a name, {lines} have a source line{dim:#}");
     for image in images {
         let status = symbolizer.status(&image.key);
         if image.named < image.frames || image.lines == 0 {
-            let name = name_of(&image.key.path);
-            let why = why(&status.matched, image);
+            let name = file_name(&image.key.path);
+            let why = explain_match(&status.matched, image);
             anstream::eprintln!("{dim}  {name}: {} of {} frames named; {why}{dim:#}", image.named, image.frames);
         }
         for problem in &status.problems {
@@ -195,10 +199,10 @@ pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program
         |image: &&ImageSymbols| Some(image.key.path.as_path()) == program && image.frames > 0 && image.named == 0;
     if let Some(program) = images.iter().find(is_unnamed) {
         let id = program.key.debug_id.as_ref().map_or_else(String::new, |id| format!(" ({id})"));
-        let name = name_of(&program.key.path);
+        let name = file_name(&program.key.path);
         let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
         anstream::eprintln!(
-            "{yellow}warning{yellow:#}: no frame of the program `{name}` has a name: give its debug file{id} with `--symbols`"
+            "{yellow}warning{yellow:#}: no frame of the program `{name}` has a name; give its debug file{id} with `--symbols`"
         );
         return false;
     }
@@ -208,7 +212,7 @@ pub(crate) fn tell(symbolizer: &mut Symbolizer, images: &[ImageSymbols], program
 /// Explains in one line why the app's own frames of the reported stack have no names.
 ///
 /// `None` if they have names, or none is known to be the app's.
-pub(crate) fn why_unnamed(report: &mut Report, symbolizer: &mut Symbolizer) -> Option<String> {
+pub(crate) fn explain_missing_names(report: &mut Report, symbolizer: &mut Symbolizer) -> Option<String> {
     let rules = InAppRules::default();
     let in_app = InApp::new(&rules, report);
     let thrown = report.exceptions.first().map(|exception| &exception.frames[..]).filter(|frames| !frames.is_empty());
@@ -223,54 +227,54 @@ pub(crate) fn why_unnamed(report: &mut Report, symbolizer: &mut Symbolizer) -> O
     if image.named > 0 && *matched == Match::Matched {
         return None;
     }
-    let (name, why) = (name_of(&module), why(matched, &image));
-    let advice = if why.contains("--symbols") { "" } else { ": give its debug file with `--symbols`" };
+    let (name, why) = (file_name(&module), explain_match(matched, &image));
+    let advice = if why.contains("--symbols") { "" } else { "; give its debug file with `--symbols`" };
     Some(format!("functions of `{name}` have no names: {why}{advice}"))
 }
 
 /// Explains an image's match.
-fn why(matched: &Match, image: &ImageSymbols) -> String {
+fn explain_match(matched: &Match, image: &ImageSymbols) -> String {
     let key = &image.key;
-    let id = key.debug_id.as_ref().map_or_else(|| "no id".to_owned(), |id| format!("id {id}"));
+    let id = key.debug_id.as_ref().map_or_else(|| "no ID".to_owned(), |id| format!("ID {id}"));
     match matched {
         Match::Matched | Match::NoSymbols if image.named == 0 => {
-            format!("stripped: give its debug file ({id}) with `--symbols`")
+            format!("stripped; give its debug file ({id}) with `--symbols`")
         }
-        Match::Matched if image.lines > 0 => format!("what has its {id} names no more"),
-        Match::Matched => format!("symbols without source lines ({id})"),
-        Match::Unverified => "the image has no id: what is at its path may be another build".to_owned(),
+        Match::Matched if image.lines > 0 => format!("the file with {id} has no other names"),
+        Match::Matched => format!("the file with {id} has no source lines"),
+        Match::Unverified => "the image has no ID; the file at its path may be another build".to_owned(),
         Match::Mismatched { path, found } => {
-            format!("`{}` is of another build: it has {}, the report's {id}", path.display(), ids(found))
+            format!("`{}` is another build: it has {}, the report has {id}", path.display(), format_ids(found))
         }
-        Match::NoSymbols => format!("what has its {id} has no symbols"),
-        _ if key.debug_id.is_none() => "the report does not say its id: no file is known to be of it".to_owned(),
-        _ => format!("no symbols with its {id} were found"),
+        Match::NoSymbols => format!("the file with {id} has no symbols"),
+        _ if key.debug_id.is_none() => "the report doesn't contain its ID, so no file can be matched".to_owned(),
+        _ => format!("no symbols with {id} found"),
     }
 }
 
 /// Formats one id, or the ids of several architectures.
-fn ids(ids: &[DebugId]) -> String {
+fn format_ids(ids: &[DebugId]) -> String {
     let ids: Vec<String> = ids.iter().map(ToString::to_string).collect();
-    if ids.is_empty() { "no id".to_owned() } else { format!("id {}", ids.join(", ")) }
+    if ids.is_empty() { "no ID".to_owned() } else { format!("ID {}", ids.join(", ")) }
 }
 
 /// Returns a library's common name for `libpaint.so.debug`, `libpaint.so` and `libpaint.sym`.
 pub(crate) fn stem(path: &Path) -> String {
-    let name = name_of(path);
+    let name = file_name(path);
     name.trim_end_matches(".debug").trim_end_matches(".sym").trim_end_matches(".so").to_owned()
 }
 
 /// Formats the ids of a symbol file without a matching image, and of images it could belong to.
 ///
 /// These are the images with its name, or else the program.
-fn of_no_image(path: &Path, ids_of_file: &[DebugId], images: &[ImageKey]) -> String {
-    let id = |image: &ImageKey| ids(image.debug_id.as_slice());
+fn describe_mismatch(path: &Path, ids_of_file: &[DebugId], images: &[ImageKey]) -> String {
+    let id = |image: &ImageKey| format_ids(image.debug_id.as_slice());
     let meant: Vec<&ImageKey> = images.iter().filter(|image| stem(&image.path) == stem(path)).collect();
-    let mut said = format!("`{}` has {} and is of none of the report's images", path.display(), ids(ids_of_file));
+    let mut text = format!("`{}` ({}) matches none of the report's images", path.display(), format_ids(ids_of_file));
     for image in if meant.is_empty() { images.get(..1).unwrap_or_default().iter().collect() } else { meant } {
-        said.push_str(&format!("; `{}` has {}", name_of(&image.path), id(image)));
+        text.push_str(&format!("; `{}` has {}", file_name(&image.path), id(image)));
     }
-    said
+    text
 }
 
 fn warn(problem: &impl Display) {
@@ -278,6 +282,6 @@ fn warn(problem: &impl Display) {
     anstream::eprintln!("{yellow}warning{yellow:#}: {problem}");
 }
 
-pub(crate) fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
+pub(crate) fn file_name(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
 }

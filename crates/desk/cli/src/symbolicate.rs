@@ -16,7 +16,7 @@ use crate::symbol_search::{self, Naming, SymbolArguments};
 use crate::{atomic_file, bounded_read, report_lookup, report_reader, show, terminal};
 
 /// Maximum size of a report in bytes; Apple's largest have a few megabytes.
-const LARGEST: u64 = 256 << 20;
+const MAX_SIZE: u64 = 256 << 20;
 
 pub(crate) struct Output<'a> {
     /// The output file; `None` for standard output.
@@ -59,7 +59,7 @@ pub(crate) fn run(
 /// Returns the bytes of an Apple crash report; `None` for other files.
 pub(crate) fn apple(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
     let failed = || format!("can't read `{}`", path.display());
-    if !path.is_file() || std::fs::metadata(path).context(failed())?.len() > LARGEST {
+    if !path.is_file() || std::fs::metadata(path).context(failed())?.len() > MAX_SIZE {
         return Ok(None);
     }
     let bytes = bounded_read::read_bounded(path).context(failed())?;
@@ -69,24 +69,24 @@ pub(crate) fn apple(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
 fn name_apple(what: &str, bytes: &[u8], symbols: &SymbolArguments, output: &Output<'_>) -> Result<bool, Failure> {
     let report = AppleReport::read(bytes).context(format!("can't read `{what}`"))?;
     if output.format.is_some() {
-        return Err(Failure::new(format!("`{what}` is {}, which is written in the form that it has", report.form()))
-            .advice("leave `--format` out"));
+        return Err(Failure::new(format!("can't convert `{what}`: {} keeps its format", report.form()))
+            .advice("omit `--format`"));
     }
     let mut symbolizer = symbols.symbolizer()?;
     let naming = Naming::begin();
-    let named = report.symbolicate(&mut symbolizer, &mut |image, frames| naming.about_to(image, frames));
+    let named = report.symbolicate(&mut symbolizer, &mut |image, frames| naming.set_image(image, frames));
     drop(naming);
     output.write(&named.bytes)?;
     let keys: Vec<ImageKey> = report.images().iter().map(AppleImage::key).collect();
-    Ok(symbol_search::tell(&mut symbolizer, &named.images, None) & symbols.are_of(&keys))
+    Ok(symbol_search::print_result(&mut symbolizer, &named.images, None) & symbols.match_images(&keys))
 }
 
 fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) -> Result<bool, Failure> {
     let mut symbolizer = symbols.symbolizer()?;
     let naming = Naming::begin();
-    let images = symbolizer.symbolicate_report_with(&mut report, &mut |image, frames| naming.about_to(image, frames));
+    let images = symbolizer.symbolicate_report_with(&mut report, &mut |image, frames| naming.set_image(image, frames));
     drop(naming);
-    let code = coroner_explain::ImageFiles::of(&report, &mut symbolizer);
+    let code = coroner_explain::ImageFiles::for_report(&report, &mut symbolizer);
     let explanation = Some(coroner_explain::explain(&report, &code));
     match (output.format, output.path) {
         (Some(Format::Json), _) => {
@@ -109,12 +109,12 @@ fn name_own(mut report: Report, symbols: &SymbolArguments, output: &Output<'_>) 
                 &report,
                 explanation.as_ref(),
                 output.threads,
-                Layout::of_terminal(),
+                Layout::for_terminal(),
                 &mut terminal::standard_output(),
             )?;
         }
     }
     let program = report.images.iter().find(|image| image.is_main).map(|image| Path::new(&image.path));
-    let named = symbol_search::tell(&mut symbolizer, &images, program);
-    Ok(named & symbols.are_of(&symbol_search::keys(&report)))
+    let named = symbol_search::print_result(&mut symbolizer, &images, program);
+    Ok(named & symbols.match_images(&symbol_search::image_keys(&report)))
 }

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::Format;
 use crate::failure::{Context, Failure};
-use crate::symbol_search::{keys, stem, symbol_files};
+use crate::symbol_search::{image_keys, stem, symbol_files};
 use crate::{progress, report_lookup, report_reader, symbolicate, terminal};
 
 /// The symbols in a file, or in one of its architectures.
@@ -90,7 +90,7 @@ fn images(what: &str, store: Option<&Path>) -> Result<Vec<ImageKey>, Failure> {
         return Ok(report.images().iter().map(coroner_formats::apple_report::AppleImage::key).collect());
     }
     let report = report_lookup::open_one(Some(what), store, report_reader::Texts::Scrubbed, None)?;
-    Ok(keys(&report))
+    Ok(image_keys(&report))
 }
 
 fn describe(file: &SymbolFile, images: Option<&[ImageKey]>) -> Description {
@@ -136,7 +136,7 @@ fn print(description: &Description, out: &mut impl Write) -> Result<(), Failure>
     if let Some(id) = &description.breakpad_id {
         field("breakpad", id)?;
     }
-    field("begins at", &description.base_address)?;
+    field("base", &description.base_address)?;
     let counts: Vec<String> = description.symbols.iter().map(|(source, count)| format!("{count} {source}")).collect();
     field("symbols", &if counts.is_empty() { "none".to_owned() } else { counts.join(", ") })?;
     field("lines", if description.has_lines { "yes, with inlined calls" } else { "none" })?;
@@ -147,16 +147,16 @@ fn print(description: &Description, out: &mut impl Write) -> Result<(), Failure>
     let green = Style::new().fg_color(Some(AnsiColor::Green.into()));
     let red = Style::new().fg_color(Some(AnsiColor::Red.into()));
     if images.is_empty() {
-        field("report", &format!("{red}has no such image{red:#}"))?;
+        field("report", &format!("{red}no matching image{red:#}"))?;
     }
     for image in images {
         let id = image.debug_id.as_deref().unwrap_or("none");
-        let said = if image.matches {
+        let text = if image.matches {
             format!("{green}matches{green:#} {}", image.path)
         } else {
-            format!("{red}another build{red:#} of {}: its id is {id}", image.path)
+            format!("{red}another build{red:#} of {}, whose ID is {id}", image.path)
         };
-        field("report", &said)?;
+        field("report", &text)?;
     }
     Ok(())
 }

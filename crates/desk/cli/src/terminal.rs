@@ -20,24 +20,24 @@ pub(crate) fn is_terminal() -> bool {
 }
 
 /// Standard output through `W`, whose errors name standard output.
-pub(crate) struct Named<W>(pub(crate) W);
+pub(crate) struct NamedOutput<W>(pub(crate) W);
 
 /// Returns standard output, without styles if they would not be displayed.
-pub(crate) fn standard_output() -> Named<anstream::AutoStream<io::StdoutLock<'static>>> {
-    Named(anstream::stdout().lock())
+pub(crate) fn standard_output() -> NamedOutput<anstream::AutoStream<io::StdoutLock<'static>>> {
+    NamedOutput(anstream::stdout().lock())
 }
 
-fn named(error: io::Error) -> io::Error {
+fn name_stdout(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("can't write to standard output: {error}"))
 }
 
-impl<W: Write> Write for Named<W> {
+impl<W: Write> Write for NamedOutput<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes).map_err(named)
+        self.0.write(bytes).map_err(name_stdout)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush().map_err(named)
+        self.0.flush().map_err(name_stdout)
     }
 }
 
@@ -46,7 +46,7 @@ impl<W: Write> Write for Named<W> {
 /// On a terminal, characters that it interprets, which reports from elsewhere may contain, are
 /// escaped in JSON, where they can only be in strings, and otherwise replaced.
 pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
-    let mut out = Named(io::stdout().lock());
+    let mut out = NamedOutput(io::stdout().lock());
     if !is_terminal() {
         out.write_all(bytes)?;
         return out.flush();
@@ -67,8 +67,8 @@ pub(crate) fn print(bytes: &[u8], is_json: bool) -> io::Result<()> {
 /// Writes a line to standard output and flushes it.
 ///
 /// `println!` would panic if the output is closed or the disk is full.
-pub(crate) fn say(line: impl Display) -> io::Result<()> {
-    let mut out = Named(io::stdout().lock());
+pub(crate) fn print_line(line: impl Display) -> io::Result<()> {
+    let mut out = NamedOutput(io::stdout().lock());
     writeln!(out, "{line}")?;
     out.flush()
 }
@@ -139,8 +139,8 @@ impl Output {
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Output::Plain(out) => out.write(bytes).map_err(named),
-            Output::Bare(out) => out.write(bytes).map_err(named),
+            Output::Plain(out) => out.write(bytes).map_err(name_stdout),
+            Output::Bare(out) => out.write(bytes).map_err(name_stdout),
             Output::Paged(Pager { input: Some(input), .. }) => input.write(bytes),
             Output::Paged(_) => Ok(bytes.len()),
         }
@@ -148,8 +148,8 @@ impl Write for Output {
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Output::Plain(out) => out.flush().map_err(named),
-            Output::Bare(out) => out.flush().map_err(named),
+            Output::Plain(out) => out.flush().map_err(name_stdout),
+            Output::Bare(out) => out.flush().map_err(name_stdout),
             Output::Paged(Pager { input: Some(input), .. }) => input.flush(),
             Output::Paged(_) => Ok(()),
         }
@@ -166,10 +166,10 @@ impl Drop for Pager {
 /// Maximum characters of a column without a terminal.
 ///
 /// A report can contain names of any length.
-pub(crate) const COLUMN: usize = 400;
+pub(crate) const MAX_COLUMN: usize = 400;
 
 /// Truncates a line to at most `width` columns, and marks the truncation with `…`.
-pub(crate) fn cut(text: &str, width: Option<usize>) -> Cow<'_, str> {
+pub(crate) fn truncate(text: &str, width: Option<usize>) -> Cow<'_, str> {
     let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     if is_plain && width.is_none_or(|width| text.len() <= width) {
         return Cow::Borrowed(text);

@@ -8,7 +8,7 @@ use coroner_symbols::Symbolizer;
 use crate::failure::Failure;
 use crate::report_files::{self, Stamp};
 use crate::report_reader::{Texts, open_run};
-use crate::store_contents::{Contents, contents, summarize, with_names};
+use crate::store_contents::{Contents, contents, summarize, symbolicate_stack};
 use crate::summary::{State, Summary};
 
 /// A store or a folder of reports that is checked repeatedly.
@@ -29,7 +29,7 @@ impl Watch {
     /// Returns the new reports since the last call, oldest first.
     ///
     /// A file that was incomplete is read again after it has changed.
-    pub(crate) fn look(&mut self, names: &mut Symbolizer) -> Result<Vec<Summary>, Failure> {
+    pub(crate) fn poll(&mut self, names: &mut Symbolizer) -> Result<Vec<Summary>, Failure> {
         let Contents { runs, folder } = contents(&self.path)?;
         let mut new = Vec::new();
         for stored in folder.as_deref().map_or_else(|| Ok(Vec::new()), report_files::in_folder)? {
@@ -46,7 +46,7 @@ impl Watch {
         for run in runs.iter().filter(|run| run.broken.is_none()) {
             for report in open_run(&run.path, self.texts, None).unwrap_or_default() {
                 if !self.shown.contains(&report.header.event_id.to_string()) {
-                    new.push(Summary::of(&with_names(report, Some(names)), &run.path, State::Pending));
+                    new.push(Summary::new(&symbolicate_stack(report, Some(names)), &run.path, State::Pending));
                 }
             }
         }

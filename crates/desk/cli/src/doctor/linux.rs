@@ -37,7 +37,7 @@ fn system() -> Finding {
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         Finding::works("system", found)
     } else {
-        Finding::other(Grade::Fails, "system", found, "Coroner knows the registers of x86_64 and arm64 only.")
+        Finding::other(Grade::Fails, "system", found, "Coroner supports x86_64 and arm64 only.")
     }
 }
 
@@ -47,12 +47,12 @@ fn init_process() -> Finding {
         Finding::other(
             Grade::Note,
             SUBJECT,
-            "programs started like this one are process 1 of a container",
-            "The kernel drops fatal signals of default action that such a process sends itself; Coroner ends it with \
-             exit status 128 + signal. `docker run --init` avoids it.",
+            "programs started this way are process 1 of a container",
+            "The kernel drops fatal signals that process 1 sends to itself, so Coroner exits with status 128 + signal \
+             instead. To avoid this, use `docker run --init`.",
         )
     } else {
-        Finding::works(SUBJECT, format!("this is process {}: signals end it as usual", std::process::id()))
+        Finding::works(SUBJECT, format!("this is process {}; fatal signals work as usual", std::process::id()))
     }
 }
 
@@ -74,7 +74,7 @@ fn ignored_signals() -> Finding {
             Grade::Note,
             SUBJECT,
             format!("ignored: {}; blocked: {}", none_if_empty(&ignored), none_if_empty(&blocked)),
-            "What the parent process ignores stays ignored after a report; start the app from a shell that doesn't.",
+            "Signals ignored by the parent process stay ignored after a report. Start the app from a shell that doesn't ignore them.",
         ),
     }
 }
@@ -91,17 +91,15 @@ fn signal_frame() -> Finding {
     // SAFETY: `getauxval` only reads the vector that the kernel set up at start.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
     match frame {
-        0 => Finding::other(Grade::Note, SUBJECT, "this kernel doesn't say how large a signal frame is", ""),
+        0 => Finding::other(Grade::Note, SUBJECT, "unknown: the kernel doesn't report the size of a signal frame", ""),
         bytes if bytes > 6 * 1024 => Finding::other(
             Grade::Note,
             SUBJECT,
-            format!(
-                "{bytes} bytes on this processor, for which the alternate stacks that Coroner gives to threads have room"
-            ),
-            "Rust's own have little. Where Coroner can't give them (musl, `crt-static`, loaded by `dlopen`, without the feature \
-             `interpose-pthread-create`) attach each thread: `coroner::attach_current_thread`.",
+            format!("{bytes} bytes on this processor, which fit in the alternate stacks that Coroner provides"),
+            "Rust's own alternate stacks are too small. Where Coroner can't replace them (musl, `crt-static`, loaded by `dlopen`, \
+             or without the feature `interpose-pthread-create`), call `coroner::attach_current_thread` on each thread.",
         ),
-        bytes => Finding::works(SUBJECT, format!("{bytes} bytes of a Rust thread's 8 KiB alternate stack")),
+        bytes => Finding::works(SUBJECT, format!("{bytes} bytes, which fit in a Rust thread's 8 KiB alternate stack")),
     }
 }
 
@@ -114,14 +112,14 @@ fn real_time_signals() -> Finding {
         Some(most) if most < 64 => Finding::other(
             Grade::Limited,
             SUBJECT,
-            format!("only {most} signals may be pending (RLIMIT_SIGPENDING)"),
-            "Of an app with more threads some are read by the ptrace helper, or not at all.",
+            format!("at most {most} signals can be pending (RLIMIT_SIGPENDING)"),
+            "In an app with more threads, some are captured by the ptrace helper or not at all.",
         ),
         _ if last - first < 1 => Finding::other(
             Grade::Limited,
             SUBJECT,
-            "there are no real-time signals",
-            "Threads are read by the ptrace helper.",
+            "no real-time signals available",
+            "Threads are captured by the ptrace helper instead.",
         ),
         _ => Finding::works(SUBJECT, format!("real-time signals {first} to {last}")),
     }
@@ -144,7 +142,7 @@ fn memory_reads() -> Finding {
             Grade::Limited,
             SUBJECT,
             format!("process_vm_readv is not allowed here: {error}"),
-            "Memory is read by loads whose faults Coroner's own handler takes back. (A container of an old Docker needs \
+            "Memory is read by loads whose faults Coroner's handler catches instead. (In old Docker versions, use \
              `--cap-add SYS_PTRACE` or a newer seccomp profile.)",
         )
     }
@@ -155,14 +153,13 @@ fn memory_reads() -> Finding {
 /// A helper process that attaches to the app reads the threads that don't respond to a signal.
 fn tracing() -> Finding {
     const SUBJECT: &str = "ptrace helper";
-    const CONSEQUENCE: &str =
-        "A thread that blocks all signals, or hangs in the kernel, is reported without frames, and says so.";
+    const CONSEQUENCE: &str = "Threads that block all signals or hang in the kernel are reported without frames.";
     let yama = read("/proc/sys/kernel/yama/ptrace_scope");
     let scope = match yama.as_deref() {
-        Ok("0") => ", Yama allows it",
-        Ok("1") => ", Yama allows it to who is named (Coroner names its helper)",
-        Ok("2") => ", Yama allows it to administrators only",
-        Ok("3") => ", Yama forbids it",
+        Ok("0") => "; allowed by Yama",
+        Ok("1") => "; allowed by Yama for the tracer set with PR_SET_PTRACER (Coroner sets it)",
+        Ok("2") => "; allowed by Yama for administrators only",
+        Ok("3") => "; forbidden by Yama",
         _ => "",
     };
     match attach_from_child() {
@@ -177,7 +174,7 @@ fn tracing() -> Finding {
             )
         }
         Err(error) => {
-            Finding::other(Grade::Limited, SUBJECT, format!("no child process could be made: {error}"), CONSEQUENCE)
+            Finding::other(Grade::Limited, SUBJECT, format!("can't create a child process: {error}"), CONSEQUENCE)
         }
     }
 }
@@ -211,7 +208,7 @@ fn attach_from_child() -> std::io::Result<i32> {
             // SAFETY: `child` is this process's child and `status` is a local variable.
             let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
             if waited != child || !libc::WIFEXITED(status) {
-                return Err(std::io::Error::other("the child did not end as it should"));
+                return Err(std::io::Error::other("the child process didn't exit normally"));
             }
             Ok(libc::WEXITSTATUS(status))
         }
@@ -244,10 +241,10 @@ fn seccomp() -> Finding {
         Some("2") => Finding::other(
             Grade::Note,
             SUBJECT,
-            "a filter is in force (a container's, as a rule)",
-            "What it denies shows in the lines of this list; one that kills on a denied call can cost a report.",
+            "a filter is active (usually the container's)",
+            "The other checks show what it denies. A filter that kills the process on a denied call can prevent a report.",
         ),
-        _ => Finding::other(Grade::Note, SUBJECT, "unknown: this kernel doesn't say", ""),
+        _ => Finding::other(Grade::Note, SUBJECT, "unknown: the kernel doesn't report it", ""),
     }
 }
 
@@ -267,7 +264,7 @@ fn limits() -> Finding {
             Grade::Limited,
             "resource limits",
             found,
-            "The file size limit cuts reports short: raise it with `ulimit -f`.",
+            "The file size limit truncates reports. Raise it with `ulimit -f`.",
         ),
         _ => Finding::works("resource limits", found),
     }
@@ -280,12 +277,12 @@ fn core_dumps() -> Finding {
     match (read("/proc/sys/kernel/core_pattern"), limit) {
         (Ok(pattern), _) if pattern.starts_with('|') => {
             let program = pattern.trim_start_matches('|').split_whitespace().next().unwrap_or("").to_owned();
-            Finding::other(Grade::Note, SUBJECT, format!("are handed to `{program}`"), "Coroner leaves that as it is.")
+            Finding::other(Grade::Note, SUBJECT, format!("passed to `{program}`"), "Coroner doesn't change this.")
         }
-        (Ok(_), Some(0)) => Finding::works(SUBJECT, "none are written (the limit is 0); Coroner needs none"),
+        (Ok(_), Some(0)) => Finding::works(SUBJECT, "not written (the limit is 0); Coroner doesn't need them"),
         (Ok(pattern), _) => {
-            let found = format!("are written as `{pattern}`");
-            Finding::other(Grade::Note, SUBJECT, found, "Coroner leaves that as it is.")
+            let found = format!("written as `{pattern}`");
+            Finding::other(Grade::Note, SUBJECT, found, "Coroner doesn't change this.")
         }
         (Err(error), _) => Finding::other(Grade::Note, SUBJECT, format!("unknown: {error}"), ""),
     }

@@ -75,7 +75,7 @@ pub(crate) fn print(findings: &[Finding], out: &mut impl std::io::Write) -> std:
     let number = |grade| findings.iter().filter(|finding| finding.grade == grade).count();
     writeln!(
         out,
-        "\n{} work, {} in part, {} fail",
+        "\n{} passed, {} limited, {} failed",
         findings.len() - number(Grade::Limited) - number(Grade::Fails),
         number(Grade::Limited),
         number(Grade::Fails)

@@ -17,8 +17,13 @@ pub(super) fn examine(program: Option<PathBuf>) -> Vec<Finding> {
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) => {
-            let found = format!("`{}` can't be read: {error}", path.display());
-            return vec![Finding::other(Grade::Fails, SUBJECT, found, "Give the path of a program: `--program PATH`.")];
+            let found = format!("can't read `{}`: {error}", path.display());
+            return vec![Finding::other(
+                Grade::Fails,
+                SUBJECT,
+                found,
+                "Give the path of a program with `--program PATH`.",
+            )];
         }
     };
     let file = match object::File::parse(&*bytes) {
@@ -34,7 +39,7 @@ pub(super) fn examine(program: Option<PathBuf>) -> Vec<Finding> {
             Grade::Limited,
             "thread capture",
             "Go's runtime handles every real-time signal",
-            "Threads are stopped by ptrace where it is allowed; else a report has the crashed thread alone.",
+            "Threads are stopped with ptrace where that is allowed; otherwise a report contains only the crashed thread.",
         ));
     }
     findings
@@ -52,7 +57,7 @@ fn identity(path: &std::path::Path, file: &object::File) -> Finding {
             Grade::Limited,
             SUBJECT,
             format!("`{}` has no build id", path.display()),
-            "A server can't tell which symbols belong to it. Link with `-Wl,--build-id` (the default of most systems).",
+            "Servers can't match symbols to it. Link with `-Wl,--build-id` (the default on most systems).",
         ),
     }
 }
@@ -69,14 +74,14 @@ fn unwinding(file: &object::File) -> Finding {
             Grade::Limited,
             SUBJECT,
             "call frame information without a search table",
-            "Frames are found by frame pointers. Link with `--eh-frame-hdr`.",
+            "Frames are found by frame pointers only. Link with `--eh-frame-hdr`.",
         )
     } else {
         Finding::other(
             Grade::Limited,
             SUBJECT,
             "no unwind information",
-            "Frames are found by frame pointers: build with `-C force-unwind-tables=yes` or `-fasynchronous-unwind-tables`.",
+            "Frames are found by frame pointers only. Build with `-C force-unwind-tables=yes` or `-fasynchronous-unwind-tables`.",
         )
     }
 }
@@ -91,15 +96,15 @@ fn names(file: &object::File) -> Finding {
         (0, false) => Finding::other(
             Grade::Limited,
             SUBJECT,
-            "stripped: neither function names nor lines",
-            "Keep the unstripped program (or a `.debug`/`.dSYM` beside it); reports are symbolicated from it by build id.",
+            "stripped: no function names and no source lines",
+            "Keep the unstripped program or its `.debug` or `.dSYM`; reports are symbolicated with it by build ID.",
         ),
         (_, true) => Finding::works(SUBJECT, format!("{functions} function names, and source lines")),
         (_, false) => Finding::other(
             Grade::Note,
             SUBJECT,
             format!("{functions} function names, no source lines"),
-            "For file and line build with `debug = \"line-tables-only\"` in the Cargo profile, or `-g1`.",
+            "For files and lines, build with `debug = \"line-tables-only\"` in the Cargo profile, or with `-g1`.",
         ),
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn examine(store: &Path) -> Vec<Finding> {
     let opened = match coroner::Store::open(store) {
         Ok(opened) => opened,
         Err(error) => {
-            let advice = "No report can be kept. Choose another directory (`--store`, or `Config::store_dir`).";
+            let advice = "No reports can be stored. Choose another directory (`--store` or `Config::store_dir`).";
             return vec![Finding::other(Grade::Fails, DIRECTORY, error.to_string(), advice)];
         }
     };
@@ -36,13 +36,13 @@ pub(super) fn examine(store: &Path) -> Vec<Finding> {
             let _ = std::fs::remove_file(&probe);
         }
         Err(error) => {
-            let found = format!("can't make a file in `{}`: {error}", store.display());
-            findings.push(Finding::other(Grade::Fails, RESERVATION, found, "No report can be kept there."));
+            let found = format!("can't create a file in `{}`: {error}", store.display());
+            findings.push(Finding::other(Grade::Fails, RESERVATION, found, "No reports can be stored there."));
         }
     }
     findings.push(space(store));
     findings.extend(opened.signals_taken().map(|taken| signals(&taken)));
-    findings.extend(outboxes::of(store).iter().flat_map(server));
+    findings.extend(outboxes::in_store(store).iter().flat_map(server));
     findings
 }
 
@@ -52,7 +52,7 @@ fn signals(taken: &str) -> Finding {
         Grade::Limited,
         SIGNALS,
         format!("in the app's last run, {taken}"),
-        "A signal has one handler. Install Coroner after that one, or set `Crashes::reinstall_handlers`.",
+        "A signal has only one handler. Install Coroner after the other one, or set `Crashes::reinstall_handlers`.",
     )
 }
 
@@ -61,39 +61,41 @@ fn server(outbox: &Outbox) -> Vec<Finding> {
     let mut findings = Vec::new();
     if outbox.given_up > 0 {
         let found = format!(
-            "the server refused {}, set aside in `{}`",
+            "the server rejected {}, kept in `{}`",
             outboxes::events(outbox.given_up),
             outbox.given_up_folder().display()
         );
         let advice = match outbox.is_sentry() {
             true => {
-                "Is the DSN wrong, or the project, or is an event larger than the server takes? With another DSN the app tries them again (docs/delivery.md)."
+                "Check the DSN, the project, and the server's size limit. With another DSN, the app sends them again (docs/delivery.md)."
             }
             false => {
-                "Is the address wrong, or a header? With another address or other headers the app tries them again (docs/delivery.md)."
+                "Check the address and the headers. With another address or other headers, the app sends them again (docs/delivery.md)."
             }
         };
         findings.push(Finding::other(Grade::Limited, SERVER, found, advice));
     }
     if outbox.waiting > 0 {
-        let verb = if outbox.waiting == 1 { "waits" } else { "wait" };
         let found =
-            format!("{} {verb} to be sent, in `{}`", outboxes::events(outbox.waiting), outbox.queue().display());
-        let advice = "The app sends them while it runs, as soon as the server takes them.";
+            format!("{} waiting to be sent, in `{}`", outboxes::events(outbox.waiting), outbox.queue().display());
+        let advice = "The app sends them while it runs, as soon as the server accepts them.";
         findings.push(Finding::other(Grade::Note, SERVER, found, advice));
     }
     findings
 }
 
 fn directory(store: &Path) -> Finding {
-    Finding::works(DIRECTORY, format!("`{}` can be written", store.display()))
+    Finding::works(DIRECTORY, format!("`{}` is writable", store.display()))
 }
 
 /// Checks whether space for a report can be reserved, so that a full disk loses no report.
 fn reservation(mut file: &File) -> Finding {
     let found = match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, RESERVE) {
         Ok(()) => {
-            return Finding::works(RESERVATION, "space for a report is reserved at install; a full disk loses none");
+            return Finding::works(
+                RESERVATION,
+                "space for a report can be reserved, so that a full disk loses no report",
+            );
         }
         Err(error) => error.to_string(),
     };
@@ -101,15 +103,15 @@ fn reservation(mut file: &File) -> Finding {
         Ok(()) => Finding::other(
             Grade::Limited,
             RESERVATION,
-            format!("this file system has no fallocate ({found})"),
-            "Space is reserved by writing zeros at install; where the file system compresses or copies on write, a full \
-             disk can lose a report.",
+            format!("the file system doesn't support fallocate: {found}"),
+            "Space is reserved by writing zeros instead. If the file system compresses or copies on write, a full disk \
+             can lose a report.",
         ),
         Err(error) => Finding::other(
             Grade::Fails,
             RESERVATION,
-            format!("{} KiB can't be written: {error}", RESERVE >> 10),
-            "There is no room for a report. Free space on this disk.",
+            format!("can't write {} KiB: {error}", RESERVE >> 10),
+            "There is no space for a report. Free some space on this disk.",
         ),
     }
 }
@@ -117,12 +119,12 @@ fn reservation(mut file: &File) -> Finding {
 /// Checks whether record locks work, by which the next launch recognizes runs that have ended.
 fn locks(file: &File) -> Finding {
     match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Finding::works(LOCKS, "a run is known to have ended by its lock"),
+        Ok(()) => Finding::works(LOCKS, "record locks work, which show whether a run has ended"),
         Err(error) => Finding::other(
             Grade::Fails,
             LOCKS,
-            format!("this file system has no record locks: {error}"),
-            "Ended runs can't be distinguished from living ones, and reports stay where they are. Use a local file system.",
+            format!("the file system doesn't support record locks: {error}"),
+            "Ended runs can't be told from running ones, so reports are not delivered. Use a local file system.",
         ),
     }
 }
@@ -134,7 +136,7 @@ fn space(store: &Path) -> Finding {
     };
     let found = format!("{} MiB", free >> 20);
     if free < 16 << 20 {
-        let consequence = "Next-launch processing needs a few MiB; reports wait in the store until there is room.";
+        let consequence = "Delivery at the next launch needs a few MiB; until then, reports stay in the store.";
         Finding::other(Grade::Limited, SPACE, found, consequence)
     } else {
         Finding::works(SPACE, found)

@@ -6,7 +6,7 @@ use coroner_report::model::CrashFlag;
 use coroner_report::signature::Signature;
 use maud::{Markup, html};
 
-use super::shut;
+use super::collapsed;
 use crate::explanation_text;
 use crate::summary::Summary;
 
@@ -87,11 +87,11 @@ pub(super) fn what_happened(report: &Report) -> Markup {
         format!("{address}{access}{place}")
     });
     let notes = [
-        (CrashFlag::StackOverflow, "the stack had no room left"),
-        (CrashFlag::Recrash, "the crash path itself crashed"),
-        (CrashFlag::BadStackPointer, "the stack pointer was in no readable memory"),
-        (CrashFlag::ForkChild, "the process was a child after fork"),
-        (CrashFlag::NotFatal, "the process went on"),
+        (CrashFlag::StackOverflow, "the stack overflowed"),
+        (CrashFlag::Recrash, "the crash handler itself crashed while writing this report"),
+        (CrashFlag::BadStackPointer, "the stack pointer was not in readable memory"),
+        (CrashFlag::ForkChild, "the process was a forked child"),
+        (CrashFlag::NotFatal, "the process continued"),
     ];
     let notes: Vec<&str> = notes.iter().filter(|(flag, _)| crash.has(*flag)).map(|(_, note)| *note).collect();
     html! {
@@ -109,7 +109,7 @@ pub(super) fn what_happened(report: &Report) -> Markup {
                 p { (annotation.text) " " span.note { (annotation.source) } }
             }
             @for concurrent in &crash.concurrent_crashes {
-                p.warning { "Thread " (concurrent.tid) " crashed, too: " (concurrent.name.unwrap_or("a signal")) }
+                p.warning { "Thread " (concurrent.tid) " also crashed: " (concurrent.name.unwrap_or("a signal")) }
             }
         }
     }
@@ -155,7 +155,7 @@ pub(super) fn images(report: &Report) -> Markup {
                         tr {
                             td.mono { (image.load_address) }
                             td.mono { (format!("{:#x}", image.load_address.0.wrapping_add(image.size))) }
-                            td { b { (image.name()) } br; span.faint { (image.path) } @if image.replaced { " " span.warning { "replaced while it ran" } } }
+                            td { b { (image.name()) } br; span.faint { (image.path) } @if image.replaced { " " span.warning { "replaced while the process ran" } } }
                             td.mono { (image.code_id().unwrap_or_default()) }
                         }
                     }
@@ -163,7 +163,7 @@ pub(super) fn images(report: &Report) -> Markup {
             }
         }
     };
-    shut("Loaded images", &report.images.len().to_string(), &content)
+    collapsed("Loaded images", &report.images.len().to_string(), &content)
 }
 
 pub(super) fn capture(report: &Report) -> Markup {
@@ -175,12 +175,12 @@ pub(super) fn capture(report: &Report) -> Markup {
         @if let Some(end) = end {
             (list(&[
                 ("Threads", format!("{} of {}", end.threads_captured, end.threads)),
-                ("Took", format!("{:.3?}", end.total())),
+                ("Duration", format!("{:.3?}", end.total())),
                 ("Coroner", report.header.sdk_version.clone()),
             ]))
-            @if end.deadline { p.warning { "The deadline ended the report." } }
+            @if end.deadline { p.warning { "The deadline cut the capture short." } }
             @for dropped in &end.dropped {
-                p.warning { (dropped.count) " of " (dropped.section.to_string().replace('_', " ")) " left out" }
+                p.warning { (dropped.section.to_string().replace('_', " ")) ": " (dropped.count) " left out" }
             }
         }
         @for fault in &report.faults {
@@ -188,5 +188,5 @@ pub(super) fn capture(report: &Report) -> Markup {
         }
         @for problem in &report.problems { p.warning { (problem) } }
     };
-    shut("How it was captured", if report.complete { "complete" } else { "something is missing" }, &content)
+    collapsed("How it was captured", if report.complete { "complete" } else { "incomplete" }, &content)
 }

@@ -8,9 +8,9 @@ use maud::{Markup, html};
 use super::source_lines::SourceLines;
 
 /// Maximum characters of a function's name; the title has the full name.
-const NAME: usize = 160;
+const MAX_NAME: usize = 160;
 /// Maximum number of frames shown, not counting repeated recursion.
-const FRAMES: usize = 512;
+const MAX_FRAMES: usize = 512;
 
 /// The options for showing a stack.
 #[derive(Clone, Copy)]
@@ -47,7 +47,7 @@ pub(super) fn stack(frames: &[Frame], skipped: &[Skipped], view: View<'_>) -> Ma
         let mut items: Vec<Item<'_>> = Vec::new();
         for step in steps(run) {
             match step {
-                Step::Frame(_) if shown >= FRAMES => shown += 1,
+                Step::Frame(_) if shown >= MAX_FRAMES => shown += 1,
                 Step::Frame(place) => {
                     shown += 1;
                     let (number, frame) = (number + place as u64, &run[place]);
@@ -56,7 +56,7 @@ pub(super) fn stack(frames: &[Frame], skipped: &[Skipped], view: View<'_>) -> Ma
                 Step::Repeated { round, times } => {
                     parts.push(list_items(&std::mem::take(&mut items), view));
                     let what = if round == 1 { "this frame".to_owned() } else { format!("these {round} frames") };
-                    parts.push(html! { li.fold { span.faint { (what) " " (times) " times more" } } });
+                    parts.push(html! { li.fold { span.faint { (what) " " (times) " more times" } } });
                 }
             }
         }
@@ -67,8 +67,8 @@ pub(super) fn stack(frames: &[Frame], skipped: &[Skipped], view: View<'_>) -> Ma
         number += (end - begin) as u64 + left_out;
         begin = end;
     }
-    if shown > FRAMES {
-        parts.push(html! { li.fold { span.faint { (shown - FRAMES) " frames more are not on this page" } } });
+    if shown > MAX_FRAMES {
+        parts.push(html! { li.fold { span.faint { (shown - MAX_FRAMES) " more frames are not on this page" } } });
     }
     html! { ol.stack { @for part in &parts { (part) } } }
 }
@@ -82,7 +82,7 @@ fn list_items(mut items: &[Item<'_>], view: View<'_>) -> Markup {
             parts.push(html! {
                 li.fold {
                     details {
-                        summary { (folded) " functions of the runtime" span.note { (names.0) " … " (names.1) } }
+                        summary { (folded) " runtime functions" span.note { (names.0) " … " (names.1) } }
                         ol.stack { @for item in &items[..folded] { (list_item(item, view)) } }
                     }
                 }
@@ -114,12 +114,12 @@ fn list_item(item: &Item<'_>, view: View<'_>) -> Markup {
             span.number { (number) }
             span.module { @if is_inlined { "inlined" } @else { (module) } }
             span.body {
-                span.function title=(function.name.unwrap_or_default()) { (name(item, NAME)) }
+                span.function title=(function.name.unwrap_or_default()) { (name(item, MAX_NAME)) }
                 @if !is_inlined {
                     " " span.place { (frame.address) }
                 }
                 @if guessed && !is_inlined {
-                    " " span.warning { "not sure: found by " (frame.found_by.to_string().replace('_', " ")) }
+                    " " span.warning { "uncertain, found by " (frame.found_by.to_string().replace('_', " ")) }
                 }
                 @if let Some(file) = function.file {
                     span.source title=(file) {

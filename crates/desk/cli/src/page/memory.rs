@@ -4,12 +4,12 @@ use coroner::Report;
 use coroner_report::model::StackMemory;
 use maud::{Markup, html};
 
-use super::shut;
+use super::collapsed;
 
 /// Maximum bytes shown of each piece of a stack.
-const SHOWN: usize = 4096;
+const MAX_BYTES: usize = 4096;
 /// Maximum number of pieces.
-const PIECES: usize = 64;
+const MAX_PIECES: usize = 64;
 const ROW: usize = 16;
 
 pub(super) fn registers(report: &Report) -> Markup {
@@ -25,7 +25,7 @@ pub(super) fn registers(report: &Report) -> Markup {
             @for (name, value) in &named { div { span.faint { (name) } code { (value) } } }
         }
     };
-    shut("Registers", "of the crashed thread", &content)
+    collapsed("Registers", "of the crashed thread", &content)
 }
 
 pub(super) fn stacks(report: &Report) -> Markup {
@@ -33,16 +33,16 @@ pub(super) fn stacks(report: &Report) -> Markup {
         return html! {};
     }
     let content = html! {
-        @for piece in report.stack_memory.iter().take(PIECES) {
+        @for piece in report.stack_memory.iter().take(MAX_PIECES) {
             @let label = format!("Memory of thread {} at {}", piece.tid, piece.address);
             @let pointers = pointers(report, piece);
             h3 { "Thread " (piece.tid) ", " (piece.bytes.len()) " bytes at " code { (piece.address) } @if !pointers.is_empty() { ": " (pointers) } }
             pre tabindex="0" role="group" aria-label=(label) { (dump(piece.address.0, &piece.bytes)) }
-            @if piece.bytes.len() > SHOWN { p.faint { (piece.bytes.len() - SHOWN) " bytes more are in the report." } }
+            @if piece.bytes.len() > MAX_BYTES { p.faint { (piece.bytes.len() - MAX_BYTES) " more bytes are in the report." } }
         }
-        @if report.stack_memory.len() > PIECES { p.faint { (report.stack_memory.len() - PIECES) " pieces more are in the report." } }
+        @if report.stack_memory.len() > MAX_PIECES { p.faint { (report.stack_memory.len() - MAX_PIECES) " more pieces are in the report." } }
     };
-    shut("Memory", "near the stack pointers and the registers' addresses", &content)
+    collapsed("Memory", "near stack pointers and register values", &content)
 }
 
 /// Lists the crashed thread's registers that point into this piece.
@@ -57,7 +57,7 @@ fn pointers(report: &Report, piece: &StackMemory) -> String {
 /// Formats rows of an address, 16 bytes, and their ASCII characters.
 fn dump(address: u64, bytes: &[u8]) -> String {
     let mut text = String::new();
-    for (row, bytes) in bytes[..bytes.len().min(SHOWN)].chunks(ROW).enumerate() {
+    for (row, bytes) in bytes[..bytes.len().min(MAX_BYTES)].chunks(ROW).enumerate() {
         let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         let plain =
             bytes.iter().map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '.' });

@@ -27,12 +27,12 @@ use sha2::{Digest, Sha256};
 
 use crate::failure::{Context, Failure};
 use crate::summary::{State, Summary};
-use crate::symbol_search::{SymbolArguments, default_cache, keys};
+use crate::symbol_search::{SymbolArguments, default_cache, image_keys};
 use crate::{atomic_file, report_lookup, report_reader, terminal};
 
 /// Renders a report's page.
-pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
-    let summary = Summary::of(report, Path::new(""), State::Stored);
+pub(crate) fn render(report: &Report, explanation: &Explanation) -> String {
+    let summary = Summary::new(report, Path::new(""), State::Stored);
     let rules = InAppRules::default();
     let in_app = InApp::new(&rules, report);
     let digest = base64::engine::general_purpose::STANDARD.encode(Sha256::digest(style::SHEET));
@@ -73,7 +73,7 @@ pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
                     (facts::images(report))
                     (facts::capture(report))
                 }
-                footer { "Made by coroner " (env!("CARGO_PKG_VERSION")) " of event " code { (summary.event_id) } }
+                footer { "Event " code { (summary.event_id) } ", rendered by coroner " (env!("CARGO_PKG_VERSION")) }
             }
         }
     };
@@ -81,7 +81,7 @@ pub(crate) fn of(report: &Report, explanation: &Explanation) -> String {
 }
 
 /// A collapsed part of the page, which the keyboard and printing open like any `details` element.
-fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
+fn collapsed(heading: &str, note: &str, content: &Markup) -> Markup {
     html! {
         section {
             details {
@@ -96,8 +96,8 @@ fn shut(heading: &str, note: &str, content: &Markup) -> Markup {
 pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArguments) -> Result<(), Failure> {
     let mut symbolizer = symbols.local()?;
     let report = report_lookup::open_one(what, store, report_reader::Texts::Scrubbed, Some(&mut symbolizer))?;
-    symbols.are_of(&keys(&report));
-    let explanation = coroner_explain::explain(&report, &ImageFiles::of(&report, &mut symbolizer));
+    symbols.match_images(&image_keys(&report));
+    let explanation = coroner_explain::explain(&report, &ImageFiles::for_report(&report, &mut symbolizer));
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|folder| PathBuf::from(folder).join("coroner"));
     let cache = || default_cache().map(|folder| folder.join("pages"));
     let folder =
@@ -108,24 +108,24 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
         .recursive(true)
         .mode(0o700)
         .create(&folder)
-        .context(format!("can't make `{}`", folder.display()))?;
+        .context(format!("can't create `{}`", folder.display()))?;
     let path = folder.join(format!("{}.html", report.header.event_id));
-    atomic_file::write(&path, of(&report, &explanation).as_bytes())?;
-    let said = terminal::say(path.display());
+    atomic_file::write(&path, render(&report, &explanation).as_bytes())?;
+    let printed = terminal::print_line(path.display());
     let named = std::env::var("BROWSER").ok().filter(|browser| !browser.is_empty());
     let browser = named.unwrap_or_else(|| if cfg!(target_vendor = "apple") { "open" } else { "xdg-open" }.to_owned());
-    show_in(&browser, &path).map_err(|why| {
-        Failure::new(format!("no browser shows the page ({why})"))
-            .advice("it is written: open the path above in a browser, or name one in $BROWSER")
+    start_browser(&browser, &path).map_err(|why| {
+        Failure::new(format!("can't open the page in a browser: {why}"))
+            .advice("open the path above in a browser, or name a browser in $BROWSER")
     })?;
-    Ok(said?)
+    Ok(printed?)
 }
 
 /// Time to wait for a browser to fail.
 const START: Duration = Duration::from_secs(5);
 
 /// Starts a browser with the page. Returns the reason if it fails immediately.
-fn show_in(browser: &str, path: &Path) -> Result<(), String> {
+fn start_browser(browser: &str, path: &Path) -> Result<(), String> {
     let mut words = browser.split_whitespace();
     let program = words.next().unwrap_or("xdg-open");
     let started = Command::new(program)
@@ -135,7 +135,7 @@ fn show_in(browser: &str, path: &Path) -> Result<(), String> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let mut child = started.map_err(|error| format!("`{program}` can't be started: {error}"))?;
+    let mut child = started.map_err(|error| format!("can't start `{program}`: {error}"))?;
     let began = Instant::now();
     while began.elapsed() < START {
         match child.try_wait() {

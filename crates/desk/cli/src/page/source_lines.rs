@@ -9,11 +9,11 @@ use coroner_report::model::{Function, Timestamp};
 use maud::{Markup, html};
 
 /// Number of lines before and after.
-const AROUND: usize = 3;
+const CONTEXT_LINES: usize = 3;
 /// Maximum number of files read for a page.
-const FILES: usize = 24;
+const MAX_FILES: usize = 24;
 /// Maximum size of a source file in bytes.
-const LARGEST: u64 = 4 << 20;
+const MAX_SIZE: u64 = 4 << 20;
 /// Extensions of source files; other files are not read, because a report can name any file.
 const EXTENSIONS: [&str; 21] = [
     "rs", "c", "cc", "cpp", "cxx", "c++", "h", "hh", "hpp", "hxx", "m", "mm", "swift", "java", "kt", "go", "zig", "d",
@@ -47,12 +47,12 @@ impl SourceLines {
         let (file, line) = (function.file?, function.line.filter(|line| *line > 0)? as usize);
         let mut files = self.files.borrow_mut();
         if !files.contains_key(file) {
-            let read = if files.len() < FILES { self.read(file) } else { None };
+            let read = if files.len() < MAX_FILES { self.read(file) } else { None };
             files.insert(file.to_owned(), read);
         }
         let (lines, is_newer) = files.get(file)?.as_ref()?;
-        let from = line.saturating_sub(AROUND + 1);
-        let shown = lines.get(from..(line + AROUND).min(lines.len())).filter(|_| line <= lines.len())?;
+        let from = line.saturating_sub(CONTEXT_LINES + 1);
+        let shown = lines.get(from..(line + CONTEXT_LINES).min(lines.len())).filter(|_| line <= lines.len())?;
         let label = format!("Source around line {line}");
         let block = html! {
             pre tabindex="0" role="group" aria-label=(label) {
@@ -62,7 +62,7 @@ impl SourceLines {
                         span.number { (format!("{number:5} ")) } @if number == line { "▸ " } @else { "  " } (text)
                     } "\n"
                 }
-                @if *is_newer { span.warning { "This file was changed after the crash.\n" } }
+                @if *is_newer { span.warning { "The file was changed after the crash.\n" } }
             }
         };
         // Only the first block, of the frame to look at first, is open.
@@ -74,7 +74,7 @@ impl SourceLines {
         let path = Path::new(file);
         let extension = path.extension()?.to_str()?;
         let metadata = EXTENSIONS.contains(&extension).then(|| std::fs::metadata(path).ok())??;
-        if !metadata.is_file() || metadata.len() > LARGEST {
+        if !metadata.is_file() || metadata.len() > MAX_SIZE {
             return None;
         }
         let text = std::fs::read_to_string(path).ok()?;

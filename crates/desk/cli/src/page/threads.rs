@@ -32,7 +32,7 @@ pub(super) fn exception(report: &Report, exception: &Exception, in_app: &InApp<'
 
 pub(super) fn crashed(report: &Report, in_app: &InApp<'_>) -> Markup {
     let Some(thread) = report.crashed_thread() else {
-        return html! { section { h2 { "Crashed thread" } p.warning { "The report was cut before it says which." } } };
+        return html! { section { h2 { "Crashed thread" } p.warning { "Unknown: the report is truncated." } } };
     };
     let sources = sources(report);
     let thrown = report.exceptions.first().filter(|exception| thread.has_frames_of(exception));
@@ -40,7 +40,7 @@ pub(super) fn crashed(report: &Report, in_app: &InApp<'_>) -> Markup {
         section {
             h2 { "Crashed thread: " (label(thread)) }
             @if thrown.is_some() {
-                p.faint { "Its stack is that of the throw, above." }
+                p.faint { "Same stack as the throw above." }
             } @else {
                 (stack(&thread.frames, &thread.skipped, View { in_app, sources: Some(&sources) }))
             }
@@ -53,7 +53,7 @@ fn end(thread: &Thread) -> Markup {
     html! {
         @if let Some(reason) = thread.not_captured { p.warning { "not captured: " (reason.to_string().replace('_', " ")) } }
         @if let Some(end) = thread.walk_end.filter(|end| *end != WalkEnd::ROOT) {
-            p.faint { "The walk ended here: " (end.to_string().replace('_', " ")) }
+            p.faint { "Stack walk ended: " (end.to_string().replace('_', " ")) }
         }
     }
 }
@@ -108,7 +108,7 @@ fn one_group(group: &[&Thread], view: View<'_>) -> Markup {
     html! {
         details.thread {
             summary {
-                @if group.len() > 1 { b { (group.len()) " threads" } " wait here" } @else { b { "Thread " (label(first)) } }
+                @if group.len() > 1 { b { (group.len()) " threads" } " with the same stack" } @else { b { "Thread " (label(first)) } }
                 @if let Some(place) = &place { ": " code { (place) } }
                 @if !doing.is_empty() { span.note { (doing) } }
             }

@@ -8,7 +8,7 @@ use maud::{Markup, html};
 /// The picture's width in its own units.
 const WIDTH: f64 = 1000.0;
 /// Maximum number of marks in the picture.
-const MARKS: usize = 400;
+const MAX_MARKS: usize = 400;
 
 /// An event on the time line.
 struct Event<'r> {
@@ -33,9 +33,9 @@ pub(super) fn section(report: &Report) -> Markup {
     if let Some(run) = run {
         add(run.app.installed.unwrap_or_default().0, "coroner", "Coroner was installed.".to_owned(), false);
         let foreground = run.lifecycle.foreground_changed.unwrap_or_default().0;
-        add(foreground, "app", format!("The app was {} from here on.", run.lifecycle.foreground), false);
+        add(foreground, "app", format!("The app was {} from then on.", run.lifecycle.foreground), false);
         if let Some(hang) = run.lifecycle.hang_since {
-            add(hang.0, "hang", "A thread stopped answering.".to_owned(), true);
+            add(hang.0, "hang", "A thread stopped responding.".to_owned(), true);
         }
         for breadcrumb in &run.breadcrumbs {
             let is_bad = breadcrumb.level.0 >= Level::WARNING.0;
@@ -46,7 +46,7 @@ pub(super) fn section(report: &Report) -> Markup {
     let errors = run.and_then(|run| run.session.as_ref()).map_or(0, |session| session.errors);
     html! {
         section {
-            h2 { "What came before" @if errors > 0 { span.note { (errors) " handled errors in this session" } } }
+            h2 { "Before the crash" @if errors > 0 { span.note { (errors) " handled errors in this session" } } }
             (picture(&events, end))
             ol.life {
                 @for event in &events {
@@ -95,8 +95,8 @@ fn picture(events: &[Event<'_>], end: u64) -> Markup {
     let scale = |time: u64| ((end.saturating_sub(time)) as f64 / 1e6).ln_1p();
     let whole = scale(first.time).max(f64::MIN_POSITIVE);
     let place = |time: u64| format!("{:.1}", 20.0 + (WIDTH - 60.0) * (1.0 - scale(time) / whole));
-    let from = within.len().saturating_sub(MARKS);
-    let label = format!("{} events before the crash, the first {} before it", within.len(), before(first.time, end));
+    let from = within.len().saturating_sub(MAX_MARKS);
+    let label = format!("{} events before the crash, the first at {}", within.len(), before(first.time, end));
     html! {
         svg viewBox="0 0 1000 50" preserveAspectRatio="none" role="img" aria-label=(label) {
             line.axis x1="10" y1="25" x2="970" y2="25" {}

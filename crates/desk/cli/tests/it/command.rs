@@ -59,7 +59,7 @@ impl Said {
 }
 
 #[test]
-fn the_demo_and_what_can_be_done_with_its_report() {
+fn the_demo_report_can_be_listed_shown_and_filtered() {
     let bench = Bench::new();
     let demo = bench.run(&["demo"]);
     assert_eq!(demo.code, 0, "{demo:?}");
@@ -106,16 +106,16 @@ fn the_demo_and_what_can_be_done_with_its_report() {
 }
 
 #[test]
-fn a_fault_in_a_child_is_shown_too() {
+fn a_fault_in_a_child_process_is_shown() {
     let bench = Bench::new();
     let demo = bench.run(&["demo", "fork-child", "--store", "elsewhere"]);
     assert_eq!(demo.code, 0, "{demo:?}");
-    assert!(demo.out.contains("ended well") && demo.out.contains("Stored "), "{}", demo.out);
+    assert!(demo.out.contains("exited with status 0") && demo.out.contains("Stored "), "{}", demo.out);
     assert!(bench.folder.path().join("elsewhere/reports").is_dir() && !bench.store().exists());
 }
 
 #[test]
-fn what_goes_wrong_says_what_where_and_what_next() {
+fn errors_name_the_problem_the_place_and_the_next_step() {
     let bench = Bench::new();
     let folder = bench.folder.path();
     std::fs::write(folder.join("empty"), b"").unwrap();
@@ -125,20 +125,20 @@ fn what_goes_wrong_says_what_where_and_what_next() {
     std::fs::create_dir(folder.join("folder")).unwrap();
     for (arguments, code, said) in [
         (&["demo", "no-such-fault"][..], 2, "coroner demo --list"),
-        (&["list"], 1, "there is no store at"),
+        (&["list"], 1, "no store at"),
         (&["list", "missing"], 1, "can't list `missing`"),
-        (&["show", "missing"], 1, "there is no file `missing`"),
-        (&["show", "abcdef"], 1, "there is no store at"),
+        (&["show", "missing"], 1, "no file `missing`"),
+        (&["show", "abcdef"], 1, "no store at"),
         (&["show", "empty"], 1, "`empty`: the file is empty"),
         (&["show", "program"], 1, "ELF"),
         (&["show", "noise"], 1, "not a Coroner report"),
-        (&["show", "other.json"], 1, "`other.json` is not the JSON form of a Coroner report"),
-        (&["show", "folder"], 1, "is not the directory of a run"),
-        (&["show", "folder"], 1, "`coroner list folder` lists"),
-        (&["show", "noise", "--symbols", "nowhere"], 1, "nothing at `nowhere`"),
-        (&["show", "empty", "--thread", "some"], 2, "neither `crashed` nor `all`"),
+        (&["show", "other.json"], 1, "can't read `other.json` as a Coroner report in JSON"),
+        (&["show", "folder"], 1, "is not a run directory"),
+        (&["show", "folder"], 1, "use `coroner list folder`"),
+        (&["show", "noise", "--symbols", "nowhere"], 1, "can't search `nowhere` for symbols"),
+        (&["show", "empty", "--thread", "some"], 2, "expected a thread number"),
         (&["list", "--newest", "0"], 2, "--newest"),
-        (&["list", "--tag", "=1"], 2, "it has no key"),
+        (&["list", "--tag", "=1"], 2, "missing key"),
         (&["sow"], 2, "unrecognized subcommand"),
         (&[], 2, "Usage"),
     ] {
@@ -150,7 +150,7 @@ fn what_goes_wrong_says_what_where_and_what_next() {
 }
 
 #[test]
-fn an_empty_store_has_no_reports_and_a_closed_one_says_why() {
+fn an_empty_store_lists_no_reports_and_an_inaccessible_one_fails() {
     let bench = Bench::new();
     std::fs::create_dir(bench.store()).unwrap();
     let list = bench.run(&["list"]);
@@ -174,25 +174,25 @@ fn an_empty_store_has_no_reports_and_a_closed_one_says_why() {
         }
         let said = Said::of(&command.output().unwrap());
         assert_eq!(said.code, 1, "{said:?}");
-        assert!(said.err.contains("Permission denied") && !said.err.contains("there is no"), "{arguments:?} {said:?}");
+        assert!(said.err.contains("Permission denied") && !said.err.contains("no store at"), "{arguments:?} {said:?}");
     }
     std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
 
 #[test]
-fn help_has_examples_and_exit_codes() {
+fn help_has_examples_and_the_exit_status() {
     let bench = Bench::new();
     for command in ["demo", "list", "show", "doctor"] {
         let help = bench.run(&[command, "--help"]);
         assert_eq!(help.code, 0);
-        assert!(help.out.contains("Examples:") && help.out.contains("Exit codes:"), "{}", help.out);
+        assert!(help.out.contains("Examples:") && help.out.contains("Exit status:"), "{}", help.out);
     }
     assert!(bench.run(&["demo", "--list"]).out.contains("stack-overflow"));
     assert!(!bench.run(&["--help"]).out.contains("__demo-app"));
 }
 
 #[test]
-fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
+fn doctor_accepts_this_system_and_rejects_a_limited_one() {
     let bench = Bench::new();
     let fit = bench.run(&["doctor", "--format", "json"]);
     assert_eq!(fit.code, 0, "{fit:?}");
@@ -234,7 +234,7 @@ fn the_doctor_finds_this_system_fit_and_a_limited_one_not() {
 }
 
 #[test]
-fn what_android_wrote_is_shown_as_a_report() {
+fn android_crash_reports_are_shown() {
     let bench = Bench::new();
     let files = [
         ("tombstone_00", include_str!("../../../../analysis/formats/tests/files/android-14.txt")),
@@ -263,7 +263,7 @@ fn what_android_wrote_is_shown_as_a_report() {
 }
 
 #[test]
-fn a_standard_output_that_is_closed_or_full_is_no_panic() {
+fn a_closed_or_full_standard_output_causes_no_panic() {
     let bench = Bench::new();
     assert_eq!(bench.run(&["demo"]).code, 0);
     let report = bench.run(&["list", "--format", "json"]).json()[0]["path"].as_str().unwrap().to_owned();
@@ -307,7 +307,7 @@ fn a_standard_output_that_is_closed_or_full_is_no_panic() {
 }
 
 #[test]
-fn what_could_not_be_read_of_a_folder_makes_the_list_fail() {
+fn an_unreadable_report_makes_the_list_fail() {
     let bench = Bench::new();
     assert_eq!(bench.run(&["demo"]).code, 0);
     let folder = bench.store().join("reports");
@@ -320,13 +320,13 @@ fn what_could_not_be_read_of_a_folder_makes_the_list_fail() {
             let said = bench.run(&[command, folder, "--format", format]);
             // Readable reports are shown anyway.
             assert!(said.out.contains("SIGSEGV") && said.err.contains("noise.coroner"), "{command} {said:?}");
-            assert!(said.code == 1 && said.err.contains("1 of 2 reports could not be read"), "{command} {said:?}");
+            assert!(said.code == 1 && said.err.contains("can't read 1 of 2 reports"), "{command} {said:?}");
         }
     }
     let alone = bench.folder.path().join("alone");
     std::fs::create_dir(&alone).unwrap();
     std::fs::rename(noise, alone.join("noise.coroner")).unwrap();
     let said = bench.run(&["list", "alone"]);
-    assert!(said.code == 1 && said.err.contains("the report could not be read"), "{said:?}");
+    assert!(said.code == 1 && said.err.contains("can't read the report"), "{said:?}");
     assert!(!said.err.contains("no reports"), "{said:?}");
 }

@@ -127,7 +127,7 @@ fn apport(core: &[u8]) -> String {
 }
 
 #[test]
-fn a_core_dump_is_the_same_report_in_each_form() {
+fn a_core_dump_gives_the_same_report_in_each_format() {
     let Some(core) = &DEATH.core else { return };
     let bench = Bench::new();
     bench.write("plain", core);
@@ -179,7 +179,7 @@ fn a_core_dump_is_the_same_report_in_each_form() {
 }
 
 #[test]
-fn the_stacks_of_a_minidump_are_walked_by_the_files_that_are_named() {
+fn minidump_stacks_are_walked_with_the_named_files() {
     let bench = Bench::new();
     let Some(core) = core_of_a_death(bench.folder.path()) else { return };
     bench.write("core-of-cart", &core);
@@ -194,7 +194,7 @@ fn the_stacks_of_a_minidump_are_walked_by_the_files_that_are_named() {
 }
 
 #[test]
-fn what_systemd_noted_of_a_core_dump_is_in_its_report() {
+fn systemd_notes_on_a_core_dump_are_in_the_report() {
     let Some(core) = &DEATH.core else { return };
     let bench = Bench::new();
     std::fs::create_dir(bench.path("coredump")).unwrap();
@@ -228,7 +228,11 @@ fn what_systemd_noted_of_a_core_dump_is_in_its_report() {
     assert!(bench.run(&["import", "coredump"]).status.success());
     assert_eq!(bench.json(&["list", "--format", "json"]).as_array().unwrap().len(), 1);
     let none = bench.run(&["import", "bin"]);
-    assert!(none.status.code() == Some(1) && String::from_utf8_lossy(&none.stderr).contains("no dump in"), "{none:?}");
+    assert!(
+        none.status.code() == Some(1)
+            && String::from_utf8_lossy(&none.stderr).contains("no core dumps, minidumps or Apport reports in"),
+        "{none:?}"
+    );
 }
 
 /// Passes the core dump to the collector, as the kernel does.
@@ -243,7 +247,7 @@ fn collect(bench: &Bench, core: &[u8], arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
+fn collect_reports_the_core_dumps_that_the_kernel_passes() {
     let Some(core) = &DEATH.core else { return };
     let bench = Bench::new();
     let is_root = rustix::process::geteuid().is_root();
@@ -302,7 +306,7 @@ fn a_collector_makes_reports_of_what_the_kernel_gives_it() {
 }
 
 #[test]
-fn what_has_no_end_is_refused() {
+fn endless_files_are_rejected() {
     // The kernel reports an empty regular file, but it has eight bytes for each page of the address
     // space.
     let path = "/proc/self/pagemap";
@@ -319,12 +323,12 @@ fn what_has_no_end_is_refused() {
         }
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert!(matches!(output.status.code(), Some(1 | 2)), "{part}: {output:?}");
-        assert!(String::from_utf8_lossy(&output.stderr).contains("it has no end"), "{part}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("the file is endless"), "{part}: {output:?}");
     }
 }
 
 #[test]
-fn a_program_that_was_built_again_is_said_to_be_another() {
+fn a_rebuilt_program_is_reported_as_another_build() {
     let bench = Bench::new();
     let Some(core) = core_of_a_death(bench.folder.path()) else { return };
     bench.write("died.core", &core);

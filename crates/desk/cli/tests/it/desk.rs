@@ -90,7 +90,7 @@ fn folder(bench: &Bench, reports: u32) -> PathBuf {
 }
 
 #[test]
-fn names_outlive_the_program() {
+fn names_are_kept_after_the_program_is_gone() {
     let bench = Bench::new();
     let program = bench.path("program");
     crate::copy_of_the_command(&program);
@@ -129,11 +129,11 @@ fn names_outlive_the_program() {
     assert!(bench.run(&["convert", mailed, "--to", "sentry"]).out.contains("signals.rs"));
     let title = &bench.run(&["list", "--format", "json"]).json()[0]["function"];
     assert_eq!(title, "coroner_faults::signals::abort_here");
-    names_that_are_found_are_kept_in_the_json(&bench, &program, &json);
+    check_that_found_names_are_kept_in_the_json(&bench, &program, &json);
 }
 
 #[test]
-fn a_report_begins_with_why_it_crashed() {
+fn a_report_starts_with_its_explanation() {
     let bench = Bench::new();
     let program = bench.path("program");
     crate::copy_of_the_command(&program);
@@ -164,11 +164,11 @@ fn a_report_begins_with_why_it_crashed() {
     assert_eq!(alone["explanation"]["operand"], explanation["operand"]);
     let event = bench.run(&["convert", "--to", "sentry"]).json();
     assert_eq!(event["contexts"]["fault"]["register"], explanation["operand"]["register"]);
-    a_store_is_listed_as_one(&bench);
+    check_that_a_store_is_listed(&bench);
 }
 
 /// Uses the JSON of a report of `program`, without other files of the report.
-fn names_that_are_found_are_kept_in_the_json(bench: &Bench, program: &Path, json: &Path) {
+fn check_that_found_names_are_kept_in_the_json(bench: &Bench, program: &Path, json: &Path) {
     crate::copy_of_the_command(program);
     // As if from a machine without the debug information.
     let mut report: Value = serde_json::from_slice(&std::fs::read(json).unwrap()).unwrap();
@@ -194,13 +194,13 @@ fn names_that_are_found_are_kept_in_the_json(bench: &Bench, program: &Path, json
 }
 
 #[test]
-fn runtime_frames_are_folded_and_nothing_is_wider_than_the_terminal() {
+fn runtime_frames_are_folded_and_lines_fit_the_terminal() {
     let bench = Bench::new();
     assert_eq!(bench.run(&["demo", "panic-abort"]).code, 0);
     let shown = bench.run(&["show"]).out;
-    assert!(shown.contains("functions of the runtime") && !shown.contains("/rustc/"), "{shown}");
+    assert!(shown.contains("runtime functions") && !shown.contains("/rustc/"), "{shown}");
     let all = bench.run(&["show", "--all-frames"]).out;
-    assert!(!all.contains("functions of the runtime") && all.lines().count() > shown.lines().count() + 8, "{all}");
+    assert!(!all.contains("runtime functions") && all.lines().count() > shown.lines().count() + 8, "{all}");
     for columns in ["60", "100"] {
         let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["show", "--thread", "all"]);
         let narrow = said(&command.env("COLUMNS", columns).output().unwrap()).out;
@@ -211,7 +211,7 @@ fn runtime_frames_are_folded_and_nothing_is_wider_than_the_terminal() {
 }
 
 #[test]
-fn a_list_takes_what_is_there() {
+fn list_ignores_files_that_are_not_reports() {
     let bench = Bench::new();
     let folder = folder(&bench, 120);
     std::fs::write(folder.join("settings.json"), "{}").unwrap();
@@ -251,11 +251,11 @@ fn a_list_takes_what_is_there() {
     assert_eq!((count(&["--newest", "3"]), count(&["--since", "2026-12-01"])), (3, 0));
     assert_eq!(bench.run(&["list", "reports", "--since", "yesterday"]).code, 2);
     let none = bench.run(&["list", "reports", "--signal", "SIGBUS"]);
-    assert!(none.err.contains("none of the 120 reports"), "{none:?}");
+    assert!(none.err.contains("match the filter (120 in total)"), "{none:?}");
 }
 
 #[test]
-fn no_name_of_a_file_reaches_the_terminal_as_a_command() {
+fn file_names_are_sanitized_for_the_terminal() {
     let bench = Bench::new();
     let folder = folder(&bench, 2);
     std::fs::write(folder.join("\u{1b}[2Jcleared\u{7}.json"), "{").unwrap();
@@ -267,7 +267,7 @@ fn no_name_of_a_file_reaches_the_terminal_as_a_command() {
 }
 
 #[test]
-fn the_newest_of_one_second_is_the_same_for_all_commands() {
+fn all_commands_agree_on_the_newest_report_within_a_second() {
     let bench = Bench::new();
     let reports = bench.path("store/reports");
     std::fs::create_dir_all(&reports).unwrap();
@@ -284,12 +284,12 @@ fn the_newest_of_one_second_is_the_same_for_all_commands() {
     let shown = bench.run(&["show", "--format", "json"]).json()["header"]["event_id"].clone();
     assert_eq!((&listed, &shown), (&json!("1".repeat(32)), &json!("1".repeat(32))));
     let digit = bench.run(&["show", "8"]);
-    assert!(digit.err.contains("2 digits of an event id are the least"), "{digit:?}");
+    assert!(digit.err.contains("give at least 2 digits"), "{digit:?}");
 }
 
 /// Names of functions and files are chosen by a report's author.
 #[test]
-fn no_name_in_a_report_looks_like_a_part_of_it() {
+fn names_in_a_report_cannot_imitate_its_structure() {
     let bench = Bench::new();
     let name = "inner\n\nReport:        000FORGED\nSignal: SIGKILL";
     let forged = report(0, |report| report["threads"][0]["frames"][0]["function"] = json!(name));
@@ -322,16 +322,16 @@ fn no_name_in_a_report_reaches_the_terminal_as_a_command_in_any_format() {
 }
 
 #[test]
-fn of_the_causes_that_happen_most_it_is_said_how_many_there_are() {
+fn top_prints_the_total_number_of_groups() {
     let bench = Bench::new();
     folder(&bench, 9);
     let top = bench.run(&["top", "reports", "--count", "1"]);
-    assert!(top.out.contains("9 reports of 2 causes, of which 1 is shown"), "{top:?}");
+    assert!(top.out.contains("9 reports in 2 groups, 1 shown"), "{top:?}");
     assert_eq!(bench.run(&["top", "reports", "--count", "0"]).code, 2);
 }
 
 #[test]
-fn a_list_goes_on_while_reports_are_removed() {
+fn list_tolerates_reports_that_are_removed_meanwhile() {
     let bench = Bench::new();
     let folder = folder(&bench, 400);
     let remover = std::thread::spawn(move || {
@@ -349,7 +349,7 @@ fn a_list_goes_on_while_reports_are_removed() {
 }
 
 /// Uses a store with one report.
-fn a_store_is_listed_as_one(bench: &Bench) {
+fn check_that_a_store_is_listed(bench: &Bench) {
     // A store from which an app removed its runs.
     std::fs::remove_dir_all(bench.path("store/runs")).unwrap();
     assert_eq!(bench.run(&["list", "store", "--format", "json"]).json().as_array().unwrap().len(), 1);
@@ -400,7 +400,7 @@ fn a_list_that_is_watched_says_what_comes() {
 }
 
 #[test]
-fn a_report_is_a_log_record_of_opentelemetry() {
+fn show_prints_an_opentelemetry_log_record() {
     let bench = Bench::new();
     std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();
     let shown = bench.run(&["show", "one.json", "--format", "otlp"]).json();
@@ -413,7 +413,7 @@ fn a_report_is_a_log_record_of_opentelemetry() {
 }
 
 #[test]
-fn reports_of_one_cause_are_a_group() {
+fn reports_with_the_same_cause_are_grouped() {
     let bench = Bench::new();
     folder(&bench, 40);
     let groups = bench.run(&["group", "reports", "--format", "json"]).json();
@@ -440,7 +440,7 @@ fn without_names(value: &mut Value) {
 }
 
 #[test]
-fn a_report_without_names_is_in_the_group_of_those_with_names() {
+fn a_report_without_names_joins_the_group_with_names() {
     let bench = Bench::new();
     let program = bench.path("program");
     crate::copy_of_the_command(&program);
@@ -471,7 +471,7 @@ fn a_report_without_names_is_in_the_group_of_those_with_names() {
 }
 
 #[test]
-fn a_page_says_all_and_lets_nothing_in() {
+fn a_page_is_complete_and_escapes_report_content() {
     const EVIL: &str =
         "\"'><script>alert(1)</script><img src=x onerror=alert(2)> javascript:alert(3) </title></style>\u{1b}[31m";
     let bench = Bench::new();
@@ -529,7 +529,7 @@ fn a_page_says_all_and_lets_nothing_in() {
 }
 
 #[test]
-fn equal_stacks_are_one_on_a_page() {
+fn equal_stacks_are_merged_on_a_page() {
     let bench = Bench::new();
     let many = report(1, |report| {
         let wait =
@@ -539,7 +539,7 @@ fn equal_stacks_are_one_on_a_page() {
     });
     std::fs::write(bench.path("many.json"), many.to_string()).unwrap();
     let html = bench.run(&["show", "many.json", "--html"]).out;
-    assert!(html.contains("38 threads</b> wait here") && html.contains("38 in 1 stacks"), "{html}");
+    assert!(html.contains("38 threads</b> with the same stack") && html.contains("38 in 1 stacks"), "{html}");
     assert_eq!(html.matches("futex_wait").count(), 2, "in its name and its title");
 }
 
@@ -547,7 +547,7 @@ fn equal_stacks_are_one_on_a_page() {
 ///
 /// It is shown as text, as Markdown, and as pictures in a page with a strict policy.
 #[test]
-fn a_hang_shows_who_waits_and_where_the_time_went() {
+fn a_hang_shows_waits_and_profile() {
     let bench = Bench::new();
     let hang = report(1, |report| {
         // Like a glibc mutex: lock, count, owner, users, kind.
@@ -574,15 +574,15 @@ fn a_hang_shows_who_waits_and_where_the_time_went() {
     });
     std::fs::write(bench.path("hang.json"), hang.to_string()).unwrap();
     let said = "deadlock: thread 1 (<b>ui) waits for thread 2 (worker), which waits for thread 1 (<b>ui)";
-    let spent = "75 % in app::save<i>, blocked in fdatasync; 25 % in app::draw, on a processor";
+    let spent = "75 % in app::save<i>, blocked in fdatasync; 25 % in app::draw, on a CPU";
     let text = bench.run(&["show", "hang.json"]).out;
     let first = text.lines().next().unwrap();
     assert!(first.contains(said) && first.ends_with(spent), "{first}");
-    assert!(text.contains("thread 1 waits for a mutex of glibc at 0x1000, which thread 2 has"), "{text}");
+    assert!(text.contains("thread 1 waits for a mutex (glibc) at 0x1000, held by thread 2"), "{text}");
     assert!(text.contains("  100.0 % app::main\n   75.0 %   app::save<i>, 75.0 % blocked in fdatasync\n"), "{text}");
-    assert!(text.contains("   25.0 %   app::draw, 25.0 % on a processor\n"), "{text}");
+    assert!(text.contains("   25.0 %   app::draw, 25.0 % on a CPU\n"), "{text}");
     let markdown = bench.run(&["show", "hang.json", "--format", "markdown"]).out;
-    assert!(markdown.contains("**Waits:** thread 2 waits for a mutex of glibc at 0x2000"), "{markdown}");
+    assert!(markdown.contains("**Waits:** thread 2 waits for a mutex (glibc) at 0x2000"), "{markdown}");
     let html = bench.run(&["show", "hang.json", "--html"]).out;
     assert_eq!(html.matches("<g class=\"locked\">").count(), 2, "an arrow each: {html}");
     assert!(html.contains("app::save&lt;i&gt;: 75.0 %, 75.0 % blocked in fdatasync"), "{html}");
@@ -595,7 +595,7 @@ fn a_hang_shows_who_waits_and_where_the_time_went() {
 }
 
 #[test]
-fn completions_and_manual_pages_are_made_of_the_command() {
+fn completions_and_manual_pages_are_generated() {
     let bench = Bench::new();
     for shell in ["bash", "zsh", "fish"] {
         let script = bench.run(&["completions", shell]);
@@ -612,10 +612,10 @@ fn completions_and_manual_pages_are_made_of_the_command() {
 }
 
 #[test]
-fn what_is_not_so_is_wrong_usage() {
+fn invalid_values_are_invalid_usage() {
     let bench = Bench::new();
     let demo = bench.run(&["demo", "nosuch"]);
     assert!(demo.code == 2 && demo.err.contains("coroner demo --list"), "{demo:?}");
     let empty = bench.run(&["show"]);
-    assert!(empty.code == 1 && empty.err.contains("there is no store"), "{empty:?}");
+    assert!(empty.code == 1 && empty.err.contains("no store at"), "{empty:?}");
 }

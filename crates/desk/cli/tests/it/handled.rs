@@ -54,7 +54,7 @@ fn json(text: &str) -> Value {
 }
 
 #[test]
-fn what_an_app_survived_is_listed_shown_converted_and_sent() {
+fn handled_errors_are_listed_shown_converted_and_sent() {
     let folder = tempfile::tempdir().unwrap();
     let (store, run) = run_app(folder.path());
     let list = json(&coroner(&store, &["list", "--format", "json"]));

@@ -79,11 +79,11 @@ fn refused(next: &str) -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn a_store_without_reports_says_what_waits_and_what_was_refused() {
+fn an_empty_store_lists_waiting_and_rejected_events() {
     let (_folder, store) = refused("launch");
     let (waits, given_up) = (store.join("otlp/queue"), store.join("sentry/given-up"));
-    let waits = format!("1 event waits to be sent to a server, in `{}`", waits.display());
-    let given_up = format!("1 event that the server refused is in `{}`", given_up.display());
+    let waits = format!("1 event waiting to be sent to a server, in `{}`", waits.display());
+    let given_up = format!("1 event rejected by the server, in `{}`", given_up.display());
     for (arguments, code) in
         [(&["list"][..], 0), (&["group"], 0), (&["show"], 1), (&["send", "--dsn", "http://key@127.0.0.1:1/7"], 0)]
     {
@@ -101,25 +101,22 @@ fn a_store_without_reports_says_what_waits_and_what_was_refused() {
         })
         .collect();
     let [(refused, found, advice), (waiting, of_queue, _)] = of_server[..] else { panic!("{of_server:?}") };
-    assert!(refused == "limited" && found.contains("refused 1 event") && advice.contains("DSN"), "{of_server:?}");
-    assert!(waiting == "note" && of_queue.contains("1 event waits"), "{of_server:?}");
+    assert!(refused == "limited" && found.contains("rejected 1 event") && advice.contains("DSN"), "{of_server:?}");
+    assert!(waiting == "note" && of_queue.contains("1 event waiting"), "{of_server:?}");
 
     // A message itself, and the event by its id.
     let message = files(&store.join("sentry/given-up")).remove(0);
     let message = message.to_str().unwrap();
     let said = coroner(&store, &["show", message]);
     assert_eq!(said.code, Some(1), "{said:?}");
-    assert!(
-        said.err.contains("is an event for a server, and no report") && said.err.contains("FolderSink"),
-        "{said:?}"
-    );
+    assert!(said.err.contains("is an event for a server, not a report") && said.err.contains("FolderSink"), "{said:?}");
     let id = message.rsplit('/').next().unwrap().split('-').nth(3).unwrap();
     let said = coroner(&store, &["show", &id[..8]]);
-    assert!(said.code == Some(1) && said.err.contains("an event for a server has such an id"), "{said:?}");
+    assert!(said.code == Some(1) && said.err.contains("an event queued for a server"), "{said:?}");
 }
 
 #[test]
-fn of_an_event_that_a_folder_has_the_report_of_that_is_named() {
+fn an_events_stored_report_is_named() {
     let (_folder, store) = refused("keep");
     for folder in ["sentry/given-up", "otlp/queue"] {
         let message = files(&store.join(folder)).remove(0);
@@ -133,7 +130,7 @@ fn of_an_event_that_a_folder_has_the_report_of_that_is_named() {
 }
 
 #[test]
-fn an_outbox_that_cannot_be_read_is_named_and_what_is_no_file_is_no_event() {
+fn an_unreadable_outbox_is_named_and_only_files_are_events() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
     let (queue, given_up) = (store.join("sentry/queue"), store.join("otlp/given-up"));
@@ -144,6 +141,6 @@ fn an_outbox_that_cannot_be_read_is_named_and_what_is_no_file_is_no_event() {
     std::fs::create_dir(given_up.join("1-0-0-0123456789abcdef0123456789abcdef-.otlp")).unwrap();
     let said = coroner(&store, &["list"]);
     assert_eq!(said.code, Some(0), "{said:?}");
-    let unread = format!("`{}` could not be read: ", queue.display());
+    let unread = format!("can't read `{}`: ", queue.display());
     assert!(said.err.contains(&unread) && !said.err.contains("1 event"), "{said:?}");
 }

@@ -54,7 +54,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn a_run_that_waits_is_shown_without_its_secrets() {
+fn a_pending_run_is_shown_without_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
     run_app(&store, false);
@@ -71,7 +71,7 @@ fn a_run_that_waits_is_shown_without_its_secrets() {
 }
 
 #[test]
-fn what_was_delivered_is_what_is_shown() {
+fn show_prints_what_was_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("store");
     run_app(&store, true);

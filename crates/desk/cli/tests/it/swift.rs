@@ -13,7 +13,7 @@ fn run(words: &[&str]) -> (bool, String) {
 }
 
 #[test]
-fn a_crash_log_of_swift_is_shown_and_taken_in() {
+fn a_swift_crash_log_is_shown_and_imported() {
     let folder = tempfile::tempdir().unwrap();
     let (log, cut) = (folder.path().join("crash.json"), folder.path().join("cut.json"));
     std::fs::write(&log, LOG).unwrap();

@@ -97,7 +97,7 @@ fn functions(report: &Value) -> Vec<String> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
+fn a_stripped_apps_report_is_symbolicated_from_a_folder() {
     let bench = Bench::new();
     let (report, debug) = bench.crash_of_a_stripped_app();
     let debug = debug.to_str().unwrap();
@@ -107,8 +107,8 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
 
     let without = with(&[]);
     assert!(without.code == 1 && !has_names(&without), "none of the program's frames: {without:?}");
-    assert!(without.err.contains("no frame of the program `app` has a name: give its debug file"), "{}", without.err);
-    assert!(without.err.contains("app: 0 of ") && without.err.contains("no symbols with its id"), "{}", without.err);
+    assert!(without.err.contains("no frame of the program `app` has a name; give its debug file"), "{}", without.err);
+    assert!(without.err.contains("app: 0 of ") && without.err.contains("no symbols with ID "), "{}", without.err);
 
     let unnamed = bench.run(&["show", &report]);
     let id = without.err.split("give its debug file (").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
@@ -167,7 +167,7 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     assert_eq!((&crashed["frames"][0]["file"], &crashed["frames"][0]["line"]), (&"alone.c".into(), &17.into()));
     let left_over = "frames named; what has its id ";
     let said = &by_breakpad.err;
-    assert!(said.contains("app: 1 of ") && said.contains(left_over) && said.contains("names no more"), "{said}");
+    assert!(said.contains("app: 1 of ") && said.contains(left_over) && said.contains("has no other names"), "{said}");
 
     // The file's description, and its match with the report.
     let symbols = bench.run(&["symbols", debug, "--report", &report, "--format", "json"]);
@@ -177,12 +177,12 @@ fn a_report_of_a_stripped_app_gets_its_names_from_a_folder() {
     assert!(file["symbols"]["symbol table"].as_u64().unwrap() > 1000, "{file}");
     assert_eq!((&file["images"][0]["matches"], &file["images"][0]["debug_id"]), (&true.into(), &build_id.into()));
     let other = bench.run(&["symbols", &fixture("cpp.elf"), "--report", &report]);
-    assert!(other.code == 1 && other.out.contains("has no such image"), "{other:?}");
+    assert!(other.code == 1 && other.out.contains("no matching image"), "{other:?}");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn on_a_terminal_it_shows_what_it_reads_and_elsewhere_nothing() {
+fn symbol_search_progress_is_shown_only_on_a_terminal() {
     let bench = Bench::new();
     let report = ips(&bench);
     std::fs::create_dir(bench.path("symbols")).unwrap();
@@ -217,20 +217,20 @@ fn ips(bench: &Bench) -> PathBuf {
 }
 
 #[test]
-fn a_report_of_an_apple_system_gets_its_names_from_a_dsym() {
+fn an_apple_report_is_symbolicated_from_a_dsym() {
     let bench = Bench::new();
     let report = ips(&bench);
     let report = report.to_str().unwrap();
     let named = bench.run(&["symbolicate", report, "--symbols", &fixture("program.dylib.dSYM")]);
     assert_eq!(named.code, 0, "{named:?}");
     assert!(named.out.contains("\"symbol\":\"deep(int)\"") && named.out.contains("\"inline\":true"), "{}", named.out);
-    assert!(named.err.contains("1 of 1 frames have a name, 1 a source line"), "{}", named.err);
+    assert!(named.err.contains("1 of 1 frames have a name, 1 have a source line"), "{}", named.err);
 
     let nothing = bench.run(&["symbolicate", report]);
     assert_eq!(nothing.code, 1, "no frame has a name: {nothing:?}");
     assert_eq!(nothing.out, std::fs::read_to_string(report).unwrap());
     let json = bench.run(&["symbolicate", report, "--format", "json"]);
-    assert!(json.code == 1 && json.err.contains("leave `--format` out"), "{json:?}");
+    assert!(json.code == 1 && json.err.contains("omit `--format`"), "{json:?}");
 
     let matches = bench.run(&["symbols", &fixture("program.dylib.dSYM"), "--report", report]);
     assert!(matches.code == 0 && matches.out.contains("matches /A/program.dylib"), "{matches:?}");
@@ -242,7 +242,7 @@ fn a_report_of_an_apple_system_gets_its_names_from_a_dsym() {
 }
 
 #[test]
-fn what_files_can_name() {
+fn symbol_files_are_described() {
     let bench = Bench::new();
     let text = bench.run(&["symbols", &fixture("classes-arm64.dylib"), &fixture("cpp.elf")]);
     assert_eq!(text.code, 0, "{text:?}");
@@ -265,15 +265,15 @@ fn what_files_can_name() {
     for (arguments, code, said) in [
         (&["symbols", "notes.txt"][..], 1, "neither ELF, Mach-O nor breakpad symbols"),
         (&["symbols", "missing"], 1, "missing: No such file"),
-        (&["symbols", "folder"], 1, "no dSYM bundle"),
+        (&["symbols", "folder"], 1, "not a dSYM bundle"),
         (&["symbols", "app.sym", "--report", "notes.txt"], 1, "not a Coroner report"),
         (&["symbols"], 2, "FILE"),
         (&["symbolicate", "notes.txt"], 1, "not a Coroner report"),
-        (&["symbolicate", "missing"], 1, "there is no file `missing`"),
+        (&["symbolicate", "missing"], 1, "no file `missing`"),
         (&["symbolicate", "notes.txt", "--symbols", "nowhere"], 1, "not a Coroner report"),
         (&["symbolicate", "notes.txt", "--format", "xml"], 2, "possible values"),
         (&["symbolicate", "notes.txt", "--cache", "x", "--no-cache"], 2, "cannot be used with"),
-        (&["symbolicate"], 1, "there is no store"),
+        (&["symbolicate"], 1, "no store at"),
     ] {
         let failed = bench.run(arguments);
         assert_eq!(failed.code, code, "{arguments:?} {failed:?}");
@@ -281,12 +281,12 @@ fn what_files_can_name() {
     }
     for command in ["symbolicate", "symbols"] {
         let help = bench.run(&[command, "--help"]);
-        assert!(help.code == 0 && help.out.contains("Examples:") && help.out.contains("Exit codes:"), "{}", help.out);
+        assert!(help.code == 0 && help.out.contains("Examples:") && help.out.contains("Exit status:"), "{}", help.out);
     }
 }
 
 #[test]
-fn a_file_that_cannot_be_read_takes_nothing_from_the_others() {
+fn an_unreadable_file_does_not_hide_the_others() {
     let bench = Bench::new();
     std::fs::write(bench.path("noise"), [7; 4096]).unwrap();
     std::fs::create_dir(bench.path("folder")).unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn all_frames_are_all() {
+fn all_frames_disables_folding() {
     let bench = Bench::new();
     let recursion = report(1, |report| {
         let frame = |function: &str, address: u32| json!({"address": format!("{address:#x}"), "module": "/opt/paint/paint", "function": function});
@@ -15,7 +15,7 @@ fn all_frames_are_all() {
     });
     std::fs::write(bench.path("deep.json"), recursion.to_string()).unwrap();
     let shown = bench.run(&["show", "deep.json"]).out;
-    assert!(shown.contains("this frame 7 times more") && shown.contains("1 frame of the runtime"), "{shown}");
+    assert!(shown.contains("this frame 7 more times") && shown.contains("1 runtime frame"), "{shown}");
     assert!(!shown.contains("__cxa_throw"), "{shown}");
     let all = bench.run(&["show", "deep.json", "--all-frames"]).out;
     let lines = |function: &str| all.lines().filter(|line| line.contains(function)).count();
@@ -25,7 +25,7 @@ fn all_frames_are_all() {
 
 /// A report written before the process aborted contains no signal.
 #[test]
-fn a_signal_finds_what_died_of_it() {
+fn the_signal_filter_finds_crashes_by_that_signal() {
     let bench = Bench::new();
     let folder = folder(&bench, 70);
     let ends = |number: u32, monitor: &str, kind: &str, fatal: bool| {
@@ -61,7 +61,7 @@ fn a_signal_finds_what_died_of_it() {
 }
 
 #[test]
-fn no_line_of_a_list_is_longer_than_its_columns() {
+fn list_lines_are_truncated_to_their_columns() {
     let bench = Bench::new();
     let long = |letter: &str| letter.repeat(10_000);
     let named = report(1, |report| {
@@ -112,7 +112,7 @@ fn a_log_is_a_pipe_that_somebody_writes_to() {
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, rustix::fs::Mode::from(0o600), 0).unwrap();
     let arguments = ["import", "--log", "pipe", "-o", "imported"];
     let none = bench.run(&arguments);
-    assert!(none.code == 1 && none.err.contains("a pipe that nobody writes to"), "{none:?}");
+    assert!(none.code == 1 && none.err.contains("the pipe has no writer"), "{none:?}");
     let import = |arguments: &[&str]| {
         let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments);
         command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap()
@@ -136,7 +136,7 @@ fn a_log_is_a_pipe_that_somebody_writes_to() {
 }
 
 #[test]
-fn a_log_of_a_good_day_is_no_failure() {
+fn a_log_without_crashes_is_not_a_failure() {
     let bench = Bench::new();
     std::fs::write(bench.path("empty.log"), "").unwrap();
     std::fs::write(bench.path("good.log"), "started\nstopped\n").unwrap();
@@ -149,16 +149,13 @@ fn a_log_of_a_good_day_is_no_failure() {
 }
 
 #[test]
-fn an_error_names_the_file_that_was_asked_for() {
+fn errors_name_the_requested_file() {
     let bench = Bench::new();
     std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();
     let failed = bench.run(&["show", "one.json", "--html", "-o", "no/page.html"]);
-    assert!(
-        failed.code == 1 && failed.err.contains("can't write `no/page.html`: there is no folder `no`"),
-        "{failed:?}"
-    );
+    assert!(failed.code == 1 && failed.err.contains("can't write `no/page.html`: no folder `no`"), "{failed:?}");
     let failed = bench.run(&["show", "one.json", "-o", "one.json/page.txt"]);
-    assert!(failed.code == 1 && failed.err.contains("`one.json` is no folder"), "{failed:?}");
+    assert!(failed.code == 1 && failed.err.contains("`one.json` is not a folder"), "{failed:?}");
     let name = "n".repeat(300);
     let failed = bench.run(&["show", "one.json", "-o", &name]);
     assert!(failed.code == 1 && failed.err.contains(&name) && !failed.err.contains(".coroner-"), "{failed:?}");
@@ -182,7 +179,7 @@ fn a_list_that_is_watched_outlives_its_store() {
     let mut said = String::new();
     errors.read_line(&mut said).unwrap();
     errors.read_line(&mut said).unwrap();
-    assert!(said.contains("`reports`") && said.contains("goes on"), "{said}");
+    assert!(said.contains("`reports`") && said.contains("waiting for it to come back"), "{said}");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("1.json"), report(5, |_| {}).to_string()).unwrap();
     line.clear();
@@ -193,13 +190,13 @@ fn a_list_that_is_watched_outlives_its_store() {
 }
 
 #[test]
-fn no_time_to_send_is_wrong_usage() {
+fn a_send_timeout_of_zero_is_invalid_usage() {
     let bench = Bench::new();
     std::fs::write(bench.path("one.json"), report(1, |_| {}).to_string()).unwrap();
     for seconds in ["0", "-1", "18446744073709551615", "soon"] {
         let none = bench.run(&["send", "one.json", "--dsn", "http://key@127.0.0.1:9/1", "--timeout", seconds]);
         assert!(
-            none.code == 2 && none.err.contains("'--timeout <SECONDS>': it is a number of seconds from 1"),
+            none.code == 2 && none.err.contains("'--timeout <SECONDS>': expected a number of seconds from 1"),
             "{none:?}"
         );
     }
@@ -244,7 +241,7 @@ fn symbols_of_another_build_are_said_to_be() {
             assert!(both && said.err.contains(&format!("`paint` has id {own}")) && said.code == 1, "{said:?}");
         }
         let said = bench.run(&["symbolicate", report, "--symbols", "own", "--symbols", "another"]);
-        assert!(said.code == 0 && said.err.contains("another` has id"), "one of them is of it: {said:?}");
+        assert!(said.code == 0 && said.err.contains("another` (ID "), "one of them is of it: {said:?}");
     }
     // For a folder, the image is reported.
     let said = bench.run(&["symbolicate", "bare.json", "--symbols", "new"]);
@@ -254,7 +251,7 @@ fn symbols_of_another_build_are_said_to_be() {
 }
 
 #[test]
-fn frames_of_go_are_no_frames_of_java() {
+fn go_frames_are_not_labeled_java() {
     let bench = Bench::new();
     let log = "panic: out of cheese\n\ngoroutine 1 [running]:\nmain.(*Cart).Total(...)\n\t/home/shop/main.go:10\nmain.lost()\n\
         runtime.goexit({})\n\t/usr/local/go/src/runtime/asm_amd64.s:1650 +0x1\n";
@@ -276,7 +273,7 @@ fn frames_of_go_are_no_frames_of_java() {
 
 /// Redis and others print their report of a fault and then send its signal again.
 #[test]
-fn of_a_fault_that_was_sent_again_it_is_said_what_was_interrupted() {
+fn a_resent_fault_names_the_interrupted_function() {
     let bench = Bench::new();
     std::fs::create_dir(bench.path("reports")).unwrap();
     let again = |number: u32, signal: u32| {
