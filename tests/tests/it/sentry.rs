@@ -436,7 +436,7 @@ fn a_hang_in_which_the_app_was_killed_ends_its_session_with_its_event() {
     assert_eq!((&exception["type"], &exception["mechanism"]["type"]), (&"Fatal App Hang".into(), &"AppHang".into()));
     assert_eq!((&exception["mechanism"]["handled"], &event["level"]), (&false.into(), &"fatal".into()));
     let value = exception["value"].as_str().unwrap();
-    assert!(value.starts_with("the app was ended while it did not answer, after at least 0."), "{value}");
+    assert!(value.starts_with("the app was terminated while not responding, after at least 0."), "{value}");
     let frames = exception["stacktrace"]["frames"].as_array().unwrap();
     assert!(frames.iter().any(|frame| frame["function"].as_str().is_some_and(|name| name.contains("wait_until"))));
     let requests = server.requests();
@@ -489,7 +489,7 @@ fn an_end_without_a_trace_is_an_event_where_the_app_wants_it() {
         let exception = &event["exception"]["values"][0];
         assert_eq!(exception["type"], "OutOfMemory");
         let value = exception["value"].as_str().unwrap();
-        assert!(value.contains("was killed for want of memory: the kernel's log"), "{value}");
+        assert!(value.contains("was killed because memory ran out: the kernel's log"), "{value}");
     }
     let exception = &event["exception"]["values"][0];
     assert_eq!(exception["mechanism"]["type"], "watchdog_termination");

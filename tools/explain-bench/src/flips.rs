@@ -169,7 +169,7 @@ fn crash(
     let mut words = text.split_whitespace();
     let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).context("no address")?;
     let bit: u32 = words.next().and_then(|word| word.parse().ok()).context("no bit")?;
-    let said = explain(&report, &ImageFiles::of(&report, symbolizer));
+    let said = explain(&report, &ImageFiles::for_report(&report, symbolizer));
     let line = format!("seed {seed}, bit {bit} at {address:#x}: {}", said.headline);
     let has = |piece: &coroner_report::model::Code| {
         address.checked_sub(piece.address.0).is_some_and(|at| at < piece.bytes.0.len() as u64)

@@ -220,7 +220,7 @@ impl Bench {
         let store = self.folder.path().join(format!("{name}.store"));
         let mut report = self.crash(row, &program, &store)?;
         symbolizer.symbolicate_report(&mut report);
-        let files = ImageFiles::of(&report, symbolizer);
+        let files = ImageFiles::for_report(&report, symbolizer);
         let said = explain(&report, &files);
         let variable = variable(row, &said);
         let why = not_right(row, is_optimised, &report, &said)

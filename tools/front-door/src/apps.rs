@@ -127,7 +127,7 @@ pub(super) const APPS: [App; 7] = [
                 what: "a stack overflow in a handler",
                 word: "/parts",
                 end: End::Signal(libc::SIGABRT),
-                sentence: &["Stack overflow: paint::shop::parts calls itself"],
+                sentence: &["Stack overflow: excessive recursion in paint::shop::parts: "],
                 function: "paint::shop::parts",
                 file: "src/shop.rs",
                 mark: "// overflow",

@@ -18,18 +18,18 @@ pub(crate) fn decode(code: &[u8], state: &State<'_>) -> Option<Decoded> {
     let udf = (word & 0xffff_0000 == 0).then_some(word as u16);
     let named = |text: String, class: Class| Decoded { text, length: LENGTH, memory: Vec::new(), class };
     if let Some(number) = brk {
-        let class = match (number, trap::of_brk(number)) {
+        let class = match (number, trap::brk_meaning(number)) {
             (0xf000, _) => Class::Breakpoint(trap::BREAKPOINT),
             (_, Some(meaning)) => Class::Trap(meaning),
-            (_, None) => Class::Breakpoint(trap::Meaning::new("a breakpoint whose number is not known")),
+            (_, None) => Class::Breakpoint(trap::Meaning::new("a breakpoint with an unknown number")),
         };
         return Some(named(format!("brk #{number:#x}"), class));
     }
     if let Some(number) = udf {
         let what = if number == 0 {
-            "an undefined instruction, or bytes that are zero and no code"
+            "an undefined instruction, or zero bytes that are not code"
         } else {
-            "an instruction that is undefined on purpose"
+            "an intentionally undefined instruction"
         };
         return Some(named(format!("udf #{number:#x}"), Class::Trap(trap::Meaning::new(what))));
     }

@@ -48,7 +48,7 @@ pub(crate) fn part_name(whole: &'static str, bytes: usize, is_second: bool) -> &
 
 /// Returns the register to which a name belongs, and the number of its lowest bytes, unless all.
 /// `None` for a second byte.
-pub(crate) fn whole_of(arch: Arch, name: &str) -> Option<(&str, Option<u64>)> {
+pub(crate) fn whole_register(arch: Arch, name: &str) -> Option<(&str, Option<u64>)> {
     let part = || PARTS.iter().find_map(|(whole, parts)| Some((*whole, parts.iter().position(|part| *part == name)?)));
     match part().filter(|_| arch == Arch::X86_64) {
         None => Some((name, None)),

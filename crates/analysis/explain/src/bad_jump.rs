@@ -13,7 +13,7 @@ use crate::{architecture, decode, poison_pattern};
 use coroner_report::model::{BadOperand, Explanation, Instruction};
 
 /// Size of a procedure linkage table entry, in bytes.
-const LINKAGE: usize = 32;
+const LINKAGE_BYTES: usize = 32;
 /// Maximum number of loads, copies and sums that are followed.
 const MAX_STEPS: usize = 4;
 
@@ -21,7 +21,7 @@ const MAX_STEPS: usize = 4;
 ///
 /// A call to another function whose last instruction was a jump to `pc` has the same return
 /// address.
-pub(crate) fn from(
+pub(crate) fn find_call(
     thread: &Thread,
     arch: Arch,
     pc: Address,
@@ -59,7 +59,7 @@ pub(crate) fn from(
             text: register.to_owned(),
             register: Some(register.to_owned()),
             value: Some(Address(target)),
-            pattern: poison_pattern::of(target).map(str::to_owned),
+            pattern: poison_pattern::describe(target).map(str::to_owned),
             ..BadOperand::default()
         });
     }
@@ -75,10 +75,10 @@ struct Before<'a> {
 
 impl Before<'_> {
     fn register(&self, name: &str) -> Option<u64> {
-        self.held(step::number(self.arch, name)?, self.call, MAX_STEPS)
+        self.value_before(step::number(self.arch, name)?, self.call, MAX_STEPS)
     }
 
-    fn held(&self, register: Register, at: Address, left: usize) -> Option<u64> {
+    fn value_before(&self, register: Register, at: Address, left: usize) -> Option<u64> {
         let left = left.checked_sub(1)?;
         let is_kept =
             || at == self.call || self.function.as_ref().is_some_and(|all| all.is_kept(register, at, self.call));
@@ -91,10 +91,10 @@ impl Before<'_> {
         let before = Address(setter.address);
         match setter.effect(register)? {
             Effect::Load { base: Base::Register(base), displacement, width } => {
-                self.state.saved(self.held(base, before, left)?.wrapping_add(displacement as u64), width)
+                self.state.saved(self.value_before(base, before, left)?.wrapping_add(displacement as u64), width)
             }
-            Effect::Copy(from) => self.held(from, before, left),
-            Effect::Sum(from, number) => Some(self.held(from, before, left)?.wrapping_add(number as u64)),
+            Effect::Copy(from) => self.value_before(from, before, left),
+            Effect::Sum(from, number) => Some(self.value_before(from, before, left)?.wrapping_add(number as u64)),
             Effect::Constant(value) => Some(value),
             _ => None,
         }
@@ -112,7 +112,7 @@ impl Before<'_> {
 ///
 /// The register may be left over from a call that returned, and that doesn't lead to the innermost
 /// frame's function.
-pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
+pub(crate) fn is_link_register_stale(report: &Report, code: &dyn CodeSource) -> bool {
     /// Arm's reference manual: BL, with the 26 bits of its offset.
     const BL: u32 = 0x9400_0000;
     let Some([first, caller, ..]) = report.crashed_thread().map(|thread| thread.frames.as_slice()) else {
@@ -131,7 +131,7 @@ pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
     match (target, extent) {
         (Some(target), Some(extent)) => {
             let may_lead_elsewhere =
-                !extent.contains(&at.0) && decode::is_linkage(Arch::Aarch64, target, code, LINKAGE);
+                !extent.contains(&at.0) && decode::is_linkage(Arch::Aarch64, target, code, LINKAGE_BYTES);
             !extent.contains(&target) && !may_lead_elsewhere
         }
         (None, Some(extent)) => extent.contains(&at.0),
@@ -147,7 +147,7 @@ pub(crate) fn is_left_over(report: &Report, code: &dyn CodeSource) -> bool {
 /// link register (arm64). A call would have put its own return address in that place (arm64) or
 /// above it (x86_64), where the walk would have found it; a jump that ends a function leaves the
 /// return address of the function's caller there.
-pub(crate) fn returned_by(thread: &Thread, arch: Arch, pc: Address, state: &State<'_>) -> Option<BadOperand> {
+pub(crate) fn find_return(thread: &Thread, arch: Arch, pc: Address, state: &State<'_>) -> Option<BadOperand> {
     let is_called = |frame: &Frame| !matches!(frame.found_by, FoundBy::SCAN | FoundBy::FRAME_POINTER);
     if thread.frames.get(1).is_some_and(is_called) {
         return None;
@@ -167,7 +167,7 @@ pub(crate) fn returned_by(thread: &Thread, arch: Arch, pc: Address, state: &Stat
         text: text.to_owned(),
         register,
         value: Some(Address(value)),
-        pattern: poison_pattern::of(value).map(str::to_owned),
+        pattern: poison_pattern::describe(value).map(str::to_owned),
         ..BadOperand::default()
     })
 }

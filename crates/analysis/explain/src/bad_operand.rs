@@ -14,24 +14,31 @@ pub(crate) const NEAR_NULL: u64 = 0x1_0000;
 
 /// Returns the operand with the address reported by the processor. `None` if there isn't exactly
 /// one.
-pub(crate) fn at(decoded: &Decoded, arch: Arch, address: Address, access: Option<Access>) -> Option<&MemoryOperand> {
+pub(crate) fn find_at_address(
+    decoded: &Decoded,
+    arch: Arch,
+    address: Address,
+    access: Option<Access>,
+) -> Option<&MemoryOperand> {
     let mask = architecture::address_mask(arch);
-    only(decoded.memory.iter().filter(|operand| operand.has(address.0, mask) && operand.can_be(access)))
+    exactly_one(
+        decoded.memory.iter().filter(|operand| operand.contains(address.0, mask) && operand.matches_access(access)),
+    )
 }
 
 /// Returns the single operand with a non-canonical address: its use is a fault without an address.
-pub(crate) fn non_canonical(decoded: &Decoded, arch: Arch) -> Option<&MemoryOperand> {
-    only(decoded.memory.iter().filter(|operand| !architecture::is_canonical(arch, operand.address)))
+pub(crate) fn find_non_canonical(decoded: &Decoded, arch: Arch) -> Option<&MemoryOperand> {
+    exactly_one(decoded.memory.iter().filter(|operand| !architecture::is_canonical(arch, operand.address)))
 }
 
 /// Returns the single operand without the alignment that its instruction requires.
-pub(crate) fn unaligned(decoded: &Decoded) -> Option<&MemoryOperand> {
-    only(decoded.memory.iter().filter(|operand| {
+pub(crate) fn find_unaligned(decoded: &Decoded) -> Option<&MemoryOperand> {
+    exactly_one(decoded.memory.iter().filter(|operand| {
         operand.alignment.is_some_and(|alignment| !operand.address.is_multiple_of(u64::from(alignment)))
     }))
 }
 
-fn only<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
+fn exactly_one<T>(mut all: impl Iterator<Item = T>) -> Option<T> {
     let first = all.next()?;
     all.next().is_none().then_some(first)
 }
@@ -50,20 +57,20 @@ pub(crate) fn describe(operand: &MemoryOperand, arch: Arch) -> BadOperand {
         scale,
     };
     let index = operand.index.map(named);
-    match culprit(operand, arch) {
+    match find_culprit(operand, arch) {
         Some(Culprit::Base) => {
             let base = operand.base;
             BadOperand {
                 register: base.map(|(name, _)| name.to_owned()),
                 value: base.map(|(_, value)| Address(value)),
-                pattern: base.and_then(|(_, value)| poison_pattern::of(value)).map(str::to_owned),
+                pattern: base.and_then(|(_, value)| poison_pattern::describe(value)).map(str::to_owned),
                 index,
                 ..all
             }
         }
         Some(Culprit::Index) => BadOperand {
             value: index.as_ref().map(|index| index.value),
-            pattern: index.as_ref().and_then(|index| poison_pattern::of(index.value.0)).map(str::to_owned),
+            pattern: index.as_ref().and_then(|index| poison_pattern::describe(index.value.0)).map(str::to_owned),
             register: index.map(|index| index.register),
             index: operand.base.map(|(register, value)| named((register, value, 1))),
             ..all
@@ -84,7 +91,7 @@ enum Culprit {
 }
 
 /// Returns the register that held the bad value.
-fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
+fn find_culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
     let ((_, base), (_, index, scale)) = match (operand.base, operand.index) {
         (Some(_), None) => return Some(Culprit::Base),
         (None, Some((_, _, 1))) => return Some(Culprit::Index),
@@ -93,7 +100,7 @@ fn culprit(operand: &MemoryOperand, arch: Arch) -> Option<Culprit> {
     };
     let is_pointer_like = |value: u64| value >= NEAR_NULL && architecture::is_canonical(arch, value);
     // One register holds a value that can't be a pointer, and the other does not.
-    let is_bad = |value: u64| !architecture::is_canonical(arch, value) || poison_pattern::of(value).is_some();
+    let is_bad = |value: u64| !architecture::is_canonical(arch, value) || poison_pattern::describe(value).is_some();
     match (is_bad(base), is_bad(index)) {
         (true, false) => return Some(Culprit::Base),
         (false, true) if is_pointer_like(base) => return Some(Culprit::Index),

@@ -13,49 +13,50 @@ use coroner_report::model::{Address, BitFlip, Explanation, FaultKind};
 use crate::architecture;
 use crate::bad_operand::NEAR_NULL;
 use crate::memory_map;
-use crate::pointer_authentication::is_of_code;
+use crate::pointer_authentication::is_error_code_bit;
 
 /// Lowest bit examined. Lower bits lead to nearby memory, which a wrong offset also reaches.
-const LOWEST: u32 = 24;
+const LOWEST_BIT: u32 = 24;
 /// Bits below this one require that the valid address is close to a value that the thread held.
 ///
 /// They lead to within 4 GiB, where a wrong index may also reach mapped memory.
-const FAR: u32 = 32;
+const MIN_FAR_BIT: u32 = 32;
 /// The bits of an address within its page. A large buffer may start at a page boundary, and its end
 /// may be a power of two away, which is one bit.
-const IN_PAGE: u64 = 0xfff;
+const PAGE_OFFSET: u64 = 0xfff;
 /// Maximum distance from another register's value to count as close, in bytes.
 ///
 /// Such addresses are probably in the same object or frame.
-const BESIDE: u64 = 0x1000;
+const MAX_DISTANCE: u64 = 0x1000;
 /// The same limit for lower bits, where a match by chance is more likely.
-const BESIDE_LOW: u64 = 0x400;
+const MAX_DISTANCE_LOW_BITS: u64 = 0x400;
 /// Compilers align accesses to their size, up to this one, in bytes.
-const ALIGNED: u32 = 8;
+const MAX_ALIGNMENT: u32 = 8;
 /// Bits reached by a wrong index. An index of 2^32 - 1 is 0 minus 1: in an array with elements of
 /// one to eight bytes, it leads to the address one element before the array, plus one of these
 /// bits.
-const OF_INDEX: std::ops::RangeInclusive<u32> = 32..=35;
+const INDEX_BITS: std::ops::RangeInclusive<u32> = 32..=35;
 /// Maximum number of elements between that address and the array.
-const ELEMENTS: u64 = 16;
+const MAX_ELEMENTS: u64 = 16;
 /// If there are more candidates, none is reported.
 const MAX_CANDIDATES: usize = 2;
 
 /// Returns the addresses that may have become the bad one by a flipped bit.
-pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitFlip> {
+pub(crate) fn find_candidates(report: &Report, explanation: &Explanation) -> Vec<BitFlip> {
     let is_open = matches!(explanation.kind, FaultKind::Unmapped | FaultKind::NonCanonical | FaultKind::JumpToNowhere);
     let thread = report.crashed_thread();
     let registers = thread.and_then(|thread| thread.registers.as_ref()).filter(|registers| !registers.only_preserved);
     let operand = explanation.operand.as_ref();
     let found = operand.and_then(|operand| Some((operand.register.as_deref()?, operand.value?)));
     let (Some((register, bad)), Some(registers)) = (found.filter(|_| is_open), registers) else { return Vec::new() };
-    let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL && bad.0 & IN_PAGE != 0) else {
+    let Some(arch) = registers.arch.filter(|_| !is_text(bad.0) && bad.0 >= NEAR_NULL && bad.0 & PAGE_OFFSET != 0)
+    else {
         return Vec::new();
     };
     // An address that is not aligned for its access would not be aligned with another high bit
     // either. (Copies larger than a register need no alignment.)
     let access = explanation.access.and_then(|access| Some((access.address?.0, access.width?)));
-    let is_odd = |(address, width): (u64, u32)| width <= ALIGNED && !address.is_multiple_of(width.max(1).into());
+    let is_odd = |(address, width): (u64, u32)| width <= MAX_ALIGNMENT && !address.is_multiple_of(width.max(1).into());
     if access.is_some_and(is_odd) {
         return Vec::new();
     }
@@ -68,34 +69,35 @@ pub(crate) fn candidates(report: &Report, explanation: &Explanation) -> Vec<BitF
         let address = Address(bad.0 ^ 1 << bit);
         let is_address = architecture::is_canonical(arch, address.0) && (NEAR_NULL..1 << 63).contains(&address.0);
         let others = || registers.named().filter(|(name, _)| *name != register && !name.ends_with("flags"));
-        let reach = if bit < FAR { BESIDE_LOW } else { BESIDE };
+        let reach = if bit < MIN_FAR_BIT { MAX_DISTANCE_LOW_BITS } else { MAX_DISTANCE };
         let beside = || others().find(|(_, value)| value.abs_diff(address.0) < reach && *value >= NEAR_NULL);
         let place = if !is_address {
             None
-        } else if let Some(thread) = memory_map::thread_with(report, address) {
+        } else if let Some(thread) = memory_map::thread_with_stack_at(report, address) {
             Some(format!("on the stack of thread {}", thread.tid))
         } else if let Some(image) = report.image_at(address) {
             Some(format!("in {}", image.name()))
         } else if let Some(mapping) = report.mappings.iter().find(|mapping| mapping.contains(address)) {
             (mapping.protection & 7 != 0).then(|| {
-                format!("in {}", memory_map::named(mapping).unwrap_or_else(|| "memory without a file".to_owned()))
+                format!("in {}", memory_map::mapping_name(mapping).unwrap_or_else(|| "anonymous memory".to_owned()))
             })
         } else {
-            beside().map(|(name, value)| format!("beside what {name} holds ({})", Address(value)))
+            beside().map(|(name, value)| format!("near the value of {name} ({})", Address(value)))
         };
         let is_by_index = || {
             let size = 1_u64 << (bit % 32);
-            let is_array =
-                |value: u64| value.checked_sub(address.0).is_some_and(|far| (size..=size * ELEMENTS).contains(&far));
+            let is_array = |value: u64| {
+                value.checked_sub(address.0).is_some_and(|far| (size..=size * MAX_ELEMENTS).contains(&far))
+            };
             others().any(|(_, value)| is_array(value)) || saved_words(report).any(is_array)
         };
-        let place = place.filter(|_| !(OF_INDEX.contains(&bit) && is_by_index()));
+        let place = place.filter(|_| !(INDEX_BITS.contains(&bit) && is_by_index()));
         let is_near_saved = || saved_words(report).any(|word| word.abs_diff(address.0) < reach);
-        let place = place.filter(|_| bit >= FAR || beside().is_some() || is_near_saved());
+        let place = place.filter(|_| bit >= MIN_FAR_BIT || beside().is_some() || is_near_saved());
         place.map(|place| (beside().is_none(), BitFlip { address, bit, place }))
     };
     let mut all: Vec<(bool, BitFlip)> =
-        (LOWEST..=highest).filter(|bit| !is_of_code(arch, *bit)).filter_map(good).collect();
+        (LOWEST_BIT..=highest).filter(|bit| !is_error_code_bit(arch, *bit)).filter_map(good).collect();
     // Candidates close to another register are more likely.
     heap_sort(&mut all, |(first, one), (second, other)| (first, one.bit) < (second, other.bit));
     if all.len() > MAX_CANDIDATES { Vec::new() } else { all.into_iter().map(|(_, flip)| flip).collect() }
@@ -116,9 +118,9 @@ fn is_text(value: u64) -> bool {
 }
 
 /// Describes the candidates in a sentence.
-pub(crate) fn sentence(flips: &[BitFlip]) -> Option<String> {
+pub(crate) fn describe(flips: &[BitFlip]) -> Option<String> {
     let all: Vec<String> =
         flips.iter().map(|flip| format!("{}, {} (bit {})", flip.address, flip.place, flip.bit)).collect();
     (!all.is_empty())
-        .then(|| format!("one bit makes the difference to {}: memory may have failed", all.join("; or to ")))
+        .then(|| format!("the address differs in one bit from {}: memory may be faulty", all.join(", and from ")))
 }

@@ -82,19 +82,19 @@ fn is_breakpoint(report: &Report, at: u64) -> bool {
 }
 
 /// Describes a change in a sentence.
-pub(crate) fn sentence(change: &CodeChange) -> String {
+pub(crate) fn describe(change: &CodeChange) -> String {
     let bytes = |bytes: &Bytes| bytes.0.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ");
     let (found, expected) = (bytes(&change.found), bytes(&change.expected));
     let address = change.address;
     match change.kind {
         CodeChangeKind::OneBit => format!(
-            "the code at {address} is not what was shipped: one bit differs ({found} instead of {expected}), as memory that failed or a stray write leaves it"
+            "the code at {address} differs from its file in one bit ({found} instead of {expected}): faulty memory or a stray write"
         ),
         CodeChangeKind::Breakpoint => {
-            format!("there is a breakpoint in the code at {address} that the file does not have")
+            format!("the code at {address} contains a breakpoint that is not in its file")
         }
         _ => format!(
-            "the code at {address} is not what was shipped ({found} instead of {expected}): a patch, a hook, or another build"
+            "the code at {address} differs from its file ({found} instead of {expected}): a patch, a hook or another build"
         ),
     }
 }

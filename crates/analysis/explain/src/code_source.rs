@@ -195,7 +195,7 @@ const FRAMES: usize = 6;
 
 impl<'s> ImageFiles<'s> {
     /// Finds the images' files by their build ids with `symbolizer`.
-    pub fn of(report: &Report, symbolizer: &'s mut Symbolizer) -> Self {
+    pub fn for_report(report: &Report, symbolizer: &'s mut Symbolizer) -> Self {
         let mut files = Self::default();
         let arch = match report.header.arch {
             Some(Machine::X86_64) => Arch::X86_64,

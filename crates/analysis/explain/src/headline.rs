@@ -12,13 +12,13 @@ use coroner_report::model::{CodeChangeKind, FaultKind};
 /// Maximum length of a headline, in characters.
 const MAX_CHARS: usize = 400;
 /// Maximum length of a function's name, in characters.
-const NAME: usize = 100;
+const MAX_NAME: usize = 100;
 /// Maximum number of frames searched for a caller with a line.
-const CALLERS: usize = 24;
+const MAX_CALLERS: usize = 24;
 
 /// Returns the headline for an explanation whose other parts are complete. `is_alone`: only the
 /// crashed thread's innermost frame is certain.
-pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> String {
+pub(crate) fn summarize(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> String {
     let what = match explanation.kind {
         FaultKind::Abort
         | FaultKind::Panic
@@ -27,14 +27,14 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
         | FaultKind::SentSignal
         | FaultKind::Hang
         | FaultKind::Requested
-        | FaultKind::Unknown => said(report, crash, explanation.kind),
-        _ => match zombie::claim(report, explanation) {
-            Some(claim) => format!("{claim}: {}", fault(report, explanation)),
-            None => fault(report, explanation),
+        | FaultKind::Unknown => describe_end(report, crash, explanation.kind),
+        _ => match zombie::describe_use(report, explanation) {
+            Some(claim) => format!("{claim}: {}", describe_fault(report, explanation)),
+            None => describe_fault(report, explanation),
         },
     };
-    let place = place(report, crash, explanation, is_alone).unwrap_or_default();
-    let mut sentence = one_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(NAME));
+    let place = describe_location(report, crash, explanation, is_alone).unwrap_or_default();
+    let mut sentence = first_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(MAX_NAME));
     sentence.push_str(&place);
     // For a thread that received a signal while waiting, or that doesn't respond.
     let waits =
@@ -46,12 +46,12 @@ pub(crate) fn of(report: &Report, crash: &Crash, explanation: &Explanation, is_a
         sentence.push_str(&format!("; {spent}"));
     }
     if is_flipped_instruction(explanation) {
-        sentence.push_str("; the code there is not what was shipped, one bit differs");
+        sentence.push_str("; its code differs from the file in one bit");
     } else if let Some(at) = flipped_code(explanation) {
         let image = report.image_at(at).map_or_else(String::new, |image| {
             format!(" ({} + {:#x})", image.name(), at.0.wrapping_sub(image.load_address.0))
         });
-        sentence.push_str(&format!("; the code at {at}{image} is not what was shipped, one bit differs"));
+        sentence.push_str(&format!("; the code at {at}{image} differs from the file in one bit"));
     }
     // Function and file names come from the report: with line breaks they could imitate other parts
     // of it.
@@ -91,7 +91,7 @@ fn flipped_code(explanation: &Explanation) -> Option<coroner_report::model::Addr
 }
 
 /// Returns the message from the program or the system.
-fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
+fn describe_end(report: &Report, crash: &Crash, kind: FaultKind) -> String {
     let exception = report.exceptions.first();
     let signal = crash.signal.as_ref();
     match (kind, crash.message.as_deref().or_else(|| report.abort_message())) {
@@ -100,16 +100,17 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
             return format!("abort: {PURE_VIRTUAL_CALL}");
         }
         (FaultKind::Abort, None) if is_out_of_memory(report) => {
-            return "abort: memory could not be allocated (`handle_alloc_error`)".to_owned();
+            return "abort: memory allocation failed (`handle_alloc_error`)".to_owned();
         }
         (FaultKind::Abort, None)
             if signal.is_some_and(|signal| signal.name == Some("STATUS_INVALID_CRUNTIME_PARAMETER")) =>
         {
-            return "abort: a function of the C runtime was given an invalid parameter".to_owned();
+            return "abort: invalid parameter passed to a C runtime function".to_owned();
         }
         (FaultKind::Abort, None) => {
-            let said = report.said_on_stderr().map(|said| format!(": {}, as stderr says", said.trim_end_matches('.')));
-            return format!("abort{}", said.unwrap_or_default());
+            let message = report.said_on_stderr();
+            let message = message.map(|message| format!(": {} (from stderr)", message.trim_end_matches('.')));
+            return format!("abort{}", message.unwrap_or_default());
         }
         _ => {}
     }
@@ -122,14 +123,14 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
         let is_abort = signal.is_some_and(|signal| signal.name == Some("SIGABRT"));
         let by = match pid {
             _ if pid == report.header.pid => "the process itself".to_owned(),
-            0 => "a process of another pid namespace".to_owned(),
+            0 => "a process in another PID namespace".to_owned(),
             // Also the sender for commands such as `systemctl kill`.
             1 => match watchdog.filter(|_| is_abort) {
                 Some(us) => {
                     let seconds = format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
                     let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
                     format!(
-                        "process 1, the service manager, as its watchdog does when a service gives no sign of life for {seconds} s"
+                        "process 1 (the service manager), as its watchdog does after {seconds} s without a keep-alive"
                     )
                 }
                 None => "process 1".to_owned(),
@@ -144,11 +145,11 @@ fn said(report: &Report, crash: &Crash, kind: FaultKind) -> String {
 
 /// Whether Rust's standard library terminated the program because an allocation failed.
 fn is_out_of_memory(report: &Report) -> bool {
-    is_within(report, &|name| matches!(name, "alloc::alloc::handle_alloc_error" | "std::alloc::rust_oom"))
+    has_inner_function(report, &|name| matches!(name, "alloc::alloc::handle_alloc_error" | "std::alloc::rust_oom"))
 }
 
 /// Whether such a function is among the innermost ones of the crashed thread or of the throw.
-fn is_within(report: &Report, is_it: &dyn Fn(&str) -> bool) -> bool {
+fn has_inner_function(report: &Report, is_it: &dyn Fn(&str) -> bool) -> bool {
     const INNERMOST: usize = 16;
     let frames = report.crashed_thread().map(|thread| thread.frames.as_slice()).unwrap_or_default();
     let thrown = report.exceptions.first().map(|exception| exception.frames.as_slice()).unwrap_or_default();
@@ -163,7 +164,7 @@ fn is_within(report: &Report, is_it: &dyn Fn(&str) -> bool) -> bool {
 }
 
 /// Returns, for example, `` `row` was null: ``.
-fn variable(explanation: &Explanation) -> String {
+fn describe_variable(explanation: &Explanation) -> String {
     let Some(variable) = &explanation.variable else { return String::new() };
     match variable.value.0 {
         0 if explanation.access.is_some() => format!("`{}` was null: ", variable.name),
@@ -173,27 +174,27 @@ fn variable(explanation: &Explanation) -> String {
 }
 
 /// Returns, for example, `` at `row->number` ``.
-fn accessed_in_source(explanation: &Explanation) -> String {
+fn describe_accessed_variable(explanation: &Explanation) -> String {
     let accessed = explanation.variable.as_ref().and_then(|variable| variable.accessed.as_ref());
     accessed.map_or_else(String::new, |accessed| format!(" at `{accessed}`"))
 }
 
 /// Adds an address to the name of its location.
-fn beside(within: &str, at: &str, preposition: &str) -> String {
+fn after_location(within: &str, at: &str, preposition: &str) -> String {
     match at.strip_prefix(preposition) {
         Some(address) if !within.is_empty() => format!(", {address}"),
         _ => at.to_owned(),
     }
 }
 
-fn fault(report: &Report, explanation: &Explanation) -> String {
+fn describe_fault(report: &Report, explanation: &Explanation) -> String {
     let kind = explanation.kind.words();
-    let named = variable(explanation);
+    let named = describe_variable(explanation);
     let operand = explanation.operand.as_ref();
-    let held = operand.and_then(held).map_or_else(String::new, |held| format!(" ({held})"));
+    let held = operand.and_then(describe_value).map_or_else(String::new, |held| format!(" ({held})"));
     match explanation.kind {
         FaultKind::StackOverflow => match &explanation.recursion {
-            Some(recursion) => format!("{kind}: {}", recursed(recursion)),
+            Some(recursion) => format!("{kind}: {}", describe_recursion(recursion)),
             None => explanation
                 .facts
                 .first()
@@ -205,7 +206,7 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
             let to = explanation.access.and_then(|access| access.address).filter(|address| address.0 != 0);
             let to = to.map_or_else(String::new, |to| format!(": {to}"));
             let is_null = explanation.kind != FaultKind::JumpToNull || to.is_empty();
-            let kind = if is_null { kind } else { "call of a pointer near null" };
+            let kind = if is_null { kind } else { "call through a pointer near null" };
             let held = if named.is_empty() { named } else { format!("; {}", named.trim_end_matches(": ")) };
             format!("{kind}{to}{by}{held}")
         }
@@ -215,7 +216,8 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
             let pattern = operand.and_then(|operand| operand.pattern.as_ref());
             let pattern = pattern.map_or_else(String::new, |pattern| format!(" ({pattern})"));
             let was = explanation.overwritten_return.filter(|overwritten| overwritten.frame == 0);
-            let was = was.map_or_else(String::new, |was| format!(", was {}", shadow_stack::place(report, was.was)));
+            let was =
+                was.map_or_else(String::new, |was| format!(", originally {}", shadow_stack::locate(report, was.was)));
             format!("{kind}{to}{pattern}{was}")
         }
         FaultKind::Trap | FaultKind::Breakpoint | FaultKind::ControlFlow | FaultKind::IllegalInstruction => {
@@ -240,9 +242,9 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
                 };
                 let by = operand.and_then(|operand| operand.register.as_deref());
                 let by = by.map_or_else(String::new, |register| format!(" ({register} is null)"));
-                let within = accessed_in_source(explanation);
-                let at = beside(&within, &at, " at ");
-                format!("{kind}: {named}{}{within}{at}{by}", accessed(&access))
+                let within = describe_accessed_variable(explanation);
+                let at = after_location(&within, &at, " at ");
+                format!("{kind}: {named}{}{within}{at}{by}", describe_access(&access))
             }
             None => kind.to_owned(),
         },
@@ -252,10 +254,11 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
                 let at = access.address.map_or_else(String::new, |address| format!(" {preposition} {address}"));
                 let file = access.address.filter(|_| explanation.kind == FaultKind::TruncatedMapping);
                 let file = file.and_then(|address| report.mappings.iter().find(|mapping| mapping.contains(address)));
-                let file = file.and_then(memory_map::named).map_or_else(String::new, |name| format!(" of {name}"));
-                let within = accessed_in_source(explanation);
-                let at = beside(&within, &at, " at ");
-                format!("{kind}: {named}{}{within}{at}{file}{held}", accessed(&access))
+                let file =
+                    file.and_then(memory_map::mapping_name).map_or_else(String::new, |name| format!(" of {name}"));
+                let within = describe_accessed_variable(explanation);
+                let at = after_location(&within, &at, " at ");
+                format!("{kind}: {named}{}{within}{at}{file}{held}", describe_access(&access))
             }
             None if named.is_empty() => format!("{kind}{held}"),
             None => format!("{kind}: {}{held}", named.trim_end_matches(": ")),
@@ -264,7 +267,7 @@ fn fault(report: &Report, explanation: &Explanation) -> String {
 }
 
 /// Returns, for example, `write of 4 bytes`.
-fn accessed(access: &MemoryAccess) -> String {
+fn describe_access(access: &MemoryAccess) -> String {
     let what = match access.kind {
         Some(Access::READ) => "read",
         Some(Access::WRITE) => "write",
@@ -279,74 +282,87 @@ fn accessed(access: &MemoryAccess) -> String {
 }
 
 /// Returns, for example, `rax is 0x10`.
-fn held(operand: &BadOperand) -> Option<String> {
+fn describe_value(operand: &BadOperand) -> Option<String> {
     let value = operand.value?;
     let name = operand.register.as_deref().unwrap_or(&operand.text);
     let pattern = operand.pattern.as_ref().map_or_else(String::new, |pattern| format!(", {pattern}"));
     Some(format!("{name} is {value}{pattern}"))
 }
 
-fn recursed(recursion: &Recursion) -> String {
-    let bytes = recursion.bytes.map_or_else(String::new, |bytes| format!(", {bytes} bytes each time"));
-    let names: Vec<String> = recursion.functions.iter().map(|name| short_function(name, NAME).into()).collect();
-    let (names, how) = match names.as_slice() {
-        [one] => (one.clone(), "calls itself"),
-        several => (several.join(", "), "call each other"),
-    };
-    format!("{names} {how}, {} times in the report{bytes}", recursion.rounds)
+/// Returns, for example, `excessive recursion in f: 24,901 calls, 336 bytes of stack each`.
+///
+/// Whether the recursion would have ended is not known.
+fn describe_recursion(recursion: &Recursion) -> String {
+    let bytes = recursion.bytes.map_or_else(String::new, |bytes| format!(", {} bytes of stack each", grouped(bytes)));
+    let names: Vec<String> = recursion.functions.iter().map(|name| short_function(name, MAX_NAME).into()).collect();
+    let rounds = if names.len() == 1 { "calls" } else { "rounds" };
+    format!("excessive recursion in {}: {} {rounds}{bytes}", names.join(", "), grouped(recursion.rounds))
+}
+
+/// Formats a number with separators: `24,901`.
+pub(crate) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// Returns the function in which the crash happened; for a jump to an address without code, its
 /// caller.
-pub(crate) fn function(report: &Report, explanation: &Explanation, is_alone: bool) -> Option<String> {
-    let frames = certain(&report.crashed_thread()?.frames, is_alone);
-    if explanation.kind == FaultKind::BadReturn && is_jump(explanation, frames.first()?) {
+pub(crate) fn crashed_function(report: &Report, explanation: &Explanation, is_alone: bool) -> Option<String> {
+    let frames = certain_frames(&report.crashed_thread()?.frames, is_alone);
+    if explanation.kind == FaultKind::BadReturn && is_jump_target(explanation, frames.first()?) {
         return None;
     }
-    let frame = frames.get(usize::from(is_jump(explanation, frames.first()?)))?;
-    let (name, ..) = innermost(frame);
-    name.map(|name| short_function(name, NAME).into_owned())
+    let frame = frames.get(usize::from(is_jump_target(explanation, frames.first()?)))?;
+    let (name, ..) = innermost_function(frame);
+    name.map(|name| short_function(name, MAX_NAME).into_owned())
 }
 
 /// Returns the frames before the first one found by a stack scan.
 ///
 /// Addresses on the stack need not be callers.
-fn certain(frames: &[Frame], is_alone: bool) -> &[Frame] {
+fn certain_frames(frames: &[Frame], is_alone: bool) -> &[Frame] {
     let found = frames.iter().position(|frame| frame.found_by == FoundBy::SCAN).unwrap_or(frames.len());
     frames.get(..if is_alone { found.min(1) } else { found }).unwrap_or_default()
 }
 
 /// Whether the innermost frame is a jump's target rather than a function.
-fn is_jump(explanation: &Explanation, first: &Frame) -> bool {
+fn is_jump_target(explanation: &Explanation, first: &Frame) -> bool {
     explanation
         .access
         .is_some_and(|access| access.kind == Some(Access::EXECUTE) && access.address == Some(first.address))
 }
 
 /// Returns, for example, ` in save (notes.c:27)`.
-fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> Option<String> {
+fn describe_location(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bool) -> Option<String> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames).filter(|frames| !frames.is_empty());
     let is_thrown = thrown.is_some();
-    let of_thread = || report.crashed_thread().map(|thread| certain(&thread.frames, is_alone));
-    let frames = thrown.map(|frames| certain(frames, false)).or_else(of_thread)?;
+    let of_thread = || report.crashed_thread().map(|thread| certain_frames(&thread.frames, is_alone));
+    let frames = thrown.map(|frames| certain_frames(frames, false)).or_else(of_thread)?;
     let first = frames.first()?;
-    let caller = |frames: &[Frame]| Some(format!(", called by {}", in_app(report, frames)?));
+    let caller = |frames: &[Frame]| Some(format!(", called by {}", app_function(report, frames)?));
     match explanation.kind {
         FaultKind::StackOverflow if explanation.recursion.is_some() => None,
         // It is not known which function returned, and addresses found on the stack need not be
         // callers.
-        FaultKind::BadReturn if is_jump(explanation, first) => None,
-        _ if is_jump(explanation, first) => {
+        FaultKind::BadReturn if is_jump_target(explanation, first) => None,
+        _ if is_jump_target(explanation, first) => {
             let callers = frames.get(1..)?;
-            caller(callers).or_else(|| Some(format!(", called by {}", named(callers.first()?)?)))
+            caller(callers).or_else(|| Some(format!(", called by {}", frame_name(callers.first()?)?)))
         }
         FaultKind::Abort | FaultKind::Panic | FaultKind::Exception if crash.location.is_some() => None,
-        FaultKind::Exception if is_thrown => Some(format!(", thrown by {}", in_app(report, frames)?)),
+        FaultKind::Exception if is_thrown => Some(format!(", thrown by {}", app_function(report, frames)?)),
         FaultKind::SentSignal
             if report.crashed_frames().len() < report.crashed_thread().map_or(0, |thread| thread.frames.len()) =>
         {
-            let interrupted = certain(report.crashed_frames(), false);
-            Some(format!(", in a handler that interrupted {}", in_app(report, interrupted)?))
+            let interrupted = certain_frames(report.crashed_frames(), false);
+            Some(format!(", in a handler that interrupted {}", app_function(report, interrupted)?))
         }
         FaultKind::Abort
         | FaultKind::Exception
@@ -355,9 +371,9 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bo
         | FaultKind::Unknown => caller(frames),
         FaultKind::Panic | FaultKind::Hang | FaultKind::Requested => None,
         _ => {
-            let at = named(first)?;
+            let at = frame_name(first)?;
             // For a fault in a library, the app's own function is more interesting.
-            match in_app(report, frames) {
+            match app_function(report, frames) {
                 Some(caller) if caller != at => Some(format!(" in {at}, called by {caller}")),
                 _ => Some(format!(" in {at}")),
             }
@@ -366,28 +382,28 @@ fn place(report: &Report, crash: &Crash, explanation: &Explanation, is_alone: bo
 }
 
 /// Returns the app's own innermost function that has a name.
-fn in_app(report: &Report, frames: &[Frame]) -> Option<String> {
+fn app_function(report: &Report, frames: &[Frame]) -> Option<String> {
     let rules = InAppRules::default();
     let rule = InApp::new(&rules, report);
-    frames.iter().take(CALLERS).find_map(|frame| {
+    frames.iter().take(MAX_CALLERS).find_map(|frame| {
         let function = rule.functions(frame).find(|function| function.in_app && function.name.is_some())?;
-        Some(sourced(short_function(function.name?, NAME).into_owned(), function.file, function.line))
+        Some(with_source(short_function(function.name?, MAX_NAME).into_owned(), function.file, function.line))
     })
 }
 
-fn sourced(name: String, file: Option<&str>, line: Option<u32>) -> String {
+fn with_source(name: String, file: Option<&str>, line: Option<u32>) -> String {
     match (file, line) {
-        (Some(file), Some(line)) => format!("{name} ({}:{line})", last(file)),
+        (Some(file), Some(line)) => format!("{name} ({}:{line})", file_name(file)),
         _ => name,
     }
 }
 
-fn last(path: &str) -> &str {
+fn file_name(path: &str) -> &str {
     path.rsplit(['/', '\\']).next().unwrap_or(path)
 }
 
 /// Returns name, file and line of a frame's innermost function.
-fn innermost(frame: &Frame) -> (Option<&str>, Option<&str>, Option<u32>) {
+fn innermost_function(frame: &Frame) -> (Option<&str>, Option<&str>, Option<u32>) {
     match frame.inlined.first() {
         Some(inlined) => {
             (inlined.function.as_deref().or(inlined.raw_function.as_deref()), inlined.file.as_deref(), inlined.line)
@@ -396,18 +412,18 @@ fn innermost(frame: &Frame) -> (Option<&str>, Option<&str>, Option<u32>) {
     }
 }
 
-fn named(frame: &Frame) -> Option<String> {
-    let (name, file, line) = innermost(frame);
+fn frame_name(frame: &Frame) -> Option<String> {
+    let (name, file, line) = innermost_function(frame);
     let name = match (name, frame.module.as_deref(), frame.module_offset) {
-        (Some(name), ..) => short_function(name, NAME).into_owned(),
-        (None, Some(module), Some(offset)) => format!("{} + {offset}", last(module)),
+        (Some(name), ..) => short_function(name, MAX_NAME).into_owned(),
+        (None, Some(module), Some(offset)) => format!("{} + {offset}", file_name(module)),
         _ => return None,
     };
-    Some(sourced(name, file, line))
+    Some(with_source(name, file, line))
 }
 
 /// Returns the first line of a text, cut if it is too long.
-fn one_line(text: &str, longest: usize) -> String {
+fn first_line(text: &str, longest: usize) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     match line.char_indices().nth(longest) {
         Some((end, _)) => format!("{}…", &line[..end]),

@@ -67,15 +67,15 @@ pub(crate) struct MemoryOperand {
 
 impl MemoryOperand {
     /// Whether the operand contains the byte at `address`. Only the bits in `mask` are compared.
-    pub(crate) fn has(&self, address: u64, mask: u64) -> bool {
+    pub(crate) fn contains(&self, address: u64, mask: u64) -> bool {
         (address.wrapping_sub(self.address) & mask) < u64::from(self.width.unwrap_or(1).max(1))
     }
 
     /// Whether the operand matches the access reported by the processor.
-    pub(crate) fn can_be(&self, said: Option<Access>) -> bool {
-        match (self.access, said) {
-            (Some(own), Some(said)) => own == said,
-            (None, Some(said)) => said == Access::READ || said == Access::WRITE,
+    pub(crate) fn matches_access(&self, reported: Option<Access>) -> bool {
+        match (self.access, reported) {
+            (Some(own), Some(reported)) => own == reported,
+            (None, Some(reported)) => reported == Access::READ || reported == Access::WRITE,
             (_, None) => true,
         }
     }
@@ -88,7 +88,7 @@ pub(crate) struct State<'a> {
 }
 
 impl<'a> State<'a> {
-    pub(crate) fn of(report: &'a Report, registers: &'a Registers) -> Self {
+    pub(crate) fn new(report: &'a Report, registers: &'a Registers) -> Self {
         Self { registers, memory: &report.stack_memory }
     }
 

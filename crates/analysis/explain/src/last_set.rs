@@ -21,7 +21,7 @@ const MAX_FUNCTION: u64 = 1 << 18;
 /// Maximum number of a function's parts elsewhere.
 const MAX_PARTS: usize = 16;
 /// Size of a procedure linkage table entry's code that is searched, in bytes.
-const LINKAGE: usize = 32;
+const LINKAGE_BYTES: usize = 32;
 
 /// The instruction that last set a register.
 #[derive(Clone, Copy, Debug)]
@@ -48,12 +48,12 @@ impl Function {
         let steps = decode::steps(arch, &code.bytes, extent.0)?;
         let mut function = Self { arch, steps, entered: HashSet::new(), is_verified: code.is_verified };
         let mut known = vec![extent];
-        let mut open = function.note(extent, None)?;
+        let mut open = function.record_targets(extent, None)?;
         while let Some(target) = open.pop() {
             if known.iter().any(|(start, end)| (*start..*end).contains(&target)) {
                 continue;
             }
-            if decode::is_linkage(arch, target, source, LINKAGE) {
+            if decode::is_linkage(arch, target, source, LINKAGE_BYTES) {
                 continue;
             }
             if known.len() > MAX_PARTS {
@@ -64,14 +64,14 @@ impl Function {
             // A function elsewhere is called and doesn't jump into this one; a part of this
             // function may be jumped to in its middle.
             let steps = decode::steps(arch, &code.bytes, part.0)?;
-            function.note(extent, Some(&steps))?;
+            function.record_targets(extent, Some(&steps))?;
         }
         Some(function)
     }
 
     /// Records the jump targets in the function or in one of its parts. Returns the targets
     /// outside. `None` if a jump's target is unknown.
-    fn note(&mut self, (start, end): (u64, u64), part: Option<&[Step]>) -> Option<Vec<u64>> {
+    fn record_targets(&mut self, (start, end): (u64, u64), part: Option<&[Step]>) -> Option<Vec<u64>> {
         let mut outside = Vec::new();
         let Self { steps, entered, .. } = self;
         for step in part.unwrap_or(steps) {
@@ -131,7 +131,7 @@ impl Function {
     ///
     /// A caller that uses the register after such a call can't expect its old value.
     pub(crate) fn returns_a_value(arch: Arch, target: u64, source: &dyn CodeSource) -> bool {
-        if decode::is_linkage(arch, target, source, LINKAGE) {
+        if decode::is_linkage(arch, target, source, LINKAGE_BYTES) {
             return true;
         }
         let steps = read(Address(target), source).and_then(|(extent, code)| decode::steps(arch, &code.bytes, extent.0));

@@ -20,7 +20,7 @@
 //! # use coroner_symbols::{Options, Symbolizer};
 //! # fn show(report: &Report) {
 //! let mut symbolizer = Symbolizer::new(Options::default());
-//! let code = coroner_explain::ImageFiles::of(report, &mut symbolizer);
+//! let code = coroner_explain::ImageFiles::for_report(report, &mut symbolizer);
 //! println!("{}", coroner_explain::explain(report, &code).headline);
 //! # }
 //! ```
@@ -78,27 +78,31 @@ use coroner_report::Report;
 pub fn explain(report: &Report, code: &dyn CodeSource) -> Explanation {
     let Some(crash) = &report.crash else {
         return Explanation {
-            headline: "unknown: the report was cut before it says what happened".to_owned(),
+            headline: "cause not determined: the report ends before the crash record".to_owned(),
             ..Explanation::default()
         };
     };
     let ran = RanCode { report, otherwise: code };
     let mut explanation = program_end::explain(report, crash).unwrap_or_else(|| fault::explain(report, crash, &ran));
-    explanation.bit_flips = bit_flip::candidates(report, &explanation);
-    explanation.facts.extend(bit_flip::sentence(&explanation.bit_flips));
-    explanation.facts.extend(pointer_authentication::sentence(report, &explanation));
+    explanation.bit_flips = bit_flip::find_candidates(report, &explanation);
+    explanation.facts.extend(bit_flip::describe(&explanation.bit_flips));
+    explanation.facts.extend(pointer_authentication::describe(report, &explanation));
     explanation.code_change = code_change::compare(report, code);
-    explanation.facts.extend(explanation.code_change.as_ref().map(code_change::sentence));
+    explanation.facts.extend(explanation.code_change.as_ref().map(code_change::describe));
     value_origin::add(report, &ran, &mut explanation);
     let register = explanation.operand.as_ref().and_then(|operand| operand.register.as_deref());
     explanation.facts.extend(
-        explanation.last_set.as_ref().zip(register).map(|(set, register)| value_origin::sentence(set, register)),
+        explanation
+            .last_set
+            .as_ref()
+            .zip(register)
+            .map(|(set, register)| value_origin::describe_last_set(set, register)),
     );
-    zombie::add(report, &mut explanation);
+    zombie::add_facts(report, &mut explanation);
     waits::add(report, &mut explanation);
-    explanation.spent = profile::sentence(report);
-    let is_alone = bad_jump::is_left_over(report, &ran);
-    explanation.function = headline::function(report, &explanation, is_alone);
-    explanation.headline = headline::of(report, crash, &explanation, is_alone);
+    explanation.spent = profile::describe_time(report);
+    let is_alone = bad_jump::is_link_register_stale(report, &ran);
+    explanation.function = headline::crashed_function(report, &explanation, is_alone);
+    explanation.headline = headline::summarize(report, crash, &explanation, is_alone);
     explanation
 }

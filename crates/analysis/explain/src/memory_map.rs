@@ -4,14 +4,17 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Mapping, Segment, Thread};
 
 use crate::bad_operand::NEAR_NULL;
+use crate::headline::grouped;
 
 /// Bits of [`Mapping::protection`] and [`Segment::protection`].
 pub(crate) const MAY_EXECUTE: u8 = 1;
 pub(crate) const MAY_WRITE: u8 = 2;
 pub(crate) const MAY_READ: u8 = 4;
 pub(crate) const MAY_ALL: u8 = 7;
-/// Maximum distance from a mapping at which an address is described as near it, in bytes.
-const NEAR: u64 = 1 << 30;
+/// Maximum distance in bytes from a mapping at which an address is described relative to it.
+///
+/// Larger distances don't indicate a relation.
+const MAX_DISTANCE: u64 = 1 << 24;
 
 /// Describes the location of an address in a sentence. `None` if the report does not contain it.
 pub(crate) fn describe_address(report: &Report, address: Address) -> Option<String> {
@@ -20,66 +23,69 @@ pub(crate) fn describe_address(report: &Report, address: Address) -> Option<Stri
         let offset = address.0.wrapping_sub(image.load_address.0);
         let (what, protection) = match (mapping, segment(report, address)) {
             (Some(mapping), _) => ("", Some(mapping.protection)),
-            (None, Some(segment)) => ("in a segment ", Some(segment.protection)),
+            (None, Some(segment)) => ("segment ", Some(segment.protection)),
             (None, None) => ("", None),
         };
         let allowed =
-            protection.map_or_else(String::new, |bits| format!(", {what}with the rights {}", rights_text(bits)));
+            protection.map_or_else(String::new, |bits| format!(" ({what}permissions {})", permissions_text(bits)));
         return Some(format!("{address} is in {} + {offset:#x}{allowed}", image.name()));
     }
     if let Some(mapping) = mapping {
-        return Some(in_mapping(report, mapping, address));
+        return Some(describe_in_mapping(report, mapping, address));
     }
-    if let Some(thread) = thread_with(report, address) {
+    if let Some(thread) = thread_with_stack_at(report, address) {
         return Some(format!("{address} is on the stack of thread {}", thread.tid));
     }
-    between(report, address)
+    describe_nearest(report, address)
 }
 
-fn in_mapping(report: &Report, mapping: &Mapping, address: Address) -> String {
-    let rights = rights_text(mapping.protection);
+fn describe_in_mapping(report: &Report, mapping: &Mapping, address: Address) -> String {
+    let permissions = permissions_text(mapping.protection);
     if mapping.protection & 7 == 0 {
         let end = Address(mapping.start.0.saturating_add(mapping.size));
         let above = report.mappings.iter().find(|above| above.start == end);
-        let stack = above.and_then(|_| thread_with(report, end));
-        let whose = match (stack, above.filter(|above| above.name.as_deref().is_some_and(is_of_stack))) {
+        let stack = above.and_then(|_| thread_with_stack_at(report, end));
+        let whose = match (stack, above.filter(|above| above.name.as_deref().is_some_and(is_stack_name))) {
             (Some(thread), _) => format!(", below the stack of thread {}", thread.tid),
             (None, Some(_)) => ", below a stack".to_owned(),
-            (None, None) => named(mapping).map_or_else(String::new, |name| format!(", in {name}")),
+            (None, None) => mapping_name(mapping).map_or_else(String::new, |name| format!(", in {name}")),
         };
-        return format!("{address} is in {} bytes that nobody may access{whose}", mapping.size);
+        return format!("{address} is in an inaccessible region of {} bytes{whose}", grouped(mapping.size));
     }
-    let what = match (named(mapping), thread_with(report, address)) {
+    let what = match (mapping_name(mapping), thread_with_stack_at(report, address)) {
         (Some(name), _) => {
             let offset = address.0.wrapping_sub(mapping.start.0).wrapping_add(mapping.file_offset.unwrap_or(0));
             if is_file(mapping) { format!("{name} at {offset:#x}") } else { name }
         }
         (None, Some(thread)) => format!("the stack of thread {}", thread.tid),
-        (None, None) => "memory without a file".to_owned(),
+        (None, None) => "anonymous memory".to_owned(),
     };
-    format!("{address} is in {what}, mapped with the rights {rights}")
+    format!("{address} is in {what} (permissions {permissions})")
 }
 
 /// Describes what is closest to an address at which nothing is mapped.
-fn between(report: &Report, address: Address) -> Option<String> {
+fn describe_nearest(report: &Report, address: Address) -> Option<String> {
     if address.0 < NEAR_NULL || report.mappings.is_empty() {
         return None;
     }
     let end = |mapping: &Mapping| mapping.start.0.saturating_add(mapping.size);
     let below = report.mappings.iter().filter(|mapping| end(mapping) <= address.0).max_by_key(|mapping| end(mapping));
     let above = report.mappings.iter().filter(|mapping| mapping.start > address).min_by_key(|mapping| mapping.start);
-    let below = below.map(|mapping| (address.0 - end(mapping), "behind", mapping));
+    let below = below.map(|mapping| (address.0 - end(mapping), "after", mapping));
     let above = above.map(|mapping| (mapping.start.0 - address.0, "before", mapping));
-    let near = [below, above].into_iter().flatten().filter(|(distance, ..)| *distance < NEAR);
+    let near = [below, above].into_iter().flatten().filter(|(distance, ..)| *distance < MAX_DISTANCE);
     let (distance, side, mapping) = near.min_by_key(|(distance, ..)| *distance)?;
-    let what = named(mapping)
-        .or_else(|| thread_with(report, mapping.start).map(|thread| format!("the stack of thread {}", thread.tid)))
-        .unwrap_or_else(|| "memory without a file".to_owned());
-    Some(format!("{address} is {distance:#x} bytes {side} {what} (rights {})", rights_text(mapping.protection)))
+    let what = mapping_name(mapping)
+        .or_else(|| {
+            thread_with_stack_at(report, mapping.start).map(|thread| format!("the stack of thread {}", thread.tid))
+        })
+        .unwrap_or_else(|| "anonymous memory".to_owned());
+    let (distance, permissions) = (grouped(distance), permissions_text(mapping.protection));
+    Some(format!("{address} is {distance} bytes {side} {what} (permissions {permissions})"))
 }
 
 /// Returns the thread whose stack contains an address.
-pub(crate) fn thread_with(report: &Report, address: Address) -> Option<&Thread> {
+pub(crate) fn thread_with_stack_at(report: &Report, address: Address) -> Option<&Thread> {
     let on_stack = |thread: &&Thread| thread.stack.is_some_and(|(start, end)| (start..end).contains(&address));
     report.threads.iter().find(on_stack)
 }
@@ -88,14 +94,14 @@ fn is_file(mapping: &Mapping) -> bool {
     mapping.name.as_deref().is_some_and(|name| name.starts_with('/'))
 }
 
-fn is_of_stack(name: &str) -> bool {
+fn is_stack_name(name: &str) -> bool {
     name.contains("stack")
 }
 
 /// Returns a mapping's name.
 ///
 /// For a path, returns only the last component, because the others may contain personal data.
-pub(crate) fn named(mapping: &Mapping) -> Option<String> {
+pub(crate) fn mapping_name(mapping: &Mapping) -> Option<String> {
     let name = mapping.name.as_deref()?;
     let name = if is_file(mapping) { name.rsplit('/').next().unwrap_or(name) } else { name };
     Some(name.to_owned())
@@ -107,15 +113,16 @@ fn segment(report: &Report, address: Address) -> Option<&Segment> {
     image.segments.iter().find(|segment| address.0.wrapping_sub(segment.address.0) < segment.size)
 }
 
-/// Returns the access rights at an address.
+/// Returns the access permissions at an address.
 ///
 /// They are those of the mapping at the time of the crash, else those of the image segment.
-pub(crate) fn rights(report: &Report, address: Address) -> Option<u8> {
+pub(crate) fn permissions_at(report: &Report, address: Address) -> Option<u8> {
     let mapping = report.mappings.iter().find(|mapping| mapping.contains(address));
     mapping.map(|mapping| mapping.protection).or_else(|| segment(report, address).map(|segment| segment.protection))
 }
 
-fn rights_text(protection: u8) -> String {
+/// Returns, for example, `rw-`.
+fn permissions_text(protection: u8) -> String {
     let bit = |bit: u8, letter: char| if protection & bit == 0 { '-' } else { letter };
     [bit(4, 'r'), bit(2, 'w'), bit(1, 'x')].iter().collect()
 }

@@ -47,9 +47,9 @@ pub(crate) enum Notice {
 }
 
 /// Returns the fault that the system reported for a crash.
-pub(crate) fn of(report: &Report, crash: &Crash) -> Notice {
+pub(crate) fn from_crash(report: &Report, crash: &Crash) -> Notice {
     match (&crash.mach, &crash.signal) {
-        (None, Some(signal)) if crash.monitor == Monitor::SEH => of_exception(report, crash, signal),
+        (None, Some(signal)) if crash.monitor == Monitor::SEH => from_windows_exception(report, crash, signal),
         // <mach/exception_types.h>, <mach/kern_return.h>, <mach/i386/exception.h>,
         // <mach/arm/exception.h>.
         (Some(mach), _) => match (mach.exception, mach.code) {
@@ -65,12 +65,12 @@ pub(crate) fn of(report: &Report, crash: &Crash) -> Notice {
             (10, _) if crash.signal.as_ref().is_some_and(|signal| signal.name == Some("SIGABRT")) => Notice::Abort,
             _ => Notice::Other,
         },
-        (None, Some(signal)) => of_signal(crash, signal),
+        (None, Some(signal)) => from_signal(crash, signal),
         (None, None) => Notice::Other,
     }
 }
 
-fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
+fn from_signal(crash: &Crash, signal: &Signal) -> Notice {
     // `SI_USER`, `SI_QUEUE`, `SI_TKILL` and other codes for signals sent by software.
     let is_sent = signal.code <= 0 || matches!(signal.code_name, Some("SI_USER" | "SI_QUEUE"));
     match (signal.name.unwrap_or_default(), signal.code_name.unwrap_or_default()) {
@@ -96,12 +96,12 @@ fn of_signal(crash: &Crash, signal: &Signal) -> Notice {
 }
 
 /// Returns the fault for a Windows exception code (ntstatus.h), or the C runtime's SIGABRT.
-fn of_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
+fn from_windows_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
     match signal.number.cast_unsigned() {
         // SIGABRT, which minidumps also contain; an invalid parameter of a C runtime function;
         // `__fastfail`.
         22 | 0x4000_0015 | 0xc000_0417 | 0xc000_0409 => Notice::Abort,
-        0xc000_0005 => of_access_violation(report, crash),
+        0xc000_0005 => from_access_violation(report, crash),
         0x8000_0001 => Notice::GuardPage,
         0x8000_0002 => Notice::Unaligned,
         0x8000_0003 => Notice::Breakpoint,
@@ -119,7 +119,7 @@ fn of_exception(report: &Report, crash: &Crash, signal: &Signal) -> Notice {
 /// Returns the fault for an access violation. Windows doesn't report whether something is mapped at
 /// the address. The mappings show it: a report contains the one at the address or else those next
 /// to it.
-fn of_access_violation(report: &Report, crash: &Crash) -> Notice {
+fn from_access_violation(report: &Report, crash: &Crash) -> Notice {
     // −1 is not the fault's address: the processor reported none.
     let Some(address) = crash.address else { return Notice::GeneralProtection };
     let needed = match crash.access {

@@ -21,12 +21,12 @@ const TOP_BYTE_IGNORED: u32 = 53;
 const TOP_BYTE_USED: u32 = 61;
 
 /// Whether a bit of an address belongs to an error code, if the top byte is ignored.
-pub(crate) fn is_of_code(arch: Arch, bit: u32) -> bool {
+pub(crate) fn is_error_code_bit(arch: Arch, bit: u32) -> bool {
     arch == Arch::Aarch64 && (bit == TOP_BYTE_IGNORED || bit == TOP_BYTE_IGNORED + 1)
 }
 
 /// Describes a bad pointer that contains an error code, in a sentence.
-pub(crate) fn sentence(report: &Report, explanation: &Explanation) -> Option<String> {
+pub(crate) fn describe(report: &Report, explanation: &Explanation) -> Option<String> {
     let is_open = matches!(explanation.kind, FaultKind::Unmapped | FaultKind::NonCanonical | FaultKind::JumpToNowhere);
     let registers = report.crashed_thread()?.registers.as_ref()?;
     if !is_open || registers.arch != Some(Arch::Aarch64) {

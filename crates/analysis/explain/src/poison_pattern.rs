@@ -1,4 +1,4 @@
-//! Fill patterns of uninitialised and freed memory.
+//! Fill patterns of uninitialized and freed memory.
 //!
 //! - `5a`, `a5`: jemalloc's `opt.junk`: freed, allocated. Sources: `JEMALLOC_FREE_JUNK`,
 //!   `JEMALLOC_ALLOC_JUNK` in jemalloc's `util.h`; jemalloc(3). FreeBSD's malloc is jemalloc.
@@ -30,57 +30,57 @@
 //! glibc's `MALLOC_PERTURB_` fills freed memory with a byte chosen by the user, and new memory with
 //! its complement (`free_perturb`, `alloc_perturb` in `malloc.c`). If all eight bytes are the same,
 //! but neither listed here nor a printable character, the value is described as filled memory, with
-//! this as an example. For the bytes listed here the description only claims "as of".
+//! this as an example. For the bytes listed here the description only claims "typical of".
 
 /// Maximum distance of an element's or a field's address from the filled pointer, in bytes.
-const REACH: u64 = 0x1_0000;
+const MAX_DISTANCE: u64 = 0x1_0000;
 
 /// Two of the words that Go writes.
 const CLOBBERED: u64 = 0xdead_beef_dead_beef;
 
 /// Patterns by the byte that is repeated in all eight bytes of a pointer.
 const PATTERNS: &[(u8, &str)] = &[
-    (0x01, "0x01 bytes, as of Rust's mem::uninitialized"),
-    (0x55, "0x55 bytes, as of freed memory of Darwin's MallocScribble or of AddressSanitizer's free_fill_byte"),
-    (0x5a, "0x5a bytes, as of freed memory of jemalloc (opt.junk)"),
-    (0xa5, "0xa5 bytes, as of memory of jemalloc that was never written (opt.junk)"),
+    (0x01, "0x01 bytes, typical of Rust's mem::uninitialized"),
+    (0x55, "0x55 bytes, typical of memory freed with Darwin's MallocScribble or AddressSanitizer's free_fill_byte"),
+    (0x5a, "0x5a bytes, typical of freed jemalloc memory (opt.junk)"),
+    (0xa5, "0xa5 bytes, typical of uninitialized jemalloc memory (opt.junk)"),
     (
         0xaa,
-        "0xaa bytes, as of memory that was never written (Darwin's MallocPreScribble, Clang's -ftrivial-auto-var-init=pattern, Zig's undefined)",
+        "0xaa bytes, typical of uninitialized memory (Darwin's MallocPreScribble, Clang's -ftrivial-auto-var-init=pattern, Zig's undefined)",
     ),
-    (0xab, "0xab bytes, as of memory of Scudo or PartitionAlloc that was never written"),
-    (0xbe, "0xbe bytes, as of memory of AddressSanitizer's allocator that was never written"),
-    (0xcc, "0xcc bytes, as of a variable on the stack that was never written (Microsoft's /RTC)"),
+    (0xab, "0xab bytes, typical of uninitialized Scudo or PartitionAlloc memory"),
+    (0xbe, "0xbe bytes, typical of uninitialized AddressSanitizer memory"),
+    (0xcc, "0xcc bytes, typical of an uninitialized stack variable (Microsoft's /RTC)"),
     (
         0xcd,
-        "0xcd bytes, as of memory of Microsoft's debug heap or CPython's that was never written, or freed memory of PartitionAlloc",
+        "0xcd bytes, typical of uninitialized memory in Microsoft's debug heap or CPython, or of freed PartitionAlloc memory",
     ),
-    (0xd0, "0xd0 bytes, as of memory of mimalloc that was never written"),
-    (0xdd, "0xdd bytes, as of freed memory of Microsoft's debug heap or CPython's"),
-    (0xde, "0xde bytes, as of mimalloc's padding behind an allocation"),
-    (0xdf, "0xdf bytes, as of freed memory of mimalloc"),
-    (0xe4, "0xe4 bytes, as of memory of Mozilla's jemalloc that was never written"),
-    (0xe5, "0xe5 bytes, as of freed memory of Mozilla's jemalloc"),
-    (0xeb, "0xeb bytes, as of memory of bionic's malloc debug that was never written"),
-    (0xef, "0xef bytes, as of freed memory of bionic's malloc debug, or quarantined memory of PartitionAlloc"),
-    (0xfd, "0xfd bytes, as of guard bytes of Microsoft's debug heap or CPython's"),
-    (0xfe, "0xfe bytes, as of a variable that was never written (GCC's -ftrivial-auto-var-init=pattern)"),
+    (0xd0, "0xd0 bytes, typical of uninitialized mimalloc memory"),
+    (0xdd, "0xdd bytes, typical of freed memory in Microsoft's debug heap or CPython"),
+    (0xde, "0xde bytes, typical of mimalloc's padding after an allocation"),
+    (0xdf, "0xdf bytes, typical of freed mimalloc memory"),
+    (0xe4, "0xe4 bytes, typical of uninitialized memory in Mozilla's jemalloc"),
+    (0xe5, "0xe5 bytes, typical of freed memory in Mozilla's jemalloc"),
+    (0xeb, "0xeb bytes, typical of uninitialized memory with bionic's malloc debug"),
+    (0xef, "0xef bytes, typical of memory freed with bionic's malloc debug, or of quarantined PartitionAlloc memory"),
+    (0xfd, "0xfd bytes, typical of guard bytes in Microsoft's debug heap or CPython"),
+    (0xfe, "0xfe bytes, typical of an uninitialized variable (GCC's -ftrivial-auto-var-init=pattern)"),
 ];
 
 /// Returns the origin of a fill pattern that `value` equals or is close to. `None` for other
 /// values, including all valid addresses of a process (programs use addresses below 2⁴⁷ or 2⁴⁸, and
 /// the upper bytes of a pattern are not zero).
-pub(crate) fn of(value: u64) -> Option<&'static str> {
-    let is_near = |filled: u64| value.wrapping_sub(filled) < REACH || filled.wrapping_sub(value) < REACH;
+pub(crate) fn describe(value: u64) -> Option<&'static str> {
+    let is_near = |filled: u64| value.wrapping_sub(filled) < MAX_DISTANCE || filled.wrapping_sub(value) < MAX_DISTANCE;
     if is_near(CLOBBERED) {
-        return Some("0xdeadbeef words, as of freed memory of Go (GODEBUG=clobberfree=1)");
+        return Some("0xdeadbeef words, typical of freed Go memory (GODEBUG=clobberfree=1)");
     }
     let known = PATTERNS.iter().find(|(byte, _)| is_near(u64::from_ne_bytes([*byte; 8]))).map(|(_, what)| *what);
     known.or_else(|| {
         let [.., byte] = value.to_le_bytes();
         let is_filled =
             !(0x20..0x7f).contains(&byte) && !matches!(byte, 0 | 0xff) && is_near(u64::from_ne_bytes([byte; 8]));
-        is_filled.then_some("the same byte eight times, as of memory that was filled (glibc's MALLOC_PERTURB_)")
+        is_filled.then_some("the same byte eight times, typical of filled memory (such as glibc's MALLOC_PERTURB_)")
     })
 }
 
@@ -89,11 +89,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fills_are_known_and_addresses_are_none() {
-        assert!(of(0x5a5a_5a5a_5a5a_5a5a).unwrap().contains("jemalloc"));
-        assert!(of(0xdfdf_dfdf_dfdf_dfdf + 0x18).unwrap().contains("mimalloc"));
-        assert!(of(0xe5e5_e5e5_e5e5_e5e5 - 8).unwrap().contains("Mozilla"));
-        assert!(of(0x8787_8787_8787_8787).unwrap().contains("MALLOC_PERTURB_"));
+    fn fill_patterns_are_recognized_and_addresses_are_not() {
+        assert!(describe(0x5a5a_5a5a_5a5a_5a5a).unwrap().contains("jemalloc"));
+        assert!(describe(0xdfdf_dfdf_dfdf_dfdf + 0x18).unwrap().contains("mimalloc"));
+        assert!(describe(0xe5e5_e5e5_e5e5_e5e5 - 8).unwrap().contains("Mozilla"));
+        assert!(describe(0x8787_8787_8787_8787).unwrap().contains("MALLOC_PERTURB_"));
         for ordinary in [
             0x4141_4141_4141_4141,
             0,
@@ -105,7 +105,7 @@ mod tests {
             u64::MAX,
             0x0101_0101,
         ] {
-            assert_eq!(of(ordinary), None, "{ordinary:#x}");
+            assert_eq!(describe(ordinary), None, "{ordinary:#x}");
         }
     }
 }

@@ -9,10 +9,10 @@ use coroner_report::text::short_function;
 use coroner_report::wire::ThreadState;
 
 /// Maximum length of a function's name, in characters.
-const NAME: usize = 60;
+const MAX_NAME: usize = 60;
 /// Maximum number of functions in a sentence, and the minimum percentage of time for each.
-const SAID: usize = 3;
-const LEAST: u64 = 10;
+const MAX_PLACES: usize = 3;
+const MIN_PERCENT: u64 = 10;
 
 /// A profile's samples as a tree of functions. Calls of a function from different places are
 /// merged.
@@ -43,7 +43,7 @@ pub struct ProfileFunction {
 
 impl ProfileTree {
     /// Returns the tree for a report's profile. `None` if there are no samples.
-    pub fn of(report: &Report) -> Option<ProfileTree> {
+    pub fn from_report(report: &Report) -> Option<ProfileTree> {
         let profile = report.profile.as_ref()?;
         let weight_ns = profile.weight_ns();
         if weight_ns == 0 {
@@ -79,7 +79,7 @@ impl ProfileTree {
         let mut doing: HashMap<(usize, String), u64> = HashMap::new();
         for end in &profile.ends {
             let Some(place) = end.node.and_then(|node| places.get(node)) else { continue };
-            let weight = doing.entry((*place, self::doing(end))).or_default();
+            let weight = doing.entry((*place, describe_activity(end))).or_default();
             *weight = weight.saturating_add(end.weight_ns);
         }
         let mut doing: Vec<_> = doing.into_iter().collect();
@@ -116,7 +116,7 @@ impl ProfileTree {
 fn functions(in_app: &InApp<'_>, frame: &Frame) -> Vec<(String, bool)> {
     let mut found: Vec<(String, bool)> = in_app
         .functions(frame)
-        .filter_map(|function| Some((short_function(function.name?, NAME).into_owned(), function.in_app)))
+        .filter_map(|function| Some((short_function(function.name?, MAX_NAME).into_owned(), function.in_app)))
         .collect();
     found.reverse();
     if found.is_empty() {
@@ -130,13 +130,13 @@ fn functions(in_app: &InApp<'_>, frame: &Frame) -> Vec<(String, bool)> {
 }
 
 /// Describes a thread's activity.
-fn doing(end: &ProfileEnd) -> String {
+fn describe_activity(end: &ProfileEnd) -> String {
     let call = end.syscall_name.map_or_else(String::new, |call| format!(" in {call}"));
     match end.state {
-        Some(ThreadState::RUNNING) => "on a processor".to_owned(),
-        Some(ThreadState::RUNNABLE) => "waiting for a processor".to_owned(),
+        Some(ThreadState::RUNNING) => "on a CPU".to_owned(),
+        Some(ThreadState::RUNNABLE) => "waiting for a CPU".to_owned(),
         Some(ThreadState::BLOCKED) => format!("blocked{call}"),
-        Some(ThreadState::UNINTERRUPTIBLE) => format!("blocked{call}, which no signal ends"),
+        Some(ThreadState::UNINTERRUPTIBLE) => format!("blocked uninterruptibly{call}"),
         Some(ThreadState::STOPPED) => "stopped".to_owned(),
         _ => String::new(),
     }
@@ -145,7 +145,7 @@ fn doing(end: &ProfileEnd) -> String {
 /// Returns, for example, `93 % in save (notes.c:27), blocked in fdatasync`.
 ///
 /// The sentence has the app's own functions with the most time, and the thread's activity there.
-pub(crate) fn sentence(report: &Report) -> Option<String> {
+pub(crate) fn describe_time(report: &Report) -> Option<String> {
     let profile = report.profile.as_ref()?;
     let all = profile.weight_ns();
     if all == 0 {
@@ -156,13 +156,13 @@ pub(crate) fn sentence(report: &Report) -> Option<String> {
     let mut by_place: HashMap<(String, String), u64> = HashMap::new();
     for end in &profile.ends {
         let Some(name) = end.node.and_then(|node| own_function(profile, &in_app, node)) else { continue };
-        let weight = by_place.entry((name, doing(end))).or_default();
+        let weight = by_place.entry((name, describe_activity(end))).or_default();
         *weight = weight.saturating_add(end.weight_ns);
     }
     let mut places: Vec<_> = by_place.into_iter().collect();
     heap_sort(&mut places, |one, other| (other.1, &one.0) < (one.1, &other.0));
     let percent = |weight: u64| (u128::from(weight) * 100 / u128::from(all)) as u64;
-    let said = places.iter().filter(|(_, weight)| percent(*weight) >= LEAST).take(SAID);
+    let said = places.iter().filter(|(_, weight)| percent(*weight) >= MIN_PERCENT).take(MAX_PLACES);
     let said: Vec<String> = said
         .map(|((name, doing), weight)| {
             let doing = if doing.is_empty() { String::new() } else { format!(", {doing}") };

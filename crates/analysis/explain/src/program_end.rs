@@ -18,7 +18,7 @@ pub(crate) fn explain(report: &Report, crash: &Crash) -> Option<Explanation> {
             FaultKind::Exception
         }
         () if crash.monitor == Monitor::USER => FaultKind::Requested,
-        () => match notice::of(report, crash) {
+        () => match notice::from_crash(report, crash) {
             Notice::Abort if is_from_elsewhere(report, crash) => FaultKind::SentSignal,
             Notice::Abort if !crash.has(coroner_report::model::CrashFlag::StackOverflow) => FaultKind::Abort,
             Notice::Thrown => FaultKind::Exception,

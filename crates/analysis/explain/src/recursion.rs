@@ -7,19 +7,19 @@ use coroner_report::model::{Frame, Thread};
 use coroner_report::model::Recursion;
 
 /// Maximum number of innermost frames outside the recursion: the functions that it called last.
-const BEGINNINGS: usize = 16;
+const MAX_START: usize = 16;
 /// Maximum number of functions in a cycle.
 const MAX_PERIOD: usize = 32;
 /// Minimum number of repetitions that count as a recursion.
-const FEWEST: usize = 8;
+const MIN_ROUNDS: usize = 8;
 /// Maximum number of functions in a cycle that are named.
-const NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 /// Maximum number of frames examined.
-const FRAMES: usize = 8192;
+const MAX_FRAMES: usize = 8192;
 
 /// Returns the cycle that fills a stack. `None` if no functions repeat.
-pub(crate) fn of(thread: &Thread) -> Option<Recursion> {
-    let frames = thread.frames.get(..thread.frames.len().min(FRAMES))?;
+pub(crate) fn find_cycle(thread: &Thread) -> Option<Recursion> {
+    let frames = thread.frames.get(..thread.frames.len().min(MAX_FRAMES))?;
     // Frames are compared by numbers.
     let mut numbers: HashMap<String, usize> = HashMap::new();
     let numbers: Vec<usize> = frames
@@ -32,12 +32,12 @@ pub(crate) fn of(thread: &Thread) -> Option<Recursion> {
     // Comparison ends at the first omitted frames.
     let gap = thread.skipped.first().map_or(numbers.len(), |skipped| skipped.after.min(numbers.len()));
     let mut best: Option<(usize, usize, usize)> = None;
-    for start in 0..BEGINNINGS.min(gap) {
+    for start in 0..MAX_START.min(gap) {
         for period in 1..=MAX_PERIOD {
             let same =
                 (start..gap.saturating_sub(period)).take_while(|at| numbers[*at] == numbers[at + period]).count();
             let length = same + period;
-            if length >= FEWEST * period && best.is_none_or(|(_, _, longest)| length > longest) {
+            if length >= MIN_ROUNDS * period && best.is_none_or(|(_, _, longest)| length > longest) {
                 best = Some((start, period, length));
             }
         }
@@ -54,7 +54,7 @@ pub(crate) fn of(thread: &Thread) -> Option<Recursion> {
     let place = |frame: &Frame| frame.cfa.or(frame.sp);
     let bytes = place(&frames[start]).zip(place(&frames[start + steps * period]));
     let bytes = bytes.and_then(|(inner, outer)| outer.0.checked_sub(inner.0)).map(|bytes| bytes / steps as u64);
-    let functions = frames[start..start + period].iter().take(NAMED).map(name).collect();
+    let functions = frames[start..start + period].iter().take(MAX_NAMED).map(name).collect();
     Some(Recursion { functions, rounds, bytes: bytes.filter(|bytes| *bytes > 0) })
 }
 

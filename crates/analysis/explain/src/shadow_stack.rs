@@ -12,10 +12,10 @@ use coroner_report::wire::{AddressKind, ExtraRegister, FoundBy, WalkEnd};
 
 use crate::architecture;
 use crate::instruction::State;
-use crate::memory_map::{MAY_EXECUTE, rights};
+use crate::memory_map::{MAY_EXECUTE, permissions_at};
 
 /// Maximum number of words read from a shadow stack; a report contains no more.
-const MAX: u64 = 288;
+const MAX_WORDS: u64 = 288;
 
 /// A word in a shadow stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ fn entries(arch: Arch, state: &State<'_>) -> Vec<Entry> {
     let Some(pointer) = pointer.map(|(_, pointer)| *pointer).filter(|pointer| pointer.is_multiple_of(8)) else {
         return Vec::new();
     };
-    let words = (0..MAX).map_while(|number| {
+    let words = (0..MAX_WORDS).map_while(|number| {
         let at = pointer.checked_add(number * 8)?;
         entry(arch, at, state.saved(at, 8)?)
     });
@@ -73,7 +73,9 @@ pub(crate) fn compare(
     let mask = architecture::address_mask(arch);
     let is_same = |a: u64, b: u64| (a ^ b) & mask == 0;
     let shadow = entries(arch, state);
-    let is_code = |address: u64| rights(report, Address(address)).is_some_and(|rights| rights & MAY_EXECUTE != 0);
+    let is_code = |address: u64| {
+        permissions_at(report, Address(address)).is_some_and(|permissions| permissions & MAY_EXECUTE != 0)
+    };
     let overwritten = |frame: usize, leads_to: u64, was: u64| {
         (is_code(was) && !is_same(leads_to, was)).then_some(OverwrittenReturn {
             frame,
@@ -136,15 +138,15 @@ pub(crate) fn compare(
 }
 
 /// Describes an overwritten return address in a sentence.
-pub(crate) fn sentence(report: &Report, overwritten: &OverwrittenReturn) -> String {
+pub(crate) fn describe(report: &Report, overwritten: &OverwrittenReturn) -> String {
     let OverwrittenReturn { frame, leads_to, was } = overwritten;
     let whose = if *frame == 0 { String::new() } else { format!(" of frame {frame}") };
-    let was = place(report, *was);
-    format!("the return address{whose} was overwritten, says the shadow stack: returns to {leads_to}, was {was}")
+    let was = locate(report, *was);
+    format!("the shadow stack shows that the return address{whose} was overwritten: it is {leads_to}, and was {was}")
 }
 
 /// Returns, for example, `0x401234 (paint + 0x1234)`.
-pub(crate) fn place(report: &Report, address: Address) -> String {
+pub(crate) fn locate(report: &Report, address: Address) -> String {
     report.image_at(address).map_or_else(
         || address.to_string(),
         |image| format!("{address} ({} + {:#x})", image.name(), address.0.wrapping_sub(image.load_address.0)),

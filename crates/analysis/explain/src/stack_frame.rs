@@ -19,7 +19,7 @@ const MAX_FRAME: u64 = 1 << 32;
 ///
 /// The frame may belong to the crashed function or to one of its callers. Its caller's end must be
 /// on a stack, its own stack pointer below that, and the fault in between.
-pub(crate) fn too_large(report: &Report, thread: &Thread, state: &State<'_>, crash: &Crash) -> Option<u64> {
+pub(crate) fn find_too_large(report: &Report, thread: &Thread, state: &State<'_>, crash: &Crash) -> Option<u64> {
     let address = crash.address?;
     let at = thread.frames.iter().position(|frame| frame.cfa.is_none_or(|cfa| cfa > address))?;
     let cfa = thread.frames[at].cfa?;

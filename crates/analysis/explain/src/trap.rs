@@ -27,58 +27,58 @@ impl Meaning {
 
 /// `ud2`, and arm64's `brk #1`.
 pub(crate) const TRAP: Meaning = Meaning::new(
-    "the compiler put it where the program must not go on: __builtin_trap, Rust's abort, a failed check of Swift",
+    "inserted by the compiler where execution must not continue: __builtin_trap, Rust's abort, or a failed Swift check",
 );
 /// `int3`, and arm64's `brk #0xf000`.
 pub(crate) const BREAKPOINT: Meaning = Meaning::new(
-    "an abort of the program's own (__builtin_debugtrap, V8's and GLib's), or a breakpoint that is left of a debugger",
+    "the program stopped itself (__builtin_debugtrap, as V8 and GLib do), or a debugger left a breakpoint behind",
 );
 
 /// UBSan's checks by their number in traps (Clang's `LIST_SANITIZER_CHECKS`). New ones are added at
 /// the end.
 const CHECKS: &[&str] = &[
-    "UBSan: an addition overflowed",
-    "UBSan: code was reached that is marked as unreachable",
-    "UBSan: a check of control-flow integrity failed",
-    "UBSan: an integer was divided by zero, or its division overflowed",
-    "UBSan: an object was not of its dynamic type",
-    "UBSan: a conversion of a floating-point number overflowed",
-    "UBSan: a function was called by a pointer of another type",
-    "UBSan: an implicit conversion changed a value",
-    "UBSan: an invalid value was passed to a builtin",
-    "UBSan: an Objective-C object was cast to a type that it is not of",
-    "UBSan: a value was loaded that its type can't have",
-    "UBSan: a function ended without a return",
-    "UBSan: a multiplication overflowed",
-    "UBSan: a negation overflowed",
-    "UBSan: null was passed where _Nonnull is said",
-    "UBSan: null was returned where _Nonnull is said",
-    "UBSan: null was passed where it is not allowed",
-    "UBSan: null was returned where it is not allowed",
-    "UBSan: an index was out of the array's bounds",
-    "UBSan: a pointer overflowed",
-    "UBSan: a shift was by more bits than its type has",
-    "UBSan: a subtraction overflowed",
-    "UBSan: a pointer was null, not aligned, or to an object that is too small",
-    "UBSan: an alignment was assumed that a pointer did not have",
-    "UBSan: an array's length was not positive",
-    "-fbounds-safety: a bound was exceeded",
+    "UBSan: addition overflow",
+    "UBSan: unreachable code was reached",
+    "UBSan: control-flow integrity check failed",
+    "UBSan: integer division by zero or overflow",
+    "UBSan: object with the wrong dynamic type",
+    "UBSan: floating-point conversion overflow",
+    "UBSan: call through a function pointer of the wrong type",
+    "UBSan: implicit conversion changed a value",
+    "UBSan: invalid value passed to a builtin",
+    "UBSan: invalid cast of an Objective-C object",
+    "UBSan: load of a value that is invalid for its type",
+    "UBSan: function ended without returning a value",
+    "UBSan: multiplication overflow",
+    "UBSan: negation overflow",
+    "UBSan: null passed to a _Nonnull parameter",
+    "UBSan: null returned from a _Nonnull function",
+    "UBSan: null passed to a nonnull parameter",
+    "UBSan: null returned from a returns_nonnull function",
+    "UBSan: array index out of bounds",
+    "UBSan: pointer overflow",
+    "UBSan: shift out of bounds",
+    "UBSan: subtraction overflow",
+    "UBSan: pointer is null, misaligned, or refers to an object that is too small",
+    "UBSan: pointer without the assumed alignment",
+    "UBSan: variable-length array with a length that is not positive",
+    "-fbounds-safety: bounds check failed",
 ];
 
 /// Returns the meaning of a `-fsanitize-trap` trap.
-pub(crate) fn of_sanitizer(number: u8) -> Meaning {
-    let what = CHECKS.get(usize::from(number)).copied().unwrap_or("a check of -fsanitize-trap failed");
+pub(crate) fn sanitizer_check(number: u8) -> Meaning {
+    let what = CHECKS.get(usize::from(number)).copied().unwrap_or("an -fsanitize-trap check failed");
     Meaning { what, is_control_flow: number == 2 }
 }
 
 /// Returns the meaning of `brk` with this number.
-pub(crate) fn of_brk(number: u16) -> Option<Meaning> {
+pub(crate) fn brk_meaning(number: u16) -> Option<Meaning> {
     Some(match number {
         1 => TRAP,
-        1000 => Meaning::new("__builtin_trap of GCC"),
-        0x5500..=0x55ff => of_sanitizer(number as u8),
+        1000 => Meaning::new("GCC's __builtin_trap"),
+        0x5500..=0x55ff => sanitizer_check(number as u8),
         0xc470..=0xc473 => {
-            Meaning { what: "a pointer failed its authentication: it was overwritten", is_control_flow: true }
+            Meaning { what: "pointer authentication failed: the pointer was overwritten", is_control_flow: true }
         }
         0xf003 => Meaning::new("__fastfail"),
         _ => return None,

@@ -21,7 +21,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
     let Some(thread) = report.crashed_thread() else { return };
     let Some(registers) = thread.registers.as_ref().filter(|registers| !registers.only_preserved) else { return };
     let (Some(arch), Some(pc)) = (registers.arch, registers.pc()) else { return };
-    let state = State::of(report, registers);
+    let state = State::new(report, registers);
     // For a jump to an address without code, the instruction is the call.
     let (at, depth) = match (&explanation.call, &explanation.instruction) {
         (Some(call), _) => (call.address, 1),
@@ -40,7 +40,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
         (true, _) => (None, None),
         (false, Some(operand)) => match operand.register.as_deref() {
             Some(name) => {
-                let Some((whole, part)) = architecture::whole_of(arch, name) else { return };
+                let Some((whole, part)) = architecture::whole_register(arch, name) else { return };
                 (step::number(arch, whole), part)
             }
             None => (None, None),
@@ -72,14 +72,15 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
                 let size = named.of.and_then(|of| source.size_of(of));
                 part.is_none_or(|part| size.is_some_and(|size| size <= part) && named.added == 0)
             };
-            let named = names.of_register(register, at).filter(is_whole);
+            let named = names.name_register(register, at).filter(is_whole);
             named.map(|named| {
                 let is_plain = operand.is_some_and(|operand| operand.index.is_none());
                 let is_jump = explanation.access.is_some_and(|access| access.kind == Some(Access::EXECUTE));
                 let displacement = operand.and_then(|operand| operand.displacement).unwrap_or(0);
                 let width = explanation.access.and_then(|access| access.width);
-                let accessed = (is_memory && is_plain && !is_jump).then(|| names.field(&named, displacement, width));
-                of(&named, value, accessed.flatten())
+                let accessed =
+                    (is_memory && is_plain && !is_jump).then(|| names.name_field(&named, displacement, width));
+                source_value(&named, value, accessed.flatten())
             })
         }
         // The divisor is the value in memory.
@@ -88,20 +89,20 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
                 let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
                 let base = Base::Register(step::number(arch, base)?);
                 let value = explanation.operand.as_ref()?.value?;
-                Some(of(&names.in_memory(base, operand.displacement, operand.width?, at)?, value, None))
+                Some(source_value(&names.name_in_memory(base, operand.displacement, operand.width?, at)?, value, None))
             })
         }
         // The call's target is the value of its operand.
         None => instruction.memory.iter().find(|operand| operand.access == Some(Access::READ)).and_then(|operand| {
             let (base, _) = operand.base.filter(|_| operand.index.is_none())?;
-            let pointer = names.of_register(step::number(arch, base)?, at)?;
+            let pointer = names.name_register(step::number(arch, base)?, at)?;
             let target = explanation.access.and_then(|access| access.address)?;
-            Some(of(&names.field(&pointer, operand.displacement, operand.width)?, target, None))
+            Some(source_value(&names.name_field(&pointer, operand.displacement, operand.width)?, target, None))
         }),
     };
 }
 
-fn of(named: &Named, value: Address, accessed: Option<Named>) -> SourceValue {
+fn source_value(named: &Named, value: Address, accessed: Option<Named>) -> SourceValue {
     SourceValue {
         name: named.path.clone(),
         value: Address(value.0.wrapping_sub(named.added as u64)),
@@ -135,15 +136,15 @@ fn last_set(
 }
 
 /// Describes the instruction that last set a register, in a sentence.
-pub(crate) fn sentence(set: &LastSet, register: &str) -> String {
+pub(crate) fn describe_last_set(set: &LastSet, register: &str) -> String {
     let place = match (&set.file, set.line) {
         (Some(file), Some(line)) => format!(" ({}:{line})", file.rsplit(['/', '\\']).next().unwrap_or(file)),
         _ => String::new(),
     };
     let Instruction { address, text } = &set.instruction;
     match (set.is_returned, &set.function) {
-        (true, Some(function)) => format!("{register} is what {function} returned, called at {address}{place}"),
-        (true, None) => format!("{register} is what `{text}` at {address} returned{place}"),
+        (true, Some(function)) => format!("{register} was returned by {function}, called at {address}{place}"),
+        (true, None) => format!("{register} was returned by `{text}` at {address}{place}"),
         _ => format!("{register} was last set by `{text}` at {address}{place}"),
     }
 }

@@ -47,36 +47,36 @@ pub(crate) struct Names<'a> {
 
 impl Names<'_> {
     /// Returns the name of a register's value before the instruction at an address.
-    pub(crate) fn of_register(&self, register: Register, at: Address) -> Option<Named> {
-        self.followed(register, at, MAX_STEPS)
+    pub(crate) fn name_register(&self, register: Register, at: Address) -> Option<Named> {
+        self.follow(register, at, MAX_STEPS)
     }
 
-    fn followed(&self, register: Register, at: Address, left: usize) -> Option<Named> {
+    fn follow(&self, register: Register, at: Address, left: usize) -> Option<Named> {
         let left = left.checked_sub(1)?;
-        if let Some(named) = self.in_register(register, at) {
+        if let Some(named) = self.name_in_register(register, at) {
             return Some(named);
         }
         let Setter::Instruction(setter) = self.function?.setter(register, at)? else { return None };
         let before = Address(setter.address);
         match setter.effect(register)? {
-            Effect::Copy(from) => self.followed(from, before, left),
+            Effect::Copy(from) => self.follow(from, before, left),
             Effect::Sum(from, number) => {
-                let named = self.followed(from, before, left)?;
+                let named = self.follow(from, before, left)?;
                 Some(Named { added: named.added.checked_add(number)?, ..named })
             }
-            Effect::Load { base, displacement, width } => self.loaded(base, displacement, width, before, left),
+            Effect::Load { base, displacement, width } => self.name_loaded(base, displacement, width, before, left),
             _ => None,
         }
     }
 
     /// Returns the variable, or part of one, that is in a register according to debug information.
-    fn in_register(&self, register: Register, at: Address) -> Option<Named> {
+    fn name_in_register(&self, register: Register, at: Address) -> Option<Named> {
         let svma = self.source.svma(at)?;
         self.innermost(svma, |variable, place| match place {
             Place::Register { register: own, offset, size } if own == u16::from(register) => {
                 let of = variable.of;
                 match size {
-                    None if offset == 0 => Some(self.whole(variable)),
+                    None if offset == 0 => Some(self.name_whole(variable)),
                     None => None,
                     Some(size) => {
                         let part = self.source.part(of?, offset, Some(size))?;
@@ -91,7 +91,7 @@ impl Names<'_> {
     /// Returns the name of a variable in its own register.
     ///
     /// A structure with a single pointer is named after that field.
-    fn whole(&self, variable: &Variable) -> Named {
+    fn name_whole(&self, variable: &Variable) -> Named {
         let inner = variable.of.and_then(|of| self.source.part(of, 0, None)).filter(|part| !part.path.is_empty());
         let path = inner.as_ref().map_or("", |part| part.path.as_str());
         let of = if inner.is_some() { inner.as_ref().and_then(|part| part.of) } else { variable.of };
@@ -109,17 +109,17 @@ impl Names<'_> {
     }
 
     /// Returns the name of a loaded value, from the location that it was loaded from.
-    fn loaded(&self, base: Base, displacement: i64, width: u32, at: Address, left: usize) -> Option<Named> {
-        if let Some(named) = self.in_memory(base, displacement, width, at) {
+    fn name_loaded(&self, base: Base, displacement: i64, width: u32, at: Address, left: usize) -> Option<Named> {
+        if let Some(named) = self.name_in_memory(base, displacement, width, at) {
             return Some(named);
         }
         let Base::Register(register) = base else { return None };
         // On arm64 two instructions compute a variable's address in a register.
         if let Some(address) = self.constant(register, at, left) {
-            return self.at_address(address.wrapping_add(displacement as u64), width, at);
+            return self.name_at_address(address.wrapping_add(displacement as u64), width, at);
         }
-        let pointer = self.followed(register, at, left)?;
-        self.field(&pointer, displacement, Some(width))
+        let pointer = self.follow(register, at, left)?;
+        self.name_field(&pointer, displacement, Some(width))
     }
 
     /// Returns the constant that a register was set to.
@@ -136,7 +136,7 @@ impl Names<'_> {
     }
 
     /// Returns the field that a pointer and an offset refer to.
-    pub(crate) fn field(&self, pointer: &Named, displacement: i64, width: Option<u32>) -> Option<Named> {
+    pub(crate) fn name_field(&self, pointer: &Named, displacement: i64, width: Option<u32>) -> Option<Named> {
         let offset = u64::try_from(pointer.added.checked_add(displacement)?).ok()?;
         let Pointee { of, is_reference } = self.source.pointee(pointer.of?)?;
         let part = self.source.part(of, offset, width.map(u64::from)).or_else(|| {
@@ -157,9 +157,9 @@ impl Names<'_> {
     }
 
     /// Returns the variable at an address given by a register and a displacement.
-    pub(crate) fn in_memory(&self, base: Base, displacement: i64, width: u32, at: Address) -> Option<Named> {
+    pub(crate) fn name_in_memory(&self, base: Base, displacement: i64, width: u32, at: Address) -> Option<Named> {
         let Base::Register(register) = base else {
-            return self.at_address(displacement as u64, width, at);
+            return self.name_at_address(displacement as u64, width, at);
         };
         let svma = self.source.svma(at)?;
         // The address from the register's current value, if it is still the same; only for the
@@ -184,21 +184,21 @@ impl Names<'_> {
                 }
                 _ => None,
             };
-            self.part_of(variable, u64::try_from(offset?).ok()?, width)
+            self.name_part(variable, u64::try_from(offset?).ok()?, width)
         })
     }
 
     /// Returns the variable at a fixed address.
-    fn at_address(&self, address: u64, width: u32, at: Address) -> Option<Named> {
+    fn name_at_address(&self, address: u64, width: u32, at: Address) -> Option<Named> {
         let (target, svma) = (self.source.svma(Address(address))?, self.source.svma(at)?);
         self.innermost(svma, |variable, place| match place {
-            Place::Static(start) => self.part_of(variable, target.checked_sub(start)?, width),
+            Place::Static(start) => self.name_part(variable, target.checked_sub(start)?, width),
             _ => None,
         })
     }
 
     /// Returns the part of a variable in memory with this size and offset.
-    fn part_of(&self, variable: &Variable, offset: u64, width: u32) -> Option<Named> {
+    fn name_part(&self, variable: &Variable, offset: u64, width: u32) -> Option<Named> {
         let part = self.source.part(variable.of?, offset, Some(width.into()))?;
         Some(Named { path: variable.name.clone() + &part.path, of: part.of, added: 0 })
     }

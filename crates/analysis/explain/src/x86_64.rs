@@ -21,7 +21,7 @@ pub(crate) fn decode(code: &[u8], address: u64, state: &State<'_>) -> Option<Dec
         // Too few bytes don't make an instruction invalid.
         let whole = code.len() >= MAX_LENGTH;
         return whole.then(|| Decoded {
-            text: "(no instruction)".to_owned(),
+            text: "(invalid instruction)".to_owned(),
             length: 1,
             memory: Vec::new(),
             class: Class::Invalid,
@@ -146,8 +146,8 @@ fn class(instruction: &Instruction, code: &[u8], state: &State<'_>, memory: &[Me
         // `ud1 eax, [eax+KIND]`, as emitted by LLVM.
         Mnemonic::Ud1 => {
             return match code {
-                [0x67, 0x0f, 0xb9, 0x40, kind, ..] => Class::Trap(trap::of_sanitizer(*kind)),
-                _ => Class::Trap(trap::Meaning::new("an instruction that is undefined on purpose")),
+                [0x67, 0x0f, 0xb9, 0x40, kind, ..] => Class::Trap(trap::sanitizer_check(*kind)),
+                _ => Class::Trap(trap::Meaning::new("an intentionally undefined instruction")),
             };
         }
         Mnemonic::Int3 => return Class::Breakpoint(trap::BREAKPOINT),

@@ -6,33 +6,33 @@ use coroner_report::Report;
 use coroner_report::model::{Explanation, Zombie};
 
 /// Adds the facts about each object.
-pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
-    explanation.facts.extend(report.zombies.iter().map(sentence));
+pub(crate) fn add_facts(report: &Report, explanation: &mut Explanation) {
+    explanation.facts.extend(report.zombies.iter().map(describe));
 }
 
-fn sentence(zombie: &Zombie) -> String {
+fn describe(zombie: &Zombie) -> String {
     let class = &zombie.class;
     let Some(register) = &zombie.register else {
         let said = [&zombie.name, &zombie.reason].into_iter().flatten().filter(|text| !text.is_empty());
         let said: Vec<&str> = said.map(String::as_str).collect();
         let class = if class.is_empty() { "NSException" } else { class };
-        return format!("the {class} that was deallocated last: {}", said.join(": "));
+        return format!("last deallocated {class}: {}", said.join(": "));
     };
     match &zombie.class_now {
         None => format!("{register} is the address of a deallocated {class}"),
         Some(now) if !zombie.is_replaced() => {
-            format!("{register} is the address of a deallocated {class}, unless another {now} is there since")
+            format!("{register} is the address of a deallocated {class}, or of a newer {now} in its place")
         }
         Some(now) if now.is_empty() => {
-            format!("{register} is the address of an object; it was that of a {class} before")
+            format!("{register} is the address of an object, where a {class} was deallocated before")
         }
-        Some(now) => format!("{register} is the address of an object of {now}; it was that of a {class} before"),
+        Some(now) => format!("{register} is the address of a {now}, where a {class} was deallocated before"),
     }
 }
 
 /// Returns the thread's use of a deallocated object, for the headline. Memory that contains an
 /// object again is not considered.
-pub(crate) fn claim(report: &Report, explanation: &Explanation) -> Option<String> {
+pub(crate) fn describe_use(report: &Report, explanation: &Explanation) -> Option<String> {
     /// The registers of the first argument.
     const FIRST: [&str; 2] = ["rdi", "x0"];
     let mut gone = report.zombies.iter().filter(|zombie| zombie.register.is_some() && zombie.class_now.is_none());

@@ -1,4 +1,4 @@
-/* Crashes whose cause is known: `program STORE ACT`. */
+/* Crashes with known causes. Usage: `program STORE ACT`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@ struct node {
     struct node *next;
 };
 
-/* Not known to the compiler. */
+/* Hidden from the compiler. */
 static volatile uintptr_t hidden;
 
 static void *pointer(uintptr_t value)
@@ -54,7 +54,7 @@ static int divide(int a, int b)
     return a / b;
 }
 
-/* Returns to an address that was written over its return address. */
+/* Overwrites its own return address, and returns. */
 __attribute__((noinline)) static void smashed(void *address)
 {
     ((void *volatile *)__builtin_frame_address(0))[1] = address;
@@ -85,13 +85,13 @@ static char page_without_file(void)
     return ((const volatile char *)bytes)[4096];
 }
 
-/* A small stack between guards of 64 KiB. */
+/* A small stack between guard regions of 64 KiB. */
 static char *fiber_stack(size_t size)
 {
     const size_t guard = 1 << 16;
     char *memory = mmap(NULL, size + 2 * guard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     mprotect(memory + guard, size, PROT_READ | PROT_WRITE);
-    /* What lies above the upper guard is a stack as well. */
+    /* Above the upper guard region is another stack. */
     mmap(memory + size + 2 * guard, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     return memory + guard;
 }
@@ -110,7 +110,7 @@ static void on_fiber(void (*function)(void), size_t size)
 static void writes_up(void)
 {
     volatile char local[64];
-    /* Not on the stack, which is written over. */
+    /* Not on the stack, which is overwritten. */
     static volatile char *volatile at;
     at = pointer((uintptr_t)local);
     for (;;)
@@ -139,7 +139,7 @@ static long act_of(const char *act)
         on_fiber(writes_far_below, 32 << 10);
     if (strcmp(act, "fiber-overflow") == 0)
         on_fiber(deeper, 32 << 10);
-    if (strcmp(act, "waits") == 0) { /* for a signal */
+    if (strcmp(act, "waits") == 0) { /* waits for a signal */
         write(1, "installed\n", 10);
         return pause();
     }
@@ -194,7 +194,7 @@ static long act_of(const char *act)
         __asm__ volatile(".byte 0x67, 0x0f, 0xb9, 0x40, 0x12"); /* ud1 eax, [eax+18]: an index out of bounds */
     if (strcmp(act, "breakpoint") == 0)
         __asm__ volatile("int3");
-    if (strcmp(act, "step") == 0) /* the trap flag: the instruction behind traps, whatever it is */
+    if (strcmp(act, "step") == 0) /* the trap flag: any next instruction traps */
         __asm__ volatile("pushfq; orl $0x100, (%%rsp); popfq; nop; nop" ::: "memory", "cc");
     if (strcmp(act, "privileged") == 0)
         __asm__ volatile("hlt");

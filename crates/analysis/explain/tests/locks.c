@@ -1,6 +1,6 @@
-/* Threads that wait for each other in known ways: `program STORE ACT END`. Once all stand in the kernel, the process ends by END: `crash`, a
- * null pointer on the first thread; `abort`, SIGABRT to the first thread, which waits as well; `hang`, which is noticed while it does; `stay`, which
- * waits for who looks from outside. `waits` of the output names each thread that waits, and for whom: "T waits for T", by their tids. */
+/* Threads that wait for each other in known ways. Usage: `program STORE ACT END`. Once all threads wait in the kernel, END happens:
+ * `crash`, a null pointer on the first thread; `abort`, SIGABRT to the first thread while it waits; `hang`, a detected hang; `stay`,
+ * the process keeps waiting to be read from outside. The output has a line for each waiting thread: "T waits for T", by thread ids. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
 static sem_t semaphore;
 static pthread_t threads[MANY];
 static volatile pid_t tids[MANY];
-/* How far the threads are: each step is taken by one. */
+/* Number of completed steps; each is taken by one thread. */
 static volatile int step;
 static pthread_mutex_t *shared_mutex;
 
@@ -62,7 +62,7 @@ static struct timespec in_an_hour(void)
     return now;
 }
 
-/* A thread is a function of its number; `name` is the act. */
+/* Each case is a function of the thread's number; `name` is ACT. */
 static const char *act;
 
 static int is(const char *name)
@@ -114,7 +114,7 @@ static void same_mutex(int number)
     lock(&first_mutex);
 }
 
-/* The first ends and does not let go. */
+/* The first exits without unlocking. */
 static void dead_owner(int number)
 {
     if (number == 0) {
@@ -127,7 +127,7 @@ static void dead_owner(int number)
     lock(&first_mutex);
 }
 
-/* The first ends with a robust mutex, which the second gets; then it waits for the third, and that for it. */
+/* The first exits with a robust mutex, which the second gets; then the second and the third wait for each other. */
 static void robust_owner(int number)
 {
     if (number == 0) {
@@ -174,7 +174,7 @@ static void rwlock_readers(int number)
     pthread_rwlock_wrlock(&first_rwlock);
 }
 
-/* The first has the mutex and waits for the end of the second, which waits for the mutex. */
+/* The first holds the mutex and joins the second, which waits for the mutex. */
 static void join(int number)
 {
     if (number == 0) {
@@ -201,7 +201,7 @@ static void conditions(int number)
     }
 }
 
-/* The first is woken, and wants its mutex again, which the second has, which waits for a mutex of the first. */
+/* The first is woken and relocks its mutex, which the second holds, which waits for a mutex of the first. */
 static void condition_mutex(int number)
 {
     if (number == 0) {
@@ -243,7 +243,7 @@ static const struct {
     const char *name;
     void (*body)(int);
     int threads;
-    /* Those that end. */
+    /* Threads that exit. */
     int ending;
 } acts[] = {
     {"two-mutexes", two_mutexes, 2, 0},       {"recursive", two_mutexes, 2, 0},
@@ -257,7 +257,7 @@ static const struct {
     {"another-process", in_another_process, 1, 0},
 };
 
-/* Whether a thread waits in the kernel, for a lock or (in `pause`) for good. */
+/* Whether a thread waits in the kernel, for a lock or (in `pause`) forever. */
 static int waits(pid_t tid)
 {
     char path[64], line[64] = "";
@@ -283,7 +283,7 @@ static void all_wait(int from, int count)
 
 static pid_t first_thread;
 
-/* For the ends that need the first thread to wait: ends it once all do. */
+/* For those END values that need the first thread to wait: triggers END once all threads wait. */
 static void *end_it(void *argument)
 {
     int count = (int)(long)argument;

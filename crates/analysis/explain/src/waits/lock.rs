@@ -12,7 +12,7 @@ use coroner_report::wire::{AddressKind, Os};
 /// Their word's low bits are the owner's tid, on which the kernel itself relies.
 const LOCK_PI: [u32; 2] = [6, 13];
 /// Number of innermost functions that are searched for the waiting one.
-const FUNCTIONS: usize = 12;
+const MAX_FUNCTIONS: usize = 12;
 
 /// The lock or condition that a thread waits for.
 pub(super) struct Found {
@@ -48,19 +48,19 @@ impl Library {
 /// Whether other processes may hold the lock.
 ///
 /// glibc's robust mutexes look the same even if they belong to one process.
-pub(super) fn is_of_processes(futex: &FutexWait) -> bool {
+pub(super) fn is_process_shared(futex: &FutexWait) -> bool {
     !is_private(futex) && !glibc::is_robust(futex)
 }
 
 /// Returns what a thread waits for. An owner is only named if the lock's layout is known and all of
 /// its fields are consistent.
-pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
+pub(super) fn identify(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
     let unknown = Found { kind: WaitKind::Futex, library: None, address: futex.address, owner: None };
     if LOCK_PI.contains(&command(futex)) {
         let owner = futex.word().map(|word| u64::from(word & TID)).filter(|tid| *tid != 0);
         return Found { kind: WaitKind::Mutex, library: Some("kernel"), owner, ..unknown };
     }
-    let Some((kind, library)) = waits_in(report, thread) else { return unknown };
+    let Some((kind, library)) = find_waiting_function(report, thread) else { return unknown };
     let found = Found { kind, library: library.map(Library::name), ..unknown };
     // The word still has the expected value: the thread has not been woken yet.
     if futex.word() != Some(futex.expected) {
@@ -79,7 +79,7 @@ pub(super) fn of(report: &Report, thread: &Thread, futex: &FutexWait) -> Found {
 }
 
 /// Returns the innermost function known to wait, and its library.
-fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Library>)> {
+fn find_waiting_function(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Library>)> {
     let mut inner = None;
     let mut searched = 0;
     for (number, frame) in thread.frames.iter().enumerate() {
@@ -89,14 +89,14 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
         }
         for name in names(frame) {
             searched += 1;
-            if searched > FUNCTIONS {
+            if searched > MAX_FUNCTIONS {
                 return None;
             }
-            inner = inner.or_else(|| by_inner(name));
-            if let Some((kind, library)) = of_rust(name) {
+            inner = inner.or_else(|| library_by_inner_function(name));
+            if let Some((kind, library)) = rust_wait(name) {
                 return Some((kind, Some(library)));
             }
-            if let Some(kind) = of_pthread(name) {
+            if let Some(kind) = pthread_wait(name) {
                 let library = library_of(report, frame);
                 // An app's function may have the same name. In a static program it is the C
                 // library's.
@@ -105,7 +105,7 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
                 }
             }
             // Another function waits by itself, so its caller doesn't wait for a lock.
-            if number > 0 && !is_of_waiting(name) && library_of(report, frame).is_none() {
+            if number > 0 && !is_waiting_helper(name) && library_of(report, frame).is_none() {
                 return None;
             }
         }
@@ -117,7 +117,7 @@ fn waits_in(report: &Report, thread: &Thread) -> Option<(WaitKind, Option<Librar
 ///
 /// Such functions belong to Rust's standard library, to the crates that make the call for its
 /// locks, or to the C library in a static program.
-fn is_of_waiting(name: &str) -> bool {
+fn is_waiting_helper(name: &str) -> bool {
     let bare = name.trim_start_matches(['<', '&']);
     let is_of = |prefixes: &[&str]| prefixes.iter().any(|prefix| bare.starts_with(prefix));
     is_of(&[
@@ -143,7 +143,7 @@ fn names(frame: &Frame) -> impl Iterator<Item = &str> {
 
 /// Whether no C library was loaded.
 fn is_static(report: &Report) -> bool {
-    !report.images.iter().any(|image| by_path(report, &image.path).is_some())
+    !report.images.iter().any(|image| library_by_path(report, &image.path).is_some())
 }
 
 /// Returns the C library that contains the function.
@@ -151,7 +151,7 @@ fn is_static(report: &Report) -> bool {
 /// It is found by the image's name; for a static program by what the app recorded.
 fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
     let path = frame.module.as_deref()?;
-    if let Some(library) = by_path(report, path) {
+    if let Some(library) = library_by_path(report, path) {
         return Some(library);
     }
     let is_main = is_static(report) && report.images.iter().any(|image| image.is_main && image.path == path);
@@ -160,7 +160,7 @@ fn library_of(report: &Report, frame: &Frame) -> Option<Library> {
 }
 
 /// Returns a C library by its file name.
-fn by_path(report: &Report, path: &str) -> Option<Library> {
+fn library_by_path(report: &Report, path: &str) -> Option<Library> {
     let name = path.rsplit('/').next().unwrap_or(path);
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     if starts(&["libc.so.6", "libpthread.so.0", "libc-2.", "libpthread-2."]) {
@@ -176,7 +176,7 @@ fn by_path(report: &Report, path: &str) -> Option<Library> {
 }
 
 /// Returns a C library by an internal function that the others don't have.
-fn by_inner(name: &str) -> Option<Library> {
+fn library_by_inner_function(name: &str) -> Option<Library> {
     let name = name.trim_start_matches('_').trim_start_matches("GI_").trim_start_matches('_');
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     match name {
@@ -186,7 +186,7 @@ fn by_inner(name: &str) -> Option<Library> {
     }
 }
 
-fn of_rust(name: &str) -> Option<(WaitKind, Library)> {
+fn rust_wait(name: &str) -> Option<(WaitKind, Library)> {
     // Depending on the mangling also `<std::sys::…::Mutex>::lock_contended`.
     let name = &*name.replace(['<', '>'], "");
     let ends = |suffix: &str| name.ends_with(suffix);
@@ -216,7 +216,7 @@ fn of_rust(name: &str) -> Option<(WaitKind, Library)> {
 /// Returns the kind of wait by a function's name in glibc, musl and bionic.
 ///
 /// Leading underscores and version suffixes are ignored.
-fn of_pthread(name: &str) -> Option<WaitKind> {
+fn pthread_wait(name: &str) -> Option<WaitKind> {
     let name = name.trim_start_matches('_').trim_start_matches("GI_").trim_start_matches('_');
     let name = name.split(['@', '.']).next().unwrap_or(name);
     let is = |prefix: &str, part: &str| name.strip_prefix(prefix).is_some_and(|rest| rest.contains(part));

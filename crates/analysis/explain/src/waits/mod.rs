@@ -10,23 +10,23 @@ mod musl;
 use std::collections::{HashMap, HashSet};
 
 use coroner_report::Report;
-use coroner_report::model::{Explanation, FutexWait, LockWait, OwnerIs, Thread};
+use coroner_report::model::{Explanation, FutexWait, LockWait, OwnerIs, Thread, WaitKind};
 
 /// Maximum length of a chain of threads in a sentence.
-const CHAIN: usize = 6;
+const MAX_CHAIN: usize = 6;
 /// Maximum length of a thread's name in a sentence, in characters.
-const NAME: usize = 40;
+const MAX_NAME: usize = 40;
 
 /// Adds the waits of a report's threads to its explanation.
 pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
-    let waits = of(report);
-    let deadlocks = cycles(report, &waits);
+    let waits = find_waits(report);
+    let deadlocks = find_cycles(report, &waits);
     let reported = report.crash.as_ref().map(|crash| crash.tid).unwrap_or_default();
-    let said = sentence(report, &waits, reported);
+    let said = describe_chain(report, &waits, reported);
     let is_locked = deadlocks.iter().any(|cycle| cycle.contains(&reported));
     explanation.waits_for = said.map(|said| if is_locked { format!("deadlock: {said}") } else { said });
     for cycle in deadlocks.iter().filter(|cycle| !cycle.contains(&reported)) {
-        let said = cycle.first().and_then(|first| sentence(report, &waits, *first));
+        let said = cycle.first().and_then(|first| describe_chain(report, &waits, *first));
         explanation.facts.extend(said.map(|said| format!("deadlock: {said}")));
     }
     explanation.waits = waits;
@@ -34,14 +34,15 @@ pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
 }
 
 /// Returns the threads' waits in the report's order.
-fn of(report: &Report) -> Vec<LockWait> {
+fn find_waits(report: &Report) -> Vec<LockWait> {
     let tids: HashSet<u64> = report.threads.iter().map(|thread| thread.tid).collect();
     let is_whole = has_all_threads(report);
     let waiting = report.threads.iter().filter_map(|thread| Some((thread, thread.futex.as_ref()?)));
     let waits = waiting.map(|(thread, futex)| {
-        let is_apple = apple::is_of(report);
-        let mut found = if is_apple { apple::of(report, thread, futex) } else { lock::of(report, thread, futex) };
-        if found.owner == Some(thread.tid) && !is_apple && lock::is_of_processes(futex) {
+        let is_apple = apple::is_apple_report(report);
+        let mut found =
+            if is_apple { apple::identify(report, thread, futex) } else { lock::identify(report, thread, futex) };
+        if found.owner == Some(thread.tid) && !is_apple && lock::is_process_shared(futex) {
             found.owner = None;
         }
         let owner_is = match found.owner {
@@ -75,15 +76,15 @@ fn has_all_threads(report: &Report) -> bool {
 
 /// Returns the graph's cycles: in each a thread waits for the next, and the last for the first.
 /// Waits that end by themselves are not part of cycles.
-fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
+fn find_cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
     // A process-shared lock contains a tid that may be from another pid namespace. Apple's ids are
     // system-wide.
     let futexes: HashMap<u64, &FutexWait> =
         report.threads.iter().filter_map(|thread| Some((thread.tid, thread.futex.as_ref()?))).collect();
     let is_private = |wait: &&LockWait| {
-        apple::is_of(report)
+        apple::is_apple_report(report)
             || !wait.kind.is_lock()
-            || futexes.get(&wait.tid).is_none_or(|futex| !lock::is_of_processes(futex))
+            || futexes.get(&wait.tid).is_none_or(|futex| !lock::is_process_shared(futex))
     };
     let lasting = waits.iter().filter(|wait| !wait.timed).filter(is_private);
     let edges: HashMap<u64, u64> = lasting.filter_map(|wait| Some((wait.tid, wait.owner_in_report()?))).collect();
@@ -109,23 +110,26 @@ fn cycles(report: &Report, waits: &[LockWait]) -> Vec<Vec<u64>> {
 
 /// Returns, for example, `thread 3 waits for thread 7, which waits for thread 3`. `None` if the
 /// thread doesn't wait for anything with a known owner.
-fn sentence(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
+fn describe_chain(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
     let by_tid: HashMap<u64, &LockWait> = waits.iter().map(|wait| (wait.tid, wait)).collect();
     let mut wait = *by_tid.get(&tid)?;
-    let mut text = named(report, tid);
+    let mut text = thread_name(report, tid);
     let mut passed = HashSet::from([tid]);
     for link in 0.. {
         let owner = wait.owner?;
         if owner == wait.tid {
-            text.push_str(&format!(" waits for {} that it has itself", wait.kind.words()));
+            text.push_str(&format!(" waits for {} that it already holds", wait.kind.words()));
             break;
         }
-        let what = if wait.kind.is_lock() { String::new() } else { format!("{} of ", wait.kind.words()) };
-        let what = what.replace("the end of a thread of ", "the end of ");
-        text.push_str(&format!(" waits for {what}{}", named(report, owner)));
+        text.push_str(match wait.kind {
+            WaitKind::ThreadEnd => " is in pthread_join, waiting for ",
+            _ => " waits for ",
+        });
+        text.push_str(&thread_name(report, owner));
         text.push_str(match wait.owner_is {
-            OwnerIs::Gone => ", no thread of this process any more, which never lets it go",
-            OwnerIs::Elsewhere => ", which is not of this process",
+            OwnerIs::Gone if wait.kind.is_lock() => ", which exited without releasing the lock",
+            OwnerIs::Gone => ", which has exited",
+            OwnerIs::Elsewhere => ", which is not in this process",
             OwnerIs::NotInReport => ", which is not in the report",
             _ => "",
         });
@@ -133,11 +137,15 @@ fn sentence(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
             break;
         }
         match by_tid.get(&owner) {
-            _ if link + 1 == CHAIN => {
+            _ if link + 1 == MAX_CHAIN => {
                 text.push_str(", …");
                 break;
             }
             Some(next) if next.owner.is_some() => wait = next,
+            Some(next) if next.kind == WaitKind::ThreadEnd => {
+                text.push_str(", which is in pthread_join");
+                break;
+            }
             Some(next) => {
                 text.push_str(&format!(", which waits for {}", next.kind.words()));
                 break;
@@ -155,11 +163,11 @@ fn sentence(report: &Report, waits: &[LockWait], tid: u64) -> Option<String> {
 }
 
 /// Returns, for example, `thread 4711 (worker)`.
-fn named(report: &Report, tid: u64) -> String {
+fn thread_name(report: &Report, tid: u64) -> String {
     let thread = report.threads.iter().find(|thread| thread.tid == tid);
     let name = |thread: &Thread| thread.name.clone().filter(|name| !name.is_empty());
     match thread.and_then(name) {
-        Some(name) => format!("thread {tid} ({})", name.chars().take(NAME).collect::<String>()),
+        Some(name) => format!("thread {tid} ({})", name.chars().take(MAX_NAME).collect::<String>()),
         None => format!("thread {tid}"),
     }
 }

@@ -1,9 +1,9 @@
-//! What the tests with programs in C have in common.
+//! Shared code of the tests with C programs.
 
 use std::path::{Path, PathBuf};
 
-/// Where cargo put the library when it built this test: the newest.
-fn library() -> PathBuf {
+/// Returns the newest library that cargo built with this test.
+fn find_library() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let entries = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let libraries = entries.filter(|path| {
@@ -14,12 +14,12 @@ fn library() -> PathBuf {
     newest.unwrap_or_else(|| panic!("no libcoroner_ffi.so in {}", folder.display()))
 }
 
-/// Puts the library into `folder`, under the name by which a program that is linked with it needs it; where it is.
-pub(crate) fn library_in(folder: &Path) -> PathBuf {
+/// Copies the library to `folder`, under the name that linked programs need, and returns its path.
+pub(crate) fn copy_library_to(folder: &Path) -> PathBuf {
     let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     let path = folder.join(format!("libcoroner_ffi.so.{version}"));
     if !path.exists() {
-        std::fs::copy(library(), &path).unwrap();
+        std::fs::copy(find_library(), &path).unwrap();
     }
     path
 }

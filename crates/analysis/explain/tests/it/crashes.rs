@@ -1,4 +1,4 @@
-//! Programs in C that crash for real, without and with optimisation, and what is said of each.
+//! Explanations of real crashes of C programs, with and without optimization.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::path::{Path, PathBuf};
@@ -10,29 +10,31 @@ use coroner_report::wire::Access;
 use coroner_report::{Report, RunFacts};
 use coroner_symbols::{Options, Symbolizer};
 
-use crate::common::library_in;
+use crate::common::copy_library_to;
 
 // Builds the library that the programs are linked with.
 use coroner_ffi as _;
 
-/// What an act is to be called.
+/// A crash and its expected explanation.
 struct Row {
     act: &'static str,
     kind: FaultKind,
     access: Option<Access>,
     width: Option<u32>,
-    /// The bad register's value, and what is added to it. `None`: no register may be named, or which is not said here.
+    /// The bad register's value and the displacement; `None` if not checked.
     operand: Option<(u64, Option<i64>)>,
-    /// What the headline has in it.
+    /// Text that the headline contains.
     says: &'static str,
-    /// The kind without optimisation, where that is another: the operand is computed before, or the divisor is in the red zone, which is not saved.
-    unoptimised: Option<FaultKind>,
-    /// The instruction is written in assembly: it is the same with and without optimisation.
+    /// The kind without optimization, if it differs.
+    ///
+    /// The operand is then computed earlier, or the divisor is in the red zone, which is not saved.
+    unoptimized: Option<FaultKind>,
+    /// Whether the instruction is written in assembly, and so is the same with optimization.
     is_assembly: bool,
 }
 
 const fn row(act: &'static str, kind: FaultKind, says: &'static str) -> Row {
-    Row { act, kind, access: None, width: None, operand: None, says, unoptimised: None, is_assembly: false }
+    Row { act, kind, access: None, width: None, operand: None, says, unoptimized: None, is_assembly: false }
 }
 
 const fn access(row: Row, access: Access, width: u32, value: u64, displacement: i64) -> Row {
@@ -40,8 +42,8 @@ const fn access(row: Row, access: Access, width: u32, value: u64, displacement: 
     Row { access: Some(access), width: Some(width), operand: Some((value, displacement)), ..row }
 }
 
-const fn unoptimised(row: Row, kind: FaultKind) -> Row {
-    Row { unoptimised: Some(kind), ..row }
+const fn unoptimized(row: Row, kind: FaultKind) -> Row {
+    Row { unoptimized: Some(kind), ..row }
 }
 
 const fn assembly(row: Row) -> Row {
@@ -59,33 +61,33 @@ const ROWS: &[Row] = &[
     access(row("near-null", FaultKind::NearNull, "0x40"), Access::READ, 4, 0x30, 16),
     access(row("minus-one", FaultKind::NearNull, "0xf"), Access::READ, 4, u64::MAX, 16),
     access(row("non-canonical", FaultKind::NonCanonical, "0xdead00beef0000"), Access::READ, 4, ODD, 16),
-    access(row("jemalloc", FaultKind::PoisonedPointer, "freed memory of jemalloc"), Access::READ, 4, FILLED, 16),
-    access(row("mimalloc", FaultKind::PoisonedPointer, "freed memory of mimalloc"), Access::WRITE, 4, FREED, 16),
+    access(row("jemalloc", FaultKind::PoisonedPointer, "freed jemalloc memory"), Access::READ, 4, FILLED, 16),
+    access(row("mimalloc", FaultKind::PoisonedPointer, "freed mimalloc memory"), Access::WRITE, 4, FREED, 16),
     access(row("unmapped", FaultKind::Unmapped, "0x123400000010"), Access::READ, 4, 0x1234_0000_0000, 16),
-    unoptimised(row("element", FaultKind::NullPointer, "1 byte"), FaultKind::NearNull),
+    unoptimized(row("element", FaultKind::NullPointer, "1 byte"), FaultKind::NearNull),
     row("read-only", FaultKind::WriteToReadOnly, "write of 4 bytes"),
     row("code", FaultKind::WriteToReadOnly, "write of 4 bytes"),
-    row("call-null", FaultKind::JumpToNull, "Call of a null pointer"),
+    row("call-null", FaultKind::JumpToNull, "Call through a null pointer"),
     row("call-nowhere", FaultKind::JumpToNowhere, "0x123400000000"),
-    row("call-data", FaultKind::ExecuteOfData, "no code"),
+    row("call-data", FaultKind::ExecuteOfData, "non-executable memory"),
     row("call-non-canonical", FaultKind::NonCanonical, "jump to 0xdead00beef0000"),
-    // Without optimisation the divisor is in the red zone.
+    // Without optimization the divisor is in the red zone.
     row("divide", FaultKind::DivisionByZero, "division by zero"),
     row("divide-overflow", FaultKind::DivisionOverflow, "overflow"),
-    row("return-nowhere", FaultKind::BadReturn, "Return to an address that is no code: 0x123400000000"),
-    row("return-null", FaultKind::BadReturn, "Return to an address that is no code: null"),
-    row("return-data", FaultKind::BadReturn, "no code: 0x"),
+    row("return-nowhere", FaultKind::BadReturn, "Return to an invalid address: 0x123400000000"),
+    row("return-null", FaultKind::BadReturn, "Return to an invalid address: null"),
+    row("return-data", FaultKind::BadReturn, "Return to an invalid address: 0x"),
     row("return-text", FaultKind::BadReturn, " in smashed (crashes.c:"),
     assembly(row("trap", FaultKind::Trap, "ud2")),
-    assembly(row("ubsan", FaultKind::Trap, "out of the array's bounds")),
+    assembly(row("ubsan", FaultKind::Trap, "array index out of bounds")),
     assembly(row("breakpoint", FaultKind::Breakpoint, "int3")),
     row("step", FaultKind::Unknown, "SIGTRAP: TRAP_TRACE"),
     assembly(row("privileged", FaultKind::PrivilegedInstruction, "hlt")),
     assembly(row("unaligned", FaultKind::Unaligned, "16 bytes")),
     assembly(row("bad-opcode", FaultKind::IllegalInstruction, "Illegal instruction")),
     assembly(row("abort", FaultKind::Abort, "Abort, called by act_of (crashes.c:")),
-    row("overflow", FaultKind::StackOverflow, "calls itself"),
-    row("fiber-overflow", FaultKind::StackOverflow, "calls itself"),
+    row("overflow", FaultKind::StackOverflow, "excessive recursion in "),
+    row("fiber-overflow", FaultKind::StackOverflow, "excessive recursion in "),
     row("fiber-up", FaultKind::GuardPage, "write of 1 byte"),
     row("fiber-far-below", FaultKind::GuardPage, "write of 1 byte"),
     row("truncated", FaultKind::TruncatedMapping, "read of 1 byte"),
@@ -95,31 +97,31 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
 }
 
-fn build(folder: &Path, optimisation: &str) -> PathBuf {
-    let program = folder.join(format!("crashes{optimisation}"));
+fn build(folder: &Path, optimization: &str) -> PathBuf {
+    let program = folder.join(format!("crashes{optimization}"));
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
-    command.args([optimisation, "-g", "-Wl,--build-id", "-fno-optimize-sibling-calls", "-w", "-o"]).arg(&program);
+    command.args([optimization, "-g", "-Wl,--build-id", "-fno-optimize-sibling-calls", "-w", "-o"]).arg(&program);
     command.arg(repository().join("crates/analysis/explain/tests/crashes.c"));
     command.arg("-I").arg(repository().join("crates/bindings/ffi/include"));
-    command.arg(library_in(folder)).arg(format!("-Wl,-rpath,{}", folder.display()));
+    command.arg(copy_library_to(folder)).arg(format!("-Wl,-rpath,{}", folder.display()));
     let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
     program
 }
 
 fn run(program: &Path, store: &Path, act: &str) -> Output {
-    // No core files, and a small stack: of an overflow all frames are in the report.
+    // No core files; a small stack, so that the report contains all frames of an overflow.
     let mut command = Command::new("sh");
-    // Cargo's names the folder of an earlier build first.
+    // Cargo's value starts with the folder of an earlier build.
     command.env_remove("LD_LIBRARY_PATH");
     command.args(["-c", "ulimit -c 0; ulimit -s 512; exec \"$@\"", "sh"]).arg(program).arg(store).arg(act);
     command.output().unwrap()
 }
 
-/// The report of the act, as the process left it, with names.
-fn report_of(program: &Path, store: &Path, act: &str, symbolizer: &mut Symbolizer) -> Report {
+/// Runs the program, and returns the symbolicated report of its crash.
+fn run_and_read_report(program: &Path, store: &Path, act: &str, symbolizer: &mut Symbolizer) -> Report {
     let died = run(program, store, act);
-    assert!(died.status.code().is_none(), "{act}: it does not die: {died:?}");
+    assert!(died.status.code().is_none(), "{act}: no crash: {died:?}");
     let runs: Vec<PathBuf> = std::fs::read_dir(store.join("runs")).unwrap().map(|run| run.unwrap().path()).collect();
     assert_eq!(runs.len(), 1, "{act}: {runs:?}");
     let mut report = Report::read_file(runs[0].join("report")).unwrap();
@@ -127,10 +129,10 @@ fn report_of(program: &Path, store: &Path, act: &str, symbolizer: &mut Symbolize
     report
 }
 
-fn check(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> Result<(), String> {
-    let Row { act, kind, access, width, operand, says, unoptimised, .. } = row;
+fn check(row: &Row, is_optimized: bool, report: &Report, said: &Explanation) -> Result<(), String> {
+    let Row { act, kind, access, width, operand, says, unoptimized, .. } = row;
     let fail = |what: &str| Err(format!("{act}: {what}\n{said:#?}\n{:?}", report.crash));
-    let kind = if is_optimised { *kind } else { unoptimised.unwrap_or(*kind) };
+    let kind = if is_optimized { *kind } else { unoptimized.unwrap_or(*kind) };
     if said.kind != kind {
         return fail("the kind");
     }
@@ -156,43 +158,43 @@ fn check(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> 
 fn real_crashes_are_explained() {
     let folder = tempfile::tempdir().unwrap();
     let mut wrong = Vec::new();
-    for optimisation in ["-O0", "-O2"] {
-        let program = build(folder.path(), optimisation);
-        let is_optimised = optimisation == "-O2";
-        let rows: Vec<&Row> = ROWS.iter().filter(|row| !(is_optimised && row.is_assembly)).collect();
+    for optimization in ["-O0", "-O2"] {
+        let program = build(folder.path(), optimization);
+        let is_optimized = optimization == "-O2";
+        let rows: Vec<&Row> = ROWS.iter().filter(|row| !(is_optimized && row.is_assembly)).collect();
         std::thread::scope(|scope| {
             let halves = rows.chunks(rows.len().div_ceil(2)).map(|rows| {
                 let (program, folder) = (&program, folder.path());
                 scope.spawn(move || {
                     let mut symbolizer = Symbolizer::new(Options::default());
                     let check = |row: &&Row| {
-                        let report = report_of(
+                        let report = run_and_read_report(
                             program,
-                            &folder.join(format!("{}{optimisation}", row.act)),
+                            &folder.join(format!("{}{optimization}", row.act)),
                             row.act,
                             &mut symbolizer,
                         );
-                        let said = explain(&report, &ImageFiles::of(&report, &mut symbolizer));
-                        println!("{optimisation} {}: {}", row.act, said.headline);
-                        // The report has the code, so that the file is not needed.
+                        let said = explain(&report, &ImageFiles::for_report(&report, &mut symbolizer));
+                        println!("{optimization} {}: {}", row.act, said.headline);
+                        // The report contains the code, so the file is not needed.
                         let alone = explain(&report, &NoCode);
                         assert_eq!(alone.kind, said.kind, "{}", row.act);
-                        // But for what a call was by, which where the function begins may prove.
+                        // Except for the call's operand, which may depend on the function's start.
                         let leaves_out = alone.operand.is_none() && said.call.is_some();
                         assert!(alone.operand == said.operand || leaves_out, "{}: {alone:?}", row.act);
                         assert!(said.code_change.is_none() && said.bit_flips.is_empty(), "{}: {said:?}", row.act);
-                        // One of a version that saved no code.
+                        // As from a version that didn't save code.
                         let blind = explain(&Report { code: Vec::new(), ..report.clone() }, &NoCode);
-                        // What a return took is known by the stack.
+                        // The stack contains the address that a return took.
                         let is_known = blind.operand.is_none() || blind.kind == FaultKind::BadReturn;
                         let is_blind = blind.instruction.is_none() && is_known && blind.call.is_none();
-                        assert!(is_blind, "it says more than it knows: {blind:?}");
-                        // What is said without code is what is said with it, or less.
+                        assert!(is_blind, "an explanation without evidence: {blind:?}");
+                        // Without code the explanation is the same or less specific.
                         let agrees = blind.kind == said.kind
                             || is_less(blind.kind, said.kind)
                             || blind.certainty != Certainty::Certain;
                         assert!(agrees, "{}: {blind:?}\n{said:?}", row.act);
-                        check(row, is_optimised, &report, &said).err()
+                        check(row, is_optimized, &report, &said).err()
                     };
                     rows.iter().filter_map(check).collect::<Vec<String>>()
                 })
@@ -204,12 +206,14 @@ fn real_crashes_are_explained() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A shell is process 1 of a namespace, as a service manager is of its system: it ends a service that gives no sign of life by SIGABRT.
+/// A shell is process 1 of a PID namespace, in the role of a service manager.
+///
+/// A service manager's watchdog kills an unresponsive service with SIGABRT.
 #[test]
-fn the_watchdog_of_a_service_manager() {
-    /// The signal is sent by process 1, or by a child of it.
+fn an_abort_by_a_service_managers_watchdog_is_recognized() {
+    /// Scripts in which process 1 or its child sends the signal.
     const MANAGER: &str = r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; kill -ABRT $!; wait"#;
-    const SOMEBODY: &str =
+    const CHILD: &str =
         r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; sh -c "kill -ABRT $!"; wait"#;
     let folder = tempfile::tempdir().unwrap();
     let program = build(folder.path(), "-O1");
@@ -222,7 +226,7 @@ fn the_watchdog_of_a_service_manager() {
         command.env("OUT", folder.path().join(format!("{name}.out"))).envs(watchdog.iter().copied());
         let done = command.output().unwrap();
         if String::from_utf8_lossy(&done.stderr).contains("unshare failed") {
-            println!("no namespace can be made here: {done:?}");
+            println!("skipped: can't create a namespace: {done:?}");
             return None;
         }
         let runs = std::fs::read_dir(store.join("runs")).unwrap_or_else(|error| panic!("{error}: {done:?}"));
@@ -231,15 +235,16 @@ fn the_watchdog_of_a_service_manager() {
         report.stitch(RunFacts::read_file(run.join("state")).unwrap());
         Some(explain(&report, &NoCode).headline)
     };
-    let wanted = "SIGABRT, sent by process 1, the service manager, as its watchdog does when a service gives no sign of life for 3 s";
+    let wanted =
+        "SIGABRT, sent by process 1 (the service manager), as its watchdog does after 3 s without a keep-alive";
     let has_watchdog = ("WATCHDOG_USEC", "3000000");
     let Some(by_manager) = said("manager", MANAGER, &[has_watchdog]) else { return };
     assert!(by_manager.starts_with(wanted), "{by_manager}");
-    // What only looks like it: a service without a watchdog, a child of one that has it, a signal of another process.
+    // No watchdog, a watchdog of the parent, a signal from another process.
     for (name, script, watchdog) in [
         ("none", MANAGER, &[][..]),
         ("inherited", MANAGER, &[has_watchdog, ("WATCHDOG_PID", "1")]),
-        ("somebody", SOMEBODY, &[has_watchdog]),
+        ("child", CHILD, &[has_watchdog]),
     ] {
         let headline = said(name, script, watchdog).unwrap();
         assert!(
@@ -249,7 +254,7 @@ fn the_watchdog_of_a_service_manager() {
     }
 }
 
-/// Whether `blind` is a kind that `seeing` is one of.
+/// Whether `blind` is a less specific kind than `seeing`.
 fn is_less(blind: FaultKind, seeing: FaultKind) -> bool {
     match blind {
         FaultKind::DivisionError => matches!(seeing, FaultKind::DivisionByZero | FaultKind::DivisionOverflow),

@@ -1,4 +1,4 @@
-//! Where a register was last set: only if every way to the instruction comes by there.
+//! The instruction that last set a register, if it is on every path to the crash.
 
 use coroner_explain::{Code, CodeSource, explain};
 use coroner_process::registers::Arch;
@@ -8,7 +8,7 @@ use coroner_report::wire::{AddressKind, FoundBy};
 
 const START: u64 = 0x40_1000;
 
-/// A function that is known from first to last.
+/// A function whose code is known completely.
 struct Function(Vec<u8>);
 
 impl CodeSource for Function {
@@ -24,8 +24,8 @@ impl CodeSource for Function {
     }
 }
 
-/// A null pointer's field is read by the instruction at an offset of the function.
-fn explained(arch: Arch, code: Vec<u8>, at: u64, accessed: u64) -> Explanation {
+/// Explains the read of a null pointer's field by the instruction at `at`.
+fn explain_read(arch: Arch, code: Vec<u8>, at: u64, accessed: u64) -> Explanation {
     let (count, pc) = match arch {
         Arch::X86_64 => (18, 16),
         Arch::Aarch64 => (34, 32),
@@ -46,68 +46,71 @@ fn explained(arch: Arch, code: Vec<u8>, at: u64, accessed: u64) -> Explanation {
     explain(&report, &Function(code))
 }
 
-fn set(said: &Explanation) -> Option<(u64, &str)> {
+fn last_set(said: &Explanation) -> Option<(u64, &str)> {
     said.last_set.as_ref().map(|set| (set.instruction.address.0 - START, set.instruction.text.as_str()))
 }
 
 fn arm64(words: &[u32], at: u64) -> Explanation {
-    explained(Arch::Aarch64, words.iter().flat_map(|word| word.to_le_bytes()).collect(), at, 16)
+    explain_read(Arch::Aarch64, words.iter().flat_map(|word| word.to_le_bytes()).collect(), at, 16)
 }
 
 #[test]
-fn a_load_before_it_on_arm64() {
+fn the_load_that_set_a_register_is_found_on_arm64() {
     // ldr x1, [x0, #8]; ldr w2, [x1, #16]; ret
     let said = arm64(&[0xf940_0401, 0xb940_1022, 0xd65f_03c0], 4);
-    assert_eq!(set(&said), Some((0, "ldr x1, [x0, #0x8]")), "{said:#?}");
+    assert_eq!(last_set(&said), Some((0, "ldr x1, [x0, #0x8]")), "{said:#?}");
     assert!(said.facts.iter().any(|fact| fact.contains("x1 was last set by")), "{said:#?}");
-    // With a conditional jump out of the way between them: cbz x3, +12.
+    // With a conditional jump out of the function between them: cbz x3, +12.
     let said = arm64(&[0xf940_0401, 0xb400_0043, 0xb940_1022, 0xd65f_03c0], 8);
-    assert_eq!(set(&said).map(|(at, _)| at), Some(0), "{said:#?}");
+    assert_eq!(last_set(&said).map(|(at, _)| at), Some(0), "{said:#?}");
 }
 
 #[test]
-fn what_may_have_come_another_way_is_not_said() {
+fn a_register_set_on_one_of_several_paths_is_not_claimed() {
     // ldr x1, [x0, #8]; ldr w2, [x1, #16]; b.ne to the second; ret
     assert_eq!(set(&arm64(&[0xf940_0401, 0xb940_1022, 0x54ff_ffe1, 0xd65f_03c0], 4)), None);
-    // The same with a jump by a register: br x5.
+    // With a jump to an address in a register: br x5.
     assert_eq!(set(&arm64(&[0xf940_0401, 0xb940_1022, 0xd61f_00a0, 0xd65f_03c0], 4)), None);
-    // ret between them.
+    // With a ret between them.
     assert_eq!(set(&arm64(&[0xf940_0401, 0xd65f_03c0, 0xb940_1022, 0xd65f_03c0], 8)), None);
     // A compare and swap may have written it: cas x1, x2, [x3].
     assert_eq!(set(&arm64(&[0xf940_0401, 0xc8a1_7c62, 0xb940_1022, 0xd65f_03c0], 8)), None);
 }
 
 #[test]
-fn a_load_before_it_on_x86_64() {
+fn the_load_that_set_a_register_is_found_on_x86_64() {
     // mov rax, [rdi+8]; cmp ecx, 3; mov eax, [rax+16]; ret
     let code = vec![0x48, 0x8b, 0x47, 0x08, 0x83, 0xf9, 0x03, 0x8b, 0x40, 0x10, 0xc3];
-    let said = explained(Arch::X86_64, code.clone(), 7, 16);
-    assert_eq!(set(&said), Some((0, "mov rax, [rdi+0x8]")), "{said:#?}");
-    // A conditional move may have set it or not: cmove rax, rdx in the place of the compare.
+    let said = explain_read(Arch::X86_64, code.clone(), 7, 16);
+    assert_eq!(last_set(&said), Some((0, "mov rax, [rdi+0x8]")), "{said:#?}");
+    // A conditional move instead of the compare may have set the register: cmove rax, rdx.
     let mut other = code.clone();
     other.splice(4..7, [0x48, 0x0f, 0x44, 0xc2]);
-    assert_eq!(set(&explained(Arch::X86_64, other, 8, 16)), None);
-    // A call loses it, and what that returns is not known: call to somewhere else.
+    assert_eq!(set(&explain_read(Arch::X86_64, other, 8, 16)), None);
+    // A call overwrites the register, and its return value is unknown.
     let mut other = code;
     other.splice(4..7, [0xe8, 0, 0, 0, 0x10]);
-    assert_eq!(set(&explained(Arch::X86_64, other, 9, 16)), None);
+    assert_eq!(set(&explain_read(Arch::X86_64, other, 9, 16)), None);
 }
 
 #[test]
-fn a_repeated_instruction_has_moved_its_registers() {
+fn registers_of_repeated_instructions_are_not_claimed() {
     // mov rdi, [rsi+8]; rep stosb; ret. And stosb alone.
     let said = |repeated: bool| {
         let mut code = vec![0x48, 0x8b, 0x7e, 0x08];
         code.extend([0xf3, 0xaa, 0xc3].iter().skip(usize::from(!repeated)));
-        explained(Arch::X86_64, code, 4, 0)
+        explain_read(Arch::X86_64, code, 4, 0)
     };
-    assert_eq!(set(&said(false)), Some((0, "mov rdi, [rsi+0x8]")), "{:#?}", said(false));
+    assert_eq!(last_set(&said(false)), Some((0, "mov rdi, [rsi+0x8]")), "{:#?}", said(false));
     let repeated = said(true);
-    assert!(repeated.instruction.is_some() && repeated.operand.is_some() && set(&repeated).is_none(), "{repeated:#?}");
+    assert!(
+        repeated.instruction.is_some() && repeated.operand.is_some() && last_set(&repeated).is_none(),
+        "{repeated:#?}"
+    );
 }
 
 #[test]
-fn any_code_is_no_panic() {
+fn random_code_causes_no_panic() {
     let mut state = 7_u64;
     for round in 0..20_000 {
         let code: Vec<u8> = (0..48)
@@ -117,6 +120,6 @@ fn any_code_is_no_panic() {
             })
             .collect();
         let arch = if round % 2 == 0 { Arch::X86_64 } else { Arch::Aarch64 };
-        let _ = explained(arch, code, (state >> 40) % 12 * 4, (state >> 20) % 64);
+        let _ = explain_read(arch, code, (state >> 40) % 12 * 4, (state >> 20) % 64);
     }
 }

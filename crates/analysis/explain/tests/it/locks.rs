@@ -1,4 +1,4 @@
-//! Programs in C whose threads wait for each other for real, and what is said of each: who waits for whom, and in which circle.
+//! Waits and deadlocks of real C programs.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use std::collections::BTreeMap;
@@ -11,35 +11,35 @@ use coroner_explain::{Explanation, LockWait, NoCode, OwnerIs, WaitKind, explain}
 use coroner_report::Report;
 use coroner_symbols::{Options, Symbolizer};
 
-use crate::common::library_in;
+use crate::common::copy_library_to;
 
 // Builds the library that the programs are linked with.
 use coroner_ffi as _;
 
-/// Who waits for what: thread, kind, the thread that has it.
+/// Expected waits: thread, kind and owner.
 type Waits = &'static [(usize, WaitKind, Has)];
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Has {
     /// A thread of the program.
     Thread(usize),
-    /// Not known.
+    /// An unknown owner.
     Unknown,
-    /// A thread that has ended.
+    /// A thread that has exited.
     Gone(usize),
-    /// One of another process.
+    /// A thread of another process.
     Elsewhere,
 }
 
 use Has::{Elsewhere, Gone, Thread, Unknown};
 use WaitKind::{Condition, Mutex, ReadLock, Semaphore, ThreadEnd, WriteLock};
 
-/// An act, its waits, and the threads of its circle.
+/// Each case with its waits and the threads of its deadlock.
 const ACTS: &[(&str, Waits, &[usize])] = &[
     ("two-mutexes", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
     ("recursive", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
     ("errorcheck", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[0, 1]),
-    // It ends by itself.
+    // The wait has a timeout.
     ("timed", &[(0, Mutex, Thread(1)), (1, Mutex, Thread(0))], &[]),
     ("contended", &[(1, Mutex, Thread(0))], &[]),
     ("self", &[(0, Mutex, Thread(0))], &[0]),
@@ -60,14 +60,14 @@ fn build(folder: &Path) -> PathBuf {
     let program = folder.join("locks");
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
     command.args(["-O1", "-g", "-pthread", "-o"]).arg(&program).arg("tests/locks.c");
-    command.args(["-I", "../../bindings/ffi/include"]).arg(library_in(folder));
+    command.args(["-I", "../../bindings/ffi/include"]).arg(copy_library_to(folder));
     command.arg(format!("-Wl,-rpath,{}", folder.display()));
     let built = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(built.status.success(), "{command:?}\n{}", String::from_utf8_lossy(&built.stderr));
     program
 }
 
-/// Ended at the latest when this is dropped: a program that waits for good would not end by itself.
+/// A running program, which is killed when this is dropped, because it may wait forever.
 struct Running(Child);
 
 impl Drop for Running {
@@ -77,10 +77,10 @@ impl Drop for Running {
     }
 }
 
-/// The program's threads by number, and what its report says.
+/// Runs the program, and returns its thread ids by number and its report.
 fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u64>, Report) {
     let mut command = Command::new("sh");
-    // Cargo's names the folder of an earlier build first.
+    // Cargo's value starts with the folder of an earlier build.
     command.env_remove("LD_LIBRARY_PATH");
     command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh"]).arg(program).arg(store).args([act, end]);
     let mut running = Running(command.stdout(Stdio::piped()).spawn().unwrap());
@@ -109,10 +109,12 @@ fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u
     (tids, report)
 }
 
-/// The threads whose waits have no name. For these acts glibc's exported functions jump to local ones: only glibc's debug file names
-/// the caller of the system call (Debian's libc6-dbg), and without a name the wait's kind is unknown.
-fn unnamed(act: &str, report: &Report) -> Vec<u64> {
-    // Coroner's own `pthread_create` module is below each thread, too.
+/// Returns the threads whose waiting functions have no name, so that the waits' kinds are unknown.
+///
+/// In these cases, glibc's exported functions jump to local functions, whose names only glibc's debug
+/// file contains (Debian's libc6-dbg).
+fn find_unnamed(act: &str, report: &Report) -> Vec<u64> {
+    // Coroner's own `pthread_create` module is also on each thread's stack.
     let is_wait = |name: &str| (name.contains("pthread_") || name.contains("sem_")) && !name.contains("::");
     let is_named = |thread: &coroner_report::model::Thread| {
         thread.frames.iter().filter_map(|frame| frame.function.as_deref()).any(is_wait)
@@ -127,10 +129,10 @@ fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>,
         let found: Vec<&LockWait> = said.waits.iter().filter(|wait| wait.tid == tids[number]).collect();
         let expected = waits.iter().find(|(thread, ..)| thread == number);
         let Some((_, kind, has)) = expected else {
-            assert!(found.is_empty(), "{number} waits for nothing. {}", context());
+            assert!(found.is_empty(), "thread {number} must not wait. {}", context());
             continue;
         };
-        let [wait] = found.as_slice() else { panic!("{number} waits. {}", context()) };
+        let [wait] = found.as_slice() else { panic!("thread {number} must wait. {}", context()) };
         let is_known = !unnamed.contains(&tids[number]);
         let (kind, has) = if is_known { (*kind, has) } else { (WaitKind::Futex, &Unknown) };
         let (owner, owner_is) = match has {
@@ -151,7 +153,7 @@ fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>,
 }
 
 #[test]
-fn who_waits_for_whom() {
+fn waits_and_deadlocks_of_real_programs_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let program = build(folder.path());
     let mut symbolizer = Symbolizer::new(Options::default());
@@ -160,7 +162,7 @@ fn who_waits_for_whom() {
         symbolizer.symbolicate_report(&mut report);
         let said = explain(&report, &NoCode);
         println!("{act} {end}: {}; {:?}", said.headline, said.facts);
-        let unnamed = unnamed(act, &report);
+        let unnamed = find_unnamed(act, &report);
         (tids, said, unnamed)
     };
     for (act, waits, circle) in ACTS {

@@ -1,5 +1,6 @@
-//! Reports of threads with a shadow stack, made up: few machines have one. A return address that was overwritten is named; a difference that
-//! has another reason accuses nobody.
+//! Synthetic reports of threads with a shadow stack, which few machines have.
+//!
+//! Overwritten return addresses are found; differences with another reason are ignored.
 
 use coroner_explain::{Explanation, FaultKind, NoCode, explain};
 use coroner_process::registers::Arch;
@@ -11,12 +12,15 @@ const PC: u64 = 0x40_1000;
 /// Return addresses of five frames, innermost first.
 const RETURNS: [u64; 5] = [0x40_1100, 0x40_1200, 0x40_1300, 0x40_1400, 0x40_1500];
 const SP: u64 = 0x7ffe_0000;
-/// Bytes of each frame: its return address is in the last eight.
+/// Bytes of each frame; the return address is in the last eight.
 const FRAME: u64 = 32;
 const SHADOW: u64 = 0x7f80_0000_1000;
 const NOWHERE: u64 = 0x4141_4141_4141;
 
-/// A thread whose walk found `walked`, whose stack has `stored` as return addresses, and whose shadow stack is `shadow`.
+/// Creates a report of a thread.
+///
+/// Its walk found `walked`, its stack contains the return addresses `stored`, and its shadow stack
+/// contains `shadow`.
 fn report(arch: Arch, walked: &[u64], stored: &[u64], shadow: &[u64]) -> Report {
     let mut general = vec![0; if arch == Arch::X86_64 { 18 } else { 34 }];
     let (sp, pc) = if arch == Arch::X86_64 { (7, 16) } else { (31, 32) };
@@ -72,15 +76,18 @@ fn x86_64(walked: &[u64], shadow: &[u64]) -> Report {
     report(Arch::X86_64, walked, walked, shadow)
 }
 
-/// A crash in another place: the frame whose return address was overwritten, where it leads and what it was.
+/// Returns the frame whose return address was overwritten, the new address and the original one.
 fn overwritten(report: &Report) -> Option<(usize, u64, u64)> {
     let said: Explanation = explain(report, &NoCode);
     let found = said.overwritten_return.map(|found| (found.frame, found.leads_to.0, found.was.0));
-    assert_eq!(said.facts.iter().any(|fact| fact.contains("was overwritten, says the shadow stack")), found.is_some());
+    assert_eq!(
+        said.facts.iter().any(|fact| fact.contains("the shadow stack shows that the return address")),
+        found.is_some()
+    );
     found
 }
 
-/// The same stack with another address at a place.
+/// Returns the addresses with another one at an index.
 fn with(number: usize, address: u64) -> [u64; 5] {
     let mut all = RETURNS;
     all[number] = address;
@@ -88,10 +95,10 @@ fn with(number: usize, address: u64) -> [u64; 5] {
 }
 
 #[test]
-fn equal_stacks_accuse_nobody() {
+fn equal_stacks_show_no_overwritten_return() {
     for arch in [Arch::X86_64, Arch::Aarch64] {
         assert_eq!(overwritten(&report(arch, &RETURNS, &RETURNS, &RETURNS)), None);
-        // A walk, or a report, that ends before the shadow stack does, and the other way round.
+        // The walk or the saved part of the shadow stack is shorter than the other.
         assert_eq!(overwritten(&report(arch, &RETURNS[..2], &RETURNS[..2], &RETURNS)), None);
         assert_eq!(overwritten(&report(arch, &RETURNS, &RETURNS, &RETURNS[..2])), None);
         assert_eq!(overwritten(&report(arch, &RETURNS, &RETURNS, &[])), None);
@@ -99,10 +106,10 @@ fn equal_stacks_accuse_nobody() {
 }
 
 #[test]
-fn one_that_was_overwritten_is_named() {
+fn an_overwritten_return_address_is_found() {
     for arch in [Arch::X86_64, Arch::Aarch64] {
         for (number, expected) in RETURNS.iter().copied().enumerate().take(4) {
-            // With an address of code, as of an attack or a stale one.
+            // The new address is code, as in an attack.
             let walked = with(number, 0x40_1ff0);
             let report = report(arch, &walked, &walked, &RETURNS);
             assert_eq!(overwritten(&report), Some((number, 0x40_1ff0, expected)), "{number}");
@@ -110,33 +117,33 @@ fn one_that_was_overwritten_is_named() {
     }
     let walked = with(1, 0x40_1ff0);
     let said = explain(&x86_64(&walked, &RETURNS), &NoCode);
-    let fact = "the return address of frame 1 was overwritten, says the shadow stack: returns to 0x401ff0, was 0x401200 (paint + 0x1200)";
+    let fact = "the shadow stack shows that the return address of frame 1 was overwritten: it is 0x401ff0, and was 0x401200 (paint + 0x1200)";
     assert!(said.facts.iter().any(|said| said == fact), "{:#?}", said.facts);
-    // The sentence stays that of the crash.
+    // The headline describes the crash itself.
     assert!(!said.headline.contains("overwritten"), "{}", said.headline);
 }
 
 #[test]
-fn one_that_is_no_code_ends_the_walk_and_is_named() {
+fn an_overwritten_return_address_without_code_is_found() {
     let stored = with(2, NOWHERE);
     let mut report = report(Arch::X86_64, &RETURNS[..2], &stored, &RETURNS);
     assert_eq!(overwritten(&report), None, "a walk that ended for another reason");
     report.threads[0].walk_end = Some(WalkEnd::OUTSIDE_IMAGES);
     assert_eq!(overwritten(&report), Some((2, NOWHERE, RETURNS[2])));
-    // Frames that were found by searching prove nothing of where it ended.
+    // Frames found by a stack scan don't prove where the walk ended.
     let guessed = Frame { address: Address(RETURNS[4]), found_by: FoundBy::SCAN, ..Frame::default() };
     report.threads[0].frames.push(guessed);
     assert_eq!(overwritten(&report), None);
 }
 
 #[test]
-fn a_return_that_the_processor_stopped() {
+fn a_return_stopped_by_the_processor_is_explained() {
     let control = |report: &mut Report| {
         let signal = Signal { name: Some("SIGSEGV"), code: 10, code_name: Some("SEGV_CPERR"), ..Signal::default() };
         let crash = report.crash.as_mut().unwrap();
         (crash.signal, crash.address) = (Some(signal), None);
     };
-    // The return address is at the stack pointer.
+    // x86_64: the return address is at the stack pointer.
     for (leads_to, kind) in [(NOWHERE, FaultKind::BadReturn), (0x40_1ff0, FaultKind::ControlFlow)] {
         let mut report = x86_64(&[], &RETURNS);
         report.stack_memory[0].bytes = leads_to.to_le_bytes().to_vec().into();
@@ -146,40 +153,40 @@ fn a_return_that_the_processor_stopped() {
         assert_eq!(said.kind, kind, "{said:#?}");
         assert!(said.headline.contains("0x401100 (paint + 0x1100)"), "{}", said.headline);
     }
-    // In the link register.
+    // arm64: it is in the link register.
     let mut report = report(Arch::Aarch64, &[], &[], &RETURNS);
     report.threads[0].registers.as_mut().unwrap().general[30] = NOWHERE;
     control(&mut report);
     assert_eq!(overwritten(&report), Some((0, NOWHERE, RETURNS[0])));
-    // It is what the shadow stack has: something else was wrong.
+    // It equals the shadow stack's, so something else was wrong.
     report.threads[0].registers.as_mut().unwrap().general[30] = RETURNS[0];
     assert_eq!(overwritten(&report), None);
 }
 
 #[test]
-fn frames_that_were_jumped_over_accuse_nobody() {
-    // They are on the shadow stack still (longjmp before it has dropped them), or on the walked one.
+fn frames_skipped_by_longjmp_show_no_overwritten_return() {
+    // The skipped frames remain on the shadow stack (longjmp before it drops them) or on the walked stack.
     assert_eq!(overwritten(&x86_64(&RETURNS[2..], &RETURNS)), None);
     assert_eq!(overwritten(&x86_64(&RETURNS, &RETURNS[2..])), None);
-    // One frame for another: a tail call's caller that the walk took for it, which calls it elsewhere, too.
+    // One frame for another: the walk found a tail call's caller, which also calls it elsewhere.
     assert_eq!(overwritten(&x86_64(&[RETURNS[1], RETURNS[1], RETURNS[2]], &RETURNS)), None);
-    // All differ from some frame on: another stack.
+    // All frames differ from some frame on: it is another stack.
     let other: Vec<u64> = RETURNS.iter().map(|address| address + 8).collect();
     assert_eq!(overwritten(&x86_64(&other, &RETURNS)), None);
-    // What is stored is not what the walk found: it was wrong, and not the stack.
+    // The stored address is not what the walk found, so the walk was wrong, not the stack.
     let walked = with(1, 0x40_1ff0);
     assert_eq!(overwritten(&report(Arch::X86_64, &walked, &RETURNS, &RETURNS)), None);
 }
 
 #[test]
-fn a_signal_lies_between() {
+fn a_signal_frame_between_calls_is_recognized() {
     const TRAMPOLINE: u64 = 0x40_1800;
     for arch in [Arch::X86_64, Arch::Aarch64] {
         let token = match arch {
             Arch::X86_64 => (SHADOW + 24) | 1 << 63,
             Arch::Aarch64 => (SHADOW + 16) & !0xfff,
         };
-        // A handler's caller, the trampoline, what the signal interrupted, its callers.
+        // The handler's caller, the trampoline, the interrupted function, its callers.
         let walked = [RETURNS[0], TRAMPOLINE, 0x40_1900, RETURNS[1], 0x40_1ff0, RETURNS[3]];
         let shadow = [RETURNS[0], TRAMPOLINE, token, RETURNS[1], RETURNS[2], RETURNS[3]];
         let mut report = report(arch, &walked, &walked, &shadow);
@@ -187,7 +194,7 @@ fn a_signal_lies_between() {
             report.threads[0].frames[number].address_kind = AddressKind::INSTRUCTION;
         }
         assert_eq!(overwritten(&report), Some((4, 0x40_1ff0, RETURNS[2])));
-        // The token of another place is none.
+        // A token for another address is not a token.
         let bytes = &mut report.stack_memory[1].bytes.0;
         bytes[16..24].copy_from_slice(&(token ^ 0x1000).to_le_bytes());
         assert_eq!(overwritten(&report), None);
@@ -195,7 +202,7 @@ fn a_signal_lies_between() {
 }
 
 #[test]
-fn what_lies_behind_a_restore_token_is_of_another_stack() {
+fn entries_after_a_restore_token_are_ignored() {
     for (arch, token) in [
         (Arch::X86_64, (SHADOW + 16) | 1),
         (Arch::X86_64, (SHADOW + 0x8000) | 3),
@@ -209,12 +216,12 @@ fn what_lies_behind_a_restore_token_is_of_another_stack() {
 }
 
 #[test]
-fn truncated_and_hostile_ones() {
+fn truncated_and_hostile_shadow_stacks_are_ignored() {
     let walked = with(1, 0x40_1ff0);
     for cut in 0..40 {
         let mut report = x86_64(&walked, &RETURNS);
         report.stack_memory[1].bytes.0.truncate(cut);
-        // It can be said when the frame behind it is there, and agrees.
+        // It is found only if the next frame is saved, and agrees.
         assert_eq!(overwritten(&report).is_some(), cut >= 24, "{cut} bytes");
     }
     for pointer in [0, 1, 7, u64::MAX, u64::MAX - 7, SHADOW + 4, SP] {
@@ -222,9 +229,9 @@ fn truncated_and_hostile_ones() {
         report.threads[0].registers.as_mut().unwrap().extra[0].1 = pointer;
         assert_eq!(overwritten(&report), None, "{pointer:#x}");
     }
-    // Where it was to return to is no code.
+    // The original address is not code.
     assert_eq!(overwritten(&x86_64(&RETURNS, &with(1, 0x1234))), None);
-    // More than is looked at, and no frames.
+    // More entries than are read, and no frames.
     let mut long = x86_64(&RETURNS, &[RETURNS[0]; 4096]);
     assert_eq!(overwritten(&long), None);
     long.threads[0].frames.clear();

@@ -1,4 +1,4 @@
-//! Waits of made-up reports: each library's layout, and what must not be taken for an owner.
+//! Waits in synthetic reports: each library's layout, and memory that must not be taken for an owner.
 
 use coroner_explain::{LockWait, NoCode, OwnerIs, WaitKind, explain};
 use coroner_report::Report;
@@ -10,7 +10,7 @@ const WAIT_BITSET: u32 = 0x89;
 const LOCK_PI: u32 = 0x86;
 const ADDRESS: u64 = 0x7000_0000_1000;
 
-/// A wait for a word with these 32-bit numbers around it, the first of them `before` bytes before it.
+/// Creates a futex wait with these 32-bit words around the futex, the first `before` bytes before it.
 fn futex(operation: u32, expected: u32, before: u64, words: &[u32]) -> FutexWait {
     let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     FutexWait {
@@ -28,7 +28,7 @@ fn frame(module: &str, function: &str) -> Frame {
     Frame { module: Some(module.to_owned()), function: Some(function.to_owned()), address_kind, ..Frame::default() }
 }
 
-/// Thread 10 waits like that in a function of an image; 20 and 30 are there, too.
+/// Creates a report in which thread 10 waits in `function`; threads 20 and 30 exist.
 fn report(module: &str, function: &str, futex: FutexWait) -> Report {
     let inner = Frame { module: Some(module.to_owned()), ..Frame::default() };
     let frames = vec![inner, frame(module, function), frame("/app/app", "main")];
@@ -55,39 +55,39 @@ const MUSL: &str = "/lib/ld-musl-x86_64.so.1";
 const BIONIC: &str = "/apex/libc.so";
 
 #[test]
-fn mutexes_of_glibc() {
+fn glibc_mutex_owners_are_found() {
     let mutex = |words: &[u32]| wait(GLIBC, "___pthread_mutex_lock", futex(WAIT, words[0], 0, words));
     let plain = mutex(&[2, 0, 20, 1, 0]);
     assert_eq!((plain.kind, plain.owner, plain.owner_is), (WaitKind::Mutex, Some(20), OwnerIs::InReport));
     assert_eq!((plain.library.as_deref(), plain.address), (Some("glibc"), Address(ADDRESS)));
-    // Its owner has ended; it has none yet; robust, with the owner in the word; an owner that died.
+    // The owner has exited; no owner yet; robust, with the owner in the word; an owner that died.
     assert_eq!(mutex(&[2, 0, 99, 1, 0]).owner_is, OwnerIs::Gone);
     assert_eq!(mutex(&[2, 0, 0, 1, 0]).owner, None);
     assert_eq!(mutex(&[0x8000_0014, 0, 20, 1, 16]).owner, Some(20));
     assert_eq!(mutex(&[0xc000_0014, 0, 20, 1, 16]).owner, None);
-    // No mutex's kind, nobody uses it, a priority ceiling, no tid.
+    // An invalid kind, no users, a priority ceiling, an invalid tid.
     for words in
         [[2, 0, 20, 1, 0x5000], [2, 0, 20, 0, 0], [2, 0, 20, 1, 64], [2, 0, 0xffff_ffff, 1, 0], [1, 0, 20, 1, 0]]
     {
         assert_eq!(mutex(&words).owner, None, "{words:?}");
     }
-    // Only a part could be read.
+    // Only part of the memory was readable.
     assert_eq!(mutex(&[2, 0, 20]).owner, None);
-    // The word has changed: it was let go, and the thread is about to be woken.
+    // The word has changed: the mutex was released, and the thread is about to be woken.
     assert_eq!(wait(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[0, 0, 20, 1, 0])).owner, None);
-    // The same memory in other functions is no mutex.
+    // In other functions, the same memory is not a mutex.
     for function in ["sem_wait", "pthread_barrier_wait", "my_lock", "pthread_mutex_unlock", "pthread_cond_signal"] {
         assert_eq!(wait(GLIBC, function, futex(WAIT, 2, 0, &[2, 0, 20, 1, 0])).owner, None, "{function}");
     }
     assert_eq!(wait("/app/libother.so", "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 20, 1, 0])).owner, None);
-    // What a condition variable waits for is its own.
+    // A condition variable's futex is not a mutex.
     let condition = |operation| wait(GLIBC, "pthread_cond_wait", futex(operation, 2, 0, &[2, 0, 20, 1, 0]));
     assert_eq!((condition(WAIT_BITSET).kind, condition(WAIT_BITSET).owner), (WaitKind::Condition, None));
     assert_eq!((condition(WAIT).kind, condition(WAIT).owner), (WaitKind::Mutex, Some(20)));
 }
 
 #[test]
-fn functions_of_the_app_are_none_of_the_c_librarys() {
+fn app_functions_are_not_taken_for_the_c_librarys() {
     for function in ["sem_hold_and_wait", "pthread_mutex_lock", "pthread_join_all"] {
         let mut report = report("/app/app", function, futex(WAIT, 2, 0, &[2, 0, 20, 1, 0]));
         report.images.push(Image { path: GLIBC.to_owned(), ..Image::default() });
@@ -100,7 +100,7 @@ fn functions_of_the_app_are_none_of_the_c_librarys() {
 }
 
 #[test]
-fn what_a_function_waits_for_is_not_what_called_it_waits_for() {
+fn a_callers_lock_function_is_not_taken_for_the_wait() {
     let with = |inner: Frame| {
         let mut report = report(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 20, 1, 0]));
         report.images.push(Image { path: GLIBC.to_owned(), ..Image::default() });
@@ -109,37 +109,37 @@ fn what_a_function_waits_for_is_not_what_called_it_waits_for() {
         (wait.kind, wait.owner)
     };
     assert_eq!(with(frame(GLIBC, "__lll_lock_wait")), (WaitKind::Mutex, Some(20)));
-    // A function of the app that makes the call itself; a signal's handler, behind the frame that the kernel made.
+    // An app function that makes the call itself; a signal handler above the kernel's frame.
     assert_eq!(with(frame("/app/app", "my_wait")), (WaitKind::Futex, None));
     let interrupted = Frame { address_kind: AddressKind::INSTRUCTION, ..frame(GLIBC, "__restore_rt") };
     assert_eq!(with(interrupted), (WaitKind::Futex, None));
 }
 
 #[test]
-fn a_shared_lock_may_be_another_processes() {
+fn owners_of_process_shared_locks_may_be_elsewhere() {
     let shared = futex(0, 2, 0, &[2, 0, 99, 1, 128]);
     assert_eq!(wait(GLIBC, "pthread_mutex_lock", shared).owner_is, OwnerIs::Elsewhere);
-    // Not all threads are in the report.
+    // The report doesn't contain all threads.
     let mut report = report(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 99, 1, 0]));
     report.complete = false;
     assert_eq!(explain(&report, &NoCode).waits[0].owner_is, OwnerIs::NotInReport);
 }
 
 #[test]
-fn rwlocks_of_glibc() {
+fn glibc_rwlock_writers_are_found() {
     // readers writers wrphase writers_futex pad pad cur_writer shared
     let held = [3, 0, 1, 1, 0, 0, 20, 0];
     let reads = wait(GLIBC, "__pthread_rwlock_rdlock", futex(WAIT_BITSET, 1, 8, &held));
     assert_eq!((reads.kind, reads.owner, reads.address), (WaitKind::ReadLock, Some(20), Address(ADDRESS - 8)));
     let writes = wait(GLIBC, "pthread_rwlock_wrlock", futex(WAIT_BITSET, 1, 12, &held));
     assert_eq!((writes.kind, writes.owner, writes.address), (WaitKind::WriteLock, Some(20), Address(ADDRESS - 12)));
-    // A writer that waits for readers: for the other word, and nobody writes.
+    // A writer waiting for readers: the other word, and no writer holds the lock.
     let behind = wait(GLIBC, "pthread_rwlock_wrlock", futex(WAIT_BITSET, 2, 8, &[10, 0, 2, 1, 0, 0, 0, 1]));
     assert_eq!((behind.kind, behind.owner), (WaitKind::WriteLock, None));
 }
 
 #[test]
-fn mutexes_of_musl() {
+fn musl_mutex_owners_are_found() {
     let mutex = |words: &[u32]| wait(MUSL, "__pthread_mutex_timedlock", futex(WAIT, words[1], 4, words));
     assert_eq!(
         (mutex(&[1, 0x8000_0014, 1]).owner, mutex(&[1, 0x8000_0014, 1]).address),
@@ -147,7 +147,7 @@ fn mutexes_of_musl() {
     );
     assert_eq!(mutex(&[2, 0x8000_0014, 1]).owner, Some(20));
     assert_eq!(mutex(&[4, 0x8000_0014, 1]).owner, Some(20));
-    // A plain one has EBUSY there.
+    // A normal mutex contains EBUSY there.
     assert_eq!(mutex(&[0, 0x8000_0010, 1]).owner, None);
     assert_eq!(mutex(&[0x100, 0x8000_0014, 1]).owner, None);
     let join = wait(MUSL, "__pthread_timedjoin_np", futex(WAIT, 2, 8, &[20, 0, 2]));
@@ -155,15 +155,15 @@ fn mutexes_of_musl() {
 }
 
 #[test]
-fn mutexes_of_bionic() {
+fn bionic_mutex_owners_are_found() {
     let mutex = |state, owner| wait(BIONIC, "pthread_mutex_lock", futex(WAIT, state, 0, &[state, owner])).owner;
     assert_eq!((mutex(0x4002, 20), mutex(0x8002, 20)), (Some(20), Some(20)));
-    // A plain one, one of priority inheritance, one for which nobody waits.
+    // A normal mutex, one with priority inheritance, one without waiters.
     assert_eq!((mutex(2, 20), mutex(0xc002, 20), mutex(0x4001, 20)), (None, None, None));
 }
 
 #[test]
-fn what_the_kernel_keeps_itself() {
+fn priority_inheritance_owners_are_found() {
     let inherits = wait("/app/app", "anything", futex(LOCK_PI, 0, 0, &[0x8000_001e]));
     assert_eq!(
         (inherits.kind, inherits.owner, inherits.library.as_deref()),
@@ -172,7 +172,7 @@ fn what_the_kernel_keeps_itself() {
 }
 
 #[test]
-fn locks_of_rust_have_no_owner() {
+fn rust_locks_have_no_known_owner() {
     for (function, kind, library) in [
         ("std::sys::sync::mutex::futex::Mutex::lock_contended", WaitKind::Mutex, "std"),
         ("<std::sys::sync::mutex::futex::Mutex>::lock_contended", WaitKind::Mutex, "std"),
@@ -192,7 +192,7 @@ fn locks_of_rust_have_no_owner() {
 }
 
 #[test]
-fn circles_are_those_alone_that_close() {
+fn only_closed_cycles_are_deadlocks() {
     let mut report = report(GLIBC, "pthread_mutex_lock", futex(WAIT, 2, 0, &[2, 0, 20, 1, 0]));
     let waits_for = |tid: u32| futex(WAIT, 2, 0, &[2, 0, tid, 1, 0]);
     let in_lock = report.threads[0].frames.clone();
@@ -203,14 +203,14 @@ fn circles_are_those_alone_that_close() {
         report.threads[place].frames.clone_from(&in_lock);
         explain(&report, &NoCode)
     };
-    // 10 → 20 → 30, which runs.
+    // 10 → 20 → 30, which is running.
     let said = lock(1, 30);
     assert!(said.deadlocks.is_empty() && said.facts.is_empty());
     assert_eq!(
         said.waits_for.as_deref(),
         Some("thread 10 (ui) waits for thread 20 (worker), which waits for thread 30")
     );
-    // 10 → 20 → 30 → 20: the thread that crashed is before the circle, and not in it.
+    // 10 → 20 → 30 → 20: the crashed thread leads to the cycle but is not in it.
     let said = lock(2, 20);
     assert_eq!(said.deadlocks, [[20, 30]]);
     assert_eq!(said.facts, ["deadlock: thread 20 (worker) waits for thread 30, which waits for thread 20 (worker)"]);
@@ -223,7 +223,7 @@ fn circles_are_those_alone_that_close() {
     let said = lock(2, 10);
     assert_eq!(said.deadlocks, [[10, 20, 30]]);
     assert!(said.waits_for.unwrap().starts_with("deadlock: thread 10 (ui) waits for"));
-    // Each for itself, and one that ends by itself.
+    // Each thread waits for itself; a wait with a timeout.
     lock(0, 10);
     lock(1, 20);
     assert_eq!(lock(2, 30).deadlocks, [[10], [20], [30]]);

@@ -1,4 +1,6 @@
-//! Exceptions of Windows: what is said of each, by reports that were made up. `crates/launch/coroner/tests/windows_crashes.rs` raises them.
+//! Explanations of Windows exceptions in synthetic reports.
+//!
+//! `crates/launch/coroner/tests/windows_crashes.rs` raises real ones.
 
 use coroner_explain::{Certainty, Code, CodeSource, Explanation, FaultKind, NoCode, explain};
 use coroner_process::registers::Arch;
@@ -18,7 +20,7 @@ impl CodeSource for At {
     }
 }
 
-/// A crash by an exception at [`PC`], with all registers that but this one.
+/// Creates a crash by an exception at [`PC`], in which all registers but one have the same value.
 fn crash(code: u32, access: Option<Access>, address: Option<u64>, rax: u64) -> Report {
     let number = code.cast_signed();
     let signal = Signal { number, name: signal_name(Os::WINDOWS, number), ..Signal::default() };
@@ -71,13 +73,13 @@ fn check(said: &Explanation, kind: FaultKind, certainty: Certainty, headline: &s
 }
 
 #[test]
-fn what_the_code_of_an_exception_says() {
+fn exception_codes_are_explained() {
     use FaultKind as K;
     let rows = [
         (0x8000_0003, K::Breakpoint, Certainty::Possible, "Breakpoint instruction in save"),
         (0xc000_001d, K::IllegalInstruction, Certainty::Possible, "Illegal instruction in save"),
         (0xc000_008e, K::FloatingPoint, Certainty::Certain, "Floating-point exception in save"),
-        (0xc000_0094, K::DivisionError, Certainty::Certain, "Integer division by zero, or its overflow in save"),
+        (0xc000_0094, K::DivisionError, Certainty::Certain, "Integer division by zero or overflow in save"),
         (0xc000_0096, K::PrivilegedInstruction, Certainty::Certain, "Privileged instruction in save"),
         (0xc000_0374, K::HeapCorruption, Certainty::Certain, "Heap corruption, called by save"),
         (0xe06d_7363, K::Exception, Certainty::Certain, "C++ exception, called by save"),
@@ -89,7 +91,7 @@ fn what_the_code_of_an_exception_says() {
             0xc000_0417,
             K::Abort,
             Certainty::Certain,
-            "Abort: a function of the C runtime was given an invalid parameter, called by save",
+            "Abort: invalid parameter passed to a C runtime function, called by save",
         ),
         (0xc06d_007e, K::Unknown, Certainty::Unknown, "Delay-loaded library that was not found, called by save"),
         (0xc000_0008, K::Unknown, Certainty::Unknown, "EXCEPTION_INVALID_HANDLE, called by save"),
@@ -99,14 +101,14 @@ fn what_the_code_of_an_exception_says() {
         check(&explain(&crash(code, None, None, 0), &NoCode), kind, certainty, headline);
     }
     let said = explain(&crash(0xc000_0374, None, None, 0), &NoCode);
-    assert!(said.facts.iter().any(|fact| fact.contains("maybe by another thread")), "{said:#?}");
+    assert!(said.facts.iter().any(|fact| fact.contains("possibly on another thread")), "{said:#?}");
 }
 
 #[test]
-fn whether_something_is_mapped_is_what_the_mappings_say() {
+fn mappings_decide_whether_an_address_is_unmapped() {
     use FaultKind as K;
     let at = 0x7000_0010;
-    // Without any mapping nothing is said of an address but of the lowest.
+    // Without mappings, only the lowest addresses are known to be unmapped.
     check(
         &explain(&violation(Access::READ, at), &NoCode),
         K::Unknown,
@@ -128,20 +130,20 @@ fn whether_something_is_mapped_is_what_the_mappings_say() {
     let beside = mapped(violation(Access::READ, at), 0x7000_1000, 6);
     let said = explain(&beside, &NoCode);
     assert_eq!((said.kind, said.certainty), (K::Unmapped, Certainty::Certain), "{said:#?}");
-    assert!(said.facts.iter().any(|fact| fact.contains("0xff0 bytes before")), "{said:#?}");
+    assert!(said.facts.iter().any(|fact| fact.contains("4,080 bytes before")), "{said:#?}");
     for (access, protection, kind) in [
         (Access::WRITE, 4, K::WriteToReadOnly),
         (Access::WRITE, 5, K::WriteToReadOnly),
         (Access::READ, 0, K::GuardPage),
         (Access::WRITE, 0, K::GuardPage),
-        // What is allowed was mapped since, or the program raised the exception itself.
+        // An allowed access was mapped later, or the program raised the exception itself.
         (Access::READ, 4, K::Unknown),
         (Access::WRITE, 6, K::Unknown),
     ] {
         let said = explain(&mapped(violation(access, at), 0x7000_0000, protection), &NoCode);
         assert_eq!(said.kind, kind, "{protection}: {said:#?}");
     }
-    // A guard page says so itself.
+    // Windows reports a guard page as such.
     let guard = crash(0x8000_0001, Some(Access::READ), Some(at), 0);
     check(
         &explain(&guard, &NoCode),
@@ -152,7 +154,7 @@ fn whether_something_is_mapped_is_what_the_mappings_say() {
 }
 
 #[test]
-fn jumps() {
+fn jumps_are_explained() {
     use FaultKind as K;
     let jump = |to: u64| {
         let mut report = crash(0xc000_0005, Some(Access::EXECUTE), Some(to), 0);
@@ -161,7 +163,12 @@ fn jumps() {
         report.threads[0].frames[1].found_by = FoundBy::STACK_TOP;
         report
     };
-    check(&explain(&jump(0), &NoCode), K::JumpToNull, Certainty::Certain, "Call of a null pointer, called by main");
+    check(
+        &explain(&jump(0), &NoCode),
+        K::JumpToNull,
+        Certainty::Certain,
+        "Call through a null pointer, called by main",
+    );
     let said = explain(&mapped(jump(0x7000_0010), 0x7000_0000, 6), &NoCode);
     assert_eq!((said.kind, said.certainty), (K::ExecuteOfData, Certainty::Certain), "{said:#?}");
     let said = explain(&mapped(jump(0x7000_0010), 0x7000_1000, 6), &NoCode);
@@ -181,12 +188,12 @@ fn what_the_instruction_says() {
         Certainty::Certain,
         "Null pointer: read of 4 bytes at null + 0x10 (rax is null) in save",
     );
-    // The processor says no address of one that it can't have.
+    // The processor reports no address for a non-canonical one.
     let said = explain(&crash(0xc000_0005, Some(Access::READ), None, 0x1234_0000_0000_0000), &load);
     assert_eq!((said.kind, said.certainty), (K::NonCanonical, Certainty::Certain), "{said:#?}");
     let operand = said.operand.unwrap();
     assert_eq!((operand.register.as_deref(), operand.value), (Some("rax"), Some(Address(0x1234_0000_0000_0000))));
-    // An exception that the program raised by hand: the instruction says nothing of it.
+    // An exception that the program raised itself: the instruction is unrelated.
     let said = explain(&crash(0xc000_0005, None, None, 0x1000_0000), &load);
     assert_eq!(said.kind, K::Unknown, "{said:#?}");
     // div eax

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 use super::{Crash, CrashFlag, Exception, FaultKind, Hang, Report, Signal};
-use crate::wire::{Access, Language, Monitor};
+use crate::wire::{Access, ExtraRegister, Language, Monitor};
+use coroner_process::registers::Arch;
 
 /// The exception type of a panic that reached the top of its thread, set by `coroner`'s panic hook.
 const PANIC_THAT_ENDED_ITS_THREAD: &str = "panic that ended its thread";
@@ -52,7 +53,26 @@ impl Crash {
 /// Message for a call of a pure virtual function.
 pub const PURE_VIRTUAL_CALL: &str = "a pure virtual function was called";
 
+/// Describes a fault for which an x86_64 processor reports no address.
+pub(crate) const GENERAL_PROTECTION_FAULT: &str = "general protection fault (the CPU reports no address)";
+
 impl Report {
+    /// Whether the crash is a general protection or stack fault of an x86_64 processor.
+    ///
+    /// Linux also reports `SI_KERNEL` without an address if it can't deliver a signal; the trap
+    /// number, if the report contains it, distinguishes the two.
+    pub(crate) fn is_general_protection_fault(&self) -> bool {
+        let Some(crash) = self.crash.as_ref().filter(|crash| crash.is_address_unknown()) else { return false };
+        let registers = self.crashed_thread().and_then(|thread| thread.registers.as_ref());
+        let trap = registers.and_then(|registers| {
+            registers.extra.iter().find(|(register, _)| *register == ExtraRegister::TRAPNO).map(|(_, number)| *number)
+        });
+        let is_signal = crash.signal.as_ref().is_some_and(|signal| matches!(signal.name, Some("SIGSEGV" | "SIGBUS")));
+        self.header.arch == Some(Arch::X86_64)
+            && (is_signal || crash.mach.is_some())
+            && trap.is_none_or(|number| matches!(number, 12 | 13))
+    }
+
     /// Whether the C++ runtime (or Microsoft's) ended the program because of a pure virtual call.
     ///
     /// This happens when a constructor or destructor calls a function that has no body.
@@ -105,9 +125,11 @@ impl Report {
             };
             let space = if place.is_empty() { "" } else { ": " };
             let _ = write!(place, "{space}{access}at {address}");
+        } else if self.is_general_protection_fault() {
+            GENERAL_PROTECTION_FAULT.clone_into(&mut place);
         } else if crash.is_address_unknown() {
             let colon = if place.is_empty() { "" } else { ": " };
-            let _ = write!(place, "{colon}the address is not known");
+            let _ = write!(place, "{colon}unknown address");
         }
         if !place.is_empty() && !is_said {
             parts.push(place);
@@ -210,9 +232,9 @@ fn hang_value(crash: &Crash, hang: &Hang) -> String {
     let tenths = (lasted.as_millis() + 50) / 100;
     let seconds = format!("{}.{}", tenths / 10, tenths % 10);
     match (crash.has(CrashFlag::NotFatal), whole) {
-        (true, true) => format!("the app did not answer for {seconds} s"),
-        (true, false) => format!("the app did not answer for at least {seconds} s"),
-        (false, _) => format!("the app was ended while it did not answer, after at least {seconds} s"),
+        (true, true) => format!("the app did not respond for {seconds} s"),
+        (true, false) => format!("the app did not respond for at least {seconds} s"),
+        (false, _) => format!("the app was terminated while not responding, after at least {seconds} s"),
     }
 }
 

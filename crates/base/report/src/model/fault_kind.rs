@@ -59,9 +59,9 @@ fault_kinds! {
     /// They write such patterns to memory that has no value yet, or no longer has one.
     PoisonedPointer = "fill pattern used as a pointer",
     /// An address at which nothing is mapped and about which nothing else is known.
-    Unmapped = "address where nothing is mapped",
+    Unmapped = "unmapped address",
     /// The memory is mapped but doesn't allow the access.
-    AccessDenied = "access that the memory does not allow",
+    AccessDenied = "access denied",
     /// Mapped memory that allows no access.
     ///
     /// Such memory is a guard page below a stack or beside an allocation, or reserved addresses.
@@ -69,21 +69,21 @@ fault_kinds! {
     /// A write to a read-only image segment or another read-only mapping.
     WriteToReadOnly = "write to read-only memory",
     /// A jump to mapped memory that is not executable.
-    ExecuteOfData = "jump to memory that is no code",
+    ExecuteOfData = "jump to non-executable memory",
     /// A jump or call to the null address, or near it.
-    JumpToNull = "call of a null pointer",
+    JumpToNull = "call through a null pointer",
     /// A jump or call to an address at which nothing is mapped.
-    JumpToNowhere = "jump to an address where nothing is mapped",
+    JumpToNowhere = "jump to an unmapped address",
     /// A function returned to an address without code.
     ///
     /// Its return address was overwritten, or its stack pointer was wrong.
-    BadReturn = "return to an address that is no code",
+    BadReturn = "return to an invalid address",
     /// The stack had no room left.
     StackOverflow = "stack overflow",
     /// A mapped file is shorter than its mapping, or its bytes can't be read.
-    TruncatedMapping = "mapped file without bytes there",
+    TruncatedMapping = "unreadable page of a mapped file",
     /// Memory whose content was lost in a hardware failure.
-    MemoryFailure = "memory that failed",
+    MemoryFailure = "memory hardware failure",
     /// An address that is not aligned as the instruction requires.
     Unaligned = "unaligned address",
     /// An integer was divided by zero.
@@ -91,7 +91,7 @@ fault_kinds! {
     /// A quotient that doesn't fit in its register.
     DivisionOverflow = "integer division overflow",
     /// Division by zero or division overflow: the divisor is not in the report.
-    DivisionError = "integer division by zero, or its overflow",
+    DivisionError = "integer division by zero or overflow",
     /// A floating-point operation whose exception is enabled.
     FloatingPoint = "floating-point exception",
     /// A trap instruction that compilers place where a program must not continue.
@@ -103,7 +103,7 @@ fault_kinds! {
     /// An instruction that only the kernel may use.
     PrivilegedInstruction = "privileged instruction",
     /// A failed control-flow check: pointer authentication, shadow stack or landing pad.
-    ControlFlow = "control-flow check that failed",
+    ControlFlow = "failed control-flow check",
     /// A pointer's tag didn't match its memory's tag (arm64 MTE).
     TagMismatch = "memory tag mismatch",
     /// The allocator found its own data overwritten.
@@ -115,13 +115,13 @@ fault_kinds! {
     /// An uncaught exception.
     Exception = "uncaught exception",
     /// A system call that a filter rejected.
-    SystemCall = "system call that is not allowed",
+    SystemCall = "blocked system call",
     /// A process, maybe this one, sent the signal.
-    SentSignal = "signal that was sent",
+    SentSignal = "signal sent by software",
     /// A thread did not respond.
     Hang = "hang",
     /// The app requested the report.
-    Requested = "report that the app asked for",
+    Requested = "report requested by the app",
     /// The report doesn't contain enough to determine the kind.
     #[default]
     #[serde(other)]

@@ -86,18 +86,18 @@ pub enum WaitKind {
 }
 
 impl WaitKind {
-    /// The kind in words, with the article.
+    /// The kind in words that complete "waits for …".
     pub fn words(self) -> &'static str {
         match self {
             WaitKind::Mutex => "a mutex",
-            WaitKind::ReadLock => "a lock to read",
-            WaitKind::WriteLock => "a lock to write",
+            WaitKind::ReadLock => "a read lock",
+            WaitKind::WriteLock => "a write lock",
             WaitKind::Condition => "a condition variable",
             WaitKind::Semaphore => "a semaphore",
             WaitKind::ThreadEnd => "the end of a thread",
             WaitKind::Barrier => "a barrier",
-            WaitKind::Once => "what is done once",
-            WaitKind::Park => "to be woken",
+            WaitKind::Once => "a one-time initialization",
+            WaitKind::Park => "an unpark call",
             WaitKind::UnfairLock => "an os_unfair_lock",
             WaitKind::Ulock => "a ulock",
             WaitKind::Futex => "a futex",
@@ -117,27 +117,33 @@ impl LockWait {
     }
 }
 
-/// Formats like `thread 4711 waits for a mutex of glibc at 0x7f0012345678, which thread 4712 has`.
+/// Formats like `thread 4711 waits for a mutex (glibc) at 0x7f0012345678, held by thread 4712`.
+///
+/// For a join: `thread 1 is in pthread_join, waiting for thread 2`.
 impl core::fmt::Display for LockWait {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "thread {} waits for {}", self.tid, self.kind.words())?;
-        if let Some(library) = &self.library {
-            write!(f, " of {}", if library == "kernel" { "the kernel (priority inheritance)" } else { library })?;
+        if self.kind == WaitKind::ThreadEnd {
+            write!(f, "thread {} is in pthread_join", self.tid)?;
+        } else {
+            write!(f, "thread {} waits for {}", self.tid, self.kind.words())?;
+            if let Some(library) = &self.library {
+                write!(f, " ({})", if library == "kernel" { "kernel, priority inheritance" } else { library })?;
+            }
+            write!(f, " at {}", self.address)?;
         }
-        write!(f, " at {}", self.address)?;
         match (self.owner, self.kind) {
-            (None, kind) if kind.is_lock() => f.write_str("; who has it is not known")?,
+            (None, kind) if kind.is_lock() => f.write_str("; its owner is unknown")?,
             (None, _) => {}
-            (Some(owner), WaitKind::ThreadEnd) => write!(f, ", that of thread {owner}")?,
-            (Some(owner), _) if owner == self.tid => f.write_str(", which it has itself")?,
-            (Some(owner), _) => write!(f, ", which thread {owner} has")?,
+            (Some(owner), WaitKind::ThreadEnd) => write!(f, ", waiting for thread {owner}")?,
+            (Some(owner), _) if owner == self.tid => f.write_str(", which it already holds")?,
+            (Some(owner), _) => write!(f, ", held by thread {owner}")?,
         }
         f.write_str(match self.owner_is {
-            OwnerIs::Gone => ", a thread that has ended",
-            OwnerIs::Elsewhere => ", which is no thread of this process",
+            OwnerIs::Gone => ", which has exited",
+            OwnerIs::Elsewhere => ", which is not in this process",
             OwnerIs::NotInReport => ", which is not in the report",
             _ => "",
         })?;
-        if self.timed { f.write_str(", for a limited time") } else { Ok(()) }
+        if self.timed { f.write_str(", with a timeout") } else { Ok(()) }
     }
 }

@@ -29,6 +29,7 @@ mod timestamp;
 mod value;
 
 pub use address::{Address, Bytes, BytesError, Id, IdError, RelativeAddress};
+pub(crate) use cause::GENERAL_PROTECTION_FAULT;
 pub use cause::PURE_VIRTUAL_CALL;
 pub use crash::{
     Annotation, ConcurrentCrash, Crash, CrashFlag, End, Exception, Fault, Hang, Header, Mach, PhaseDuration,
@@ -243,7 +244,7 @@ impl Report {
         if self.abort_message().is_none_or(|said| said.contains(message)) {
             return;
         }
-        let text = format!("within a second before, a panic was caught: {message}");
+        let text = format!("a panic was caught less than a second before: {message}");
         self.exceptions.remove(place);
         self.annotations.push(Annotation { source: "panic".to_owned(), text, ..Annotation::default() });
     }

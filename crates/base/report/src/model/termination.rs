@@ -81,14 +81,14 @@ impl TerminationReason {
     pub fn words(self) -> &'static str {
         match self {
             Self::Unknown => "ended without a trace",
-            Self::OutOfMemory => "was killed for want of memory",
-            Self::SystemRestart => "ended because the machine was started again (reboot, power loss)",
-            Self::CpuLimit => "was killed at the limit of its processor time",
-            Self::Debugger => "was ended under a debugger",
-            Self::AppUpdate => "was ended for an update of the app",
-            Self::Signal => "was ended by a signal",
-            Self::StopTimeout => "was asked to end, and did not end by itself",
-            Self::Replaced => "executed another program in its place",
+            Self::OutOfMemory => "was killed because memory ran out",
+            Self::SystemRestart => "ended when the machine restarted (reboot or power loss)",
+            Self::CpuLimit => "was killed at its CPU time limit",
+            Self::Debugger => "was killed under a debugger",
+            Self::AppUpdate => "was stopped for an app update",
+            Self::Signal => "was killed by a signal",
+            Self::StopTimeout => "was asked to stop, but didn't exit by itself",
+            Self::Replaced => "replaced itself with another program (exec)",
         }
     }
 }
@@ -122,7 +122,7 @@ pub struct Termination {
 }
 
 impl fmt::Display for Termination {
-    /// Formats like `most likely was killed for want of memory: …; …`.
+    /// Formats like `most likely was killed because memory ran out: …; …`.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.reason, self.certainty) {
             (TerminationReason::Unknown, _) | (_, TerminationCertainty::Certain) => {}

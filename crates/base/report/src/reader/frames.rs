@@ -89,24 +89,29 @@ impl<'a> Frames<'a> {
         let header = match wire::parse_header(rest) {
             Ok(header) => header,
             Err(HeaderError::Short) if FRAME_MAGIC.iter().zip(rest).all(|(magic, byte)| magic == byte) => {
-                return damaged(None, None, format!("the file ends {} bytes into a section's header", rest.len()));
+                return damaged(
+                    None,
+                    None,
+                    format!("truncated: the file ends {} bytes into a section header", rest.len()),
+                );
             }
             Err(HeaderError::Short | HeaderError::NotAFrame) => {
                 return damaged(None, None, "no section starts here".to_owned());
             }
             Err(HeaderError::TooLong) => {
-                let what = format!("a section claims more than {} MiB", wire::MAX_PAYLOAD >> 20);
+                let what = format!("the section's size exceeds the limit of {} MiB", wire::MAX_PAYLOAD >> 20);
                 return damaged(None, None, what);
             }
         };
         let Some(payload) = rest.get(FRAME_HEADER_LEN..FRAME_HEADER_LEN + header.payload_len) else {
             let there = rest.len() - FRAME_HEADER_LEN;
-            let what = format!("the file ends {there} bytes into this section of {} bytes", header.payload_len);
+            let what =
+                format!("truncated: the file ends {there} bytes into this section of {} bytes", header.payload_len);
             return damaged(Some(header.kind), None, what);
         };
         let len = FRAME_HEADER_LEN + header.payload_len;
         if wire::checksum(header.kind, header.version, payload) != header.checksum {
-            let what = format!("the checksum of its {} bytes is wrong", header.payload_len);
+            let what = format!("wrong checksum of {} bytes", header.payload_len);
             return damaged(Some(header.kind), Some(len), what);
         }
         let section = Section { kind: header.kind, version: header.version, offset: position as u64, payload };

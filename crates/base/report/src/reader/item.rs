@@ -24,7 +24,7 @@ fn nested(decoder: &mut Decoder<'_>, limit: &mut Limit, depth: usize) -> Result<
     if depth > MAX_DEPTH {
         return Err(Error::message(format!("nested deeper than {MAX_DEPTH}")).at(at));
     }
-    limit.0 = limit.0.checked_sub(1).ok_or_else(|| Error::message("more items than a report may have").at(at))?;
+    limit.0 = limit.0.checked_sub(1).ok_or_else(|| Error::message("too many items for a report").at(at))?;
     Ok(match decoder.datatype()? {
         Type::Bool => Value::Bool(decoder.bool()?),
         Type::Null => {
@@ -87,8 +87,8 @@ fn nested(decoder: &mut Decoder<'_>, limit: &mut Limit, depth: usize) -> Result<
             let tag = decoder.tag()?.as_u64();
             Value::Tag(tag, Box::new(nested(decoder, limit, depth + 1)?))
         }
-        Type::Break => return Err(Error::message("an end without a beginning").at(at)),
-        Type::Unknown(byte) => return Err(Error::message(format!("no item starts with byte {byte:#04x}")).at(at)),
+        Type::Break => return Err(Error::message("unexpected end of an array or map").at(at)),
+        Type::Unknown(byte) => return Err(Error::message(format!("invalid initial byte {byte:#04x}")).at(at)),
     })
 }
 

@@ -112,23 +112,29 @@ impl fmt::Display for ReadError {
             ReadError::NotAFile { path } => write!(f, "{} is not a regular file", path.display()),
             ReadError::Empty => f.write_str("the file is empty"),
             ReadError::TooLarge { size } => {
-                write!(f, "{size} bytes are more than a report may have ({} MiB)", limits::FILE >> 20)
+                write!(f, "the file has {size} bytes; the limit for reports is {} MiB", limits::FILE >> 20)
             }
             ReadError::Unwritten { size } => {
-                write!(f, "{size} bytes were reserved for a report and never written: this run left none")
+                write!(f, "the run left no report: {size} bytes were reserved for one but never written")
+            }
+            ReadError::NotAReport { looks_like: Some(what), offset: 0 } => {
+                write!(f, "not a Coroner report: it looks like {what}")
+            }
+            ReadError::NotAReport { looks_like: None, offset: 0 } => {
+                f.write_str("not a Coroner report: unknown format")
             }
             ReadError::NotAReport { looks_like: Some(what), offset } => {
-                write!(f, "not a Coroner report but, by its byte {offset}, {what}")
+                write!(f, "not a Coroner report: at byte {offset} it looks like {what}")
             }
             ReadError::NotAReport { looks_like: None, offset } => {
-                write!(f, "not a Coroner report: none begins like this (byte {offset})")
+                write!(f, "not a Coroner report: unexpected data at byte {offset}")
             }
             ReadError::Newer { version, offset } => write!(
                 f,
-                "written in version {version} of the report format (says the section at byte {offset}); this program reads up to version {FORMAT_VERSION}"
+                "unsupported report format version {version} (section at byte {offset}); this program reads up to version {FORMAT_VERSION}"
             ),
             ReadError::NothingWhole { offset, what } => {
-                write!(f, "the report has no whole section; the first, at byte {offset}: {what}")
+                write!(f, "the report has no complete section; the first, at byte {offset}: {what}")
             }
         }
     }

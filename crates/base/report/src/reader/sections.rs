@@ -71,7 +71,7 @@ impl<'a> Builder<'a> {
         }
         self.seen.insert((kind, section.payload), section.offset);
         if section.version != 0 {
-            let what = format!("its layout is of version {}, which this program does not know", section.version);
+            let what = format!("unsupported section version {}", section.version);
             self.problem(Some(kind), section.offset, what);
             self.unknown(section);
             return Ok(());
@@ -80,7 +80,7 @@ impl<'a> Builder<'a> {
             SectionKind::HEADER => {
                 let Some(mut fields) = self.map(section) else { return Ok(()) };
                 if self.has_header {
-                    self.problem(Some(kind), section.offset, "a second header; ignored".to_owned());
+                    self.problem(Some(kind), section.offset, "second header; ignored".to_owned());
                     return Ok(());
                 }
                 let header = header(&mut fields);
@@ -111,7 +111,7 @@ impl<'a> Builder<'a> {
                         self.problem(
                             Some(kind),
                             section.offset,
-                            "a malformed profile; what is whole is kept".to_owned(),
+                            "malformed profile; its complete parts were kept".to_owned(),
                         );
                     }
                     self.report.profile = Some(profile);
@@ -193,7 +193,7 @@ impl<'a> Builder<'a> {
     /// Whether one more element fits within `limit`; reports the first that doesn't as a problem.
     fn has_room(&mut self, len: usize, limit: usize, offset: u64, kind: SectionKind) -> bool {
         if len >= limit {
-            self.problem(Some(kind), offset, format!("more than {limit} of these; the rest is left out"));
+            self.problem(Some(kind), offset, format!("more than {limit} of these; the others were left out"));
         }
         len < limit
     }
@@ -268,7 +268,7 @@ impl<'a> Builder<'a> {
         let rest = section.payload.len().saturating_sub(decoder.position());
         if rest > 0 {
             let offset = section.payload_offset() + decoder.position() as u64;
-            self.problem(Some(section.kind), offset, format!("{rest} bytes after its content"));
+            self.problem(Some(section.kind), offset, format!("{rest} unexpected bytes after the content"));
         }
     }
 
@@ -314,7 +314,7 @@ impl<'a> Builder<'a> {
             return false;
         }
         let Some(tid) = fields.u64(keys::thread::TID) else {
-            self.problem(Some(kind), offset, "a thread without a number".to_owned());
+            self.problem(Some(kind), offset, "thread without an id".to_owned());
             return true;
         };
         // The crashed thread is first written with its registers only; its entry with frames then
@@ -329,7 +329,7 @@ impl<'a> Builder<'a> {
                     .is_some_and(|thread| thread.frames.is_empty() && thread.walk_end.is_none())
             });
             if registers_alone.is_none() {
-                self.problem(Some(kind), offset, format!("thread {tid} for the second time; ignored"));
+                self.problem(Some(kind), offset, format!("duplicate of thread {tid}; ignored"));
                 return true;
             }
         }
@@ -398,7 +398,7 @@ impl<'a> Builder<'a> {
                 Value::Unsigned(count) => skipped.push(Skipped { after: frames.len(), count }),
                 Value::Array(parts) => {
                     if self.frames >= limits::FRAMES {
-                        let what = format!("more than {} frames; the rest is left out", limits::FRAMES);
+                        let what = format!("more than {} frames; the others were left out", limits::FRAMES);
                         self.problem(Some(kind), offset, what);
                         break;
                     }
@@ -406,14 +406,14 @@ impl<'a> Builder<'a> {
                         self.problem(
                             Some(kind),
                             offset,
-                            "a malformed frame; the rest of its stack is left out".to_owned(),
+                            "malformed frame; the rest of its stack was left out".to_owned(),
                         );
                         break;
                     };
                     self.frames += 1;
                     frames.push(frame);
                 }
-                _ => self.problem(Some(kind), offset, "a frame that is no array; left out".to_owned()),
+                _ => self.problem(Some(kind), offset, "a frame is not an array; left out".to_owned()),
             }
         }
         (frames, skipped)

@@ -65,8 +65,8 @@ impl fmt::Display for RunStateError {
         match self {
             RunStateError::File(error) => error.fmt(f),
             RunStateError::Empty => f.write_str("the run state is empty"),
-            RunStateError::Unwritten => f.write_str("the run state was reserved and never written"),
-            RunStateError::NotARunState => f.write_str("not a Coroner run state: its first 8 bytes are others"),
+            RunStateError::Unwritten => f.write_str("the run state was reserved but never written"),
+            RunStateError::NotARunState => f.write_str("not a Coroner run state: wrong magic number"),
             RunStateError::OtherVersion { version } => {
                 write!(f, "the run state is of version {version}; this program reads version {VERSION}")
             }
@@ -92,7 +92,7 @@ impl RunFacts {
         }
         let damaged = |word: usize, what| RunStateError::Damaged { offset: word as u64 * 8, what };
         if bytes.len() < HEADER_WORDS * 8 {
-            return Err(damaged(bytes.len() / 8, "it ends within its header"));
+            return Err(damaged(bytes.len() / 8, "truncated header"));
         }
         let version = file.at(VERSION_WORD) as u32;
         if version != VERSION {
@@ -100,12 +100,12 @@ impl RunFacts {
         }
         let check = (VERSION_WORD..CHECK_WORD).fold(0, |check, index| crc32c(check, &file.at(index).to_le_bytes()));
         if u64::from(check) != file.at(CHECK_WORD) {
-            return Err(damaged(CHECK_WORD, "the checksum of its header is wrong"));
+            return Err(damaged(CHECK_WORD, "wrong header checksum"));
         }
         let limits = Limits::from_words(std::array::from_fn(|index| file.at(LIMITS_WORD + index)));
         let size = limits.size();
         if limits != limits.allowed() || file.at(SIZE_WORD) != size as u64 {
-            return Err(damaged(LIMITS_WORD, "its limits are none that can be"));
+            return Err(damaged(LIMITS_WORD, "impossible limits"));
         }
         // Omitted zeros can be the end of a value. No value is longer than a slot's maximum.
         let mut with_zeros;
@@ -273,7 +273,7 @@ impl<'a> Reading<'a> {
         for at in (0..CRASH_RECORDS as u64).map(|number| layout.crash_record(number)) {
             match read_crash(at, |index| self.file.at(index)) {
                 Ok(record) => records.extend(record),
-                Err(NotWhole) => self.problem(at, "a crash record is not whole".to_owned()),
+                Err(NotWhole) => self.problem(at, "incomplete crash record".to_owned()),
             }
         }
         let newest = records.into_iter().max_by_key(|(number, record)| (!record.not_fatal, *number));
@@ -302,7 +302,7 @@ impl<'a> Reading<'a> {
         let mut fields = match item.map(Fields::new) {
             Ok(Some(fields)) => fields,
             Ok(None) => return self.problem(layout.facts, "the facts are not a map".to_owned()),
-            Err(error) => return self.problem(layout.facts, format!("the facts are malformed CBOR: {error}")),
+            Err(error) => return self.problem(layout.facts, format!("malformed CBOR in the app's facts: {error}")),
         };
         let started = self.facts.app.process_start;
         self.facts.app = AppFacts::take(&mut fields);
@@ -367,8 +367,8 @@ impl<'a> Reading<'a> {
             let value = match version.form {
                 form::TEXT => Ok(Value::Text(String::from_utf8_lossy(version.value).into_owned())),
                 form::CBOR => decode_item(&mut Decoder::new(version.value), &mut Limit(ITEMS))
-                    .map_err(|error| format!("a value is malformed CBOR: {error}")),
-                form => Err(format!("a value has form {form}, which this program does not know")),
+                    .map_err(|error| format!("malformed CBOR: {error}")),
+                form => Err(format!("unsupported value form {form}")),
             };
             let key = String::from_utf8_lossy(version.key).into_owned();
             let value = match value {
@@ -430,7 +430,7 @@ impl<'a> Reading<'a> {
                 [number, len as u64].into_iter().chain((data..data + len.div_ceil(8)).map(|at| self.file.at(at)));
             let whole = len <= layout.breadcrumb_words * 8 && head(len, words.fold(0, mix)) == head_word;
             if !whole {
-                self.problem(at, format!("breadcrumb {number} is not whole"));
+                self.problem(at, format!("breadcrumb {number} is incomplete"));
                 continue;
             }
             match decode_item(&mut Decoder::new(self.file.bytes(data, len)), &mut Limit(ITEMS)).map(Fields::new) {

@@ -72,7 +72,7 @@ impl Writer<'_> {
         };
         let first = if skipped.iter().any(|skipped| skipped.after < first) { 0 } else { first };
         if first > 0 {
-            self.line(Style::Faint, &format!("     … {} of the runtime …\n", count(first as u64, "frame")))?;
+            self.line(Style::Faint, &format!("     … {} …\n", count(first as u64, "runtime frame")))?;
         }
         self.frames_from(first, frames, skipped)
     }
@@ -112,7 +112,7 @@ impl Writer<'_> {
                 Step::Repeated { round, times } => {
                     self.lines(&std::mem::take(&mut lines), width)?;
                     let what = if round == 1 { "this frame".to_owned() } else { format!("these {round} frames") };
-                    self.line(Style::Faint, &format!("     … {what} {times} times more …\n"))?;
+                    self.line(Style::Faint, &format!("     … {what} {times} more times …\n"))?;
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Writer<'_> {
             if folded >= WORTH_FOLDING {
                 let (from, to) = (first.function().unwrap_or("?"), lines[folded - 1].function().unwrap_or("?"));
                 let (from, to) = (short_function(from, SHORT_NAME), short_function(to, SHORT_NAME));
-                self.line(Style::Faint, &format!("     … {folded} functions of the runtime: {from} … {to}\n"))?;
+                self.line(Style::Faint, &format!("     … {folded} runtime functions: {from} … {to}\n"))?;
             } else {
                 self.stack_line(first, width)?;
             }
@@ -178,7 +178,7 @@ impl Writer<'_> {
             match (&name, frame.module_offset) {
                 (Some(name), _) => self.line(Style::Function, name)?,
                 (None, Some(offset)) => self.line(Style::Faint, &format!("+ {offset}"))?,
-                (None, None) => self.line(Style::Faint, "in no image")?,
+                (None, None) => self.line(Style::Faint, "outside all images")?,
             }
             if name.is_some() && !offset.is_empty() {
                 self.line(Style::Faint, &offset)?;
@@ -188,7 +188,7 @@ impl Writer<'_> {
             self.line(Style::Source, &source)?;
         }
         if inlined.is_none() && frame.named_in_process {
-            self.line(Style::Faint, " [named in the process]")?;
+            self.line(Style::Faint, " [named in-process]")?;
         }
         if inlined.is_none() && is_guessed(frame) {
             self.line(Style::Warning, &format!(" [{}]", frame.found_by.to_string().replace('_', " ")))?;
@@ -204,7 +204,7 @@ impl Writer<'_> {
     fn note(&self, line: &Line<'_>) -> String {
         let mut note = String::new();
         if line.inlined.is_none() && line.frame.named_in_process {
-            note.push_str(" [named in the process]");
+            note.push_str(" [named in-process]");
         }
         if line.inlined.is_none() && is_guessed(line.frame) {
             // Writing to a `String` can't fail.

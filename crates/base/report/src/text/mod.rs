@@ -81,7 +81,7 @@ impl FromStr for ThreadFilter {
             number => number
                 .parse()
                 .map(ThreadFilter::Number)
-                .map_err(|_| format!("`{text}` is neither `crashed` nor `all` nor the number of a thread")),
+                .map_err(|_| "expected a thread number, `crashed` or `all`".to_owned()),
         }
     }
 }
@@ -206,7 +206,7 @@ impl Report {
     pub fn from_json(json: &str) -> serde_json::Result<Report> {
         let mut report: Report = serde_json::from_str(json)?;
         if report.header.event_id.is_nil() {
-            return Err(serde::de::Error::custom("it has no event id of a Coroner report (`header.event_id`)"));
+            return Err(serde::de::Error::custom("missing or invalid event id (`header.event_id`)"));
         }
         report.name_numbers();
         Ok(report)

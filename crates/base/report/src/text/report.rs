@@ -1,7 +1,7 @@
 //! Writes a report as text.
 
 use super::{Sink, Style, TextOptions, ThreadFilter, registers};
-use crate::model::{Address, Crash, CrashFlag, Exception, Image, Report, RunFacts, Thread};
+use crate::model::{Address, Crash, CrashFlag, Exception, GENERAL_PROTECTION_FAULT, Image, Report, RunFacts, Thread};
 use crate::wire::{Monitor, WalkEnd};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Writer<'_> {
         let replaced: Vec<&str> =
             report.images.iter().filter(|image| image.replaced).map(|image| &*image.path).collect();
         if !replaced.is_empty() {
-            let what = format!("while it ran, its file was replaced or deleted: {}", replaced.join(", "));
+            let what = format!("replaced or deleted while the process ran: {}", replaced.join(", "));
             self.field("Note", Style::Warning, &what)?;
         }
         let app = report.run.as_ref().map(|run| &run.app);
@@ -175,21 +175,24 @@ impl Writer<'_> {
             let pointer = crash.signal.as_ref().and_then(|signal| signal.address);
             let tagged = pointer.filter(|pointer| *pointer != address && pointer.0 << 8 == address.0 << 8);
             let tag = tagged
-                .map_or_else(String::new, |pointer| format!(", by a pointer with the tag {:#04x}", pointer.0 >> 56));
+                .map_or_else(String::new, |pointer| format!(", through a pointer with tag {:#04x}", pointer.0 >> 56));
             self.field("Address", Style::Address, &format!("{address}{access}{tag}{place}"))?;
         } else if crash.is_address_unknown() {
-            self.field("Address", Style::Address, "not known: the kernel does not say it")?;
+            let general_protection = self.report.is_general_protection_fault();
+            let text =
+                if general_protection { GENERAL_PROTECTION_FAULT } else { "unknown (not reported by the system)" };
+            self.field("Address", Style::Address, text)?;
         }
         if let Some(hang) = &crash.hang {
             let how_long = match hang.duration() {
                 (lasted, true) => format!("for {}", duration(lasted.as_nanos() as u64)),
-                (lasted, false) => format!("for {} at least", duration(lasted.as_nanos() as u64)),
+                (lasted, false) => format!("for at least {}", duration(lasted.as_nanos() as u64)),
             };
-            let end = if crash.has(CrashFlag::NotFatal) { "" } else { ", until the process was ended" };
+            let end = if crash.has(CrashFlag::NotFatal) { "" } else { ", until the process was terminated" };
             // The system's own report of a hang doesn't contain its duration.
             let how_long =
                 if hang.lasted_ns == 0 && hang.duration_ns.is_none() { String::new() } else { format!(" {how_long}") };
-            self.field("Hang", fatal, &format!("the thread did not answer{how_long}{end}"))?;
+            self.field("Hang", fatal, &format!("the thread did not respond{how_long}{end}"))?;
         }
         if let Some(kind) = &crash.exception_type {
             self.field("Type", fatal, kind)?;
@@ -225,10 +228,10 @@ impl Writer<'_> {
             self.field("Also", fatal, &format!("thread {} crashed: {name}{at}{after}", concurrent.tid))?;
         }
         let facts = [
-            (CrashFlag::Recrash, "the crash path itself crashed while it wrote this report"),
-            (CrashFlag::BadStackPointer, "the stack pointer was in no readable memory"),
-            (CrashFlag::ForkChild, "the process was a child after fork, under its parent's install"),
-            (CrashFlag::NotFatal, "the process went on"),
+            (CrashFlag::Recrash, "the crash handler itself crashed while writing this report"),
+            (CrashFlag::BadStackPointer, "the stack pointer was not in readable memory"),
+            (CrashFlag::ForkChild, "the process was a forked child with its parent's Coroner installation"),
+            (CrashFlag::NotFatal, "the process continued"),
         ];
         for (flag, what) in facts {
             if crash.has(flag) {
@@ -293,7 +296,7 @@ impl Writer<'_> {
         let exceptions = if thread.crashed && !is_signal { &self.report.exceptions[..] } else { &[] };
         if let Some(exception) = exceptions.first().filter(|exception| thread.has_frames_of(exception)) {
             let kind = exception.type_name.as_deref().unwrap_or("exception");
-            self.line(Style::Faint, &format!("     the stack is that of the {kind}, above\n"))?;
+            self.line(Style::Faint, &format!("     same stack as the {kind} above\n"))?;
             return self.below_stack(thread);
         }
         match exceptions {
@@ -302,7 +305,7 @@ impl Writer<'_> {
         }
         if let Some(end) = thread.walk_end.filter(|end| *end != WalkEnd::ROOT) {
             let why = end.to_string().replace('_', " ");
-            self.line(Style::Faint, &format!("     the walk ended here: {why}\n"))?;
+            self.line(Style::Faint, &format!("     stack walk ended: {why}\n"))?;
         }
         self.below_stack(thread)
     }
@@ -341,7 +344,7 @@ impl Writer<'_> {
             }
         }
         if !run.breadcrumbs.is_empty() {
-            self.heading("Breadcrumbs, the last one last")?;
+            self.heading("Breadcrumbs (most recent last)")?;
             for breadcrumb in &run.breadcrumbs {
                 self.line(Style::Faint, &format!("{} ", breadcrumb.time))?;
                 let category = breadcrumb.category.as_ref().or(breadcrumb.kind.as_ref());
@@ -388,10 +391,10 @@ impl Writer<'_> {
                 .collect();
             self.field("Phases", Style::Faint, &phases.join(", "))?;
             if end.deadline {
-                self.field("Note", Style::Warning, "the deadline ended the report")?;
+                self.field("Note", Style::Warning, "the deadline cut the capture short")?;
             }
             for dropped in &end.dropped {
-                let what = format!("{} of {} left out", dropped.count, dropped.section.to_string().replace('_', " "));
+                let what = format!("{}: {} left out", dropped.section.to_string().replace('_', " "), dropped.count);
                 self.field("Note", Style::Warning, &what)?;
             }
         }
@@ -408,11 +411,8 @@ impl Writer<'_> {
             }
         }
         if !report.unknown_sections.is_empty() {
-            let (sections, are) = match report.unknown_sections.len() {
-                1 => ("1 section".to_owned(), "is"),
-                more => (format!("{more} sections"), "are"),
-            };
-            self.line(Style::Faint, &format!("\n{sections} of a later version {are} not shown\n"))?;
+            let sections = count(report.unknown_sections.len() as u64, "section");
+            self.line(Style::Faint, &format!("\n{sections} from a newer format version not shown\n"))?;
         }
         Ok(())
     }

@@ -178,7 +178,7 @@ fn other_files_are_known_by_name() {
         (b"{\"report\": 1}", "JSON"),
         (b"\x1F\x8B\x08", "gzip"),
         (b"CRNRRUN\x1A", "run state"),
-        (b"hello, world", "byte 0"),
+        (b"hello, world", "unknown format"),
         (b"\xD9\xD9\xF6 other CBOR", "byte 2"),
         (b"\xD9\xD9\xF7\xA1\x01\x02", "no section starts here"),
     ] {
@@ -288,7 +288,7 @@ fn too_many_of_anything_is_bounded() {
     let zeros = [vec![0x9A, 0x00, 0x50, 0x00, 0x00], vec![0; 5 << 20]].concat();
     let report = Report::read(&with_header(&[sealed(SectionKind(1000), &zeros)])).expect("readable");
     assert!(report.unknown_sections.is_empty());
-    assert!(report.problems[0].what.contains("more items"), "{:?}", report.problems[0]);
+    assert!(report.problems[0].what.contains("too many items"), "{:?}", report.problems[0]);
 }
 
 #[test]

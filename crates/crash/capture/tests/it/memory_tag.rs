@@ -103,7 +103,7 @@ fn the_tag_is_kept_and_the_address_found_without_it() {
     assert_eq!(signal.address.unwrap().0, page | OF_POINTER << 56);
     assert_eq!(crash.address.unwrap().0, page);
     let text = report.to_text(&coroner_report::text::TextOptions::default());
-    assert!(text.contains("by a pointer with the tag 0x05"), "{text}");
+    assert!(text.contains("through a pointer with tag 0x05"), "{text}");
     // What the registers point to is read all the same, once.
     let kept: Vec<_> = report.stack_memory.iter().filter(|piece| piece.address.0 == page).collect();
     assert_eq!(kept.len(), 1, "{:#x?}", report.stack_memory);

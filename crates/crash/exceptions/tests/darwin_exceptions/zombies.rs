@@ -59,23 +59,23 @@ pub(crate) const CASES: &[Case] = &[
     Case {
         object: Some(("ShopOrder", None, Some("ShopBasket"))),
         says: "Address near null: ",
-        fact: Some(" is the address of an object of ShopBasket; it was that of a ShopOrder before"),
+        fact: Some(" is the address of a ShopBasket, where a ShopOrder was deallocated before"),
         ..sent("zombie-beside-reused")
     },
     Case {
         object: Some(("ShopOrder", None, Some("ShopOrder"))),
         says: "Address near null: ",
-        fact: Some(", unless another ShopOrder is there since"),
+        fact: Some(", or of a newer ShopOrder in its place"),
         ..sent("zombie-beside-reused-same")
     },
     // The same fault, of what never was deallocated; and without the option.
-    Case { object: None, says: "Address where nothing is mapped: ", fact: None, ..sent("zombie-never") },
-    Case { object: None, says: "Address where nothing is mapped: ", fact: None, ..sent("zombie-off") },
+    Case { object: None, says: "Unmapped address: ", fact: None, ..sent("zombie-never") },
+    Case { object: None, says: "Unmapped address: ", fact: None, ..sent("zombie-off") },
     Case {
         object: Some(("NSException", Some("total"), None)),
         exception: Some(("NSRangeException", "index 7 beyond bounds")),
         says: "`total` was sent to a deallocated NSException: ",
-        fact: Some("the NSException that was deallocated last: NSRangeException: index 7 beyond bounds"),
+        fact: Some("last deallocated NSException: NSRangeException: index 7 beyond bounds"),
         ..sent("zombie-exception")
     },
     // Given back at uninstall and replaced again, once.

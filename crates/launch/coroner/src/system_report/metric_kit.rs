@@ -266,7 +266,7 @@ impl Trace<'_> {
         Some(match self {
             Self::MetricKitCrash(_) => return None,
             Self::MetricKitHang(_) => {
-                ("MXHangDiagnostic", format!("the app did not answer for {}", said(&meta.hang_duration)))
+                ("MXHangDiagnostic", format!("the app did not respond for {}", said(&meta.hang_duration)))
             }
             Self::MetricKitCpu(_) => {
                 let (used, of) = (said(&meta.total_cpu_time), said(&meta.total_sampled_time));

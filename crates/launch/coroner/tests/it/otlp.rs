@@ -131,5 +131,5 @@ fn a_hang_that_ended_is_reported_as_one() {
     assert_eq!((record.event_name.as_str(), record.severity_text.as_str()), ("coroner.hang", "ERROR"));
     assert!(all["coroner.hang.duration"].as_f64().unwrap() >= 0.1, "{all}");
     let message = all["exception.message"].as_str().unwrap();
-    assert!(message.starts_with("the app did not answer for ") && !message.contains("at least"), "{message}");
+    assert!(message.starts_with("the app did not respond for ") && !message.contains("at least"), "{message}");
 }

@@ -213,7 +213,7 @@ fn a_replaced_program_has_the_names_of_what_ran() {
         let crashed = report.crashed_thread().unwrap();
         assert!(crashed.frames[0].named_in_process && crashed.frames[0].line.is_none(), "{what}");
         let text = report.to_text(&TextOptions::default());
-        assert!(text.contains("while it ran, its file was replaced or deleted: "), "{what}");
+        assert!(text.contains("replaced or deleted while the process ran: "), "{what}");
         assert!(text.contains("crashes_in_the_first_version + "), "{what}");
     }
 }

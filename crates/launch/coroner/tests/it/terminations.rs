@@ -292,7 +292,7 @@ fn a_process_that_the_kernel_kills_for_want_of_memory() {
         assert_eq!((found.outcome.as_str(), &found.reason), ("out_of_memory", &"out_of_memory".into()), "{found:?}");
         let certainty = if with_log && has_log() { "certain" } else { "likely" };
         assert_eq!(found.certainty, certainty, "{found:?}");
-        assert!(found.text.contains("killed for want of memory"), "{found:?}");
+        assert!(found.text.contains("killed because memory ran out"), "{found:?}");
         assert!(found.evidence.contains("MiB of the 128.0 MiB of its cgroup"), "{found:?}");
     }
 }

@@ -274,7 +274,7 @@ fn a_hang_is_no_crash() {
     assert_eq!(sent.record().severity_text, "ERROR");
     let all = sent.attributes();
     assert_eq!((&all["exception.type"], &all["coroner.hang.duration"]), (&json!("App Hanging"), &json!(2.5)));
-    assert_eq!(all["exception.message"], json!("the app did not answer for 2.5 s"));
+    assert_eq!(all["exception.message"], json!("the app did not respond for 2.5 s"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reports that were made up: of arm64, of Darwin, damaged and hostile ones.
+//! Explanations of synthetic reports: arm64, Darwin, damaged and hostile ones.
 
 use coroner_explain::{Certainty, Code, CodeChangeKind, CodeSource, Explanation, FaultKind, NoCode, explain};
 use coroner_process::registers::Arch;
@@ -11,7 +11,7 @@ use coroner_report::wire::{Access, AddressKind, FoundBy, Os};
 
 const PC: u64 = 0x40_1000;
 
-/// The same code at an address.
+/// Code at an address.
 struct At(u64, Vec<u8>);
 
 impl CodeSource for At {
@@ -31,7 +31,7 @@ fn signal(name: &'static str, code_name: &'static str, code: i32) -> Signal {
     Signal { name: Some(name), code, code_name: Some(code_name), ..Signal::default() }
 }
 
-/// A crash of an arm64 thread, with these registers, at [`PC`].
+/// Creates a crash of an arm64 thread at [`PC`] with these registers.
 fn arm64(signal: Signal, address: Option<u64>, set: &[(usize, u64)]) -> Report {
     let mut general = vec![0x1000_0000; 34];
     general[32] = PC;
@@ -73,7 +73,7 @@ fn operand(said: &Explanation) -> (Option<&str>, Option<u64>, Option<i64>) {
 }
 
 #[test]
-fn a_field_of_null_on_arm64() {
+fn a_null_pointers_field_is_found_on_arm64() {
     // ldr w0, [x3, #16]
     let said = explain(&arm64(maperr(), Some(16), &[(3, 0)]), &words(&[0xb940_1060]));
     assert_eq!((said.kind, said.certainty), (FaultKind::NullPointer, Certainty::Certain), "{said:#?}");
@@ -84,7 +84,7 @@ fn a_field_of_null_on_arm64() {
 }
 
 #[test]
-fn stores_pairs_and_bytes_on_arm64() {
+fn accesses_of_all_widths_are_decoded_on_arm64() {
     // (word, base, offset, write, width): str x1, [x2, #8]; stp x0, x1, [x4, #-16]!; strb w1, [x5]; ldp x29, x30, [sp], #32;
     // ldrsw x0, [x1, #4]; str q0, [x6, #32]; ldr h0, [x7, #2]; stlxr w0, x1, [x8]; ldadd w1, w2, [x9]
     let rows = [
@@ -112,13 +112,13 @@ fn stores_pairs_and_bytes_on_arm64() {
 }
 
 #[test]
-fn an_index_on_arm64() {
+fn an_index_register_is_considered_on_arm64() {
     // ldr x0, [x1, x2, lsl #3]
     let code = words(&[0xf862_7820]);
     let said = explain(&arm64(maperr(), Some(40), &[(1, 0), (2, 5)]), &code);
     assert_eq!(said.kind, FaultKind::NullPointer, "{said:#?}");
     assert_eq!(operand(&said).0, Some("x1"));
-    // Which one was bad is not known.
+    // The report doesn't show which one is bad.
     let said = explain(&arm64(maperr(), Some(0x7000_0800), &[(1, 0x7000_0000), (2, 0x100)]), &code);
     assert_eq!((said.kind, operand(&said).0), (FaultKind::Unmapped, None));
     // ldr x0, [x1, x2]: either may be the pointer, and the other the offset.
@@ -130,7 +130,7 @@ fn an_index_on_arm64() {
 }
 
 #[test]
-fn of_two_small_values_that_are_added_none_is_blamed() {
+fn neither_of_two_small_added_values_is_blamed() {
     // ldrb w0, [x1, x2]
     let byte = words(&[0x3862_6820]);
     for (base, index, kind) in
@@ -143,58 +143,59 @@ fn of_two_small_values_that_are_added_none_is_blamed() {
 }
 
 #[test]
-fn what_disagrees_with_the_address_is_not_claimed() {
-    // ldr w0, [x3, #16], and x3 is not what the address is from.
+fn operands_that_disagree_with_the_address_are_not_claimed() {
+    // ldr w0, [x3, #16], but the address is not derived from x3.
     let code = words(&[0xb940_1060]);
     let said = explain(&arm64(maperr(), Some(0x7000_0000), &[(3, 0)]), &code);
     assert!(said.operand.is_none() && said.kind == FaultKind::Unmapped, "{said:#?}");
-    // A write, by a load.
+    // A write, but the instruction is a load.
     let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
     report.crash.as_mut().unwrap().access = Some(Access::WRITE);
     let said = explain(&report, &code);
     assert!(said.operand.is_none() && said.kind == FaultKind::NearNull, "{said:#?}");
-    // Registers of a thread that called for its report itself.
+    // Registers of a thread that requested the report itself.
     let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
     report.threads[0].registers.as_mut().unwrap().only_preserved = true;
     assert!(explain(&report, &code).operand.is_none());
 }
 
 #[test]
-fn traps_on_arm64() {
+fn traps_are_recognized_on_arm64() {
     let brk = |number: u32| words(&[0xd420_0000 | number << 5]);
     let trap = |code: At| explain(&arm64(signal("SIGTRAP", "TRAP_BRKPT", 1), Some(PC), &[]), &code);
     assert_eq!(trap(brk(1)).kind, FaultKind::Trap);
     let bounds = trap(brk(0x5512));
-    assert!(bounds.kind == FaultKind::Trap && bounds.headline.contains("out of the array's bounds"), "{bounds:#?}");
+    assert!(bounds.kind == FaultKind::Trap && bounds.headline.contains("array index out of bounds"), "{bounds:#?}");
     assert_eq!(trap(brk(0xc471)).kind, FaultKind::ControlFlow);
     assert_eq!(trap(brk(0xf000)).kind, FaultKind::Breakpoint);
     assert_eq!(trap(brk(0x1234)).kind, FaultKind::Breakpoint);
     let illegal = |code: At| explain(&arm64(signal("SIGILL", "ILL_ILLOPC", 1), Some(PC), &[]), &code);
     assert_eq!(illegal(words(&[0])).kind, FaultKind::Trap);
-    // A branch to what is no landing pad.
+    // A branch to an instruction that is not a landing pad.
     let mut report = arm64(signal("SIGILL", "ILL_ILLOPC", 1), Some(PC), &[]);
     report.crash.as_mut().unwrap().signal.as_mut().unwrap().error_code = Some(0x0d << 26);
     assert_eq!(explain(&report, &NoCode).kind, FaultKind::ControlFlow);
 }
 
 #[test]
-fn a_call_of_null_on_arm64() {
-    // nop; blr x19; the return address is behind it.
+fn a_call_through_null_is_found_on_arm64() {
+    // nop; blr x19; the return address follows.
     let code = words(&[0xd503_201f, 0xd63f_0260]);
     let mut report = arm64(maperr(), Some(0), &[(19, 0), (32, 0)]);
     let said = explain(&report, &code);
     assert_eq!((said.kind, operand(&said).0), (FaultKind::JumpToNull, Some("x19")), "{said:#?}");
     assert_eq!(said.call.unwrap().text, "blr x19");
-    // A caller that was found by searching the stack is none.
+    // A frame found by a stack scan is not a caller.
     report.threads[0].frames[1].found_by = FoundBy::SCAN;
     let said = explain(&report, &code);
     assert!(said.call.is_none() && said.function.is_none(), "{said:#?}");
-    assert_eq!(said.headline, "Call of a null pointer");
+    assert_eq!(said.headline, "Call through a null pointer");
 }
 
 #[test]
-fn a_call_that_may_have_gone_elsewhere() {
-    // nop; blr x8, or blr x19. What was called may have jumped on by x8, as its last act; x19 it has to have given back first.
+fn a_call_that_may_have_led_elsewhere_is_not_claimed() {
+    // nop; blr x8, or blr x19. The called function may have ended with a jump through x8; x19 it must
+    // have restored before.
     let said = |pc: u64, call: u32| {
         explain(&arm64(maperr(), Some(pc), &[(8, pc), (19, pc), (32, pc)]), &words(&[0xd503_201f, call]))
     };
@@ -203,15 +204,15 @@ fn a_call_that_may_have_gone_elsewhere() {
         assert!(by_lost.call.is_none() && by_lost.operand.is_none(), "{by_lost:#?}");
         assert_eq!(operand(&said(pc, 0xd63f_0260)).0, Some("x19"));
     }
-    // The program counter has no tag; the register does.
+    // The register has a tag; the program counter doesn't.
     let freed = explain(
         &arm64(maperr(), Some(0x5a_5a5a_5a5a_5a5a), &[(19, u64::from_ne_bytes([0x5a; 8])), (32, 0x5a_5a5a_5a5a_5a5a)]),
         &words(&[0xd503_201f, 0xd63f_0260]),
     );
     assert_eq!((freed.kind, operand(&freed).1), (FaultKind::PoisonedPointer, Some(u64::from_ne_bytes([0x5a; 8]))));
-    // bl; it went to where it says.
+    // bl; its target is in the instruction.
     assert!(explain(&arm64(maperr(), Some(0), &[(32, 0)]), &words(&[0xd503_201f, 0x9400_0100])).call.is_none());
-    // The same of x86_64: call rax, call rbx, call [rdi+8], call [rbx+8], and a direct call.
+    // On x86_64: call rax, call rbx, call [rdi+8], call [rbx+8], and a direct call.
     let x86 = |before: &[u8], rbx: u64| {
         let mut general = vec![0; 18];
         (general[3], general[7]) = (rbx, 0x7ffe_0000);
@@ -236,7 +237,7 @@ fn a_call_that_may_have_gone_elsewhere() {
     assert_eq!(x86(&[0xe8, 0, 1, 0, 0], 0), None);
 }
 
-/// Code in which functions begin and end at the addresses.
+/// Code with two functions, which start and end at the addresses.
 struct Functions(At, [u64; 3]);
 
 impl CodeSource for Functions {
@@ -252,8 +253,9 @@ impl CodeSource for Functions {
 }
 
 #[test]
-fn a_link_register_that_was_left_over_is_no_caller() {
-    // nop; a call; ldr w0, [x3, #16]; ret; the same load in another function. The link register leads behind the call.
+fn a_stale_link_register_is_not_a_caller() {
+    // nop; a call; ldr w0, [x3, #16]; ret; the same load in another function. The link register holds
+    // the address after the call.
     let said = |call: u32, pc: u64, found_by: FoundBy| {
         let code = words(&[0xd503_201f, call, 0xb940_1060, 0xd65f_03c0, 0xb940_1060]);
         let mut report = arm64(maperr(), Some(16), &[(3, 0), (32, pc), (30, PC + 8)]);
@@ -265,7 +267,7 @@ fn a_link_register_that_was_left_over_is_no_caller() {
     };
     let (to_other, to_elsewhere, by_register) = (0x9400_0003, 0x9400_1000, 0xd63f_0100);
     for call in [to_other, to_elsewhere, by_register] {
-        // It returned: its caller goes on.
+        // The call has returned, and its caller continued.
         assert!(!said(call, PC + 8, FoundBy::LINK_REGISTER), "{call:#x}");
         assert!(said(call, PC + 8, FoundBy::CFI), "{call:#x}");
         assert!(!said(call, PC + 16, FoundBy::SCAN), "{call:#x}");
@@ -273,20 +275,21 @@ fn a_link_register_that_was_left_over_is_no_caller() {
     assert!(said(to_other, PC + 16, FoundBy::LINK_REGISTER));
     assert!(said(by_register, PC + 16, FoundBy::LINK_REGISTER));
     assert!(!said(to_elsewhere, PC + 16, FoundBy::LINK_REGISTER));
-    // Of a jump to where no code is, a call of a function that is known by its address proves nothing.
+    // For a jump to an invalid address, a direct call to a known function proves nothing.
     assert!(!said(to_other, 0x10, FoundBy::LINK_REGISTER));
 }
 
 #[test]
-fn a_return_to_where_no_code_is() {
+fn a_return_to_an_invalid_address_is_recognized() {
     // A `ret` leaves the address in the link register; a call through a pointer puts its own there.
     let nowhere = 0x4141_4141_4141;
     let mut report = arm64(maperr(), Some(nowhere), &[(30, nowhere), (32, nowhere)]);
     report.threads[0].frames.truncate(1);
     let said = explain(&report, &NoCode);
     assert_eq!((said.kind, said.certainty, operand(&said).0), (FaultKind::BadReturn, Certainty::Certain, Some("lr")));
-    assert_eq!(said.headline, "Return to an address that is no code: 0x414141414141");
-    // A stack may begin with a return, as that of `makecontext` does: with no caller behind it, nothing need have been overwritten.
+    assert_eq!(said.headline, "Return to an invalid address: 0x414141414141");
+    // A stack may start with a return, like that of `makecontext`: without callers, nothing need have
+    // been overwritten.
     let facts = |name: &str| {
         let mut report = report.clone();
         let function = Some(name.to_owned());
@@ -295,14 +298,14 @@ fn a_return_to_where_no_code_is() {
     };
     assert!(explain(&report, &NoCode).facts.is_empty() && facts("__start_context").is_empty());
     assert!(facts("main")[0].starts_with("the return address was overwritten"), "{:?}", facts("main"));
-    // The walk found a caller in the link register, or on top of the stack: it was called.
+    // The walk found a caller in the link register or on top of the stack, so this was a call.
     let mut called = arm64(maperr(), Some(nowhere), &[(30, PC + 8), (32, nowhere)]);
     called.threads[0].frames[1].found_by = FoundBy::LINK_REGISTER;
     assert_eq!(explain(&called, &NoCode).kind, FaultKind::JumpToNowhere);
-    // A frame that another walker found proves nothing.
+    // With a frame found by unwind data, a return is not proved.
     report.threads[0].frames.push(Frame { found_by: FoundBy::CFI, ..Frame::default() });
     assert_eq!(explain(&report, &NoCode).kind, FaultKind::JumpToNowhere);
-    // On x86_64 it is below the stack pointer; what is not saved is not known.
+    // On x86_64 the address is below the stack pointer, and unknown if that memory is not saved.
     let mut general = vec![0; 18];
     (general[7], general[16]) = (0x7ffe_0010, nowhere);
     let registers = Registers { arch: Some(Arch::X86_64), general, ..Registers::default() };
@@ -317,14 +320,14 @@ fn a_return_to_where_no_code_is() {
 }
 
 #[test]
-fn tags_are_no_part_of_an_address() {
-    // ldr w0, [x3, #16], by a pointer with a tag.
+fn pointer_tags_are_ignored_in_addresses() {
+    // ldr w0, [x3, #16], with a tagged pointer.
     let said = explain(&arm64(maperr(), Some(0x7000_0010), &[(3, 0xb400_0000_7000_0000)]), &words(&[0xb940_1060]));
     assert_eq!(operand(&said), (Some("x3"), Some(0xb400_0000_7000_0000), Some(16)));
 }
 
 #[test]
-fn darwin_says_it_by_mach_exceptions() {
+fn mach_exceptions_are_explained() {
     let mach = |exception, code, address: Option<u64>| {
         let mut report = arm64(Signal::default(), address, &[(3, 0)]);
         let crash = report.crash.as_mut().unwrap();
@@ -339,7 +342,7 @@ fn darwin_says_it_by_mach_exceptions() {
 }
 
 #[test]
-fn a_division_by_a_saved_stack_slot() {
+fn a_divisor_in_saved_stack_memory_is_read() {
     let mut general = vec![0; 18];
     general[6] = 0x7ffe_0000; // rbp
     general[16] = PC;
@@ -363,7 +366,7 @@ fn a_division_by_a_saved_stack_slot() {
 }
 
 #[test]
-fn parts_of_registers_are_named_as_they_are() {
+fn register_parts_keep_their_names() {
     // div esi; div sil; div r9b; div ah; div rsi.
     let rows: [(&[u8], &str, u64); 5] = [
         (&[0xf7, 0xf6], "esi", 0),
@@ -387,7 +390,7 @@ fn parts_of_registers_are_named_as_they_are() {
 }
 
 #[test]
-fn a_recursion_of_two_functions() {
+fn a_recursion_of_two_functions_is_found() {
     let mut report = arm64(maperr(), Some(0x6fff_fff0), &[]);
     report.crash.as_mut().unwrap().flags = vec![CrashFlag::StackOverflow];
     let frame =
@@ -400,14 +403,14 @@ fn a_recursion_of_two_functions() {
     let recursion = said.recursion.unwrap();
     assert_eq!((said.kind, recursion.rounds, recursion.bytes), (FaultKind::StackOverflow, 20, Some(0x40)));
     assert_eq!(recursion.functions, ["even", "odd"]);
-    // Those that were left out count.
+    // Omitted frames count as well.
     report.threads[0].frames.truncate(31);
     report.threads[0].skipped = vec![Skipped { after: 31, count: 10 }];
     assert_eq!(explain(&report, &NoCode).recursion.unwrap().rounds, 20);
 }
 
-/// Numbers without order, always the same.
-fn numbers(seed: u64) -> impl Iterator<Item = u64> {
+/// Returns reproducible pseudo-random numbers.
+fn random_numbers(seed: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(seed), |number| {
         let number = number ^ number << 13;
         let number = number ^ number >> 7;
@@ -416,8 +419,8 @@ fn numbers(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn hostile_reports_are_no_panic() {
-    let mut random = numbers(0x9e37_79b9_7f4a_7c15);
+fn hostile_reports_cause_no_panic() {
+    let mut random = random_numbers(0x9e37_79b9_7f4a_7c15);
     let mut next = move || random.next().unwrap();
     let extremes = [0, 1, 8, u64::MAX, u64::MAX - 7, i64::MAX as u64, i64::MIN as u64, PC];
     let signals = [
@@ -472,8 +475,8 @@ fn hostile_reports_are_no_panic() {
 }
 
 #[test]
-fn the_code_of_the_report_is_enough() {
-    // ldr w0, [x3, #16], in two pieces that meet at the program counter.
+fn code_in_the_report_suffices() {
+    // ldr w0, [x3, #16], in two pieces that adjoin at the program counter.
     let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
     let piece = |address: u64, bytes: &[u8]| CodePiece {
         address: Address(address),
@@ -487,7 +490,7 @@ fn the_code_of_the_report_is_enough() {
 }
 
 #[test]
-fn code_that_is_not_what_was_shipped() {
+fn changed_code_is_recognized() {
     let change = |word: u32| {
         let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
         report.header.arch = Some(Arch::Aarch64);
@@ -499,11 +502,11 @@ fn code_that_is_not_what_was_shipped() {
     let said = change(0xb940_1068);
     let found = said.code_change.as_ref().unwrap();
     assert_eq!((found.kind, found.address), (CodeChangeKind::OneBit, Address(PC)));
-    assert!(said.headline.ends_with("; the code there is not what was shipped, one bit differs"), "{said:#?}");
+    assert!(said.headline.ends_with("; its code differs from the file in one bit"), "{said:#?}");
     assert_eq!(change(0xd420_0000).code_change.unwrap().kind, CodeChangeKind::Breakpoint);
     assert_eq!(change(0x1400_0010).code_change.unwrap().kind, CodeChangeKind::Other);
 
-    // An address that the dynamic linker has written into code.
+    // An address that the dynamic linker wrote into code.
     let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
     report.header.arch = Some(Arch::Aarch64);
     report.images = vec![Image { load_address: Address(0x7f00_1234_0000), size: 0x1_0000, ..Image::default() }];
@@ -516,9 +519,9 @@ fn code_that_is_not_what_was_shipped() {
     assert!(word(0x7f00_1235_5678).is_some());
 }
 
-/// The C library keeps what it said of an abort that the program survived.
+/// The C library keeps the message of an abort that the program survived.
 #[test]
-fn an_earlier_message_is_not_of_this_abort() {
+fn an_earlier_abort_message_is_not_used() {
     let said = |caller: &str, function: &str| {
         let mut report = arm64(signal("SIGABRT", "SI_TKILL", -6), None, &[]);
         let frame = |module: &str, function: &str| Frame {
@@ -536,23 +539,23 @@ fn an_earlier_message_is_not_of_this_abort() {
     assert!(!said("/opt/cart", "main").contains("Assertion"));
 }
 
-/// The functions that a Rust 1.95 program without memory had, built for release.
+/// The functions are those of a release build with Rust 1.95 that ran out of memory.
 #[test]
-fn an_abort_for_want_of_memory_says_so() {
+fn an_abort_after_a_failed_allocation_is_named() {
     let mut report = arm64(signal("SIGABRT", "SI_TKILL", -6), None, &[]);
     let frame = |function: &str| Frame { function: Some(function.to_owned()), ..Frame::default() };
     let names = ["__GI_abort", "std::process::abort", "std::alloc::rust_oom", "alloc::alloc::handle_alloc_error"];
     report.threads[0].frames =
         names.into_iter().chain(["alloc::raw_vec::handle_error", "shop::fill"]).map(frame).collect();
     let said = explain(&report, &NoCode).headline;
-    assert!(said.starts_with("Abort: memory could not be allocated"), "{said}");
+    assert!(said.starts_with("Abort: memory allocation failed"), "{said}");
     report.threads[0].frames.drain(2..4);
     let said = explain(&report, &NoCode).headline;
     assert!(!said.contains("memory"), "{said}");
 }
 
 #[test]
-fn one_bit_from_a_good_address() {
+fn a_flipped_bit_is_found() {
     // ldr w0, [x3, #16]
     let code = words(&[0xb940_1060]);
     let flips = |bad: u64, others: &[(usize, u64)]| {
@@ -565,16 +568,17 @@ fn one_bit_from_a_good_address() {
     let stack = flips(0x7ff0_0000_8010 ^ 1 << 41, &[]);
     assert_eq!(stack.len(), 1, "{stack:?}");
     assert_eq!((stack[0].bit, stack[0].address), (41, Address(0x7ff0_0000_8010)));
-    // Beside what another register holds.
+    // Near another register's value.
     let beside = flips(0xaaaa_0000_1010 ^ 1 << 33, &[(5, 0xaaaa_0000_1100)]);
     assert_eq!(beside.iter().map(|flip| flip.bit).collect::<Vec<_>>(), [33]);
     assert!(beside[0].place.contains("x5"), "{beside:?}");
-    // An array begins up to 16 elements behind it, of two bytes for bit 33: an index of 0 - 1 leads there, too.
+    // An array starts up to 16 elements after it (two bytes each for bit 33), so an index of 0 - 1 leads
+    // to the same address.
     for (behind, count) in [(2, 0), (8, 0), (32, 0), (34, 1), (0, 1)] {
         let by_index = flips(0xaaaa_0000_1010 ^ 1 << 33, &[(5, 0xaaaa_0000_1010 + behind)]);
         assert_eq!(by_index.len(), count, "{behind}: {by_index:?}");
     }
-    // Within 4 GiB, beside nothing; where a page begins.
+    // Within 4 GiB but near no value; at the start of a page.
     assert!(flips(0x7ff0_0000_8010 ^ 1 << 27, &[]).is_empty());
     assert!(flips(0x7ff0_0000_8000 ^ 1 << 41, &[]).is_empty());
     // Two bits, a fill pattern, text.
@@ -584,7 +588,7 @@ fn one_bit_from_a_good_address() {
 }
 
 #[test]
-fn a_pointer_that_failed_its_authentication() {
+fn a_failed_pointer_authentication_is_recognized() {
     // ldr w0, [x3, #16]
     let code = words(&[0xb940_1060]);
     let good = 0x7ff0_0000_8010_u64;
@@ -605,19 +609,19 @@ fn a_pointer_that_failed_its_authentication() {
         );
         assert_eq!(flips, 0);
     }
-    // With the tag of memory in the top byte.
+    // With a memory tag in the top byte.
     assert!(said(Os::LINUX, good | 1 << 53 | 0xb4 << 56).0.is_some());
-    // Elsewhere the top byte is none of the address; on Darwin it is of a pointer to code.
+    // The top byte is part of a code pointer on Darwin only.
     assert!(said(Os::MACOS, good | 1 << 62).0.unwrap().contains("key B in bits 62 and 61"));
     assert!(said(Os::LINUX, good | 1 << 62).0.is_none());
-    // No code, both bits, other bits beside it.
+    // Not an error code, both bits, other bits as well.
     assert!(said(Os::LINUX, good ^ 1 << 41).0.is_none());
     assert!(said(Os::LINUX, good | 3 << 53).0.is_none());
     assert!(said(Os::LINUX, good | 1 << 53 | 1 << 50).0.is_none());
 }
 
 #[test]
-fn what_is_mapped_at_the_address() {
+fn the_mapping_at_the_address_is_described() {
     // str x1, [x2, #8]
     let code = words(&[0xf900_0441]);
     let said = |protection: u8, name: Option<&str>, code_name: &'static str| {
@@ -639,6 +643,6 @@ fn what_is_mapped_at_the_address() {
     let read_only = said(4, Some("/opt/ada/data.bin"), "SEGV_ACCERR");
     assert_eq!(read_only.kind, FaultKind::WriteToReadOnly);
     assert!(read_only.facts.iter().any(|fact| fact.contains(" data.bin at 0x8")), "{read_only:#?}");
-    assert!(!format!("{read_only:?}").contains("ada"), "a path may tell who the user is");
+    assert!(!format!("{read_only:?}").contains("ada"), "paths may contain the user's name");
     assert_eq!(said(6, None, "SEGV_ACCERR").kind, FaultKind::AccessDenied);
 }
