@@ -235,7 +235,7 @@ impl CodeSource for ImageFiles<'_> {
         let length = length.min(MAX_CODE);
         let mut bytes = vec![0; length];
         if memory.read(address.0, &mut bytes).is_err() {
-            // As many bytes as can be read.
+            // Read byte by byte up to the first unreadable one.
             bytes.clear();
             while bytes.len() < length {
                 let mut byte = [0];

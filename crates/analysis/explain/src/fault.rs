@@ -364,9 +364,9 @@ impl Fault<'_> {
 
     /// Takes the access from the instruction if the processor did not report it.
     fn refine_denial(&self, explanation: &mut Explanation) {
-        let said = Crash { access: explanation.access.and_then(|access| access.kind), ..self.crash.clone() };
+        let crash = Crash { access: explanation.access.and_then(|access| access.kind), ..self.crash.clone() };
         if reported_access(self.crash).is_none() && explanation.operand.is_some() && self.is_verified() {
-            explanation.kind = kind_of_denial(self.report, &said).0;
+            explanation.kind = kind_of_denial(self.report, &crash).0;
         }
     }
 

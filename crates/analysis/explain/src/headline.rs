@@ -108,7 +108,7 @@ fn describe_end(report: &Report, crash: &Crash, kind: FaultKind) -> String {
             return "abort: invalid parameter passed to a C runtime function".to_owned();
         }
         (FaultKind::Abort, None) => {
-            let message = report.said_on_stderr();
+            let message = report.last_message_on_stderr();
             let message = message.map(|message| format!(": {} (from stderr)", message.trim_end_matches('.')));
             return format!("abort{}", message.unwrap_or_default());
         }

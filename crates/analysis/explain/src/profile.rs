@@ -162,14 +162,14 @@ pub(crate) fn describe_time(report: &Report) -> Option<String> {
     let mut places: Vec<_> = by_place.into_iter().collect();
     heap_sort(&mut places, |one, other| (other.1, &one.0) < (one.1, &other.0));
     let percent = |weight: u64| (u128::from(weight) * 100 / u128::from(all)) as u64;
-    let said = places.iter().filter(|(_, weight)| percent(*weight) >= MIN_PERCENT).take(MAX_PLACES);
-    let said: Vec<String> = said
+    let top = places.iter().filter(|(_, weight)| percent(*weight) >= MIN_PERCENT).take(MAX_PLACES);
+    let sentences: Vec<String> = top
         .map(|((name, doing), weight)| {
             let doing = if doing.is_empty() { String::new() } else { format!(", {doing}") };
             format!("{} % in {name}{doing}", percent(*weight))
         })
         .collect();
-    (!said.is_empty()).then(|| said.join("; "))
+    (!sentences.is_empty()).then(|| sentences.join("; "))
 }
 
 /// Returns the app's own innermost function on a stack; if there are none, the innermost function.

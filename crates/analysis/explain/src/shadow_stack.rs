@@ -26,7 +26,7 @@ enum Entry {
     Signal,
     /// A token where a stack continues after a switch away from it.
     ///
-    /// What is above the token belongs to an older switch.
+    /// Entries above the token belong to an older switch.
     Restore,
 }
 

@@ -13,10 +13,10 @@ pub(crate) fn add_facts(report: &Report, explanation: &mut Explanation) {
 fn describe(zombie: &Zombie) -> String {
     let class = &zombie.class;
     let Some(register) = &zombie.register else {
-        let said = [&zombie.name, &zombie.reason].into_iter().flatten().filter(|text| !text.is_empty());
-        let said: Vec<&str> = said.map(String::as_str).collect();
+        let texts = [&zombie.name, &zombie.reason].into_iter().flatten().filter(|text| !text.is_empty());
+        let texts: Vec<&str> = texts.map(String::as_str).collect();
         let class = if class.is_empty() { "NSException" } else { class };
-        return format!("last deallocated {class}: {}", said.join(": "));
+        return format!("last deallocated {class}: {}", texts.join(": "));
     };
     match &zombie.class_now {
         None => format!("{register} is the address of a deallocated {class}"),

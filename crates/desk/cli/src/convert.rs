@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::symbol_search::SymbolArguments;
 use crate::{atomic_file, report_lookup, report_reader, terminal};
 
-/// What a report is converted to.
+/// A format to convert a report to.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
     /// Sentry event (JSON)

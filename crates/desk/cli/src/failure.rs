@@ -37,7 +37,7 @@ impl Failure {
     }
 
     /// Marks the failure as that of an unreachable server.
-    pub(crate) fn as_unreachable(self) -> Self {
+    pub(crate) fn into_unreachable(self) -> Self {
         Self { is_unreachable: true, ..self }
     }
 

@@ -328,7 +328,7 @@ impl<'r> Writer<'r> {
         for text in texts {
             let mut place = [0xff; 8];
             if let Some(text) = text {
-                place = self.place(text)?;
+                place = self.intern(text)?;
             }
             self.records.extend(place);
         }
@@ -338,7 +338,7 @@ impl<'r> Writer<'r> {
     fn list(&mut self, texts: impl Iterator<Item = &'r str>) -> Option<()> {
         let first = self.lists.len() / 8;
         for text in texts {
-            let place = self.place(text)?;
+            let place = self.intern(text)?;
             self.lists.extend(place);
         }
         self.records.extend(u32::try_from(first).ok()?.to_le_bytes());
@@ -346,7 +346,7 @@ impl<'r> Writer<'r> {
         Some(())
     }
 
-    fn place(&mut self, text: &'r str) -> Option<[u8; 8]> {
+    fn intern(&mut self, text: &'r str) -> Option<[u8; 8]> {
         if let Some(place) = self.common.get(text) {
             return Some(*place);
         }

@@ -328,7 +328,7 @@ Exit status: 0 success, 1 failure or, with --report, no matching file, 2 invalid
   coroner send 4f1c --attach app.log --symbols build/symbols
   coroner send --otlp http://localhost:4318                    log records, to an OpenTelemetry Collector
 
-Sentry keeps one event of a report that is sent twice, by its event ID. An OTLP server keeps both log records, with the same `log.record.uid`.
+If a report is sent twice, Sentry keeps one event, by its event ID. An OTLP server keeps both log records, with the same `log.record.uid`.
 
 {EXIT_STATUS}"))]
     Send {

@@ -211,7 +211,7 @@ fn check_answer(answer: Result<Answer, SendError>, alone: bool) -> Result<(), Fa
     let answer = answer.map_err(|error| {
         Failure::new(format!("can't reach the server: {error}"))
             .advice("check the DSN's host, and whether a proxy is needed")
-            .as_unreachable()
+            .into_unreachable()
     })?;
     if answer.is_success() {
         return Ok(());
@@ -232,7 +232,7 @@ fn check_otlp_answer(answer: Result<otlp::Answer, SendError>) -> Result<(), Fail
     let answer = answer.map_err(|error| {
         Failure::new(format!("can't reach the server: {error}"))
             .advice("check the address (usually http://HOST:4318), and whether a proxy is needed")
-            .as_unreachable()
+            .into_unreachable()
     })?;
     if answer.is_taken {
         return Ok(());

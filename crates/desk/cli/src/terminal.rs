@@ -9,8 +9,9 @@ use std::process::{Child, Command, Stdio};
 ///
 /// `COLUMNS` overrides it, even without a terminal.
 pub(crate) fn width() -> Option<usize> {
-    let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
-    said.or_else(|| terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0)))
+    let named = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).filter(|columns| *columns > 0);
+    named
+        .or_else(|| terminal_size::terminal_size_of(io::stdout()).map(|(width, _)| usize::from(width.0)))
         .map(|width| width.clamp(40, 1000))
 }
 

@@ -22,12 +22,12 @@ pub(crate) fn add(report: &Report, explanation: &mut Explanation) {
     let waits = find_waits(report);
     let deadlocks = find_cycles(report, &waits);
     let reported = report.crash.as_ref().map(|crash| crash.tid).unwrap_or_default();
-    let said = describe_chain(report, &waits, reported);
+    let chain = describe_chain(report, &waits, reported);
     let is_locked = deadlocks.iter().any(|cycle| cycle.contains(&reported));
-    explanation.waits_for = said.map(|said| if is_locked { format!("deadlock: {said}") } else { said });
+    explanation.waits_for = chain.map(|chain| if is_locked { format!("deadlock: {chain}") } else { chain });
     for cycle in deadlocks.iter().filter(|cycle| !cycle.contains(&reported)) {
-        let said = cycle.first().and_then(|first| describe_chain(report, &waits, *first));
-        explanation.facts.extend(said.map(|said| format!("deadlock: {said}")));
+        let chain = cycle.first().and_then(|first| describe_chain(report, &waits, *first));
+        explanation.facts.extend(chain.map(|chain| format!("deadlock: {chain}")));
     }
     explanation.waits = waits;
     explanation.deadlocks = deadlocks;

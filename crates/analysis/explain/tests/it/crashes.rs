@@ -129,26 +129,26 @@ fn run_and_read_report(program: &Path, store: &Path, act: &str, symbolizer: &mut
     report
 }
 
-fn check(row: &Row, is_optimized: bool, report: &Report, said: &Explanation) -> Result<(), String> {
+fn check(row: &Row, is_optimized: bool, report: &Report, explanation: &Explanation) -> Result<(), String> {
     let Row { act, kind, access, width, operand, says, unoptimized, .. } = row;
-    let fail = |what: &str| Err(format!("{act}: {what}\n{said:#?}\n{:?}", report.crash));
+    let fail = |what: &str| Err(format!("{act}: {what}\n{explanation:#?}\n{:?}", report.crash));
     let kind = if is_optimized { *kind } else { unoptimized.unwrap_or(*kind) };
-    if said.kind != kind {
+    if explanation.kind != kind {
         return fail("the kind");
     }
-    let known = said.access.unwrap_or_default();
+    let known = explanation.access.unwrap_or_default();
     if access.is_some_and(|access| known.kind != Some(access)) || width.is_some_and(|width| known.width != Some(width))
     {
         return fail("the access");
     }
     if let Some((value, displacement)) = operand {
-        let Some(named) = &said.operand else { return fail("no operand") };
+        let Some(named) = &explanation.operand else { return fail("no operand") };
         let is_register = named.register.is_some() && named.value == Some(Address(*value));
         if !is_register || named.displacement != *displacement {
             return fail("the operand");
         }
     }
-    if !said.headline.contains(says) {
+    if !explanation.headline.contains(says) {
         return fail("the headline");
     }
     Ok(())
@@ -174,15 +174,19 @@ fn real_crashes_are_explained() {
                             row.act,
                             &mut symbolizer,
                         );
-                        let said = explain(&report, &ImageFiles::for_report(&report, &mut symbolizer));
-                        println!("{optimization} {}: {}", row.act, said.headline);
+                        let explanation = explain(&report, &ImageFiles::for_report(&report, &mut symbolizer));
+                        println!("{optimization} {}: {}", row.act, explanation.headline);
                         // The report contains the code, so the file is not needed.
                         let alone = explain(&report, &NoCode);
-                        assert_eq!(alone.kind, said.kind, "{}", row.act);
+                        assert_eq!(alone.kind, explanation.kind, "{}", row.act);
                         // Except for the call's operand, which may depend on the function's start.
-                        let leaves_out = alone.operand.is_none() && said.call.is_some();
-                        assert!(alone.operand == said.operand || leaves_out, "{}: {alone:?}", row.act);
-                        assert!(said.code_change.is_none() && said.bit_flips.is_empty(), "{}: {said:?}", row.act);
+                        let leaves_out = alone.operand.is_none() && explanation.call.is_some();
+                        assert!(alone.operand == explanation.operand || leaves_out, "{}: {alone:?}", row.act);
+                        assert!(
+                            explanation.code_change.is_none() && explanation.bit_flips.is_empty(),
+                            "{}: {explanation:?}",
+                            row.act
+                        );
                         // As from a version that didn't save code.
                         let blind = explain(&Report { code: Vec::new(), ..report.clone() }, &NoCode);
                         // The stack contains the address that a return took.
@@ -190,11 +194,11 @@ fn real_crashes_are_explained() {
                         let is_blind = blind.instruction.is_none() && is_known && blind.call.is_none();
                         assert!(is_blind, "an explanation without evidence: {blind:?}");
                         // Without code the explanation is the same or less specific.
-                        let agrees = blind.kind == said.kind
-                            || is_less(blind.kind, said.kind)
+                        let agrees = blind.kind == explanation.kind
+                            || is_less(blind.kind, explanation.kind)
                             || blind.certainty != Certainty::Certain;
-                        assert!(agrees, "{}: {blind:?}\n{said:?}", row.act);
-                        check(row, is_optimized, &report, &said).err()
+                        assert!(agrees, "{}: {blind:?}\n{explanation:?}", row.act);
+                        check(row, is_optimized, &report, &explanation).err()
                     };
                     rows.iter().filter_map(check).collect::<Vec<String>>()
                 })
@@ -217,7 +221,7 @@ fn an_abort_by_a_service_managers_watchdog_is_recognized() {
         r#""$@" > "$OUT" & until grep -q installed "$OUT"; do sleep 0.05; done; sh -c "kill -ABRT $!"; wait"#;
     let folder = tempfile::tempdir().unwrap();
     let program = build(folder.path(), "-O1");
-    let said = |name: &str, script: &str, watchdog: &[(&str, &str)]| {
+    let run_and_explain = |name: &str, script: &str, watchdog: &[(&str, &str)]| {
         let store = folder.path().join(name);
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "sh", "-c", script, "sh"]);
@@ -238,7 +242,7 @@ fn an_abort_by_a_service_managers_watchdog_is_recognized() {
     let wanted =
         "SIGABRT, sent by process 1 (the service manager), as its watchdog does after 3 s without a keep-alive";
     let has_watchdog = ("WATCHDOG_USEC", "3000000");
-    let Some(by_manager) = said("manager", MANAGER, &[has_watchdog]) else { return };
+    let Some(by_manager) = run_and_explain("manager", MANAGER, &[has_watchdog]) else { return };
     assert!(by_manager.starts_with(wanted), "{by_manager}");
     // No watchdog, a watchdog of the parent, a signal from another process.
     for (name, script, watchdog) in [
@@ -246,7 +250,7 @@ fn an_abort_by_a_service_managers_watchdog_is_recognized() {
         ("inherited", MANAGER, &[has_watchdog, ("WATCHDOG_PID", "1")]),
         ("child", CHILD, &[has_watchdog]),
     ] {
-        let headline = said(name, script, watchdog).unwrap();
+        let headline = run_and_explain(name, script, watchdog).unwrap();
         assert!(
             headline.starts_with("SIGABRT, sent by process ") && !headline.contains("watchdog"),
             "{name}: {headline}"

@@ -46,8 +46,8 @@ fn explain_read(arch: Arch, code: Vec<u8>, at: u64, accessed: u64) -> Explanatio
     explain(&report, &Function(code))
 }
 
-fn last_set(said: &Explanation) -> Option<(u64, &str)> {
-    said.last_set.as_ref().map(|set| (set.instruction.address.0 - START, set.instruction.text.as_str()))
+fn last_set(explanation: &Explanation) -> Option<(u64, &str)> {
+    explanation.last_set.as_ref().map(|set| (set.instruction.address.0 - START, set.instruction.text.as_str()))
 }
 
 fn arm64(words: &[u32], at: u64) -> Explanation {
@@ -57,52 +57,52 @@ fn arm64(words: &[u32], at: u64) -> Explanation {
 #[test]
 fn the_load_that_set_a_register_is_found_on_arm64() {
     // ldr x1, [x0, #8]; ldr w2, [x1, #16]; ret
-    let said = arm64(&[0xf940_0401, 0xb940_1022, 0xd65f_03c0], 4);
-    assert_eq!(last_set(&said), Some((0, "ldr x1, [x0, #0x8]")), "{said:#?}");
-    assert!(said.facts.iter().any(|fact| fact.contains("x1 was last set by")), "{said:#?}");
+    let explanation = arm64(&[0xf940_0401, 0xb940_1022, 0xd65f_03c0], 4);
+    assert_eq!(last_set(&explanation), Some((0, "ldr x1, [x0, #0x8]")), "{explanation:#?}");
+    assert!(explanation.facts.iter().any(|fact| fact.contains("x1 was last set by")), "{explanation:#?}");
     // With a conditional jump out of the function between them: cbz x3, +12.
-    let said = arm64(&[0xf940_0401, 0xb400_0043, 0xb940_1022, 0xd65f_03c0], 8);
-    assert_eq!(last_set(&said).map(|(at, _)| at), Some(0), "{said:#?}");
+    let explanation = arm64(&[0xf940_0401, 0xb400_0043, 0xb940_1022, 0xd65f_03c0], 8);
+    assert_eq!(last_set(&explanation).map(|(at, _)| at), Some(0), "{explanation:#?}");
 }
 
 #[test]
 fn a_register_set_on_one_of_several_paths_is_not_claimed() {
     // ldr x1, [x0, #8]; ldr w2, [x1, #16]; b.ne to the second; ret
-    assert_eq!(set(&arm64(&[0xf940_0401, 0xb940_1022, 0x54ff_ffe1, 0xd65f_03c0], 4)), None);
+    assert_eq!(last_set(&arm64(&[0xf940_0401, 0xb940_1022, 0x54ff_ffe1, 0xd65f_03c0], 4)), None);
     // With a jump to an address in a register: br x5.
-    assert_eq!(set(&arm64(&[0xf940_0401, 0xb940_1022, 0xd61f_00a0, 0xd65f_03c0], 4)), None);
+    assert_eq!(last_set(&arm64(&[0xf940_0401, 0xb940_1022, 0xd61f_00a0, 0xd65f_03c0], 4)), None);
     // With a ret between them.
-    assert_eq!(set(&arm64(&[0xf940_0401, 0xd65f_03c0, 0xb940_1022, 0xd65f_03c0], 8)), None);
+    assert_eq!(last_set(&arm64(&[0xf940_0401, 0xd65f_03c0, 0xb940_1022, 0xd65f_03c0], 8)), None);
     // A compare and swap may have written it: cas x1, x2, [x3].
-    assert_eq!(set(&arm64(&[0xf940_0401, 0xc8a1_7c62, 0xb940_1022, 0xd65f_03c0], 8)), None);
+    assert_eq!(last_set(&arm64(&[0xf940_0401, 0xc8a1_7c62, 0xb940_1022, 0xd65f_03c0], 8)), None);
 }
 
 #[test]
 fn the_load_that_set_a_register_is_found_on_x86_64() {
     // mov rax, [rdi+8]; cmp ecx, 3; mov eax, [rax+16]; ret
     let code = vec![0x48, 0x8b, 0x47, 0x08, 0x83, 0xf9, 0x03, 0x8b, 0x40, 0x10, 0xc3];
-    let said = explain_read(Arch::X86_64, code.clone(), 7, 16);
-    assert_eq!(last_set(&said), Some((0, "mov rax, [rdi+0x8]")), "{said:#?}");
+    let explanation = explain_read(Arch::X86_64, code.clone(), 7, 16);
+    assert_eq!(last_set(&explanation), Some((0, "mov rax, [rdi+0x8]")), "{explanation:#?}");
     // A conditional move instead of the compare may have set the register: cmove rax, rdx.
     let mut other = code.clone();
     other.splice(4..7, [0x48, 0x0f, 0x44, 0xc2]);
-    assert_eq!(set(&explain_read(Arch::X86_64, other, 8, 16)), None);
+    assert_eq!(last_set(&explain_read(Arch::X86_64, other, 8, 16)), None);
     // A call overwrites the register, and its return value is unknown.
     let mut other = code;
     other.splice(4..7, [0xe8, 0, 0, 0, 0x10]);
-    assert_eq!(set(&explain_read(Arch::X86_64, other, 9, 16)), None);
+    assert_eq!(last_set(&explain_read(Arch::X86_64, other, 9, 16)), None);
 }
 
 #[test]
 fn registers_of_repeated_instructions_are_not_claimed() {
     // mov rdi, [rsi+8]; rep stosb; ret. And stosb alone.
-    let said = |repeated: bool| {
+    let explain_store = |repeated: bool| {
         let mut code = vec![0x48, 0x8b, 0x7e, 0x08];
         code.extend([0xf3, 0xaa, 0xc3].iter().skip(usize::from(!repeated)));
         explain_read(Arch::X86_64, code, 4, 0)
     };
-    assert_eq!(last_set(&said(false)), Some((0, "mov rdi, [rsi+0x8]")), "{:#?}", said(false));
-    let repeated = said(true);
+    assert_eq!(last_set(&explain_store(false)), Some((0, "mov rdi, [rsi+0x8]")), "{:#?}", explain_store(false));
+    let repeated = explain_store(true);
     assert!(
         repeated.instruction.is_some() && repeated.operand.is_some() && last_set(&repeated).is_none(),
         "{repeated:#?}"

@@ -87,8 +87,8 @@ fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u
     let mut tids = BTreeMap::new();
     let report = store.join("runs");
     let of_run = || Some(std::fs::read_dir(&report).ok()?.next()?.ok()?.path());
-    let said = BufReader::new(running.0.stdout.take().unwrap());
-    let lines = std::thread::spawn(move || said.lines().map_while(Result::ok).collect::<Vec<_>>());
+    let output = BufReader::new(running.0.stdout.take().unwrap());
+    let lines = std::thread::spawn(move || output.lines().map_while(Result::ok).collect::<Vec<_>>());
     let until = Instant::now() + Duration::from_mins(1);
     let name = if end == "hang" { "report-9" } else { "report" };
     let report = loop {
@@ -123,10 +123,18 @@ fn find_unnamed(act: &str, report: &Report) -> Vec<u64> {
     if ["timed", "robust-owner", "join", "semaphore"].contains(&act) { unnamed.collect() } else { Vec::new() }
 }
 
-fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>, said: &Explanation, unnamed: &[u64]) {
-    let context = || format!("{act}: {tids:?}\n{:#?}\n{:?}\n{:?}", said.waits, said.deadlocks, said.facts);
+fn check(
+    act: &str,
+    waits: Waits,
+    circle: &[usize],
+    tids: &BTreeMap<usize, u64>,
+    explanation: &Explanation,
+    unnamed: &[u64],
+) {
+    let context =
+        || format!("{act}: {tids:?}\n{:#?}\n{:?}\n{:?}", explanation.waits, explanation.deadlocks, explanation.facts);
     for number in tids.keys() {
-        let found: Vec<&LockWait> = said.waits.iter().filter(|wait| wait.tid == tids[number]).collect();
+        let found: Vec<&LockWait> = explanation.waits.iter().filter(|wait| wait.tid == tids[number]).collect();
         let expected = waits.iter().find(|(thread, ..)| thread == number);
         let Some((_, kind, has)) = expected else {
             assert!(found.is_empty(), "thread {number} must not wait. {}", context());
@@ -145,7 +153,7 @@ fn check(act: &str, waits: Waits, circle: &[usize], tids: &BTreeMap<usize, u64>,
         assert_eq!(wait.owner.is_some(), *has != Unknown, "{}", context());
         assert_eq!(wait.timed, act == "timed" || (act == "conditions" && *number == 1), "{}", context());
     }
-    let mut circles: Vec<Vec<u64>> = said.deadlocks.clone();
+    let mut circles: Vec<Vec<u64>> = explanation.deadlocks.clone();
     circles.iter_mut().for_each(|circle| circle.sort_unstable());
     let mut expected: Vec<u64> = circle.iter().map(|number| tids[number]).collect();
     expected.sort_unstable();
@@ -157,39 +165,43 @@ fn waits_and_deadlocks_of_real_programs_are_found() {
     let folder = tempfile::tempdir().unwrap();
     let program = build(folder.path());
     let mut symbolizer = Symbolizer::new(Options::default());
-    let mut said_of = |act: &str, end: &str| {
+    let mut run_and_explain = |act: &str, end: &str| {
         let (tids, mut report) = run(&program, &folder.path().join(format!("{act}-{end}")), act, end);
         symbolizer.symbolicate_report(&mut report);
-        let said = explain(&report, &NoCode);
-        println!("{act} {end}: {}; {:?}", said.headline, said.facts);
+        let explanation = explain(&report, &NoCode);
+        println!("{act} {end}: {}; {:?}", explanation.headline, explanation.facts);
         let unnamed = find_unnamed(act, &report);
-        (tids, said, unnamed)
+        (tids, explanation, unnamed)
     };
     for (act, waits, circle) in ACTS {
-        let (tids, said, unnamed) = said_of(act, "crash");
+        let (tids, explanation, unnamed) = run_and_explain(act, "crash");
         let circle = if circle.iter().any(|number| unnamed.contains(&tids[number])) { &[] } else { *circle };
-        check(act, waits, circle, &tids, &said, &unnamed);
-        assert!(said.waits_for.is_none() && !said.headline.contains("wait"), "{act}: {}", said.headline);
-        let is_said = said.facts.iter().any(|fact| fact.starts_with("deadlock: thread "));
-        assert_eq!(is_said, !circle.is_empty(), "{act}: {:?}", said.facts);
+        check(act, waits, circle, &tids, &explanation, &unnamed);
+        assert!(
+            explanation.waits_for.is_none() && !explanation.headline.contains("wait"),
+            "{act}: {}",
+            explanation.headline
+        );
+        let is_said = explanation.facts.iter().any(|fact| fact.starts_with("deadlock: thread "));
+        assert_eq!(is_said, !circle.is_empty(), "{act}: {:?}", explanation.facts);
     }
     for end in ["abort", "hang"] {
         for (act, waits, circle) in ACTS.iter().filter(|(act, ..)| ["two-mutexes", "contended", "join"].contains(act)) {
-            let (tids, said, unnamed) = said_of(act, end);
+            let (tids, explanation, unnamed) = run_and_explain(act, end);
             if circle.iter().any(|number| unnamed.contains(&tids[number])) {
-                check(act, waits, &[], &tids, &said, &unnamed);
+                check(act, waits, &[], &tids, &explanation, &unnamed);
                 continue;
             }
-            check(act, waits, circle, &tids, &said, &unnamed);
+            check(act, waits, circle, &tids, &explanation, &unnamed);
             let first = tids[&0];
             match *act {
-                "contended" => assert_eq!(said.waits_for, None, "the first thread has the mutex"),
+                "contended" => assert_eq!(explanation.waits_for, None, "the first thread has the mutex"),
                 _ => {
-                    let waits_for = said.waits_for.clone().unwrap();
+                    let waits_for = explanation.waits_for.clone().unwrap();
                     assert!(waits_for.starts_with(&format!("deadlock: thread {first} (")), "{waits_for}");
                     assert!(waits_for.contains(&format!(", which waits for thread {first} (")), "{waits_for}");
-                    assert!(said.headline.contains(&waits_for), "{}", said.headline);
-                    assert_eq!(said.deadlocks, [[first, tids[&1]]]);
+                    assert!(explanation.headline.contains(&waits_for), "{}", explanation.headline);
+                    assert_eq!(explanation.deadlocks, [[first, tids[&1]]]);
                 }
             }
         }

@@ -78,10 +78,10 @@ fn x86_64(walked: &[u64], shadow: &[u64]) -> Report {
 
 /// Returns the frame whose return address was overwritten, the new address and the original one.
 fn overwritten(report: &Report) -> Option<(usize, u64, u64)> {
-    let said: Explanation = explain(report, &NoCode);
-    let found = said.overwritten_return.map(|found| (found.frame, found.leads_to.0, found.was.0));
+    let explanation: Explanation = explain(report, &NoCode);
+    let found = explanation.overwritten_return.map(|found| (found.frame, found.leads_to.0, found.was.0));
     assert_eq!(
-        said.facts.iter().any(|fact| fact.contains("the shadow stack shows that the return address")),
+        explanation.facts.iter().any(|fact| fact.contains("the shadow stack shows that the return address")),
         found.is_some()
     );
     found
@@ -116,11 +116,11 @@ fn an_overwritten_return_address_is_found() {
         }
     }
     let walked = with(1, 0x40_1ff0);
-    let said = explain(&x86_64(&walked, &RETURNS), &NoCode);
+    let explanation = explain(&x86_64(&walked, &RETURNS), &NoCode);
     let fact = "the shadow stack shows that the return address of frame 1 was overwritten: it is 0x401ff0, and was 0x401200 (paint + 0x1200)";
-    assert!(said.facts.iter().any(|said| said == fact), "{:#?}", said.facts);
+    assert!(explanation.facts.iter().any(|explanation| explanation == fact), "{:#?}", explanation.facts);
     // The headline describes the crash itself.
-    assert!(!said.headline.contains("overwritten"), "{}", said.headline);
+    assert!(!explanation.headline.contains("overwritten"), "{}", explanation.headline);
 }
 
 #[test]
@@ -148,10 +148,10 @@ fn a_return_stopped_by_the_processor_is_explained() {
         let mut report = x86_64(&[], &RETURNS);
         report.stack_memory[0].bytes = leads_to.to_le_bytes().to_vec().into();
         control(&mut report);
-        let said = explain(&report, &NoCode);
+        let explanation = explain(&report, &NoCode);
         assert_eq!(overwritten(&report), Some((0, leads_to, RETURNS[0])));
-        assert_eq!(said.kind, kind, "{said:#?}");
-        assert!(said.headline.contains("0x401100 (paint + 0x1100)"), "{}", said.headline);
+        assert_eq!(explanation.kind, kind, "{explanation:#?}");
+        assert!(explanation.headline.contains("0x401100 (paint + 0x1100)"), "{}", explanation.headline);
     }
     // arm64: it is in the link register.
     let mut report = report(Arch::Aarch64, &[], &[], &RETURNS);

@@ -67,20 +67,24 @@ fn maperr() -> Signal {
     signal("SIGSEGV", "SEGV_MAPERR", 1)
 }
 
-fn operand(said: &Explanation) -> (Option<&str>, Option<u64>, Option<i64>) {
-    let operand = said.operand.as_ref().unwrap_or_else(|| panic!("no operand: {said:#?}"));
+fn operand(explanation: &Explanation) -> (Option<&str>, Option<u64>, Option<i64>) {
+    let operand = explanation.operand.as_ref().unwrap_or_else(|| panic!("no operand: {explanation:#?}"));
     (operand.register.as_deref(), operand.value.map(|value| value.0), operand.displacement)
 }
 
 #[test]
 fn a_null_pointers_field_is_found_on_arm64() {
     // ldr w0, [x3, #16]
-    let said = explain(&arm64(maperr(), Some(16), &[(3, 0)]), &words(&[0xb940_1060]));
-    assert_eq!((said.kind, said.certainty), (FaultKind::NullPointer, Certainty::Certain), "{said:#?}");
-    assert_eq!(operand(&said), (Some("x3"), Some(0), Some(16)));
-    let access = said.access.unwrap();
+    let explanation = explain(&arm64(maperr(), Some(16), &[(3, 0)]), &words(&[0xb940_1060]));
+    assert_eq!(
+        (explanation.kind, explanation.certainty),
+        (FaultKind::NullPointer, Certainty::Certain),
+        "{explanation:#?}"
+    );
+    assert_eq!(operand(&explanation), (Some("x3"), Some(0), Some(16)));
+    let access = explanation.access.unwrap();
     assert_eq!((access.kind, access.width), (Some(Access::READ), Some(4)));
-    assert_eq!(said.headline, "Null pointer: read of 4 bytes at null + 0x10 (x3 is null) in save");
+    assert_eq!(explanation.headline, "Null pointer: read of 4 bytes at null + 0x10 (x3 is null) in save");
 }
 
 #[test]
@@ -101,13 +105,13 @@ fn accesses_of_all_widths_are_decoded_on_arm64() {
     for (word, base, offset, access, width) in rows {
         let value = 0x7000_0000_u64;
         let address = value.wrapping_add(offset as u64);
-        let said = explain(&arm64(maperr(), Some(address), &[(base, value)]), &words(&[word]));
-        assert_eq!(said.kind, FaultKind::Unmapped, "{said:#?}");
+        let explanation = explain(&arm64(maperr(), Some(address), &[(base, value)]), &words(&[word]));
+        assert_eq!(explanation.kind, FaultKind::Unmapped, "{explanation:#?}");
         let name = if base == 31 { "sp".to_owned() } else { format!("x{base}") };
         let displacement = Some(offset).filter(|offset| *offset != 0);
-        assert_eq!(operand(&said), (Some(name.as_str()), Some(value), displacement), "{said:#?}");
-        let said = said.access.unwrap();
-        assert_eq!((said.kind, said.width), (access, Some(width)), "{word:#x}");
+        assert_eq!(operand(&explanation), (Some(name.as_str()), Some(value), displacement), "{explanation:#?}");
+        let explanation = explanation.access.unwrap();
+        assert_eq!((explanation.kind, explanation.width), (access, Some(width)), "{word:#x}");
     }
 }
 
@@ -115,17 +119,17 @@ fn accesses_of_all_widths_are_decoded_on_arm64() {
 fn an_index_register_is_considered_on_arm64() {
     // ldr x0, [x1, x2, lsl #3]
     let code = words(&[0xf862_7820]);
-    let said = explain(&arm64(maperr(), Some(40), &[(1, 0), (2, 5)]), &code);
-    assert_eq!(said.kind, FaultKind::NullPointer, "{said:#?}");
-    assert_eq!(operand(&said).0, Some("x1"));
+    let explanation = explain(&arm64(maperr(), Some(40), &[(1, 0), (2, 5)]), &code);
+    assert_eq!(explanation.kind, FaultKind::NullPointer, "{explanation:#?}");
+    assert_eq!(operand(&explanation).0, Some("x1"));
     // The report doesn't show which one is bad.
-    let said = explain(&arm64(maperr(), Some(0x7000_0800), &[(1, 0x7000_0000), (2, 0x100)]), &code);
-    assert_eq!((said.kind, operand(&said).0), (FaultKind::Unmapped, None));
+    let explanation = explain(&arm64(maperr(), Some(0x7000_0800), &[(1, 0x7000_0000), (2, 0x100)]), &code);
+    assert_eq!((explanation.kind, operand(&explanation).0), (FaultKind::Unmapped, None));
     // ldr x0, [x1, x2]: either may be the pointer, and the other the offset.
     let code = words(&[0xf862_6820]);
     for registers in [[(1, 8), (2, 0)], [(1, 0), (2, 8)]] {
-        let said = explain(&arm64(maperr(), Some(8), &registers), &code);
-        assert_eq!((said.kind, operand(&said).0), (FaultKind::NearNull, None), "{said:#?}");
+        let explanation = explain(&arm64(maperr(), Some(8), &registers), &code);
+        assert_eq!((explanation.kind, operand(&explanation).0), (FaultKind::NearNull, None), "{explanation:#?}");
     }
 }
 
@@ -136,9 +140,9 @@ fn neither_of_two_small_added_values_is_blamed() {
     for (base, index, kind) in
         [(0, 0, FaultKind::NullPointer), (0, 1, FaultKind::NearNull), (0x10, 0, FaultKind::NearNull)]
     {
-        let said = explain(&arm64(maperr(), Some(base + index), &[(1, base), (2, index)]), &byte);
-        assert_eq!((said.kind, operand(&said).0), (kind, None), "{said:#?}");
-        assert_eq!(said.operand.as_ref().unwrap().index, None, "{said:#?}");
+        let explanation = explain(&arm64(maperr(), Some(base + index), &[(1, base), (2, index)]), &byte);
+        assert_eq!((explanation.kind, operand(&explanation).0), (kind, None), "{explanation:#?}");
+        assert_eq!(explanation.operand.as_ref().unwrap().index, None, "{explanation:#?}");
     }
 }
 
@@ -146,13 +150,13 @@ fn neither_of_two_small_added_values_is_blamed() {
 fn operands_that_disagree_with_the_address_are_not_claimed() {
     // ldr w0, [x3, #16], but the address is not derived from x3.
     let code = words(&[0xb940_1060]);
-    let said = explain(&arm64(maperr(), Some(0x7000_0000), &[(3, 0)]), &code);
-    assert!(said.operand.is_none() && said.kind == FaultKind::Unmapped, "{said:#?}");
+    let explanation = explain(&arm64(maperr(), Some(0x7000_0000), &[(3, 0)]), &code);
+    assert!(explanation.operand.is_none() && explanation.kind == FaultKind::Unmapped, "{explanation:#?}");
     // A write, but the instruction is a load.
     let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
     report.crash.as_mut().unwrap().access = Some(Access::WRITE);
-    let said = explain(&report, &code);
-    assert!(said.operand.is_none() && said.kind == FaultKind::NearNull, "{said:#?}");
+    let explanation = explain(&report, &code);
+    assert!(explanation.operand.is_none() && explanation.kind == FaultKind::NearNull, "{explanation:#?}");
     // Registers of a thread that requested the report itself.
     let mut report = arm64(maperr(), Some(16), &[(3, 0)]);
     report.threads[0].registers.as_mut().unwrap().only_preserved = true;
@@ -182,27 +186,27 @@ fn a_call_through_null_is_found_on_arm64() {
     // nop; blr x19; the return address follows.
     let code = words(&[0xd503_201f, 0xd63f_0260]);
     let mut report = arm64(maperr(), Some(0), &[(19, 0), (32, 0)]);
-    let said = explain(&report, &code);
-    assert_eq!((said.kind, operand(&said).0), (FaultKind::JumpToNull, Some("x19")), "{said:#?}");
-    assert_eq!(said.call.unwrap().text, "blr x19");
+    let explanation = explain(&report, &code);
+    assert_eq!((explanation.kind, operand(&explanation).0), (FaultKind::JumpToNull, Some("x19")), "{explanation:#?}");
+    assert_eq!(explanation.call.unwrap().text, "blr x19");
     // A frame found by a stack scan is not a caller.
     report.threads[0].frames[1].found_by = FoundBy::SCAN;
-    let said = explain(&report, &code);
-    assert!(said.call.is_none() && said.function.is_none(), "{said:#?}");
-    assert_eq!(said.headline, "Call through a null pointer");
+    let explanation = explain(&report, &code);
+    assert!(explanation.call.is_none() && explanation.function.is_none(), "{explanation:#?}");
+    assert_eq!(explanation.headline, "Call through a null pointer");
 }
 
 #[test]
 fn a_call_that_may_have_led_elsewhere_is_not_claimed() {
     // nop; blr x8, or blr x19. The called function may have ended with a jump through x8; x19 it must
     // have restored before.
-    let said = |pc: u64, call: u32| {
+    let explain_case = |pc: u64, call: u32| {
         explain(&arm64(maperr(), Some(pc), &[(8, pc), (19, pc), (32, pc)]), &words(&[0xd503_201f, call]))
     };
     for pc in [0, 0x7000_0010_0000] {
-        let by_lost = said(pc, 0xd63f_0100);
+        let by_lost = explain_case(pc, 0xd63f_0100);
         assert!(by_lost.call.is_none() && by_lost.operand.is_none(), "{by_lost:#?}");
-        assert_eq!(operand(&said(pc, 0xd63f_0260)).0, Some("x19"));
+        assert_eq!(operand(&explain_case(pc, 0xd63f_0260)).0, Some("x19"));
     }
     // The register has a tag; the program counter doesn't.
     let freed = explain(
@@ -223,9 +227,9 @@ fn a_call_that_may_have_led_elsewhere_is_not_claimed() {
             vec![StackMemory { tid: 7, address: Address(0x7ffe_0008), bytes, ..StackMemory::default() }];
         let mut code = vec![0x90; 8 - before.len()];
         code.extend(before);
-        let said = explain(&report, &At(PC, code));
-        assert_eq!(said.kind, FaultKind::JumpToNull, "{said:#?}");
-        said.call.map(|call| call.text)
+        let explanation = explain(&report, &At(PC, code));
+        assert_eq!(explanation.kind, FaultKind::JumpToNull, "{explanation:#?}");
+        explanation.call.map(|call| call.text)
     };
     assert_eq!(x86(&[0xff, 0xd0], 1), None);
     assert_eq!(x86(&[0xff, 0xd3], 0).as_deref(), Some("call rbx"));
@@ -256,7 +260,7 @@ impl CodeSource for Functions {
 fn a_stale_link_register_is_not_a_caller() {
     // nop; a call; ldr w0, [x3, #16]; ret; the same load in another function. The link register holds
     // the address after the call.
-    let said = |call: u32, pc: u64, found_by: FoundBy| {
+    let explain_case = |call: u32, pc: u64, found_by: FoundBy| {
         let code = words(&[0xd503_201f, call, 0xb940_1060, 0xd65f_03c0, 0xb940_1060]);
         let mut report = arm64(maperr(), Some(16), &[(3, 0), (32, pc), (30, PC + 8)]);
         let frames = &mut report.threads[0].frames;
@@ -268,15 +272,15 @@ fn a_stale_link_register_is_not_a_caller() {
     let (to_other, to_elsewhere, by_register) = (0x9400_0003, 0x9400_1000, 0xd63f_0100);
     for call in [to_other, to_elsewhere, by_register] {
         // The call has returned, and its caller continued.
-        assert!(!said(call, PC + 8, FoundBy::LINK_REGISTER), "{call:#x}");
-        assert!(said(call, PC + 8, FoundBy::CFI), "{call:#x}");
-        assert!(!said(call, PC + 16, FoundBy::SCAN), "{call:#x}");
+        assert!(!explain_case(call, PC + 8, FoundBy::LINK_REGISTER), "{call:#x}");
+        assert!(explain_case(call, PC + 8, FoundBy::CFI), "{call:#x}");
+        assert!(!explain_case(call, PC + 16, FoundBy::SCAN), "{call:#x}");
     }
-    assert!(said(to_other, PC + 16, FoundBy::LINK_REGISTER));
-    assert!(said(by_register, PC + 16, FoundBy::LINK_REGISTER));
-    assert!(!said(to_elsewhere, PC + 16, FoundBy::LINK_REGISTER));
+    assert!(explain_case(to_other, PC + 16, FoundBy::LINK_REGISTER));
+    assert!(explain_case(by_register, PC + 16, FoundBy::LINK_REGISTER));
+    assert!(!explain_case(to_elsewhere, PC + 16, FoundBy::LINK_REGISTER));
     // For a jump to an invalid address, a direct call to a known function proves nothing.
-    assert!(!said(to_other, 0x10, FoundBy::LINK_REGISTER));
+    assert!(!explain_case(to_other, 0x10, FoundBy::LINK_REGISTER));
 }
 
 #[test]
@@ -285,9 +289,12 @@ fn a_return_to_an_invalid_address_is_recognized() {
     let nowhere = 0x4141_4141_4141;
     let mut report = arm64(maperr(), Some(nowhere), &[(30, nowhere), (32, nowhere)]);
     report.threads[0].frames.truncate(1);
-    let said = explain(&report, &NoCode);
-    assert_eq!((said.kind, said.certainty, operand(&said).0), (FaultKind::BadReturn, Certainty::Certain, Some("lr")));
-    assert_eq!(said.headline, "Return to an invalid address: 0x414141414141");
+    let explanation = explain(&report, &NoCode);
+    assert_eq!(
+        (explanation.kind, explanation.certainty, operand(&explanation).0),
+        (FaultKind::BadReturn, Certainty::Certain, Some("lr"))
+    );
+    assert_eq!(explanation.headline, "Return to an invalid address: 0x414141414141");
     // A stack may start with a return, like that of `makecontext`: without callers, nothing need have
     // been overwritten.
     let facts = |name: &str| {
@@ -322,8 +329,9 @@ fn a_return_to_an_invalid_address_is_recognized() {
 #[test]
 fn pointer_tags_are_ignored_in_addresses() {
     // ldr w0, [x3, #16], with a tagged pointer.
-    let said = explain(&arm64(maperr(), Some(0x7000_0010), &[(3, 0xb400_0000_7000_0000)]), &words(&[0xb940_1060]));
-    assert_eq!(operand(&said), (Some("x3"), Some(0xb400_0000_7000_0000), Some(16)));
+    let explanation =
+        explain(&arm64(maperr(), Some(0x7000_0010), &[(3, 0xb400_0000_7000_0000)]), &words(&[0xb940_1060]));
+    assert_eq!(operand(&explanation), (Some("x3"), Some(0xb400_0000_7000_0000), Some(16)));
 }
 
 #[test]
@@ -380,13 +388,13 @@ fn register_parts_keep_their_names() {
     let registers = Registers { arch: Some(Arch::X86_64), general, ..Registers::default() };
     for (code, name, value) in rows {
         let code = At(PC, [code, &[0x90; 16]].concat());
-        let said = explain(&report(registers.clone(), signal("SIGFPE", "FPE_INTDIV", 1), Some(PC)), &code);
-        assert_eq!(operand(&said), (Some(name), Some(value), None), "{said:#?}");
+        let explanation = explain(&report(registers.clone(), signal("SIGFPE", "FPE_INTDIV", 1), Some(PC)), &code);
+        assert_eq!(operand(&explanation), (Some(name), Some(value), None), "{explanation:#?}");
     }
     // mov eax, [esi]
     let code = At(PC, [&[0x67, 0x8b, 0x06][..], &[0x90; 16]].concat());
-    let said = explain(&report(registers, maperr(), Some(0)), &code);
-    assert_eq!(operand(&said), (Some("esi"), Some(0), None), "{said:#?}");
+    let explanation = explain(&report(registers, maperr(), Some(0)), &code);
+    assert_eq!(operand(&explanation), (Some("esi"), Some(0), None), "{explanation:#?}");
 }
 
 #[test]
@@ -399,9 +407,9 @@ fn a_recursion_of_two_functions_is_found() {
     frames.extend((0..40_u64).map(|n| frame(if n % 2 == 0 { "even" } else { "odd" }, 0x7000_0010 + n * 0x20)));
     frames.push(frame("main", 0x7001_0000));
     report.threads[0].frames = frames;
-    let said = explain(&report, &NoCode);
-    let recursion = said.recursion.unwrap();
-    assert_eq!((said.kind, recursion.rounds, recursion.bytes), (FaultKind::StackOverflow, 20, Some(0x40)));
+    let explanation = explain(&report, &NoCode);
+    let recursion = explanation.recursion.unwrap();
+    assert_eq!((explanation.kind, recursion.rounds, recursion.bytes), (FaultKind::StackOverflow, 20, Some(0x40)));
     assert_eq!(recursion.functions, ["even", "odd"]);
     // Omitted frames count as well.
     report.threads[0].frames.truncate(31);
@@ -468,8 +476,8 @@ fn hostile_reports_cause_no_panic() {
             report.crash.as_mut().unwrap().flags = vec![CrashFlag::StackOverflow];
         }
         let bytes: Vec<u8> = (0..4).flat_map(|_| next().to_le_bytes()).collect();
-        let said = explain(&report, &At(pc.0, bytes));
-        assert!(!said.headline.is_empty() && said.headline.chars().count() <= 700, "{said:?}");
+        let explanation = explain(&report, &At(pc.0, bytes));
+        assert!(!explanation.headline.is_empty() && explanation.headline.chars().count() <= 700, "{explanation:?}");
     }
     assert_eq!(explain(&Report::default(), &NoCode).kind, FaultKind::Unknown);
 }
@@ -484,9 +492,9 @@ fn code_in_the_report_suffices() {
         ..CodePiece::default()
     };
     report.code = vec![piece(PC - 4, &[0x1f, 0x20, 0x03, 0xd5]), piece(PC, &0xb940_1060_u32.to_le_bytes())];
-    let said = explain(&report, &NoCode);
-    assert_eq!((said.kind, operand(&said).0), (FaultKind::NullPointer, Some("x3")), "{said:#?}");
-    assert_eq!(said.code_change, None);
+    let explanation = explain(&report, &NoCode);
+    assert_eq!((explanation.kind, operand(&explanation).0), (FaultKind::NullPointer, Some("x3")), "{explanation:#?}");
+    assert_eq!(explanation.code_change, None);
 }
 
 #[test]
@@ -499,10 +507,10 @@ fn changed_code_is_recognized() {
         explain(&report, &words(&[0xb940_1060, 0xd503_201f]))
     };
     assert_eq!(change(0xb940_1060).code_change, None);
-    let said = change(0xb940_1068);
-    let found = said.code_change.as_ref().unwrap();
+    let explanation = change(0xb940_1068);
+    let found = explanation.code_change.as_ref().unwrap();
     assert_eq!((found.kind, found.address), (CodeChangeKind::OneBit, Address(PC)));
-    assert!(said.headline.ends_with("; its code differs from the file in one bit"), "{said:#?}");
+    assert!(explanation.headline.ends_with("; its code differs from the file in one bit"), "{explanation:#?}");
     assert_eq!(change(0xd420_0000).code_change.unwrap().kind, CodeChangeKind::Breakpoint);
     assert_eq!(change(0x1400_0010).code_change.unwrap().kind, CodeChangeKind::Other);
 
@@ -522,7 +530,7 @@ fn changed_code_is_recognized() {
 /// The C library keeps the message of an abort that the program survived.
 #[test]
 fn an_earlier_abort_message_is_not_used() {
-    let said = |caller: &str, function: &str| {
+    let explain_case = |caller: &str, function: &str| {
         let mut report = arm64(signal("SIGABRT", "SI_TKILL", -6), None, &[]);
         let frame = |module: &str, function: &str| Frame {
             module: Some(module.to_owned()),
@@ -535,8 +543,8 @@ fn an_earlier_abort_message_is_not_used() {
         report.annotations = vec![Annotation { source: "libc.so.6".to_owned(), text, ..Annotation::default() }];
         explain(&report, &NoCode).headline
     };
-    assert!(said("/lib/libc.so.6", "__assert_fail").contains("Assertion"));
-    assert!(!said("/opt/cart", "main").contains("Assertion"));
+    assert!(explain_case("/lib/libc.so.6", "__assert_fail").contains("Assertion"));
+    assert!(!explain_case("/opt/cart", "main").contains("Assertion"));
 }
 
 /// The functions are those of a release build with Rust 1.95 that ran out of memory.
@@ -547,11 +555,11 @@ fn an_abort_after_a_failed_allocation_is_named() {
     let names = ["__GI_abort", "std::process::abort", "std::alloc::rust_oom", "alloc::alloc::handle_alloc_error"];
     report.threads[0].frames =
         names.into_iter().chain(["alloc::raw_vec::handle_error", "shop::fill"]).map(frame).collect();
-    let said = explain(&report, &NoCode).headline;
-    assert!(said.starts_with("Abort: memory allocation failed"), "{said}");
+    let explanation = explain(&report, &NoCode).headline;
+    assert!(explanation.starts_with("Abort: memory allocation failed"), "{explanation}");
     report.threads[0].frames.drain(2..4);
-    let said = explain(&report, &NoCode).headline;
-    assert!(!said.contains("memory"), "{said}");
+    let explanation = explain(&report, &NoCode).headline;
+    assert!(!explanation.contains("memory"), "{explanation}");
 }
 
 #[test]
@@ -592,16 +600,17 @@ fn a_failed_pointer_authentication_is_recognized() {
     // ldr w0, [x3, #16]
     let code = words(&[0xb940_1060]);
     let good = 0x7ff0_0000_8010_u64;
-    let said = |os: Os, bad: u64| {
+    let explain_case = |os: Os, bad: u64| {
         let mut report = arm64(maperr(), Some(bad + 16), &[(3, bad)]);
         report.threads[0].stack = Some((Address(0x7ff0_0000_0000), Address(0x7ff0_0010_0000)));
         report.header.os = os;
-        let said = explain(&report, &code);
-        let is_named = said.facts.iter().find(|fact| fact.starts_with("possible pointer authentication failure"));
-        (is_named.cloned(), said.bit_flips.len())
+        let explanation = explain(&report, &code);
+        let is_named =
+            explanation.facts.iter().find(|fact| fact.starts_with("possible pointer authentication failure"));
+        (is_named.cloned(), explanation.bit_flips.len())
     };
     for (bit, key) in [(53, "key A"), (54, "key B")] {
-        let (fact, flips) = said(Os::LINUX, good | 1 << bit);
+        let (fact, flips) = explain_case(Os::LINUX, good | 1 << bit);
         let fact = fact.unwrap();
         assert!(
             fact.contains("0x7ff000008010 with") && fact.contains(key) && fact.contains("stack of thread 7"),
@@ -610,21 +619,21 @@ fn a_failed_pointer_authentication_is_recognized() {
         assert_eq!(flips, 0);
     }
     // With a memory tag in the top byte.
-    assert!(said(Os::LINUX, good | 1 << 53 | 0xb4 << 56).0.is_some());
+    assert!(explain_case(Os::LINUX, good | 1 << 53 | 0xb4 << 56).0.is_some());
     // The top byte is part of a code pointer on Darwin only.
-    assert!(said(Os::MACOS, good | 1 << 62).0.unwrap().contains("key B in bits 62 and 61"));
-    assert!(said(Os::LINUX, good | 1 << 62).0.is_none());
+    assert!(explain_case(Os::MACOS, good | 1 << 62).0.unwrap().contains("key B in bits 62 and 61"));
+    assert!(explain_case(Os::LINUX, good | 1 << 62).0.is_none());
     // Not an error code, both bits, other bits as well.
-    assert!(said(Os::LINUX, good ^ 1 << 41).0.is_none());
-    assert!(said(Os::LINUX, good | 3 << 53).0.is_none());
-    assert!(said(Os::LINUX, good | 1 << 53 | 1 << 50).0.is_none());
+    assert!(explain_case(Os::LINUX, good ^ 1 << 41).0.is_none());
+    assert!(explain_case(Os::LINUX, good | 3 << 53).0.is_none());
+    assert!(explain_case(Os::LINUX, good | 1 << 53 | 1 << 50).0.is_none());
 }
 
 #[test]
 fn the_mapping_at_the_address_is_described() {
     // str x1, [x2, #8]
     let code = words(&[0xf900_0441]);
-    let said = |protection: u8, name: Option<&str>, code_name: &'static str| {
+    let explain_case = |protection: u8, name: Option<&str>, code_name: &'static str| {
         let mut report = arm64(signal("SIGSEGV", code_name, 2), Some(0x7000_0008), &[(2, 0x7000_0000)]);
         report.crash.as_mut().unwrap().access = Some(Access::WRITE);
         let mapping = |start: u64, protection: u8, name: Option<&str>| Mapping {
@@ -637,12 +646,12 @@ fn the_mapping_at_the_address_is_described() {
         report.mappings = vec![mapping(0x7000_0000, protection, name), mapping(0x7000_1000, 6, Some("[stack]"))];
         explain(&report, &code)
     };
-    let guard = said(0, None, "SEGV_ACCERR");
+    let guard = explain_case(0, None, "SEGV_ACCERR");
     assert_eq!(guard.kind, FaultKind::GuardPage);
     assert!(guard.facts.iter().any(|fact| fact.ends_with("below a stack")), "{guard:#?}");
-    let read_only = said(4, Some("/opt/ada/data.bin"), "SEGV_ACCERR");
+    let read_only = explain_case(4, Some("/opt/ada/data.bin"), "SEGV_ACCERR");
     assert_eq!(read_only.kind, FaultKind::WriteToReadOnly);
     assert!(read_only.facts.iter().any(|fact| fact.contains(" data.bin at 0x8")), "{read_only:#?}");
     assert!(!format!("{read_only:?}").contains("ada"), "paths may contain the user's name");
-    assert_eq!(said(6, None, "SEGV_ACCERR").kind, FaultKind::AccessDenied);
+    assert_eq!(explain_case(6, None, "SEGV_ACCERR").kind, FaultKind::AccessDenied);
 }

@@ -204,25 +204,29 @@ fn only_closed_cycles_are_deadlocks() {
         explain(&report, &NoCode)
     };
     // 10 → 20 → 30, which is running.
-    let said = lock(1, 30);
-    assert!(said.deadlocks.is_empty() && said.facts.is_empty());
+    let explanation = lock(1, 30);
+    assert!(explanation.deadlocks.is_empty() && explanation.facts.is_empty());
     assert_eq!(
-        said.waits_for.as_deref(),
+        explanation.waits_for.as_deref(),
         Some("thread 10 (ui) waits for thread 20 (worker), which waits for thread 30")
     );
     // 10 → 20 → 30 → 20: the crashed thread leads to the cycle but is not in it.
-    let said = lock(2, 20);
-    assert_eq!(said.deadlocks, [[20, 30]]);
-    assert_eq!(said.facts, ["deadlock: thread 20 (worker) waits for thread 30, which waits for thread 20 (worker)"]);
+    let explanation = lock(2, 20);
+    assert_eq!(explanation.deadlocks, [[20, 30]]);
+    assert_eq!(
+        explanation.facts,
+        ["deadlock: thread 20 (worker) waits for thread 30, which waits for thread 20 (worker)"]
+    );
     assert!(
-        said.waits_for
+        explanation
+            .waits_for
             .unwrap()
             .starts_with("thread 10 (ui) waits for thread 20 (worker), which waits for thread 30, which")
     );
     // 10 → 20 → 30 → 10.
-    let said = lock(2, 10);
-    assert_eq!(said.deadlocks, [[10, 20, 30]]);
-    assert!(said.waits_for.unwrap().starts_with("deadlock: thread 10 (ui) waits for"));
+    let explanation = lock(2, 10);
+    assert_eq!(explanation.deadlocks, [[10, 20, 30]]);
+    assert!(explanation.waits_for.unwrap().starts_with("deadlock: thread 10 (ui) waits for"));
     // Each thread waits for itself; a wait with a timeout.
     lock(0, 10);
     lock(1, 20);

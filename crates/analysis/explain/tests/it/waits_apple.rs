@@ -64,7 +64,7 @@ const SYSCALL: [u8; 2] = [0x0f, 0x05];
 const SVC: [u8; 4] = [0x01, 0x10, 0x00, 0xd4];
 
 /// Returns the explained wait of thread 10, which is in that call.
-fn said(call: Option<(i64, coroner_process::futex_wait::FutexWait)>) -> Option<LockWait> {
+fn explain_wait(call: Option<(i64, coroner_process::futex_wait::FutexWait)>) -> Option<LockWait> {
     let (number, wait) = call?;
     let thread = |(tid, port)| Thread { tid, port: Some(port), ..Thread::default() };
     let mut threads = THREADS.map(thread);
@@ -79,8 +79,8 @@ fn said(call: Option<(i64, coroner_process::futex_wait::FutexWait)>) -> Option<L
 
 /// Checks that both architectures give the same wait, with these words in memory from `start` on.
 fn wait_at(start: u64, number: u64, arguments: [u64; 6], words: &[u32]) -> LockWait {
-    let intel = said(wait_of(&x86_64(number, arguments), &mut parts(start, words, &SYSCALL))).expect("a wait");
-    let arm = said(wait_of(&aarch64(number, arguments), &mut parts(start, words, &SVC))).expect("a wait");
+    let intel = explain_wait(wait_of(&x86_64(number, arguments), &mut parts(start, words, &SYSCALL))).expect("a wait");
+    let arm = explain_wait(wait_of(&aarch64(number, arguments), &mut parts(start, words, &SVC))).expect("a wait");
     assert_eq!(intel, arm);
     intel
 }

@@ -68,8 +68,12 @@ fn mapped(mut report: Report, start: u64, protection: u8) -> Report {
     report
 }
 
-fn check(said: &Explanation, kind: FaultKind, certainty: Certainty, headline: &str) {
-    assert_eq!((said.kind, said.certainty, said.headline.as_str()), (kind, certainty, headline), "{said:#?}");
+fn check(explanation: &Explanation, kind: FaultKind, certainty: Certainty, headline: &str) {
+    assert_eq!(
+        (explanation.kind, explanation.certainty, explanation.headline.as_str()),
+        (kind, certainty, headline),
+        "{explanation:#?}"
+    );
 }
 
 #[test]
@@ -100,8 +104,8 @@ fn exception_codes_are_explained() {
     for (code, kind, certainty, headline) in rows {
         check(&explain(&crash(code, None, None, 0), &NoCode), kind, certainty, headline);
     }
-    let said = explain(&crash(0xc000_0374, None, None, 0), &NoCode);
-    assert!(said.facts.iter().any(|fact| fact.contains("possibly on another thread")), "{said:#?}");
+    let explanation = explain(&crash(0xc000_0374, None, None, 0), &NoCode);
+    assert!(explanation.facts.iter().any(|fact| fact.contains("possibly on another thread")), "{explanation:#?}");
 }
 
 #[test]
@@ -128,9 +132,9 @@ fn mappings_decide_whether_an_address_is_unmapped() {
         "Address near null: read at 0x10 in save",
     );
     let beside = mapped(violation(Access::READ, at), 0x7000_1000, 6);
-    let said = explain(&beside, &NoCode);
-    assert_eq!((said.kind, said.certainty), (K::Unmapped, Certainty::Certain), "{said:#?}");
-    assert!(said.facts.iter().any(|fact| fact.contains("4,080 bytes before")), "{said:#?}");
+    let explanation = explain(&beside, &NoCode);
+    assert_eq!((explanation.kind, explanation.certainty), (K::Unmapped, Certainty::Certain), "{explanation:#?}");
+    assert!(explanation.facts.iter().any(|fact| fact.contains("4,080 bytes before")), "{explanation:#?}");
     for (access, protection, kind) in [
         (Access::WRITE, 4, K::WriteToReadOnly),
         (Access::WRITE, 5, K::WriteToReadOnly),
@@ -140,8 +144,8 @@ fn mappings_decide_whether_an_address_is_unmapped() {
         (Access::READ, 4, K::Unknown),
         (Access::WRITE, 6, K::Unknown),
     ] {
-        let said = explain(&mapped(violation(access, at), 0x7000_0000, protection), &NoCode);
-        assert_eq!(said.kind, kind, "{protection}: {said:#?}");
+        let explanation = explain(&mapped(violation(access, at), 0x7000_0000, protection), &NoCode);
+        assert_eq!(explanation.kind, kind, "{protection}: {explanation:#?}");
     }
     // Windows reports a guard page as such.
     let guard = crash(0x8000_0001, Some(Access::READ), Some(at), 0);
@@ -169,33 +173,33 @@ fn jumps_are_explained() {
         Certainty::Certain,
         "Call through a null pointer, called by main",
     );
-    let said = explain(&mapped(jump(0x7000_0010), 0x7000_0000, 6), &NoCode);
-    assert_eq!((said.kind, said.certainty), (K::ExecuteOfData, Certainty::Certain), "{said:#?}");
-    let said = explain(&mapped(jump(0x7000_0010), 0x7000_1000, 6), &NoCode);
-    assert_eq!((said.kind, said.certainty), (K::JumpToNowhere, Certainty::Certain), "{said:#?}");
+    let explanation = explain(&mapped(jump(0x7000_0010), 0x7000_0000, 6), &NoCode);
+    assert_eq!((explanation.kind, explanation.certainty), (K::ExecuteOfData, Certainty::Certain), "{explanation:#?}");
+    let explanation = explain(&mapped(jump(0x7000_0010), 0x7000_1000, 6), &NoCode);
+    assert_eq!((explanation.kind, explanation.certainty), (K::JumpToNowhere, Certainty::Certain), "{explanation:#?}");
 }
 
 #[test]
 #[cfg(feature = "decode")]
-fn what_the_instruction_says() {
+fn instructions_are_explained() {
     use FaultKind as K;
     // mov eax, [rax+0x10]
     let load = At(vec![0x8b, 0x40, 0x10]);
-    let said = explain(&crash(0xc000_0005, Some(Access::READ), Some(0x10), 0), &load);
+    let explanation = explain(&crash(0xc000_0005, Some(Access::READ), Some(0x10), 0), &load);
     check(
-        &said,
+        &explanation,
         K::NullPointer,
         Certainty::Certain,
         "Null pointer: read of 4 bytes at null + 0x10 (rax is null) in save",
     );
     // The processor reports no address for a non-canonical one.
-    let said = explain(&crash(0xc000_0005, Some(Access::READ), None, 0x1234_0000_0000_0000), &load);
-    assert_eq!((said.kind, said.certainty), (K::NonCanonical, Certainty::Certain), "{said:#?}");
-    let operand = said.operand.unwrap();
+    let explanation = explain(&crash(0xc000_0005, Some(Access::READ), None, 0x1234_0000_0000_0000), &load);
+    assert_eq!((explanation.kind, explanation.certainty), (K::NonCanonical, Certainty::Certain), "{explanation:#?}");
+    let operand = explanation.operand.unwrap();
     assert_eq!((operand.register.as_deref(), operand.value), (Some("rax"), Some(Address(0x1234_0000_0000_0000))));
     // An exception that the program raised itself: the instruction is unrelated.
-    let said = explain(&crash(0xc000_0005, None, None, 0x1000_0000), &load);
-    assert_eq!(said.kind, K::Unknown, "{said:#?}");
+    let explanation = explain(&crash(0xc000_0005, None, None, 0x1000_0000), &load);
+    assert_eq!(explanation.kind, K::Unknown, "{explanation:#?}");
     // div eax
     let division = At(vec![0xf7, 0xf0]);
     for code in [0xc000_0094, 0xc000_0095] {
@@ -203,10 +207,10 @@ fn what_the_instruction_says() {
         assert_eq!(explain(&crash(code, None, None, 0xffff_ffff), &division).kind, K::DivisionOverflow);
     }
     // int3, at which Windows puts the program counter; hlt; ud2
-    let said = explain(&crash(0x8000_0003, None, None, 0), &At(vec![0xcc]));
-    assert_eq!((said.kind, said.certainty), (K::Breakpoint, Certainty::Certain), "{said:#?}");
-    assert_eq!(said.instruction.unwrap().address, Address(PC));
-    let said = explain(&crash(0xc000_0096, None, None, 0), &At(vec![0xf4]));
-    check(&said, K::PrivilegedInstruction, Certainty::Certain, "Privileged instruction `hlt` in save");
+    let explanation = explain(&crash(0x8000_0003, None, None, 0), &At(vec![0xcc]));
+    assert_eq!((explanation.kind, explanation.certainty), (K::Breakpoint, Certainty::Certain), "{explanation:#?}");
+    assert_eq!(explanation.instruction.unwrap().address, Address(PC));
+    let explanation = explain(&crash(0xc000_0096, None, None, 0), &At(vec![0xf4]));
+    check(&explanation, K::PrivilegedInstruction, Certainty::Certain, "Privileged instruction `hlt` in save");
     assert_eq!(explain(&crash(0xc000_001d, None, None, 0), &At(vec![0x0f, 0x0b])).kind, K::Trap);
 }

@@ -107,9 +107,9 @@ impl Report {
     pub fn cause(&self) -> Option<String> {
         let crash = self.crash.as_ref()?;
         let mut parts: Vec<String> = Vec::new();
-        let said = self.said(crash);
-        let is_said = said.is_some();
-        parts.extend(said.map(Cow::into_owned));
+        let message = self.program_message(crash);
+        let has_message = message.is_some();
+        parts.extend(message.map(Cow::into_owned));
         if crash.has(CrashFlag::StackOverflow) {
             parts.push("stack overflow".to_owned());
         }
@@ -131,7 +131,7 @@ impl Report {
             let colon = if place.is_empty() { "" } else { ": " };
             let _ = write!(place, "{colon}unknown address");
         }
-        if !place.is_empty() && !is_said {
+        if !place.is_empty() && !has_message {
             parts.push(place);
         }
         parts.extend(crash.hang.as_ref().map(|hang| hang_value(crash, hang)));
@@ -144,10 +144,10 @@ impl Report {
     /// the message already describes the end, this is [`Self::cause`].
     pub fn explained_cause(&self) -> Option<String> {
         let crash = self.crash.as_ref()?;
-        let said = self.said(crash);
+        let message = self.program_message(crash);
         let sentence = self.explanation.as_ref().filter(|explanation| match explanation.kind {
             // The sentence of an abort already contains the message.
-            FaultKind::Abort => said.is_none() && self.exceptions.is_empty(),
+            FaultKind::Abort => message.is_none() && self.exceptions.is_empty(),
             kind => kind.is_fault(),
         });
         let Some(sentence) = sentence.map(|explanation| explanation.headline.clone()).filter(|text| !text.is_empty())
@@ -159,12 +159,12 @@ impl Report {
             return Some(parts.join("; ")).filter(|cause| !cause.is_empty());
         };
         let parts: Vec<String> =
-            said.map(Cow::into_owned).into_iter().chain([sentence]).chain(recrash(crash)).collect();
+            message.map(Cow::into_owned).into_iter().chain([sentence]).chain(recrash(crash)).collect();
         Some(parts.join(": "))
     }
 
     /// The last message that the program or one of its libraries left.
-    fn said<'a>(&'a self, crash: &'a Crash) -> Option<Cow<'a, str>> {
+    fn program_message<'a>(&'a self, crash: &'a Crash) -> Option<Cow<'a, str>> {
         if crash.monitor == Monitor::CPP_EXCEPTION && self.is_pure_virtual_call() {
             return Some(Cow::Borrowed(PURE_VIRTUAL_CALL));
         }
@@ -178,11 +178,11 @@ impl Report {
         let of_c_library = |source: &str| source.rsplit('/').next().is_some_and(|name| name.starts_with("libc."));
         let annotation = self.annotations.first().filter(|annotation| !(is_fault && of_c_library(&annotation.source)));
         let annotation = self.abort_message().or_else(|| annotation.map(|annotation| annotation.text.trim()));
-        let said = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty()).map(Cow::Borrowed);
+        let message = crash.message.as_deref().or(annotation).filter(|text| !text.is_empty()).map(Cow::Borrowed);
         // Swift traps after its message and doesn't abort. For other runtimes, a line on stderr
         // that looks like a last message is an older one.
         let is_trap = died_of(&["SIGILL", "SIGTRAP"]);
-        said.or_else(|| if is_trap { self.last_word(is_last_word_of_swift).map(Cow::Owned) } else { None })
+        message.or_else(|| if is_trap { self.last_word(is_last_word_of_swift).map(Cow::Owned) } else { None })
     }
 
     /// The message that a C library or a runtime wrote to stderr before it aborted.
@@ -190,7 +190,7 @@ impl Report {
     /// Available if the app keeps the end of its stderr. Covers musl's and libc++'s assertions, the
     /// last messages of libc++abi and libstdc++, Swift's failed checks and Go's panics. Other
     /// libraries keep the message in memory ([`Self::abort_message`]).
-    pub fn said_on_stderr(&self) -> Option<String> {
+    pub fn last_message_on_stderr(&self) -> Option<String> {
         self.last_word(is_last_word)
     }
 
@@ -263,13 +263,13 @@ mod tests {
     use super::*;
     use crate::model::{AppMemory, Bytes};
 
-    fn said(text: &str) -> Option<String> {
+    fn read_stderr(text: &str) -> Option<String> {
         let kept = AppMemory { name: "stderr".to_owned(), bytes: Bytes(text.into()), ..AppMemory::default() };
-        Report { app_memory: vec![kept], ..Report::default() }.said_on_stderr()
+        Report { app_memory: vec![kept], ..Report::default() }.last_message_on_stderr()
     }
 
     #[test]
-    fn a_trap_is_explained_by_what_swift_said_and_by_no_other_line() {
+    fn a_trap_is_explained_by_swifts_message_only() {
         let cause = |text: &str| {
             let signal = Signal { number: 4, name: Some("SIGILL"), ..Signal::default() };
             let kept = AppMemory { name: "stderr".to_owned(), bytes: Bytes(text.into()), ..AppMemory::default() };
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_of_libraries_are_known_and_other_lines_are_none() {
+    fn last_messages_of_libraries_are_recognized() {
         // As printed by musl 1.2, libc++ of LLVM 14 and 16, libstdc++ 12, Swift 6.0 and Go 1.19.
         for line in [
             "Assertion failed: pages > 0 (book.c: print: 12)",
@@ -295,13 +295,13 @@ mod tests {
             "Swift/ContiguousArrayBuffer.swift:675: Fatal error: Index out of range",
             "shop/main.swift:20: Precondition failed",
         ] {
-            assert_eq!(said(&format!("starts\n{line}\n")).as_deref(), Some(line));
+            assert_eq!(read_stderr(&format!("starts\n{line}\n")).as_deref(), Some(line));
         }
         let thrown = "terminate called after throwing an instance of 'std::out_of_range'\n  what():  page 7\n";
-        assert!(said(thrown).unwrap().ends_with("'std::out_of_range': page 7"));
+        assert!(read_stderr(thrown).unwrap().ends_with("'std::out_of_range': page 7"));
         let go = "panic: no pages\n\ngoroutine 1 [running]:\nmain.print(...)\n\t/src/book.go:4\n".to_owned()
             + &"at\n".repeat(40);
-        assert_eq!(said(&go).as_deref(), Some("panic: no pages"));
+        assert_eq!(read_stderr(&go).as_deref(), Some("panic: no pages"));
         for other in [
             "",
             "\n",
@@ -311,7 +311,7 @@ mod tests {
             "it failed: no space",
             "main.swift: opened",
         ] {
-            assert_eq!(said(other), None, "{other}");
+            assert_eq!(read_stderr(other), None, "{other}");
         }
     }
 }

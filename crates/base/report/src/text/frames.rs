@@ -12,7 +12,7 @@ use std::fmt::{self, Write as _};
 const CPP_RUNTIME: [&str; 4] = ["libstdc++", "libc++", "libgcc_s", "libunwind"];
 
 /// Minimum number of consecutive runtime lines that are folded into one.
-const WORTH_FOLDING: usize = 2;
+const MIN_FOLDED_LINES: usize = 2;
 
 /// Maximum number of characters in each name of a folded line.
 const SHORT_NAME: usize = 36;
@@ -28,7 +28,7 @@ struct Line<'f> {
 
 impl<'f> Line<'f> {
     /// Returns the lines of a frame, innermost first.
-    fn of(number: u64, frame: &'f Frame) -> impl Iterator<Item = Line<'f>> {
+    fn from_frame(number: u64, frame: &'f Frame) -> impl Iterator<Item = Line<'f>> {
         let inlined = (0..frame.inlined.len()).map(Some).chain([None]);
         inlined.map(move |inlined| Line { number, frame, inlined })
     }
@@ -103,12 +103,12 @@ impl Writer<'_> {
     fn run_of_frames(&mut self, number: u64, frames: &[Frame], width: usize) -> fmt::Result {
         let mut lines: Vec<Line<'_>> = Vec::new();
         if self.options.folding == Folding::None {
-            lines.extend((number..).zip(frames).flat_map(|(number, frame)| Line::of(number, frame)));
+            lines.extend((number..).zip(frames).flat_map(|(number, frame)| Line::from_frame(number, frame)));
             return self.lines(&lines, width);
         }
         for step in steps(frames) {
             match step {
-                Step::Frame(place) => lines.extend(Line::of(number + place as u64, &frames[place])),
+                Step::Frame(place) => lines.extend(Line::from_frame(number + place as u64, &frames[place])),
                 Step::Repeated { round, times } => {
                     self.lines(&std::mem::take(&mut lines), width)?;
                     let what = if round == 1 { "this frame".to_owned() } else { format!("these {round} frames") };
@@ -129,7 +129,7 @@ impl Writer<'_> {
                 true => 0,
                 false => lines.iter().take_while(|line| line.is_runtime()).count(),
             };
-            if folded >= WORTH_FOLDING {
+            if folded >= MIN_FOLDED_LINES {
                 let (from, to) = (first.function().unwrap_or("?"), lines[folded - 1].function().unwrap_or("?"));
                 let (from, to) = (short_function(from, SHORT_NAME), short_function(to, SHORT_NAME));
                 self.line(Style::Faint, &format!("     … {folded} runtime functions: {from} … {to}\n"))?;
@@ -264,13 +264,14 @@ pub fn steps(frames: &[Frame]) -> Vec<Step> {
 fn recursion(frames: &[Frame]) -> (usize, usize) {
     /// Maximum number of functions in a round.
     const MAX_LENGTH: usize = 8;
-    const WORTH: usize = 5;
+    /// Minimum number of rounds that are folded.
+    const MIN_ROUNDS: usize = 5;
     let is_same = |a: &Frame, b: &Frame| a.address == b.address && (a.address.0 != 0 || a == b);
     for round in 1..=MAX_LENGTH.min(frames.len()) {
         let first = &frames[..round];
         let same = |other: &[Frame]| other.iter().zip(first).all(|(a, b)| is_same(a, b));
         let times = frames.chunks_exact(round).take_while(|other| same(other)).count();
-        if times >= WORTH {
+        if times >= MIN_ROUNDS {
             return (round, times);
         }
     }

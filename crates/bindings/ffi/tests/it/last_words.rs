@@ -113,7 +113,7 @@ fn the_end_of_stderr_is_attached_and_contains_the_reason() {
     // The process appends to the file, and is not the first.
     std::fs::write(bench.folder.path().join("out.txt"), "of an earlier process\n").unwrap();
     assert_eq!(bench.run("says").signal(), Some(libc::SIGABRT));
-    assert_eq!(bench.raw().said_on_stderr().unwrap(), "Assertion failed: pages > 0 (book.c: print: 12)");
+    assert_eq!(bench.raw().last_message_on_stderr().unwrap(), "Assertion failed: pages > 0 (book.c: print: 12)");
     let (_, attachments) = bench.delivered();
     let found = |wanted: &str| attachments.iter().find(|(name, _)| name == wanted).map(|(_, bytes)| bytes.as_slice());
     assert_eq!(found("stdout"), Some(&b"to stdout\n"[..]));
@@ -132,7 +132,7 @@ fn the_end_of_stderr_is_attached_and_contains_the_reason() {
     assert_eq!(bench.raw().app_memory.iter().map(|memory| memory.name.as_str()).collect::<Vec<_>>(), ["stdout"]);
     let bench = Bench::new(&[]);
     assert_eq!(bench.run("said-before").signal(), Some(libc::SIGABRT));
-    assert_eq!(bench.raw().said_on_stderr(), None);
+    assert_eq!(bench.raw().last_message_on_stderr(), None);
 }
 
 #[test]

@@ -108,7 +108,7 @@ fn list_item(item: &Item<'_>, view: View<'_>) -> Markup {
     let module = frame.module.as_deref().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
     let is_inlined = function.is_inlined;
     let guessed = matches!(frame.found_by, FoundBy::SCAN | FoundBy::STACK_TOP | FoundBy::LINK_REGISTER);
-    let lines = view.sources.filter(|_| function.in_app).and_then(|sources| sources.of(function));
+    let lines = view.sources.filter(|_| function.in_app).and_then(|sources| sources.render(function));
     html! {
         li class=(if function.in_app { "own" } else { "" }) {
             span.number { (number) }

@@ -43,7 +43,7 @@ impl SourceLines {
     }
 
     /// Renders the lines around a function's line; `None` if they are not available.
-    pub(super) fn of(&self, function: &Function<'_>) -> Option<Markup> {
+    pub(super) fn render(&self, function: &Function<'_>) -> Option<Markup> {
         let (file, line) = (function.file?, function.line.filter(|line| *line > 0)? as usize);
         let mut files = self.files.borrow_mut();
         if !files.contains_key(file) {

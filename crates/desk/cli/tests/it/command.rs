@@ -32,20 +32,20 @@ impl Bench {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Said {
-        Said::of(&self.command(arguments).output().unwrap())
+    fn run(&self, arguments: &[&str]) -> CommandOutput {
+        CommandOutput::new(&self.command(arguments).output().unwrap())
     }
 }
 
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Said {
-    fn of(output: &Output) -> Self {
+impl CommandOutput {
+    fn new(output: &Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout.clone()).unwrap(),
@@ -64,7 +64,7 @@ fn the_demo_report_can_be_listed_shown_and_filtered() {
     let demo = bench.run(&["demo"]);
     assert_eq!(demo.code, 0, "{demo:?}");
     assert!(demo.out.contains("killed by signal 11 (SIGSEGV)"), "{}", demo.out);
-    assert!(demo.out.contains("its last run crashed"), "{}", demo.out);
+    assert!(demo.out.contains("The app's last run crashed"), "{}", demo.out);
     let (callee, caller) = (demo.out.find("null_store").unwrap(), demo.out.find("chain_c").unwrap());
     assert!(callee < caller && demo.out.contains("Stored "), "{}", demo.out);
     assert!(!demo.out.contains('\x1b'), "a pipe gets no colour");
@@ -123,7 +123,7 @@ fn errors_name_the_problem_the_place_and_the_next_step() {
     std::fs::write(folder.join("noise"), [0x9f; 5000]).unwrap();
     std::fs::write(folder.join("other.json"), "{\"event_id\": 1}").unwrap();
     std::fs::create_dir(folder.join("folder")).unwrap();
-    for (arguments, code, said) in [
+    for (arguments, code, result) in [
         (&["demo", "no-such-fault"][..], 2, "coroner demo --list"),
         (&["list"], 1, "no store at"),
         (&["list", "missing"], 1, "can't list `missing`"),
@@ -144,7 +144,7 @@ fn errors_name_the_problem_the_place_and_the_next_step() {
     ] {
         let failed = bench.run(arguments);
         assert_eq!(failed.code, code, "{arguments:?} {failed:?}");
-        assert!(failed.err.contains(said), "{arguments:?} {failed:?}");
+        assert!(failed.err.contains(result), "{arguments:?} {failed:?}");
         assert!(failed.out.is_empty(), "{arguments:?} {failed:?}");
     }
 }
@@ -172,9 +172,12 @@ fn an_empty_store_lists_no_reports_and_an_inaccessible_one_fails() {
         if rustix::process::geteuid().is_root() {
             command.uid(65534);
         }
-        let said = Said::of(&command.output().unwrap());
-        assert_eq!(said.code, 1, "{said:?}");
-        assert!(said.err.contains("Permission denied") && !said.err.contains("no store at"), "{arguments:?} {said:?}");
+        let result = CommandOutput::new(&command.output().unwrap());
+        assert_eq!(result.code, 1, "{result:?}");
+        assert!(
+            result.err.contains("Permission denied") && !result.err.contains("no store at"),
+            "{arguments:?} {result:?}"
+        );
     }
     std::fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
 }
@@ -229,7 +232,7 @@ fn doctor_accepts_this_system_and_rejects_a_limited_one() {
             Ok(())
         });
     }
-    let limited = Said::of(&limited.output().unwrap());
+    let limited = CommandOutput::new(&limited.output().unwrap());
     assert!(limited.out.contains("ulimit -f"), "{limited:?}");
 }
 
@@ -287,11 +290,11 @@ fn a_closed_or_full_standard_output_causes_no_panic() {
     for arguments in commands {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
-        let closed = Said::of(&bench.command(arguments).stdout(writer).output().unwrap());
+        let closed = CommandOutput::new(&bench.command(arguments).stdout(writer).output().unwrap());
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
-        let full = Said::of(&bench.command(arguments).stdout(full).output().unwrap());
-        for said in [&closed, &full] {
-            assert!(!said.err.contains("panicked"), "{arguments:?} {said:?}");
+        let full = CommandOutput::new(&bench.command(arguments).stdout(full).output().unwrap());
+        for result in [&closed, &full] {
+            assert!(!result.err.contains("panicked"), "{arguments:?} {result:?}");
         }
         // `symbols` fails for files that aren't symbol files.
         let expected = i32::from(arguments[0] == "symbols");
@@ -317,16 +320,16 @@ fn an_unreadable_report_makes_the_list_fail() {
     std::fs::write(&noise, [0x9f; 500]).unwrap();
     for command in ["list", "group", "top"] {
         for format in ["text", "json"] {
-            let said = bench.run(&[command, folder, "--format", format]);
+            let result = bench.run(&[command, folder, "--format", format]);
             // Readable reports are shown anyway.
-            assert!(said.out.contains("SIGSEGV") && said.err.contains("noise.coroner"), "{command} {said:?}");
-            assert!(said.code == 1 && said.err.contains("can't read 1 of 2 reports"), "{command} {said:?}");
+            assert!(result.out.contains("SIGSEGV") && result.err.contains("noise.coroner"), "{command} {result:?}");
+            assert!(result.code == 1 && result.err.contains("can't read 1 of 2 reports"), "{command} {result:?}");
         }
     }
     let alone = bench.folder.path().join("alone");
     std::fs::create_dir(&alone).unwrap();
     std::fs::rename(noise, alone.join("noise.coroner")).unwrap();
-    let said = bench.run(&["list", "alone"]);
-    assert!(said.code == 1 && said.err.contains("can't read the report"), "{said:?}");
-    assert!(!said.err.contains("no reports"), "{said:?}");
+    let result = bench.run(&["list", "alone"]);
+    assert!(result.code == 1 && result.err.contains("can't read the report"), "{result:?}");
+    assert!(!result.err.contains("no reports"), "{result:?}");
 }

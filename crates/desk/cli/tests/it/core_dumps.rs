@@ -170,12 +170,12 @@ fn a_core_dump_gives_the_same_report_in_each_format() {
     bench.write("core.xz", b"\xfd7zXZ\0 and so on, and so on, and so on");
     for (file, why) in [("cut.gz", "cut off"), ("other.gz", "neither a core dump"), ("core.xz", "xz -d")] {
         let refused = bench.run(&["show", file]);
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(refused.status.code() == Some(1) && said.contains(why) && said.contains(file), "{file}: {said}");
+        let result = String::from_utf8_lossy(&refused.stderr);
+        assert!(refused.status.code() == Some(1) && result.contains(why) && result.contains(file), "{file}: {result}");
     }
     let cut = bench.run(&["show", "cut.zst", "--format", "json"]);
-    let said = String::from_utf8_lossy(&cut.stdout).into_owned() + &String::from_utf8_lossy(&cut.stderr);
-    assert!(cut.status.code().is_some_and(|code| code < 2) && said.contains("cut off"), "{said:.2000}");
+    let result = String::from_utf8_lossy(&cut.stdout).into_owned() + &String::from_utf8_lossy(&cut.stderr);
+    assert!(cut.status.code().is_some_and(|code| code < 2) && result.contains("cut off"), "{result:.2000}");
 }
 
 #[test]
@@ -283,8 +283,8 @@ fn collect_reports_the_core_dumps_that_the_kernel_passes() {
     }
     assert_eq!(reports().count(), 2);
     let too_many = of("1732464004", &["--per-minute", "2"]);
-    let said = String::from_utf8_lossy(&too_many.stderr);
-    assert!(too_many.status.code() == Some(1) && said.contains("in the last minute"), "{said}");
+    let result = String::from_utf8_lossy(&too_many.stderr);
+    assert!(too_many.status.code() == Some(1) && result.contains("in the last minute"), "{result}");
     // Nothing is kept for a file that isn't a core dump.
     let none = collect(&bench, b"no core dump, and nothing else that is known", &["4194999", &user_text, &group_text]);
     assert!(none.status.code() == Some(1) && String::from_utf8_lossy(&none.stderr).contains("core dump"), "{none:?}");
@@ -343,10 +343,10 @@ fn a_rebuilt_program_is_reported_as_another_build() {
     let built = Command::new("cc").args(["-g", "-O1", &option, "-o"]).args([built, bench.path("cart.c")]).output();
     assert!(built.unwrap().status.success());
     let after = report();
-    let said = after["problems"].to_string();
+    let result = after["problems"].to_string();
     assert!(
-        said.contains("cart` is of another build than cart") && said.contains(id) && said.contains(other),
-        "{said}"
+        result.contains("cart` is of another build than cart") && result.contains(id) && result.contains(other),
+        "{result}"
     );
     assert!(!functions(&after).contains(&"pay"), "{after}");
 }

@@ -12,13 +12,13 @@ struct Bench {
 }
 
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Said {
+impl CommandOutput {
     fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -41,8 +41,8 @@ impl Bench {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Said {
-        said(&self.command(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments).output().unwrap())
+    fn run(&self, arguments: &[&str]) -> CommandOutput {
+        command_output(&self.command(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments).output().unwrap())
     }
 
     /// Returns the JSON files of the store's reports.
@@ -55,8 +55,8 @@ impl Bench {
     }
 }
 
-fn said(output: &Output) -> Said {
-    Said {
+fn command_output(output: &Output) -> CommandOutput {
+    CommandOutput {
         code: output.status.code().unwrap_or(-1),
         out: String::from_utf8_lossy(&output.stdout).into_owned(),
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -94,7 +94,7 @@ fn names_are_kept_after_the_program_is_gone() {
     let bench = Bench::new();
     let program = bench.path("program");
     crate::copy_of_the_command(&program);
-    let demo = said(&bench.command(&program, &["demo", "abort"]).output().unwrap());
+    let demo = command_output(&bench.command(&program, &["demo", "abort"]).output().unwrap());
     assert_eq!(demo.code, 0, "{demo:?}");
     let id = bench.run(&["list", "--format", "json"]).json()[0]["event_id"].as_str().unwrap().to_owned();
     let json = bench.stored().remove(0);
@@ -137,7 +137,7 @@ fn a_report_starts_with_its_explanation() {
     let bench = Bench::new();
     let program = bench.path("program");
     crate::copy_of_the_command(&program);
-    let demo = said(&bench.command(&program, &["demo", "null-store"]).output().unwrap());
+    let demo = command_output(&bench.command(&program, &["demo", "null-store"]).output().unwrap());
     assert!(demo.out.contains("\nNull pointer: write of 4 bytes ("), "{demo:?}");
     let shown = bench.run(&["show"]).out;
     let headline = shown.lines().next().unwrap_or_default();
@@ -203,7 +203,7 @@ fn runtime_frames_are_folded_and_lines_fit_the_terminal() {
     assert!(!all.contains("runtime functions") && all.lines().count() > shown.lines().count() + 8, "{all}");
     for columns in ["60", "100"] {
         let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["show", "--thread", "all"]);
-        let narrow = said(&command.env("COLUMNS", columns).output().unwrap()).out;
+        let narrow = command_output(&command.env("COLUMNS", columns).output().unwrap()).out;
         let widest = narrow.lines().map(|line| line.chars().count()).max().unwrap();
         assert!(widest <= columns.parse().unwrap(), "{widest} {narrow}");
         assert!(narrow.contains("signals.rs:") || narrow.contains(".rs:"), "{narrow}");
@@ -261,7 +261,7 @@ fn file_names_are_sanitized_for_the_terminal() {
     std::fs::write(folder.join("\u{1b}[2Jcleared\u{7}.json"), "{").unwrap();
     let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["list", "reports"]);
     // As on a terminal: the entry is not removed after it was shown.
-    let listed = said(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
+    let listed = command_output(&command.env("CLICOLOR_FORCE", "1").output().unwrap());
     assert!(listed.err.contains("cleared") && listed.code == 1, "{listed:?}");
     assert!(!listed.err.contains("\u{1b}[2J") && !listed.err.contains('\u{7}'), "{listed:?}");
 }
@@ -302,7 +302,7 @@ fn names_in_a_report_cannot_imitate_its_structure() {
 /// Formats for programs are written unchanged, except to a terminal.
 #[test]
 #[cfg(target_os = "linux")]
-fn no_name_in_a_report_reaches_the_terminal_as_a_command_in_any_format() {
+fn names_in_a_report_are_sanitized_for_the_terminal_in_every_format() {
     let bench = Bench::new();
     let (name, acts) = ("red\u{9b}31m\u{202e}", ['\u{9b}', '\u{202e}', '\u{1b}']);
     let evil = report(0, |report| report["threads"][0]["frames"][0]["function"] = json!(name));
@@ -311,11 +311,12 @@ fn no_name_in_a_report_reaches_the_terminal_as_a_command_in_any_format() {
         let piped = bench.run(&["show", "evil.json", "--format", format]);
         // util-linux's script(1) gives the command a terminal.
         let coroner = format!("'{}' show evil.json --format {format} 2>/dev/null", env!("CARGO_BIN_EXE_coroner"));
-        let on_terminal = said(&bench.command(Path::new("script"), &["-qc", &coroner, "/dev/null"]).output().unwrap());
+        let on_terminal =
+            command_output(&bench.command(Path::new("script"), &["-qc", &coroner, "/dev/null"]).output().unwrap());
         assert!(on_terminal.out.contains("31m") && !on_terminal.out.contains(acts), "{format}: {on_terminal:?}");
         if format == "json" {
             assert!(piped.out.contains('\u{9b}'), "{piped:?}");
-            let function = |said: Said| said.json()["threads"][0]["frames"][0]["function"].clone();
+            let function = |result: CommandOutput| result.json()["threads"][0]["frames"][0]["function"].clone();
             assert_eq!((function(on_terminal), function(piped)), (json!(name), json!(name)));
         }
     }
@@ -363,7 +364,7 @@ fn check_that_a_store_is_listed(bench: &Bench) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_list_that_is_watched_says_what_comes() {
+fn list_watch_prints_new_reports() {
     use std::io::{BufRead, BufReader, Read};
     let bench = Bench::new();
     let folder = folder(&bench, 2);
@@ -445,7 +446,7 @@ fn a_report_without_names_joins_the_group_with_names() {
     let program = bench.path("program");
     crate::copy_of_the_command(&program);
     for _ in 0..2 {
-        assert_eq!(said(&bench.command(&program, &["demo", "null-store"]).output().unwrap()).code, 0);
+        assert_eq!(command_output(&bench.command(&program, &["demo", "null-store"]).output().unwrap()).code, 0);
     }
     std::fs::write(&program, b"another").unwrap();
     let [named, bare] = &bench.stored()[..] else { panic!("two reports") };
@@ -517,13 +518,13 @@ fn a_page_is_complete_and_escapes_report_content() {
     assert_eq!(bench.run(&["show", "evil.json", "--html", "-o", "page.html"]).code, 0);
     assert_eq!(std::fs::read_to_string(bench.path("page.html")).unwrap(), html);
     let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
-    let opened = said(&open.env("BROWSER", "true").output().unwrap());
+    let opened = command_output(&open.env("BROWSER", "true").output().unwrap());
     assert_eq!((opened.code, std::fs::read_to_string(opened.out.trim()).unwrap()), (0, html), "{opened:?}");
     let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
-    let none = said(&open.env("BROWSER", "/no/such/browser").output().unwrap());
+    let none = command_output(&open.env("BROWSER", "/no/such/browser").output().unwrap());
     assert!(none.code == 1 && none.err.contains("$BROWSER"), "{none:?}");
     let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
-    let failed = said(&open.env("BROWSER", "false").output().unwrap());
+    let failed = command_output(&open.env("BROWSER", "false").output().unwrap());
     assert!(failed.code == 1 && failed.err.contains("`false` failed: exit status: 1"), "{failed:?}");
     assert!(Path::new(failed.out.trim()).is_file(), "{failed:?}");
 }
@@ -573,11 +574,11 @@ fn a_hang_shows_waits_and_profile() {
         });
     });
     std::fs::write(bench.path("hang.json"), hang.to_string()).unwrap();
-    let said = "deadlock: thread 1 (<b>ui) waits for thread 2 (worker), which waits for thread 1 (<b>ui)";
+    let result = "deadlock: thread 1 (<b>ui) waits for thread 2 (worker), which waits for thread 1 (<b>ui)";
     let spent = "75 % in app::save<i>, blocked in fdatasync; 25 % in app::draw, on a CPU";
     let text = bench.run(&["show", "hang.json"]).out;
     let first = text.lines().next().unwrap();
-    assert!(first.contains(said) && first.ends_with(spent), "{first}");
+    assert!(first.contains(result) && first.ends_with(spent), "{first}");
     assert!(text.contains("thread 1 waits for a mutex (glibc) at 0x1000, held by thread 2"), "{text}");
     assert!(text.contains("  100.0 % app::main\n   75.0 %   app::save<i>, 75.0 % blocked in fdatasync\n"), "{text}");
     assert!(text.contains("   25.0 %   app::draw, 25.0 % on a CPU\n"), "{text}");

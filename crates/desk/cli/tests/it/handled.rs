@@ -69,10 +69,10 @@ fn handled_errors_are_listed_shown_converted_and_sent() {
 
     // By the run, which gives its first report, and by an event id. Types are shown as in the
     // source. (Few calls: each looks up names in a program with all debug information.)
-    let (event, said) = both(&store, &["convert", "--to", "sentry", run.to_str().unwrap()]);
+    let (event, result) = both(&store, &["convert", "--to", "sentry", run.to_str().unwrap()]);
     let event = json(&event);
-    let others: Vec<&str> = found.iter().map(|(_, id)| *id).filter(|id| said.contains(id)).collect();
-    assert_eq!(others, [found[0].1, found[1].1], "{said}");
+    let others: Vec<&str> = found.iter().map(|(_, id)| *id).filter(|id| result.contains(id)).collect();
+    assert_eq!(others, [found[0].1, found[1].1], "{result}");
     assert_eq!(
         (&event["exception"]["values"][0]["value"], &event["level"]),
         (&"the fridge is empty".into(), &"error".into())
@@ -89,8 +89,8 @@ fn handled_errors_are_listed_shown_converted_and_sent() {
     let mut sent: Vec<String> = Vec::new();
     for event in server.items("event") {
         let exceptions = event["exception"]["values"].as_array().unwrap();
-        let said = |exception: &Value, key: &str| exception[key].as_str().unwrap_or_default().to_owned();
-        sent.extend(exceptions.iter().map(|one| format!("{}: {}", said(one, "type"), said(one, "value"))));
+        let field = |exception: &Value, key: &str| exception[key].as_str().unwrap_or_default().to_owned();
+        sent.extend(exceptions.iter().map(|one| format!("{}: {}", field(one, "type"), field(one, "value"))));
     }
     sent.sort_unstable_by_key(|sent| wanted.iter().position(|wanted| wanted == sent));
     assert!(sent.iter().eq(wanted), "{sent:?}");

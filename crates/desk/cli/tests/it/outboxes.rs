@@ -53,18 +53,18 @@ fn run_app(store: &Path, act: &str, dsn: &str) -> Output {
 }
 
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     code: Option<i32>,
     out: String,
     err: String,
 }
 
-fn coroner(store: &Path, arguments: &[&str]) -> Said {
+fn coroner(store: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_coroner"));
     command.env_remove("DEBUGINFOD_URLS").env_remove("SENTRY_DSN").env("HOME", store).env("CORONER_STORE", store);
     let output = command.args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Said { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
+    CommandOutput { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
 }
 
 /// An app that crashed, and whose next launch sent its report to a rejecting and a missing server.
@@ -87,10 +87,10 @@ fn an_empty_store_lists_waiting_and_rejected_events() {
     for (arguments, code) in
         [(&["list"][..], 0), (&["group"], 0), (&["show"], 1), (&["send", "--dsn", "http://key@127.0.0.1:1/7"], 0)]
     {
-        let said = coroner(&store, arguments);
-        assert_eq!(said.code, Some(code), "{arguments:?} {said:?}");
-        assert!(said.err.contains("no reports in"), "{arguments:?} {said:?}");
-        assert!(said.err.contains(&waits) && said.err.contains(&given_up), "{arguments:?} {said:?}");
+        let result = coroner(&store, arguments);
+        assert_eq!(result.code, Some(code), "{arguments:?} {result:?}");
+        assert!(result.err.contains("no reports in"), "{arguments:?} {result:?}");
+        assert!(result.err.contains(&waits) && result.err.contains(&given_up), "{arguments:?} {result:?}");
     }
     let doctor: Value = serde_json::from_str(&coroner(&store, &["doctor", "--format", "json"]).out).unwrap();
     let of_server: Vec<(&str, &str, &str)> = (doctor.as_array().unwrap().iter())
@@ -107,12 +107,15 @@ fn an_empty_store_lists_waiting_and_rejected_events() {
     // A message itself, and the event by its id.
     let message = files(&store.join("sentry/given-up")).remove(0);
     let message = message.to_str().unwrap();
-    let said = coroner(&store, &["show", message]);
-    assert_eq!(said.code, Some(1), "{said:?}");
-    assert!(said.err.contains("is an event for a server, not a report") && said.err.contains("FolderSink"), "{said:?}");
+    let result = coroner(&store, &["show", message]);
+    assert_eq!(result.code, Some(1), "{result:?}");
+    assert!(
+        result.err.contains("is an event for a server, not a report") && result.err.contains("FolderSink"),
+        "{result:?}"
+    );
     let id = message.rsplit('/').next().unwrap().split('-').nth(3).unwrap();
-    let said = coroner(&store, &["show", &id[..8]]);
-    assert!(said.code == Some(1) && said.err.contains("an event queued for a server"), "{said:?}");
+    let result = coroner(&store, &["show", &id[..8]]);
+    assert!(result.code == Some(1) && result.err.contains("an event queued for a server"), "{result:?}");
 }
 
 #[test]
@@ -120,10 +123,10 @@ fn an_events_stored_report_is_named() {
     let (_folder, store) = refused("keep");
     for folder in ["sentry/given-up", "otlp/queue"] {
         let message = files(&store.join(folder)).remove(0);
-        let said = coroner(&store, &["show", message.to_str().unwrap()]);
-        assert_eq!(said.code, Some(1), "{said:?}");
-        let report = said.err.split("its report is `").nth(1).and_then(|rest| rest.split('`').next());
-        let report = report.unwrap_or_else(|| panic!("{said:?}"));
+        let result = coroner(&store, &["show", message.to_str().unwrap()]);
+        assert_eq!(result.code, Some(1), "{result:?}");
+        let report = result.err.split("its report is `").nth(1).and_then(|rest| rest.split('`').next());
+        let report = report.unwrap_or_else(|| panic!("{result:?}"));
         let shown = coroner(&store, &["show", report]);
         assert!(shown.code == Some(0) && shown.out.contains("SIGABRT"), "{shown:?}");
     }
@@ -139,8 +142,8 @@ fn an_unreadable_outbox_is_named_and_only_files_are_events() {
     // Nobody can read a link to itself, not even root.
     std::os::unix::fs::symlink(&queue, &queue).unwrap();
     std::fs::create_dir(given_up.join("1-0-0-0123456789abcdef0123456789abcdef-.otlp")).unwrap();
-    let said = coroner(&store, &["list"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let result = coroner(&store, &["list"]);
+    assert_eq!(result.code, Some(0), "{result:?}");
     let unread = format!("can't read `{}`: ", queue.display());
-    assert!(said.err.contains(&unread) && !said.err.contains("1 event"), "{said:?}");
+    assert!(result.err.contains(&unread) && !result.err.contains("1 event"), "{result:?}");
 }

@@ -39,8 +39,8 @@ impl Bench {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Said {
-        Said::of(&self.command(arguments).output().unwrap())
+    fn run(&self, arguments: &[&str]) -> CommandOutput {
+        CommandOutput::new(&self.command(arguments).output().unwrap())
     }
 
     /// Builds a C program from this source.
@@ -55,15 +55,15 @@ impl Bench {
 }
 
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     code: Option<i32>,
     signal: Option<i32>,
     out: String,
     err: String,
 }
 
-impl Said {
-    fn of(output: &Output) -> Self {
+impl CommandOutput {
+    fn new(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let status = output.status;
         Self { code: status.code(), signal: status.signal(), out: text(&output.stdout), err: text(&output.stderr) }
@@ -148,10 +148,10 @@ int main() { Circle circle; }
         &["convert", "--to", "sentry"],
         &["show", "--format", "otlp"],
     ] {
-        let said = bench.run(arguments);
-        assert_eq!(said.code, Some(0), "{arguments:?} {said:?}");
-        assert!(said.out.contains("a pure virtual function was called"), "{arguments:?} {said:?}");
-        assert!(!said.out.contains("without an active exception"), "{arguments:?} {said:?}");
+        let result = bench.run(arguments);
+        assert_eq!(result.code, Some(0), "{arguments:?} {result:?}");
+        assert!(result.out.contains("a pure virtual function was called"), "{arguments:?} {result:?}");
+        assert!(!result.out.contains("without an active exception"), "{arguments:?} {result:?}");
     }
 }
 
@@ -161,9 +161,9 @@ fn a_report_that_cannot_be_stored_is_kept_elsewhere_with_a_message() {
     let cart = bench.program("cart", CART, &[]);
     std::fs::write(bench.path("store"), "no folder").unwrap();
     let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
-    let crashed = Said::of(&command.env("TMPDIR", bench.folder.path()).output().unwrap());
-    let said = crashed.err.split("Stored in `").nth(1).and_then(|rest| rest.split_once("` instead"));
-    let (kept, _) = said.unwrap_or_else(|| panic!("{crashed:?}"));
+    let crashed = CommandOutput::new(&command.env("TMPDIR", bench.folder.path()).output().unwrap());
+    let result = crashed.err.split("Stored in `").nth(1).and_then(|rest| rest.split_once("` instead"));
+    let (kept, _) = result.unwrap_or_else(|| panic!("{crashed:?}"));
     let kept: Vec<_> = std::fs::read_dir(kept).unwrap().map(|entry| entry.unwrap().path()).collect();
     let shown = bench.run(&["show", kept[0].to_str().unwrap()]);
     assert!(kept.len() == 1 && shown.out.starts_with("Null pointer"), "{kept:?} {shown:?}");
@@ -190,7 +190,7 @@ fn reports_go_to_shared_memory_without_a_temporary_folder() {
     let bench = Bench::new();
     let cart = bench.program("cart", CART, &[]);
     let mut command = bench.command(&["run", "--", cart.to_str().unwrap(), "crash"]);
-    let crashed = Said::of(&command.env("TMPDIR", bench.path("no-such-folder")).output().unwrap());
+    let crashed = CommandOutput::new(&command.env("TMPDIR", bench.path("no-such-folder")).output().unwrap());
     assert!(crashed.signal == Some(libc::SIGSEGV) && crashed.err.starts_with("Null pointer"), "{crashed:?}");
 }
 
@@ -246,7 +246,7 @@ int main(void) {
 
 #[test]
 #[cfg(target_env = "gnu")]
-fn a_heap_that_is_found_damaged_while_the_run_is_removed_leaves_a_whole_report() {
+fn heap_corruption_found_while_a_run_is_removed_leaves_a_complete_report() {
     let bench = Bench::new();
     let damaged = bench.program("damaged", DAMAGED, &[]);
     let ended = bench.run(&["run", "--", damaged.to_str().unwrap()]);
@@ -298,9 +298,9 @@ int main(int argc, char **argv) {
     let parent = bench.program("parent", PARENT, &[]);
     let parent = parent.to_str().unwrap();
     for (arguments, code) in [(&["run", "--", parent][..], 0), (&["run", "--", parent, "exit"][..], 3)] {
-        let said = bench.run(arguments);
-        assert_eq!(said.code, Some(code), "{said:?}");
-        assert!(said.err.contains("(parent) crashed") && said.err.contains("0x10"), "{said:?}");
+        let result = bench.run(arguments);
+        assert_eq!(result.code, Some(code), "{result:?}");
+        assert!(result.err.contains("(parent) crashed") && result.err.contains("0x10"), "{result:?}");
     }
 }
 
@@ -313,7 +313,7 @@ fn programs_that_cannot_be_preloaded_are_rejected() {
     let none = bench.run(&["run", "--", "no-such-program"]);
     assert!(none.code == Some(127) && none.err.contains("can't run `no-such-program`: no such program"), "{none:?}");
     std::fs::write(bench.path("text"), "hello").unwrap();
-    for (name, what) in [("./text", "no executable file"), ("./", "is a folder")] {
+    for (name, what) in [("./text", "not an executable file"), ("./", "is a folder")] {
         let not_run = bench.run(&["run", "--", name]);
         assert!(not_run.code == Some(126) && not_run.err.contains(what), "{not_run:?}");
     }
@@ -412,12 +412,12 @@ int main(void) { pthread_mutex_lock(&mutex); pthread_mutex_lock(&mutex); return 
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         };
-        let said = bench.run(&["dump", &pid.to_string()]);
+        let result = bench.run(&["dump", &pid.to_string()]);
         // SAFETY: a process that this test started.
         unsafe { libc::kill(pid as i32, libc::SIGKILL) };
         let _ = started.wait();
-        assert_eq!(said.code, Some(0), "{said:?}");
-        Some(said.out)
+        assert_eq!(result.code, Some(0), "{result:?}");
+        Some(result.out)
     };
     let here = waits_in(&mut Command::new(&program)).unwrap();
     assert!(here.contains("deadlock"), "{here}");

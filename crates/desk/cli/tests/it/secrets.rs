@@ -60,10 +60,10 @@ fn a_pending_run_is_shown_without_secrets() {
     run_app(&store, false);
     let run = files(&store.join("runs")).remove(0);
     for arguments in [&["show", run.to_str().unwrap()][..], &["list"]] {
-        let said = coroner(&store, arguments);
-        assert!(said.contains("no such user: password=[Filtered]") && !said.contains(SECRET), "{said}");
-        let said = coroner(&store, &[arguments, &["--unscrubbed"]].concat());
-        assert!(said.contains("no such user: password=hunter2"), "{said}");
+        let result = coroner(&store, arguments);
+        assert!(result.contains("no such user: password=[Filtered]") && !result.contains(SECRET), "{result}");
+        let result = coroner(&store, &[arguments, &["--unscrubbed"]].concat());
+        assert!(result.contains("no such user: password=hunter2"), "{result}");
     }
     // The stack has names as in `show`, from the program's symbol table.
     let list = coroner(&store, &["list"]);
@@ -83,13 +83,13 @@ fn show_prints_what_was_delivered() {
     let (json, raw) = (of("json"), of("coroner"));
     let id = json.rsplit_once('-').unwrap().1.trim_end_matches(".json").to_owned();
     for (what, card) in [(&json, false), (&id, false), (&raw, true)] {
-        let said = coroner(&store, &["show", what, "--format", "json"]);
-        assert!(said.contains("[Filtered]") && !said.contains(SECRET), "{what}: {said}");
-        assert_eq!(said.contains(CARD), card, "{what}: the hook's change is of the JSON: {said}");
+        let result = coroner(&store, &["show", what, "--format", "json"]);
+        assert!(result.contains("[Filtered]") && !result.contains(SECRET), "{what}: {result}");
+        assert_eq!(result.contains(CARD), card, "{what}: the hook's change is of the JSON: {result}");
     }
     for what in [&id, &raw] {
-        let said = coroner(&store, &["show", what, "--format", "json", "--unscrubbed"]);
-        assert!(said.contains(SECRET) && said.contains(CARD), "{what}: {said}");
+        let result = coroner(&store, &["show", what, "--format", "json", "--unscrubbed"]);
+        assert!(result.contains(SECRET) && result.contains(CARD), "{what}: {result}");
     }
     assert!(!coroner(&store, &["list"]).contains(SECRET));
 }

@@ -14,13 +14,13 @@ struct Bench {
 }
 
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     code: Option<i32>,
     out: Vec<u8>,
     err: String,
 }
 
-impl Said {
+impl CommandOutput {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.out).into_owned()
     }
@@ -35,10 +35,10 @@ impl Bench {
         bench
     }
 
-    fn run(&self, dsn: Option<&str>, arguments: &[&str]) -> Said {
+    fn run(&self, dsn: Option<&str>, arguments: &[&str]) -> CommandOutput {
         let output = self.command(dsn, arguments).output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
-        Said { code: output.status.code(), out: output.stdout, err }
+        CommandOutput { code: output.status.code(), out: output.stdout, err }
     }
 
     fn command(&self, dsn: Option<&str>, arguments: &[&str]) -> Command {
@@ -54,10 +54,10 @@ impl Bench {
     }
 
     /// Runs it with a terminal as its standard error, whose output goes into `shown` immediately.
-    fn run_on_terminal(&self, dsn: &str, arguments: &[&str], shown: &Mutex<String>) -> Said {
+    fn run_on_terminal(&self, dsn: &str, arguments: &[&str], shown: &Mutex<String>) -> CommandOutput {
         let output = terminal::run(self.command(Some(dsn), arguments), shown);
         let err = String::from_utf8_lossy(&output.stderr).into_owned();
-        Said { code: output.status.code(), out: output.stdout, err }
+        CommandOutput { code: output.status.code(), out: output.stdout, err }
     }
 }
 
@@ -67,10 +67,10 @@ fn a_stores_reports_are_sent_with_attachments() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     std::fs::write(bench.folder.path().join("notes.txt"), "attached").unwrap();
     let more = ["--attach", "notes.txt", "--minidump", "--release", "paint@2"];
-    let said = bench.run(Some(&server.dsn()), &[&["send"][..], &more].concat());
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let result = bench.run(Some(&server.dsn()), &[&["send"][..], &more].concat());
+    assert_eq!(result.code, Some(0), "{result:?}");
     let id = server.events().pop_first().expect("it came");
-    assert_eq!(said.text(), format!("sent {id}\n"));
+    assert_eq!(result.text(), format!("sent {id}\n"));
     let event = &server.items("event")[0];
     assert_eq!((&event["release"], &event["exception"]["values"][0]["type"]), (&"paint@2".into(), &"SIGSEGV".into()));
     let accepted = server.accepted();
@@ -79,14 +79,14 @@ fn a_stores_reports_are_sent_with_attachments() {
     assert!(items.iter().any(|item| item.payload == b"attached"));
 
     // An endless file can't be attached.
-    let said = bench.run(Some(&server.dsn()), &["send", "--attach", "/dev/zero"]);
-    assert!(said.code == Some(1) && said.err.contains("not a regular file"), "{said:?}");
+    let result = bench.run(Some(&server.dsn()), &["send", "--attach", "/dev/zero"]);
+    assert!(result.code == Some(1) && result.err.contains("not a regular file"), "{result:?}");
 
     // One invalid report among others: the others are sent, and the result mentions it.
     std::fs::write(bench.folder.path().join("noise"), [0x9f; 500]).unwrap();
-    let said = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);
-    assert_eq!(said.code, Some(1), "{said:?}");
-    assert!(said.err.contains("can't send 1 of 2 reports") && said.text().contains(&id), "{said:?}");
+    let result = bench.run(None, &["send", "--dsn", &server.dsn(), "noise", &id[..6]]);
+    assert_eq!(result.code, Some(1), "{result:?}");
+    assert!(result.err.contains("can't send 1 of 2 reports") && result.text().contains(&id), "{result:?}");
 }
 
 #[test]
@@ -106,8 +106,8 @@ fn a_stores_reports_are_sent_to_a_collector() {
     assert_eq!(request.resource()["deployment.environment.name"], "desk");
 
     // Options only for Sentry are rejected, and an invalid answer is reported.
-    let said = bench.run(None, &["send", "--otlp", &server.url, "--minidump"]);
-    assert!(said.code == Some(2) && said.err.contains("--minidump"), "{said:?}");
+    let result = bench.run(None, &["send", "--otlp", &server.url, "--minidump"]);
+    assert!(result.code == Some(2) && result.err.contains("--minidump"), "{result:?}");
     let gone = bench.run(None, &["send", "--otlp", "http://127.0.0.1:9"]);
     assert!(gone.code == Some(1) && gone.err.contains("can't reach the server"), "{gone:?}");
     let wrong = bench.run(None, &["send", "--otlp", "no address"]);
@@ -132,17 +132,17 @@ fn send_progress_is_shown_only_on_a_terminal() {
         Reply::ok()
     });
     let server = server.unwrap();
-    let said = bench.run_on_terminal(&server.dsn(), &["send"], &shown);
-    assert_eq!((said.code, said.text().lines().count()), (Some(0), 2), "{said:?}");
-    assert!(said.err.contains("sending reports"), "{said:?}");
+    let result = bench.run_on_terminal(&server.dsn(), &["send"], &shown);
+    assert_eq!((result.code, result.text().lines().count()), (Some(0), 2), "{result:?}");
+    assert!(result.err.contains("sending reports"), "{result:?}");
     // The progress display is removed: the last line is empty.
-    assert!(said.err.ends_with("\r\u{1b}[2K") || said.err.trim_end().ends_with("\u{1b}[2K"), "{:?}", said.err);
-    let said = bench.run(Some(&server.dsn()), &["send"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    assert!(result.err.ends_with("\r\u{1b}[2K") || result.err.trim_end().ends_with("\u{1b}[2K"), "{:?}", result.err);
+    let result = bench.run(Some(&server.dsn()), &["send"]);
+    assert_eq!((result.code, result.err.as_str()), (Some(0), ""));
     // A failure's message is not overwritten.
     server.answer(|_, _| Reply::Status(403, vec![]));
-    let said = bench.run_on_terminal(&server.dsn(), &["send"], &Mutex::default());
-    assert!(said.code == Some(1) && said.err.contains("check that the DSN's key"), "{said:?}");
+    let result = bench.run_on_terminal(&server.dsn(), &["send"], &Mutex::default());
+    assert!(result.code == Some(1) && result.err.contains("check that the DSN's key"), "{result:?}");
 }
 
 #[test]
@@ -153,21 +153,21 @@ fn send_errors_give_advice_and_hide_the_key() {
     for (dsn, code, what) in [
         (Some(server.dsn()), 1, "check that the DSN's key"),
         (Some(gone), 1, "can't reach the server"),
-        (Some("http://public:secret@/none".to_owned()), 1, "a DSN is https://KEY@HOST/PROJECT"),
+        (Some("http://public:secret@/none".to_owned()), 1, "expected https://KEY@HOST/PROJECT"),
         (None, 2, "--dsn"),
     ] {
-        let said = bench.run(dsn.as_deref(), &["send"]);
-        assert!(said.code == Some(code) && said.err.contains(what), "{said:?}");
-        assert!(!said.err.contains("secret") && said.out.is_empty(), "{said:?}");
+        let result = bench.run(dsn.as_deref(), &["send"]);
+        assert!(result.code == Some(code) && result.err.contains(what), "{result:?}");
+        assert!(!result.err.contains("secret") && result.out.is_empty(), "{result:?}");
     }
     server.answer(|_, _| Reply::Status(429, vec![("Retry-After", "77".to_owned())]));
-    let said = bench.run(Some(&server.dsn()), &["send"]);
-    assert!(said.code == Some(1) && said.err.contains("try again in 77 s"), "{said:?}");
+    let result = bench.run(Some(&server.dsn()), &["send"]);
+    assert!(result.code == Some(1) && result.err.contains("try again in 77 s"), "{result:?}");
     server.answer(|_, _| Reply::Status(413, Vec::new()));
-    let said = bench.run(Some(&server.dsn()), &["send"]);
-    assert!(said.code == Some(1) && said.err.contains("the event is too large"), "{said:?}");
-    let said = bench.run(Some(&server.dsn()), &["send", "--minidump"]);
-    assert!(said.code == Some(1) && said.err.contains("without `--attach` and `--minidump`"), "{said:?}");
+    let result = bench.run(Some(&server.dsn()), &["send"]);
+    assert!(result.code == Some(1) && result.err.contains("the event is too large"), "{result:?}");
+    let result = bench.run(Some(&server.dsn()), &["send", "--minidump"]);
+    assert!(result.code == Some(1) && result.err.contains("without `--attach` and `--minidump`"), "{result:?}");
     // The help doesn't show the key in the environment.
     let help = bench.run(Some(&server.dsn()), &["send", "--help"]);
     assert!(help.code == Some(0) && !help.text().contains("public"), "{help:?}");
@@ -177,10 +177,10 @@ fn send_errors_give_advice_and_hide_the_key() {
 fn an_unreachable_server_is_tried_once() {
     let bench = Bench::new();
     bench.run(None, &["demo", "abort"]);
-    let said = bench.run(Some("http://public@127.0.0.1:9/1"), &["send"]);
-    assert_eq!(said.code, Some(1), "{said:?}");
-    assert_eq!(said.err.matches("can't reach the server").count(), 1, "{said:?}");
-    assert!(said.err.contains("can't send 2 of 2 reports"), "{said:?}");
+    let result = bench.run(Some("http://public@127.0.0.1:9/1"), &["send"]);
+    assert_eq!(result.code, Some(1), "{result:?}");
+    assert_eq!(result.err.matches("can't reach the server").count(), 1, "{result:?}");
+    assert!(result.err.contains("can't send 2 of 2 reports"), "{result:?}");
 }
 
 #[test]

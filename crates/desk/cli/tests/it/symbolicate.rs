@@ -13,14 +13,14 @@ struct Bench {
 }
 
 #[derive(Debug)]
-struct Said {
+struct CommandOutput {
     code: i32,
     out: String,
     err: String,
 }
 
-impl Said {
-    fn of(output: &Output) -> Self {
+impl CommandOutput {
+    fn new(output: &Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             out: String::from_utf8(output.stdout.clone()).unwrap(),
@@ -42,8 +42,8 @@ impl Bench {
         self.folder.path().join(name)
     }
 
-    fn run_as(&self, program: &Path, arguments: &[&str]) -> Said {
-        Said::of(&self.command(program, arguments).output().unwrap())
+    fn run_as(&self, program: &Path, arguments: &[&str]) -> CommandOutput {
+        CommandOutput::new(&self.command(program, arguments).output().unwrap())
     }
 
     fn command(&self, program: &Path, arguments: &[&str]) -> Command {
@@ -57,7 +57,7 @@ impl Bench {
         command
     }
 
-    fn run(&self, arguments: &[&str]) -> Said {
+    fn run(&self, arguments: &[&str]) -> CommandOutput {
         self.run_as(Path::new(env!("CARGO_BIN_EXE_coroner")), arguments)
     }
 
@@ -101,7 +101,7 @@ fn a_stripped_apps_report_is_symbolicated_from_a_folder() {
     let bench = Bench::new();
     let (report, debug) = bench.crash_of_a_stripped_app();
     let debug = debug.to_str().unwrap();
-    let has_names = |said: &Said| functions(&said.json()).iter().any(|name| name.contains("chain_c"));
+    let has_names = |result: &CommandOutput| functions(&result.json()).iter().any(|name| name.contains("chain_c"));
     let symbolicate = ["symbolicate", &report, "--format", "json"];
     let with = |more: &[&str]| bench.run(&[&symbolicate, more].concat());
 
@@ -112,7 +112,7 @@ fn a_stripped_apps_report_is_symbolicated_from_a_folder() {
 
     let unnamed = bench.run(&["show", &report]);
     let id = without.err.split("give its debug file (").nth(1).and_then(|rest| rest.split(')').next()).unwrap();
-    let why = format!("functions of `app` have no names: no symbols with its id {id} were found: give its debug file");
+    let why = format!("functions of `app` have no names: no symbols with ID {id} found; give its debug file");
     assert!(unnamed.code == 0 && unnamed.out.contains(&why), "{why}: {}", unnamed.out);
 
     let named = with(&["--symbols", "symbols"]);
@@ -165,9 +165,12 @@ fn a_stripped_apps_report_is_symbolicated_from_a_folder() {
     assert_eq!(functions(&json)[0], name, "{by_breakpad:?}");
     let crashed = json["threads"].as_array().unwrap().iter().find(|thread| thread["crashed"] == true).unwrap();
     assert_eq!((&crashed["frames"][0]["file"], &crashed["frames"][0]["line"]), (&"alone.c".into(), &17.into()));
-    let left_over = "frames named; what has its id ";
-    let said = &by_breakpad.err;
-    assert!(said.contains("app: 1 of ") && said.contains(left_over) && said.contains("has no other names"), "{said}");
+    let left_over = "frames named; the file with ID ";
+    let result = &by_breakpad.err;
+    assert!(
+        result.contains("app: 1 of ") && result.contains(left_over) && result.contains("has no other names"),
+        "{result}"
+    );
 
     // The file's description, and its match with the report.
     let symbols = bench.run(&["symbols", debug, "--report", &report, "--format", "json"]);
@@ -194,10 +197,10 @@ fn symbol_search_progress_is_shown_only_on_a_terminal() {
     let arguments = ["symbolicate", report.to_str().unwrap(), "--symbols", "symbols", "--symbols", &dsym, "--no-cache"];
     let shown = std::sync::Mutex::default();
     let command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &arguments);
-    let said = Said::of(&terminal::run(command, &shown));
-    assert_eq!(said.code, 0, "{said:?}");
-    assert!(said.err.contains("reading symbol files: 1, lib00.sym"), "{said:?}");
-    assert!(said.err.contains("1 of 1 frames have a name"), "{said:?}");
+    let result = CommandOutput::new(&terminal::run(command, &shown));
+    assert_eq!(result.code, 0, "{result:?}");
+    assert!(result.err.contains("reading symbol files: 1, lib00.sym"), "{result:?}");
+    assert!(result.err.contains("1 of 1 frames have a name"), "{result:?}");
     let elsewhere = bench.run(&arguments);
     assert!(elsewhere.code == 0 && !elsewhere.err.contains("reading"), "{elsewhere:?}");
 }
@@ -246,10 +249,10 @@ fn symbol_files_are_described() {
     let bench = Bench::new();
     let text = bench.run(&["symbols", &fixture("classes-arm64.dylib"), &fixture("cpp.elf")]);
     assert_eq!(text.code, 0, "{text:?}");
-    for said in
+    for result in
         ["Mach-O, arm64", "Objective-C methods", "ELF, x86_64", "symbol table", "PLT stubs", "yes, with inlined calls"]
     {
-        assert!(text.out.contains(said), "{said} in {}", text.out);
+        assert!(text.out.contains(result), "{result} in {}", text.out);
     }
     std::fs::write(
         bench.path("app.sym"),
@@ -262,7 +265,7 @@ fn symbol_files_are_described() {
 
     std::fs::write(bench.path("notes.txt"), "nothing").unwrap();
     std::fs::create_dir(bench.path("folder")).unwrap();
-    for (arguments, code, said) in [
+    for (arguments, code, result) in [
         (&["symbols", "notes.txt"][..], 1, "neither ELF, Mach-O nor breakpad symbols"),
         (&["symbols", "missing"], 1, "missing: No such file"),
         (&["symbols", "folder"], 1, "not a dSYM bundle"),
@@ -277,7 +280,7 @@ fn symbol_files_are_described() {
     ] {
         let failed = bench.run(arguments);
         assert_eq!(failed.code, code, "{arguments:?} {failed:?}");
-        assert!(failed.err.contains(said), "{arguments:?} {failed:?}");
+        assert!(failed.err.contains(result), "{arguments:?} {failed:?}");
     }
     for command in ["symbolicate", "symbols"] {
         let help = bench.run(&[command, "--help"]);
@@ -292,13 +295,13 @@ fn an_unreadable_file_does_not_hide_the_others() {
     std::fs::create_dir(bench.path("folder")).unwrap();
     let own = std::env::current_exe().unwrap();
     let own = own.to_str().unwrap();
-    let said = bench.run(&["symbols", "noise", own, "folder", "missing", "--format", "json"]);
-    assert_eq!(said.code, 1, "{said:?}");
-    let described = said.json();
-    assert_eq!(described.as_array().map(Vec::len), Some(1), "{said:?}");
+    let result = bench.run(&["symbols", "noise", own, "folder", "missing", "--format", "json"]);
+    assert_eq!(result.code, 1, "{result:?}");
+    let described = result.json();
+    assert_eq!(described.as_array().map(Vec::len), Some(1), "{result:?}");
     assert_eq!(described[0]["path"], own);
     for name in ["noise", "folder", "missing"] {
-        assert!(said.err.contains(name), "{name} is not named: {}", said.err);
+        assert!(result.err.contains(name), "{name} is not named: {}", result.err);
     }
     let alone = bench.run(&["symbols", "noise"]);
     assert!(alone.code == 1 && alone.out.is_empty() && alone.err.contains("noise"), "{alone:?}");

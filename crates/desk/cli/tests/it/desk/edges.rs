@@ -91,7 +91,7 @@ fn an_id_stays_whole_on_a_narrow_terminal() {
     std::fs::write(bench.path("one.json"), text.to_string()).unwrap();
     for columns in ["40", "44", "60"] {
         let mut command = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["show", "one.json"]);
-        let narrow = said(&command.env("COLUMNS", columns).output().unwrap()).out;
+        let narrow = command_output(&command.env("COLUMNS", columns).output().unwrap()).out;
         assert!(narrow.contains(&id) && narrow.contains(build), "{columns}: {narrow}");
         let (words, columns) = (narrow.split_whitespace(), columns.parse::<usize>().unwrap());
         assert!(words.filter(|word| word.len() == columns).count() <= 1, "words are not cut: {narrow}");
@@ -105,7 +105,7 @@ const PANIC: &str = "thread 'main' panicked at src/main.rs:4:5:\nout of cheese\n
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_log_is_a_pipe_that_somebody_writes_to() {
+fn a_log_can_be_a_pipe_with_a_writer() {
     use std::io::Write;
     let bench = Bench::new();
     let pipe = bench.path("pipe");
@@ -126,12 +126,12 @@ fn a_log_is_a_pipe_that_somebody_writes_to() {
         std::thread::yield_now();
     }
     drop(writer);
-    let imported = said(&child.wait_with_output().unwrap());
+    let imported = command_output(&child.wait_with_output().unwrap());
     assert!(imported.code == 0 && imported.out.contains("  pipe"), "{imported:?}");
     // Standard input.
     let mut child = import(&["import", "--log", "-", "-o", "imported"]);
     child.stdin.take().unwrap().write_all(PANIC.as_bytes()).unwrap();
-    let imported = said(&child.wait_with_output().unwrap());
+    let imported = command_output(&child.wait_with_output().unwrap());
     assert!(imported.code == 0 && imported.out.ends_with("  -\n"), "{imported:?}");
 }
 
@@ -163,7 +163,7 @@ fn errors_name_the_requested_file() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_list_that_is_watched_outlives_its_store() {
+fn list_watch_survives_the_stores_removal() {
     use std::io::{BufRead, BufReader};
     let bench = Bench::new();
     let folder = folder(&bench, 1);
@@ -176,10 +176,10 @@ fn a_list_that_is_watched_outlives_its_store() {
     out.read_line(&mut line).unwrap();
     assert!(line.contains(&format!("{:032x}", 1)), "{line}");
     std::fs::remove_dir_all(&folder).unwrap();
-    let mut said = String::new();
-    errors.read_line(&mut said).unwrap();
-    errors.read_line(&mut said).unwrap();
-    assert!(said.contains("`reports`") && said.contains("waiting for it to come back"), "{said}");
+    let mut result = String::new();
+    errors.read_line(&mut result).unwrap();
+    errors.read_line(&mut result).unwrap();
+    assert!(result.contains("`reports`") && result.contains("waiting for it to come back"), "{result}");
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("1.json"), report(5, |_| {}).to_string()).unwrap();
     line.clear();
@@ -205,7 +205,7 @@ fn a_send_timeout_of_zero_is_invalid_usage() {
 /// A program is its own symbol file, and has a build ID if the linker writes one.
 #[test]
 #[cfg(target_os = "linux")]
-fn symbols_of_another_build_are_said_to_be() {
+fn symbols_of_another_build_are_reported() {
     let bench = Bench::new();
     std::fs::write(bench.path("paint.c"), "int fill(int n) { return n; } int main(void) { return fill(0); }").unwrap();
     let built = |id: &str, to: &str| {
@@ -236,17 +236,17 @@ fn symbols_of_another_build_are_said_to_be() {
     std::fs::write(bench.path("bare.json"), text(false)).unwrap();
     for report in ["named.json", "bare.json"] {
         for file in ["another", "new/paint"] {
-            let said = bench.run(&["symbolicate", report, "--symbols", file]);
-            let both = said.err.contains(&format!("{file}` has id {other} and is of none of the report's images"));
-            assert!(both && said.err.contains(&format!("`paint` has id {own}")) && said.code == 1, "{said:?}");
+            let result = bench.run(&["symbolicate", report, "--symbols", file]);
+            let both = result.err.contains(&format!("{file}` (ID {other}) matches none of the report's images"));
+            assert!(both && result.err.contains(&format!("`paint` has ID {own}")) && result.code == 1, "{result:?}");
         }
-        let said = bench.run(&["symbolicate", report, "--symbols", "own", "--symbols", "another"]);
-        assert!(said.code == 0 && said.err.contains("another` (ID "), "one of them is of it: {said:?}");
+        let result = bench.run(&["symbolicate", report, "--symbols", "own", "--symbols", "another"]);
+        assert!(result.code == 0 && result.err.contains("another` (ID "), "one of the files matches: {result:?}");
     }
     // For a folder, the image is reported.
-    let said = bench.run(&["symbolicate", "bare.json", "--symbols", "new"]);
-    let of_folder = format!("new/paint` is of another build: it has id {other}, the report's id {own}");
-    assert!(said.code == 1 && said.err.contains(&of_folder), "{said:?}");
+    let result = bench.run(&["symbolicate", "bare.json", "--symbols", "new"]);
+    let in_folder = format!("new/paint` is another build: it has ID {other}, the report has ID {own}");
+    assert!(result.code == 1 && result.err.contains(&in_folder), "{result:?}");
     assert!(bench.run(&["show", "bare.json", "--symbols", "another"]).err.contains(&other));
 }
 
