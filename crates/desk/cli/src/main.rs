@@ -1,7 +1,7 @@
 //! The `coroner` command.
 //!
-//! There is a file for each command; this one has the command line and the exit status: 0 success, 1
-//! failure, 2 invalid usage.
+//! There is a file for each command; this one has the command line and the exit status: 0 success,
+//! 1 failure, 2 invalid usage.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -209,7 +209,8 @@ See docs/grouping.md for the rules. Lines are truncated to the terminal's width,
     Show {
         /// Report file, run directory, or start of an event ID [default: newest in the store]
         ///
-        /// Report files are Coroner's (.json, .coroner), core dumps, minidumps, and crash reports of Apple and Android systems.
+        /// Report files are Coroner's (.json, .coroner), core dumps, minidumps, and crash reports
+        /// of Apple and Android systems.
         report: Option<String>,
         /// Output format
         #[arg(long, value_enum, default_value_t = ReportFormat::Text)]
@@ -284,7 +285,8 @@ Apple reports keep their format, with the missing names filled in. A summary, wi
 Exit status: 0 success; 1 failure, including a program without any named frame, and --symbols files of which none matches the report; \
 2 invalid usage."))]
     Symbolicate {
-        /// Report file (.coroner, .json, .ips, .crash), run directory, or start of an event ID [default: newest in the store]
+        /// Report file (.coroner, .json, .ips, .crash), run directory, or start of an event ID
+        /// [default: newest in the store]
         report: Option<String>,
         #[command(flatten)]
         symbols: SymbolArguments,

@@ -149,9 +149,9 @@ fn first_line(text: &str) -> &str {
 
 /// Returns the function to look at first.
 ///
-/// It is the innermost of the app's own functions ([`InAppRules`]) on the throw's stack, if there is
-/// one, or else on the crashed stack. If the app has none there, it is the innermost named function
-/// that is not a runtime's.
+/// It is the innermost of the app's own functions ([`InAppRules`]) on the throw's stack, if there
+/// is one, or else on the crashed stack. If the app has none there, it is the innermost named
+/// function that is not a runtime's.
 ///
 /// In a stripped program the app's function may have no name, and may belong to a runtime that is
 /// linked into the program: then the exception's own location (`file:line`), if known, takes its

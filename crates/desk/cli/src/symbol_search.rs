@@ -22,10 +22,12 @@ const IN_BUNDLE: &str = "Contents/Resources/DWARF";
 pub(crate) struct SymbolArguments {
     /// File or folder with debug information; repeatable
     ///
-    /// Unstripped programs, ELF debug files, dSYM bundles and Breakpad `.sym` files are matched by build ID.
+    /// Unstripped programs, ELF debug files, dSYM bundles and Breakpad `.sym` files are matched by
+    /// build ID.
     #[arg(long = "symbols", value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Cache for the folders' index [default: $CORONER_CACHE, or coroner in the user's cache directory]
+    /// Cache for the folders' index [default: $CORONER_CACHE, or coroner in the user's cache
+    /// directory]
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
     /// Don't cache the folders' index

@@ -111,8 +111,8 @@ fn run(program: &Path, store: &Path, act: &str, end: &str) -> (BTreeMap<usize, u
 
 /// Returns the threads whose waiting functions have no name, so that the waits' kinds are unknown.
 ///
-/// In these cases, glibc's exported functions jump to local functions, whose names only glibc's debug
-/// file contains (Debian's libc6-dbg).
+/// In these cases, glibc's exported functions jump to local functions, whose names only glibc's
+/// debug file contains (Debian's libc6-dbg).
 fn find_unnamed(act: &str, report: &Report) -> Vec<u64> {
     // Coroner's own `pthread_create` module is also on each thread's stack.
     let is_wait = |name: &str| (name.contains("pthread_") || name.contains("sem_")) && !name.contains("::");

@@ -165,7 +165,8 @@ fn a_return_stopped_by_the_processor_is_explained() {
 
 #[test]
 fn frames_skipped_by_longjmp_show_no_overwritten_return() {
-    // The skipped frames remain on the shadow stack (longjmp before it drops them) or on the walked stack.
+    // The skipped frames remain on the shadow stack (longjmp before it drops them) or on the walked
+    // stack.
     assert_eq!(overwritten(&x86_64(&RETURNS[2..], &RETURNS)), None);
     assert_eq!(overwritten(&x86_64(&RETURNS, &RETURNS[2..])), None);
     // One frame for another: the walk found a tail call's caller, which also calls it elsewhere.

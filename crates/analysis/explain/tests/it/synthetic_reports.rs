@@ -89,8 +89,9 @@ fn a_null_pointers_field_is_found_on_arm64() {
 
 #[test]
 fn accesses_of_all_widths_are_decoded_on_arm64() {
-    // (word, base, offset, write, width): str x1, [x2, #8]; stp x0, x1, [x4, #-16]!; strb w1, [x5]; ldp x29, x30, [sp], #32;
-    // ldrsw x0, [x1, #4]; str q0, [x6, #32]; ldr h0, [x7, #2]; stlxr w0, x1, [x8]; ldadd w1, w2, [x9]
+    // (word, base, offset, write, width): str x1, [x2, #8]; stp x0, x1, [x4, #-16]!; strb w1, [x5];
+    // ldp x29, x30, [sp], #32; ldrsw x0, [x1, #4]; str q0, [x6, #32]; ldr h0, [x7, #2]; stlxr w0,
+    // x1, [x8]; ldadd w1, w2, [x9]
     let rows = [
         (0xf900_0441_u32, 2, 8_i64, Some(Access::WRITE), 8),
         (0xa9bf_0480, 4, -16, Some(Access::WRITE), 16),
@@ -198,8 +199,8 @@ fn a_call_through_null_is_found_on_arm64() {
 
 #[test]
 fn a_call_that_may_have_led_elsewhere_is_not_claimed() {
-    // nop; blr x8, or blr x19. The called function may have ended with a jump through x8; x19 it must
-    // have restored before.
+    // nop; blr x8, or blr x19. The called function may have ended with a jump through x8; x19 it
+    // must have restored before.
     let explain_case = |pc: u64, call: u32| {
         explain(&arm64(maperr(), Some(pc), &[(8, pc), (19, pc), (32, pc)]), &words(&[0xd503_201f, call]))
     };
@@ -258,8 +259,8 @@ impl CodeSource for Functions {
 
 #[test]
 fn a_stale_link_register_is_not_a_caller() {
-    // nop; a call; ldr w0, [x3, #16]; ret; the same load in another function. The link register holds
-    // the address after the call.
+    // nop; a call; ldr w0, [x3, #16]; ret; the same load in another function. The link register
+    // holds the address after the call.
     let explain_case = |call: u32, pc: u64, found_by: FoundBy| {
         let code = words(&[0xd503_201f, call, 0xb940_1060, 0xd65f_03c0, 0xb940_1060]);
         let mut report = arm64(maperr(), Some(16), &[(3, 0), (32, pc), (30, PC + 8)]);
@@ -295,8 +296,8 @@ fn a_return_to_an_invalid_address_is_recognized() {
         (FaultKind::BadReturn, Certainty::Certain, Some("lr"))
     );
     assert_eq!(explanation.headline, "Return to an invalid address: 0x414141414141");
-    // A stack may start with a return, like that of `makecontext`: without callers, nothing need have
-    // been overwritten.
+    // A stack may start with a return, like that of `makecontext`: without callers, nothing need
+    // have been overwritten.
     let facts = |name: &str| {
         let mut report = report.clone();
         let function = Some(name.to_owned());
@@ -580,8 +581,8 @@ fn a_flipped_bit_is_found() {
     let beside = flips(0xaaaa_0000_1010 ^ 1 << 33, &[(5, 0xaaaa_0000_1100)]);
     assert_eq!(beside.iter().map(|flip| flip.bit).collect::<Vec<_>>(), [33]);
     assert!(beside[0].place.contains("x5"), "{beside:?}");
-    // An array starts up to 16 elements after it (two bytes each for bit 33), so an index of 0 - 1 leads
-    // to the same address.
+    // An array starts up to 16 elements after it (two bytes each for bit 33), so an index of 0 - 1
+    // leads to the same address.
     for (behind, count) in [(2, 0), (8, 0), (32, 0), (34, 1), (0, 1)] {
         let by_index = flips(0xaaaa_0000_1010 ^ 1 << 33, &[(5, 0xaaaa_0000_1010 + behind)]);
         assert_eq!(by_index.len(), count, "{behind}: {by_index:?}");

@@ -1,4 +1,4 @@
-//! Waits in synthetic reports: each library's layout, and memory that must not be taken for an owner.
+//! Waits in synthetic reports: each library's layout, and memory that contains no owner.
 
 use coroner_explain::{LockWait, NoCode, OwnerIs, WaitKind, explain};
 use coroner_report::Report;
@@ -10,7 +10,7 @@ const WAIT_BITSET: u32 = 0x89;
 const LOCK_PI: u32 = 0x86;
 const ADDRESS: u64 = 0x7000_0000_1000;
 
-/// Creates a futex wait with these 32-bit words around the futex, the first `before` bytes before it.
+/// Creates a futex wait with these 32-bit words, the first `before` bytes before the futex.
 fn futex(operation: u32, expected: u32, before: u64, words: &[u32]) -> FutexWait {
     let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     FutexWait {

@@ -96,8 +96,8 @@ fn unfair_lock_owners_are_found() {
         |expected: u32, word: u32| outcome(&wait_at(LOCK, 515, [0x0100_0002, LOCK, expected.into(), 0, 0, 0], &[word]));
     // The owner's port, with the lowest bit cleared.
     assert_eq!(wait(0x2006, 0x2006), (WaitKind::UnfairLock, Some(20), LOCK));
-    // The lock was released; another thread has taken it; no thread has that port; the thread itself;
-    // the anonymous owner.
+    // The lock was released; another thread has taken it; no thread has that port; the thread
+    // itself; the anonymous owner.
     for (expected, word) in
         [(0x2006, 0), (0x2006, 0x300f), (0x4006, 0x4006), (0x1002, 0x1002), (0xffff_fffe, 0xffff_fffe), (2, 2)]
     {
@@ -226,8 +226,8 @@ fn threads_outside_wait_calls_have_no_wait() {
     let none = |registers: &X86_64Registers| assert_eq!(wait_of(registers, &mut word()), None);
     let waits = x86_64(515, arguments);
     assert!(wait_of(&waits, &mut word()).is_some());
-    // Another call; a Mach trap; a thread that returned from the call; code without a system call; a
-    // word that is unreadable or unaligned.
+    // Another call; a Mach trap; a thread that returned from the call; code without a system call;
+    // a word that is unreadable or unaligned.
     none(&x86_64(516, arguments));
     none(&X86_64Registers {
         gpr: {
