@@ -1,6 +1,9 @@
-/* Threads that wait for each other in known ways. Usage: `program STORE ACT END`. Once all threads wait in the kernel, END happens:
- * `crash`, a null pointer on the first thread; `abort`, SIGABRT to the first thread while it waits; `hang`, a detected hang; `stay`,
- * the process keeps waiting to be read from outside. The output has a line for each waiting thread: "T waits for T", by thread ids. */
+/* Threads that wait for each other in known ways. Usage: `program STORE ACT END`.
+ *
+ * Once all threads wait in the kernel, END happens: `crash`, a null pointer on the first thread;
+ * `abort`, SIGABRT to the first thread while it waits; `hang`, a detected hang; `stay`, the process
+ * keeps waiting to be read from outside. The output has a line for each thread: its
+ * number and its thread id. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -127,7 +130,8 @@ static void dead_owner(int number)
     lock(&first_mutex);
 }
 
-/* The first exits with a robust mutex, which the second gets; then the second and the third wait for each other. */
+/* The first exits with a robust mutex, which the second gets.
+ * Then the second and the third wait for each other. */
 static void robust_owner(int number)
 {
     if (number == 0) {
@@ -201,7 +205,8 @@ static void conditions(int number)
     }
 }
 
-/* The first is woken and relocks its mutex, which the second holds, which waits for a mutex of the first. */
+/* The first is woken and relocks its mutex, which the second holds.
+ * The second waits for a mutex of the first. */
 static void condition_mutex(int number)
 {
     if (number == 0) {

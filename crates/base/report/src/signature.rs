@@ -104,7 +104,7 @@ impl Signature {
     /// The frames are the app's own in the stack that the report is about (that of the throw, if
     /// there is one). If none is the app's own, they are the named functions that don't belong to a
     /// runtime; if there are none of these either, images with offsets.
-    pub fn of(report: &Report) -> Signature {
+    pub fn from_report(report: &Report) -> Signature {
         Self::with_rules(report, &InAppRules::default())
     }
 
@@ -445,7 +445,7 @@ pub struct Rarity {
 
 impl Rarity {
     /// Counts the functions in a set of signatures.
-    pub fn of<'s>(signatures: impl IntoIterator<Item = &'s Signature>) -> Rarity {
+    pub fn from_signatures<'s>(signatures: impl IntoIterator<Item = &'s Signature>) -> Rarity {
         let mut rarity = Rarity::default();
         for signature in signatures {
             rarity.signatures += 1;

@@ -113,7 +113,7 @@ pub(crate) fn groups(summaries: &[Summary], like: f64) -> Vec<Group> {
     let mut equal: Vec<(&Signature, Vec<&Summary>)> = equal.into_iter().collect();
     // Makes the result independent of the reports' order.
     equal.sort_by(|(a, of_a), (b, of_b)| of_b.len().cmp(&of_a.len()).then_with(|| a.id().cmp(&b.id())));
-    let rarity = Rarity::of(equal.iter().map(|(signature, _)| *signature));
+    let rarity = Rarity::from_signatures(equal.iter().map(|(signature, _)| *signature));
     // Only signatures with the same kind and a common function can be similar.
     let mut leaders: Vec<(usize, Vec<(usize, f64)>)> = Vec::new();
     let mut by_function: HashMap<(&str, &str), Vec<usize>> = HashMap::new();

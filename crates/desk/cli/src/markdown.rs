@@ -36,7 +36,7 @@ pub(crate) fn render(report: &Report, code: &dyn CodeSource) -> String {
 fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mut String) -> std::fmt::Result {
     writeln!(out, "## {}\n", escaped(&summary.title()))?;
     writeln!(out, "{}\n", escaped(&explanation.headline))?;
-    let signature = Signature::of(report);
+    let signature = Signature::from_report(report);
     let system = report.run.as_ref().map(|run| {
         let parts =
             [&run.os.name, &run.os.version, &run.os.distribution, &run.os.distribution_version, &run.device.model];

@@ -69,7 +69,7 @@ impl Summary {
             what: describe_event(report),
             signal: fatal_signal(report).map(ToOwned::to_owned),
             function: key_function(report),
-            signature: Signature::of(report),
+            signature: Signature::from_report(report),
             places: Signature::id_of_places(report),
             tags: report.run.as_ref().map(|run| run.tags.clone()).unwrap_or_default(),
             path: path.display().to_string(),

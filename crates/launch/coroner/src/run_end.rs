@@ -114,7 +114,7 @@ fn past_crash(report: Option<Report>) -> PastCrash {
     let ran_for_ms = crash.map(|crash| crash.since_install_ns / 1_000_000);
     let signature = report.filter(|report| !report.threads.is_empty()).map(|mut report| {
         report.attribute_frames();
-        Signature::of(&report).id()
+        Signature::from_report(&report).id()
     });
     PastCrash { ran_for_ms, signature }
 }

@@ -24,7 +24,7 @@ struct Row {
     /// The bad register's value and the displacement; `None` if not checked.
     operand: Option<(u64, Option<i64>)>,
     /// Text that the headline contains.
-    says: &'static str,
+    headline: &'static str,
     /// The kind without optimization, if it differs.
     ///
     /// The operand is then computed earlier, or the divisor is in the red zone, which is not saved.
@@ -33,8 +33,8 @@ struct Row {
     is_assembly: bool,
 }
 
-const fn row(act: &'static str, kind: FaultKind, says: &'static str) -> Row {
-    Row { act, kind, access: None, width: None, operand: None, says, unoptimized: None, is_assembly: false }
+const fn row(act: &'static str, kind: FaultKind, headline: &'static str) -> Row {
+    Row { act, kind, access: None, width: None, operand: None, headline, unoptimized: None, is_assembly: false }
 }
 
 const fn access(row: Row, access: Access, width: u32, value: u64, displacement: i64) -> Row {
@@ -130,7 +130,7 @@ fn run_and_read_report(program: &Path, store: &Path, act: &str, symbolizer: &mut
 }
 
 fn check(row: &Row, is_optimized: bool, report: &Report, explanation: &Explanation) -> Result<(), String> {
-    let Row { act, kind, access, width, operand, says, unoptimized, .. } = row;
+    let Row { act, kind, access, width, operand, headline, unoptimized, .. } = row;
     let fail = |what: &str| Err(format!("{act}: {what}\n{explanation:#?}\n{:?}", report.crash));
     let kind = if is_optimized { *kind } else { unoptimized.unwrap_or(*kind) };
     if explanation.kind != kind {
@@ -148,7 +148,7 @@ fn check(row: &Row, is_optimized: bool, report: &Report, explanation: &Explanati
             return fail("the operand");
         }
     }
-    if !explanation.headline.contains(says) {
+    if !explanation.headline.contains(headline) {
         return fail("the headline");
     }
     Ok(())

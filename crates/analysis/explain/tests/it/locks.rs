@@ -182,8 +182,8 @@ fn waits_and_deadlocks_of_real_programs_are_found() {
             "{act}: {}",
             explanation.headline
         );
-        let is_said = explanation.facts.iter().any(|fact| fact.starts_with("deadlock: thread "));
-        assert_eq!(is_said, !circle.is_empty(), "{act}: {:?}", explanation.facts);
+        let has_deadlock = explanation.facts.iter().any(|fact| fact.starts_with("deadlock: thread "));
+        assert_eq!(has_deadlock, !circle.is_empty(), "{act}: {:?}", explanation.facts);
     }
     for end in ["abort", "hang"] {
         for (act, waits, circle) in ACTS.iter().filter(|(act, ..)| ["two-mutexes", "contended", "join"].contains(act)) {

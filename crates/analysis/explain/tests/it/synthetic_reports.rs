@@ -340,7 +340,7 @@ fn mach_exceptions_are_explained() {
     let mach = |exception, code, address: Option<u64>| {
         let mut report = arm64(Signal::default(), address, &[(3, 0)]);
         let crash = report.crash.as_mut().unwrap();
-        (crash.signal, crash.mach) = (None, Some(Mach::of(exception, code, 0)));
+        (crash.signal, crash.mach) = (None, Some(Mach::new(exception, code, 0)));
         explain(&report, &words(&[0xb940_1060])).kind
     };
     assert_eq!(mach(1, 1, Some(16)), FaultKind::NullPointer);

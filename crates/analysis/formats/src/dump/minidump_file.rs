@@ -161,7 +161,7 @@ fn crash(dump: &Minidump<'_, &[u8]>, exception: Option<&MinidumpException<'_>>, 
         [_, code, subcode, ..] if record.number_parameters >= 3 => (code as i64, subcode as i64),
         _ => (i64::from(record.exception_flags), record.exception_address as i64),
     };
-    let mach = Mach::of(record.exception_code as i32, code, subcode);
+    let mach = Mach::new(record.exception_code as i32, code, subcode);
     let address = (mach.exception == 1).then_some(Address(record.exception_address));
     Crash { time, tid, address, monitor: Monitor::MACH, mach: Some(mach), ..Crash::default() }
 }

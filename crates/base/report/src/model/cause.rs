@@ -261,11 +261,34 @@ fn is_last_word_of_swift(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AppMemory, Bytes};
+    use crate::model::{AppMemory, Bytes, Registers, Thread};
 
     fn read_stderr(text: &str) -> Option<String> {
         let kept = AppMemory { name: "stderr".to_owned(), bytes: Bytes(text.into()), ..AppMemory::default() };
         Report { app_memory: vec![kept], ..Report::default() }.last_message_on_stderr()
+    }
+
+    #[test]
+    fn a_general_protection_fault_is_named_on_x86_64_only() {
+        let cause = |arch, trap: Option<u64>| {
+            let name = Some("SIGSEGV");
+            let signal = Signal { number: 11, name, code_name: Some("SI_KERNEL"), ..Signal::default() };
+            let extra = trap.map(|number| (ExtraRegister::TRAPNO, number)).into_iter().collect();
+            let registers = Some(Registers { extra, ..Registers::default() });
+            let mut report = Report {
+                crash: Some(Crash { tid: 7, signal: Some(signal), ..Crash::default() }),
+                threads: vec![Thread { tid: 7, crashed: true, registers, ..Thread::default() }],
+                ..Report::default()
+            };
+            report.header.arch = Some(arch);
+            report.cause().unwrap()
+        };
+        let named = "general protection fault (the CPU reports no address)";
+        assert_eq!(cause(Arch::X86_64, None), named);
+        assert_eq!(cause(Arch::X86_64, Some(13)), named);
+        // The kernel could not deliver another signal.
+        assert_eq!(cause(Arch::X86_64, Some(14)), "SI_KERNEL: unknown address");
+        assert_eq!(cause(Arch::Aarch64, None), "SI_KERNEL: unknown address");
     }
 
     #[test]

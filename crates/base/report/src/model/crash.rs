@@ -267,7 +267,7 @@ impl Mach {
     }
 
     /// Returns the exception with the given number and codes, with their names.
-    pub fn of(exception: i32, code: i64, subcode: i64) -> Mach {
+    pub fn new(exception: i32, code: i64, subcode: i64) -> Mach {
         let mut mach = Mach { exception, code, subcode, ..Mach::default() };
         mach.name();
         mach

@@ -65,7 +65,7 @@ impl Report {
             since_install_ns: record.time.0.saturating_sub(installed),
             monitor: record.monitor,
             signal,
-            mach: is_mach.then(|| Mach::of(record.signal, record.code, subcode)),
+            mach: is_mach.then(|| Mach::new(record.signal, record.code, subcode)),
             tid: record.tid,
             flags: is_of_child.then_some(CrashFlag::ForkChild).into_iter().collect(),
             address: record.address,

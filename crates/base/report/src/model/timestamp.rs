@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn every_time_is_written_as_jiff_writes_it_and_read_again() {
+    fn times_are_formatted_like_jiff_and_read_back() {
         for time in times() {
             let text = Timestamp(time).to_string();
             let jiff = jiff::Timestamp::from_nanosecond(i128::from(time)).unwrap();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_jiff_reads_is_read_alike_and_what_is_no_time_is_refused() {
+    fn times_are_parsed_like_jiff_and_invalid_ones_rejected() {
         for text in [
             "2025-08-30T19:53:13.601761139+0200",
             "2025-08-30 19:53:13.6+02:00",

@@ -525,7 +525,7 @@ fn signal(fields: &mut Fields) -> Signal {
 
 fn mach(fields: &mut Fields) -> Mach {
     let number = |fields: &mut Fields, key| fields.i64(key).unwrap_or(0);
-    let mach = Mach::of(
+    let mach = Mach::new(
         fields.i32(keys::mach_exception::EXCEPTION).unwrap_or(0),
         number(fields, keys::mach_exception::CODE),
         number(fields, keys::mach_exception::SUBCODE),

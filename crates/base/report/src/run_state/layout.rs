@@ -115,7 +115,7 @@ impl Limits {
 
     /// The size in bytes of a file with these limits.
     pub fn size(&self) -> usize {
-        Layout::of(self).words.saturating_mul(8)
+        Layout::new(self).words.saturating_mul(8)
     }
 
     /// Returns the nearest allowed limits.
@@ -226,7 +226,7 @@ impl Layout {
     /// Computes the layout for the [allowed](Limits::allowed) limits.
     ///
     /// The size is below 2³² bytes, so nothing here can overflow.
-    pub(super) fn of(limits: &Limits) -> Layout {
+    pub(super) fn new(limits: &Limits) -> Layout {
         let limits = limits.allowed();
         let scalars = HEADER_WORDS;
         let identity = scalars + SCALAR_WORDS;

@@ -118,7 +118,7 @@ impl RunFacts {
         let mut run_id = [0; 16];
         run_id.copy_from_slice(&bytes[RUN_ID_WORD * 8..][..16]);
         let mut reading = Reading { file, facts: RunFacts { run_id: Id(run_id), ..RunFacts::default() } };
-        let layout = Layout::of(&limits);
+        let layout = Layout::new(&limits);
         reading.scalars(&layout);
         reading.facts.process = read_identity(layout.identity, |index| file.at(index));
         reading.crash_record(&layout);

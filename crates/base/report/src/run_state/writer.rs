@@ -109,7 +109,7 @@ impl<'a> RunState<'a> {
         process: &ProcessIdentity,
     ) -> Result<RunState<'a>, CreateError> {
         let limits = limits.allowed();
-        let layout = Layout::of(&limits);
+        let layout = Layout::new(&limits);
         if words.len() < layout.words {
             return Err(CreateError::TooSmall { needed: limits.size() });
         }
@@ -138,7 +138,7 @@ impl<'a> RunState<'a> {
     ///
     /// For example a copy of another process's run state.
     pub fn reopen(words: &'a [AtomicU64], limits: &Limits) -> RunState<'a> {
-        RunState { words, layout: Layout::of(&limits.allowed()), together: false }
+        RunState { words, layout: Layout::new(&limits.allowed()), together: false }
     }
 
     /// Turns a copy of another process's state into that of this process's new run.

@@ -204,8 +204,9 @@ impl Writer<'_> {
         if let Some(location) = &crash.location {
             self.field("Location", Style::Source, location)?;
         }
-        let is_said = |text: &str| abort_message == Some(text) || crash.message.as_deref().map(str::trim) == Some(text);
-        for annotation in self.report.annotations.iter().filter(|annotation| !is_said(annotation.text.trim())) {
+        let is_shown =
+            |text: &str| abort_message == Some(text) || crash.message.as_deref().map(str::trim) == Some(text);
+        for annotation in self.report.annotations.iter().filter(|annotation| !is_shown(annotation.text.trim())) {
             self.field("Annotation", Style::Plain, &format!("{} ({})", annotation.text.trim_end(), annotation.source))?;
         }
         for memory in &self.report.app_memory {

@@ -12,7 +12,7 @@ fn encoded(write: impl FnOnce(&mut Encoder<'_>)) -> Vec<u8> {
 }
 
 #[test]
-fn the_examples_of_the_standard() {
+fn rfc_8949_examples_are_encoded() {
     // RFC 8949, appendix A.
     for (value, bytes) in [
         (0, &[0x00][..]),
@@ -76,7 +76,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn text_that_is_not_utf_8_is_replaced_as_the_standard_library_does() {
+fn invalid_utf_8_is_replaced_like_in_the_standard_library() {
     for bytes in [
         &b"plain"[..],
         "äöü €uro 𝄞".as_bytes(),
@@ -110,7 +110,7 @@ fn text_that_is_not_utf_8_is_replaced_as_the_standard_library_does() {
 }
 
 #[test]
-fn text_is_cut_at_a_character() {
+fn text_is_truncated_at_a_character() {
     let long = "€".repeat(40_000);
     let cut = text(long.as_bytes());
     assert_eq!(cut.len(), 65_535);
@@ -157,7 +157,7 @@ fn document(encoder: &mut Encoder<'_>, random: &mut Random, depth: usize) {
 }
 
 #[test]
-fn in_a_buffer_of_any_size_what_is_written_is_well_formed() {
+fn output_is_well_formed_in_a_buffer_of_any_size() {
     for seed in 1..200 {
         let whole = {
             let mut buffer = vec![0; 1 << 16];

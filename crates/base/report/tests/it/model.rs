@@ -8,7 +8,7 @@ use coroner_report::model::{
 use coroner_report::wire::{ImageKind, Os, crc32c};
 
 #[test]
-fn the_index_finds_what_a_search_finds() {
+fn the_image_index_agrees_with_a_linear_search() {
     let mut seed = 1u64;
     let mut random = |limit: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -31,7 +31,7 @@ fn the_index_finds_what_a_search_finds() {
 }
 
 #[test]
-fn debug_ids() {
+fn debug_ids_are_formatted_like_symbolics() {
     // The example from sentry-cli and symbolic: a build id and its debug id.
     let mut image = Image {
         kind: ImageKind::ELF,
@@ -51,7 +51,7 @@ fn debug_ids() {
 }
 
 #[test]
-fn the_same_number_is_another_signal_elsewhere() {
+fn signal_numbers_depend_on_the_system() {
     assert_eq!(signal_name(Os::LINUX, 7), Some("SIGBUS"));
     assert_eq!(signal_name(Os::MACOS, 10), Some("SIGBUS"));
     assert_eq!(signal_name(Os::MACOS, 7), Some("SIGEMT"));
@@ -66,7 +66,7 @@ fn the_same_number_is_another_signal_elsewhere() {
 }
 
 #[test]
-fn system_calls() {
+fn system_calls_have_names() {
     use Arch::{Aarch64, X86_64};
     for (arch, number, name) in [
         (X86_64, 0, "read"),
@@ -92,7 +92,7 @@ fn system_calls() {
 /// System calls of the host processor, from its C library's headers.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
-fn native_system_calls() {
+fn native_system_calls_match_the_c_library() {
     for (number, name) in [
         (libc::SYS_openat, "openat"),
         (libc::SYS_futex, "futex"),
@@ -109,7 +109,7 @@ fn native_system_calls() {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
-fn native_numbers() {
+fn native_signal_names_match_strsignal() {
     // Like `strsignal`, but with glibc's abbreviated names: SIG… in the host's own headers.
     for (number, name) in [
         (4, "SIGILL"),
@@ -127,7 +127,7 @@ fn native_numbers() {
 }
 
 #[test]
-fn by_name() {
+fn runtime_functions_are_recognized_by_name() {
     for function in [
         "core::panicking::panic_fmt",
         "<alloc::vec::Vec<T,A> as core::ops::index::Index<I>>::index",
@@ -197,7 +197,7 @@ fn by_name() {
 }
 
 #[test]
-fn ids_there_and_back() {
+fn ids_are_parsed_and_formatted() {
     let id = Id(std::array::from_fn(|i| i as u8 * 17));
     assert_eq!(id.to_string(), "00112233445566778899aabbccddeeff");
     assert_eq!("00112233-4455-6677-8899-AABBCCDDEEFF".parse(), Ok(id));
@@ -207,14 +207,14 @@ fn ids_there_and_back() {
 }
 
 #[test]
-fn times() {
+fn times_are_formatted() {
     assert_eq!(Timestamp(1_000_000_000_123_456_789).to_string(), "2001-09-09T01:46:40.123456789Z");
     assert_eq!(Timestamp(u64::MAX).to_string(), "2554-07-21T23:34:33.709551615Z");
     assert!((Timestamp(1_500_000_000).seconds() - 1.5).abs() < f64::EPSILON);
 }
 
 #[test]
-fn the_published_vectors() {
+fn crc32c_matches_the_published_vectors() {
     // RFC 3720, appendix B.4, and the usual check value.
     assert_eq!(crc32c(0, b"123456789"), 0xE306_9283);
     assert_eq!(crc32c(0, &[0; 32]), 0x8A91_36AA);
@@ -224,7 +224,7 @@ fn the_published_vectors() {
 }
 
 #[test]
-fn continued_at_every_cut() {
+fn crc32c_can_be_continued_at_every_offset() {
     let bytes: [u8; 61] = core::array::from_fn(|i| (i * 37) as u8);
     for cut in 0..bytes.len() {
         assert_eq!(crc32c(crc32c(0, &bytes[..cut]), &bytes[cut..]), crc32c(0, &bytes));
@@ -232,7 +232,7 @@ fn continued_at_every_cut() {
 }
 
 #[test]
-fn paths_of_windows_are_read_as_those_of_others() {
+fn windows_paths_are_split_like_others() {
     for (path, hidden) in [
         ("C:\\Users\\ada\\paint\\paint.exe", "~\\paint\\paint.exe"),
         ("C:\\Windows\\System32\\ntdll.dll", "C:\\Windows\\System32\\ntdll.dll"),

@@ -9,7 +9,7 @@ use coroner_report::wire::{
 use coroner_report::{ReadError, Report};
 
 #[test]
-fn every_field_comes_back() {
+fn every_field_is_read_back() {
     let report = Report::read(&full_report().bytes).expect("whole");
     assert_eq!(report.problems, []);
     assert!(report.complete);
@@ -170,7 +170,7 @@ fn a_call_at_the_end_of_an_image_belongs_to_it() {
 }
 
 #[test]
-fn what_a_later_version_adds_is_kept() {
+fn additions_of_later_versions_are_kept() {
     let mut file = File::new();
     file.section(SectionKind::HEADER, |encoder| header().encode(encoder))
         .section(SectionKind::CRASH, |encoder| {
@@ -196,7 +196,7 @@ fn what_a_later_version_adds_is_kept() {
 }
 
 #[test]
-fn a_later_format_is_refused_with_its_version() {
+fn a_later_format_version_is_rejected() {
     let mut file = File::new();
     let mut later = header();
     later.format_version = 2;

@@ -31,7 +31,7 @@ fn crumb(time_ns: u64, message: &str) -> Breadcrumb<'_> {
 }
 
 #[test]
-fn everything_comes_back() {
+fn everything_written_is_read_back() {
     let limits = Limits::default();
     let words = region(&limits);
     let state = RunState::create(&words, &limits, [0xAB; 16], &ProcessIdentity::default()).expect("large enough");
@@ -135,7 +135,7 @@ fn a_child_has_its_own_process_id_and_its_parents_facts() {
 }
 
 #[test]
-fn what_is_not_used_is_zeros_at_the_end() {
+fn unused_space_is_zero() {
     let limits = Limits::default();
     let words = region(&limits);
     let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
@@ -151,7 +151,7 @@ fn what_is_not_used_is_zeros_at_the_end() {
 }
 
 #[test]
-fn set_again_removed_and_set() {
+fn a_key_can_be_replaced_removed_and_set_again() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let tags = || RunFacts::read(&state.to_bytes()).expect("whole").tags;
@@ -171,7 +171,7 @@ fn set_again_removed_and_set() {
 }
 
 #[test]
-fn limits_are_kept_and_said() {
+fn limits_are_enforced_and_reported() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     for i in 0..4 {
@@ -234,7 +234,7 @@ fn limits_are_kept_and_said() {
 }
 
 #[test]
-fn breadcrumbs_go_round() {
+fn new_breadcrumbs_replace_the_oldest() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let read = || RunFacts::read(&state.to_bytes()).expect("whole");
@@ -264,7 +264,7 @@ fn tag_of(bytes: &[u8]) -> Option<String> {
 }
 
 #[test]
-fn a_version_of_which_any_word_is_old_is_not_shown() {
+fn a_partially_written_value_is_not_read() {
     // Like after a power loss: the words of an update reached the disk in any order.
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
@@ -300,7 +300,7 @@ fn a_version_of_which_any_word_is_old_is_not_shown() {
 }
 
 #[test]
-fn damage_is_said_and_costs_what_it_hit() {
+fn damage_is_reported_and_loses_only_what_it_hit() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     let mut buffer = [0; 200];
@@ -346,7 +346,7 @@ fn damage_is_said_and_costs_what_it_hit() {
 }
 
 #[test]
-fn what_is_no_run_state() {
+fn files_that_are_not_run_states_are_rejected() {
     let words = region(&SMALL);
     assert!(matches!(RunFacts::read(&[]), Err(RunStateError::Empty)));
     assert!(matches!(RunFacts::read(&[0; 5000]), Err(RunStateError::Unwritten)));
@@ -376,7 +376,7 @@ const PROCESS: ProcessIdentity =
     ProcessIdentity { pid: 4711, start: 123_456, boot_id: [0xB0; 16], pid_namespace: 4_026_531_836 };
 
 #[test]
-fn the_process_identity_stands_in_the_state() {
+fn the_process_identity_is_read_back() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
     let bytes = state.to_bytes();
@@ -418,7 +418,7 @@ fn crash_of(state: &RunState<'_>) -> (ExitKind, Option<coroner_report::model::Cr
 }
 
 #[test]
-fn a_crash_record_comes_back_and_a_later_one_replaces_it() {
+fn a_crash_record_is_read_back_and_a_later_one_replaces_it() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
     assert_eq!(crash_of(&state), (ExitKind::RUNNING, None));
@@ -458,7 +458,7 @@ fn a_crash_record_comes_back_and_a_later_one_replaces_it() {
 }
 
 #[test]
-fn of_two_crashes_at_once_the_one_that_ends_the_process_counts() {
+fn of_concurrent_crashes_the_fatal_one_counts() {
     for fatal in [0, 1] {
         let words = region(&SMALL);
         let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
@@ -470,7 +470,7 @@ fn of_two_crashes_at_once_the_one_that_ends_the_process_counts() {
 }
 
 #[test]
-fn a_crash_record_of_which_any_word_is_old_is_not_shown() {
+fn a_partially_written_crash_record_is_not_read() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
     let mut before = state.to_bytes();
@@ -495,7 +495,7 @@ fn a_crash_record_of_which_any_word_is_old_is_not_shown() {
 }
 
 #[test]
-fn crash_records_of_many_threads_at_once() {
+fn crash_records_of_concurrent_threads_stay_whole() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
     std::thread::scope(|scope| {
@@ -522,7 +522,7 @@ fn crash_records_of_many_threads_at_once() {
 }
 
 #[test]
-fn a_report_of_a_record_says_what_the_record_says() {
+fn a_report_from_a_crash_record_has_its_content() {
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
     let facts = || RunFacts::read(&state.to_bytes()).expect("whole");
@@ -548,7 +548,7 @@ fn a_report_of_a_record_says_what_the_record_says() {
 }
 
 #[test]
-fn many_threads_at_once() {
+fn values_of_concurrent_threads_stay_whole() {
     const THREADS: usize = 8;
     const ROUNDS: usize = 3000;
     let limits = Limits { small_slots: THREADS as u32 + 4, large_slots: 4, breadcrumbs: 16, ..Limits::default() };
@@ -619,7 +619,7 @@ fn many_threads_at_once() {
 
 /// Threads that set one key simultaneously leave one of their values, and never the earlier one.
 #[test]
-fn of_several_at_once_one_is_kept() {
+fn one_of_several_concurrent_values_is_kept() {
     const THREADS: usize = 2;
     let words = region(&SMALL);
     let state = RunState::create(&words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
@@ -651,7 +651,7 @@ fn of_several_at_once_one_is_kept() {
 
 /// Keys that come and go in a full table, from several threads.
 #[test]
-fn slots_change_hands() {
+fn slots_are_reused_by_other_keys() {
     let limits = Limits { small_slots: 3, ..SMALL };
     let words = region(&limits);
     let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
@@ -779,7 +779,7 @@ fn a_change_of_several_keys_counts_as_a_whole() {
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
-fn a_writer_held_up_anywhere_spoils_nothing() {
+fn a_writer_stopped_anywhere_damages_nothing() {
     let (mut taken, mut overtaken) = (0, 0);
     for hold_at in (0..).step_by(7) {
         let words = shared_region(&SMALL);
@@ -812,7 +812,7 @@ fn a_writer_held_up_anywhere_spoils_nothing() {
 /// Its shared memory then has the contents that a `SIGKILL` at that instruction would leave.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
-fn killed_at_any_instruction() {
+fn a_kill_at_any_instruction_leaves_whole_values() {
     let state =
         RunState::create(shared_region(&SMALL), &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     state.set_text(Kind::TAG, "key", "old").expect("fits");
@@ -858,7 +858,7 @@ fn killed_at_any_instruction() {
 /// A killed change of three keys takes effect wholly or not at all, after each instruction.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
-fn a_change_killed_at_any_instruction_is_none() {
+fn a_change_killed_at_any_instruction_is_all_or_nothing() {
     let state =
         RunState::create(shared_region(&SMALL), &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
     state.set_text(Kind::TAG, "user", "1").expect("fits");

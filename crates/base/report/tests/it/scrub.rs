@@ -4,7 +4,7 @@ use coroner_report::model::{Annotation, Breadcrumb, Crash, Exception, Value, hid
 use coroner_report::{Report, RunFacts};
 
 #[test]
-fn what_is_surely_a_secret_is_hidden() {
+fn certain_secrets_are_hidden() {
     let web = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF-_123";
     for (text, hidden) in [
         ("https://ada:love%40@example.com/a@b?c=d@e", "https://[Filtered]@example.com/a@b?c=d@e"),
@@ -47,7 +47,7 @@ fn what_is_surely_a_secret_is_hidden() {
 }
 
 #[test]
-fn what_a_developer_needs_stays() {
+fn useful_text_is_not_hidden() {
     for text in [
         "",
         "https://example.com/ada@example.com",

@@ -8,7 +8,7 @@ use coroner_report::signature::{MAX_FRAMES, Rarity, Signature, normalise, simila
 use coroner_report::wire::Os;
 
 #[test]
-fn names_stay_over_builds() {
+fn names_are_the_same_across_builds() {
     for (name, stays) in [
         ("paint::Brush<u8>::fill::h0123456789abcdef", "paint::Brush::fill"),
         ("paint::Brush::<u8>::fill", "paint::Brush::fill"),
@@ -54,7 +54,7 @@ fn report(functions: &[&str]) -> Report {
 }
 
 fn text(functions: &[&str]) -> String {
-    Signature::of(&report(functions)).to_string()
+    Signature::from_report(&report(functions)).to_string()
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn runtimes_allocators_and_libraries_are_skipped() {
     for (offset, frame) in stripped.threads[0].frames.iter_mut().enumerate() {
         (frame.function, frame.module_offset) = (None, Some(coroner_report::model::RelativeAddress(offset as u64)));
     }
-    assert_eq!(Signature::of(&stripped).to_string(), "bad access | paint + 0x0 | paint + 0x1");
+    assert_eq!(Signature::from_report(&stripped).to_string(), "bad access | paint + 0x0 | paint + 0x1");
 }
 
 #[test]
@@ -76,20 +76,20 @@ fn inlined_functions_count_and_recursions_are_folded() {
     let inlined = InlinedFrame { function: Some("paint::dot".into()), ..InlinedFrame::default() };
     let mut report = report(&["paint::line", "paint::main"]);
     report.threads[0].frames[0].inlined.push(inlined);
-    assert_eq!(Signature::of(&report).to_string(), "bad access | paint::dot | paint::line | paint::main");
+    assert_eq!(Signature::from_report(&report).to_string(), "bad access | paint::dot | paint::line | paint::main");
     let deep: Vec<&str> = ["paint::even", "paint::odd"].into_iter().cycle().take(1001).chain(["paint::main"]).collect();
     assert_eq!(text(&deep), "bad access | paint::even | paint::odd | paint::even | paint::main");
     let many: Vec<String> = (0..99).map(|number| format!("paint::f{number}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    assert_eq!(Signature::of(&self::report(&many)).frames.len(), MAX_FRAMES);
+    assert_eq!(Signature::from_report(&self::report(&many)).frames.len(), MAX_FRAMES);
 }
 
 #[test]
-fn a_stack_overflow_is_known_by_one_round_of_its_recursion() {
+fn a_stack_overflows_signature_is_one_round_of_its_recursion() {
     let overflow = |functions: &[&str]| {
         let mut report = report(functions);
         report.crash.as_mut().unwrap().flags.push(CrashFlag::StackOverflow);
-        Signature::of(&report).to_string()
+        Signature::from_report(&report).to_string()
     };
     let round = ["paint::odd", "paint::twice", "paint::even"];
     // Whichever function used the last page, whatever it had called there, and however the
@@ -119,19 +119,19 @@ fn a_stack_overflow_is_known_by_one_round_of_its_recursion() {
 }
 
 #[test]
-fn ids_tell_signatures_apart() {
-    let of = |functions: &[&str]| Signature::of(&report(functions)).id();
+fn ids_distinguish_signatures() {
+    let of = |functions: &[&str]| Signature::from_report(&report(functions)).id();
     assert_eq!(of(&["paint::a", "paint::b"]), of(&["paint::a<u8>", "paint::b"]));
     assert_ne!(of(&["paint::a", "paint::b"]), of(&["paint::ab"]));
     assert_eq!(of(&["paint::a"]).len(), 16);
 }
 
 #[test]
-fn likeness_is_of_what_is_near_the_crash() {
-    let of = |functions: &[&str]| Signature::of(&report(functions));
+fn similarity_depends_on_frames_near_the_crash() {
+    let of = |functions: &[&str]| Signature::from_report(&report(functions));
     let (a, b) = (of(&["paint::a", "paint::b", "paint::c"]), of(&["paint::a", "paint::b", "paint::d"]));
     let other = of(&["paint::x", "paint::b", "paint::c"]);
-    let rarity = Rarity::of([&a, &b, &other]);
+    let rarity = Rarity::from_signatures([&a, &b, &other]);
     let like = |a, b| similarity(a, b, &rarity);
     assert!((like(&a, &a) - 1.0).abs() < 1e-9 && (like(&a, &b) - like(&b, &a)).abs() < 1e-9);
     assert!(like(&a, &b) > like(&a, &other), "{} {}", like(&a, &b), like(&a, &other));

@@ -59,7 +59,7 @@ fn specified_keys() -> BTreeMap<String, (BTreeSet<u64>, BTreeSet<u64>)> {
 }
 
 #[test]
-fn the_keys_of_the_code_are_those_of_the_specification() {
+fn keys_match_the_specification() {
     let keys = |keys: &[u64]| keys.iter().copied().collect::<BTreeSet<u64>>();
     let mut code: BTreeMap<String, _> =
         MAPS.iter().map(|(map, required, optional)| ((*map).to_owned(), (keys(required), keys(optional)))).collect();
@@ -72,7 +72,7 @@ fn the_keys_of_the_code_are_those_of_the_specification() {
 }
 
 #[test]
-fn every_section_is_as_specified_and_every_key_is_in_the_specification() {
+fn sections_match_the_specification() {
     let strict = strict();
     let file = full_report();
     let mut kinds = Vec::new();
@@ -89,7 +89,7 @@ fn every_section_is_as_specified_and_every_key_is_in_the_specification() {
 }
 
 #[test]
-fn the_frames_are_as_specified() {
+fn section_frames_match_the_specification() {
     let file = full_report();
     // Tag 55799, then the tagged item.
     assert_eq!(file.bytes[..3], [0xD9, 0xD9, 0xF7]);
@@ -100,7 +100,7 @@ fn the_frames_are_as_specified() {
 }
 
 #[test]
-fn the_check_itself_works() {
+fn the_specification_check_rejects_invalid_data() {
     let refuse = |rule: &str, specification: &str, write: &dyn Fn(&mut Encoder<'_>)| {
         let mut buffer = [0; 100];
         let mut encoder = Encoder::new(&mut buffer);
@@ -128,7 +128,7 @@ fn the_check_itself_works() {
 }
 
 #[test]
-fn facts_and_breadcrumbs_are_as_specified() {
+fn facts_and_breadcrumbs_match_the_specification() {
     let mut buffer = [0; 4096];
     let mut facts = FactsEncoder::new(Encoder::new(&mut buffer));
     for (fact, _) in Fact::ALL {

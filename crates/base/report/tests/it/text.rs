@@ -38,21 +38,21 @@ fn report() -> Report {
 }
 
 #[test]
-fn the_text() {
+fn the_text_form_is_as_expected() {
     let text = report().to_text(&TextOptions::default());
     let expected = include_str!("../expected/report.txt");
     assert!(text == expected, "tests/expected/report.txt should be:\n{text}");
 }
 
 #[test]
-fn the_json() {
+fn the_json_form_is_as_expected() {
     let json = report().to_json() + "\n";
     let expected = include_str!("../expected/report.json");
     assert!(json == expected, "tests/expected/report.json should be:\n{json}");
 }
 
 #[test]
-fn the_json_is_read_again() {
+fn the_json_form_is_read_back() {
     let report = report();
     let again = Report::from_json(&report.to_json()).expect("its own JSON");
     assert_eq!(again.to_json(), report.to_json());
@@ -63,7 +63,7 @@ fn the_json_is_read_again() {
 }
 
 #[test]
-fn threads_are_chosen() {
+fn thread_filters_select_threads() {
     let mut report = report();
     let of = |filter: &str| filter.parse::<ThreadFilter>().expect("a filter");
     let count = |filter: &str| of(filter).threads(&report).len();
@@ -81,7 +81,7 @@ fn threads_are_chosen() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_data_is_mentioned_in_the_text() {
     let file = full_report();
     let report = Report::read(&file.bytes[..file.ends[3].0 + 30]).expect("readable");
     let text = report.to_text(&TextOptions::default());
@@ -207,7 +207,7 @@ fn pieces_have_styles() {
 }
 
 #[test]
-fn a_recursion_is_shown_by_its_first_rounds() {
+fn only_the_first_rounds_of_a_recursion_are_shown() {
     let mut report = report();
     let thread = &mut report.threads[0];
     let one = thread.frames[0].clone();
@@ -261,7 +261,7 @@ fn terminate_without_an_exception_throws_nothing() {
 }
 
 #[test]
-fn one_frame_is_no_frames() {
+fn single_frames_are_counted_in_the_singular() {
     let mut report = report();
     report.threads[0].skipped = vec![coroner_report::model::Skipped { after: 1, count: 1 }];
     let text = report.to_text(&TextOptions::default());
@@ -269,19 +269,19 @@ fn one_frame_is_no_frames() {
 }
 
 #[test]
-fn only_a_thread_that_crashed_is_said_to_have_crashed() {
+fn only_crashed_threads_are_labeled_crashed() {
     let mut report = report();
-    let said = |report: &Report| {
+    let read_heading = |report: &Report| {
         let text = report.to_text(&TextOptions::default());
         text.lines().find(|line| line.starts_with("Thread 0")).unwrap().split(':').next().unwrap().to_owned()
     };
-    assert_eq!(said(&report), "Thread 0 crashed");
+    assert_eq!(read_heading(&report), "Thread 0 crashed");
     let crash = report.crash.as_mut().unwrap();
     crash.flags.push(CrashFlag::NotFatal);
-    assert_eq!(said(&report), "Thread 0 crashed", "by a signal, which a handler repaired");
+    assert_eq!(read_heading(&report), "Thread 0 crashed", "by a signal, which a handler repaired");
     let crash = report.crash.as_mut().unwrap();
     (crash.signal, crash.mach, crash.monitor) = (None, None, Monitor::CPP_EXCEPTION);
-    assert_eq!(said(&report), "Thread 0 reported");
+    assert_eq!(read_heading(&report), "Thread 0 reported");
     report.crash.as_mut().unwrap().monitor = Monitor::HANG;
-    assert_eq!(said(&report), "Thread 0 hung");
+    assert_eq!(read_heading(&report), "Thread 0 hung");
 }

@@ -28,7 +28,7 @@ fn sections(report: &Report) -> usize {
 }
 
 #[test]
-fn cut_at_every_byte_it_is_read_up_to_the_cut() {
+fn a_report_truncated_at_any_byte_is_read_up_to_there() {
     let file = full_report();
     assert_eq!(sections(&Report::read(&file.bytes).expect("whole")), file.ends.len());
     for cut in (0..file.bytes.len()).step_by(ONE_OF) {
@@ -72,7 +72,7 @@ fn cut_at_every_byte_it_is_read_up_to_the_cut() {
 }
 
 #[test]
-fn a_flipped_bit_costs_at_most_its_own_section() {
+fn a_flipped_bit_loses_at_most_its_own_section() {
     let file = full_report();
     let all = file.ends.len();
     for offset in (0..file.bytes.len()).step_by(ONE_OF) {
@@ -99,7 +99,7 @@ fn a_flipped_bit_costs_at_most_its_own_section() {
 }
 
 #[test]
-fn a_lost_page_costs_what_was_on_it() {
+fn a_lost_page_loses_only_its_sections() {
     let file = full_report();
     let (from, to) = (file.ends[2].0 + 5, file.ends[5].0 + 30);
     let mut bytes = file.bytes.clone();
@@ -112,7 +112,7 @@ fn a_lost_page_costs_what_was_on_it() {
 }
 
 #[test]
-fn a_lost_first_page_leaves_the_others() {
+fn a_lost_first_page_leaves_later_sections() {
     let file = full_report();
     let mut bytes = file.bytes.clone();
     bytes[..file.ends[0].0 + 10].fill(0);
@@ -124,7 +124,7 @@ fn a_lost_first_page_leaves_the_others() {
 }
 
 #[test]
-fn a_repeated_section_is_taken_once() {
+fn a_repeated_section_is_read_once() {
     let file = full_report();
     let mut bytes = file.bytes.clone();
     bytes.extend_from_slice(&file.bytes[3..]);
@@ -136,7 +136,7 @@ fn a_repeated_section_is_taken_once() {
 }
 
 #[test]
-fn a_thread_is_taken_once() {
+fn a_repeated_thread_is_read_once() {
     let mut file = full_report();
     file.list(SectionKind::THREADS, |encoder| {
         assert!(Thread { tid: 4322, name: Some(b"impostor"), ..Thread::default() }.encode(encoder, &[], WalkEnd::ROOT));
@@ -150,7 +150,7 @@ fn a_thread_is_taken_once() {
 }
 
 #[test]
-fn a_frame_inside_a_payload_is_not_taken_for_a_section() {
+fn a_section_header_inside_a_payload_is_not_a_section() {
     // Stack memory with a copy of a frame (the crash path's own buffer, say), in a damaged section.
     let inner = {
         let mut file = File::new();
@@ -171,7 +171,7 @@ fn a_frame_inside_a_payload_is_not_taken_for_a_section() {
 }
 
 #[test]
-fn other_files_are_known_by_name() {
+fn other_file_formats_are_named() {
     for (bytes, what) in [
         (&b"MDMP\x93\xA7\0\0"[..], "minidump"),
         (b"\x7FELF\x02\x01\x01", "ELF"),
@@ -188,7 +188,7 @@ fn other_files_are_known_by_name() {
 }
 
 #[test]
-fn files_that_can_not_be_read() {
+fn unreadable_files_give_errors() {
     let directory = tempfile::tempdir().expect("a directory");
     assert!(matches!(Report::read_file(directory.path()), Err(ReadError::NotAFile { .. })));
     let path = directory.path().join("report");
@@ -225,7 +225,7 @@ fn with_header(sections: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn hostile_payloads_are_problems_with_their_place() {
+fn hostile_payloads_are_problems_with_their_offset() {
     let deep = |byte: u8, n: usize| vec![byte; n];
     let cases: &[(&str, Vec<u8>)] = &[
         ("an array of 2⁶⁴ − 1", vec![0x9B, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF]),
@@ -256,7 +256,7 @@ fn hostile_payloads_are_problems_with_their_place() {
 }
 
 #[test]
-fn too_many_of_anything_is_bounded() {
+fn the_number_of_every_item_is_bounded() {
     // A million threads of three bytes each, several times over, each with another number.
     let mut payload = vec![0x9F];
     for tid in 0..400_000u32 {
@@ -292,7 +292,7 @@ fn too_many_of_anything_is_bounded() {
 }
 
 #[test]
-fn headers_that_all_claim_much_take_no_time_in_the_square() {
+fn overlapping_large_sections_are_read_in_linear_time() {
     // Each claims 16 MiB, and none has a correct checksum: checking them all would mean reading a
     // terabyte.
     let mut header = wire::seal_header(SectionKind::THREADS, &[]).expect("short");
@@ -306,7 +306,7 @@ fn headers_that_all_claim_much_take_no_time_in_the_square() {
 }
 
 #[test]
-fn random_bytes() {
+fn random_bytes_cause_no_panic() {
     let mut random = Random(0x5EED);
     for _ in 0..8_000 / ONE_OF {
         let len = random.below(300);
@@ -323,7 +323,7 @@ fn random_bytes() {
 }
 
 #[test]
-fn random_damage() {
+fn random_damage_causes_no_panic() {
     let file = full_report();
     let mut random = Random(0xDA_3A6E);
     for _ in 0..3000 / ONE_OF {
@@ -346,7 +346,7 @@ fn random_damage() {
 
 /// Damaged payloads with a correct checksum, which a bug in a writer might leave.
 #[test]
-fn random_damage_under_a_right_checksum() {
+fn random_damage_with_a_correct_checksum_causes_no_panic() {
     let file = full_report();
     let mut random = Random(0x00C0_FFEE);
     for _ in 0..8_000 / ONE_OF {
@@ -365,7 +365,7 @@ fn random_damage_under_a_right_checksum() {
 }
 
 #[test]
-fn a_section_can_not_be_sealed_beyond_its_buffer() {
+fn a_section_cannot_be_sealed_beyond_its_buffer() {
     let mut buffer = [0; 100];
     assert_eq!(wire::seal(&mut buffer, SectionKind::END, 79), None);
     assert_eq!(wire::seal(&mut buffer[..10], SectionKind::END, 0), None);

@@ -124,7 +124,7 @@ fn locks(file: &File) -> Finding {
             Grade::Fails,
             LOCKS,
             format!("the file system doesn't support record locks: {error}"),
-            "Ended runs can't be told from running ones, so reports are not delivered. Use a local file system.",
+            "Ended runs can't be distinguished from running ones, so reports are not delivered. Use a local file system.",
         ),
     }
 }

@@ -36,7 +36,7 @@ pub(super) fn identity(report: &Report, summary: &Summary) -> Markup {
         run.and_then(|run| run.device.model.as_deref()),
     ]);
     let main = report.images.iter().find(|image| image.is_main);
-    let signature = Signature::of(report);
+    let signature = Signature::from_report(report);
     list(&[
         ("Time", summary.time.to_string()),
         (

@@ -169,7 +169,7 @@ impl Said {
             (1..64).find(|number| name_of(*number) == Some(name))
         };
         let code = |place: usize| self.codes.get(place).copied().unwrap_or_default();
-        let mach = number(&self.exception, &mach_exception_name).map(|number| Mach::of(number, code(0), code(1)));
+        let mach = number(&self.exception, &mach_exception_name).map(|number| Mach::new(number, code(0), code(1)));
         let is_bad_access = mach.as_ref().is_some_and(|mach| mach.exception == 1);
         let subtype = self.subtype.as_deref().and_then(|text| text.rsplit_once(" at ")).map(|(_, address)| address);
         let said = subtype.and_then(|text| crate::apple_report::images::hexadecimal(text.split_whitespace().next()?));

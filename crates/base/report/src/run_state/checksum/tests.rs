@@ -1,7 +1,7 @@
 use super::mix;
 
 #[test]
-fn as_the_specification_says() {
+fn the_checksum_matches_the_specification() {
     // Computed by hand: 1 · M has no high half.
     assert_eq!(mix(0, 1), 0x9E37_79B9_7F4A_7C15);
     // 2⁶³ · M = M/2 · 2⁶⁴ + 2⁶³, since M is odd.
@@ -10,7 +10,7 @@ fn as_the_specification_says() {
 }
 
 #[test]
-fn every_bit_of_every_word_counts() {
+fn every_bit_changes_the_checksum() {
     let words: [u64; 6] = [7, 0, u64::MAX, 0, 0x6162_6364, 0];
     let of = |words: [u64; 6]| words.into_iter().fold(0, mix);
     for index in 0..words.len() {
