@@ -1,4 +1,4 @@
-//! The process identity, which other processes of the same boot use to check whether this one is alive.
+//! The process identity, by which processes of the same boot check whether this one is alive.
 
 use super::checksum::mix;
 use super::writer::{RunState, word};

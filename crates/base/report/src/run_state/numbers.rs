@@ -157,7 +157,7 @@ open_numbers! {
         DEVICE_READ = 48 "device_read",
         /// The signal for [`ExitKind::SIGTERM`] and [`ExitKind::SIGNAL`].
         EXIT_SIGNAL = 49 "exit_signal",
-        /// The process that sent [`EXIT_SIGNAL`](Self::EXIT_SIGNAL); 0 for the kernel or if unknown.
+        /// Sender of [`EXIT_SIGNAL`](Self::EXIT_SIGNAL); 0 for the kernel or if unknown.
         EXIT_SENDER = 50 "exit_sender",
         /// Inode of the run's lock in its file system; 0 if not recorded.
         LOCK_FILE = 51 "lock_file",

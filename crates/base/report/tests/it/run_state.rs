@@ -458,7 +458,7 @@ fn a_crash_record_is_read_back_and_a_later_one_replaces_it() {
 }
 
 #[test]
-fn of_concurrent_crashes_the_fatal_one_counts() {
+fn the_fatal_one_of_concurrent_crashes_counts() {
     for fatal in [0, 1] {
         let words = region(&SMALL);
         let state = RunState::create(&words, &SMALL, [1; 16], &PROCESS).expect("large enough");
