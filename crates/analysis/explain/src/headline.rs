@@ -36,6 +36,9 @@ pub(crate) fn summarize(report: &Report, crash: &Crash, explanation: &Explanatio
     let place = describe_location(report, crash, explanation, is_alone).unwrap_or_default();
     let mut sentence = first_line(&what, MAX_CHARS.saturating_sub(place.chars().count()).max(MAX_NAME));
     sentence.push_str(&place);
+    if let Some(meaning) = meaning_of_instruction(explanation) {
+        sentence.push_str(&format!(": {meaning}"));
+    }
     // For a thread that received a signal while waiting, or that doesn't respond.
     let waits =
         matches!(explanation.kind, FaultKind::Hang | FaultKind::SentSignal | FaultKind::Abort | FaultKind::Requested);
@@ -73,6 +76,15 @@ fn begins_with_type(report: &Report, crash: &Crash, kind: FaultKind) -> bool {
         FaultKind::Exception => !report.is_pure_virtual_call(),
         _ => crash.monitor == Monitor::USER && !report.exceptions.is_empty(),
     }
+}
+
+/// Returns why an instruction terminates the program, for example a failed UBSan check.
+fn meaning_of_instruction(explanation: &Explanation) -> Option<&str> {
+    let is_by_instruction = matches!(
+        explanation.kind,
+        FaultKind::Trap | FaultKind::Breakpoint | FaultKind::ControlFlow | FaultKind::IllegalInstruction
+    );
+    explanation.facts.first().filter(|_| is_by_instruction).map(String::as_str)
 }
 
 /// Whether one bit of the instruction itself was changed.
@@ -220,12 +232,11 @@ fn describe_fault(report: &Report, explanation: &Explanation) -> String {
                 was.map_or_else(String::new, |was| format!(", originally {}", shadow_stack::locate(report, was.was)));
             format!("{kind}{to}{pattern}{was}")
         }
-        FaultKind::Trap | FaultKind::Breakpoint | FaultKind::ControlFlow | FaultKind::IllegalInstruction => {
-            let text = explanation.instruction.as_ref().map_or_else(String::new, |found| format!(" `{}`", found.text));
-            let meaning = explanation.facts.first().map_or_else(String::new, |fact| format!(": {fact}"));
-            format!("{kind}{text}{meaning}")
-        }
-        FaultKind::PrivilegedInstruction => {
+        FaultKind::Trap
+        | FaultKind::Breakpoint
+        | FaultKind::ControlFlow
+        | FaultKind::IllegalInstruction
+        | FaultKind::PrivilegedInstruction => {
             let text = explanation.instruction.as_ref().map_or_else(String::new, |found| format!(" `{}`", found.text));
             format!("{kind}{text}")
         }
@@ -255,7 +266,7 @@ fn describe_fault(report: &Report, explanation: &Explanation) -> String {
                 let file = access.address.filter(|_| explanation.kind == FaultKind::TruncatedMapping);
                 let file = file.and_then(|address| report.mappings.iter().find(|mapping| mapping.contains(address)));
                 let file =
-                    file.and_then(memory_map::mapping_name).map_or_else(String::new, |name| format!(" of {name}"));
+                    file.and_then(memory_map::mapping_name).map_or_else(String::new, |name| format!(" ({name})"));
                 let within = describe_accessed_variable(explanation);
                 let at = after_location(&within, &at, " at ");
                 format!("{kind}: {named}{}{within}{at}{file}{held}", describe_access(&access))

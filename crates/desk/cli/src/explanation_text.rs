@@ -97,7 +97,9 @@ pub(crate) fn fields(explanation: &Explanation) -> Vec<(&'static str, String)> {
     if let Some(operand) = &explanation.operand {
         let mut text = operand.text.clone();
         let named = operand.register.as_ref().zip(operand.value);
-        if let Some((register, value)) = named {
+        if let Some((register, value)) = named.filter(|(register, _)| **register == text) {
+            text = format!("{register} is {value}");
+        } else if let Some((register, value)) = named {
             text.push_str(&format!(", {register} is {value}"));
         } else if let Some(value) = operand.value {
             text.push_str(&format!(", which is {value}"));
