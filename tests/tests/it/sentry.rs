@@ -1,5 +1,5 @@
-//! From a crash to a server that speaks Sentry's protocol: real apps that die and are started again, and a server that does not
-//! always do what it should.
+//! From a crash to a server that speaks Sentry's protocol: real apps that die and are started
+//! again, and a server that does not always do what it should.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -46,7 +46,8 @@ impl App {
         child.wait().unwrap();
     }
 
-    /// Says of the run that has just ended, as a launch would have found it, that the kernel killed it for want of memory.
+    /// Says of the run that has just ended, as a launch would have found it, that the kernel killed
+    /// it for want of memory.
     fn note_out_of_memory(&self) {
         let found =
             r#"{"reason":"out_of_memory","certainty":"certain","evidence":["the kernel's log: Killed process"]}"#;
@@ -129,7 +130,8 @@ fn a_crash_is_an_event_at_the_next_launch() {
     let text = event.to_string();
     assert!(!text.contains("PATH=") && !text.contains("fault=null-store"), "no environment, no command line");
 
-    // The first run's beginning was sent by its own launch or is sent with its end; the second's is sent.
+    // The first run's beginning was sent by its own launch or is sent with its end; the second's is
+    // sent.
     let sessions = server.sessions();
     let crashed = sessions.iter().filter(|update| update["status"] == "crashed").count();
     let begun = sessions.iter().filter(|update| update["init"] == true).count();
@@ -174,7 +176,8 @@ fn quota_is_kept_over_restarts_and_nothing_is_lost() {
     app.run(&server.dsn(), &["flush=5", "no-symbols"]);
     app.run(&server.dsn(), &["flush=5", "no-symbols"]);
     let asked = server.requests().iter().filter(|request| has_event(request)).count();
-    // Launches themselves deliver, so the limit may have ended in between once; but not one request for each chance.
+    // Launches themselves deliver, so the limit may have ended in between once; but not one request
+    // for each chance.
     assert!((1..=2).contains(&asked), "{asked} events were sent into a limit");
     assert_eq!(app.files("queue"), 2);
     assert!(!server.sessions().is_empty(), "sessions are not limited");
@@ -349,8 +352,8 @@ fn what_a_process_survives_does_not_leave_it_without_consent() {
     assert_eq!((server.events().len(), app.files("queue")), (1, 0), "and then there is");
 }
 
-/// How a server works release health out of updates: a session counts by `init`, and as crashed or abnormal by an update that
-/// says so; as errored by its id, once.
+/// How a server works release health out of updates: a session counts by `init`, and as crashed or
+/// abnormal by an update that says so; as errored by its id, once.
 fn health(updates: &[Value]) -> (usize, usize, usize, usize) {
     let count = |what: &dyn Fn(&Value) -> bool| updates.iter().filter(|update| what(update)).count();
     let errored: std::collections::BTreeSet<String> = updates
@@ -476,7 +479,8 @@ fn an_end_without_a_trace_is_an_event_where_the_app_wants_it() {
     app.run(&server.dsn(), &[&words[..], &["flush=10"]].concat());
     assert_eq!(server.events().len(), 0, "each launch after a kill was of another version");
     app.hang(&server.dsn(), &words);
-    // Linux says that nothing was killed for want of memory, which leaves somebody's SIGKILL. An account of an earlier launch says otherwise.
+    // Linux says that nothing was killed for want of memory, which leaves somebody's SIGKILL. An
+    // account of an earlier launch says otherwise.
     if cfg!(target_os = "linux") {
         app.note_out_of_memory();
     }

@@ -1,20 +1,20 @@
-//! Determines why a run ended that recorded no end.
+//! Determines why a run ended that did not record its end.
 //!
 //! This happens once, at the first launch that processes the run, because counters change.
 //!
 //! | reason | evidence | certainty |
 //! |---|---|---|
-//! | replaced | the process lives, and is another program by now: the run's files are no longer mapped | certain |
-//! | system restart | another boot id | likely: the process may have been killed before |
+//! | replaced | the process is running another program by now: the run's files are no longer mapped | certain |
+//! | system restart | another boot id | likely; the process may have been killed before |
 //! | out of memory | the kernel's log contains the process id, after the process's start, and its name | certain |
 //! | | a counter of such kills increased (the cgroup's `oom_kill`, or the machine's if the cgroup has changed), and the process used half of its limit at the last reading | likely |
 //! | | a counter increased, or was not read before | possible |
-//! | processor time | it had used nine tenths of `RLIMIT_CPU` at the last reading | likely |
+//! | CPU time | it had used nine tenths of `RLIMIT_CPU` at the last reading | likely |
 //! | debugger | one was attached at the last check | likely |
 //! | update | the program's build id has changed | possible |
 //!
-//! A merely possible reason changes no outcome. If the counters did not change, or the log contains
-//! only other processes, it was not out of memory, which is recorded as well.
+//! A possible reason doesn't change the outcome. If the counters did not change, or the log
+//! contains only other processes, it was not out of memory, which is also recorded.
 
 use std::ffi::OsStr;
 use std::io;
@@ -37,8 +37,8 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Termination> {
     serde_json::from_slice(bytes).ok()
 }
 
-/// Returns the outcome that a reason gives to a run with an unknown one; `None` if it is not
-/// certain enough.
+/// Returns the outcome of a run that ended for this reason; `None` if the reason is not certain
+/// enough.
 pub(crate) fn outcome(termination: &Termination) -> Option<Outcome> {
     if termination.certainty == TerminationCertainty::Possible {
         return None;
@@ -53,7 +53,7 @@ pub(crate) fn outcome(termination: &Termination) -> Option<Outcome> {
     }
 }
 
-/// Returns the run's own record of the signal that asked it to end.
+/// Returns the cause if the run recorded a signal that asked it to stop.
 pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
     let lifecycle = &facts.lifecycle;
     if !matches!(lifecycle.exit, ExitKind::SIGTERM | ExitKind::SIGNAL) {
@@ -65,7 +65,7 @@ pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
     let sender = match (lifecycle.exit_sender, &lifecycle.exit_sender_name) {
         (Some(pid), Some(by)) => format!("{name} was sent by process {pid} ({by})"),
         (Some(pid), None) => format!("{name} was sent by process {pid}"),
-        (None, _) => format!("{name} came from the kernel or from a process that it does not name"),
+        (None, _) => format!("{name} was sent by the kernel or an unknown process"),
     };
     let mut found = Termination {
         reason: TerminationReason::Signal,
@@ -76,17 +76,17 @@ pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
         found.reason = TerminationReason::StopTimeout;
         found.certainty = TerminationCertainty::Possible;
         found.evidence.push(format!(
-            "the app has a handler of its own for {name}, and did not come to `exit` or the end of `main` after it"
+            "the app handles {name} itself, and reached neither `exit` nor the end of `main` afterwards"
         ));
     }
     Some(found)
 }
 
-/// Determines why a run ended, if it recorded no end, and stores the result in its directory.
+/// Determines why a run ended that did not record its end, and stores the result in its directory.
 ///
 /// `None` if there is nothing to determine.
 pub(crate) fn investigate(run: &Directory, state: &[u8]) -> Option<Termination> {
-    // The fixed part of the state shows whether there is anything to determine.
+    // The fixed part of the state contains whether there is anything to determine.
     let start = RunFacts::read(state.get(..FIXED_BYTES as usize)?).ok()?.lifecycle;
     if start.exit != ExitKind::RUNNING || start.crashed_by.is_some() {
         return None;
@@ -96,30 +96,28 @@ pub(crate) fn investigate(run: &Directory, state: &[u8]) -> Option<Termination> 
     let found = replaced(&facts, &now).unwrap_or_else(|| explain(&facts, &now));
     let noted = serde_json::to_vec(&found).map_err(io::Error::from);
     if let Err(error) = noted.and_then(|json| run.write_quickly(OsStr::new(FILE), &json)) {
-        log::debug!("coroner: why the run in `{}` ended can't be noted: {error}", run.path().display());
+        log::debug!("coroner: can't store why the run in `{}` ended: {error}", run.path().display());
     }
     Some(found)
 }
 
-/// Whether the process lives although its run has ended: it executed another program, or its own
-/// again. The process that claimed the run has seen that no process has the run's files mapped.
+/// Whether the process is still running although its run has ended, because it executed another
+/// program or its own again.
+///
+/// The process that claimed the run has checked that no process maps the run's files.
 fn replaced(facts: &RunFacts, now: &Now) -> Option<Termination> {
     let process = coroner_report::run_state::ProcessIdentity::from(facts.process?);
-    // Checks the boot as well, because a living process with that id may be a later one of another
-    // boot.
+    // Also check the boot: a running process with this id may be another one since a reboot.
     let own = coroner_report::run_state::ProcessIdentity::of_this_process();
     let is_this_boot = facts.os.boot_id.is_some() && facts.os.boot_id == now.boot_id;
     (is_this_boot && process.lives(&own) == Some(true)).then(|| Termination {
         reason: TerminationReason::Replaced,
         certainty: TerminationCertainty::Certain,
-        evidence: vec![format!(
-            "process {} goes on, as another program or as a new start of its own (execve)",
-            process.pid
-        )],
+        evidence: vec![format!("process {} is still running, as another program or restarted (execve)", process.pid)],
     })
 }
 
-/// The state of the machine at the launch that investigates.
+/// The machine's state at the investigating launch.
 #[derive(Debug)]
 #[cfg_attr(any(target_vendor = "apple", not(supported)), derive(Default))]
 pub(crate) struct Now {
@@ -144,13 +142,13 @@ impl Default for Now {
     }
 }
 
-/// Explains why the run of `facts` ended, which recorded no end.
+/// Explains why a run with these facts ended that did not record its end.
 pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
     let found = |reason, certainty, evidence: Vec<String>| Termination { reason, certainty, evidence };
     if let (Some(then), Some(boot)) = (&facts.os.boot_id, &now.boot_id)
         && then != boot
     {
-        let sentence = format!("the machine was started again since: its boot id was {then} and is {boot}");
+        let sentence = format!("the machine rebooted: its boot id was {then} and is now {boot}");
         return found(TerminationReason::SystemRestart, TerminationCertainty::Likely, vec![sentence]);
     }
     #[cfg(all(supported, not(target_vendor = "apple")))]
@@ -163,19 +161,19 @@ pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
     let vitals = facts.vitals.as_ref();
     if let Some((used, limit)) = vitals.and_then(|vitals| Some((vitals.cpu_used_ms?, vitals.cpu_limit_s?))) {
         let sentence = format!(
-            "it had used {}.{:03} s of processor time when that was last read, and the kernel kills it at {limit} s (RLIMIT_CPU)",
+            "it had used {}.{:03} s of CPU time at the last reading, and the kernel kills it at {limit} s (RLIMIT_CPU)",
             used / 1000,
             used % 1000
         );
         if used >= limit.saturating_mul(900) {
             return found(TerminationReason::CpuLimit, TerminationCertainty::Likely, vec![sentence]);
         }
-        // It is not known how much the process used after the reading: the limit may have been the
+        // How much the process used after the reading is unknown: the limit may have been the
         // cause.
         memory.evidence.push(sentence);
     }
     if facts.lifecycle.debugged {
-        let sentence = "a debugger was attached when that was last looked at".to_owned();
+        let sentence = "a debugger was attached at the last check".to_owned();
         return found(TerminationReason::Debugger, TerminationCertainty::Likely, vec![sentence]);
     }
     if memory.reason == TerminationReason::OutOfMemory {
@@ -184,15 +182,14 @@ pub(crate) fn explain(facts: &RunFacts, now: &Now) -> Termination {
     if let (Some(then), Some(build)) = (&facts.app.build_id, &now.build_id)
         && then != build
     {
-        let mut evidence =
-            vec![format!("the program's file was replaced since: its build id was {then} and is {build}")];
+        let mut evidence = vec![format!("the program's file was replaced: its build id was {then} and is now {build}")];
         evidence.extend(memory.evidence);
         return found(TerminationReason::AppUpdate, TerminationCertainty::Possible, evidence);
     }
     memory
 }
 
-/// Whether the process was killed for lack of memory.
+/// Determines whether the process was killed to free memory.
 #[cfg(all(supported, not(target_vendor = "apple")))]
 mod memory {
     use coroner_report::model::Timestamp;
@@ -211,10 +208,10 @@ mod memory {
         });
         let not = |sentence: &str| Termination { evidence: vec![sentence.to_owned()], ..Termination::default() };
         if of_machine == Some(0) {
-            return not("no process of this machine was killed for want of memory meanwhile");
+            return not("no process on this machine was killed to free memory in the meantime");
         }
         if of_cgroup == Some(0) {
-            return not("no process of its cgroup was killed for want of memory meanwhile");
+            return not("no process in its cgroup was killed to free memory in the meantime");
         }
         let mut evidence = Vec::new();
         if let (Some(log), Some(process)) = (kernel_log::victims(facts, now.kernel_log), facts.process) {
@@ -227,19 +224,19 @@ mod memory {
             }
             if log.is_whole {
                 return not(
-                    "the kernel's log names other processes that were killed for want of memory, and not this one",
+                    "the kernel's log contains other processes that were killed to free memory, but not this one",
                 );
             }
         }
         let which = match (of_cgroup, of_machine) {
-            (Some(count), _) => format!("{} of its cgroup", processes(count)),
-            (None, Some(count)) => format!("{} of the machine", processes(count)),
+            (Some(count), _) => format!("{} in its cgroup", processes(count)),
+            (None, Some(count)) => format!("{} on the machine", processes(count)),
             (None, None) => {
                 let known = cgroup.and_then(|cgroup| cgroup.oom_kills).or(now.vitals.machine_oom_kills);
                 let Some(count) = known else { return Termination::default() };
-                let whose = if cgroup.is_some() { "its cgroup" } else { "the machine" };
+                let whose = if cgroup.is_some() { "in its cgroup" } else { "on the machine" };
                 evidence.push(format!(
-                    "{} of {whose} killed for want of memory so far, how many of them before it began is not known",
+                    "{} {whose} killed to free memory so far; how many of them before the run began is unknown",
                     processes(count)
                 ));
                 add_memory(&mut evidence, facts, now);
@@ -247,20 +244,20 @@ mod memory {
                 return Termination { reason, certainty, evidence };
             }
         };
-        let since = if is_of_run(facts, then.read) { "since that was last read" } else { "since before it began" };
-        evidence.push(format!("killed for want of memory {since}: {which}"));
+        let since = if is_of_run(facts, then.read) { "since the last reading" } else { "since before the run began" };
+        evidence.push(format!("killed to free memory {since}: {which}"));
         let most = [then.cgroup_memory_limit, facts.device.memory_size].into_iter().flatten().min();
         let used = facts.lifecycle.memory_used.filter(|_| is_of_run(facts, then.read));
         let is_large = used.zip(most).is_some_and(|(used, most)| used >= most / 2);
         add_memory(&mut evidence, facts, now);
         if !is_large {
-            evidence.push("which process that was is not known".to_owned());
+            evidence.push("which process it was is unknown".to_owned());
         }
         let certainty = if is_large { TerminationCertainty::Likely } else { TerminationCertainty::Possible };
         Termination { reason: TerminationReason::OutOfMemory, certainty, evidence }
     }
 
-    /// Whether the reading was made in this run, and not in an earlier one.
+    /// Whether the reading is from this run, and not from an earlier one.
     fn is_of_run(facts: &RunFacts, read: Timestamp) -> bool {
         facts.app.installed.is_some_and(|installed| read >= installed)
     }
@@ -275,8 +272,8 @@ mod memory {
         let mebibytes = |bytes: u64| format!("{}.{} MiB", bytes >> 20, ((bytes & 0xf_ffff) * 10) >> 20);
         if let Some(used) = facts.lifecycle.memory_used.filter(|_| is_of_run(facts, then.read)) {
             let limit = then.cgroup_memory_limit;
-            let limit = limit.map_or_else(String::new, |limit| format!(" of the {} of its cgroup", mebibytes(limit)));
-            evidence.push(format!("it used {}{limit} when that was last read", mebibytes(used)));
+            let limit = limit.map_or_else(String::new, |limit| format!(" of its cgroup's {}", mebibytes(limit)));
+            evidence.push(format!("it used {}{limit} at the last reading", mebibytes(used)));
         }
         let cgroup = now.vitals.cgroup.filter(|cgroup| Some(cgroup.id) == then.cgroup);
         if let Some((peak, limit)) = cgroup.and_then(|cgroup| Some((cgroup.peak?, cgroup.limit?))) {

@@ -11,8 +11,8 @@ use crate::system::walk::{MAX_RANGES, Native, RANGES};
 ///
 /// It defines the value of the stack pointer before the call (the *canonical frame address*, CFA),
 /// and where, relative to it, the caller's registers were saved. Registers have their DWARF numbers
-/// (System V AMD64 psABI, figure 3.36; AADWARF64, section 4.1). Registers that a call preserves and
-/// that the rule does not name still have the caller's values.
+/// (System V AMD64 psABI, figure 3.36; AADWARF64, section 4.1). Callee-saved registers that the
+/// rule doesn't list still have the caller's values.
 ///
 /// | | x86_64 | arm64 |
 /// |---|---|---|
@@ -68,13 +68,13 @@ impl UnwindRule {
         UnwindRule(Rule::Outermost)
     }
 
-    /// Adds to the rule that the caller's `register` was saved at `cfa + offset` bytes.
+    /// Adds a saved register: the caller's `register` is at `cfa + offset` bytes.
     ///
     /// `offset` must be a multiple of 8.
     ///
     /// # Errors
-    /// [`UnwindRangeError::BadRule`] if such a register can't be saved, or not there (more than 256
-    /// KiB away), or if this is the rule for the end of a stack.
+    /// [`UnwindRangeError::BadRule`] if the register can't be saved, if the offset is more than 256
+    /// KiB, or if this is the rule for the end of a stack.
     pub fn saved(self, register: u8, offset: i32) -> Result<UnwindRule, UnwindRangeError> {
         let UnwindRule(Rule::Row(row)) = self else { return Err(UnwindRangeError::BadRule) };
         let row = row.with_saved::<Native>(register, offset.into()).ok_or(UnwindRangeError::BadRule)?;
@@ -82,15 +82,15 @@ impl UnwindRule {
     }
 }
 
-/// The reason why a range was not registered.
+/// The reason that a range was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnwindRangeError {
-    /// The range contains no addresses, or none that code can have.
+    /// The range is empty, or code can't have its addresses.
     BadRange,
     /// The rule contains an invalid register or offset.
     BadRule,
-    /// The maximum of 512 ranges is registered.
+    /// 512 ranges are already registered, the maximum.
     Full,
 }
 
@@ -99,29 +99,31 @@ impl std::error::Error for UnwindRangeError {}
 impl fmt::Display for UnwindRangeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            UnwindRangeError::BadRange => f.write_str("the range holds no addresses that code can have"),
-            UnwindRangeError::BadRule => f.write_str("the rule names a register or a place that it can't"),
-            UnwindRangeError::Full => write!(f, "{MAX_RANGES} ranges are registered, the most that can be"),
+            UnwindRangeError::BadRange => f.write_str("invalid range: it is empty, or code can't have its addresses"),
+            UnwindRangeError::BadRule => f.write_str("invalid rule: unsupported register or offset"),
+            UnwindRangeError::Full => {
+                write!(f, "can't register another range: {MAX_RANGES} are already registered, the maximum")
+            }
         }
     }
 }
 
 /// A registered range, which is unregistered when dropped. See [`register_unwind_range`].
-#[must_use = "dropping it takes the range back"]
+#[must_use = "dropping it unregisters the range"]
 #[derive(Debug)]
 pub struct UnwindRange(Registration);
 
 impl UnwindRange {
     /// Keeps the range registered, and returns a number for [`UnwindRange::from_number`].
     ///
-    /// For other languages, or for a range that stays forever.
+    /// For bindings, or for a range that is never unregistered.
     pub fn into_number(self) -> u64 {
         let number = self.0.to_number();
         std::mem::forget(self);
         number
     }
 
-    /// Returns the range with that number; `None` if the number is invalid.
+    /// Returns the range with this number; `None` if the number is invalid.
     ///
     /// If the range was unregistered in the meantime, dropping it again does nothing.
     pub fn from_number(number: u64) -> Option<UnwindRange> {
@@ -150,15 +152,15 @@ impl Drop for UnwindRange {
 /// frame pointers and everything else; where ranges overlap, the shortest applies. Frames that were
 /// unwound by it are marked as found by a registered range.
 ///
-/// The rule is valid at every instruction of the range. Code that builds its frame in steps needs
-/// several ranges: its first instructions, its body, its last ones.
+/// The rule must be valid at every instruction of the range. Code that builds its frame in steps
+/// needs several ranges: for its first instructions, its body, and its last instructions.
 ///
 /// Takes no lock, doesn't allocate, and works before [`install`](crate::install) and after
 /// [`uninstall`](crate::Coroner::uninstall), too; any threads may call it concurrently. Unregister
 /// the range before the code is removed: a walk in progress then only finds wrong callers, or none.
 ///
-/// At most 512 ranges can be registered at a time, so a JIT should register each piece of memory
-/// that it maps, and not each function.
+/// At most 512 ranges can be registered at a time, so a JIT should register each memory mapping
+/// rather than each function.
 ///
 /// ```
 /// use coroner::UnwindRule;
@@ -168,7 +170,7 @@ impl Drop for UnwindRange {
 /// // Our interpreter keeps its frame record 64 bytes above its stack pointer.
 /// let rule = UnwindRule::frame_record(UnwindRule::STACK_POINTER, 64)?;
 /// let registered = coroner::register_unwind_range(code, rule)?;
-/// // … as long as the code is there …
+/// // … while the code is mapped …
 /// drop(registered);
 /// # Ok::<(), coroner::UnwindRangeError>(())
 /// ```

@@ -1,12 +1,11 @@
 //! Values that explain a run's end without a trace, recorded in the run state.
 //!
-//! They are recorded while the app runs: memory and its limits, out-of-memory kills counted so far,
-//! processor time, a debugger (`coroner_process::vitals`).
+//! They are recorded while the app runs: memory and its limits, the number of out-of-memory kills,
+//! CPU time, and whether a debugger is attached (`coroner_process::vitals`).
 //!
-//! An ordinary launch has no system call to spare, and continues with the counters of the previous
-//! run whose files it reuses. The values are read by an install that creates the run's files, by
-//! breadcrumbs (at most once per second), by the thread that watches for hangs, and by the delivery
-//! thread.
+//! To save system calls, an ordinary launch continues with the counters of the previous run, whose
+//! files it reuses. The values are read by an install that creates the run's files, with
+//! breadcrumbs (at most once per second), by the watchdog thread, and by the delivery thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,9 +16,9 @@ use coroner_report::run_state::{RunState, Scalar};
 /// Minimum time between two readings, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
-/// Minimum time between two readings near the limit of processor time, in nanoseconds.
+/// Minimum time between two readings near the CPU time limit, in nanoseconds.
 const NEAR_INTERVAL_NS: u64 = 20_000_000;
-/// Distance from the limit of processor time that counts as near, in hundredths of a second.
+/// Remaining CPU time that counts as near the limit, in hundredths of a second.
 const NEAR_LIMIT: u64 = 200;
 
 /// Time of the last reading, by any clock.
@@ -68,7 +67,7 @@ pub(crate) fn note(state: &RunState<'_>) {
     state.set_scalar(Scalar::VITALS_READ, crate::clock::now_ns());
 }
 
-/// Does nothing: there are no values on this system.
+/// Does nothing, because this system has no such values.
 #[cfg(not(supported))]
 pub(crate) fn note(_state: &RunState<'_>) {}
 
@@ -84,7 +83,7 @@ pub(crate) fn note_at(state: &RunState<'_>, now_ns: u64) {
         return;
     }
     note(state);
-    // Near its limit of processor time, a process has less than a second left.
+    // Near its CPU time limit, a process has less than a second left.
     let time = state.scalar(Scalar::PROCESSOR_TIME);
     if let Some(limit) = (time >> 32).checked_sub(1)
         && u64::from(time as u32) > limit.saturating_mul(100).saturating_sub(NEAR_LIMIT)

@@ -60,7 +60,7 @@ pub enum TerminationReason {
     OutOfMemory,
     /// The machine restarted: a reboot, a power loss or a system crash.
     SystemRestart,
-    /// The process used up its processor time (`RLIMIT_CPU`).
+    /// The process reached its CPU time limit (`RLIMIT_CPU`).
     CpuLimit,
     /// The process was killed while a debugger was attached.
     Debugger,
@@ -77,7 +77,7 @@ pub enum TerminationReason {
 }
 
 impl TerminationReason {
-    /// The reason in words that complete "the process …".
+    /// Returns the reason as text that completes "the process …".
     pub fn words(self) -> &'static str {
         match self {
             Self::Unknown => "ended without a trace",
@@ -103,7 +103,7 @@ pub enum TerminationCertainty {
     Possible,
     /// All evidence supports this reason, and none supports another.
     Likely,
-    /// The system reports this reason for this very process.
+    /// The system reports this reason for this process.
     Certain,
 }
 

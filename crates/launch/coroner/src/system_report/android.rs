@@ -1,4 +1,4 @@
-//! Android's `ApplicationExitInfo` (API 30): the reasons why the system ended processes of the app.
+//! Android's `ApplicationExitInfo` (API 30): how earlier processes of the app ended.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -32,7 +32,7 @@ const REASONS: [&str; 17] = [
     "PACKAGE_UPDATED",
 ];
 
-/// An entry of `ActivityManager.getHistoricalProcessExitReasons`, with the values of its methods.
+/// An entry of Android's `getHistoricalProcessExitReasons`, with the values of its getters.
 ///
 /// ```
 /// use coroner::{Config, ExitInfo};
@@ -67,9 +67,9 @@ pub struct ExitInfo {
 }
 
 impl ExitInfo {
-    /// Whether an earlier launch passed this process's end to the store in that directory.
+    /// Whether the store in `store_dir` has already recorded this process's end.
     ///
-    /// If so, its trace need not be read again. The process is identified by process id and time.
+    /// If so, the trace need not be read again. The process is identified by process id and time.
     pub fn is_known(&self, store_dir: &Path) -> bool {
         let report = SystemReport::from(self.clone());
         Directory::open(store_dir).is_ok_and(|store| known(&store).get(SOURCE).is_some_and(|known| known.has(&report)))

@@ -1,8 +1,8 @@
 //! Assigns the system's records to the runs that they belong to.
 //!
-//! Systems provide the same history at each launch: records that were seen are recognized by their
+//! Systems provide the same history at each launch, so processed records are recognized by their
 //! identity ([`Known`]). A record that arrives after the run's own report has been delivered and
-//! removed adds nothing: the processes that had a report are recorded ([`note_reported`]).
+//! removed is ignored: the store records which processes had a report ([`note_reported`]).
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -33,8 +33,8 @@ const REPORTED_KEPT: usize = 32;
 const SLACK: Duration = Duration::from_secs(2);
 /// The records of one source that were seen so far.
 ///
-/// A single time up to which everything was seen would not be sufficient: a wrong clock dates a
-/// death in the future, and of two records with one time the system may provide one later.
+/// A single time up to which all records were processed is not sufficient: a wrong clock may date a
+/// death in the future, and the system may provide one of two records with the same time later.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Known {
@@ -111,7 +111,7 @@ pub(crate) fn hand_over(store: &Store, own: Id, mut reports: Vec<SystemReport>) 
         }
         Ok(())
     };
-    // If one fails, it is tried again at the next launch, without those that succeeded.
+    // If one fails, the next launch tries it again, without those that succeeded.
     let mut handed = Ok(());
     for report in reports {
         match hand_over_one(&report) {
@@ -146,8 +146,8 @@ fn is_of(reported: &[ReportedProcess], report: &SystemReport, until: SystemTime)
     })
 }
 
-/// Records that the death of a run's process had a report, which has been delivered: a later record
-/// of the system's about it is not another death.
+/// Records that a delivered report described the death of a run's process, so that a later record
+/// of the system about it isn't counted as another death.
 pub(crate) fn note_reported(store: &Store, run: Id, facts: &RunFacts) -> io::Result<()> {
     let Some(pid) = facts.process.map(|process| process.pid).or(facts.app.pid) else { return Ok(()) };
     let root = store.root()?;

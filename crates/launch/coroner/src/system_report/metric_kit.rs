@@ -1,8 +1,8 @@
 //! Apple's MetricKit: the system's diagnostics of the app.
 //!
 //! These are crashes (`MXCrashDiagnostic`), including those that no process can record (kills by
-//! the watchdog, for memory, by the code signature), and what the app survived: hangs, too much
-//! processor time, too many disk writes, slow launches.
+//! the watchdog, for memory, for an invalid code signature), and non-fatal events: hangs, excessive
+//! CPU time or disk writes, slow launches.
 //!
 //! The app passes the output of `MXDiagnosticPayload.jsonRepresentation()`. A crash is assigned to
 //! its process's run: from iOS 17 and macOS 14 on, the metadata contains the process id (`pid`); a
@@ -45,7 +45,7 @@ const MAX_DEPTH: usize = 4096;
 /// reader.
 const STACK: usize = 64 << 20;
 
-/// The reason why a payload can't be read.
+/// The reason that a payload can't be read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MetricKitError {
@@ -78,12 +78,12 @@ impl fmt::Display for MetricKitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MetricKitError::NotAPayload(error) => write!(f, "not the JSON of an MXDiagnosticPayload: {error}"),
-            MetricKitError::NoTime(time) => write!(f, "the payload's timeStampEnd is {time:?}, which is no time"),
+            MetricKitError::NoTime(time) => write!(f, "the payload's timeStampEnd is not a valid time: {time:?}"),
             MetricKitError::TooLarge { bytes, depth } => write!(
                 f,
-                "the payload has {bytes} bytes and is nested {depth} deep; at most {MAX_BYTES} and {MAX_DEPTH} are read"
+                "the payload has {bytes} bytes and a nesting depth of {depth}; the limits are {MAX_BYTES} and {MAX_DEPTH}"
             ),
-            MetricKitError::NoThread(_) => f.write_str("no thread to read it"),
+            MetricKitError::NoThread(_) => f.write_str("can't start a thread to read the payload"),
         }
     }
 }
@@ -118,7 +118,8 @@ struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// Returns all diagnostics as traces, with the source under which what was seen is recorded.
+    /// Returns all diagnostics as traces, with the source under which their identities are
+    /// recorded.
     fn traces(self) -> Vec<(&'static str, Trace<'a>)> {
         let of = |source, all: Vec<&'a RawValue>, make: fn(&'a RawValue) -> Trace<'a>| {
             all.into_iter().map(move |diagnostic| (source, make(diagnostic)))
@@ -260,23 +261,23 @@ impl Trace<'_> {
         json.get().as_bytes()
     }
 
-    /// Returns MetricKit's name of what the process survived, and a description with its amount.
+    /// Returns the diagnostic's name and a description with its amount; `None` for a crash.
     fn survived(&self, meta: &MetaData) -> Option<(&'static str, String)> {
-        let said = |text: &Option<String>| text.clone().unwrap_or_else(|| "an unknown amount".to_owned());
+        let amount = |text: &Option<String>| text.clone().unwrap_or_else(|| "an unknown amount".to_owned());
         Some(match self {
             Self::MetricKitCrash(_) => return None,
             Self::MetricKitHang(_) => {
-                ("MXHangDiagnostic", format!("the app did not respond for {}", said(&meta.hang_duration)))
+                ("MXHangDiagnostic", format!("the app did not respond for {}", amount(&meta.hang_duration)))
             }
             Self::MetricKitCpu(_) => {
-                let (used, of) = (said(&meta.total_cpu_time), said(&meta.total_sampled_time));
-                ("MXCPUExceptionDiagnostic", format!("{used} of processor time in {of}"))
+                let (used, of) = (amount(&meta.total_cpu_time), amount(&meta.total_sampled_time));
+                ("MXCPUExceptionDiagnostic", format!("{used} of CPU time in {of}"))
             }
             Self::MetricKitDiskWrites(_) => {
-                ("MXDiskWriteExceptionDiagnostic", format!("{} were written to disk", said(&meta.writes_caused)))
+                ("MXDiskWriteExceptionDiagnostic", format!("{} were written to disk", amount(&meta.writes_caused)))
             }
             Self::MetricKitLaunch(_) => {
-                ("MXAppLaunchDiagnostic", format!("the launch took {}", said(&meta.launch_duration)))
+                ("MXAppLaunchDiagnostic", format!("the launch took {}", amount(&meta.launch_duration)))
             }
         })
     }
@@ -312,7 +313,7 @@ fn on_deep_stack<T: Send>(json: &[u8], read: impl FnOnce() -> T + Send) -> Resul
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("coroner.metrickit".into()).stack_size(STACK);
         let reading = thread.spawn_scoped(scope, read)?;
-        reading.join().map_err(|_| std::io::Error::other("reading it panicked").into())
+        reading.join().map_err(|_| std::io::Error::other("reading the payload panicked").into())
     })
 }
 
@@ -332,7 +333,7 @@ fn deep<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, serde_json::Error> 
 /// [`Coroner::add_system_reports`](crate::Coroner::add_system_reports), which skips records that it
 /// has seen before. Crashes without a process id (before iOS 17 and macOS 14) and without the stack
 /// that encodes the run's id ([`Config::run_id_thread`](crate::Config::run_id_thread)) are left
-/// out. What the process survived is a report of its own.
+/// out. Each diagnostic of a non-fatal event becomes a separate report.
 ///
 /// # Errors
 /// [`MetricKitError`] if the bytes are not a payload, are too many, or contain no time. A
@@ -348,11 +349,11 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
         let time = time_of(&end_of_payload).ok_or(MetricKitError::NoTime(end_of_payload))?;
         let (mut reports, mut refused) = (Vec::new(), None);
         for (source, trace) in traces {
-            // A diagnostic in an unknown format must not lose the others.
+            // A diagnostic in an unknown format must not prevent the others from being read.
             let Diagnostic { diagnostic_meta_data: meta, call_stack_tree } = match deep(trace.diagnostic()) {
                 Ok(diagnostic) => diagnostic,
                 Err(error) => {
-                    log::warn!("coroner: a diagnostic of MetricKit has another form, and is left out: {error}");
+                    log::warn!("coroner: ignoring a MetricKit diagnostic in an unknown format: {error}");
                     refused = Some(error);
                     continue;
                 }
@@ -366,7 +367,7 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
             }
             let run_id = call_stack_tree.call_stacks.iter().find_map(CallStack::run_id);
             let Some(pid) = meta.pid.or(run_id.map(|_| 0)) else {
-                log::debug!("coroner: a diagnostic of MetricKit has neither a process id nor a run's, and is left out");
+                log::debug!("coroner: ignoring a MetricKit diagnostic without a process id and a run id");
                 continue;
             };
             let end = SystemEnd::Crashed;
@@ -389,7 +390,7 @@ fn time_of(text: &str) -> Option<SystemTime> {
 
 fn details(meta: &MetaData) -> BTreeMap<String, String> {
     let reason = meta.exception_reason.clone().unwrap_or_default();
-    let said = [
+    let details = [
         ("termination_reason", meta.termination_reason.clone()),
         ("virtual_memory_region", meta.virtual_memory_region_info.clone()),
         ("os_version", meta.os_version.clone()),
@@ -406,8 +407,9 @@ fn details(meta: &MetaData) -> BTreeMap<String, String> {
         ("exception_class", Some(reason.class_name)),
         ("exception_message", Some(reason.composed_message)),
     ];
-    let said = said.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text.filter(|text| !text.is_empty())?)));
-    said.collect()
+    let details =
+        details.into_iter().filter_map(|(key, text)| Some((key.to_owned(), text.filter(|text| !text.is_empty())?)));
+    details.collect()
 }
 
 /// Whether a trace is a MetricKit diagnostic.
@@ -511,8 +513,8 @@ fn report_of(diagnostic: Diagnostic) -> Report {
         });
     }
     report.images = images.into_values().collect();
-    let said = [("termination reason", meta.termination_reason), ("memory", meta.virtual_memory_region_info)];
-    for (source, text) in said.into_iter().filter_map(|(source, text)| Some((source, text?))) {
+    let texts = [("termination reason", meta.termination_reason), ("memory", meta.virtual_memory_region_info)];
+    for (source, text) in texts.into_iter().filter_map(|(source, text)| Some((source, text?))) {
         report.annotations.push(Annotation { source: source.to_owned(), text, ..Annotation::default() });
     }
     report.attribute_frames();

@@ -1,4 +1,4 @@
-//! The system's own records of the app's deaths: the reason for the end, and a trace of it.
+//! The system's own records of how the app's processes ended: the reason and a trace.
 //!
 //! They become available at a later launch. A source creates [`SystemReport`]s from what its system
 //! provides (Android's [`ExitInfo`], Apple's [`metric_kit_reports`]); a new source is one file
@@ -52,9 +52,9 @@ const MAX_TRACE: usize = 16 << 20;
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum SystemEnd {
-    /// The process ended by itself.
+    /// The process exited.
     Exited,
-    /// SIGTERM asked the process to end.
+    /// The process was terminated by SIGTERM.
     Terminated,
     /// The process crashed.
     Crashed,
@@ -62,13 +62,11 @@ pub enum SystemEnd {
     Hung,
     /// The system killed the process to free memory.
     OutOfMemory,
-    /// The user killed the process.
+    /// The user quit or force-stopped the process.
     EndedByUser,
-    /// The system killed the process for another reason.
+    /// The system terminated the process for another reason.
     EndedBySystem,
-    /// The process did not end: it survived something, such as a hang.
-    ///
-    /// This is a report of its own.
+    /// The process did not end, but had a problem such as a hang. It becomes a separate report.
     Survived,
     /// The system does not provide a reason.
     Unknown,
@@ -93,7 +91,7 @@ impl SystemEnd {
     }
 }
 
-/// A system's record of how one process of the app ended.
+/// The system's record of how a process of the app ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SystemReport {
     /// The source of the record, such as `ApplicationExitInfo`: the same at each launch.
@@ -117,7 +115,7 @@ pub struct SystemReport {
 impl SystemReport {
     /// Serializes the record: a line of JSON and the trace.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Texts and numbers: the conversion to JSON can't fail.
+        // The conversion of texts and numbers to JSON can't fail.
         let mut bytes = serde_json::to_vec(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes.extend_from_slice(self.trace.get(..MAX_TRACE).unwrap_or(&self.trace));
@@ -141,8 +139,8 @@ impl SystemReport {
         self.run_id.unwrap_or_else(|| self.identity())
     }
 
-    /// Returns an id that is the same each time that the system provides this record, and that no
-    /// other death has.
+    /// Returns an id that is the same each time that the system provides this record, and different
+    /// for each death.
     pub(super) fn identity(&self) -> Id {
         let hash = |seed: u64| {
             let text = format!("{}\0{}\0{}", self.source, self.pid, Timestamp::from(self.time).0);
@@ -185,9 +183,8 @@ impl SystemReport {
 
 /// Completes a report that was read.
 ///
-/// Merges the system's record of the death, which a file contains as a section; adds Java
-/// exceptions' frames from their stack traces, and those of other runtimes; and demangles types of
-/// C++ exceptions.
+/// Merges the system's record of the death, which the file contains as a section. Converts the
+/// stack traces of Java and other runtimes to frames, and demangles C++ exception types.
 pub fn complete_report(report: &mut Report) {
     let at = report.unknown_sections.iter().position(|section| section.kind == SectionKind::SYSTEM_REPORT);
     if let Some(at) = at {
@@ -237,7 +234,7 @@ pub(crate) fn complete(report: &mut Report, system: &SystemReport) {
     run.contexts.insert("system_report".to_owned(), Value::Map(context));
 }
 
-/// Replaces a report that has only a header by the system's report.
+/// Replaces a report that has only a header with the system's report.
 fn take(report: &mut Report, traced: Report) -> Option<RunFacts> {
     let own = std::mem::take(report);
     *report = traced;
@@ -253,7 +250,7 @@ fn take(report: &mut Report, traced: Report) -> Option<RunFacts> {
     traced
 }
 
-/// Adds what the system's report contains and the process's own doesn't.
+/// Adds the system's data that the process's own report lacks.
 fn add(report: &mut Report, traced: Report) -> Option<RunFacts> {
     let of_hang = traced.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::HANG);
     if let (Some(crash), Some(other)) = (&mut report.crash, &traced.crash)

@@ -1,13 +1,13 @@
 //! Reads the kernel's log of out-of-memory kills (`dmesg`).
 //!
-//! Usually only root may read it (`kernel.dmesg_restrict`).
+//! Usually only root can read it (`kernel.dmesg_restrict`).
 
 use coroner_report::model::RunFacts;
 
 /// `SYSLOG_ACTION_READ_ALL` and `SYSLOG_ACTION_SIZE_BUFFER` of syslog(2).
 const READ_ALL: i32 = 3;
 const SIZE_BUFFER: i32 = 10;
-/// Maximum length in bytes of a log that is read.
+/// Maximum length of the log in bytes.
 const MAX: usize = 4 << 20;
 /// The inode of the first pid namespace (`PROC_PID_INIT_INO` of include/linux/proc_ns.h), to which
 /// the log's process ids belong.
@@ -25,7 +25,7 @@ pub(super) struct Victim {
 }
 
 impl Victim {
-    /// Whether the process belongs to a program with that name, of which the kernel keeps 15 bytes.
+    /// Whether the process belongs to a program with this name, of which the kernel keeps 15 bytes.
     pub(super) fn is_of(&self, program: &str) -> bool {
         let bytes = program.as_bytes();
         self.name.as_bytes() == &bytes[..bytes.len().min(15)]
@@ -36,7 +36,7 @@ impl Victim {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Victims {
     pub(super) victims: Vec<Victim>,
-    /// Whether the log goes back to that time.
+    /// Whether the log goes back to the process's start.
     pub(super) is_whole: bool,
 }
 
@@ -52,8 +52,8 @@ pub(super) fn victims(facts: &RunFacts, read: fn() -> Option<String>) -> Option<
 
 /// Returns the victims in a log since `start`, in microseconds after boot.
 ///
-/// The log's clock stops while the machine sleeps, the other doesn't: a message that the log dates
-/// after `start` is after it.
+/// The log's clock stops while the machine sleeps, unlike the clock of `start`. So a message dated
+/// after `start` was written after it.
 fn victims_in(log: &str, start: u64) -> Victims {
     let mut found = Victims::default();
     let mut is_first = true;
@@ -74,7 +74,7 @@ fn victims_in(log: &str, start: u64) -> Victims {
             continue;
         }
         let Some((pid, name)) = rest.split_once(" (") else { continue };
-        // A name may contain parentheses; this is how the text after it begins.
+        // The name may contain parentheses, so search for the beginning of the text after it.
         let name = name.split_once(") total-vm").map_or(name, |(name, _)| name);
         if let Ok(pid) = pid.parse() {
             found.victims.push(Victim { pid, line: text.trim_end().to_owned(), name: name.to_owned() });
@@ -93,7 +93,7 @@ fn microseconds(text: &str) -> Option<u64> {
     seconds.checked_mul(1_000_000)?.checked_add(fraction.into())
 }
 
-/// Reads the whole log; `None` if this process may not read it.
+/// Reads the whole log; `None` if this process can't read it.
 pub(super) fn read() -> Option<String> {
     // SAFETY: without a buffer, this only queries the log's size.
     let size =

@@ -43,7 +43,7 @@ fn found(run: &RunFacts, now: &Now) -> (TerminationReason, TerminationCertainty)
 const UNKNOWN: (TerminationReason, TerminationCertainty) = (TerminationReason::Unknown, TerminationCertainty::Possible);
 
 #[test]
-fn counters_that_did_not_move_say_that_it_was_not_for_want_of_memory() {
+fn unchanged_counters_exclude_out_of_memory() {
     for now in [now(3, 0), now(4, 0)] {
         assert_eq!(found(&run(), &now), UNKNOWN);
         assert_eq!(explain(&run(), &now).evidence.len(), 1);
@@ -55,7 +55,7 @@ fn counters_that_did_not_move_say_that_it_was_not_for_want_of_memory() {
 }
 
 #[test]
-fn a_counter_that_moved_and_a_large_process() {
+fn a_changed_counter_and_a_large_process_are_likely_out_of_memory() {
     assert_eq!(found(&run(), &now(4, 1)), (TerminationReason::OutOfMemory, TerminationCertainty::Likely));
     assert_eq!(outcome(&explain(&run(), &now(4, 1))), Some(Outcome::OutOfMemory));
 }
@@ -73,7 +73,7 @@ fn another_process_of_the_cgroup_may_have_been_the_victim() {
 }
 
 #[test]
-fn a_cgroup_that_was_made_anew_is_another() {
+fn a_recreated_cgroup_is_another_one() {
     let mut now = now(4, 0);
     now.vitals.cgroup.as_mut().unwrap().id += 1;
     assert_eq!(
@@ -86,14 +86,14 @@ fn a_cgroup_that_was_made_anew_is_another() {
 }
 
 #[test]
-fn without_a_reading_before_it_is_possible_at_most() {
+fn without_an_earlier_reading_out_of_memory_is_only_possible() {
     let mut run = run();
     run.vitals = None;
     assert_eq!(found(&run, &now(4, 1)), (TerminationReason::OutOfMemory, TerminationCertainty::Possible));
 }
 
 #[test]
-fn the_kernels_log_is_certain_either_way() {
+fn the_kernels_log_proves_or_excludes_out_of_memory() {
     let victim =
         || Some("<6>[ 1.0] boot\n<4>[ 60.0] Out of memory: Killed process 77 (paint) total-vm:1kB\n".to_owned());
     let other =
@@ -114,7 +114,7 @@ fn the_kernels_log_is_certain_either_way() {
 }
 
 #[test]
-fn another_boot() {
+fn another_boot_id_is_a_system_restart() {
     let other = Now { boot_id: Some("22".to_owned()), ..now(3, 0) };
     assert_eq!(found(&run(), &other), (TerminationReason::SystemRestart, TerminationCertainty::Likely));
     let unknown = Now { boot_id: None, ..now(3, 0) };
@@ -122,7 +122,7 @@ fn another_boot() {
 }
 
 #[test]
-fn processor_time_a_debugger_and_an_update() {
+fn cpu_time_a_debugger_and_an_update_are_detected() {
     let mut used = run();
     used.vitals.as_mut().unwrap().cpu_limit_s = Some(1);
     assert_eq!(found(&used, &now(3, 0)), (TerminationReason::CpuLimit, TerminationCertainty::Likely));
@@ -140,7 +140,7 @@ fn processor_time_a_debugger_and_an_update() {
 }
 
 #[test]
-fn the_sender_of_a_signal_and_a_handler_that_did_not_end_it() {
+fn a_signals_sender_and_a_handler_that_did_not_exit_are_evidence() {
     let mut run = run();
     assert_eq!(of_signal(&run), None);
     run.lifecycle.exit = ExitKind::SIGTERM;

@@ -44,7 +44,8 @@ fn app() {
                 std::thread::yield_now();
             }
             watch.idle();
-            // Its report waits to be whole, and for the hang's end: a flush before has nothing to deliver, or not yet.
+            // Its report waits to be whole, and for the hang's end: a flush before has nothing to
+            // deliver, or not yet.
             let state = Path::new(&store).join("otlp/state.json");
             while !std::fs::read_to_string(&state).is_ok_and(|state| state.contains("\"done\":[\"")) {
                 coroner.flush(LONG);

@@ -1,4 +1,5 @@
-//! Real processes that end, and what becomes of what the system says of their ends at a later launch.
+//! Real processes that end, and what becomes of what the system says of their ends at a later
+//! launch.
 //!
 //! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`].
 
@@ -137,7 +138,8 @@ impl Bench {
         format!("{pid}|{reason}|{now}|{}", path.display())
     }
 
-    /// What MetricKit says of a process that has just crashed: a stack of so many frames, and one of another thread.
+    /// What MetricKit says of a process that has just crashed: a stack of so many frames, and one
+    /// of another thread.
     fn metric_kit(&self, pid: u32, frames: u64) -> String {
         self.metric_kit_of(Some(pid), frames, None)
     }
@@ -398,7 +400,8 @@ fn of_a_crash_that_coroner_reported_metric_kit_makes_no_second_report() {
     assert_eq!(bench.reports().len(), 2);
 }
 
-/// The run's id goes before process id and time: there may be none, or they may be those of another run.
+/// The run's id goes before process id and time: there may be none, or they may be those of another
+/// run.
 #[test]
 fn a_stack_that_says_the_runs_id_puts_the_diagnostic_to_that_run() {
     let bench = Bench::new();
@@ -432,7 +435,8 @@ fn a_stack_that_says_the_runs_id_puts_the_diagnostic_to_that_run() {
     assert_eq!(bench.reports().len(), 2);
 }
 
-/// Hangs, processor time, writes and launches: each is a report, of no run, and no run's end is another for them.
+/// Hangs, processor time, writes and launches: each is a report, of no run, and no run's end is
+/// another for them.
 #[test]
 fn what_a_process_went_on_from_is_a_report_and_no_end() {
     let bench = Bench::new();
@@ -466,7 +470,8 @@ fn what_a_process_went_on_from_is_a_report_and_no_end() {
     let path = bench.0.path().join("payload");
     std::fs::write(&path, payload.to_string()).unwrap();
     let said = format!("{METRIC_KIT}{}", path.display());
-    // What was said is given at install, and again at the next launch: the run that ended by itself has done so.
+    // What was said is given at install, and again at the next launch: the run that ended by itself
+    // has done so.
     for _ in 0..2 {
         assert_eq!(bench.deliver(&said), "CleanExit false");
         let mut seen: Vec<(String, Vec<String>)> = Vec::new();
@@ -486,7 +491,7 @@ fn what_a_process_went_on_from_is_a_report_and_no_end() {
             seen,
             [
                 ("MXAppLaunchDiagnostic the launch took 20 sec".to_owned(), innermost_first.clone()),
-                ("MXCPUExceptionDiagnostic 90 sec of processor time in 180 sec".to_owned(), innermost_first.clone()),
+                ("MXCPUExceptionDiagnostic 90 sec of CPU time in 180 sec".to_owned(), innermost_first.clone()),
                 (
                     "MXDiskWriteExceptionDiagnostic 1,073 MB were written to disk".to_owned(),
                     innermost_first[..2].to_vec()
@@ -508,7 +513,8 @@ fn what_is_no_payload_of_metric_kit_is_refused() {
     assert!(refused(br#"{"crashDiagnostics":[{}],"timeStampEnd":"yesterday"}"#).contains("\"yesterday\""));
     assert!(refused("[".repeat(100_000).as_bytes()).contains("nested"));
     assert!(coroner::metric_kit_reports(b"{}").unwrap().is_empty());
-    // One of another form takes no other with it. The exception stands under the key that MetricKit gives it.
+    // One of another form takes no other with it. The exception stands under the key that MetricKit
+    // gives it.
     let one_of_two = br#"{"timeStampEnd":"2025-01-02 03:04:05","crashDiagnostics":[{"callStackTree":7},{"diagnosticMetaData":{"pid":7,
         "exceptionCode":18446744073709551615,"objectiveCexceptionReason":{"composedMessage":"no page 7"}}}]}"#;
     let read = coroner::metric_kit_reports(one_of_two).unwrap();

@@ -1,7 +1,9 @@
-//! Why runs ended that left no word of it: for each reason the real thing, and what only looks like it.
+//! Why runs ended that left no word of it: for each reason the real thing, and what only looks like
+//! it.
 //!
-//! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`], which does what
-//! `CORONER_TEST_ACT` says. Out of memory is real, in a memory cgroup: where this process may make none, those tests say so and pass.
+//! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`],
+//! which does what `CORONER_TEST_ACT` says. Out of memory is real, in a memory cgroup: where this
+//! process may make none, those tests say so and pass.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,7 +21,8 @@ const MIB: usize = 1 << 20;
 /// What a test's cgroup may use.
 const LIMIT: usize = 128 * MIB;
 
-// ───────────────────────────────────────────── the app ─────────────────────────────────────────────
+// ───────────────────────────────────────────── the app
+// ─────────────────────────────────────────────
 
 /// Says `word` to the test and goes on when it answers.
 fn meet(word: &str) {
@@ -74,7 +77,8 @@ fn app() {
         }
         "exits-at-once" | "forks-and-exits-at-once" => {
             let forks = act.starts_with("forks");
-            // SAFETY: the child does nothing but end, as does this process, unless it waits to be killed.
+            // SAFETY: the child does nothing but end, as does this process, unless it waits to be
+            // killed.
             unsafe {
                 if !forks || libc::fork() == 0 {
                     libc::_exit(3);
@@ -112,7 +116,8 @@ fn app() {
     }
 }
 
-// ───────────────────────────────────────────── the tests ─────────────────────────────────────────────
+// ───────────────────────────────────────────── the tests
+// ─────────────────────────────────────────────
 
 struct App {
     child: Child,
@@ -287,7 +292,8 @@ fn a_process_that_the_kernel_kills_for_want_of_memory() {
         let bench = Bench::new();
         let killed = Bench::start(cgroup.holding(bench.command("out-of-memory"))).end();
         assert_eq!((killed, cgroup.kills()), (Some(libc::SIGKILL), 1));
-        // A launch in the same cgroup sees its counter; of another cgroup it would be the machine's.
+        // A launch in the same cgroup sees its counter; of another cgroup it would be the
+        // machine's.
         let found = if with_log { bench.found() } else { bench.found_without_log() };
         assert_eq!((found.outcome.as_str(), &found.reason), ("out_of_memory", &"out_of_memory".into()), "{found:?}");
         let certainty = if with_log && has_log() { "certain" } else { "likely" };
@@ -327,7 +333,7 @@ fn a_kill_by_a_user_is_not_for_want_of_memory() {
         assert_eq!(app.end(), Some(libc::SIGKILL));
         let found = bench.found_by(cgroup.holding(bench.command("deliver")));
         assert_eq!((found.outcome.as_str(), &found.reason), ("unknown", &"unknown".into()), "{found:?}");
-        assert!(found.evidence.contains("killed for want of memory"), "it says what it was not: {found:?}");
+        assert!(found.evidence.contains("killed to free memory"), "the excluded reason is missing: {found:?}");
     }
     assert_eq!(cgroup.kills(), 0);
 }

@@ -7,10 +7,10 @@ const LOG: &str = "<5>[    0.000000] Linux version 6.1.0\n\
     <4>[  300.000000] somebody wrote: Killed process 79 (paint) total-vm:1kB\n";
 
 #[test]
-fn victims_since_a_time_by_their_process_ids() {
+fn victims_are_found_by_time_and_process_id() {
     let pids = |start| victims_in(LOG, start).victims.iter().map(|victim| victim.pid).collect::<Vec<_>>();
-    assert_eq!(pids(500_000), [77, 78], "the last line is none of the kernel's");
-    assert_eq!(pids(100_600_000), [78], "an earlier process of that number");
+    assert_eq!(pids(500_000), [77, 78], "the last line is not the kernel's");
+    assert_eq!(pids(100_600_000), [78], "an earlier process with the same id counts");
     assert!(pids(300_000_000).is_empty());
     let found = victims_in(LOG, 500_000);
     assert!(found.is_whole);
@@ -20,7 +20,7 @@ fn victims_since_a_time_by_their_process_ids() {
 }
 
 #[test]
-fn a_log_that_was_overwritten_says_nothing_of_the_time_before() {
+fn an_overwritten_log_does_not_cover_the_time_before() {
     let rest = LOG.split_once('\n').unwrap().1;
     assert!(!victims_in(rest, 50_000_000).is_whole);
     assert!(victims_in(rest, 150_000_000).is_whole);
@@ -29,7 +29,7 @@ fn a_log_that_was_overwritten_says_nothing_of_the_time_before() {
 }
 
 #[test]
-fn a_long_name_is_cut_by_the_kernel() {
+fn the_kernel_truncates_a_long_name() {
     let log = "<4>[  2.0] Out of memory: Killed process 5 (a-program-with-) total-vm:1kB\n";
     assert!(victims_in(log, 1_000_000).victims[0].is_of("a-program-with-a-long-name"));
 }

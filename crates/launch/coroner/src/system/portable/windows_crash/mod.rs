@@ -1,14 +1,14 @@
 //! Native crashes on Windows (feature `windows-crashes`).
 //!
-//! These are unhandled exceptions, and the C runtime's `abort`. The crashing thread does little,
+//! These are unhandled exceptions and the C runtime's `abort`. The crashing thread does little,
 //! because its stack may be full: it records the crash in the run state, wakes a thread that was
-//! created at install, and waits for it, for the deadline at most. That thread writes the report,
-//! section by section, into a file that install mapped, and then makes the system write a minidump.
-//! The previous exception filter gets the exception next, and then the system, so that the process
-//! ends as it would have without Coroner.
+//! created at install, and waits for it, at most until the deadline. That thread writes the report,
+//! section by section, into a file that install mapped, and then lets the system write a minidump.
+//! After that, the previous exception filter gets the exception, and then the system, so that the
+//! process ends as it would have without Coroner.
 //!
-//! A fault of the writing thread gets to the same filter; a second thread then writes the rest of
-//! the report. Nothing here allocates at crash time, or waits without a limit.
+//! If the writing thread faults, the same filter is called, and a second thread writes the rest of
+//! the report. At crash time nothing allocates or waits without a limit.
 
 mod dump;
 mod invalid_parameter;
@@ -48,13 +48,13 @@ use crate::store::directory::Directory;
 use record::Target;
 use stack::AlignedContext;
 
-/// The last number for a fatal report, which reports of panics don't use.
+/// The file of the last fatal report. Panics don't use its number.
 const REPORT: &str = "report-8";
-/// Less than the spare report at the end of a first report's file (`store::raw_run`).
+/// Size of the report's file in bytes, less than the spare report (`store::raw_run`).
 const REPORT_BYTES: usize = 120 << 10;
 /// Stack size in bytes of the writing threads: dbghelp.dll needs most of it.
 const STACK: usize = 512 << 10;
-/// Bytes that are kept free for a filter on a full stack.
+/// Stack space reserved for the filter when the stack is full, in bytes.
 const GUARANTEE: u32 = 32 << 10;
 /// Time in milliseconds to wait for another thread's crash after the deadline of its report.
 const GRACE_MS: u64 = 1000;
@@ -132,7 +132,7 @@ fn armed() -> Option<&'static Armed> {
 
 /// Prepares the report of the run's crash.
 ///
-/// Returns `false` if the system refuses something: the run then has no crash report.
+/// Returns `false` if that fails; crashes of this run are then not reported.
 pub(super) fn install(run: &'static Current, options: &InstallOptions, event_id: [u8; 16]) -> bool {
     let armed = arm(run, options, event_id);
     let armed = armed.inspect_err(|error| log::warn!("coroner: crashes will not be reported: {error}"));
@@ -148,7 +148,7 @@ pub(super) fn install(run: &'static Current, options: &InstallOptions, event_id:
 
 /// Disables crash reports.
 ///
-/// The handlers stay and forward what they get, because others may have been installed after them.
+/// The handlers stay and forward exceptions, because others may have been installed after them.
 pub(super) fn disarm() {
     ARMED.store(null_mut(), Ordering::Release);
 }
@@ -183,8 +183,8 @@ fn event() -> io::Result<usize> {
     if event.is_null() { Err(io::Error::last_os_error()) } else { Ok(event as usize) }
 }
 
-/// Keeps the image with this code, which may be a library that is closed, loaded until the process
-/// ends: it contains handlers and threads.
+/// Keeps the image with this code loaded until the process ends, because it contains handlers and
+/// threads.
 fn stay() -> io::Result<()> {
     let flags = GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_PIN;
     let mut image = null_mut();
@@ -213,7 +213,7 @@ fn take_handlers() -> io::Result<Handlers> {
                 unsafe { SetEvent(done as HANDLE) };
             }
         })?;
-        // The thread's number must be known before anything is written.
+        // Wait until the thread has stored its id.
         let _ = ready.recv_timeout(Duration::from_secs(10));
     }
     let mut guarantee = GUARANTEE;
@@ -254,7 +254,7 @@ unsafe extern "system" fn on_exception(pointers: *const EXCEPTION_POINTERS) -> i
     answer
 }
 
-/// Reports heap corruption, which does not get to the filter of unhandled exceptions.
+/// Reports heap corruption, for which the filter of unhandled exceptions isn't called.
 unsafe extern "system" fn on_any_exception(pointers: *mut EXCEPTION_POINTERS) -> i32 {
     // SAFETY: as in `on_exception`.
     let code = unsafe { (*(*pointers).ExceptionRecord).ExceptionCode };
@@ -325,7 +325,7 @@ fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     POINTERS.store(pointers.cast_mut(), Ordering::Release);
     NUMBER.store(number, Ordering::Release);
     TIME.store(time_ns, Ordering::Release);
-    // First of all: if this report fails, the next launch creates one from the record.
+    // Write the record first: if the report fails, the next launch creates one from the record.
     let record = armed.run.state.set_crash(&CrashRecord {
         monitor: Monitor::SEH,
         signal: number,

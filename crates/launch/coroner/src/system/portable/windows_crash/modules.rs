@@ -1,12 +1,12 @@
 //! Reads the loaded images from the loader's list in the process environment block.
 //!
-//! The list is read without its lock: every word is read by the kernel and may be wrong.
+//! The list is read without its lock, so each word is read through the kernel and may be wrong.
 
 use coroner_report::wire::{Encoder, Image, ImageKind};
 
 use super::memory::{self, u16_at, u32_at, u64_at};
 
-/// Maximum number of modules: more than a process has, so that a list that loops ends.
+/// Maximum number of modules, more than a process has. Ends a list that loops.
 const MAX_MODULES: usize = 1024;
 /// Maximum length of a path in UTF-16 units.
 const MAX_PATH: usize = 1024;

@@ -120,8 +120,8 @@ fn section_of(step: u32) -> SectionKind {
     }
 }
 
-/// Writes the report, and then the minidump; the second writing thread writes what the first one
-/// did not get to.
+/// Writes the report and then the minidump. The second writing thread continues where the first one
+/// stopped.
 pub(super) fn write(armed: &Armed, writer: usize) {
     let began = Instant::now();
     let pointers = POINTERS.load(Ordering::Acquire);
@@ -139,7 +139,7 @@ pub(super) fn write(armed: &Armed, writer: usize) {
         room.context.0 = unsafe { *(*pointers).ContextRecord };
     } else {
         if let Some(rest) = sections.file.get_mut(LENGTH.load(Ordering::Acquire)..) {
-            // The section that ended in the middle.
+            // The section that the first thread did not finish.
             rest.fill(0);
         }
         sections.is_cut = true;
