@@ -1,6 +1,8 @@
-//! What an app has of Coroner where no fault is caught: Windows, FreeBSD, 32-bit Linux. In real processes: this program starts itself.
+//! What an app has of Coroner where no fault is caught: Windows, FreeBSD, 32-bit Linux. In real
+//! processes: this program starts itself.
 //!
-//! `cargo test -p coroner --no-default-features --features json,panics --test portable --target i686-unknown-linux-musl`. Nothing is run on other systems.
+//! `cargo test -p coroner --no-default-features --features json,panics --test portable --target
+//! i686-unknown-linux-musl`. Nothing is run on other systems.
 
 #[cfg(supported)]
 fn main() {}
@@ -30,16 +32,18 @@ mod portable {
 
     /// What the app does.
     pub(super) const ACT: &str = "PORTABLE_ACT";
-    /// Where its store is.
+    /// Variable with the path of the app's store.
     const STORE: &str = "PORTABLE_STORE";
     /// A folder in which the stores stay, for who looks at them from another system.
     const KEEP: &str = "PORTABLE_KEEP";
-    /// Set where Wine is in Windows' place: it calls no TLS callback of a program that ends, as Windows does, so that an end by `exit` is not noticed.
+    /// Set where Wine is in Windows' place: it calls no TLS callback of a program that ends, as
+    /// Windows does, so that an end by `exit` is not noticed.
     const WINE: &str = "PORTABLE_WINE";
     /// Longer than any delivery takes.
     const LONG: Duration = Duration::from_mins(2);
 
-    // ───────────────────────────────────────────── the app ─────────────────────────────────────────────
+    // ───────────────────────────────────────────── the app
+    // ─────────────────────────────────────────────
 
     fn say(line: &str) {
         let mut out = std::io::stdout().lock();
@@ -150,7 +154,7 @@ mod portable {
         ExitCode::SUCCESS
     }
 
-    /// What is not there says so, and harms nobody.
+    /// Features that this system lacks are reported as missing and do nothing.
     fn rest() {
         assert!(!coroner::ignore_next_signal(11));
         assert!(coroner::attach_current_thread().is_err());
@@ -166,7 +170,8 @@ mod portable {
         assert!(catch_unwind(AssertUnwindSafe(|| coroner::install(Config::new("other")).is_err())).expect("no panic"));
     }
 
-    // ──────────────────────────────────────────── the tests ────────────────────────────────────────────
+    // ──────────────────────────────────────────── the tests
+    // ────────────────────────────────────────────
 
     /// A store of a test's own.
     struct Launches {
@@ -253,7 +258,8 @@ mod portable {
         all.collect()
     }
 
-    /// A report's exception is of that type, and its stack leads from the app's function to its beginning.
+    /// A report's exception is of that type, and its stack leads from the app's function to its
+    /// beginning.
     fn check(report: &Value, kind: &str, message: &str, through: &str) {
         assert_eq!(report["complete"], true, "{report:#}");
         let exception = &report["exceptions"][0];

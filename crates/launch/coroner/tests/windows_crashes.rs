@@ -1,4 +1,5 @@
-//! Native crashes on Windows, in real processes: this program starts itself. `cargo xtask windows` runs it under Wine.
+//! Native crashes on Windows, in real processes: this program starts itself. `cargo xtask windows`
+//! runs it under Wine.
 
 #[cfg(not(all(windows, target_arch = "x86_64")))]
 fn main() {}
@@ -25,9 +26,9 @@ mod windows {
     use coroner::{Config, FolderSink, Limits, Outcome, Sink, SinkAnswer, Store, Submission};
     use serde_json::Value;
 
-    /// What the app does.
+    /// Variable with the app's action.
     pub(super) const ACT: &str = "CRASHES_ACT";
-    /// Where its store is; without one the app runs without Coroner.
+    /// Variable with the path of the app's store. Without it the app runs without Coroner.
     const STORE: &str = "CRASHES_STORE";
     /// A folder in which the stores stay, for who looks at them from another system.
     const KEEP: &str = "CRASHES_KEEP";
@@ -63,8 +64,9 @@ mod windows {
         fn signal(signal: i32, handler: usize) -> usize;
     }
 
-    // A function with a frame pointer, which it destroys before it aborts: the unwinder reads where that leads. (After a fault the system itself walks up the
-    // stack first, and comes to no filter.)
+    // A function with a frame pointer, which it destroys before it aborts: the unwinder reads where
+    // that leads. (After a fault the system itself walks up the stack first, and comes to no
+    // filter.)
     std::arch::global_asm!(
         ".globl without_frame",
         ".seh_proc without_frame",
@@ -151,7 +153,8 @@ mod windows {
         unsafe { std::arch::asm!("hlt") }
     }
 
-    /// Where a page is that is reserved or has memory, with those rights (winnt.h).
+    /// Allocates a page that is reserved or committed, with these rights (winnt.h); returns its
+    /// address.
     fn page(is_committed: bool, protection: u32) -> usize {
         const MEM_COMMIT: u32 = 0x1000;
         const MEM_RESERVE: u32 = 0x2000;
@@ -162,7 +165,7 @@ mod windows {
         page as usize
     }
 
-    /// Where a page was.
+    /// Returns the address of a page that was released.
     fn freed() -> usize {
         const MEM_RELEASE: u32 = 0x8000;
         let page = page(true, PAGE_READWRITE);
@@ -443,7 +446,8 @@ mod windows {
         report["threads"][0]["frames"].as_array().map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// A crash is of that exception, and its stack leads from the app's function, at the line that it said, to its beginning.
+    /// A crash is of that exception, and its stack leads from the app's function, at the line that
+    /// it said, to its beginning.
     fn check(act: &str, exception: &str, at: &str) -> Value {
         let launches = Launches::new(act);
         let (output, report) = launches.crash(act);
@@ -510,7 +514,7 @@ mod windows {
         assert!(report["crash"]["address"].is_null(), "{report:#}");
     }
 
-    /// What is mapped there is known, and what was done with it.
+    /// The mapping at the address and the access are in the report.
     fn memory() {
         for (act, exception, at, kind) in [
             ("read freed", "EXCEPTION_ACCESS_VIOLATION", "::reads", "unmapped"),
@@ -684,7 +688,8 @@ mod windows {
             ("a run that waits", a_run_that_waits),
             ("a kill during delivery", a_kill_during_delivery),
         ];
-        // Wine's dbghelp.dll faults in the DWARF of a Rust program, and names need it: each has a program of its own there.
+        // Wine's dbghelp.dll faults in the DWARF of a Rust program, and names need it: each has a
+        // program of its own there.
         let tests: Vec<(&str, fn())> = match std::env::var_os(STRIPPED) {
             Some(_) => of_minidumps.into(),
             None if std::env::var_os(WINE).is_some() => of_reports.into(),

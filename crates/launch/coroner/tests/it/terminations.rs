@@ -299,7 +299,7 @@ fn a_process_that_the_kernel_kills_for_want_of_memory() {
         let certainty = if with_log && has_log() { "certain" } else { "likely" };
         assert_eq!(found.certainty, certainty, "{found:?}");
         assert!(found.text.contains("killed because memory ran out"), "{found:?}");
-        assert!(found.evidence.contains("MiB of the 128.0 MiB of its cgroup"), "{found:?}");
+        assert!(found.evidence.contains("MiB of its cgroup's 128.0 MiB"), "{found:?}");
     }
 }
 
@@ -319,7 +319,7 @@ fn the_counter_of_its_own_cgroup_says_it_too() {
     }
     let found = bench.found_by(command);
     assert_eq!((found.outcome.as_str(), &found.certainty), ("out_of_memory", &"likely".into()), "{found:?}");
-    assert!(found.evidence.contains("1 process of its cgroup"), "{found:?}");
+    assert!(found.evidence.contains("1 process in its cgroup"), "{found:?}");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn another_process_of_the_cgroup_was_the_victim() {
         assert_eq!(found.outcome, "unknown", "{found:?}");
         if with_log && has_log() {
             assert_eq!(found.reason, "unknown", "{found:?}");
-            assert!(found.evidence.contains("and not this one"), "{found:?}");
+            assert!(found.evidence.contains("but not this one"), "{found:?}");
         } else {
             assert_eq!((&found.reason, &found.certainty), (&"out_of_memory".into(), &"possible".into()), "{found:?}");
         }
