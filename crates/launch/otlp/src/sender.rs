@@ -109,7 +109,7 @@ impl Sender {
     fn enforce(&self, limits: &OutboxLimits) -> io::Result<()> {
         let gone = self.outbox.enforce(limits, SystemTime::now(), |_, _| {})?;
         if gone > 0 {
-            log::warn!("coroner: {gone} log records were removed to keep the outbox within its limits");
+            log::warn!("coroner: removed {gone} log records to meet the outbox's limits");
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl Sender {
                 self.outbox.remove(entry)?;
                 let again = || self.outbox.update(|state: &mut State| state.done.note(&entry.event_id));
                 if let Err(error) = noted.or_else(|_| again()) {
-                    log::warn!("coroner: it can't be noted that report {} is sent: {error}", entry.event_id);
+                    log::warn!("coroner: can't record that report {} was sent: {error}", entry.event_id);
                 }
             }
             Outcome::Later { wait, counts } => {
@@ -159,7 +159,7 @@ impl Sender {
                     // One second more, so that rounding doesn't shorten the server's wait.
                     let until = until.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() + 1;
                     if let Err(error) = self.outbox.update(|state: &mut State| state.not_before = until) {
-                        log::warn!("coroner: it can't be noted how long the server wants nothing: {error}");
+                        log::warn!("coroner: can't record the server's wait time: {error}");
                     }
                 }
                 // After repeated failures the wait grows, whatever the server says.

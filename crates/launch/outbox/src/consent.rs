@@ -50,7 +50,7 @@ impl Outbox {
         if self.consent()?.unwrap_or(!is_required) {
             Ok(())
         } else {
-            Err(io::Error::new(ErrorKind::PermissionDenied, "the user does not agree"))
+            Err(io::Error::new(ErrorKind::PermissionDenied, "consent not given"))
         }
     }
 

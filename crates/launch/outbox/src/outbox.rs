@@ -513,7 +513,7 @@ fn is_over(entry: &Entry, path: &Path, written: SystemTime, limit: Duration, now
         (false, false) => return false,
     };
     if let Err(error) = open_file(path).and_then(|file| file.set_modified(note)) {
-        log::info!("coroner: the age of report {} can't be noted: {error}", entry.event_id);
+        log::info!("coroner: can't record the age of report {}: {error}", entry.event_id);
     }
     false
 }
@@ -550,7 +550,7 @@ pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"))
+        Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"))
     }
 }
 

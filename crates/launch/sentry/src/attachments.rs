@@ -106,7 +106,7 @@ fn size_of(path: &Path) -> io::Result<u64> {
 }
 
 fn is_no_file() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")
+    io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
 /// Reads a file; `None` if it is larger than `most` bytes.

@@ -270,7 +270,7 @@ impl Outbox {
         self.messages.remove(entry)?;
         // Retry: removing the entry has freed disk space.
         if let Err(error) = noted.or_else(|_| self.update(note)) {
-            log::warn!("coroner: it can't be noted that event {} is sent: {error}", entry.event_id);
+            log::warn!("coroner: can't record that event {} was sent: {error}", entry.event_id);
         }
         Ok(())
     }

@@ -137,7 +137,7 @@ impl Sender {
     fn enforce(&self, limits: &OutboxLimits) -> std::io::Result<()> {
         let gone = self.outbox.enforce(limits, SystemTime::now())?;
         if gone > 0 {
-            log::warn!("coroner: {gone} envelopes were removed to keep the outbox within its limits");
+            log::warn!("coroner: removed {gone} envelopes to meet the outbox's limits");
         }
         Ok(())
     }
