@@ -23,7 +23,7 @@ const ROOM: usize = 256 << 10;
 /// One more number is reserved for a fault (`windows_crash`).
 const MAX_REPORTS: u32 = FIRST_NON_FATAL - 2;
 
-/// What happens to the process after the report.
+/// The end of the process after the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Fatal,
