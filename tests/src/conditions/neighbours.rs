@@ -284,7 +284,7 @@ fn use_small_signal_stack() {
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
     // SAFETY: the stack stays mapped, and nobody else uses it.
     unsafe {
-        let size = libc::getauxval(AT_MINSIGSTKSZ).max(2048) as usize + 320;
+        let size = libc::getauxval(AT_MINSIGSTKSZ).max(2048) as usize + 1024;
         let room = size.next_multiple_of(PAGE);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
         let pages = libc::mmap(std::ptr::null_mut(), room + 2 * PAGE, libc::PROT_NONE, flags, -1, 0);
