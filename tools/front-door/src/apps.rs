@@ -400,7 +400,7 @@ impl Crash {
         let line = source.lines().position(|line| line.contains(self.mark)).context("no line is marked")? + 1;
         let place = format!("{}:{line}", self.file);
 
-        script(places, folder, &documented("docs/getting-started.md#Any app in Rust:sh")?)?;
+        script(places, folder, &documented("docs/getting-started.md#See it work:sh")?)?;
         let show = documented("docs/stripped-releases.md#Where names are looked up:sh")?;
         let text = script(places, folder, &show)?;
         let said = text.lines().take(2).collect::<Vec<_>>().join("\n");

@@ -200,7 +200,7 @@ pub(super) const ROWS: &[Row] = &[
         "handler-after",
         &["null-store", "handler-after"],
         Environment::Plain,
-        Expected::Unreported(End::Signal(libc::SIGSEGV), "signal 11 is handled by "),
+        Expected::Unreported(End::Signal(libc::SIGSEGV), "signal 11 is now handled by "),
     ),
     alone(
         "handler-after-reinstalled",

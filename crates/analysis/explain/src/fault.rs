@@ -7,7 +7,7 @@ use coroner_report::wire::{Access, Monitor};
 
 use crate::bad_operand::{self, NEAR_NULL};
 use crate::code_source::{Code, CodeSource};
-use crate::headline::grouped;
+use crate::grouped_digits::grouped;
 use crate::instruction::{Class, Decoded, MemoryOperand, State};
 use crate::memory_map::{self, MAY_ALL, MAY_EXECUTE, MAY_WRITE, permissions_at};
 use crate::notice::{self, Notice};

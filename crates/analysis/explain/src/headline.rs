@@ -5,6 +5,7 @@ use coroner_report::model::{Crash, Frame, InApp, InAppRules, PURE_VIRTUAL_CALL};
 use coroner_report::text::short_function;
 use coroner_report::wire::{Access, FoundBy, Monitor};
 
+use crate::grouped_digits::grouped;
 use crate::{memory_map, shadow_stack, zombie};
 use coroner_report::model::{BadOperand, Explanation, MemoryAccess, Recursion};
 use coroner_report::model::{CodeChangeKind, FaultKind};
@@ -308,19 +309,6 @@ fn describe_recursion(recursion: &Recursion) -> String {
     let names: Vec<String> = recursion.functions.iter().map(|name| short_function(name, MAX_NAME).into()).collect();
     let rounds = if names.len() == 1 { "calls" } else { "rounds" };
     format!("excessive recursion in {}: {} {rounds}{bytes}", names.join(", "), grouped(recursion.rounds))
-}
-
-/// Formats a number with separators: `24,901`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Returns the function in which the crash happened; for a jump to an address without code, its

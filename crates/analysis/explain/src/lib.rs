@@ -41,6 +41,7 @@ mod code_change;
 mod code_source;
 mod decode;
 mod fault;
+mod grouped_digits;
 mod headline;
 mod instruction;
 mod last_set;

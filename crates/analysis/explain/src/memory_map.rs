@@ -4,7 +4,7 @@ use coroner_report::Report;
 use coroner_report::model::{Address, Mapping, Segment, Thread};
 
 use crate::bad_operand::NEAR_NULL;
-use crate::headline::grouped;
+use crate::grouped_digits::grouped;
 
 /// Bits of [`Mapping::protection`] and [`Segment::protection`].
 pub(crate) const MAY_EXECUTE: u8 = 1;

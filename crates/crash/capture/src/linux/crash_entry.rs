@@ -17,7 +17,7 @@ use crate::ForkPolicy;
 use crate::concurrent_crashes::CONCURRENT;
 use crate::crash_context::{CrashContext, Ending, Next, Reported, address_of, record_of_signal};
 use crate::installed::Installed;
-use crate::linux::signal_death::die;
+use crate::linux::signal_death::{die, note_filter};
 use crate::recrash::RECRASH;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
 use crate::report_steps;
@@ -280,7 +280,9 @@ fn write_report(session: &mut CrashSession<'_>, dies: bool) {
     let mut timers = [None, None];
     report_steps::write_report(session, |session| {
         displaced = taken_signals::displace();
-        if !process::has_seccomp_filter() {
+        let is_filtered = process::has_seccomp_filter();
+        note_filter(is_filtered);
+        if !is_filtered {
             let limit = session.installed.options.deadline_ms;
             let is_end = dies && session.context.ending() != Ending::NonFatal;
             // This thread, not the context's: for a hang that is another one.

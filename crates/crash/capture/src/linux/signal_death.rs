@@ -1,7 +1,8 @@
 //! Lets the process die of a signal that no other handler takes.
 
 #[cfg(target_arch = "x86_64")]
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 use coroner_process::context::{self, SignalContext, SignalInfo};
 use coroner_process::memory::is_accessible;
@@ -40,7 +41,7 @@ use crate::taken_signals;
 /// Returns `false` if the process lives, with all its handlers: nothing would kill it.
 pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) -> bool {
     let (signal, pid) = (info.signo, process_id());
-    let is_filtered = process::has_seccomp_filter();
+    let is_filtered = is_filtered();
     let retries = (pid == 1 || is_filtered) && occurs_again(info) && !is_forced(info, context);
     if retries && cfg!(target_arch = "aarch64") && is_repaired(info, context) {
         return false;
@@ -66,6 +67,26 @@ pub(crate) fn die(info: &SignalInfo, context: &mut SignalContext) -> bool {
         send(info, (pid, this_thread()), is_filtered);
     }
     true
+}
+
+/// Whether a filter is active, as the report found: 0 if there was none, else one of these.
+static FILTER: AtomicU8 = AtomicU8::new(0);
+const UNFILTERED: u8 = 1;
+const FILTERED: u8 = 2;
+
+/// Notes whether a seccomp filter is active, for [`die`].
+///
+/// A filter may trap the query itself. The crash path handles that signal while it writes a report,
+/// but no longer when the process dies.
+pub(crate) fn note_filter(is_active: bool) {
+    FILTER.store(if is_active { FILTERED } else { UNFILTERED }, Ordering::Relaxed);
+}
+
+fn is_filtered() -> bool {
+    match FILTER.load(Ordering::Relaxed) {
+        0 => process::has_seccomp_filter(),
+        noted => noted == FILTERED,
+    }
 }
 
 /// Sends the thread its signal once more, or exits if that does not kill the process.

@@ -511,7 +511,7 @@ fn what_is_no_payload_of_metric_kit_is_refused() {
             .contains("line 1")
     );
     assert!(refused(br#"{"crashDiagnostics":[{}],"timeStampEnd":"yesterday"}"#).contains("\"yesterday\""));
-    assert!(refused("[".repeat(100_000).as_bytes()).contains("nested"));
+    assert!(refused("[".repeat(100_000).as_bytes()).contains("nesting depth"));
     assert!(coroner::metric_kit_reports(b"{}").unwrap().is_empty());
     // One of another form takes no other with it. The exception stands under the key that MetricKit
     // gives it.
