@@ -41,7 +41,7 @@ static void install(int first, int back) {
     int (*chain_first)(void *, _Bool) = (int (*)(void *, _Bool))function("coroner_config_set_chain_first");
     int (*reinstall)(void *, _Bool) = (int (*)(void *, _Bool))function("coroner_config_set_reinstall_handlers");
     int (*install)(void *) = (int (*)(void *))function("coroner_install");
-    void *config = new_config("worst-minute");
+    void *config = new_config("crash-program");
     set_store(config, getenv("CORONER_STORE"));
     if (first) chain_first(config, 1);
     if (back) reinstall(config, 1);

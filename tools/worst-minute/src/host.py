@@ -29,7 +29,7 @@ if "trap-before" in words:
     trap()
 coroner = ctypes.CDLL(library)
 coroner.coroner_config_new.restype = ctypes.c_void_p
-config = ctypes.c_void_p(coroner.coroner_config_new(b"worst-minute"))
+config = ctypes.c_void_p(coroner.coroner_config_new(b"crash-program"))
 coroner.coroner_config_set_store_dir(config, os.environb[b"CORONER_STORE"])
 if "first" in words:
     coroner.coroner_config_set_chain_first(config, ctypes.c_bool(True))

@@ -318,6 +318,6 @@ pub(super) const ROWS: &[Row] = &[
     beside(Neighbour::RubyPreloaded, "ruby-preloaded", &["crash"], SEGV_AS_ABORT),
     beside(Neighbour::RubyPreloaded, "ruby-preloaded-kills-itself", &["kill"], SEGV_AS_ABORT),
     beside(Neighbour::RubyPreloaded, "ruby-preloaded-ends", &["exceptions"], Expected::NoCrash),
-    beside(Neighbour::Redis, "redis", &[], Expected::Unreported(End::Signal(libc::SIGSEGV), " 11 are handled by ")),
+    beside(Neighbour::Redis, "redis", &[], Expected::Unreported(End::Signal(libc::SIGSEGV), " 11 are now handled by ")),
     beside(Neighbour::RedisReinstalled, "redis-reinstalled", &[], SEGV),
 ];
