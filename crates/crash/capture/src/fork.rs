@@ -39,8 +39,8 @@ unsafe extern "C" fn in_child() {
     if let Some(installed) = installed::get() {
         #[cfg(not(target_vendor = "apple"))]
         crate::os::parent_exit::note_fork(installed);
-        let files = &installed.run.files;
+        let state = &installed.run.state_mapping;
         // SAFETY: the state's mapping, in a child right after fork.
-        unsafe { make_private(files.state_address, files.state_size) };
+        unsafe { make_private(state.start, state.len()) };
     }
 }

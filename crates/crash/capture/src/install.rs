@@ -15,7 +15,7 @@ use coroner_walk::ImageList;
 #[cfg(feature = "fault-injection")]
 use crate::fault_injection::map;
 use crate::install_error::InstallError;
-use crate::installed::{self, CurrentRun, Installed, STORE_PATH};
+use crate::installed::{self, CurrentRun, Held, Installed, STORE_PATH};
 use crate::limits::report_size;
 use crate::os;
 use crate::os::platform_state::PlatformState;
@@ -77,13 +77,13 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
         };
         let made = make_owned(store, options, installed_at, (pid, tasks), &mut owner).and_then(|(installed, run)| {
             installed.publish();
-            os::install::begin(installed, options).map(|()| run).inspect_err(|_| {
+            os::install::begin(installed, options, tasks).map(|()| run).inspect_err(|_| {
                 installed.withdraw();
-                give_back(installed, &mut owner);
-                installed.run.files.discard(store);
+                if let Some(files) = release(installed, &mut owner) {
+                    files.discard(store);
+                }
             })
         });
-        let made = made.inspect_err(|_| tasks.close());
         // Images loaded so far are read now, while guarded loads are recovered; a crash reads only
         // later ones.
         if made.is_ok()
@@ -104,7 +104,7 @@ fn map<T>(_place: u32, map: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errn
     map()
 }
 
-/// Creates everything that a crash will need.
+/// Creates everything that a crash will need. `tasks` is closed if that fails.
 fn make_owned(
     store: &CStr,
     options: &InstallOptions,
@@ -122,7 +122,7 @@ fn make_owned(
     };
     // Without room on the disk, or a descriptor, the report is kept in memory until there is some.
     let files = match files {
-        Err(error) if error.may_pass() => RunFiles::in_memory(sizes).map_err(InstallError::Memory)?,
+        Err(error) if error.may_pass() => RunFiles::in_memory(sizes).map_err(InstallError::Memory),
         // A failing disk must not end the app at the first store.
         Ok(run)
             if previous.is_none()
@@ -130,10 +130,11 @@ fn make_owned(
                     == Err(Errno(libc::EFAULT)) =>
         {
             run.discard(store);
-            RunFiles::in_memory(sizes).map_err(InstallError::Memory)?
+            RunFiles::in_memory(sizes).map_err(InstallError::Memory)
         }
-        made => made.map_err(InstallError::Run)?,
+        made => made.map_err(InstallError::Run),
     };
+    let files = files.inspect_err(|_| tasks.close())?;
     files.report.touch();
     // Whatever else a crash needs lies above its own guard page, and the report usually directly
     // above that.
@@ -145,14 +146,16 @@ fn make_owned(
     let identity = ProcessIdentity::in_this_boot(pid);
     let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());
     let Some(state) = state else {
+        tasks.close();
         files.discard(store);
         return Err(InstallError::StateTooSmall);
     };
     files.name_lock(&state);
     let page = page_size();
-    let platform = match PlatformState::new(options, page, tasks) {
-        Ok(platform) => platform,
+    let (platform, resources) = match PlatformState::new(options, page, tasks) {
+        Ok(made) => made,
         Err(error) => {
+            tasks.close();
             files.discard(store);
             return Err(error);
         }
@@ -163,8 +166,9 @@ fn make_owned(
     {
         Ok(at) => at as *mut Installed,
         Err(errno) => {
-            give_back_images(owner);
-            platform.close();
+            release_images(owner);
+            platform.withdraw();
+            resources.release();
             files.discard(store);
             return Err(InstallError::Memory(errno));
         }
@@ -173,7 +177,10 @@ fn make_owned(
     // bytes are written only here.
     let program = unsafe { os::install::program_path(owner, &mut (*at).program) };
     let current = CurrentRun {
-        files,
+        #[cfg(not(target_vendor = "apple"))]
+        id,
+        is_on_disk: files.is_on_disk(),
+        state_mapping: files.state_mapping(),
         pid,
         #[cfg(not(target_vendor = "apple"))]
         identity,
@@ -187,9 +194,9 @@ fn make_owned(
     monitor::exception::begin_run();
     monitor::hang::begin_run();
     // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
-    let installed = unsafe { Installed::place(at, *options, store, current, platform) };
+    let installed = unsafe { Installed::place(at, *options, store, current, platform, Held { files, resources }) };
     let mut limits = os::install::limits(&installed.platform);
-    limits.in_memory = !installed.run.files.is_on_disk();
+    limits.in_memory = !installed.run.is_on_disk;
     Ok((installed, Run { id, pid, state, limits, previous, program, pid_namespace: identity.pid_namespace }))
 }
 
@@ -213,19 +220,20 @@ fn own_lock(pid: i32, tid: Tid, deadline_ms: u32) -> Option<ReportOwner> {
     }
 }
 
-fn give_back_images(owner: &mut ReportOwner) {
+fn release_images(owner: &mut ReportOwner) {
     if let Some(images) = Workspace::of(owner).and_then(|workspace| workspace.images.take()) {
         images.unmap();
     }
 }
 
-/// Releases what an install created, except the run's files and what handlers may still read.
-fn give_back(installed: &Installed, owner: &mut ReportOwner) {
-    give_back_images(owner);
-    // SAFETY: the install is withdrawn, and this thread owns the lock: code that still holds the
-    // value checks whether it is the current one before it uses any of this, and at most reads the
-    // bytes that stay.
-    unsafe { core::ptr::read(&raw const installed.platform) }.close();
+/// Releases what an install created, except the run's files, which it returns, and what handlers
+/// may still read.
+fn release(installed: &Installed, owner: &mut ReportOwner) -> Option<RunFiles> {
+    release_images(owner);
+    installed.platform.withdraw();
+    let Held { files, resources } = installed.take_held(owner)?;
+    resources.release();
+    Some(files)
 }
 
 /// Restores the signals' earlier handlers, releases the run's lock and closes its files. The run's
@@ -240,24 +248,25 @@ pub fn uninstall() -> bool {
         // On Darwin, Coroner's threads own the lock, and end first. `Some(None)`: a report that
         // does not end keeps what it uses.
         let first = cfg!(not(target_vendor = "apple")).then(own);
-        let run = &installed.run.files;
+        let run = &installed.run;
         if !matches!(first, Some(None)) {
             // While the handler is still in place, which keeps a store to a truncated file from
             // ending the app.
-            installed.run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
-            installed.run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
+            run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
+            run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
             // The app may keep its scope and continue to write to it.
-            if run.is_on_disk() {
+            if run.is_on_disk {
                 // SAFETY: ours. A store that another thread makes in the meantime is lost: it is
                 // too late for it anyway.
-                unsafe { files::make_private(run.state_address, run.state_size) };
+                unsafe { files::make_private(run.state_mapping.start, run.state_mapping.len()) };
             }
         }
         os::install::end(installed);
         installed.withdraw();
         if let Some(mut owner) = first.unwrap_or_else(own) {
-            give_back(installed, &mut owner);
-            run.close();
+            if let Some(files) = release(installed, &mut owner) {
+                files.close();
+            }
             session::release(owner);
         }
         INSTALLED.store(false, Ordering::Release);
@@ -276,31 +285,34 @@ pub fn after_fork() -> Result<Option<Run>, InstallError> {
     let pid = process_id();
     let Some(parent) = installed::get().filter(|installed| installed.run.pid != pid) else { return Ok(None) };
     os::install::undisturbed(|| {
-        let Some(owner) = own_lock(pid, this_thread(), parent.options.deadline_ms) else {
+        let Some(mut owner) = own_lock(pid, this_thread(), parent.options.deadline_ms) else {
             return (Err(InstallError::AlreadyInstalled), false);
         };
-        let made = make_child(parent, pid);
+        let made = make_child(parent, pid, &mut owner);
         session::release(owner);
         (made.map(Some), true)
     })
 }
 
 #[cfg(not(target_vendor = "apple"))]
-fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError> {
+fn make_child(parent: &'static Installed, pid: i32, owner: &mut ReportOwner) -> Result<Run, InstallError> {
     let limits = parent.options.state.allowed();
-    let before = &parent.run.files;
-    let sizes = RunSizes::of(report_size(&parent.options), before.state_size, true);
+    let sizes = RunSizes::of(report_size(&parent.options), parent.run.state_mapping.len(), true);
     let at = files::map(size_of::<Installed>()).map_err(InstallError::Memory)? as *mut Installed;
-    let mut run = RunFiles::create(parent.store(), sizes).map_err(InstallError::Run)?;
+    let mut files = RunFiles::create(parent.store(), sizes).map_err(InstallError::Run)?;
     let identity = ProcessIdentity::in_this_boot(pid);
-    if !run.replace_parent(before, &limits, &identity) {
-        run.discard(parent.store());
+    let held = parent.take_held(owner);
+    let Some(held) = held.filter(|held| files.replace_parent(&held.files, &limits, &identity)) else {
+        files.discard(parent.store());
         return Err(InstallError::StateTooSmall);
-    }
-    let (id, state) = (run.id, parent.run.state);
+    };
+    held.files.close();
+    let (id, state) = (files.id, parent.run.state);
     monitor::exception::begin_run();
     let current = CurrentRun {
-        files: run,
+        id,
+        is_on_disk: true,
+        state_mapping: files.state_mapping(),
         pid,
         identity,
         installed_at: AtomicU64::new(monotonic_now()),
@@ -313,7 +325,16 @@ fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError>
     // are checked before each use.
     let platform = unsafe { core::ptr::read(&raw const parent.platform) };
     // SAFETY: a fresh mapping of that size, zeroed and page-aligned, which is never unmapped.
-    let installed = unsafe { Installed::place(at, parent.options, parent.store(), current, platform) };
+    let installed = unsafe {
+        Installed::place(
+            at,
+            parent.options,
+            parent.store(),
+            current,
+            platform,
+            Held { files, resources: held.resources },
+        )
+    };
     installed.publish();
     os::parent_exit::begin_own(parent);
     coroner_walk::stop_thread::set_stopper(Some(&installed.platform.stopper));
@@ -324,18 +345,39 @@ fn make_child(parent: &'static Installed, pid: i32) -> Result<Run, InstallError>
 /// Returns `true` if this process's run has left no report of any kind so far, so that the next run
 /// can reuse its files.
 pub fn is_unused() -> bool {
-    installed::get().is_some_and(|installed| {
-        let begun = installed.reports.load(Ordering::Acquire) + installed.non_fatal_reports.load(Ordering::Acquire);
-        begun == 0 && installed.run.files.is_unused()
-    })
+    let Some(installed) = installed::get() else { return false };
+    let begun = installed.reports.load(Ordering::Acquire) + installed.non_fatal_reports.load(Ordering::Acquire);
+    if begun != 0 {
+        return false;
+    }
+    // Whoever owns the lock is writing a report.
+    let Claim::Mine(owner) = REPORT_LOCK.claim(process_id(), this_thread(), true) else { return false };
+    let (owner, is_unused) = match installed.claim(owner) {
+        Ok(mut claimed) => {
+            let is_unused = claimed.parts().0.files.is_unused();
+            (claimed.into_owner(), is_unused)
+        }
+        Err(owner) => (owner, false),
+    };
+    session::release(owner);
+    is_unused
 }
 
 /// Restarts the run's clock, for an app that waited at its start: from now on, reports and the
 /// start time in the run's lock count the running time from this call.
 pub fn begin_anew() {
-    if let Some(installed) = installed::get().filter(|installed| installed.run.pid == process_id()) {
-        installed.run.installed_at.store(monotonic_now(), Ordering::Relaxed);
-        installed.run.files.set_began(wall_now());
+    let pid = process_id();
+    let Some(installed) = installed::get().filter(|installed| installed.run.pid == pid) else { return };
+    installed.run.installed_at.store(monotonic_now(), Ordering::Relaxed);
+    if let Some(owner) = own_lock(pid, this_thread(), installed.options.deadline_ms) {
+        let owner = match installed.claim(owner) {
+            Ok(mut claimed) => {
+                claimed.parts().0.files.set_began(wall_now());
+                claimed.into_owner()
+            }
+            Err(owner) => owner,
+        };
+        session::release(owner);
     }
 }
 

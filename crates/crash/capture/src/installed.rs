@@ -2,11 +2,15 @@
 //! through one pointer, never unmapped.
 //!
 //! Each install creates its own value, so that a handler that runs late, with the value of an
-//! install that has ended, reads nothing that is being rewritten. The large part (the workspace)
-//! exists once per process and belongs to the owner of the report lock; after acquiring the lock, a
-//! thread checks whether the install that it was called for is still the current one.
+//! install that has ended, reads nothing that is being rewritten. What uninstall releases (stacks,
+//! tables, the run's files: [`Held`]) and the workspace, which exists once per process, belong to
+//! the owner of the report lock: they can be reached only through a [`Claimed`], which a thread gets
+//! for its lock token, and only as long as they have not been released.
 
+use core::cell::UnsafeCell;
 use core::ffi::CStr;
+use core::ops::Range;
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 #[cfg(not(target_vendor = "apple"))]
@@ -16,9 +20,11 @@ use coroner_report::run_state::RunState;
 use crate::InstallOptions;
 use crate::handler_kind::HandlerKind;
 use crate::limits::report_size;
-use crate::os::platform_state::PlatformState;
+use crate::os::platform_state::{PlatformState, Resources};
+use crate::report_lock::ReportOwner;
 use crate::run::{Place, RunFiles};
 use crate::runtime_faults::{Fault, is_asked_first};
+use crate::workspace::Workspace;
 
 /// Longest path of a store in bytes, with its NUL (`PATH_MAX`).
 pub(crate) const STORE_PATH: usize = 4096;
@@ -26,7 +32,13 @@ pub(crate) const STORE_PATH: usize = 4096;
 /// The run of this process.
 #[derive(Debug)]
 pub(crate) struct CurrentRun {
-    pub files: RunFiles,
+    /// The run's ID.
+    #[cfg(not(target_vendor = "apple"))]
+    pub id: [u8; 16],
+    /// Whether a later launch can find the run.
+    pub is_on_disk: bool,
+    /// Addresses at which the state is mapped, for the process's life.
+    pub state_mapping: Range<usize>,
     /// ID of the process that created the run; a child made by fork or vfork has a different ID.
     pub pid: i32,
     /// Identity of the process that created the run, as the run state stores it.
@@ -55,13 +67,51 @@ pub(crate) struct Installed {
     pub reports: AtomicU32,
     /// Number of reports after which the process continued.
     pub non_fatal_reports: AtomicU32,
-    /// Further state that this system needs.
+    /// Further state that this system needs. It stays for the process's life.
     pub platform: PlatformState,
+    /// Accessed only through a lock token; `None` once it is released.
+    held: UnsafeCell<Option<Held>>,
 }
 
-// SAFETY: all fields are plain data, atomics or mappings, except those that `PlatformState`
-// documents, which only the owner of the report lock touches.
+// SAFETY: all fields are plain data, atomics or mappings, except `held` and those that
+// `PlatformState` documents, which only the owner of the report lock touches.
 unsafe impl Sync for Installed {}
+
+/// What an install holds until it ends, and what a report uses.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub files: RunFiles,
+    pub resources: Resources,
+}
+
+/// An install for which the calling thread may write a report: the thread owns the report lock, and
+/// the install still has everything that a report uses, which nobody releases in the meantime.
+pub(crate) struct Claimed {
+    owner: ReportOwner,
+    pub installed: &'static Installed,
+    held: NonNull<Held>,
+}
+
+impl Claimed {
+    /// Returns what a report uses; `None` for the workspace if it was never created.
+    pub(crate) fn parts(&mut self) -> (&Held, Option<&mut Workspace>) {
+        // SAFETY: `Installed::claim` found it, and only `take_held` with the token that is kept here
+        // could take it out. Async-signal-safe: no call.
+        let held = unsafe { self.held.as_ref() };
+        (held, Workspace::of(&mut self.owner))
+    }
+
+    /// Returns the stacks and tables that a report uses.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) fn resources(&mut self) -> &Resources {
+        &self.parts().0.resources
+    }
+
+    /// Returns the lock token, to be released.
+    pub(crate) fn into_owner(self) -> ReportOwner {
+        self.owner
+    }
+}
 
 static INSTALLED: AtomicPtr<Installed> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -83,6 +133,7 @@ impl Installed {
         store: &CStr,
         run: CurrentRun,
         platform: PlatformState,
+        held: Held,
     ) -> &'static Installed {
         // SAFETY: by the contract; zeros are valid counters and an empty path.
         unsafe {
@@ -92,6 +143,7 @@ impl Installed {
             }
             (&raw mut (*at).run).write(run);
             (&raw mut (*at).platform).write(platform);
+            (&raw mut (*at).held).write(UnsafeCell::new(Some(held)));
             // This store makes the counters' page resident before a crash.
             (&raw mut (*at).reports).write_volatile(AtomicU32::new(0));
             &*at
@@ -104,9 +156,27 @@ impl Installed {
     }
 
     /// Returns the run's place, for opening reports.
-    pub(crate) fn report_place(&self) -> Place<'_> {
+    pub(crate) fn report_place<'a>(&'a self, held: &'a Held) -> Place<'a> {
         let (reserve, limits) = (report_size(&self.options), self.options.state.allowed());
-        Place { run: &self.run.files, store: self.store(), reserve, limits }
+        Place { run: &held.files, store: self.store(), reserve, limits }
+    }
+
+    /// Claims the install for the owner of the report lock.
+    ///
+    /// # Errors
+    /// The lock token, which the caller must release, if the install has ended in the meantime.
+    pub(crate) fn claim(&'static self, owner: ReportOwner) -> core::result::Result<Claimed, ReportOwner> {
+        // SAFETY: the token proves that no other thread accesses it. Async-signal-safe: no call.
+        match unsafe { &*self.held.get() } {
+            Some(held) => Ok(Claimed { owner, installed: self, held: NonNull::from(held) }),
+            None => Err(owner),
+        }
+    }
+
+    /// Takes out what uninstall releases; `None` if it is already released.
+    pub(crate) fn take_held(&self, _owner: &mut ReportOwner) -> Option<Held> {
+        // SAFETY: as in `claim`. A `Claimed` keeps its token, so there is none.
+        unsafe { (*self.held.get()).take() }
     }
 
     pub(crate) fn publish(&'static self) {
@@ -123,10 +193,6 @@ impl Installed {
         is_asked_first(fault, handler, self.options.chain_first, self.reports.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn is_current(&self) -> bool {
-        core::ptr::eq(INSTALLED.load(Ordering::Acquire), self)
-    }
-
     /// Records that the app's handler has dealt with a crash after its report, and that the process
     /// continues.
     #[cfg(target_vendor = "apple")]
@@ -140,10 +206,8 @@ impl Installed {
     /// the run state, whose file was truncated or whose disk fails. The app must not die because it
     /// records something for Coroner; the access is retried. Crash path: one system call.
     pub(crate) fn replace_lost_page(&self, address: u64) -> bool {
-        let files = &self.run.files;
         let page = self.run.page_size as usize;
-        let is_ours =
-            (address as usize).checked_sub(files.state_address).is_some_and(|offset| offset < files.state_size);
+        let is_ours = self.run.state_mapping.contains(&(address as usize));
         // SAFETY: the page is in the run state's mapping, for which all zeros is a valid state.
         is_ours && unsafe { coroner_process::files::replace_page(address as usize & !page.wrapping_sub(1), page) }
     }

@@ -62,7 +62,7 @@ fn write_rest(session: &mut CrashSession<'_>) {
     let (hangs, tid) = (session.context.hung.is_some(), Some(session.context.tid as u64));
     section(session, SectionKind::EXCEPTIONS, None, exceptions::write);
     if session.wants_all_threads() || hangs {
-        session.threads = OtherThreads::begin(session.installed, session.context);
+        session.threads = OtherThreads::begin(session.installed, &session.held.resources, session.context);
     }
     guarded(session, SectionKind::IMAGES, None, images::list);
     guarded(session, SectionKind::CRASH, None, classify);

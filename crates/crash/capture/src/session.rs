@@ -23,7 +23,7 @@ use coroner_report::wire::{Phase, PhaseDuration, SectionKind};
 
 use crate::concurrent_crashes::CONCURRENT;
 use crate::crash_context::{CrashContext, Ending, Threads};
-use crate::installed::Installed;
+use crate::installed::{Claimed, Held, Installed};
 use crate::limits::{FIRST_NON_FATAL, MAX_REPORTS};
 use crate::os::other_threads::OtherThreads;
 use crate::recrash::RECRASH;
@@ -34,10 +34,12 @@ use crate::workspace::Workspace;
 use coroner_walk::ImageList;
 
 /// Writing of one report. See the module.
+///
+/// It borrows the caller's [`Claimed`], which can be released only when the session has ended.
 pub(crate) struct CrashSession<'c> {
-    owner: ReportOwner,
     pub installed: &'static Installed,
-    pub workspace: &'static mut Workspace,
+    pub held: &'c Held,
+    pub workspace: &'c mut Workspace,
     pub context: &'c CrashContext,
     /// Start time of the session, in nanoseconds of the monotonic clock.
     pub started: u64,
@@ -46,7 +48,7 @@ pub(crate) struct CrashSession<'c> {
     pub run_id: [u8; 16],
     opened: OpenedReport,
     /// The other threads, once they have been asked to stop.
-    pub threads: Option<OtherThreads>,
+    pub threads: Option<OtherThreads<'c>>,
     pub phases: Phases,
     pub counts: Counts,
     pub faults: u32,
@@ -76,31 +78,21 @@ impl<'c> CrashSession<'c> {
         self.installed.options.all_threads && !this_one
     }
 
-    /// Opens the session for `context`; `owner` is the lock token of the calling thread.
-    ///
-    /// # Errors
-    /// The lock token, which the caller must release, if the install has ended in the meantime or
-    /// no report file can be opened.
-    pub(crate) fn open(
-        mut owner: ReportOwner,
-        installed: &'static Installed,
-        context: &'c CrashContext,
-        started: u64,
-    ) -> core::result::Result<CrashSession<'c>, ReportOwner> {
-        if !installed.is_current() {
-            return Err(owner);
-        }
-        let Ok(opened) = open_report(installed, context) else { return Err(owner) };
-        let Some(workspace) = Workspace::of(&mut owner) else { return Err(owner) };
+    /// Opens the session for `context`. Returns `None` if no report file can be opened.
+    pub(crate) fn open(claimed: &'c mut Claimed, context: &'c CrashContext, started: u64) -> Option<CrashSession<'c>> {
+        let installed = claimed.installed;
+        let (held, workspace) = claimed.parts();
+        let opened = open_report(installed, held, context).ok()?;
+        let workspace = workspace?;
         RECRASH.reset();
         if let Some(names) = &mut workspace.names {
             names.clear();
         }
         // SAFETY: the lock makes this session the only user of the report's mapping.
         let report = unsafe { ReportWriter::new(opened.file) };
-        Ok(CrashSession {
-            owner,
+        Some(CrashSession {
             installed,
+            held,
             workspace,
             context,
             started,
@@ -120,7 +112,7 @@ impl<'c> CrashSession<'c> {
 
     /// Completes the report file.
     pub(crate) fn finish(&mut self) {
-        self.opened.finish(&self.report, &self.installed.report_place());
+        self.opened.finish(&self.report, &self.installed.report_place(self.held));
     }
 
     /// Returns the state of the run that a child created for this crash.
@@ -150,23 +142,19 @@ impl<'c> CrashSession<'c> {
     #[cfg(not(target_vendor = "apple"))]
     /// Ends the session before the app's handler is called. The other threads stay stopped in the
     /// meantime, since the process usually dies of the crash; but not for long: the handler may
-    /// need them, and may never return. The returned token is for [`begin_forwarding`].
-    pub(crate) fn end_forwarding(mut self) -> ReportOwner {
+    /// need them, and may never return. The lock token is for [`begin_forwarding`].
+    pub(crate) fn end_forwarding(mut self) {
         if let Some(threads) = self.threads.take() {
             threads.leave_stopped_for(FORWARDING_NS);
         }
-        self.owner
     }
 
-    /// Ends the session of a process that continues, and lets the other threads continue. The
-    /// returned token must be released by a thread that has left the stacks and the workspace that
-    /// the lock protects.
-    pub(crate) fn end(self) -> ReportOwner {
-        let CrashSession { threads, owner, .. } = self;
-        if let Some(threads) = threads {
+    /// Ends the session of a process that continues, and lets the other threads continue. The lock
+    /// must be released by a thread that has left the stacks and the workspace that it protects.
+    pub(crate) fn end(self) {
+        if let Some(threads) = self.threads {
             threads.release();
         }
-        owner
     }
 }
 
@@ -188,8 +176,8 @@ pub(crate) fn release(owner: ReportOwner) {
 }
 
 /// Opens the report file for a crash, and determines how much of an earlier report is in it.
-fn open_report(installed: &Installed, context: &CrashContext) -> Result<OpenedReport> {
-    let (place, run) = (installed.report_place(), &installed.run.files);
+fn open_report(installed: &Installed, held: &Held, context: &CrashContext) -> Result<OpenedReport> {
+    let (place, run) = (installed.report_place(held), &held.files);
     if context.pid != installed.run.pid {
         return OpenedReport::of_child(&place);
     }

@@ -7,7 +7,7 @@ use coroner_process::registers::Registers;
 use coroner_process::threads::{Tid, monotonic_now};
 use mach2::port::mach_port_t;
 
-use super::other_threads::OtherThreads;
+use super::other_threads::SuspendedOthers;
 use crate::crash_context::{CrashContext, Ending, Next, Reported};
 use crate::installed::Installed;
 use crate::report_lock::{Claim, REPORT_LOCK};
@@ -23,7 +23,7 @@ pub(crate) fn write(
     context: &CrashContext,
     crashed: mach_port_t,
     next: Next,
-) -> (Reported, Option<OtherThreads>) {
+) -> (Reported, Option<SuspendedOthers>) {
     let started = monotonic_now();
     let platform = &installed.platform;
     // First, the record, so that the next launch can make a report of it, whatever happens to this
@@ -36,13 +36,17 @@ pub(crate) fn write(
     let Claim::Mine(owner) = REPORT_LOCK.claim(context.pid, me, !is_crash) else {
         return (Reported::Not, None);
     };
-    platform.crashed.store(crashed, Ordering::Release);
-    let mut session = match CrashSession::open(owner, installed, context, started) {
-        Ok(session) => session,
+    let mut claimed = match installed.claim(owner) {
+        Ok(claimed) => claimed,
         Err(owner) => {
             session::release(owner);
             return (Reported::Not, None);
         }
+    };
+    platform.crashed.store(crashed, Ordering::Release);
+    let Some(mut session) = CrashSession::open(&mut claimed, context, started) else {
+        session::release(claimed.into_owner());
+        return (Reported::Not, None);
     };
     write_report(&mut session, |session| {
         let limit = u64::from(session.installed.options.deadline_ms).saturating_mul(1_000_000);
@@ -54,14 +58,15 @@ pub(crate) fn write(
         images.release();
     }
     let mut held = None;
-    match next {
-        Next::Dies => session.end_dying(),
-        Next::AsksHandler => {
-            held = session.threads.take();
-            session::release(session.end());
-        }
-        Next::RunsOn => session::release(session.end()),
+    if next == Next::Dies {
+        session.end_dying();
+        return (Reported::Here(number), None);
     }
+    if next == Next::AsksHandler {
+        held = session.threads.take();
+    }
+    session.end();
+    session::release(claimed.into_owner());
     (Reported::Here(number), held)
 }
 

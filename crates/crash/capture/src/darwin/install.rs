@@ -12,7 +12,7 @@ use coroner_process::threads::{TaskList, ThreadList, Tid, facts, set_exception_r
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::port::mach_port_t;
 
-use super::platform_state::PlatformState;
+use super::platform_state::{PlatformState, Resources};
 use super::suspended_threads::SuspendedThreads;
 use crate::InstallLimits;
 use crate::install_error::InstallError;
@@ -49,7 +49,11 @@ fn label_offset() -> u32 {
 
 impl PlatformState {
     /// Creates everything that a crash needs.
-    pub(crate) fn new(options: &InstallOptions, _page: usize, _tasks: TaskList) -> Result<PlatformState, InstallError> {
+    pub(crate) fn new(
+        options: &InstallOptions,
+        _page: usize,
+        _tasks: TaskList,
+    ) -> Result<(PlatformState, Resources), InstallError> {
         let threads = SuspendedThreads::map().map_err(InstallError::Memory)?;
         let ports = make_port().and_then(|primary| {
             make_port().map(|secondary| (primary, secondary)).inspect_err(|_| destroy_port(primary))
@@ -61,16 +65,13 @@ impl PlatformState {
         // A debugger takes the exceptions first, and would be called for each guarded load that
         // fails.
         let exceptions = if is_traced() { ExceptionSet::EMPTY } else { options.exceptions };
-        Ok(PlatformState::with(ports, exceptions, main, label_offset(), threads))
+        let resources = Resources { threads, ports: [ports.0, ports.1] };
+        Ok((PlatformState::with(ports, exceptions, main, label_offset()), resources))
     }
 
-    /// Releases everything.
-    pub(crate) fn close(self) {
+    /// Ends the use of what stays for the process's life.
+    pub(crate) fn withdraw(&self) {
         self.ports.forget();
-        destroy_port(self.primary_port);
-        destroy_port(self.secondary_port);
-        // SAFETY: the primary thread has ended.
-        unsafe { SuspendedThreads::unmap(self.threads) };
     }
 }
 
@@ -146,7 +147,11 @@ fn thread_id(thread: mach_port_t) -> Tid {
 ///
 /// # Errors
 /// The resource that the system did not provide; nothing is captured then.
-pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> Result<(), InstallError> {
+pub(crate) fn begin(
+    installed: &'static Installed,
+    options: &InstallOptions,
+    _tasks: TaskList,
+) -> Result<(), InstallError> {
     let platform = &installed.platform;
     let secondary = start(installed, 1).map_err(InstallError::Thread)?;
     let failed = |error| {

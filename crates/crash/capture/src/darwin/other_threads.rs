@@ -14,7 +14,7 @@ use mach2::port::mach_port_t;
 
 use super::dispatch_queue::QueueName;
 use super::mach_exception;
-use super::platform_state::Waiting;
+use super::platform_state::{Resources, Waiting};
 use super::suspended_threads::{SuspendedThread, SuspendedThreads};
 use crate::concurrent_crashes::CONCURRENT;
 use crate::crash_context::{CrashContext, Ending};
@@ -32,8 +32,11 @@ const MESSAGES: usize = 1024;
 /// when all threads of the previous ones are suspended.
 const ROUNDS: usize = 4;
 
+/// The other threads of a session. They may stay suspended when it has ended.
+pub(crate) type OtherThreads<'session> = SuspendedOthers;
+
 /// The other threads while they are suspended. Dropping it lets them continue.
-pub(crate) struct OtherThreads {
+pub(crate) struct SuspendedOthers {
     /// Kept until the threads continue: nothing is freed while they are suspended.
     _lists: [Option<ThreadList>; ROUNDS],
     table: &'static mut SuspendedThreads,
@@ -43,14 +46,17 @@ pub(crate) struct OtherThreads {
     is_non_fatal: bool,
 }
 
-impl OtherThreads {
+impl SuspendedOthers {
     /// Suspends all threads except the crashed one and Coroner's own. Returns `None` if the kernel
     /// provides no list.
-    pub(crate) fn begin(installed: &'static Installed, context: &CrashContext) -> Option<OtherThreads> {
-        let platform = &installed.platform;
-        // SAFETY: the caller's session owns the report lock, and has at most one value of this
-        // type.
-        let table = unsafe { &mut *platform.threads };
+    pub(crate) fn begin(
+        _installed: &'static Installed,
+        resources: &Resources,
+        context: &CrashContext,
+    ) -> Option<SuspendedOthers> {
+        // SAFETY: only the primary thread uses it, one session after another, and the table is
+        // unmapped when that thread has ended.
+        let table = unsafe { &mut *resources.threads };
         table.count = 0;
         let mut lists = [const { None }; ROUNDS];
         let mut overflow = 0_usize;
@@ -91,7 +97,7 @@ impl OtherThreads {
             }
         }
         let is_non_fatal = context.ending() == Ending::NonFatal;
-        lists.iter().any(Option::is_some).then_some(OtherThreads { _lists: lists, table, overflow, is_non_fatal })
+        lists.iter().any(Option::is_some).then_some(SuspendedOthers { _lists: lists, table, overflow, is_non_fatal })
     }
 
     /// Adds the crashes of other threads that came before they were suspended: no more can come
@@ -145,7 +151,7 @@ impl OtherThreads {
     }
 }
 
-impl Drop for OtherThreads {
+impl Drop for SuspendedOthers {
     fn drop(&mut self) {
         for entry in self.table.entries.iter().take(self.table.count) {
             threads::resume(entry.port);

@@ -12,7 +12,7 @@ use crate::concurrent_crashes::CAPACITY;
 use crate::crash_context::Reported;
 use crate::running_handlers::RunningHandlers;
 use coroner_process::exception_messages::{Reply, Request};
-use coroner_process::exception_ports::Ports;
+use coroner_process::exception_ports::{Ports, destroy_port};
 use coroner_process::exception_set::ExceptionSet;
 
 /// An exception or a handed over crash that waits for its answer while a report is written.
@@ -112,8 +112,6 @@ pub(crate) struct PlatformState {
     /// Threads whose exceptions were left to their signals.
     passed_on: [PassedOn; PASSED_ON],
     passed_on_next: AtomicUsize,
-    /// The other threads while they are suspended. Only the report lock's owner accesses this.
-    pub threads: *mut SuspendedThreads,
     /// Offset of a queue's label in libdispatch; 0 if unknown.
     pub label_offset: u32,
 }
@@ -124,7 +122,6 @@ impl PlatformState {
         exceptions: ExceptionSet,
         main_thread: Tid,
         label_offset: u32,
-        threads: *mut SuspendedThreads,
     ) -> PlatformState {
         PlatformState {
             primary_port,
@@ -145,7 +142,6 @@ impl PlatformState {
             request: UnsafeCell::new(None),
             passed_on: [const { PassedOn::NONE }; PASSED_ON],
             passed_on_next: AtomicUsize::new(0),
-            threads,
             label_offset,
         }
     }
@@ -194,5 +190,22 @@ impl PlatformState {
         for held in &self.passed_on {
             let _ = held.tid.compare_exchange(tid, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
+    }
+}
+
+/// Part of an install that uninstall releases, see [`Claimed`](crate::installed::Claimed).
+#[derive(Debug)]
+pub(crate) struct Resources {
+    /// The other threads while they are suspended.
+    pub threads: *mut SuspendedThreads,
+    pub ports: [mach_port_t; 2],
+}
+
+impl Resources {
+    /// Releases everything (not async-signal-safe). Coroner's threads have ended.
+    pub(crate) fn release(self) {
+        self.ports.into_iter().for_each(destroy_port);
+        // SAFETY: mapped at install; the report lock's owner, which releases it, was its only user.
+        unsafe { SuspendedThreads::unmap(self.threads) };
     }
 }

@@ -16,7 +16,7 @@ use coroner_report::wire::ConcurrentCrash;
 use crate::ForkPolicy;
 use crate::concurrent_crashes::CONCURRENT;
 use crate::crash_context::{CrashContext, Ending, Next, Reported, address_of, record_of_signal};
-use crate::installed::Installed;
+use crate::installed::{Claimed, Installed};
 use crate::linux::signal_death::{die, note_filter};
 use crate::recrash::RECRASH;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
@@ -54,7 +54,7 @@ const BEYOND_DEADLINE_MS: u32 = 2000;
 
 /// A crash that is about to be reported on the report stack.
 struct Entering<'a> {
-    installed: &'static Installed,
+    claimed: Claimed,
     source: Source<'a>,
     interrupted: &'a Context,
     ids: (i32, i32),
@@ -64,12 +64,21 @@ struct Entering<'a> {
     number: u64,
     /// Wall clock time of that record, in nanoseconds since the Unix epoch.
     time_ns: u64,
-    /// Lock token; set again once the report is written, unless the process dies of the crash.
-    owner: Option<ReportOwner>,
-    /// Whether the app's handler is called while the lock is owned.
-    is_forwarding: bool,
+    /// What happens with the lock once the report is written.
+    end: End,
     /// Number of the crash record, once there is a report.
     reported: Option<u64>,
+}
+
+/// End of a session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The lock is released.
+    Released,
+    /// The app's handler is called while the lock is owned.
+    Forwarding,
+    /// The process dies of the crash, and the lock stays owned.
+    Dying,
 }
 
 /// Writes a report of the calling thread's crash, which interrupted the thread with that context,
@@ -95,10 +104,17 @@ pub(crate) fn report(
             Err(elsewhere) => return elsewhere,
         }
     };
+    let claimed = match installed.claim(owner) {
+        Ok(claimed) => claimed,
+        Err(owner) => {
+            session::release(owner);
+            return Reported::Not;
+        }
+    };
     let time_ns = wall_now();
     let number = record(installed, source, interrupted, ids, time_ns);
     let mut entering = Entering {
-        installed,
+        claimed,
         source,
         interrupted,
         ids,
@@ -106,24 +122,25 @@ pub(crate) fn report(
         next,
         number,
         time_ns,
-        owner: Some(owner),
-        is_forwarding: false,
+        end: End::Released,
         reported: None,
     };
     // Nothing comes between leaving this stack and naming another one for signals: a signal in
     // between would be handled from the top of the alternate stack, over the context of the crash.
     let mask = block_exactly(u64::MAX);
-    // SAFETY: the lock makes this thread the stack's only user; `on_report_stack` takes an
-    // `Entering` and does not unwind.
-    unsafe { installed.platform.stack.call(on_report_stack, (&raw mut entering).cast()) };
+    let stack = &raw const entering.claimed.resources().stack;
+    // SAFETY: claimed, so the stack is mapped, and this thread is its only user; `on_report_stack`
+    // takes an `Entering` and does not unwind.
+    unsafe { (*stack).call(on_report_stack, (&raw mut entering).cast()) };
+    let Entering { claimed, end, reported, .. } = entering;
     // Not before: the next owner writes its report on the same stack.
-    match entering.owner.take() {
-        Some(owner) if entering.is_forwarding => session::begin_forwarding(owner),
-        Some(owner) => session::release(owner),
-        None => {}
+    match end {
+        End::Released => session::release(claimed.into_owner()),
+        End::Forwarding => session::begin_forwarding(claimed.into_owner()),
+        End::Dying => {}
     }
     block_exactly(mask);
-    entering.reported.map_or(Reported::Not, Reported::Here)
+    reported.map_or(Reported::Not, Reported::Here)
 }
 
 /// Records the crash before anything else, so that the next launch can make a report of it,
@@ -227,13 +244,15 @@ pub(crate) fn report_context(
 unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
     // SAFETY: by the contract.
     let entering = unsafe { &mut *entering.cast::<Entering<'_>>() };
-    let Entering { installed, source, interrupted, ids, started, next, number, time_ns, .. } = *entering;
-    let Some(owner) = entering.owner.take() else { return };
+    let Entering { source, interrupted, ids, started, next, number, time_ns, .. } = *entering;
+    let installed = entering.claimed.installed;
     // Tagged memory is read through untagged addresses.
     let _unchecked = installed.platform.memory_tags.unchecked();
     // Faults of the crash path are handled on a separate stack.
-    // SAFETY: that stack is mapped for good, and the lock makes this thread its only user.
-    let before = unsafe { set_alternate_stack(&installed.platform.fault_stack.as_signal_stack()) }.ok();
+    let fault_stack = entering.claimed.resources().fault_stack.as_signal_stack();
+    // SAFETY: claimed, so that stack is mapped until this thread has its own again, and the thread
+    // is its only user.
+    let before = unsafe { set_alternate_stack(&fault_stack) }.ok();
     // The crash path's own faults and its deadline, and nothing else.
     block_exactly(!CRASH_PATH_SIGNALS);
     let of_signal;
@@ -246,24 +265,24 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
     };
     let is_crash = !source.is_non_fatal();
     let is_own_run = ids.0 == installed.run.pid;
-    match CrashSession::open(owner, installed, context, started) {
-        Ok(mut session) => {
-            if is_crash && let Some(state) = session.child_state() {
-                state.set_crash(&context.record());
-            }
-            write_report(&mut session, next != Next::RunsOn);
-            // In a child made by vfork that dies, the lock belongs to its parent, which lives.
-            match next {
-                Next::Dies if is_own_run => session.end_dying(),
-                Next::AsksHandler if is_own_run => {
-                    entering.owner = Some(session.end_forwarding());
-                    entering.is_forwarding = true;
-                }
-                _ => entering.owner = Some(session.end()),
-            }
-            entering.reported = Some(number);
+    if let Some(mut session) = CrashSession::open(&mut entering.claimed, context, started) {
+        if is_crash && let Some(state) = session.child_state() {
+            state.set_crash(&context.record());
         }
-        Err(owner) => entering.owner = Some(owner),
+        write_report(&mut session, next != Next::RunsOn);
+        // In a child made by vfork that dies, the lock belongs to its parent, which lives.
+        match next {
+            Next::Dies if is_own_run => {
+                session.end_dying();
+                entering.end = End::Dying;
+            }
+            Next::AsksHandler if is_own_run => {
+                session.end_forwarding();
+                entering.end = End::Forwarding;
+            }
+            _ => session.end(),
+        }
+        entering.reported = Some(number);
     }
     block_exactly(u64::MAX);
     if let Some(SignalStack { sp, flags, size }) = before {

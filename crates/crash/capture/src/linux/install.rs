@@ -10,7 +10,7 @@ use coroner_process::tracer::Tracer;
 use coroner_process::{alternate_stack, files, thread_stacks};
 use coroner_walk::ImageList;
 
-use super::platform_state::PlatformState;
+use super::platform_state::{PlatformState, Resources};
 use crate::InstallLimits;
 use crate::install_error::InstallError;
 use crate::installed::Installed;
@@ -36,7 +36,11 @@ const THREADS: usize = 4096;
 
 impl PlatformState {
     /// Creates everything that a crash needs.
-    pub(crate) fn new(options: &InstallOptions, page: usize, tasks: TaskList) -> Result<PlatformState, InstallError> {
+    pub(crate) fn new(
+        options: &InstallOptions,
+        page: usize,
+        tasks: TaskList,
+    ) -> Result<(PlatformState, Resources), InstallError> {
         // Miri's mappings can't be unmapped in parts.
         if cfg!(not(miri)) {
             files::map_ahead(MAPPED_AHEAD, ImageList::bytes());
@@ -54,26 +58,25 @@ impl PlatformState {
             other => Err(other),
         });
         let stopper = stopper.map_err(InstallError::StopSignal)?;
-        Ok(PlatformState {
+        let resources = Resources {
+            tasks,
+            tracer: Tracer::prepare(THREADS, page).map_err(InstallError::Memory)?,
+            stack,
+            fault_stack: Stack::map(FAULT_STACK, page, FAULT_STACK).map_err(InstallError::Memory)?,
+        };
+        let platform = PlatformState {
             running_handlers: RunningHandlers::new(),
             limits,
             abort_message: AbortMessage::find(),
             stopper,
-            tasks,
-            tracer: Tracer::prepare(THREADS, page).map_err(InstallError::Memory)?,
             memory_tags: MemoryTags::of_this_machine(),
-            stack,
-            fault_stack: Stack::map(FAULT_STACK, page, FAULT_STACK).map_err(InstallError::Memory)?,
-        })
+        };
+        Ok((platform, resources))
     }
 
-    /// Releases everything.
-    pub(crate) fn close(self) {
+    /// Ends the use of what stays for the process's life.
+    pub(crate) fn withdraw(&self) {
         self.stopper.withdraw();
-        self.tasks.close();
-        self.tracer.unmap();
-        self.stack.unmap();
-        self.fault_stack.unmap();
     }
 }
 
@@ -116,7 +119,11 @@ pub(crate) fn undisturbed<R>(run: impl FnOnce() -> (R, bool)) -> R {
 ///
 /// # Errors
 /// The signal that the system did not let Coroner take.
-pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> Result<(), InstallError> {
+pub(crate) fn begin(
+    installed: &'static Installed,
+    options: &InstallOptions,
+    tasks: TaskList,
+) -> Result<(), InstallError> {
     let platform = &installed.platform;
     if options.alternate_stacks != AlternateStacks::Leave {
         // A thread that can't get one (it runs on one) keeps what it has.
@@ -124,7 +131,7 @@ pub(crate) fn begin(installed: &'static Installed, options: &InstallOptions) -> 
     }
     if options.alternate_stacks == AlternateStacks::Everywhere {
         thread_stacks::attach_new_threads(true);
-        thread_stacks::attach_threads(&platform.stopper, &platform.tasks);
+        thread_stacks::attach_threads(&platform.stopper, &tasks);
     }
     // Whether another handler is called first is decided in the handler.
     coroner_walk::loaded_image::prepare();

@@ -5,10 +5,10 @@ use coroner_process::futex_wait::FutexWait;
 use coroner_process::memory::Memory;
 use coroner_process::process;
 use coroner_process::stop_the_world::{self, Capture, NotCaptured, StoppedThreads};
-use coroner_process::threads::{Activity, KernelState, monotonic_now, this_thread_name};
+use coroner_process::threads::{Activity, KernelState, TaskList, monotonic_now, this_thread_name};
 use coroner_report::wire::{self, CaptureMethod, ThreadFlags, ThreadState};
 
-use super::platform_state::PlatformState;
+use super::platform_state::Resources;
 use crate::crash_context::{CrashContext, Ending};
 use crate::installed::Installed;
 use crate::thread_description::{Description, main_flag};
@@ -22,27 +22,32 @@ const STOP_NS: u64 = 500_000_000;
 const TRACE_NS: u64 = 500_000_000;
 
 /// The other threads, from the request to stop on. Dropping it lets them continue.
-pub(crate) struct OtherThreads {
-    threads: StoppedThreads<'static>,
+pub(crate) struct OtherThreads<'r> {
+    threads: StoppedThreads<'r>,
+    resources: &'r Resources,
     /// Whether the threads continue afterwards, and must not notice: they are traced, and a signal
     /// is sent only if that is not allowed.
     traced: bool,
 }
 
-impl OtherThreads {
+impl<'r> OtherThreads<'r> {
     /// Asks all other threads to stop, without waiting. Returns `None` if that isn't possible.
-    pub(crate) fn begin(installed: &'static Installed, context: &CrashContext) -> Option<OtherThreads> {
-        let PlatformState { stopper, tasks, .. } = &installed.platform;
+    pub(crate) fn begin(
+        installed: &'static Installed,
+        resources: &'r Resources,
+        context: &CrashContext,
+    ) -> Option<OtherThreads<'r>> {
+        let (stopper, tasks) = (&installed.platform.stopper, &resources.tasks);
         if process::has_seccomp_filter() {
             // A filter may kill the process for asking whether it may be traced, and for a timer.
             let threads = stopper.begin(tasks, &[])?;
             let limit = u64::from(installed.options.deadline_ms).saturating_mul(1_000_000);
             stopper.watch_asker(monotonic_now().saturating_add(limit));
-            return Some(OtherThreads { threads, traced: false });
+            return Some(OtherThreads { threads, resources, traced: false });
         }
         let traced = context.ending() == Ending::NonFatal;
         let threads = if traced { stopper.begin_silently(tasks, &[]) } else { stopper.begin(tasks, &[]) };
-        Some(OtherThreads { threads: threads?, traced })
+        Some(OtherThreads { threads: threads?, resources, traced })
     }
 
     /// Waits for the other threads, and traces those that don't respond.
@@ -50,8 +55,8 @@ impl OtherThreads {
     /// Not inlined, so that the numbers of its system calls are next to them (`xtask signal-safety`
     /// reads them there).
     #[inline(never)]
-    pub(crate) fn stop(&mut self, installed: &'static Installed) {
-        let tracer = &installed.platform.tracer;
+    pub(crate) fn stop(&mut self, _installed: &'static Installed) {
+        let tracer = &self.resources.tracer;
         if self.traced {
             self.threads.trace_all(tracer, monotonic_now().saturating_add(TRACE_NS));
         }
@@ -63,7 +68,7 @@ impl OtherThreads {
 
     /// Iterates over the other threads.
     pub(crate) fn threads(&self) -> impl Iterator<Item = OtherThread<'_>> {
-        self.threads.threads().map(OtherThread)
+        self.threads.threads().map(|thread| OtherThread { thread, tasks: &self.resources.tasks })
     }
 
     /// Returns the number of threads that did not fit in the table.
@@ -111,33 +116,35 @@ fn doing(activity: Activity) -> (Option<ThreadState>, Option<i64>) {
     }
 }
 
-pub(crate) struct OtherThread<'a>(stop_the_world::Thread<'a>);
+pub(crate) struct OtherThread<'a> {
+    thread: stop_the_world::Thread<'a>,
+    tasks: &'a TaskList,
+}
 
 impl OtherThread<'_> {
     pub(crate) fn tid(&self) -> u64 {
-        self.0.tid as u64
+        self.thread.tid as u64
     }
 
     /// Returns `true` if the thread's registers were captured.
     pub(crate) fn is_captured(&self) -> bool {
-        self.0.capture.registers().is_some()
+        self.thread.capture.registers().is_some()
     }
 
     /// Returns the thread's stack pointer, if it is stopped.
     pub(crate) fn stack_pointer(&self, _installed: &Installed) -> Option<u64> {
-        self.0.capture.registers().map(|registers| registers.sp())
+        self.thread.capture.registers().map(|registers| registers.sp())
     }
 
     /// Describes the thread. `given_up` is the reason why its registers must not be used.
     pub(crate) fn describe(
         &self,
-        installed: &Installed,
+        _installed: &Installed,
         context: &CrashContext,
         given_up: Option<wire::NotCaptured>,
         memory: &mut impl Memory,
     ) -> Description {
-        let thread = &self.0;
-        let tasks = &installed.platform.tasks;
+        let OtherThread { thread, tasks } = self;
         let name = thread.name.or_else(|| tasks.name(thread.tid).ok());
         let mut flags = main_flag(thread.tid == context.pid);
         if matches!(thread.capture, Capture::Crashed(_)) {

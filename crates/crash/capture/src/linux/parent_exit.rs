@@ -9,6 +9,7 @@ use coroner_report::run_state::ProcessIdentity;
 
 use crate::ForkPolicy;
 use crate::installed::Installed;
+use crate::run::note_end;
 
 /// Number of times that this process has forked.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -48,7 +49,7 @@ pub fn settle_parent() {
     let is_gone = parent.run.identity.lives(&own) == Some(false);
     let is_only = IS_ONLY_CHILD.load(Ordering::Relaxed);
     if is_gone && is_only {
-        parent.run.files.note_end(parent.store(), &parent.options.state.allowed());
+        note_end(parent.store(), &parent.run.id, parent.run.state_mapping.len(), &parent.options.state.allowed());
     }
     if is_gone || !is_only || monotonic_now().saturating_sub(FORKED.load(Ordering::Relaxed)) > MAX_PARENT_NS {
         PARENT.store(core::ptr::null_mut(), Ordering::Release);

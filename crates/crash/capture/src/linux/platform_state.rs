@@ -4,7 +4,7 @@ use coroner_process::abort_message::AbortMessage;
 use coroner_process::memory_tags::MemoryTags;
 use coroner_process::stack::Stack;
 use coroner_process::stop_the_world::ThreadStopper;
-use coroner_process::threads::TaskDirectory;
+use coroner_process::threads::TaskList;
 use coroner_process::tracer::Tracer;
 
 use crate::InstallLimits;
@@ -17,11 +17,26 @@ pub(crate) struct PlatformState {
     pub limits: InstallLimits,
     pub abort_message: AbortMessage,
     pub stopper: ThreadStopper,
-    pub tasks: TaskDirectory,
-    pub tracer: Tracer,
     pub memory_tags: MemoryTags,
-    /// Stack on which the report is written; only the report lock's owner uses it.
+}
+
+/// Part of an install that uninstall releases, see [`Claimed`](crate::installed::Claimed).
+#[derive(Debug)]
+pub(crate) struct Resources {
+    pub tasks: TaskList,
+    pub tracer: Tracer,
+    /// Stack on which the report is written.
     pub stack: Stack,
     /// Stack on which faults of the crash path itself are handled.
     pub fault_stack: Stack,
+}
+
+impl Resources {
+    /// Releases everything (not async-signal-safe).
+    pub(crate) fn release(self) {
+        self.tasks.close();
+        self.tracer.unmap();
+        self.stack.unmap();
+        self.fault_stack.unmap();
+    }
 }

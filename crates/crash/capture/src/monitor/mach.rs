@@ -31,7 +31,7 @@ use mach2::kern_return::{KERN_FAILURE, KERN_SUCCESS};
 use crate::crash_context::{Next, Reported};
 use crate::darwin::crash_entry;
 use crate::darwin::mach_exception;
-use crate::darwin::other_threads::OtherThreads;
+use crate::darwin::other_threads::SuspendedOthers;
 use crate::darwin::platform_state::{Fault, Waiting};
 use crate::darwin::signal_death::give_back;
 use crate::handler_kind::HandlerKind;
@@ -70,7 +70,7 @@ pub(crate) extern "C" fn primary(installed: *mut c_void) -> *mut c_void {
     let installed: &'static Installed = unsafe { &*installed.cast() };
     let platform = &installed.platform;
     // The other threads, while the app's handler is called.
-    let mut held: Option<OtherThreads> = None;
+    let mut held: Option<SuspendedOthers> = None;
     loop {
         let again = platform.take_again.load(Ordering::Acquire);
         let limit = (again || held.is_some()).then_some(FORWARDING_MS);
@@ -99,7 +99,7 @@ pub(crate) extern "C" fn primary(installed: *mut c_void) -> *mut c_void {
 const FORWARDING_MS: u32 = 300;
 
 /// Handles an exception. Returns the other threads if the app's handler is called next.
-fn on_exception(installed: &'static Installed, request: &Request) -> Option<OtherThreads> {
+fn on_exception(installed: &'static Installed, request: &Request) -> Option<SuspendedOthers> {
     if !mach_exception::is_ours(request) {
         request.answer(KERN_FAILURE);
         return None;
@@ -172,7 +172,7 @@ fn next_of(signal: i32) -> Next {
 }
 
 /// Handles a crash that a signal handler has handed over. Returns the same as [`on_exception`].
-fn on_handed_over(installed: &'static Installed, place: u32, reply: Reply) -> Option<OtherThreads> {
+fn on_handed_over(installed: &'static Installed, place: u32, reply: Reply) -> Option<SuspendedOthers> {
     let handed_over = &installed.platform.handed_over;
     let mut held = None;
     if let Some(context) = handed_over.take(place) {

@@ -49,6 +49,8 @@ pub use output_tail::keep_output;
 pub use rate_limit::Budget;
 #[cfg(supported)]
 pub(crate) use report_file::{BUFFER, BUFFER_TOUCHED, ROOM, ReportWriter};
+#[cfg(all(supported, not(target_vendor = "apple")))]
+pub(crate) use run_files::note_end;
 #[cfg(supported)]
 pub use run_files::{RunError, RunStep};
 #[cfg(supported)]

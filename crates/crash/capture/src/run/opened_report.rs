@@ -45,6 +45,8 @@ enum OpenedKind {
     ForSession(OwnedDescriptor),
     /// A child's own run, created for this session.
     ChildRun(RunFiles),
+    /// Closed.
+    Finished,
 }
 
 impl OpenedReport {
@@ -119,15 +121,16 @@ impl OpenedReport {
     /// Completes the report: closes what was opened for it, truncated to its length; writes what is
     /// in memory to disk.
     pub(crate) fn finish(&mut self, report: &ReportWriter, place: &Place<'_>) {
-        match &self.kind {
+        match core::mem::replace(&mut self.kind, OpenedKind::Finished) {
             OpenedKind::Reserved if !self.file.is_file || self.is_removed(place.run) => {
                 // There may be room by now; if not, the report is lost with the process, as
                 // reported at install. Removed files are created again.
                 let _ = persist(place, report);
             }
-            OpenedKind::Reserved => {}
+            OpenedKind::Reserved | OpenedKind::Finished => {}
             OpenedKind::ForSession(descriptor) => {
-                self.file.unmap();
+                // SAFETY: mapped for this session, whose last use of the report this is.
+                unsafe { self.file.unmap() };
                 if let Some(number) = descriptor.verified() {
                     let _ = files::truncate(number, report.committed() as u64);
                     close(number);

@@ -113,10 +113,13 @@ impl ReportFile {
         ReportFile { capacity: self.capacity.saturating_sub(size_of::<AtomicU32>()), ..self }
     }
 
-    /// Unmaps the file. Nobody may use it afterwards.
-    pub(crate) fn unmap(self) {
+    /// Unmaps the file.
+    ///
+    /// # Safety
+    /// Nobody may use the mapping, or any copy of this value, afterwards.
+    pub(crate) unsafe fn unmap(self) {
         if !self.is_none() {
-            // SAFETY: by the caller's contract.
+            // SAFETY: by the contract.
             unsafe { files::unmap(self.address, self.capacity) };
         }
     }

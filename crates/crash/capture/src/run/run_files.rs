@@ -9,7 +9,9 @@ use coroner_process::files::{self, close, status};
 use coroner_process::path::{LongPath, Path};
 use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::{clocks, process_id, wall_now};
-use coroner_report::run_state::{ExitKind, Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::run_state::ExitKind;
+use coroner_report::run_state::{Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
 
 use super::clean_run::{CleanRun, KEPT_VITALS};
 use super::report_file::ReportFile;
@@ -292,9 +294,11 @@ impl RunFiles {
             state_size: sizes.state,
         };
         let unmap = || {
-            run.unmap_reports();
-            // SAFETY: mapped above, and nobody uses it.
-            unsafe { files::unmap(state_address, sizes.state) };
+            // SAFETY: mapped above, and nobody uses them.
+            unsafe {
+                run.unmap_reports();
+                files::unmap(state_address, sizes.state);
+            }
         };
         let before = state_of(&run, limits)?;
         let names_lock = before.scalar(Scalar::LOCK_FILE) == lock.inode();
@@ -379,8 +383,11 @@ impl RunFiles {
             let reports = new_report(directory, c"report", sizes).inspect_err(|_| give_back());
             let (report, spare) = reports.map_err(at(RunStep::Report))?;
             let state = map_new(directory, c"state", sizes.state).inspect_err(|_| {
-                report.unmap();
-                spare.unmap();
+                // SAFETY: mapped above, and nobody uses them.
+                unsafe {
+                    report.unmap();
+                    spare.unmap();
+                }
                 give_back();
             });
             let state_address = state.map_err(at(RunStep::State))?;
@@ -409,6 +416,11 @@ impl RunFiles {
         state.set_scalar(Scalar::LOCK_FILE, self.lock.map_or(0, |lock| lock.inode()));
     }
 
+    /// Returns the addresses at which the state is mapped.
+    pub(crate) fn state_mapping(&self) -> core::ops::Range<usize> {
+        self.state_address..self.state_address + self.state_size
+    }
+
     /// Returns `true` if a later launch can find the run.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.lock.is_some()
@@ -423,11 +435,12 @@ impl RunFiles {
     }
 
     /// Drops the lock and unmaps the reports; the state stays mapped.
-    pub(crate) fn close(&self) {
+    pub(crate) fn close(self) {
         for descriptor in [self.lock, self.pipe].into_iter().flatten() {
             descriptor.close();
         }
-        self.unmap_reports();
+        // SAFETY: these files owned them.
+        unsafe { self.unmap_reports() };
     }
 
     /// Takes the spare report. Returns `None` if there is none, or another crash uses it.
@@ -437,14 +450,20 @@ impl RunFiles {
         free.is_ok().then_some(self.spare.without_last_word())
     }
 
-    fn unmap_reports(&self) {
-        self.report.unmap();
-        self.spare.unmap();
+    /// Unmaps the reports.
+    ///
+    /// # Safety
+    /// Nobody may use them any more.
+    unsafe fn unmap_reports(&self) {
+        // SAFETY: by the contract.
+        unsafe {
+            self.report.unmap();
+            self.spare.unmap();
+        }
     }
 
     /// Copies the parent's state into this run's state, and moves it to the parent's address, where
-    /// the app's scopes refer to; releases everything else that the child has of its parent's run.
-    /// Returns `false` if the state can't be mapped there.
+    /// the app's scopes refer to. Returns `false` if the state can't be mapped there.
     #[cfg(not(target_vendor = "apple"))]
     pub(crate) fn replace_parent(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
         copy_state(parent, self, limits);
@@ -459,7 +478,6 @@ impl RunFiles {
             return false;
         }
         self.state_address = parent.state_address;
-        parent.close();
         true
     }
 
@@ -470,43 +488,35 @@ impl RunFiles {
         self.is_on_disk() && self.report.is_unused() && self.spare.last_word().is_some_and(is_free)
     }
 
-    /// Notes a clean end in the state of this run, which belongs to another process that has ended,
-    /// unless the state already records how it ended.
-    #[cfg_attr(target_vendor = "apple", allow(dead_code, reason = "forked children have no runs of their own there"))]
-    pub(crate) fn note_end(&self, store: &CStr, limits: &Limits) {
-        let Ok(store) = files::open(libc::AT_FDCWD, store, libc::O_RDONLY | libc::O_DIRECTORY, 0).map(Directory) else {
-            return;
-        };
-        let path = Path::new().push(b"runs/").push_hex(&self.id).push(b"/state");
-        let Ok(state) = open(&store, path.as_c_str(), libc::O_RDWR, 0).map(Directory) else { return };
-        if status(state.0).is_ok_and(|status| status.st_size as usize == self.state_size)
-            && let Ok(state_address) = files::map_file(state.0, self.state_size)
-        {
-            let run = RunFiles {
-                report: ReportFile::NONE,
-                spare: ReportFile::NONE,
-                lock: None,
-                pipe: None,
-                state_address,
-                ..*self
-            };
-            if let Some(state) = state_of(&run, limits).filter(RunState::is_open) {
-                state.set_scalar(Scalar::EXIT_TIME, wall_now());
-                state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
-            }
-            // SAFETY: mapped above, and nobody uses it.
-            unsafe { files::unmap(state_address, self.state_size) };
-        }
-    }
-
     /// Closes and removes the run, as if it had never been created, after a failed install.
-    pub(crate) fn discard(&self, store: &CStr) {
+    pub(crate) fn discard(self, store: &CStr) {
         if self.is_on_disk()
             && let Ok(directory) = open_run(store, &self.id)
         {
             remove(store, &self.id, &directory);
         }
         self.close();
+    }
+}
+
+/// Notes a clean end in the state, of that size in bytes, of a run of another process that has
+/// ended, unless the state already records how it ended.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) fn note_end(store: &CStr, id: &[u8; 16], state_size: usize, limits: &Limits) {
+    let path = in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes(), b"/state"]);
+    let Ok(state) = files::open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDWR | libc::O_NOFOLLOW, 0).map(Directory)
+    else {
+        return;
+    };
+    if status(state.0).is_ok_and(|status| status.st_size as usize == state_size)
+        && let Ok(state_address) = files::map_file(state.0, state_size)
+    {
+        if let Some(state) = state_at(state_address, state_size, limits).filter(RunState::is_open) {
+            state.set_scalar(Scalar::EXIT_TIME, wall_now());
+            state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
+        }
+        // SAFETY: mapped above, and nobody uses it.
+        unsafe { files::unmap(state_address, state_size) };
     }
 }
 
@@ -571,9 +581,14 @@ fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
 
 /// Returns a run's state if it is mapped.
 pub(crate) fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'static>> {
+    state_at(run.state_address, run.state_size, limits)
+}
+
+/// Returns the state that is mapped at an address.
+fn state_at(address: usize, size: usize, limits: &Limits) -> Option<RunState<'static>> {
     // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only
     // the run state's words use it.
-    let words = unsafe { words_of_mapping(run.state_address as *mut u8, run.state_size) };
+    let words = unsafe { words_of_mapping(address as *mut u8, size) };
     words.map(|words| RunState::reopen(words, limits))
 }
 

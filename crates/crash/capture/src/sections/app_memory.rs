@@ -7,6 +7,10 @@ use coroner_report::wire::SectionKind;
 use crate::recrash::RECRASH;
 use crate::session::{CrashSession, memory};
 
+/// Writes the sections of the app's memory and of its crash callback.
+///
+/// Not inlined, so that `xtask signal-safety` can identify its calls by name.
+#[inline(never)]
 pub(crate) fn write_all(session: &mut CrashSession<'_>) {
     let dies = session.context.hung.is_none() && !session.is_non_fatal();
     let calls_back = dies && session.context.pid == session.installed.run.pid;

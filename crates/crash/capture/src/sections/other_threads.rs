@@ -39,7 +39,7 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
 
 /// Not inlined, so that `xtask signal-safety` can identify its loop by name.
 #[inline(never)]
-fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
+fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads<'_>) {
     let hung = session.context.hung.map(|_| session.context.tid as u64);
     let mut threads = threads.threads().filter(|thread| Some(thread.tid()) != hung);
     let mut pending = threads.next();

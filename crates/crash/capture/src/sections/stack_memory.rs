@@ -56,7 +56,7 @@ pub(crate) fn write_others(session: &mut CrashSession<'_>) {
 
 /// Not inlined, so that `xtask signal-safety` can identify its loop by name.
 #[inline(never)]
-fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads) {
+fn write_each(session: &mut CrashSession<'_>, threads: &OtherThreads<'_>) {
     let captured = threads.threads().filter(crate::os::other_threads::OtherThread::is_captured).count().max(1);
     let each = OTHER_STACKS.checked_div(captured).unwrap_or_default().min(OTHER_STACK) & !(STEP - 1);
     for thread in threads.threads() {

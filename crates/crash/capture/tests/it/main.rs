@@ -7,5 +7,6 @@ mod names;
 #[cfg(feature = "fault-injection")]
 mod recrash;
 mod register_memory;
+mod uninstall_beside_reports;
 mod unusual_images;
 mod walk_numbers;

@@ -155,7 +155,7 @@ impl ThreadStopper {
     }
 
     /// Restores the signal's previous disposition (not async-signal-safe). The table stays.
-    pub fn withdraw(self) {
+    pub fn withdraw(&self) {
         if self.signal != 0 && self.is_in_place() == Ok(true) {
             self.discard_late_signals();
             // SAFETY: it was in place before. Async-signal-safe: one system call.
