@@ -78,7 +78,7 @@ fn stop(stopper: &ThreadStopper, tasks: &TaskDirectory, count: usize) {
         let begun = monotonic_now();
         let mut stop = stopper.begin(tasks, &[]).expect("no other stop");
         sent.push(monotonic_now() - begun);
-        let progress = stop.wait(SECOND, begun + 5 * SECOND);
+        let progress = stop.wait(SECOND, 5 * SECOND);
         captured.push(monotonic_now() - begun);
         spent.push(processor_time() - before);
         assert_eq!((progress.captured, progress.silent), (count, 0));
@@ -158,7 +158,7 @@ fn traced(stopper: &ThreadStopper, tasks: &TaskDirectory) {
         let (mut stopped, mut released) = (Vec::new(), Vec::new());
         for _ in 0..RUNS {
             let mut stop = stopper.begin(tasks, &[]).expect("no other stop");
-            stop.wait(1_000_000, monotonic_now() + SECOND);
+            stop.wait(1_000_000, SECOND);
             let begun = monotonic_now();
             let progress = stop.trace(&tracer, begun + SECOND);
             stopped.push(monotonic_now() - begun);

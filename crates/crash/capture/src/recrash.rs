@@ -7,9 +7,13 @@
 //! continue after the section. So is the deadline. All of it is atomics: the session holds its
 //! workspace by `&mut` in the meantime, and nothing of that is accessed from here.
 
+#[cfg(not(target_vendor = "apple"))]
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use coroner_process::context::Context;
+#[cfg(not(target_vendor = "apple"))]
+use coroner_process::deadline::TICK_MS;
 use coroner_process::guarded_run::Point;
 use coroner_report::wire::{Fault, SectionKind};
 
@@ -20,6 +24,8 @@ pub(crate) const FAULTED: u64 = 1;
 pub(crate) static RECRASH: Recrash = Recrash {
     point: Point::new(),
     expired: AtomicBool::new(false),
+    #[cfg(not(target_vendor = "apple"))]
+    ticks_left: AtomicU32::new(u32::MAX),
     noted: AtomicBool::new(false),
     signal: AtomicI32::new(0),
     code: AtomicI32::new(0),
@@ -35,6 +41,9 @@ pub(crate) struct Recrash {
     pub point: Point,
     /// Whether the deadline has passed.
     expired: AtomicBool,
+    /// Number of ticks until the deadline, or until the thread leaves the next section.
+    #[cfg(not(target_vendor = "apple"))]
+    ticks_left: AtomicU32,
     /// Whether there is a fault that isn't in a section yet; the following fields describe it.
     noted: AtomicBool,
     signal: AtomicI32,
@@ -66,6 +75,27 @@ impl Recrash {
         self.expired.store(true, Ordering::Release);
         // SAFETY: by the contract.
         unsafe { self.point.recover(context, FAULTED) }
+    }
+
+    /// Starts the deadline, which passes after as many ticks as fit in `milliseconds`.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) fn begin_deadline(&self, milliseconds: u32) {
+        self.ticks_left.store((milliseconds / TICK_MS).max(1), Ordering::Release);
+    }
+
+    /// Counts a tick of the deadline. At the last one, and every second afterwards, makes the thread
+    /// of `context` leave its section ([`expire`](Self::expire)).
+    ///
+    /// # Safety
+    /// See [`Recrash::expire`].
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) unsafe fn tick(&self, context: &mut Context) {
+        let left = self.ticks_left.load(Ordering::Acquire).saturating_sub(1);
+        self.ticks_left.store(if left == 0 { 1000 / TICK_MS } else { left }, Ordering::Release);
+        if left == 0 {
+            // SAFETY: by the contract.
+            unsafe { self.expire(context) };
+        }
     }
 
     /// Notes that the deadline has passed when the thread can't leave its section now.

@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | 1 | crash record: some stores into the mapped run state | continues with the next step |
 //! | 2 | header, the crash, all registers of the crashed thread | the next launch makes a report from the record |
-//! | 3 | deadline; all other threads are asked to stop (without waiting) | no deadline; no other threads |
-//! | 4 | the images are listed; the crashed thread is walked (for a hang: all others stop, and the hung thread is walked) | registers alone |
+//! | 3 | deadline; the images are listed; the crashed thread is walked (for a hang: all others stop, and the hung thread is walked) | registers alone |
+//! | 4 | all other threads are asked to stop (without waiting) | no other threads |
 //! | 4a | code around the program counter, mappings around the fault address, deallocated objects | loses that section |
 //! | 5 | images | |
 //! | 6 | waits for the other threads, traces those that don't respond, walks all, in batches | loses that thread |
@@ -61,20 +61,22 @@ fn write_first(session: &mut CrashSession<'_>) {
 fn write_rest(session: &mut CrashSession<'_>) {
     let (hangs, tid) = (session.context.hung.is_some(), Some(session.context.tid as u64));
     section(session, SectionKind::EXCEPTIONS, None, exceptions::write);
-    if session.wants_all_threads() || hangs {
-        session.threads = OtherThreads::begin(session.installed, &session.held.resources, session.context);
+    if hangs {
+        ask_others_to_stop(session);
     }
     guarded(session, SectionKind::IMAGES, None, images::list);
     guarded(session, SectionKind::CRASH, None, classify);
     if hangs {
         // The hung thread is one of the others, and must be stopped before it is walked.
-        if let Some(threads) = &mut session.threads {
-            threads.stop(session.installed);
-            session.phases.end(Phase::STOP_THREADS);
-            other_threads::write_hung(session);
-        }
+        wait_for_others(session);
+        other_threads::write_hung(session);
     } else {
+        // Before the others are asked to stop: on a machine without processor time to spare, a
+        // thousand of them use up what there is.
         section(session, SectionKind::THREADS, tid, crashed_thread::write);
+        if session.wants_all_threads() {
+            ask_others_to_stop(session);
+        }
         if session.is_overflow {
             guarded(session, SectionKind::CRASH, None, confirm_overflow);
         }
@@ -88,10 +90,9 @@ fn write_rest(session: &mut CrashSession<'_>) {
     section(session, SectionKind::IMAGES, None, images::write);
     section(session, SectionKind::ANNOTATIONS, None, images::write_annotations);
     session.phases.end(Phase::IMAGES);
-    if let Some(threads) = &mut session.threads {
+    if session.threads.is_some() {
         if !hangs {
-            threads.stop(session.installed);
-            session.phases.end(Phase::STOP_THREADS);
+            wait_for_others(session);
         }
         if session.wants_all_threads() {
             other_threads::write(session);
@@ -118,6 +119,25 @@ fn write_rest(session: &mut CrashSession<'_>) {
         guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));
     }
     section(session, SectionKind::END, None, end::write);
+}
+
+fn ask_others_to_stop(session: &mut CrashSession<'_>) {
+    session.threads = OtherThreads::begin(session.installed, &session.held.resources, session.context);
+}
+
+/// Waits for the other threads to stop. Guarded, so that the deadline ends this wait, too, should a
+/// system call never return.
+fn wait_for_others(session: &mut CrashSession<'_>) {
+    if session.threads.is_none() {
+        return;
+    }
+    guarded(session, SectionKind::THREADS, None, |session| {
+        let installed = session.installed;
+        if let Some(threads) = &mut session.threads {
+            threads.stop(installed);
+        }
+    });
+    session.phases.end(Phase::STOP_THREADS);
 }
 
 /// Records how much memory the process used, how much was still available, and when the process

@@ -81,9 +81,7 @@ fn strangers() -> &'static [i32] {
     *STRANGERS.lock().unwrap()
 }
 
-fn deadline() -> u64 {
-    monotonic_now() + 20_000 * MS
-}
+const LIMIT: u64 = 20_000 * MS;
 
 /// Threads that wait for one condition, eleven frames deep.
 struct Parked {
@@ -152,7 +150,7 @@ fn captures_all(count: usize) {
     for _ in 0..3 {
         let begun = monotonic_now();
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-        let progress = stop.wait(GRACE, deadline());
+        let progress = stop.wait(GRACE, LIMIT);
         let ended = monotonic_now();
         assert_eq!((progress.threads, progress.captured, progress.silent), (count, count, 0));
         assert_eq!((stop.overflow(), stop.listing().error), (0, None));
@@ -197,7 +195,7 @@ fn threads_whose_ids_follow_the_processs_need_no_listing() {
     let parked = Parked::start_unannounced(10);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
     let listing = stop.listing();
-    let progress = stop.wait(GRACE, deadline());
+    let progress = stop.wait(GRACE, LIMIT);
     assert_eq!((progress.threads, progress.captured, progress.silent), (10, 10, 0));
     stop.release();
     // If others start processes meanwhile, the ids are farther apart than the probe reaches; an
@@ -216,7 +214,7 @@ fn a_thread_whose_id_is_far_away_is_listed() {
     }
     let parked = Parked::start_unannounced(3);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    let progress = stop.wait(GRACE, deadline());
+    let progress = stop.wait(GRACE, LIMIT);
     assert_eq!((progress.threads, progress.captured, progress.silent), (3, 3, 0));
     assert!(stop.listing().found >= 4, "{:?}", stop.listing());
     stop.release();
@@ -251,7 +249,7 @@ fn a_thread_in_a_tight_loop_stands_still_and_goes_on() {
     let thread = start_counting();
     for _ in 0..100 {
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-        assert_eq!(stop.wait(GRACE, deadline()).captured, 1);
+        assert_eq!(stop.wait(GRACE, LIMIT).captured, 1);
         let before = COUNTER.load(Ordering::SeqCst);
         std::thread::sleep(Duration::from_micros(300));
         assert_eq!(COUNTER.load(Ordering::SeqCst), before, "it stands still");
@@ -259,7 +257,7 @@ fn a_thread_in_a_tight_loop_stands_still_and_goes_on() {
         until("it goes on", || COUNTER.load(Ordering::SeqCst) > before);
     }
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    stop.wait(GRACE, deadline());
+    stop.wait(GRACE, LIMIT);
     let registers = stop.threads().next().unwrap().capture.registers().unwrap();
     // SAFETY: the thread is in code that it was running.
     assert_eq!(Activity::of(&registers, &mut unsafe { LoadGuarded::new() }), Activity::Running);
@@ -279,7 +277,7 @@ fn wait_for_all_that_can_answer(
     stop: &mut StoppedThreads<'_>,
 ) -> Progress {
     loop {
-        let progress = stop.wait(10 * MS, deadline());
+        let progress = stop.wait(10 * MS, LIMIT);
         // Nothing here allocates.
         let is_silent = |capture: &Capture<'_>| matches!(capture, Capture::Not(NotCaptured::NoAnswer));
         let mut silent = stop.threads().filter(|thread| is_silent(&thread.capture));
@@ -347,7 +345,7 @@ fn threads_that_end_meanwhile_are_left_out() {
     };
     for _ in 0..300 {
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-        stop.wait(20 * MS, deadline());
+        stop.wait(20 * MS, LIMIT);
         for thread in stop.threads() {
             if let Capture::Not(reason) = thread.capture {
                 // It was exiting when it was asked, too late to run a handler.
@@ -395,7 +393,7 @@ fn a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless() {
     let parked = Parked::start(5);
     for _ in 0..3 {
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-        let progress = stop.wait(30 * MS, deadline());
+        let progress = stop.wait(30 * MS, LIMIT);
         assert_eq!((progress.captured, progress.silent), (5, 1));
         let silent = stop.threads().filter(|thread| matches!(thread.capture, Capture::Not(NotCaptured::NoAnswer)));
         let tids: Vec<i32> = silent.map(|thread| thread.tid).collect();
@@ -409,7 +407,7 @@ fn a_blocked_signal_makes_a_thread_silent_and_its_late_answer_is_harmless() {
     UNBLOCKED.await_set("it goes on");
     // … and it answers the next one.
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 6);
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 6);
     stop.release();
     // An answer that comes after `wait` has given up, but during the stop, counts.
     STOP.set();
@@ -436,7 +434,7 @@ fn stray_signals_are_harmless() {
     let value = libc::sigval { sival_ptr: (1_usize << 32) as *mut _ };
     // SAFETY: as above.
     unsafe { libc::sigqueue(libc::getpid(), stopper.signal(), value) };
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 3);
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 3);
     stop.release();
     parked.finish();
 }
@@ -447,7 +445,7 @@ fn a_reset_handler_is_put_back() {
     // SAFETY: an app that resets every handler it doesn't know.
     unsafe { libc::signal(stopper.signal(), libc::SIG_DFL) };
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 3);
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 3);
     stop.release();
     parked.finish();
 }
@@ -458,7 +456,7 @@ fn excluded_threads_are_left_alone() {
     let counting = start_counting();
     let excluded = [strangers(), &[TID.load(Ordering::SeqCst)]].concat();
     let mut stop = stopper.begin(&tasks, &excluded).unwrap();
-    assert_eq!(stop.wait(GRACE, deadline()).threads, 2);
+    assert_eq!(stop.wait(GRACE, LIMIT).threads, 2);
     let before = COUNTER.load(Ordering::SeqCst);
     until("it runs on", || COUNTER.load(Ordering::SeqCst) > before + 1000);
     stop.release();
@@ -474,12 +472,12 @@ fn a_full_signal_queue_is_drained_and_a_closed_one_is_a_reason() {
     support::drop_root();
     set_limit(libc::RLIMIT_SIGPENDING as i32, 4);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    let progress = stop.wait(GRACE, deadline());
+    let progress = stop.wait(GRACE, LIMIT);
     assert_eq!((progress.captured, progress.silent), (60, 0));
     stop.release();
     set_limit(libc::RLIMIT_SIGPENDING as i32, 0);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    stop.wait(GRACE, deadline());
+    stop.wait(GRACE, LIMIT);
     if !support::is_emulated() {
         assert!(
             stop.threads().all(|thread| matches!(thread.capture, Capture::Not(NotCaptured::SignalQueueFull))),
@@ -497,7 +495,7 @@ fn a_table_that_is_too_small_counts_the_rest() {
     assert_eq!(stopper.capacity(), 8);
     let parked = Parked::start(20);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    let progress = stop.wait(GRACE, deadline());
+    let progress = stop.wait(GRACE, LIMIT);
     assert_eq!((progress.threads, progress.captured, stop.overflow()), (8, 8, 12));
     stop.release();
     parked.finish();
@@ -561,7 +559,7 @@ fn a_thread_that_crashes_too_is_parked_before_the_stop() {
     std::thread::sleep(Duration::from_millis(5));
     let parked = Parked::start(4);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 5);
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 5);
     assert_parked(&stop);
     stop.release();
     OVER.set();
@@ -594,7 +592,7 @@ fn a_thread_that_crashes_too_is_parked_during_the_stop() {
     READY.await_set("it blocks");
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
     GO.set();
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 1);
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 1);
     assert_parked(&stop);
     stop.release();
     OVER.set();
@@ -610,7 +608,7 @@ fn a_stop_whose_asker_has_ended_is_no_obstacle_and_holds_nobody() {
             .spawn(|| {
                 let excluded = [strangers(), &[main_thread()]].concat();
                 let mut stop = stopper.begin(&tasks, &excluded).unwrap();
-                assert_eq!(stop.wait(GRACE, deadline()).captured, 4);
+                assert_eq!(stop.wait(GRACE, LIMIT).captured, 4);
                 stop.leave_stopped();
             })
             .join()
@@ -619,7 +617,7 @@ fn a_stop_whose_asker_has_ended_is_no_obstacle_and_holds_nobody() {
     let before = COUNTER.load(Ordering::SeqCst);
     until("they go on by themselves", || COUNTER.load(Ordering::SeqCst) > before + 1000);
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 4);
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 4);
     stop.release();
     STOP.set();
     counting.join().unwrap();
@@ -639,13 +637,13 @@ fn a_forked_child_stops_its_own_threads() {
         note_strangers();
         let (stopper, tasks) = SHARED.get().unwrap();
         let mut stop = stopper.begin(tasks, strangers()).unwrap();
-        assert_eq!(stop.wait(GRACE, deadline()).threads, 0, "the parent's threads are not the child's");
+        assert_eq!(stop.wait(GRACE, LIMIT).threads, 0, "the parent's threads are not the child's");
         stop.release();
         captures_own(stopper, tasks);
     });
     assert_eq!(failure, None);
     let mut stop = stopper.begin(tasks, strangers()).unwrap();
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 10, "the parent is unharmed");
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 10, "the parent is unharmed");
     stop.release();
     parked.finish();
 }
@@ -653,7 +651,7 @@ fn a_forked_child_stops_its_own_threads() {
 fn captures_own(stopper: &ThreadStopper, tasks: &TaskDirectory) {
     let parked = Parked::start(3);
     let mut stop = stopper.begin(tasks, strangers()).unwrap();
-    assert_eq!(stop.wait(GRACE, deadline()).captured, 3);
+    assert_eq!(stop.wait(GRACE, LIMIT).captured, 3);
     stop.release();
     parked.finish();
 }
@@ -808,7 +806,7 @@ fn a_round_takes_over_a_thread_that_is_interrupted_already() {
     let interrupted = stopper.interrupt(TID.load(Ordering::SeqCst), GRACE).unwrap();
     let pc = interrupted.context().pc();
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    let progress = stop.wait(GRACE, deadline());
+    let progress = stop.wait(GRACE, LIMIT);
     assert_eq!((progress.captured, progress.silent), (1, 0));
     let captured = stop.threads().next().unwrap().capture.registers().unwrap();
     assert_eq!(captured.pc, pc);
@@ -841,7 +839,7 @@ fn errno_is_untouched() {
     for _ in 0..200 {
         drop(stopper.interrupt(TID.load(Ordering::SeqCst), GRACE).unwrap());
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-        stop.wait(GRACE, deadline());
+        stop.wait(GRACE, LIMIT);
         stop.release();
     }
     STOP.set();
@@ -854,7 +852,7 @@ fn left_stopped_threads_end_with_the_process() {
         let _parked = Parked::start(20);
         let _counting = start_counting();
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-        assert_eq!(stop.wait(GRACE, deadline()).captured, 21);
+        assert_eq!(stop.wait(GRACE, LIMIT).captured, 21);
         stop.leave_stopped();
         let before = COUNTER.load(Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(20));
@@ -892,7 +890,7 @@ fn a_short_alternate_stack_is_enough() {
     READY.await_set("it has its stack");
     for _ in 0..20 {
         let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-        assert_eq!(stop.wait(GRACE, deadline()).captured, 1);
+        assert_eq!(stop.wait(GRACE, LIMIT).captured, 1);
         stop.release();
         drop(stopper.interrupt(TID.load(Ordering::SeqCst), GRACE).unwrap());
     }
@@ -912,7 +910,7 @@ fn withdrawing_restores_what_was_there() {
     });
     READY.await_set("it blocks");
     let mut stop = stopper.begin(&tasks, strangers()).unwrap();
-    stop.wait(10 * MS, deadline());
+    stop.wait(10 * MS, LIMIT);
     stop.release();
     stopper.withdraw();
     // SAFETY: the C library writes one action.

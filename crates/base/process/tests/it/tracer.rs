@@ -103,7 +103,7 @@ impl Prepared {
     /// Begins a stop in which no thread answers the signal, and traces it.
     fn stop(&self) -> StoppedThreads<'_> {
         let mut stop = self.stopper.begin(&self.tasks, self.strangers).unwrap();
-        stop.wait(10 * MS, monotonic_now() + 500 * MS);
+        stop.wait(10 * MS, 500 * MS);
         stop.trace(&self.tracer, monotonic_now() + 500 * MS);
         stop
     }
@@ -170,7 +170,7 @@ fn a_hundred_silent_threads_are_stopped_at_once() {
     let prepared = Prepared::new();
     let threads = start_sleeping(100);
     let mut stop = prepared.stopper.begin(&prepared.tasks, prepared.strangers).unwrap();
-    assert_eq!(stop.wait(5 * MS, monotonic_now() + 500 * MS).silent, 100);
+    assert_eq!(stop.wait(5 * MS, 500 * MS).silent, 100);
     assert_eq!(stop.trace(&prepared.tracer, monotonic_now() + 2000 * MS).captured, 100);
     stop.release();
     finish(threads);
@@ -307,7 +307,7 @@ fn a_thread_that_waits_for_a_vfork_child_is_uninterruptible() {
     let tid = || TID.load(Ordering::SeqCst);
     until("it waits for its child", || tid() != 0 && prepared.tasks.state(tid()) == Ok(KernelState::DiskSleep));
     let mut stop = prepared.stopper.begin(&prepared.tasks, prepared.strangers).unwrap();
-    assert_eq!(stop.wait(10 * MS, monotonic_now() + 50 * MS).silent, 1);
+    assert_eq!(stop.wait(10 * MS, 50 * MS).silent, 1);
     stop.trace(&prepared.tracer, monotonic_now() + 50 * MS);
     let captures: Vec<_> = stop.threads().map(|thread| thread.capture).collect();
     assert!(matches!(captures[..], [Capture::Not(NotCaptured::Uninterruptible)]), "{captures:?}");
@@ -560,7 +560,7 @@ impl Prepared {
     fn stop_unnoticed(&self) -> StoppedThreads<'_> {
         let mut stop = self.stopper.begin_silently(&self.tasks, self.strangers).unwrap();
         stop.trace_all(&self.tracer, monotonic_now() + 20_000 * MS);
-        stop.wait(2_000 * MS, monotonic_now() + 20_000 * MS);
+        stop.wait(2_000 * MS, 20_000 * MS);
         stop
     }
 }

@@ -299,13 +299,14 @@ fn write_report(session: &mut CrashSession<'_>, dies: bool) {
     let mut timers = [None, None];
     report_steps::write_report(session, |session| {
         displaced = taken_signals::displace();
+        let limit = session.installed.options.deadline_ms;
+        RECRASH.begin_deadline(limit);
         let is_filtered = process::has_seccomp_filter();
         note_filter(is_filtered);
         if !is_filtered {
-            let limit = session.installed.options.deadline_ms;
             let is_end = dies && session.context.ending() != Ending::NonFatal;
             // This thread, not the context's: for a hang that is another one.
-            let timer = Deadline::start(this_thread(), limit).ok();
+            let timer = Deadline::start_ticking(this_thread()).ok();
             timers = [timer, if is_end { Deadline::last_resort(limit).ok() } else { None }];
         }
     });
@@ -318,7 +319,7 @@ fn write_report(session: &mut CrashSession<'_>, dies: bool) {
 pub(crate) fn handle_recrash(info: &mut SignalInfo, context: &mut Context) {
     if deadline::is_deadline(info) {
         // SAFETY: this thread owns the lock, and this is its own context.
-        unsafe { RECRASH.expire(context) };
+        unsafe { RECRASH.tick(context) };
         return;
     }
     if info.signo == libc::SIGSYS && info.is_fault() {

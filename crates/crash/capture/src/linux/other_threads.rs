@@ -41,8 +41,7 @@ impl<'r> OtherThreads<'r> {
         if process::has_seccomp_filter() {
             // A filter may kill the process for asking whether it may be traced, and for a timer.
             let threads = stopper.begin(tasks, &[])?;
-            let limit = u64::from(installed.options.deadline_ms).saturating_mul(1_000_000);
-            stopper.watch_asker(monotonic_now().saturating_add(limit));
+            stopper.watch_asker();
             return Some(OtherThreads { threads, resources, traced: false });
         }
         let traced = context.ending() == Ending::NonFatal;
@@ -60,7 +59,7 @@ impl<'r> OtherThreads<'r> {
         if self.traced {
             self.threads.trace_all(tracer, monotonic_now().saturating_add(TRACE_NS));
         }
-        let progress = self.threads.wait(GRACE_NS, monotonic_now().saturating_add(STOP_NS));
+        let progress = self.threads.wait(GRACE_NS, STOP_NS);
         if progress.captured < progress.threads && !self.traced {
             self.threads.trace(tracer, monotonic_now().saturating_add(TRACE_NS));
         }

@@ -12,7 +12,7 @@
 //! ```text
 //! let mut stop = stopper.begin(&tasks, &own_threads)?;     // signals to all, no waiting
 //! …write what needs no other thread…
-//! stop.wait(grace, deadline);                                  // all answered, or no more progress
+//! stop.wait(grace, limit);                                     // all answered, or no more progress
 //! stop.trace(&tracer, deadline);                               // the silent ones, if any
 //! for thread in stop.threads() { … walk its stack, it stands still … }
 //! stop.leave_stopped() or stop.release()
@@ -185,12 +185,10 @@ impl ThreadStopper {
         self.shared.busy.store(0, SeqCst);
     }
 
-    /// Makes a stopped thread send the asker its [deadline](crate::deadline) signal.
-    ///
-    /// `at` is in `CLOCK_MONOTONIC` nanoseconds; the signal is repeated every second. Needs no
+    /// Makes a stopped thread send the asker the ticks of its [deadline](crate::deadline). Needs no
     /// timer.
-    pub fn watch_asker(&self, at: u64) {
-        self.shared.watch_at.store(at, SeqCst);
+    pub fn watch_asker(&self) {
+        self.shared.is_watched.store(1, SeqCst);
     }
 
     /// Ensures that the signal's handler is ours.

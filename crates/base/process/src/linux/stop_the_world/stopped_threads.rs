@@ -35,6 +35,9 @@ const REPEATS: u32 = 3;
 /// Applies while some threads are silent.
 const SLICE: u64 = 1_000_000;
 
+/// Least time that a round of a wait counts, in nanoseconds, so that every wait ends.
+const MIN_ROUND: u64 = 10_000;
+
 /// The progress of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -153,7 +156,8 @@ impl ThreadStopper {
         shared.answers.store(0, SeqCst);
         shared.awaited.store(u32::MAX, SeqCst);
         shared.asker.store(this_thread(), SeqCst);
-        shared.watch_at.store(u64::MAX, SeqCst);
+        shared.is_watched.store(0, SeqCst);
+        shared.polled.store(0, SeqCst);
         shared.stopped.store(generation, SeqCst);
         let mut stop = StoppedThreads {
             stopper: self,
@@ -388,24 +392,27 @@ impl<'a> StoppedThreads<'a> {
 
     /// Waits until every thread has answered, including those that started meanwhile.
     ///
-    /// Also ends if nobody has answered for `grace` nanoseconds, or at `deadline`
-    /// (`CLOCK_MONOTONIC` nanoseconds).
+    /// Also ends if nobody has answered for `grace` nanoseconds, or after `limit` nanoseconds. Each
+    /// round counts at most [`SLICE`], so that time in which the process is stopped or throttled
+    /// does not count.
     ///
     /// After it, the `silent` threads are those worth tracing. They may still answer.
-    pub fn wait(&mut self, grace: u64, deadline: u64) -> Progress {
+    pub fn wait(&mut self, grace: u64, limit: u64) -> Progress {
         let shared = self.shared();
         let mut answers = shared.answers.load(SeqCst);
-        let mut quiet_since = monotonic_now();
+        let (mut waited, mut quiet_since, mut round_began) = (0_u64, 0_u64, monotonic_now());
         let mut repeated = 0_u32;
         loop {
             let seen = shared.answers.load(SeqCst);
             let progress = self.progress();
             let now = monotonic_now();
+            waited = waited.saturating_add(now.saturating_sub(round_began).clamp(MIN_ROUND, SLICE));
+            round_began = now;
             if seen != answers {
-                (answers, quiet_since) = (seen, now);
+                (answers, quiet_since) = (seen, waited);
             }
             if progress.silent == 0 && self.unsent == 0 {
-                if now >= deadline || self.is_complete(&progress) {
+                if waited >= limit || self.is_complete(&progress) {
                     return progress;
                 }
                 if self.ask_new() {
@@ -419,20 +426,20 @@ impl<'a> StoppedThreads<'a> {
                 }
                 continue;
             }
-            if now >= deadline || now.saturating_sub(quiet_since) >= grace {
+            if waited >= limit || waited.saturating_sub(quiet_since) >= grace {
                 return progress;
             }
             if progress.silent > 0 {
                 // Wake up at the last answer from those that were sent the signal.
-                let until = now.saturating_add(grace.min(SLICE)).min(deadline);
-                self.sleep(seen.wrapping_add(progress.silent as u32), until);
+                let slice = grace.min(SLICE).min(limit - waited);
+                self.sleep(seen.wrapping_add(progress.silent as u32), now.saturating_add(slice));
             }
             if shared.answers.load(SeqCst) == seen {
                 // Threads that have exited never answer, and those that have started were not asked
                 // yet.
                 self.note_ended();
                 if self.ask_new() {
-                    quiet_since = now;
+                    quiet_since = waited;
                 }
             }
             if self.unsent > 0 {
@@ -489,29 +496,27 @@ impl<'a> StoppedThreads<'a> {
     ///
     /// Includes those that could not be sent the signal. They stay stopped until the stop ends.
     pub fn trace(&mut self, tracer: &'a Tracer, deadline: u64) -> Progress {
-        let mut tracing = match self.tracing.take() {
-            Some(tracing) => tracing,
-            None => match tracer.begin() {
-                Some(tracing) => tracing,
-                None => return self.progress(),
-            },
+        if self.tracing.is_none() {
+            self.tracing = tracer.begin();
+        }
+        let slots = self.slots();
+        let wanted = |stop: &Self, slot: &Slot| match slot.verdict.load(Relaxed) {
+            0 => !stop.is_captured(slot),
+            verdict => verdict == NotCaptured::SignalQueueFull as u32 || verdict == NotCaptured::SignalDenied as u32,
         };
-        for slot in self.slots() {
-            let wanted = match slot.verdict.load(Relaxed) {
-                0 => !self.is_captured(slot),
-                verdict => {
-                    verdict == NotCaptured::SignalQueueFull as u32 || verdict == NotCaptured::SignalDenied as u32
-                }
-            };
-            if wanted
-                && slot.job.load(Relaxed) == 0
+        for slot in slots {
+            if slot.job.load(Relaxed) == 0
+                && wanted(self, slot)
+                && let Some(tracing) = &mut self.tracing
                 && let Some(job) = tracing.add(slot.tid.load(Relaxed))
             {
                 slot.job.store((job as u32).wrapping_add(1), Relaxed);
             }
         }
+        // Stays in `self`: if the deadline ends this call, the stop's end still ends the helper.
+        let Some(tracing) = &mut self.tracing else { return self.progress() };
         tracing.run(deadline);
-        for slot in self.slots() {
+        for slot in slots {
             let Some(job) = slot.job.load(Relaxed).checked_sub(1) else { continue };
             let late = matches!(tracing.outcome(job as usize), Some(Err(NotCaptured::TraceDeadline)));
             if late && self.tasks.state(slot.tid.load(Relaxed)) == Ok(KernelState::DiskSleep) {
@@ -519,7 +524,6 @@ impl<'a> StoppedThreads<'a> {
                 slot.job.store(0, Relaxed);
             }
         }
-        self.tracing = Some(tracing);
         self.progress()
     }
 

@@ -112,10 +112,10 @@ pub(super) struct Shared {
     pub(super) hold_until: AtomicU64,
     /// The thread that asked for the stop: if it exits, the stopped threads continue.
     pub(super) asker: AtomicI32,
-    /// Time at which a stopped thread sends the asker its deadline signal.
-    ///
-    /// In `CLOCK_MONOTONIC` nanoseconds; `u64::MAX` for never.
-    pub(super) watch_at: AtomicU64,
+    /// 1 if a stopped thread is to send the asker the ticks of its deadline.
+    pub(super) is_watched: AtomicU32,
+    /// When a stopped thread last polled ([`Shared::poll`]), in `CLOCK_MONOTONIC` nanoseconds.
+    pub(super) polled: AtomicU64,
     /// Number of answers in this stop, a futex word.
     pub(super) answers: AtomicU32,
     /// The number of answers at which the asker is woken.
@@ -157,17 +157,26 @@ impl Shared {
         unsafe { core::slice::from_raw_parts(slots, self.capacity) }
     }
 
-    /// Sends the asker its deadline signal, if it is time. Called on a stopped thread.
+    /// Ends the stop of `generation` if the asker has exited or the threads' time is over, and sends
+    /// the asker a tick of its deadline if it is watched. Called on a stopped thread.
     ///
-    /// One thread does it, and again after a second.
-    fn watch_asker(&self, now: u64) {
-        /// Time between two signals, in nanoseconds.
-        const AGAIN: u64 = 1_000_000_000;
-        let at = self.watch_at.load(SeqCst);
-        if now < at || self.watch_at.compare_exchange(at, now.saturating_add(AGAIN), SeqCst, SeqCst).is_err() {
-            return;
+    /// One thread at a time does this for all, and `false` is returned to the others: a thousand
+    /// threads that poll would need the processor time that the asker lacks.
+    fn poll(&self, generation: u32, now: u64) -> bool {
+        let last = self.polled.load(SeqCst);
+        let is_due = now.saturating_sub(last) >= LIVENESS / 2;
+        if !is_due || self.polled.compare_exchange(last, now, SeqCst, SeqCst).is_err() {
+            return false;
         }
-        let _ = QueuedSignal::send(process_id(), self.asker.load(Relaxed), deadline::SIGNAL, deadline::MARK);
+        let asker = self.asker.load(Relaxed);
+        if now >= self.hold_until.load(Acquire) || !is_alive(process_id(), asker) {
+            if self.stopped.compare_exchange(generation, 0, SeqCst, SeqCst).is_ok() {
+                futex::wake(&self.stopped, Reach::Private, i32::MAX);
+            }
+        } else if self.is_watched.load(SeqCst) != 0 {
+            let _ = QueuedSignal::send(process_id(), asker, deadline::SIGNAL, deadline::MARK);
+        }
+        true
     }
 
     /// Counts an answer, and wakes the asker if it is the last one awaited.
@@ -225,7 +234,20 @@ pub(super) extern "C" fn on_signal(_signal: i32, info: *const QueuedSignal, cont
 }
 
 /// Interval at which a stopped thread checks whether the asker is still alive, in nanoseconds.
+///
+/// Also the interval of a deadline's ticks ([`deadline::TICK_MS`]).
 const LIVENESS: u64 = 50_000_000;
+
+const _: () = assert!(LIVENESS == deadline::TICK_MS as u64 * 1_000_000);
+
+/// Number of threads that take over soon if the one that polls no longer does.
+const RESERVES: u32 = 8;
+
+/// Interval at which the reserves check whether a thread polls, in nanoseconds.
+const RESERVE_INTERVAL: u64 = 1_000_000_000;
+
+/// Interval at which all other threads do, in nanoseconds.
+const LAST_INTERVAL: u64 = 10_000_000_000;
 
 fn answer_stop(shared: &Shared, request: Request, context: usize) {
     let generation = request.generation;
@@ -239,19 +261,18 @@ fn answer_stop(shared: &Shared, request: Request, context: usize) {
     let mut now = slot.publish(context);
     slot.state.store(word(generation, Phase::Answered), Release);
     shared.count_answer();
+    let reserve = if request.index < RESERVES { RESERVE_INTERVAL } else { LAST_INTERVAL };
     // Read the time only after a wait: a thousand threads get here at once.
     loop {
-        let until = shared.hold_until.load(Acquire);
-        let look_at = until.min(shared.watch_at.load(Relaxed)).min(now.saturating_add(LIVENESS));
-        futex::wait(&shared.stopped, Reach::Private, generation, look_at);
+        let interval = if shared.poll(generation, now) { LIVENESS } else { reserve };
+        if shared.stopped.load(Acquire) != generation {
+            break;
+        }
+        futex::wait(&shared.stopped, Reach::Private, generation, now.saturating_add(interval));
         if shared.stopped.load(Acquire) != generation {
             break;
         }
         now = monotonic_now();
-        if now >= shared.hold_until.load(Acquire) || !is_alive(process_id(), shared.asker.load(Relaxed)) {
-            break;
-        }
-        shared.watch_asker(now);
     }
 }
 
