@@ -97,8 +97,8 @@ unsafe extern "C" fn repair(_: *mut c_void, _: *mut u8, _: usize) -> usize {
 /// written.
 fn broken_page(is_file: bool) -> *mut u8 {
     let (access, flags, file) = if is_file {
-        // SAFETY: a new descriptor.
-        let file = unsafe { libc::memfd_create(c"cut".as_ptr(), 0) };
+        // SAFETY: a new descriptor. By the system call: Bionic has the function since API level 30.
+        let file = unsafe { libc::syscall(libc::SYS_memfd_create, c"cut".as_ptr(), 0) } as i32;
         assert!(file >= 0, "a file in memory");
         FILE.store(file as usize + 1, Ordering::SeqCst);
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file)
