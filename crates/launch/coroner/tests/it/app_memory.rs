@@ -14,6 +14,7 @@ use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
 const ACT: &str = "CORONER_TEST_ACT";
+const DEADLINE: Duration = Duration::from_millis(1500);
 
 // ───────────────────────────────────────────── the app ─────────────────────────────────────────────
 
@@ -42,6 +43,14 @@ unsafe extern "C" fn hangs(_: *mut c_void, _: *mut u8, _: usize) -> usize {
     }
 }
 
+/// Stops the process, as a debugger, a job control shell or a freezer may at any moment.
+unsafe extern "C" fn stops(context: *mut c_void, into: *mut u8, room: usize) -> usize {
+    // SAFETY: sends a signal to this very thread, which stops before the system call returns.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::gettid(), libc::SIGSTOP) }, 0);
+    // SAFETY: by the contract.
+    unsafe { writes(context, into, room) }
+}
+
 /// Pages of memory; the last of them can't be read.
 fn cut_memory(pages: usize) -> *const u8 {
     const PAGE: usize = 4096;
@@ -61,7 +70,7 @@ fn app() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let act = std::env::var(ACT).unwrap();
     let delivery = Delivery::new().symbolicate(false).at_install(act == "deliver");
-    let limits = Limits::new().deadline(Duration::from_millis(1500));
+    let limits = Limits::new().deadline(DEADLINE);
     let config = Config::new("app-memory").store_dir(store).delivery(delivery).limits(limits);
     if act == "deliver" {
         assert!(coroner::install(config).unwrap().flush(Duration::from_secs(20)));
@@ -82,6 +91,7 @@ fn app() {
             "writes" => set_crash_callback(Some(writes), context),
             "claims" => set_crash_callback(Some(claims_too_much), context),
             "faults" => set_crash_callback(Some(faults), context),
+            "stops" => set_crash_callback(Some(stops), context),
             "hangs" => set_crash_callback(Some(hangs), context),
             _ => {}
         }
@@ -95,7 +105,17 @@ fn run(store: &Path, act: &str) -> Option<i32> {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "app_memory::app", "--nocapture", "--quiet", "--test-threads=1"]);
     command.env(STORE, store).env(ACT, act).stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().unwrap().signal()
+    let mut app = command.spawn().unwrap();
+    if act == "stops" {
+        let (pid, mut status) = (app.id().cast_signed(), 0);
+        // SAFETY: waits for a child, which stays one.
+        assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) }, pid);
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+        std::thread::sleep(2 * DEADLINE);
+        // SAFETY: sends a signal to a child.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGCONT) }, 0);
+    }
+    app.wait().unwrap().signal()
 }
 
 /// The one report of a crash, and the attachments beside it by their names.
@@ -143,6 +163,12 @@ fn registered_memory_and_what_the_callback_writes_go_with_the_report() {
     assert!(attachments[3].1.iter().all(|byte| *byte == b'y'));
     let large = report["app_memory"].as_array().unwrap().iter().find(|memory| memory["name"] == "large").unwrap();
     assert_eq!(large["size"], LARGE);
+}
+
+#[test]
+fn time_in_which_the_process_is_stopped_does_not_count() {
+    let (_, attachments) = crash("stops");
+    assert_eq!(attachments[0], ("crash_callback".to_owned(), b"level 3".to_vec()));
 }
 
 #[test]
