@@ -27,7 +27,7 @@ pub(crate) fn in_constructor() -> u64 {
     // SAFETY: the name is constant and NUL-terminated; the descriptor is new and owned by this
     // function.
     let mut file = unsafe {
-        let descriptor = libc::memfd_create(c"constructor".as_ptr(), 0);
+        let descriptor = libc::syscall(libc::SYS_memfd_create, c"constructor".as_ptr(), 0) as i32;
         assert!(descriptor >= 0, "no memory file: {}", std::io::Error::last_os_error());
         std::fs::File::from_raw_fd(descriptor)
     };
