@@ -1,4 +1,5 @@
-//! Walks another thread: a signal stops it and hands over its registers, and it waits while this one walks.
+//! Walks another thread: a signal stops it, its handler passes the registers on and waits during
+//! the walk.
 //!
 //! `cargo run -p coroner-unwind --example another_thread`
 
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 /// The stopped thread's context, while it is stopped.
 static CONTEXT: AtomicPtr<libc::ucontext_t> = AtomicPtr::new(core::ptr::null_mut());
-/// 1 lets it go on.
+/// 1 lets the stopped thread continue.
 static GO: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn stop(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -34,7 +35,7 @@ fn main() {
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     action.sa_sigaction = stop as *const () as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-    // SAFETY: the handler does nothing but wait.
+    // SAFETY: the handler only waits.
     unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, core::ptr::null_mut()) };
 
     let thread = std::thread::spawn(|| busy(5));

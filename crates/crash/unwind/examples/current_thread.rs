@@ -1,4 +1,4 @@
-//! Walks the thread that runs, twice: the second time every rule is in the cache.
+//! Walks the current thread twice: in the second walk all rules are cached.
 //!
 //! `cargo run -p coroner-unwind --example current_thread`
 
@@ -7,7 +7,8 @@ use coroner_unwind_test_support::{Loaded, Native, ThisProcess, capture_here};
 
 #[inline(never)]
 fn inner(cache: &mut RuleCache) {
-    // Images are listed once, outside a signal handler, and again when the dynamic linker has loaded something.
+    // Images are listed once, outside a signal handler, and again after the dynamic linker has
+    // loaded something.
     let images = Loaded::now();
     let registers = capture_here();
     for round in ["cold", "warm"] {

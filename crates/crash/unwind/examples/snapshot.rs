@@ -1,5 +1,5 @@
-//! Walks registers and memory that were saved before, without touching the process: what a report's reader does, on
-//! another machine and, if need be, of another architecture.
+//! Walks saved registers and memory without accessing the process, as a report's reader does on
+//! another machine and possibly another architecture.
 //!
 //! `cargo run -p coroner-unwind --example snapshot`
 
@@ -8,15 +8,15 @@ use coroner_process::registers::Registers;
 use coroner_unwind::{AddressRange, Image, Options, RuleCache, Walker};
 use coroner_unwind_test_support::{Loaded, Native, ThisProcess, capture_here};
 
-/// What is saved of a thread: plain data that could be in a file.
+/// A thread's saved state: plain data that could be in a file.
 struct Saved {
     registers: Registers,
     ranges: Vec<(u64, Vec<u8>)>,
     images: Vec<Image>,
 }
 
-/// Saves the thread that runs: its registers, the memory above its stack pointer, and of each image the bytes from its
-/// unwind sections to their end (a reader would take those from the image's file).
+/// Saves the current thread's registers, the memory above its stack pointer, and each image's
+/// unwind sections (which a reader would take from the image's file).
 #[inline(never)]
 fn save() -> Saved {
     let loaded = Loaded::now();

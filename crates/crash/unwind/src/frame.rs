@@ -166,17 +166,17 @@ pub enum Malformed {
 impl core::fmt::Display for Malformed {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            Malformed::Truncated => "an entry runs over its end",
-            Malformed::Version => "an unknown version",
-            Malformed::PointerEncoding => "an impossible pointer encoding",
-            Malformed::Opcode => "an unknown instruction",
-            Malformed::Augmentation => "an unknown augmentation",
-            Malformed::OutOfRange => "a number outside its range",
-            Malformed::StateStack => "remembered states that don't match, or too many",
-            Malformed::Expression => "an expression that fails or does not end",
-            Malformed::Reference => "entries that refer to each other in a circle, or to the wrong kind",
-            Malformed::UnknownRegister => "a rule for a register without a value",
-            Malformed::CompactEncoding => "an unknown compact encoding",
+            Malformed::Truncated => "truncated entry",
+            Malformed::Version => "unknown version",
+            Malformed::PointerEncoding => "invalid pointer encoding",
+            Malformed::Opcode => "unknown instruction",
+            Malformed::Augmentation => "unknown augmentation",
+            Malformed::OutOfRange => "number out of range",
+            Malformed::StateStack => "unbalanced or too many remembered states",
+            Malformed::Expression => "invalid or endless expression",
+            Malformed::Reference => "cyclic reference, or reference to the wrong kind of entry",
+            Malformed::UnknownRegister => "rule for a register with unknown value",
+            Malformed::CompactEncoding => "unknown compact encoding",
         })
     }
 }
@@ -252,16 +252,16 @@ impl End {
 impl core::fmt::Display for End {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            End::EndOfStack => f.write_str("the stack ends"),
-            End::FrameBudget => f.write_str("the budget of frames is used up"),
-            End::ReadBudget => f.write_str("the budget of reads is used up"),
+            End::EndOfStack => f.write_str("end of stack"),
+            End::FrameBudget => f.write_str("frame budget exhausted"),
+            End::ReadBudget => f.write_str("read budget exhausted"),
             End::NoProgress { sp } => {
-                write!(f, "the stack does not go on: the caller's stack pointer would be {sp:#x}")
+                write!(f, "no progress: the caller's stack pointer would be {sp:#x}")
             }
             End::Unreadable { address } => write!(f, "no readable memory at {address:#x}"),
             End::BadUnwindData { what, address } => write!(f, "malformed unwind data at {address:#x}: {what}"),
             End::NoUnwindData { address } => write!(f, "no unwind data for {address:#x}"),
-            End::BadReturnAddress { address } => write!(f, "the return address {address:#x} is no code"),
+            End::BadReturnAddress { address } => write!(f, "return address {address:#x} does not point to code"),
         }
     }
 }

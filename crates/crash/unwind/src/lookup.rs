@@ -16,7 +16,7 @@ use coroner_process::memory::Memory;
 
 /// Maximum length in bytes of an `__eh_frame` without a search table that is read completely for
 /// code that compact unwind does not cover.
-const READ_THROUGH: u64 = 1 << 20;
+const MAX_UNINDEXED_EH_FRAME: u64 = 1 << 20;
 
 /// Data read from sections that are shared by all of their entries: search tables and CIEs.
 #[derive(Debug)]
@@ -73,11 +73,13 @@ pub(crate) fn mach_rule<A: Architecture, M: Memory>(
         Compact::Dwarf(offset) => {
             let at = eh_frame.range.start.wrapping_add(offset.into());
             // The field has 24 bits: linkers write 0 for an entry further away.
-            if let Ok(Some(stated)) = rule_at::<A, M>(memory, sections, &eh_frame, at, address, into) {
-                return Ok(Some(stated));
+            if let Ok(Some(entry)) = rule_at::<A, M>(memory, sections, &eh_frame, at, address, into) {
+                return Ok(Some(entry));
             }
         }
-        Compact::None if image.eh_frame_hdr.is_empty() && image.eh_frame.len() > READ_THROUGH => return Ok(None),
+        Compact::None if image.eh_frame_hdr.is_empty() && image.eh_frame.len() > MAX_UNINDEXED_EH_FRAME => {
+            return Ok(None);
+        }
         Compact::None => {}
     }
     section_rule::<A, M>(memory, sections, &eh_frame, image.eh_frame_hdr, address, into)
@@ -94,15 +96,15 @@ pub(crate) fn frame_rule<A: Architecture, M: Memory>(
     into: &mut Rule,
 ) -> Result<Option<UnwindEntry>, Problem> {
     let eh_frame = FrameSection::eh_frame(image);
-    if let Some(stated) = section_rule::<A, M>(memory, sections, &eh_frame, image.eh_frame_hdr, address, into)? {
-        return Ok(Some(stated));
+    if let Some(entry) = section_rule::<A, M>(memory, sections, &eh_frame, image.eh_frame_hdr, address, into)? {
+        return Ok(Some(entry));
     }
     if !image.sframe.is_empty()
-        && let Some(stated) = sframe::find::<A, M>(memory, image.sframe, address)?
+        && let Some(entry) = sframe::find::<A, M>(memory, image.sframe, address)?
     {
-        *into = stated.rule;
-        let signal_trampoline = stated.signal_trampoline;
-        return Ok(Some(UnwindEntry { range: stated.range, signal_trampoline, found: Found::SFrame }));
+        *into = entry.rule;
+        let signal_trampoline = entry.signal_trampoline;
+        return Ok(Some(UnwindEntry { range: entry.range, signal_trampoline, found: Found::SFrame }));
     }
     if image.debug_frame.is_empty() {
         return Ok(None);
@@ -166,8 +168,8 @@ pub(crate) fn rule_at<A: Architecture, M: Memory>(
         if plain.outermost {
             *into = Rule::Outermost;
         }
-        let stated = UnwindEntry { range: plain.range, signal_trampoline: plain.signal_trampoline, found: Found::Cfi };
-        return Ok(plain.covers.then_some(stated));
+        let entry = UnwindEntry { range: plain.range, signal_trampoline: plain.signal_trampoline, found: Found::Cfi };
+        return Ok(plain.covers.then_some(entry));
     }
     let mut cursor = Cursor::new(memory, section.range, at)?;
     let entry = Fde::parse(&mut cursor, section, cache)?;
@@ -175,7 +177,7 @@ pub(crate) fn rule_at<A: Architecture, M: Memory>(
         return Ok(None);
     }
     let cie = cache.get(cursor.memory, section, entry.cie)?;
-    let state = RowState::of(&mut cursor, cie, &entry, address)?;
+    let state = RowState::compute(&mut cursor, cie, &entry, address)?;
     *into = state.rule::<A>(cie, Program::new(at, section.dialect == Dialect::DebugFrame));
     Ok(Some(UnwindEntry { range: entry.range, signal_trampoline: cie.signal_trampoline, found: Found::Cfi }))
 }
@@ -193,5 +195,5 @@ pub(crate) fn program_row<M: Memory>(
     let mut cursor = Cursor::new(memory, section.range, program.address())?;
     let entry = Fde::parse(&mut cursor, &section, cache)?;
     let cie = cache.get(cursor.memory, &section, entry.cie)?;
-    Ok((RowState::of(&mut cursor, cie, &entry, address)?, *cie))
+    Ok((RowState::compute(&mut cursor, cie, &entry, address)?, *cie))
 }

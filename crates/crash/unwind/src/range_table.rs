@@ -32,9 +32,9 @@ pub enum RegisterError {
 impl core::fmt::Display for RegisterError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
-            RegisterError::BadRange => "the range holds no addresses of code",
-            RegisterError::BadRule => "such a rule can't be registered",
-            RegisterError::Full => "no more ranges can be registered",
+            RegisterError::BadRange => "not a valid range of code addresses",
+            RegisterError::BadRule => "unsupported rule",
+            RegisterError::Full => "too many registered ranges",
         })
     }
 }

@@ -85,7 +85,7 @@ pub(crate) struct Step {
 impl Step {
     const OTHER: Step = Step { base: Base::Other, cfa: 0, return_address: 0, frame_pointer: 0, saved: 0 };
 
-    fn of<A: Architecture>(rule: &FoundRule) -> Step {
+    fn from_rule<A: Architecture>(rule: &FoundRule) -> Step {
         let Rule::Row(row) = &rule.rule else { return Step::OTHER };
         let (Some(return_address), Ok(cfa)) = (row.saved_words::<A>(A::RA), i16::try_from(row.cfa_offset >> 3)) else {
             return Step::OTHER;
@@ -310,7 +310,7 @@ impl RuleCache {
     /// Returns `true` if the rule at `place` is for the return address `pc`. `current` is
     /// [`Self::current`].
     #[inline]
-    pub(crate) fn is_of(&self, place: EntryIndex, pc: u64, current: u32) -> bool {
+    pub(crate) fn is_rule_for(&self, place: EntryIndex, pc: u64, current: u32) -> bool {
         let entry = self.entry(place);
         entry.key == pc && entry.epoch == current
     }
@@ -338,7 +338,7 @@ impl RuleCache {
             key,
             epoch: self.current(),
             caller: EntryIndex(0),
-            step: Step::of::<A>(rule),
+            step: Step::from_rule::<A>(rule),
             signal_trampoline: rule.signal_trampoline,
             found: rule.found as u8,
             rule: rule.rule,

@@ -35,7 +35,7 @@ const HEADER_LENGTH: u64 = 28;
 
 /// The rule of an address, and the code that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stated {
+pub(crate) struct SFrameRule {
     /// The rule: a row, or [`Rule::Outermost`] if the return address is undefined.
     pub rule: Rule,
     /// The function.
@@ -83,7 +83,7 @@ pub(crate) fn find<A: Architecture, M: Memory>(
     memory: &mut M,
     section: AddressRange,
     address: u64,
-) -> Result<Option<Stated>, Problem> {
+) -> Result<Option<SFrameRule>, Problem> {
     let Some(header) = Header::read::<A, M>(memory, section)? else { return Ok(None) };
     let Some(at) = header.search(memory, section, address)? else { return Ok(None) };
     let function = header.function(memory, section, at)?;
@@ -95,7 +95,7 @@ pub(crate) fn find<A: Architecture, M: Memory>(
         offset = rest;
     }
     let Some(rule) = header.rule::<A, M>(memory, &function, offset)? else { return Ok(None) };
-    Ok(Some(Stated { rule, range: function.range, signal_trampoline: function.signal_trampoline }))
+    Ok(Some(SFrameRule { rule, range: function.range, signal_trampoline: function.signal_trampoline }))
 }
 
 impl Header {

@@ -32,7 +32,7 @@ const DARWIN_MACHINE_CONTEXT_SIZE: u64 = 816;
 /// created one there. (On x86_64 the unwind data of `_sigtramp` describe where the registers are;
 /// on arm64 it is an ordinary function, whose caller would be mistaken for the caller of the
 /// interrupted code.)
-pub(crate) fn recognise_darwin<A: Architecture, M: Memory>(
+pub(crate) fn recognize_darwin<A: Architecture, M: Memory>(
     memory: &mut M,
     registers: &mut RegisterFile<A>,
     row: &Row,
@@ -56,7 +56,7 @@ pub(crate) fn is_darwin_frame<M: Memory>(memory: &mut M, cfa: u64) -> bool {
 /// Returns the signal context at the stack pointer if the code at `pc` is a Linux signal
 /// trampoline.
 #[inline]
-pub(crate) fn recognise<A: Architecture, M: Memory>(memory: &mut M, pc: u64) -> Option<SignalContext> {
+pub(crate) fn recognize<A: Architecture, M: Memory>(memory: &mut M, pc: u64) -> Option<SignalContext> {
     let first = memory.read_u64(pc).ok()?.to_le_bytes();
     let found = match A::ARCH {
         Arch::X86_64 if first.starts_with(&X86_64_SHORT) => true,

@@ -37,7 +37,7 @@ impl SwiftAsync {
     /// Returns the setting that Libc uses for a thread of an Apple system whose specific data begin
     /// at `specific` (`thread_handle` of `THREAD_IDENTIFIER_INFO`, 0 if the kernel doesn't provide
     /// it): marks are followed if the thread runs a task, or if that can't be read.
-    pub fn of_darwin_thread<M: Memory>(memory: &mut M, specific: u64) -> SwiftAsync {
+    pub fn for_darwin_thread<M: Memory>(memory: &mut M, specific: u64) -> SwiftAsync {
         if specific == 0 {
             return SwiftAsync::Follow;
         }
@@ -92,7 +92,7 @@ impl Contexts {
     ///
     /// # Errors
     /// [`Unreadable`] if the word below the record can't be read.
-    pub(crate) fn of_record<M: Memory>(memory: &mut M, record: u64, mask: u64) -> Result<Contexts, Unreadable> {
+    pub(crate) fn from_record<M: Memory>(memory: &mut M, record: u64, mask: u64) -> Result<Contexts, Unreadable> {
         let context = memory.read_u64(record.wrapping_sub(8))? & mask;
         Ok(Contexts { context, marker: 0, steps: 0, limit: 2 })
     }

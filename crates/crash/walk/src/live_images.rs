@@ -18,7 +18,7 @@ use crate::os::list_stamp::ListStamp;
 use crate::os::unwind_image::unwind_image;
 
 struct Slot {
-    /// Number of holders, [`CURRENT`] included; plus [`MAKING`] while the list is written.
+    /// Number of holders, [`CURRENT`] included; plus [`BEING_WRITTEN`] while the list is written.
     holders: AtomicUsize,
     /// The slot that was mapped before this one.
     next: *const Slot,
@@ -28,7 +28,7 @@ struct Slot {
     generation: u64,
 }
 
-const MAKING: usize = 1 << 63;
+const BEING_WRITTEN: usize = 1 << 63;
 
 /// The list that was created last.
 static CURRENT: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
@@ -36,12 +36,12 @@ static CURRENT: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(core::ptr::null_mut());
 /// ID of the process whose thread is creating a list; 0 for none. By process, so that a child made
 /// by fork, where that thread doesn't exist, doesn't wait for it.
-static BUSY: AtomicI32 = AtomicI32::new(0);
+static WRITER_PID: AtomicI32 = AtomicI32::new(0);
 /// When the current list was last compared with the dynamic linker's, by [`ticks`].
-static COMPARED: AtomicU64 = AtomicU64::new(0);
+static LAST_COMPARISON: AtomicU64 = AtomicU64::new(0);
 
 /// Time in ticks for which a list is assumed to be unchanged: some tens of microseconds.
-const FRESH: u64 = if cfg!(target_arch = "x86_64") { 1 << 17 } else { 1 << 10 };
+const FRESHNESS_TICKS: u64 = if cfg!(target_arch = "x86_64") { 1 << 17 } else { 1 << 10 };
 
 /// Maximum number of times that a thread checks whether another one has created its list.
 const ATTEMPTS: u32 = 4096;
@@ -73,19 +73,19 @@ impl LiveImages {
     /// [`Self::current`].
     #[inline]
     pub fn recent(memory: LiveReader) -> Option<LiveImages> {
-        if ticks().wrapping_sub(COMPARED.load(Relaxed)) <= FRESH
+        if ticks().wrapping_sub(LAST_COMPARISON.load(Relaxed)) <= FRESHNESS_TICKS
             && let Some(last) = Self::last()
         {
             return Some(last);
         }
         let current = Self::current(memory);
-        COMPARED.store(ticks(), Relaxed);
+        LAST_COMPARISON.store(ticks(), Relaxed);
         current
     }
 
     /// Returns the list that was created last, if the images haven't changed; creates none, and
     /// needs little stack.
-    pub fn made_last(memory: LoadGuarded) -> Option<LiveImages> {
+    pub fn last_if_current(memory: LoadGuarded) -> Option<LiveImages> {
         Self::last().filter(|last| last.0.stamp.is_current(&mut LiveReader::Loads(memory)))
     }
 
@@ -181,8 +181,8 @@ fn make(memory: LiveReader) -> Option<LiveImages> {
     for _ in 0..ATTEMPTS {
         if take_turn() {
             // Another thread may have been faster.
-            let made = LiveImages::last().filter(|last| last.is_current(memory)).or_else(|| make_alone(memory));
-            BUSY.store(0, Release);
+            let made = LiveImages::last().filter(|last| last.is_current(memory)).or_else(|| create_exclusively(memory));
+            WRITER_PID.store(0, Release);
             return made;
         }
         // SAFETY: no arguments; other threads run.
@@ -192,12 +192,12 @@ fn make(memory: LiveReader) -> Option<LiveImages> {
 }
 
 fn take_turn() -> bool {
-    let (me, now) = (process_id(), BUSY.load(Relaxed));
-    now != me && BUSY.compare_exchange(now, me, AcqRel, Relaxed).is_ok()
+    let (me, now) = (process_id(), WRITER_PID.load(Relaxed));
+    now != me && WRITER_PID.compare_exchange(now, me, AcqRel, Relaxed).is_ok()
 }
 
-/// Creates a list. The calling thread must hold [`BUSY`].
-fn make_alone(mut memory: LiveReader) -> Option<LiveImages> {
+/// Creates a list. The calling thread must hold [`WRITER_PID`].
+fn create_exclusively(mut memory: LiveReader) -> Option<LiveImages> {
     static GENERATION: AtomicU64 = AtomicU64::new(0);
     let slot = free_slot()?;
     // SAFETY: `free_slot` made it this thread's alone: other threads access only the count, which
@@ -209,7 +209,7 @@ fn make_alone(mut memory: LiveReader) -> Option<LiveImages> {
     // SAFETY: never unmapped, and not written again before nobody holds it.
     let made = LiveImages(unsafe { &*slot });
     // Written; held by `made` and by `CURRENT`.
-    made.0.holders.fetch_add(2_usize.wrapping_sub(MAKING), Release);
+    made.0.holders.fetch_add(2_usize.wrapping_sub(BEING_WRITTEN), Release);
     // SAFETY: null or a slot.
     if let Some(before) = unsafe { CURRENT.swap(slot, SeqCst).as_ref() } {
         // The reference that `CURRENT` held.
@@ -218,12 +218,13 @@ fn make_alone(mut memory: LiveReader) -> Option<LiveImages> {
     Some(made)
 }
 
-/// Returns a slot that nobody holds, marked as [`MAKING`]. The calling thread must hold [`BUSY`].
+/// Returns a slot that nobody holds, marked as [`BEING_WRITTEN`]. The calling thread must hold
+/// [`WRITER_PID`].
 fn free_slot() -> Option<*mut Slot> {
     let mut at = SLOTS.load(Acquire);
     // SAFETY: a slot, which is never unmapped; only its count and its link, which stays, are read.
     while let Some((holders, next)) = unsafe { at.as_ref().map(|_| (&(*at).holders, (*at).next)) } {
-        if holders.compare_exchange(0, MAKING, SeqCst, Relaxed).is_ok() {
+        if holders.compare_exchange(0, BEING_WRITTEN, SeqCst, Relaxed).is_ok() {
             return Some(at);
         }
         at = next.cast_mut();
@@ -242,7 +243,7 @@ fn free_slot() -> Option<*mut Slot> {
     // SAFETY: fresh zeroed memory of that size, page-aligned; zeroes are a valid stamp and a valid
     // generation.
     unsafe {
-        (&raw mut (*slot).holders).write(AtomicUsize::new(MAKING));
+        (&raw mut (*slot).holders).write(AtomicUsize::new(BEING_WRITTEN));
         (&raw mut (*slot).next).write(SLOTS.load(Relaxed));
         (&raw mut (*slot).table).write(table);
     }

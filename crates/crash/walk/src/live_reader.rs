@@ -31,7 +31,7 @@ impl LiveReader {
 
     /// Same as [`Self::new`], which does not check at every call whether the kernel still sends
     /// faults to Coroner; this function does.
-    pub fn asked_anew() -> Option<LiveReader> {
+    pub fn new_after_query() -> Option<LiveReader> {
         fault_handler::ask_again();
         LiveReader::new()
     }

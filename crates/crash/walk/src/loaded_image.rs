@@ -70,6 +70,6 @@ pub fn holder_of(address: u64) -> Holder {
         return if status == 0 { Holder::Image(found.start as u64) } else { Holder::Nothing };
     }
     let Some(LiveReader::Loads(memory)) = LiveReader::new() else { return Holder::Unknown };
-    let Some(images) = LiveImages::made_last(memory) else { return Holder::Unknown };
+    let Some(images) = LiveImages::last_if_current(memory) else { return Holder::Unknown };
     images.find(address).map_or(Holder::Nothing, |image| Holder::Image(core::ptr::from_ref(image) as u64))
 }

@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use coroner_unwind::RuleCache;
 
 /// Maximum number of walks in progress at once.
-const CACHES: usize = 16;
+const MAX_WALKS: usize = 16;
 
 /// Number of times that all caches are tried if none is free.
 const ATTEMPTS: u32 = 256;
@@ -20,8 +20,8 @@ struct Place {
 // SAFETY: the cache is accessed only by whoever set `taken`.
 unsafe impl Sync for Place {}
 
-static PLACES: [Place; CACHES] =
-    [const { Place { taken: AtomicBool::new(false), cache: UnsafeCell::new(RuleCache::new()) } }; CACHES];
+static PLACES: [Place; MAX_WALKS] =
+    [const { Place { taken: AtomicBool::new(false), cache: UnsafeCell::new(RuleCache::new()) } }; MAX_WALKS];
 
 /// A cache that belongs to one owner until this is dropped.
 #[must_use]

@@ -32,7 +32,7 @@ pub struct ThreadStack {
 /// Number of walks of a thread between queries for the reader of the dynamic linker's list. This is
 /// correct unless the thread begins to block SIGSEGV in between, and only matters if it does so at
 /// the very moment at which a library is unloaded that the list still contains.
-const ASKED: u32 = 64;
+const WALKS_PER_QUERY: u32 = 64;
 
 impl ThreadStack {
     /// Creates the data of a thread about which nothing is known.
@@ -59,15 +59,17 @@ impl ThreadStack {
         let mut elsewhere = None;
         let walks = self.walks.load(Relaxed);
         self.walks.store(walks.wrapping_add(1), Relaxed);
-        let list = if walks.is_multiple_of(ASKED) || !self.guards_loads.load(Relaxed) || !fault_handler::has_owner() {
-            let asked = self.renew();
-            elsewhere = Some(asked);
-            asked
-        } else {
-            // SAFETY: one of the last 64 walks of the thread made the query, and faults are
-            // recovered.
-            Some(LiveReader::Loads(unsafe { LoadGuarded::new() }))
-        };
+        let list =
+            if walks.is_multiple_of(WALKS_PER_QUERY) || !self.guards_loads.load(Relaxed) || !fault_handler::has_owner()
+            {
+                let asked = self.renew();
+                elsewhere = Some(asked);
+                asked
+            } else {
+                // SAFETY: one of the last 64 walks of the thread made the query, and faults are
+                // recovered.
+                Some(LiveReader::Loads(unsafe { LoadGuarded::new() }))
+            };
         let high = self.high.load(Relaxed);
         let stack = if (self.low.load(Relaxed)..high).contains(&sp) { sp..high } else { sp..sp };
         StackReader { stack, list, elsewhere, windows: None }
@@ -84,7 +86,7 @@ impl ThreadStack {
             compiler_fence(Ordering::Release);
             self.high.store(stack.end.max(1), Relaxed);
         }
-        let reader = LiveReader::asked_anew();
+        let reader = LiveReader::new_after_query();
         self.guards_loads.store(matches!(reader, Some(LiveReader::Loads(_))), Relaxed);
         reader
     }
@@ -111,13 +113,13 @@ impl<'w> StackReader<'w> {
     /// calling thread's, or not known. Other walks need a `StackReader`, too: the unwinder is
     /// compiled once for each kind of reader, and is large.
     #[must_use]
-    pub fn of_elsewhere(reader: LiveReader) -> StackReader<'w> {
+    pub fn with_reader(reader: LiveReader) -> StackReader<'w> {
         StackReader { stack: u64::MAX..u64::MAX, list: Some(reader), elsewhere: Some(Some(reader)), windows: None }
     }
 
-    /// Same as [`Self::of_elsewhere`], for copies by the kernel.
+    /// Same as [`Self::with_reader`], for copies by the kernel.
     #[must_use]
-    pub fn of_windows(windows: &'w mut CopiedWindows) -> StackReader<'w> {
+    pub fn with_windows(windows: &'w mut CopiedWindows) -> StackReader<'w> {
         StackReader { stack: u64::MAX..u64::MAX, list: None, elsewhere: Some(None), windows: Some(windows) }
     }
 

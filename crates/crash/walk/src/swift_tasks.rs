@@ -12,7 +12,7 @@ pub const NOT_FOLLOWED: SwiftAsync =
 /// Returns the setting for the calling thread: marks are followed if it runs a task.
 #[cfg(target_vendor = "apple")]
 #[inline]
-pub fn of_this_thread() -> SwiftAsync {
+pub fn for_this_thread() -> SwiftAsync {
     // SAFETY: asks for a thread's datum; libpthread returns those of the keys that it reserves as
     // others, 0 if none was set.
     SwiftAsync::Task(unsafe { libc::pthread_getspecific(SwiftAsync::DARWIN_TASK_KEY as libc::pthread_key_t) } as u64)
@@ -21,12 +21,12 @@ pub fn of_this_thread() -> SwiftAsync {
 /// Returns the setting for the calling thread: marks are followed if it runs a task.
 #[cfg(not(target_vendor = "apple"))]
 #[inline]
-pub fn of_this_thread() -> SwiftAsync {
+pub fn for_this_thread() -> SwiftAsync {
     SwiftAsync::Follow
 }
 
-/// Same as [`of_this_thread`], for a thread that was stopped.
+/// Same as [`for_this_thread`], for a thread that was stopped.
 #[cfg(target_vendor = "apple")]
-pub fn of_stopped_thread<M: Memory>(thread: &Interrupted, memory: &mut M) -> SwiftAsync {
-    SwiftAsync::of_darwin_thread(memory, thread.specific())
+pub fn for_stopped_thread<M: Memory>(thread: &Interrupted, memory: &mut M) -> SwiftAsync {
+    SwiftAsync::for_darwin_thread(memory, thread.specific())
 }

@@ -221,7 +221,7 @@ fn describe(
         flags: main_flag(tid == installed.platform.main_thread),
         queue: QueueName::read(queue_at, installed.platform.label_offset, memory),
         cpu_time: activity.map(|activity| activity.cpu_time),
-        swift_async: SwiftAsync::of_darwin_thread(memory, specific),
+        swift_async: SwiftAsync::for_darwin_thread(memory, specific),
         port: (port != 0).then_some(port),
         ..Description::default()
     }

@@ -65,7 +65,7 @@ impl<'w> Walk<'w> {
         let Some(mut thread) = ThreadEncoder::begin(encoder, thread) else { return false };
         let Walk { ring, images, cache, mut names } = self;
         let options = Options { frames: depth.walked, scan_words: depth.scanned, swift_async, ..Options::default() };
-        let mut memory = StackReader::of_elsewhere(LiveReader::Loads(memory));
+        let mut memory = StackReader::with_reader(LiveReader::Loads(memory));
         let mut walker = coroner_walk::walker(registers, &mut memory, WalkImages::Listed(images), cache, options);
         (ring.first_cfa, ring.walked) = (0, 0);
         let mut walked = 0_usize;

@@ -9,7 +9,7 @@ fn slots<A: Architecture>() {
 }
 
 #[test]
-fn slots_and_registers_agree() {
+fn slots_and_registers_correspond() {
     slots::<X86_64>();
     slots::<Aarch64>();
 }

@@ -8,7 +8,7 @@ fn tail(bytes: &[u8]) -> [u8; 8] {
 }
 
 #[test]
-fn calls_of_x86_64() {
+fn x86_64_calls_are_recognized() {
     let calls: [&[u8]; 11] = [
         &[0xe8, 1, 2, 3, 4],             // call rel32
         &[0xff, 0xd0],                   // call rax
@@ -38,7 +38,7 @@ fn calls_of_x86_64() {
 }
 
 #[test]
-fn calls_of_arm64() {
+fn arm64_calls_are_recognized() {
     // bl; blr x8; blraaz x8; blraa x8, x17
     for call in [0x9400_0001, 0xd63f_0100, 0xd63f_091f, 0xd73f_0911] {
         assert!(is_aarch64_call(call), "{call:x}");

@@ -10,12 +10,12 @@ use crate::registers::RegisterFile;
 use coroner_process::memory::Memory;
 
 /// Maximum depth of the stack. Compilers use three.
-const DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 /// Number of operations after which an expression is considered endless.
-const STEPS: u32 = 1_000;
+const MAX_OPERATIONS: u32 = 1_000;
 
 struct Stack {
-    values: [u64; DEPTH],
+    values: [u64; MAX_DEPTH],
     length: usize,
     /// Address of the expression, for errors.
     address: u64,
@@ -63,14 +63,14 @@ pub(crate) fn evaluate<A: Architecture, M: Memory>(
     let start = cursor.address();
     let end = start.checked_add(length).ok_or(cursor.malformed(Malformed::Truncated))?;
     cursor.narrow(end)?;
-    let mut stack = Stack { values: [0; DEPTH], length: 0, address: start };
+    let mut stack = Stack { values: [0; MAX_DEPTH], length: 0, address: start };
     if let Some(value) = initial {
         stack.push(value)?;
     }
     let mut steps = 0u32;
     while !cursor.is_at_end() {
         steps = steps.wrapping_add(1);
-        if steps > STEPS {
+        if steps > MAX_OPERATIONS {
             return Err(stack.bad());
         }
         let at = cursor.address();

@@ -34,12 +34,12 @@ pub(crate) struct FastCie {
 }
 
 /// Offset of the augmentation letters in a CIE, after `z`.
-const LETTERS: usize = 10;
+const AUGMENTATION_LETTERS: usize = 10;
 
 impl FastCie {
     /// Returns the content of `cie`, if it is plain. `row` is its row after the initial
     /// instructions.
-    pub(crate) fn of(cie: &Cie, row: Row) -> Option<FastCie> {
+    pub(crate) fn from_cie(cie: &Cie, row: Row) -> Option<FastCie> {
         let pointer_bytes = pointer_bytes(cie.pointer_encoding)?;
         let words = i32::try_from(cie.data_alignment >> 3).ok().filter(|words| (-16..=16).contains(words))?;
         let code = u32::try_from(cie.code_alignment).ok().filter(|code| *code <= 16)?;
@@ -68,7 +68,7 @@ impl FastCie {
         if u32_at(&window, 4) != 0 || !matches!(byte(8), 1 | 3) || byte(9) != b'z' || section.bias != 0 {
             return None;
         }
-        let end = (LETTERS..LETTERS + 6).find(|at| byte(*at) == 0)?;
+        let end = (AUGMENTATION_LETTERS..AUGMENTATION_LETTERS + 6).find(|at| byte(*at) == 0)?;
         let (code, data, column, length) = (byte(end + 1), byte(end + 2), byte(end + 3), byte(end + 4));
         if (code | data | column | length) & 0x80 != 0 || code > 16 || data & 7 != 0 || column != A::RA {
             return None;
@@ -77,7 +77,7 @@ impl FastCie {
         let mut position = at + usize::from(length);
         let mut pointer_encoding = None;
         let mut signal_trampoline = false;
-        for letter in LETTERS..end {
+        for letter in AUGMENTATION_LETTERS..end {
             match byte(letter) {
                 b'R' => {
                     pointer_encoding = Some(byte(at));
@@ -254,11 +254,11 @@ pub(crate) fn row_at<A: Architecture, M: Memory>(
     }
     let covers = range.contains(address);
     let outermost = if plain.outermost != 0 {
-        is_nothing(&window, position, total).then_some(true)?
+        is_only_nops(&window, position, total).then_some(true)?
     } else {
         window[position & (BLOCK - 1)] == UNDEFINED
             && window[(position + 1) & (BLOCK - 1)] == A::RA
-            && is_nothing(&window, position + 2, total)
+            && is_only_nops(&window, position + 2, total)
     };
     if covers && !outermost {
         let instructions = Instructions { memory, section, at, total, window, position };
@@ -273,7 +273,7 @@ const UNDEFINED: u8 = 0x07;
 
 /// Whether everything of an entry from `position` on is in the window, and is `DW_CFA_nop`.
 #[inline]
-fn is_nothing(window: &[u8; BLOCK], position: usize, total: u64) -> bool {
+fn is_only_nops(window: &[u8; BLOCK], position: usize, total: u64) -> bool {
     let total = usize::try_from(total).unwrap_or(usize::MAX);
     window.get(position..total).is_some_and(|rest| rest.iter().all(|byte| *byte == 0))
 }

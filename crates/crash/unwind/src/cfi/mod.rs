@@ -308,7 +308,7 @@ impl Cie {
             Aarch64::RA => cie.initial.simple::<Aarch64>(&cie),
             _ => None,
         };
-        cie.plain = row.and_then(|row| FastCie::of(&cie, row));
+        cie.plain = row.and_then(|row| FastCie::from_cie(&cie, row));
         Ok(cie)
     }
 }

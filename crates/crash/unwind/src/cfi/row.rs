@@ -14,7 +14,7 @@ use coroner_process::memory::Memory;
 /// x86_64's return address.
 pub(crate) const COLUMNS: usize = 33;
 /// Maximum number of rows that `DW_CFA_remember_state` may store.
-const REMEMBERED: u32 = 8;
+const MAX_REMEMBERED_ROWS: u32 = 8;
 
 /// Rule for computing the CFA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl RowState {
     ///
     /// # Errors
     /// A [`Problem`] if the data are malformed or unreadable.
-    pub(crate) fn of<M: Memory>(
+    pub(crate) fn compute<M: Memory>(
         cursor: &mut Cursor<'_, M>,
         cie: &Cie,
         entry: &Fde,
@@ -215,7 +215,7 @@ impl<M: Memory> Run<'_, '_, M> {
                 0x1d => self.cursor.u64()?,
                 // DW_CFA_remember_state: the rest runs on a copy, up to the matching restore
                 0x0a => {
-                    if depth >= REMEMBERED {
+                    if depth >= MAX_REMEMBERED_ROWS {
                         return Err(bad(Malformed::StateStack));
                     }
                     let mut copy = *state;

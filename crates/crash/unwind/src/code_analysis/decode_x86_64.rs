@@ -9,8 +9,8 @@ use coroner_process::memory::Memory;
 const SP: u8 = 7;
 const FP: u8 = 6;
 
-/// DWARF numbers of the registers in the order of their encoding.
-const DWARF: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+/// DWARF_NUMBERS numbers of the registers in the order of their encoding.
+const DWARF_NUMBERS: [u8; 16] = [0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// Prefixes of an opcode.
 #[derive(Clone, Copy, Default)]
@@ -34,7 +34,7 @@ impl Prefixes {
 struct Operands {
     /// The reg field without REX: for some opcodes a part of the opcode.
     extension: u8,
-    /// The register operand, by DWARF number.
+    /// The register operand, by DWARF_NUMBERS number.
     register: u8,
     other: Operand,
 }
@@ -80,7 +80,7 @@ pub(crate) fn decode<M: Memory>(cursor: &mut Cursor<'_, M>) -> Result<Effect, Pr
 }
 
 fn one_byte<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes, opcode: u8) -> Result<Effect, Problem> {
-    let low = DWARF.get(usize::from(opcode & 7 | (prefixes.rex & 1) << 3)).copied().unwrap_or(NO_REGISTER);
+    let low = DWARF_NUMBERS.get(usize::from(opcode & 7 | (prefixes.rex & 1) << 3)).copied().unwrap_or(NO_REGISTER);
     let effect = match opcode {
         0x0f => return two_byte(cursor, prefixes),
         // Operations of the form `op r/m, r` and `op r, r/m`
@@ -378,7 +378,7 @@ fn operands<M: Memory>(cursor: &mut Cursor<'_, M>, prefixes: Prefixes) -> Result
     let (mode, extension, low) = (modrm >> 6, modrm >> 3 & 7, modrm & 7);
     let number = |bits: u8, rex: u8| {
         let index = usize::from(bits & 7 | (prefixes.rex >> rex & 1) << 3);
-        DWARF.get(index).copied().unwrap_or(NO_REGISTER)
+        DWARF_NUMBERS.get(index).copied().unwrap_or(NO_REGISTER)
     };
     let register = number(extension, 2);
     if mode == 3 {

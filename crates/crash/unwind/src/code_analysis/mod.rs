@@ -101,11 +101,11 @@ pub(crate) enum Reached {
 }
 
 /// Maximum number of instructions that are analyzed in total.
-const BUDGET: u32 = 1_500;
+const MAX_INSTRUCTIONS: u32 = 1_500;
 /// Maximum number of branches that wait to be followed.
-const PENDING: usize = 12;
+const MAX_PENDING_BRANCHES: usize = 12;
 /// Maximum number of branch targets that are remembered, so that loops end.
-const VISITED: usize = 64;
+const MAX_VISITED_TARGETS: usize = 64;
 
 /// Returns the register in which a tail call leaves the return address.
 pub(crate) const fn return_link<A: Architecture>() -> u8 {
@@ -147,7 +147,7 @@ pub(crate) struct Followed {
 }
 
 struct Pending {
-    paths: [(u64, Path); PENDING],
+    paths: [(u64, Path); MAX_PENDING_BRANCHES],
     length: usize,
 }
 
@@ -160,16 +160,16 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
     let Code { pc, start, stubs, mut through_calls, .. } = *code;
     let everything = AddressRange { start: 0, end: u64::MAX };
     let mut cursor = Cursor::new(memory, everything, pc)?;
-    let mut pending = Pending { paths: [(0, Path::new(start)); PENDING], length: 0 };
-    let mut visited = [0u64; VISITED];
+    let mut pending = Pending { paths: [(0, Path::new(start)); MAX_PENDING_BRANCHES], length: 0 };
+    let mut visited = [0u64; MAX_VISITED_TARGETS];
     let mut visits = 0usize;
     let mut path = Path::new(start);
     let mut at = pc;
-    let mut left = BUDGET;
+    let mut left = MAX_INSTRUCTIONS;
     let mut trapped = None;
     let mut jump = None;
     let mut parts = outlined::OutlinedReturns::default();
-    let mut outlined_budget = outlined::BUDGET;
+    let mut outlined_budget = outlined::MAX_INSTRUCTIONS;
     let return_link = return_link::<A>();
     loop {
         left = match left.checked_sub(1) {
@@ -231,7 +231,7 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
             Effect::Jump(target)
                 if stubs.contains(target)
                     || A::LINK_REGISTER
-                        && path.has_unwound::<A>()
+                        && path.has_undone_prologue::<A>()
                         && !outlined::is_outlined::<A, M>(cursor.memory, target, &mut outlined_budget) =>
             {
                 match path.at_return::<A>(start, return_link) {
@@ -242,11 +242,11 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
                 }
             }
             Effect::IndirectJump => {
-                let veneer = outlined::through_veneer::<A, M>(cursor.memory, at).filter(|target| {
+                let veneer = outlined::veneer_target::<A, M>(cursor.memory, at).filter(|target| {
                     path.entered > 0 || outlined::is_outlined::<A, M>(cursor.memory, *target, &mut outlined_budget)
                 });
                 if veneer.is_none() {
-                    if path.has_unwound::<A>()
+                    if path.has_undone_prologue::<A>()
                         && let Some(row) = path.at_return::<A>(start, return_link)
                     {
                         return Ok(Followed { reached: Reached::Return(row), parts });
@@ -294,7 +294,7 @@ pub(crate) fn follow<A: Architecture, M: Memory>(memory: &mut M, code: &Code<'_>
 }
 
 /// Returns whether a branch target was followed before, and remembers it.
-fn seen(visited: &mut [u64; VISITED], visits: &mut usize, target: u64) -> bool {
+fn seen(visited: &mut [u64; MAX_VISITED_TARGETS], visits: &mut usize, target: u64) -> bool {
     if visited.iter().take(*visits).any(|known| *known == target) {
         return true;
     }

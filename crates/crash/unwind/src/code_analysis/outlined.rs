@@ -21,10 +21,10 @@ use coroner_process::memory::Memory;
 
 /// Maximum number of instructions of a possible outlined function that are analyzed. The longest
 /// one that LLVM creates by itself, which saves all callee-saved registers, has a dozen.
-const LENGTH: u32 = 64;
+const MAX_FUNCTION_LENGTH: u32 = 64;
 
 /// Maximum number of instructions of possible outlined functions that are analyzed for one path.
-pub(crate) const BUDGET: u32 = 1_500;
+pub(crate) const MAX_INSTRUCTIONS: u32 = 1_500;
 
 /// An outlined function that was called and in which the path began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -83,7 +83,7 @@ fn straight<A: Architecture, M: Memory>(
     let mut passed = passing.is_none();
     let outside = path.entered;
     let mut before_jump = None;
-    for _ in 0..LENGTH {
+    for _ in 0..MAX_FUNCTION_LENGTH {
         *budget = budget.checked_sub(1)?;
         passed |= passing == Some(at);
         cursor.seek(at, u64::MAX).ok()?;
@@ -97,7 +97,7 @@ fn straight<A: Architecture, M: Memory>(
             },
             // Code that was jumped to, and not called, may be an epilogue with its function's tail
             // call.
-            Effect::Jump(_) | Effect::IndirectJump if outside == 0 && path.puts_back::<A>() => {
+            Effect::Jump(_) | Effect::IndirectJump if outside == 0 && path.restores_from_caller_frame::<A>() => {
                 return Some(A::RA);
             }
             Effect::Jump(target) => {
@@ -106,7 +106,7 @@ fn straight<A: Architecture, M: Memory>(
             }
             Effect::IndirectJump => {
                 before_jump = Some(path.kept::<A>());
-                at = through_veneer::<A, M>(cursor.memory, at)?;
+                at = veneer_target::<A, M>(cursor.memory, at)?;
             }
             Effect::Call(Some(target)) => {
                 let next = cursor.address();
@@ -130,7 +130,7 @@ fn straight<A: Architecture, M: Memory>(
 /// Returns the target of the jump at `at`, if it belongs to an entry of a procedure linkage table
 /// or to a linker's veneer: shared helpers of prologues and epilogues that another image could
 /// replace are called through such a table.
-pub(crate) fn through_veneer<A: Architecture, M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
+pub(crate) fn veneer_target<A: Architecture, M: Memory>(memory: &mut M, at: u64) -> Option<u64> {
     let start = at.checked_sub(12).filter(|_| A::LINK_REGISTER)?;
     let mut words = [[0; 4]; 4];
     memory.read(start, words.as_flattened_mut()).ok()?;
@@ -221,7 +221,7 @@ pub(crate) fn call_target<A: Architecture, M: Memory>(memory: &mut M, pc: u64) -
 }
 
 /// Follows the code of Mach-O's `__stub_helper` from `pc` to the jump to dyld's binder.
-pub(crate) fn to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u64, start: &Start) -> Option<Path> {
+pub(crate) fn follow_to_binder<A: Architecture, M: Memory>(memory: &mut M, pc: u64, start: &Start) -> Option<Path> {
     let everything = AddressRange { start: 0, end: u64::MAX };
     let mut path = Path::new(start);
     let mut cursor = Cursor::new(memory, everything, pc).ok()?;
@@ -251,7 +251,7 @@ impl Path {
         let changed = (0..32).any(|number| {
             is_preserved::<A>(number) && number != A::SP && self.get(number) != Symbol::Register(number, 0)
         });
-        sp != Symbol::Register(A::SP, 0) || changed || self.saved_in_frame_of_caller::<A>() > 0
+        sp != Symbol::Register(A::SP, 0) || changed || self.count_saved_in_caller_frame::<A>() > 0
     }
 
     /// Returns the outlined function that returns to the address in `link`, if it is one: the call
@@ -274,7 +274,7 @@ impl Path {
     }
 
     /// Whether the path has popped its caller's stack or restored registers from there.
-    fn puts_back<A: Architecture>(&self) -> bool {
+    fn restores_from_caller_frame<A: Architecture>(&self) -> bool {
         let is_of_caller =
             |symbol: &Symbol| matches!(symbol, Symbol::Memory(base, offset) if *base == A::SP && *offset >= 0);
         let raised = matches!(self.get(A::SP), Symbol::Register(base, offset) if base == A::SP && offset > 0);
@@ -284,7 +284,7 @@ impl Path {
 
     /// Returns the number of registers preserved by calls that the path has stored in its caller's
     /// frame.
-    fn saved_in_frame_of_caller<A: Architecture>(&self) -> usize {
+    fn count_saved_in_caller_frame<A: Architecture>(&self) -> usize {
         let stores = self.stores.iter().take(self.stored);
         let saves = stores.filter(|(base, offset, symbol)| {
             let in_frame_of_caller = *base == A::SP && *offset >= 0 || *base == A::FP;
@@ -303,7 +303,7 @@ impl Path {
                 *symbol = Symbol::Unknown;
             }
         }
-        (symbols, self.saved_in_frame_of_caller::<A>())
+        (symbols, self.count_saved_in_caller_frame::<A>())
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct Start {
 }
 
 /// Maximum distance in bytes of a register above the stack pointer to count as near.
-const NEAR: u64 = 1 << 24;
+const MAX_STACK_DISTANCE: u64 = 1 << 24;
 
 impl Start {
     /// Returns the symbols of these registers.
@@ -43,7 +43,7 @@ impl Start {
             let Ok(Some(value)) = registers.value(number, memory) else { continue };
             *place = value;
             if number != A::RA
-                && let Some(distance) = value.checked_sub(sp).filter(|distance| *distance < NEAR)
+                && let Some(distance) = value.checked_sub(sp).filter(|distance| *distance < MAX_STACK_DISTANCE)
             {
                 *symbol = Symbol::Register(A::SP, distance as i32);
             }
@@ -83,14 +83,14 @@ pub(crate) const MAX_OUTLINED: usize = 3;
 
 /// Maximum number of stores of a path that are remembered: all callee-saved registers and some
 /// more.
-const STORES: usize = 20;
+const MAX_STORES: usize = 20;
 
 /// State of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     pub(super) symbols: [Symbol; 32],
     /// Places (register at the start, offset) and the values stored there.
-    pub(super) stores: [(u8, i32, Symbol); STORES],
+    pub(super) stores: [(u8, i32, Symbol); MAX_STORES],
     pub(super) stored: usize,
     /// Return addresses of the outlined functions that the path is in.
     links: [u64; MAX_OUTLINED],
@@ -112,7 +112,7 @@ impl Path {
     pub(super) const fn new(start: &Start) -> Path {
         Path {
             symbols: start.symbols,
-            stores: [(0, 0, Symbol::Unknown); STORES],
+            stores: [(0, 0, Symbol::Unknown); MAX_STORES],
             stored: 0,
             links: [0; MAX_OUTLINED],
             entered: 0,
@@ -139,7 +139,7 @@ impl Path {
         }
     }
 
-    fn place(&self, base: u8, offset: i32) -> Option<(u8, i32)> {
+    fn resolve_place(&self, base: u8, offset: i32) -> Option<(u8, i32)> {
         match self.get(base) {
             Symbol::Register(register, from) => Some((register, from.wrapping_add(offset))),
             _ => None,
@@ -147,7 +147,7 @@ impl Path {
     }
 
     fn store(&mut self, base: u8, offset: i32, symbol: Symbol) {
-        let Some((register, offset)) = self.place(base, offset) else { return };
+        let Some((register, offset)) = self.resolve_place(base, offset) else { return };
         let used = self.stores.get_mut(..self.stored).unwrap_or_default();
         if let Some(known) = used.iter_mut().find(|store| (store.0, store.1) == (register, offset)) {
             known.2 = symbol;
@@ -169,7 +169,7 @@ impl Path {
     }
 
     fn load(&self, base: u8, offset: i32) -> Symbol {
-        self.place(base, offset).map_or(Symbol::Unknown, |(register, offset)| self.at(register, offset))
+        self.resolve_place(base, offset).map_or(Symbol::Unknown, |(register, offset)| self.at(register, offset))
     }
 
     /// Applies the effect of a call to the registers.
@@ -296,7 +296,7 @@ impl Path {
 
     /// Whether the path reversed the effect of a prologue: then a jump to anywhere leaves the
     /// function.
-    pub(super) fn has_unwound<A: Architecture>(&self) -> bool {
+    pub(super) fn has_undone_prologue<A: Architecture>(&self) -> bool {
         let raised = matches!(self.get(A::SP), Symbol::Register(base, offset) if base == A::SP && offset > 0);
         raised || A::LINK_REGISTER && matches!(self.get(A::RA), Symbol::Memory(..))
     }

@@ -45,7 +45,7 @@ fn arrangements(chosen: &mut Vec<u8>, seen: &mut impl FnMut(&[u8])) {
 }
 
 #[test]
-fn every_permutation() {
+fn every_permutation_is_decoded() {
     let mut count = 0;
     arrangements(&mut Vec::new(), &mut |registers| {
         let decoded = permutation(registers.len() as u32, encode(registers)).unwrap();
@@ -56,7 +56,7 @@ fn every_permutation() {
 }
 
 #[test]
-fn no_permutation() {
+fn invalid_permutations_are_refused() {
     assert_eq!(permutation(7, 0), None);
     assert_eq!(permutation(1, 6), None);
     assert_eq!(permutation(6, 1023), None);
@@ -104,7 +104,7 @@ fn row<A: Architecture>(register: u8, offset: i32, saved: &[(u8, i64)]) -> Resul
 }
 
 #[test]
-fn every_encoding_of_arm64() {
+fn every_arm64_encoding_is_decoded() {
     let decoded = decode::<Aarch64>(&[
         0,
         0x0200_0000,
@@ -138,7 +138,7 @@ fn every_encoding_of_arm64() {
 }
 
 #[test]
-fn every_encoding_of_x86_64() {
+fn every_x86_64_encoding_is_decoded() {
     let frame = [(6, -16), (16, -8)];
     // rbp frame; rbx and r14 with a gap, 4 words below; frameless 0x18; frameless 0x28 with two
     // registers saved, of the permutation 3 · 5 + 0: the fourth, then the first of the remaining
@@ -176,7 +176,7 @@ fn every_encoding_of_x86_64() {
 }
 
 #[test]
-fn no_cut_and_no_flipped_byte_does_harm() {
+fn truncation_and_flipped_bytes_do_no_harm() {
     let whole = unwind_info(&[0x0400_0000; 9]);
     let look = |info: &[u8]| {
         let ranges = [SnapshotRange { address: INFO, bytes: info }];

@@ -9,7 +9,7 @@ fn rule(number: i32) -> FoundRule {
 }
 
 #[test]
-fn keeps_what_fits_and_no_conflict_loses_more_than_the_oldest() {
+fn a_conflict_replaces_only_the_oldest_rule() {
     let mut cache = Box::new(RuleCache::new());
     let kind = AddressKind::ReturnAddress;
     // Five addresses in one set.
@@ -34,14 +34,14 @@ fn keeps_what_fits_and_no_conflict_loses_more_than_the_oldest() {
 }
 
 #[test]
-fn an_empty_entry_is_no_rule_of_address_0() {
+fn an_empty_entry_is_not_a_rule_for_address_0() {
     let cache = Box::new(RuleCache::new());
     assert_eq!(cache.find(0, AddressKind::ReturnAddress), None);
-    assert!(!cache.is_of(EntryIndex(0), 0, cache.current()));
+    assert!(!cache.is_rule_for(EntryIndex(0), 0, cache.current()));
 }
 
 #[test]
-fn no_epoch_comes_again() {
+fn epochs_do_not_repeat() {
     let mut cache = Box::new(RuleCache::new());
     let kind = AddressKind::ReturnAddress;
     cache.put::<X86_64>(0x1000, kind, &rule(1));
@@ -54,23 +54,23 @@ fn no_epoch_comes_again() {
 }
 
 #[test]
-fn remembers_callers() {
+fn callers_are_remembered() {
     let mut cache = Box::new(RuleCache::new());
     let kind = AddressKind::ReturnAddress;
     let [callee, caller] = [0x1000, 0x2000].map(|pc| cache.put::<X86_64>(pc, kind, &rule(pc as i32)));
     let current = cache.current();
-    assert!(!cache.is_of(cache.entry(callee).caller, 0x2000, current));
+    assert!(!cache.is_rule_for(cache.entry(callee).caller, 0x2000, current));
     cache.set_caller(callee, caller);
-    assert!(cache.is_of(cache.entry(callee).caller, 0x2000, current));
-    assert!(!cache.is_of(cache.entry(callee).caller, 0x3000, current));
+    assert!(cache.is_rule_for(cache.entry(callee).caller, 0x2000, current));
+    assert!(!cache.is_rule_for(cache.entry(callee).caller, 0x3000, current));
     cache.clear();
-    assert!(!cache.is_of(cache.entry(callee).caller, 0x2000, cache.current()));
+    assert!(!cache.is_rule_for(cache.entry(callee).caller, 0x2000, cache.current()));
 }
 
 #[test]
-fn a_step_says_what_the_row_says_or_nothing() {
+fn a_step_agrees_with_its_row_or_is_absent() {
     let step = |row: Option<Row>, signal_trampoline| {
-        Step::of::<Aarch64>(&FoundRule { rule: Rule::Row(row.unwrap()), found: Found::Cfi, signal_trampoline })
+        Step::from_rule::<Aarch64>(&FoundRule { rule: Rule::Row(row.unwrap()), found: Found::Cfi, signal_trampoline })
     };
     let saved = |row: Row, fp, lr| row.with_saved::<Aarch64>(29, fp).and_then(|row| row.with_saved::<Aarch64>(30, lr));
     let frame = |base, cfa| Step { base, cfa, return_address: -1, frame_pointer: -2, saved: 1 << 10 };

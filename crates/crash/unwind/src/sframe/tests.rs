@@ -154,7 +154,7 @@ fn both_tables_find_the_same_callers() {
 /// A procedure linkage table, whose rows repeat: the first instructions of a stub leave the stack
 /// unchanged; from the last one on, one more word is on the stack.
 #[test]
-fn stubs_repeat() {
+fn plt_rows_repeat() {
     for name in ["v2-x86_64", "v3-x86_64"] {
         let library = library(name);
         let ranges = [SnapshotRange { address: BASE, bytes: &library.bytes }];
@@ -170,7 +170,7 @@ fn stubs_repeat() {
 }
 
 #[test]
-fn damaged_sections_are_errors_or_nothing() {
+fn damaged_sections_yield_errors_or_nothing() {
     for (name, _) in LIBRARIES {
         let mut library = library(name);
         let start = (library.sframe.start - BASE) as usize;

@@ -21,7 +21,7 @@ use coroner_process::memory::Memory;
 use coroner_process::registers::Arch;
 
 /// Maximum number of reads of a table search: a row for each bit of the row count, and one more.
-const SEARCH: u64 = 65;
+const MAX_SEARCH_READS: u64 = 65;
 
 /// The frame whose rule is needed.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +71,7 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
         let mut rule = FoundRule { rule: Rule::Row(Row::new(0, 0)), found: Found::Cfi, signal_trampoline: false };
         let range = match self.image.format_in::<I>() {
             ImageFormat::Elf => {
-                memory.left = memory.left.checked_sub(SEARCH)?;
+                memory.left = memory.left.checked_sub(MAX_SEARCH_READS)?;
                 let table = cache.sections.tables.get(&mut memory.memory, self.image.eh_frame_hdr).ok()??;
                 let at = table.find(&mut memory.memory, call).ok()??;
                 let Rule::Row(row) = &mut rule.rule else { return None };
@@ -129,5 +129,5 @@ impl<'w, A: Architecture, I: Images> CacheFiller<'w, A, I> {
 
 #[inline]
 fn is_trampoline<A: Architecture, M: Memory>(memory: &mut BudgetedMemory<M>, pc: u64) -> bool {
-    signal_trampoline::recognise::<A, _>(memory, pc).is_some()
+    signal_trampoline::recognize::<A, _>(memory, pc).is_some()
 }

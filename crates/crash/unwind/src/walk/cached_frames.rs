@@ -21,7 +21,7 @@ use coroner_process::memory::Memory;
 
 /// Stacks are below this address. A stack pointer below it can't wrap around in any number of
 /// steps.
-const HIGHEST: u64 = 1 << 62;
+const MAX_STACK_ADDRESS: u64 = 1 << 62;
 
 /// Saved registers of logged frames that the register file does not contain yet: most walks never
 /// need them, and then only the last frame that saved a register counts.
@@ -101,7 +101,7 @@ impl Run {
             let (cfa, saved_fp, word);
             if BY_FRAME_POINTER {
                 cfa = at(fp, step.cfa);
-                if cfa <= sp || !cfa.is_multiple_of(8) || cfa >= HIGHEST {
+                if cfa <= sp || !cfa.is_multiple_of(8) || cfa >= MAX_STACK_ADDRESS {
                     break;
                 }
                 let Ok(record) = metered.memory.read_pair(fp) else { break };
@@ -123,7 +123,7 @@ impl Run {
             }
             let caller = word & mask;
             let mut next = cache.entry(place).caller;
-            if !cache.is_of(next, caller, current) {
+            if !cache.is_rule_for(next, caller, current) {
                 // Another caller than the last time.
                 cold_path();
                 let kind = AddressKind::ReturnAddress;
@@ -190,7 +190,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let frames = last.min(self.options.frames.saturating_sub(1)).saturating_sub(self.frames);
         let reads = usize::try_from(self.memory.left / 2).unwrap_or(usize::MAX);
         let steps = reads.min(frames as usize).min(LOG_LENGTH);
-        if steps == 0 || !sp.is_multiple_of(8) || sp >= HIGHEST {
+        if steps == 0 || !sp.is_multiple_of(8) || sp >= MAX_STACK_ADDRESS {
             return NOTHING;
         }
         // The log is about to be overwritten by other frames.

@@ -12,14 +12,14 @@ use coroner_process::memory::Memory;
 
 /// Maximum number of times that a walk may go down the stack, which only a signal frame on another
 /// stack or an unusual CFA does: a cycle of such frames ends.
-const STACK_SWITCHES: u32 = 64;
+const MAX_STACK_SWITCHES: u32 = 64;
 
 /// Accepts a frame that a signal interrupted: a signal handler's stack may be anywhere relative to
 /// the interrupted one, and the interrupted address may be any, code or not.
 pub(super) fn accept_interrupted(switches: &mut u32, sp: u64, mask: u64, caller: Caller) -> Result<u64, End> {
     if caller.cfa < sp {
         *switches = switches.saturating_add(1);
-        if *switches > STACK_SWITCHES {
+        if *switches > MAX_STACK_SWITCHES {
             return Err(End::NoProgress { sp: caller.cfa });
         }
     }
@@ -74,7 +74,7 @@ impl<I: Images> CallerCheck<'_, I> {
         if !self.code.contains(call)
             && self.images.is_executable(call) == Some(false)
             // A signal trampoline may be in a separate page that is in no image.
-            && signal_trampoline::recognise::<A, _>(memory, pc).is_none()
+            && signal_trampoline::recognize::<A, _>(memory, pc).is_none()
         {
             return Err(End::BadReturnAddress { address: pc });
         }
@@ -84,7 +84,7 @@ impl<I: Images> CallerCheck<'_, I> {
     #[cold]
     fn switch(&mut self, cfa: u64) -> Result<(), End> {
         match &mut self.switches {
-            Some(switches) if cfa.is_multiple_of(8) && **switches < STACK_SWITCHES => {
+            Some(switches) if cfa.is_multiple_of(8) && **switches < MAX_STACK_SWITCHES => {
                 **switches = switches.saturating_add(1);
                 Ok(())
             }

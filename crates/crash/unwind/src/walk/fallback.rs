@@ -24,7 +24,7 @@ pub(super) fn is_lost_link<A: Architecture>(end: End) -> bool {
 
 /// Maximum number of frames of a walk that may come from a scan: beyond that there is no stack,
 /// only words.
-const SCANS: u32 = 16;
+const MAX_SCANNED_FRAMES: u32 = 16;
 
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Tries the fallbacks if unwind data provide no caller; `why` is what they resulted in
@@ -287,7 +287,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Steps to the first word of the stack below `end` that is certainly an address of code after
     /// a call, or of a signal trampoline below a signal frame.
     fn scan(&mut self, end: u64) -> Option<u64> {
-        if self.scans >= SCANS {
+        if self.scans >= MAX_SCANNED_FRAMES {
             return None;
         }
         let start = self.registers.sp().checked_add(7)? & !7;
@@ -337,7 +337,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         if is_in_zero_page(pc) {
             return Some(false);
         }
-        if signal_trampoline::recognise::<A, _>(&mut self.memory, pc).is_some() {
+        if signal_trampoline::recognize::<A, _>(&mut self.memory, pc).is_some() {
             return Some(frame.is_none_or(|frame| signal_trampoline::is_signal_frame::<A, _>(&mut self.memory, frame)));
         }
         if self.images.is_executable(pc.wrapping_sub(1)) == Some(false) {

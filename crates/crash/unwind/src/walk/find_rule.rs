@@ -3,7 +3,7 @@
 use super::Walker;
 use crate::arch::Architecture;
 use crate::call_site::is_in_zero_page;
-use crate::code_analysis::outlined::{OutlinedReturns, to_binder};
+use crate::code_analysis::outlined::{OutlinedReturns, follow_to_binder};
 use crate::code_analysis::{self, Code, CodeRow, Followed, Path, Reached, Start};
 use crate::execute;
 use crate::frame::{AddressKind, End, Found, Problem};
@@ -55,7 +55,7 @@ impl OutlinedFrames {
 
 /// Maximum number of return addresses without unwind data for which a walk analyzes the code, which
 /// takes microseconds each; beyond that, in a deep recursion, frame pointers must suffice.
-const ANALYSES: u32 = 128;
+const MAX_CODE_ANALYSES: u32 = 128;
 
 impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Writes the rule of an address to `into`, and stores it in the cache if it follows from the
@@ -66,7 +66,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         if let Some(registered) = self.images.registered(lookup) {
             *into = FoundRule { rule: registered.rule, found: Found::Registered, signal_trampoline: false };
         } else if interrupted {
-            if !self.recognise_trampoline(into) {
+            if !self.recognize_trampoline(into) {
                 let Some((rule, follows)) = self.interrupted_rule(lookup)? else { return Ok(false) };
                 *into = rule;
                 lasting = follows;
@@ -81,7 +81,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
                 Ok(Some(range)) => range.contains(self.registers.pc) && !into.signal_trampoline,
                 _ => false,
             };
-            if !is_certain && !self.recognise_trampoline(into) && stated?.is_none() {
+            if !is_certain && !self.recognize_trampoline(into) && stated?.is_none() {
                 let is_code = has_image || self.images.is_executable(lookup) == Some(true);
                 return Ok(is_code && self.follow_code_to_return(into));
             }
@@ -117,14 +117,14 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     }
 
     /// Writes the rule of a Linux signal trampoline to `into`, if the code is one.
-    fn recognise_trampoline(&mut self, into: &mut FoundRule) -> bool {
+    fn recognize_trampoline(&mut self, into: &mut FoundRule) -> bool {
         let pc = self.registers.pc;
         // Darwin's are in an image, and have unwind data.
         let is_elsewhere = self.image.format_in::<I>() == ImageFormat::MachO && self.images.is_executable(pc).is_none();
         if is_in_zero_page(pc) || is_elsewhere {
             return false;
         }
-        let Some(context) = signal_trampoline::recognise::<A, _>(&mut self.memory, pc) else { return false };
+        let Some(context) = signal_trampoline::recognize::<A, _>(&mut self.memory, pc) else { return false };
         let rule = Rule::SignalContext(context);
         *into = FoundRule { rule, found: Found::SignalContext, signal_trampoline: true };
         true
@@ -211,7 +211,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         if image.format_in::<I>() == ImageFormat::MachO
             && self.kind == AddressKind::ReturnAddress
             && let Rule::Row(row) = &into.rule
-            && let Some(context) = signal_trampoline::recognise_darwin(memory, &mut self.registers, row)
+            && let Some(context) = signal_trampoline::recognize_darwin(memory, &mut self.registers, row)
         {
             into.rule = Rule::SignalContext(context);
             into.found = Found::SignalContext;
@@ -229,7 +229,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
         let at_binder =
             if A::LINK_REGISTER { Row::new(A::SP, 16) } else { Row::new(A::SP, 24).with_saved::<A>(A::RA, -8)? };
         let start = Start::new(&mut self.registers, &mut self.memory);
-        let path = to_binder::<A, _>(&mut self.memory, pc, &start)?;
+        let path = follow_to_binder::<A, _>(&mut self.memory, pc, &start)?;
         let CodeRow { row, link } = path.pull_back::<A>(&start, &at_binder)?;
         let rule = FoundRule { rule: Rule::Row(row), found: Found::CodeAnalysis, signal_trampoline: false };
         (link == A::RA).then_some(rule)
@@ -370,7 +370,7 @@ impl<A: Architecture, M: Memory, I: Images> Walker<'_, A, M, I> {
     /// Writes the rule at a return address in code without unwind data to `into`, by what the code
     /// does until it returns.
     pub(super) fn follow_code_to_return(&mut self, into: &mut FoundRule) -> bool {
-        if self.analyses >= ANALYSES {
+        if self.analyses >= MAX_CODE_ANALYSES {
             return false;
         }
         self.analyses = self.analyses.saturating_add(1);

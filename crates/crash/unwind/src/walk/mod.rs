@@ -450,7 +450,7 @@ impl<'c, A: Architecture, M: Memory, I: Images> Walker<'c, A, M, I> {
     #[cold]
     fn enter_marked(&mut self, row: &Row, record: u64, cfa: u64, saved: u64) -> Result<u64, End> {
         if self.options.swift_async.follows(&mut self.memory) {
-            let contexts = Contexts::of_record(&mut self.memory, record, self.mask);
+            let contexts = Contexts::from_record(&mut self.memory, record, self.mask);
             self.contexts = Some(contexts.map_err(|error| End::Unreadable { address: error.address })?);
             self.step_to_context()?;
             return Ok(cfa);

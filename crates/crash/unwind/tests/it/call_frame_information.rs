@@ -1,4 +1,4 @@
-//! Sections of call frame information written byte by byte: each way to state where things are, and each way to be wrong.
+//! Call frame information written byte by byte: every kind of rule, and every kind of error.
 
 use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
 use coroner_process::registers::X86_64Registers;
@@ -12,7 +12,7 @@ const SECTION: u64 = 0x50_0000;
 const TABLE: u64 = 0x60_0000;
 const STACK: u64 = 0x7000;
 
-/// Bytes in the order in which they are said, with lengths filled in.
+/// A builder for bytes in order, with lengths filled in.
 #[derive(Default)]
 struct Bytes(Vec<u8>);
 
@@ -37,7 +37,7 @@ impl Bytes {
         self
     }
 
-    /// A length of 32 bits and what `entry` says, padded with `DW_CFA_nop`.
+    /// Appends a 32-bit length and the bytes added by `entry`, padded with `DW_CFA_nop`.
     fn entry(mut self, entry: impl FnOnce(Bytes) -> Bytes) -> Bytes {
         let start = self.0.len();
         let mut after = entry(self.u32(0)).0;
@@ -50,7 +50,8 @@ impl Bytes {
         self
     }
 
-    /// A CIE with augmentation `zR`, absolute 8-byte addresses: cfa = rsp + 8, ra at cfa − 8.
+    /// Appends a CIE with augmentation `zR`, absolute 8-byte addresses: cfa = rsp + 8, ra at cfa −
+    /// 8.
     fn common(self, augmentation: &[u8], data: &[u8]) -> Bytes {
         self.entry(|entry| {
             let entry = entry.u32(0).u8(1).raw(augmentation).u8(0).u8(1).u8(0x78).u8(16);
@@ -60,7 +61,7 @@ impl Bytes {
         })
     }
 
-    /// A FDE of the CIE at offset 0, for 0x100 bytes from `start` on.
+    /// Appends an FDE of the CIE at offset 0, for 0x100 bytes from `start` on.
     fn function(self, start: u64, instructions: &[u8]) -> Bytes {
         self.entry(|entry| {
             let here = entry.0.len() as u32;
@@ -68,18 +69,19 @@ impl Bytes {
         })
     }
 
-    /// Zero, the end.
+    /// Appends the zero terminator.
     fn end(self) -> Vec<u8> {
         self.u32(0).0
     }
 }
 
-/// A section with one function and these instructions.
+/// Returns a section with one function and these instructions.
 fn section(instructions: &[u8]) -> Vec<u8> {
     Bytes::default().common(b"zR", &[0x04]).function(CODE, instructions).end()
 }
 
-/// What a walk from `pc` in the function finds: frames and the end. The stack is eight words, its first one at rsp.
+/// Walks from `pc` in the function; returns the frames and the end. The stack has eight words, the
+/// first one at rsp.
 fn walk(
     eh_frame: &[u8],
     offset: u64,
@@ -119,8 +121,8 @@ fn walk(
     (pcs, second, walker.end().unwrap_or(End::FrameBudget), walker.problem())
 }
 
-/// The caller's registers that these instructions give, with words 0x100, 0x200 … on the stack, and the return address in
-/// word `at`.
+/// Returns the caller's registers that follow from these instructions, with words 0x100, 0x200 … on
+/// the stack, and the return address in word `at`.
 fn caller(instructions: &[u8], at: usize, registers: &X86_64Registers) -> X86_64Registers {
     let mut stack: Vec<u64> = (1..=16).map(|word| word * 0x100).collect();
     stack[at] = CODE + 0x350;
@@ -136,7 +138,7 @@ const RSP: usize = 7;
 const R12: usize = 12;
 
 #[test]
-fn every_shape_of_canonical_frame_address() {
+fn every_kind_of_cfa_rule_is_executed() {
     let mut registers = X86_64Registers::default();
     registers.gpr[RBP] = STACK + 0x20;
     registers.gpr[10] = STACK + 0x30;
@@ -153,7 +155,7 @@ fn every_shape_of_canonical_frame_address() {
     assert_eq!(caller(&[0x13, 0x7c], 3, &registers).gpr[RSP], STACK + 32);
     // DW_CFA_def_cfa_expression: DW_OP_breg6 −8; DW_OP_lit16; DW_OP_plus
     assert_eq!(caller(&[0x0f, 4, 0x76, 0x78, 0x40, 0x22], 4, &registers).gpr[RSP], STACK + 0x28);
-    // DW_CFA_advance_loc beyond the address: what follows does not hold
+    // DW_CFA_advance_loc beyond the address: the following instructions don't apply
     assert_eq!(caller(&[0x51, 0x0e, 24], 0, &registers).gpr[RSP], STACK + 8);
     // DW_CFA_advance_loc1, 2, 4 up to the address
     assert_eq!(caller(&[0x02, 4, 0x03, 4, 0, 0x04, 8, 0, 0, 0, 0x0e, 16], 1, &registers).gpr[RSP], STACK + 16);
@@ -166,7 +168,7 @@ fn every_shape_of_canonical_frame_address() {
 }
 
 #[test]
-fn a_canonical_frame_address_in_memory() {
+fn a_cfa_in_memory_is_read() {
     let mut registers = X86_64Registers::default();
     registers.gpr[RBP] = STACK + 0x20;
     let mut stack: Vec<u64> = (1..=16).map(|word| word * 0x100).collect();
@@ -179,7 +181,7 @@ fn a_canonical_frame_address_in_memory() {
 }
 
 #[test]
-fn every_rule_of_a_register() {
+fn every_kind_of_register_rule_is_executed() {
     let mut registers = X86_64Registers::default();
     registers.gpr[RBX] = 0xb;
     registers.gpr[R12] = 0xc;
@@ -197,7 +199,7 @@ fn every_rule_of_a_register() {
     assert_eq!(rbx(&[0x11, 3, 2]), 0x300);
     // DW_CFA_GNU_negative_offset_extended −(1 × −8): above the CFA
     assert_eq!(rbx(&[0x2f, 3, 1]), 0x600);
-    // DW_CFA_restore, DW_CFA_same_value after it
+    // DW_CFA_restore, then DW_CFA_same_value
     assert_eq!(rbx(&[0x83, 2, 0xc3]), 0xb);
     assert_eq!(rbx(&[0x83, 2, 0x08, 3]), 0xb);
     // DW_CFA_undefined
@@ -212,13 +214,13 @@ fn every_rule_of_a_register() {
     assert_eq!(rbx(&[0x10, 3, 3, 0x08, 32, 0x1c]), 0x100);
     // DW_CFA_val_expression: the same, the address itself
     assert_eq!(rbx(&[0x16, 3, 3, 0x08, 32, 0x1c]), STACK);
-    // More states than are kept is an error, as many as are is none.
+    // Exceeding the maximum number of remembered states is an error, reaching it is not.
     assert_eq!(rbx(&[0x0a, 0x0a, 0x0a, 0x0a, 0x83, 2]), 0x300);
 }
 
 #[test]
-fn operations_of_expressions() {
-    // DW_CFA_val_expression of rbx with what is given behind the CFA
+fn every_expression_operation_is_evaluated() {
+    // DW_CFA_val_expression of rbx, evaluated with the CFA on the stack
     let value = |expression: &[u8]| {
         let mut instructions = vec![0x16, 3, expression.len() as u8];
         instructions.extend(expression);
@@ -270,8 +272,9 @@ fn operations_of_expressions() {
 }
 
 #[test]
-fn plt_entries_compute_by_position() {
-    // The .plt of GNU ld: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus. rip is column 16.
+fn plt_expressions_depend_on_the_position() {
+    // The .plt of GNU ld: breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus. rip is column
+    // 16.
     let expression = [0x0f, 11, 0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
     let stack = [CODE + 0x350, CODE + 0x360, 0];
     for (offset, expected) in [(0x10, CODE + 0x350), (0x1b, CODE + 0x360)] {
@@ -280,11 +283,11 @@ fn plt_entries_compute_by_position() {
     }
 }
 
-/// What is wrong with a section.
-fn wrong(eh_frame: &[u8]) -> Option<Malformed> {
+/// Returns the error in a section.
+fn find_error(eh_frame: &[u8]) -> Option<Malformed> {
     match walk(eh_frame, 0x10, &[CODE + 0x350, 0, 0, 0], &X86_64Registers::default()).3 {
         Some(Problem::Malformed { what, address }) => {
-            // What is wrong is in the section, or is a register.
+            // The error is in the section, or concerns a register.
             assert!(address < 64 || (SECTION..=SECTION + eh_frame.len() as u64).contains(&address), "{address:x}");
             Some(what)
         }
@@ -294,8 +297,8 @@ fn wrong(eh_frame: &[u8]) -> Option<Malformed> {
 }
 
 #[test]
-fn malformed_entries_are_errors() {
-    let with = |instructions: &[u8]| wrong(&section(instructions));
+fn malformed_fdes_are_errors() {
+    let with = |instructions: &[u8]| find_error(&section(instructions));
     assert_eq!(with(&[]), None);
     // An opcode and an operation that do not exist
     assert_eq!(with(&[0x3f]), Some(Malformed::Opcode));
@@ -303,51 +306,51 @@ fn malformed_entries_are_errors() {
     // restore_state without state; too many states
     assert_eq!(with(&[0x0b]), Some(Malformed::StateStack));
     assert_eq!(with(&[0x0a; 20]), Some(Malformed::StateStack));
-    // Stack too empty, too full; division by 0; a jump out of the expression, and one in a circle
+    // Stack underflow, overflow; division by 0; a jump out of the expression, and an endless loop
     assert_eq!(with(&[0x0f, 1, 0x22]), Some(Malformed::Expression));
     assert_eq!(with(&[[0x0f, 40].as_slice(), &[0x31; 40]].concat()), Some(Malformed::Expression));
     assert_eq!(with(&[0x0f, 3, 0x31, 0x30, 0x1b]), Some(Malformed::Expression));
     assert_eq!(with(&[0x0f, 3, 0x2f, 0xff, 0x7f]), Some(Malformed::Expression));
     assert_eq!(with(&[0x0f, 3, 0x2f, 0xfd, 0xff]), Some(Malformed::Expression));
-    // A block, and a number, that run over the end of the entry
+    // A block, and a number, that extend past the end of the entry
     assert_eq!(with(&[0x0f, 0x7f]), Some(Malformed::Truncated));
     assert_eq!(with(&[0x0e, 0x80, 0x80]), Some(Malformed::Truncated));
-    // the CFA by a register that does not exist; a register that is not known
+    // The CFA relative to a register that does not exist; a register with an unknown value
     assert_eq!(with(&[0x0d, 60]), Some(Malformed::OutOfRange));
-    // An offset that no address has
+    // An offset beyond the address space
     assert_eq!(with(&[0x83, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f]), Some(Malformed::OutOfRange));
 }
 
 #[test]
-fn malformed_common_entries_are_errors() {
-    let with = |common: Bytes| wrong(&common.function(CODE, &[]).end());
+fn malformed_cies_are_errors() {
+    let with = |common: Bytes| find_error(&common.function(CODE, &[]).end());
     // Version, augmentation, pointer encoding
     let version = Bytes::default().entry(|entry| entry.u32(0).u8(9).raw(b"zR\0").u8(1).u8(0x78).u8(16).u8(1).u8(4));
     assert_eq!(with(version), Some(Malformed::Version));
     let unknown = Bytes::default().entry(|entry| entry.u32(0).u8(1).raw(b"Q\0").u8(1).u8(0x78).u8(16));
     assert_eq!(with(unknown), Some(Malformed::Augmentation));
     assert_eq!(with(Bytes::default().common(b"zR", &[0x47])), Some(Malformed::PointerEncoding));
-    // Augmentation data longer than the entry; a string without an end
+    // Augmentation data longer than the entry; an unterminated string
     let long = Bytes::default().entry(|entry| entry.u32(0).u8(1).raw(b"zR\0").u8(1).u8(0x78).u8(16).u8(100).u8(4));
     assert_eq!(with(long), Some(Malformed::Truncated));
     let endless = Bytes::default().entry(|entry| entry.u32(0).u8(1).raw(&[b'a'; 60]));
     assert_eq!(with(endless), Some(Malformed::Augmentation));
-    // An unknown letter behind `z` is passed over, with `P` and `L` before it.
+    // An unknown letter after `z` is skipped, with `P` and `L` before it.
     let passed = Bytes::default().common(b"zPLR", &[0x04, 1, 2, 3, 4, 5, 6, 7, 8, 0x1b, 0x04]);
     assert_eq!(with(passed), None);
 }
 
 #[test]
-fn entries_that_refer_to_the_wrong_thing_are_errors() {
-    // A FDE whose CIE is itself, or another one like it
+fn invalid_references_are_errors() {
+    // An FDE that refers to itself, or to another FDE, as its CIE
     let mut circle = section(&[]);
     let entry = 4 + u32::from_le_bytes(circle[..4].try_into().unwrap()) as usize;
     circle[entry + 4..entry + 8].copy_from_slice(&4u32.to_le_bytes());
-    assert_eq!(wrong(&circle), Some(Malformed::Reference));
-    // One before the section
+    assert_eq!(find_error(&circle), Some(Malformed::Reference));
+    // A CIE before the section
     circle[entry + 4..entry + 8].copy_from_slice(&0x7fff_ffffu32.to_le_bytes());
-    assert_eq!(wrong(&circle), Some(Malformed::OutOfRange));
-    // A length that runs over the end of the section, and ones that are reserved
+    assert_eq!(find_error(&circle), Some(Malformed::OutOfRange));
+    // A length that extends past the end of the section, and reserved lengths
     for (length, what) in [
         (0x7fff_ffff, Malformed::Truncated),
         (0xffff_fff5u32, Malformed::OutOfRange),
@@ -355,32 +358,32 @@ fn entries_that_refer_to_the_wrong_thing_are_errors() {
     ] {
         let mut bad = section(&[]);
         bad[..4].copy_from_slice(&length.to_le_bytes());
-        assert_eq!(wrong(&bad), Some(what));
+        assert_eq!(find_error(&bad), Some(what));
     }
 }
 
 #[test]
-fn no_cut_and_no_flipped_byte_does_harm() {
+fn truncation_and_flipped_bytes_do_no_harm() {
     let whole = section(&[0x0e, 32, 0x83, 2, 0x0a, 0x10, 3, 3, 0x08, 32, 0x1c, 0x0b, 0x0f, 3, 0x77, 8, 0x06]);
     for length in 0..whole.len() {
-        wrong_or_not(&whole[..length]);
+        walk_without_panic(&whole[..length]);
     }
     for index in 0..whole.len() {
         for value in [0, 1, 0x7f, 0x80, 0xff, whole[index] ^ 0x10] {
             let mut flipped = whole.clone();
             flipped[index] = value;
-            wrong_or_not(&flipped);
+            walk_without_panic(&flipped);
         }
     }
 }
 
-fn wrong_or_not(eh_frame: &[u8]) {
+fn walk_without_panic(eh_frame: &[u8]) {
     let (pcs, _, end, _) = walk(eh_frame, 0x10, &[CODE + 0x350, 0, 0, 0], &X86_64Registers::default());
     assert!(!pcs.is_empty() && pcs.len() <= 10, "{end:?}");
 }
 
 #[test]
-fn the_outermost_frame_and_signal_frames() {
+fn outermost_and_signal_frames_are_recognized() {
     // DW_CFA_undefined of the return address
     let (pcs, _, end, problem) = walk(&section(&[0x07, 16]), 0x10, &[CODE; 8], &X86_64Registers::default());
     assert_eq!((pcs.len(), end, problem), (1, End::EndOfStack, None));
@@ -404,22 +407,23 @@ fn the_outermost_frame_and_signal_frames() {
     assert_eq!((interrupted.lookup_address(), interrupted.found), (CODE + 0x100, Found::Cfi));
 }
 
-/// A table built over three functions, and what a lookup in each byte of them finds.
-/// A snapshot with the `.debug_frame` of the program's file, which was never loaded: the section lies at an address of the
-/// reader's choice, and states the addresses that the program was linked at.
+/// A snapshot with the `.debug_frame` from the program's file, which is never loaded: the section
+/// is at an address chosen by the reader, and contains the addresses at which the program was
+/// linked.
 #[test]
-fn debug_frame_of_a_file() {
+fn a_debug_frame_section_of_a_snapshot_is_used() {
     const SLIDE: u64 = 0x3f_0000;
     let linked = CODE - SLIDE;
     let debug_frame = Bytes::default()
-        // version 4, no augmentation, addresses of 8 bytes, no segments; cfa = rsp + 8, ra at cfa − 8
+        // version 4, no augmentation, addresses of 8 bytes, no segments; cfa = rsp + 8, ra at cfa −
+        // 8
         .entry(|entry| entry.u32(u32::MAX).raw(&[4, 0, 8, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1]))
         // cfa = rsp + 24
         .entry(|entry| entry.u32(0).u64(linked).u64(0x100).raw(&[0x0e, 24]))
-        // cfa = *(rsp + 8), an expression, which is evaluated each time
+        // cfa = *(rsp + 8), an expression that is evaluated each time
         .entry(|entry| entry.u32(0).u64(linked + 0x100).u64(0x100).raw(&[0x0f, 3, 0x77, 8, 0x06]))
         .0;
-    // And an .eh_frame that knows one other function.
+    // An .eh_frame that only describes another function.
     let eh_frame = Bytes::default().common(b"zR", &[0x04]).function(CODE + 0x300, &[]).end();
     let eh_frame_at = SECTION + 0x1000;
     let stack: Vec<u8> =
@@ -465,7 +469,7 @@ fn debug_frame_of_a_file() {
 }
 
 #[test]
-fn search_tables() {
+fn a_built_search_table_finds_every_function() {
     let eh_frame = Bytes::default()
         .common(b"zR", &[0x04])
         .function(CODE + 0x200, &[0x0e, 24])
@@ -502,7 +506,8 @@ fn search_tables() {
             function => assert_eq!(walker.frame().pc, CODE + 0x350 + function, "{stepped:?}"),
         }
     }
-    // Cut anywhere, and with any byte changed, a table is an error or leads elsewhere.
+    // A table that is truncated anywhere, or has any byte changed, results in an error or in
+    // another function.
     for index in 0..length {
         let mut bad = table;
         bad[index] ^= 0xff;

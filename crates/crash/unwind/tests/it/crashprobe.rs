@@ -1,12 +1,12 @@
-//! Processes that crash as CrashProbe's do where frames are concerned (its scenarios 4, 5, 9, 12, 18–21), and a few more:
-//! a child crashes, walks in its signal handler, and sends the frames to the test.
+//! Crashes with unusual frames, like CrashProbe's scenarios 4, 5, 9, 12 and 18–21, and a few more:
+//! a child process crashes, walks in its signal handler, and sends the frames to the test.
 
 use coroner_test_support::isolated;
 use coroner_unwind::{AddressKind, End, Found, Frame, Options, RuleCache, Walker};
 use coroner_unwind_test_support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here, context_registers};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-// Functions whose frames are looked for. Each calls what its first argument points to, with the second as argument.
+// Functions whose frames are expected. Each calls its first argument, passing the second.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     coroner_unwind_test_support::epilogue_directive!(),
@@ -43,7 +43,7 @@ core::arch::global_asm!(
     "ud2",
     ".globl probe_call_end",
     "probe_call_end:",
-    // a frameless leaf that crashes (as objc_msgSend with a bad isa)
+    // a frameless leaf that crashes (like objc_msgSend with a bad isa)
     ".globl probe_leaf",
     "probe_leaf:",
     ".cfi_startproc",
@@ -92,7 +92,7 @@ core::arch::global_asm!(
     ".cfi_endproc",
     ".globl probe_dwarf_end",
     "probe_dwarf_end:",
-    // writes over the stack from its stack pointer up, and below it
+    // overwrites the stack above its stack pointer, and below it
     ".globl probe_smash_bottom",
     "probe_smash_bottom:",
     ".cfi_startproc",
@@ -136,8 +136,8 @@ core::arch::global_asm!(
     "ud2",
     ".globl probe_recurse_end",
     "probe_recurse_end:",
-    // its unwind data say that the CFA is 8 bytes below where it is, and there, where they have the
-    // return address, is the argument
+    // its unwind data describe a CFA 8 bytes too low; the word in the return address's place is the
+    // argument
     ".globl probe_wrong_cfa",
     "probe_wrong_cfa:",
     ".cfi_startproc",
@@ -203,7 +203,7 @@ core::arch::global_asm!(
     "brk #1",
     ".globl probe_leaf_end",
     "probe_leaf_end:",
-    // the link register holds an address in this function when it crashes
+    // the link register contains an address in this function when it crashes
     ".globl probe_stale",
     "probe_stale:",
     ".cfi_startproc",
@@ -223,7 +223,7 @@ core::arch::global_asm!(
     "probe_stale_end:",
     "probe_nothing:",
     "ret",
-    // CrashProbe's own: fp in x19, lr in x20, nothing on the stack
+    // as in CrashProbe: fp in x19, lr in x20, nothing on the stack
     ".globl probe_dwarf",
     "probe_dwarf:",
     ".cfi_startproc",
@@ -303,7 +303,7 @@ core::arch::global_asm!(
 
 macro_rules! probes {
     ($($name:ident $end:ident),*) => {
-        // The assembly's own names: Mach-O has an underscore before those of C.
+        // The assembly's own names, because C names have an underscore prefix in Mach-O.
         unsafe extern "C" {
             $(
                 #[link_name = concat!("\x01", stringify!($name))]
@@ -312,7 +312,7 @@ macro_rules! probes {
                 static $end: u8;
             )*
         }
-        /// The name of the probe function that an address lies in.
+        /// Returns the name of the probe function that contains an address.
         fn probe_of(address: u64) -> &'static str {
             $(if (($name as *const () as u64)..(&raw const $end as u64)).contains(&address) {
                 return stringify!($name);
@@ -328,7 +328,8 @@ probes!(
     probe_recurse probe_recurse_end, probe_wrong_cfa probe_wrong_cfa_end
 );
 
-/// What the handler sends, frame by frame, as three words each; then the end's number and the number of frames skipped.
+/// The data that the handler sends: three words per frame, then the end's number and the number of
+/// skipped frames.
 #[derive(Debug)]
 struct Sent {
     frames: Vec<(u64, Found, AddressKind)>,
@@ -337,11 +338,12 @@ struct Sent {
 }
 
 static PIPE: AtomicI32 = AtomicI32::new(-1);
-/// Whether the handler walks from its own frame, across the trampoline, rather than from the context.
+/// Whether the handler walks from its own frame, across the trampoline, rather than from the
+/// context.
 static FROM_HANDLER: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel hands over a valid context.
+    // SAFETY: the kernel passes a valid context.
     let context = unsafe { &*context.cast::<libc::ucontext_t>() };
     let from_handler = FROM_HANDLER.load(Ordering::Relaxed);
     let registers = if from_handler { capture_here() } else { context_registers(context) };
@@ -366,7 +368,8 @@ extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_voi
     }
 }
 
-/// Runs `crash` in a child, on a thread with an alternate stack, and gives what its handler saw.
+/// Runs `crash` in a child process, on a thread with an alternate stack; returns the data from its
+/// handler.
 fn child(from_handler: bool, crash: impl FnOnce()) -> Sent {
     // One at a time: qemu-user may hang in a child that was forked while another thread forked.
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -412,7 +415,7 @@ fn child(from_handler: bool, crash: impl FnOnce()) -> Sent {
         libc::close(pipe[0]);
         let mut status = 0;
         libc::waitpid(pid, &raw mut status, 0);
-        assert_eq!(status, 0, "the child did not get to its end");
+        assert_eq!(status, 0, "the child failed");
         let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let (frames, tail) = words.split_at(words.len() - 2);
         let frames = frames
@@ -428,7 +431,7 @@ fn child(from_handler: bool, crash: impl FnOnce()) -> Sent {
     }
 }
 
-/// `probe_outer(function, argument)`.
+/// Calls `probe_outer(function, argument)`.
 fn through_outer(function: unsafe extern "C" fn(), argument: u64) {
     // SAFETY: the function takes these arguments.
     unsafe {
@@ -438,7 +441,7 @@ fn through_outer(function: unsafe extern "C" fn(), argument: u64) {
 }
 
 impl Sent {
-    /// The names of the frames' functions, without what is above `probe_outer`.
+    /// Returns the names of the frames' functions up to `probe_outer`.
     fn names(&self) -> Vec<&'static str> {
         let names: Vec<_> = self
             .frames
@@ -455,8 +458,8 @@ impl Sent {
 }
 
 #[test]
-fn calls_through_bad_pointers() {
-    isolated(concat!(module_path!(), "::calls_through_bad_pointers"), || {
+fn the_caller_of_a_bad_pointer_is_found() {
+    isolated(concat!(module_path!(), "::the_caller_of_a_bad_pointer_is_found"), || {
         // NX page: mapped, not executable (scenario 4); null; nothing mapped there.
         let page = std::ptr::from_ref(Box::leak(Box::new([0u64; 512]))) as u64;
         for target in [page, 0, 0x5a5a_5a5a_5000] {
@@ -472,8 +475,8 @@ fn calls_through_bad_pointers() {
 }
 
 #[test]
-fn frameless_leaf_and_stale_link_register() {
-    isolated(concat!(module_path!(), "::frameless_leaf_and_stale_link_register"), || {
+fn a_stale_link_register_is_not_a_caller() {
+    isolated(concat!(module_path!(), "::a_stale_link_register_is_not_a_caller"), || {
         for (function, name) in [(probe_leaf as unsafe extern "C" fn(), "probe_leaf"), (probe_stale, "probe_stale")] {
             let sent = child(false, || through_outer(function, 0));
             assert_eq!(sent.names(), [name, "probe_outer"], "{sent:x?}");
@@ -483,8 +486,8 @@ fn frameless_leaf_and_stale_link_register() {
 }
 
 #[test]
-fn frameless_dwarf() {
-    isolated(concat!(module_path!(), "::frameless_dwarf"), || {
+fn frameless_functions_are_unwound_by_dwarf() {
+    isolated(concat!(module_path!(), "::frameless_functions_are_unwound_by_dwarf"), || {
         let sent = child(false, || through_outer(probe_dwarf, 0));
         assert_eq!(sent.names(), ["probe_leaf", "probe_dwarf", "probe_outer"], "{sent:x?}");
         assert!(sent.ended_at_the_end(), "{sent:x?}");
@@ -509,11 +512,11 @@ fn abort_has_its_caller() {
 #[test]
 fn smashed_stacks_end_the_walk() {
     isolated(concat!(module_path!(), "::smashed_stacks_end_the_walk"), || {
-        // The words above the stack pointer are gone, the return address with them.
+        // The words above the stack pointer are overwritten, including the return address.
         let sent = child(false, || through_outer(probe_smash_bottom, 0));
         assert!(sent.names()[0].starts_with("probe_smash"), "{sent:x?}");
         assert!(sent.total < 64, "{sent:x?}");
-        // Those below it matter to nobody.
+        // Those below it don't matter.
         let sent = child(false, || through_outer(probe_smash_top, 0));
         assert_eq!(sent.names().last(), Some(&"probe_outer"), "{sent:x?}");
         assert!(sent.names()[0].starts_with("probe_smash"), "{sent:x?}");
@@ -528,7 +531,7 @@ fn a_stack_overflow_keeps_both_ends() {
             std::thread::Builder::new()
                 .stack_size(7 << 20)
                 .spawn(|| {
-                    // SAFETY: the handler needs a stack of its own on this thread too.
+                    // SAFETY: the handler needs an alternate stack on this thread, too.
                     unsafe {
                         let stack = Box::leak(vec![0u8; 1 << 20].into_boxed_slice());
                         let alternate =
@@ -550,8 +553,8 @@ fn a_stack_overflow_keeps_both_ends() {
 }
 
 #[test]
-fn from_the_handler_across_the_trampoline_to_the_other_stack() {
-    isolated(concat!(module_path!(), "::from_the_handler_across_the_trampoline_to_the_other_stack"), || {
+fn a_walk_from_the_handler_crosses_the_trampoline() {
+    isolated(concat!(module_path!(), "::a_walk_from_the_handler_crosses_the_trampoline"), || {
         let sent = child(true, || through_outer(probe_leaf, 0));
         let names = sent.names();
         assert_eq!(names[names.len() - 2..], ["probe_leaf", "probe_outer"], "{sent:x?}");
@@ -565,8 +568,8 @@ fn from_the_handler_across_the_trampoline_to_the_other_stack() {
 }
 
 #[test]
-fn where_unwind_data_are_wrong_the_code_is_right() {
-    isolated(concat!(module_path!(), "::where_unwind_data_are_wrong_the_code_is_right"), || {
+fn code_analysis_corrects_wrong_unwind_data() {
+    isolated(concat!(module_path!(), "::code_analysis_corrects_wrong_unwind_data"), || {
         for argument in [0, 5, 1 << 40] {
             let sent = child(false, || through_outer(probe_wrong_cfa, argument));
             assert_eq!(sent.names(), ["probe_leaf", "probe_wrong_cfa", "probe_outer"], "{sent:x?}");
@@ -575,7 +578,7 @@ fn where_unwind_data_are_wrong_the_code_is_right() {
     });
 }
 
-// A signal handler without unwind data, that calls the other one.
+// A signal handler without unwind data that calls the other one.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 core::arch::global_asm!(
     ".globl probe_plain_handler", "probe_plain_handler:", "sub rsp, 24", "call {handler}", "add rsp, 24", "ret", "ud2",
@@ -589,13 +592,13 @@ core::arch::global_asm!(
 
 #[test]
 #[cfg(target_os = "linux")]
-fn from_a_handler_without_unwind_data() {
-    isolated(concat!(module_path!(), "::from_a_handler_without_unwind_data"), || {
+fn a_walk_from_a_handler_without_unwind_data_crosses_the_trampoline() {
+    isolated(concat!(module_path!(), "::a_walk_from_a_handler_without_unwind_data_crosses_the_trampoline"), || {
         unsafe extern "C" {
             fn probe_plain_handler();
         }
         let sent = child(true, || {
-            // SAFETY: the handler takes what a handler does.
+            // SAFETY: the function has a signal handler's parameters.
             unsafe {
                 let mut action: libc::sigaction = core::mem::zeroed();
                 action.sa_sigaction = probe_plain_handler as *const () as usize;

@@ -1,10 +1,11 @@
-//! Walks of the running thread, against the unwinder of the C++ runtime.
+//! Compares walks of the current thread with the C++ runtime's unwinder.
 
 use coroner_unwind::{Architecture, End, Options, RegisterFile, RuleCache, Walker};
 use coroner_unwind_test_support::{Loaded, Native, ThisProcess, by_unwind_data, capture_here};
 use std::ops::ControlFlow;
 
-/// The return addresses that the C++ runtime's unwinder finds: libgcc's on Linux, LLVM's on Darwin.
+/// Returns the return addresses found by the C++ runtime's unwinder: libgcc's on Linux, LLVM's on
+/// Darwin.
 fn by_the_runtime() -> Vec<u64> {
     let mut pcs = Vec::new();
     backtrace::trace(|frame| {
@@ -36,9 +37,10 @@ fn compare_here() {
     assert_eq!(walker.end(), Some(End::EndOfStack));
     assert_eq!(walker.problem(), None);
     let mut ours: Vec<u64> = frames.iter().skip(1).map(|frame| frame.pc).collect();
-    // It may give a last frame 0, and begins with frames of its own.
+    // Its result may end with a frame 0, and starts with its own frames.
     let theirs: Vec<u64> = theirs.into_iter().filter(|pc| *pc != 0).collect();
-    // On macOS a thread begins in code without unwind data (`thread_start`), and the runtime may end in front of it.
+    // On macOS a thread starts in code without unwind data (`thread_start`), and the runtime may
+    // stop before it.
     if cfg!(target_vendor = "apple") && theirs.last() != ours.last() {
         ours.pop();
     }
@@ -51,18 +53,18 @@ fn compare_here() {
 }
 
 #[test]
-fn agrees_with_the_runtime() {
+fn a_walk_agrees_with_the_runtime() {
     compare(0);
     compare(1);
     compare(40);
 }
 
 #[test]
-fn agrees_with_the_runtime_on_another_thread() {
+fn a_walk_on_another_thread_agrees_with_the_runtime() {
     std::thread::spawn(|| compare(3)).join().unwrap();
 }
 
-/// The callee-saved registers that are certain.
+/// Returns the callee-saved registers that are certain.
 fn certain(registers: &RegisterFile<Native>) -> Vec<Option<u64>> {
     Native::SAVED.iter().take(Native::SAVED_COUNT - 1).map(|number| registers.certain(*number)).collect()
 }
@@ -70,10 +72,10 @@ fn certain(registers: &RegisterFile<Native>) -> Vec<Option<u64>> {
 #[inline(never)]
 fn deep(depth: u64) -> u64 {
     if depth == 0 {
-        taken_in_several_ways();
+        iterate_in_several_ways();
         return 0;
     }
-    // Needed after the call, so kept in registers that the callee saves.
+    // Needed after the call, hence kept in registers that the callee saves.
     let kept = [depth, depth * 3, depth * 5].map(std::hint::black_box);
     let inner = if depth.is_multiple_of(3) { deep(depth - 1) } else { deep_too(depth - 1) };
     std::hint::black_box(inner + kept[0] + kept[1] * kept[2])
@@ -86,7 +88,7 @@ fn deep_too(depth: u64) -> u64 {
 }
 
 #[inline(never)]
-fn taken_in_several_ways() {
+fn iterate_in_several_ways() {
     let images = Loaded::now();
     let mut cache = Box::new(RuleCache::new());
     let registers = capture_here();
@@ -95,7 +97,7 @@ fn taken_in_several_ways() {
             Walker::<Native, _, _>::new(&registers, ThisProcess::default(), &images, &mut cache, Options::default())
         };
     }
-    // One by one, each rule found anew, every frame's registers read.
+    // One by one, without cached rules, reading each frame's registers.
     let mut walker = walker!();
     let mut expected = Vec::new();
     loop {
@@ -106,7 +108,7 @@ fn taken_in_several_ways() {
         }
     }
     assert!(expected.len() > 300, "{}", expected.len());
-    // The same with known rules, by as many frames at once as are wanted.
+    // The same with cached rules, several frames at a time.
     for stop in [1, 2, 3, 15, 16, 17, 63, 64, 65, 66, 129, 140, 254, 255, 256, 257, 258, expected.len() - 1] {
         let mut walker = walker!();
         let mut seen = Vec::new();
@@ -121,7 +123,8 @@ fn taken_in_several_ways() {
         assert!(seen.iter().eq(expected.iter().map(|(pc, ..)| pc)), "after {stop} frames");
         assert_eq!(walker.end(), Some(End::EndOfStack));
     }
-    // To a budget's end: the walk may keep the rule of the frame where it ends, and no other is another one for that.
+    // Up to the end of a budget: the walk may cache the rule of the frame where it ends, which must
+    // not change the others.
     for budget in [1, 2, 40, 255, 256, 257, 258, 300] {
         for cold in [true, false, false] {
             if cold {
@@ -148,6 +151,6 @@ fn taken_in_several_ways() {
 }
 
 #[test]
-fn frames_are_the_same_however_they_are_taken() {
+fn all_ways_to_iterate_return_the_same_frames() {
     assert_ne!(deep(300), 1);
 }

@@ -1,4 +1,4 @@
-//! What is particular to Apple's systems: compact unwind, signal frames, async frames.
+//! Features of Apple's systems: compact unwind, signal frames, async frames.
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::registers::{Aarch64Registers, X86_64Registers};
@@ -27,11 +27,11 @@ fn image(info: &[u8]) -> Image {
     }
 }
 
-/// Frames of an arm64 walk over these words of stack, through functions that have frames.
+/// Walks these stack words on arm64, through functions with frame records.
 fn walk(stack: &[u64], extra: &[SnapshotRange<'_>], fp: u64, options: Options) -> (Vec<Frame>, End) {
     let info = unwind_info(&[0x0400_0000; 8]);
     let stack = u64s(stack);
-    // At every instruction a call, at which unwind data hold.
+    // Every instruction is a call, where unwind data hold.
     let code = u32s(&vec![0x9400_0000; 0x2000]);
     let mut ranges = vec![
         SnapshotRange { address: INFO, bytes: &info },
@@ -67,7 +67,7 @@ fn return_addresses_lose_their_authentication_codes() {
 }
 
 #[test]
-fn swift_async_frames() {
+fn swift_async_contexts_are_followed() {
     // [context, marked fp, lr] of the second frame; contexts: parent, resume address
     let task = u64s(&[0, 0, 0, 0, 7 << 32]);
     let contexts = u64s(&[0x9010, BASE + 0x1300, 0, BASE + 0x1400]);
@@ -77,19 +77,19 @@ fn swift_async_frames() {
     for swift_async in [SwiftAsync::Follow, SwiftAsync::Task(0xa000)] {
         let (frames, end) = walk(&stack, &extra, STACK, Options { swift_async, ..NO_SCAN });
         let pcs: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
-        // As Libc gives them: resume addresses plus one
+        // The same as Libc's results: resume addresses plus one
         assert_eq!(pcs, [BASE + 0x1010, BASE + 0x1020, BASE + 0x1301, BASE + 0x1401]);
         assert_eq!(frames[2].found, Found::SwiftAsync);
         assert_eq!((frames[2].lookup_address(), frames[2].sp, frames[2].cfa), (BASE + 0x1300, 0x9000, None));
         assert_eq!(end, End::EndOfStack);
     }
-    // Without a task, or where it is not asked for, the mark means nothing, and goes.
+    // Without a task, or with `Ignore`, the mark is removed and has no other effect.
     for swift_async in [SwiftAsync::Ignore, SwiftAsync::Task(0), SwiftAsync::Task(0xa008)] {
         let (frames, end) = walk(&stack, &extra, STACK, Options { swift_async, ..NO_SCAN });
         let pcs: Vec<u64> = frames.iter().map(|frame| frame.pc).collect();
         assert_eq!(pcs, [BASE + 0x1010, BASE + 0x1020, BASE + 0x1040, BASE + 0x1050], "{end:?}");
     }
-    // A circle of contexts ends.
+    // A cycle of contexts ends the walk.
     let circle = u64s(&[0x9010, BASE + 0x1300, 0x9000, BASE + 0x1400]);
     let extra = [SnapshotRange { address: 0x9000, bytes: &circle }];
     let (frames, end) = walk(&stack, &extra, STACK, Options { swift_async: SwiftAsync::Follow, ..NO_SCAN });
@@ -97,16 +97,16 @@ fn swift_async_frames() {
 }
 
 #[test]
-fn signal_frames_of_arm64() {
-    // The second frame is that of _sigtramp: above it the kernel's frame, 104 bytes of siginfo, 56 of ucontext, then the
-    // machine context: 16 bytes of exception state, x0 … x28, fp, lr, sp, pc.
+fn arm64_signal_frames_are_recognized() {
+    // The second frame is that of _sigtramp: above it the kernel's frame, 104 bytes of siginfo, 56
+    // of ucontext, then the machine context: 16 bytes of exception state, x0 … x28, fp, lr, sp, pc.
     let mut words = vec![STACK + 0x10, BASE + 0x1020, 0, 0];
     let cfa = STACK + 0x20;
     words.extend([0; 13]);
     words.extend([0, 0, 0, 0, 0, 816, cfa + 160]);
     words.extend([0, 0]);
     words.extend((0..29).map(|number| 0x100 + number));
-    // the interrupted function's stack is another one, below
+    // the interrupted function's stack is a different one, below
     words.extend([0x5000, BASE + 0x1999, 0x4ff0, BASE + 0x1200]);
     let other = u64s(&[0, 0, 0, BASE + 0x1060]);
     let extra = [SnapshotRange { address: 0x4ff0, bytes: &other }];
@@ -118,11 +118,12 @@ fn signal_frames_of_arm64() {
     assert_eq!(frames[2].sp, 0x4ff0);
 }
 
-/// x86_64: what libplatform's `_sigtramp.s` says of itself. `rbx` holds the `ucontext64`, whose pointer to the machine context
-/// is at 48; in that are 16 bytes of exception state, then the thread's state from `rax` on.
+/// x86_64: the unwind data in libplatform's `_sigtramp.s`. `rbx` contains the `ucontext64`, whose
+/// pointer to the machine context is at 48; the machine context has 16 bytes of exception state,
+/// then the thread's state from `rax` on.
 #[test]
-fn signal_frames_of_x86_64() {
-    /// DWARF's number of a register, and its place in `_STRUCT_X86_THREAD_STATE64`, in words.
+fn x86_64_signal_frames_are_unwound() {
+    /// A register's DWARF number, and its offset in `_STRUCT_X86_THREAD_STATE64`, in words.
     const PLACES: [(u8, u8); 16] = [
         (0, 0),
         (3, 1),
@@ -175,7 +176,7 @@ fn signal_frames_of_x86_64() {
     assert_eq!(at, 20);
     eh_frame.extend([0; 4]);
 
-    // The handler keeps rbx, which it uses, next to its frame record; then _sigtramp; then what was interrupted.
+    // The handler saves rbx next to its frame record; then _sigtramp; then the interrupted code.
     let info = unwind_info(&[0x0101_0001, 0x0400_0000 | at as u32, 0x0100_0000, 0x0100_0000]);
     let (context, machine, other) = (0xa000_u64, 0xb000_u64, 0x5000_u64);
     let stack = u64s(&[0, context, STACK + 0x40, function + 0x20]);
@@ -184,7 +185,7 @@ fn signal_frames_of_x86_64() {
     let mut state: Vec<u64> = (0..20).map(|word| 0x100 + word).collect();
     state[6] = other + 0x20;
     state[7] = other;
-    // In the middle of the third function, at its first instruction: nothing is on the stack but its return address.
+    // At the third function's first instruction, when only its return address is on the stack.
     state[16] = BASE + 0x1250;
     let mut mcontext = vec![0, 0];
     mcontext.extend(state);
@@ -215,13 +216,13 @@ fn signal_frames_of_x86_64() {
     for (number, word) in PLACES.iter().filter(|(number, _)| ![6, 16].contains(number)) {
         assert_eq!(walker.registers().certain(*number), Some(0x100 + u64::from(*word)), "register {number}");
     }
-    // The walk goes on from there, on the stack that was interrupted.
+    // The walk continues from there, on the interrupted stack.
     assert_eq!(walker.step(), Ok(Some(other + 0x30)));
     assert_eq!(walker.frame().pc, BASE + 0x1360);
 }
 
 #[test]
-fn stubs_are_jumps() {
+fn stubs_are_treated_as_jumps() {
     let info = unwind_info(&[0x0100_0000; 2]);
     let stack = u64s(&[BASE + 0x1050, 0, 0, 0]);
     let ranges = [SnapshotRange { address: INFO, bytes: &info }, SnapshotRange { address: STACK, bytes: &stack }];
@@ -235,7 +236,7 @@ fn stubs_are_jumps() {
     assert_eq!(walker.frame().pc, BASE + 0x1050);
 }
 
-/// What a walk finds at an instruction of `__stub_helper`, which is behind the code that has unwind data.
+/// Steps from an instruction of `__stub_helper`, which follows the code with unwind data.
 fn step_from_stub_helper<A: Architecture>(code: &[u8], registers: &A::Registers, stack: &[u64]) -> (u64, u64, Found) {
     const HELPER: u64 = BASE + 0x3000;
     let info = unwind_info(&[0x0400_0000; 2]);
@@ -248,7 +249,7 @@ fn step_from_stub_helper<A: Architecture>(code: &[u8], registers: &A::Registers,
     let images = [Image { stub_helper: (HELPER..HELPER + code.len() as u64).into(), ..image(&info) }];
     let mut cache = Box::new(RuleCache::new());
     let mut found = None;
-    // The rule is kept in the cache, so that the second walk has it from there.
+    // The rule is cached, so the second walk takes it from the cache.
     for _ in 0..2 {
         let memory = Snapshot { ranges: &ranges };
         let mut walker = Walker::<A, _, _>::new(registers, memory, &images[..], &mut cache, NO_SCAN);
@@ -261,9 +262,9 @@ fn step_from_stub_helper<A: Architecture>(code: &[u8], registers: &A::Registers,
 }
 
 #[test]
-fn stub_helper_of_x86_64() {
-    // As ld64 and LLVM's linker write it: lea r11, [rip + …]; push r11; jmp [rip + …]; nop; then the entries, here one:
-    // push 0x1c; jmp to the beginning.
+fn x86_64_stub_helpers_are_unwound() {
+    // As written by ld64 and LLVM's linker: lea r11, [rip + …]; push r11; jmp [rip + …]; nop; then
+    // the entries, here one: push 0x1c; jmp to the start.
     let code = [
         0x4c, 0x8d, 0x1d, 1, 2, 3, 0, 0x41, 0x53, 0xff, 0x25, 1, 2, 3, 0, 0x90, 0x68, 0x1c, 0, 0, 0, 0xe9, 0xe6, 0xff,
         0xff, 0xff,
@@ -279,9 +280,9 @@ fn stub_helper_of_x86_64() {
 }
 
 #[test]
-fn stub_helper_of_arm64() {
-    // adrp x17; add x17, x17; stp x16, x17, [sp, #-16]!; adrp x16; ldr x16, [x16]; br x16; then an entry: ldr w16, its number;
-    // b to the beginning; the number.
+fn arm64_stub_helpers_are_unwound() {
+    // adrp x17; add x17, x17; stp x16, x17, [sp, #-16]!; adrp x16; ldr x16, [x16]; br x16; then an
+    // entry: ldr w16, its number; b to the start; the number.
     let code = u32s(&[
         0xb000_0051,
         0x9100_e231,
@@ -303,7 +304,7 @@ fn stub_helper_of_arm64() {
     }
 }
 
-/// An image, and the knowledge that there is no other code.
+/// One image that contains all code.
 struct AllCode([Image; 1]);
 
 impl Images for AllCode {
@@ -316,9 +317,10 @@ impl Images for AllCode {
     }
 }
 
-/// As PLCrashReporter's `test_big_frameless_stack_odd_dwarf`: the stated size of a frameless function's stack lacks its return address.
+/// Like PLCrashReporter's `test_big_frameless_stack_odd_dwarf`: a frameless function's stack size
+/// in the unwind data lacks the return address.
 #[test]
-fn a_stack_size_that_lacks_the_return_address() {
+fn a_stack_size_without_the_return_address_is_corrected() {
     let function = BASE + 0x1000;
     let mut code = vec![0xcc; 0x200];
     // sub rsp, 0x48; nop; call the second function; add rsp, 0x48; ret
@@ -327,7 +329,7 @@ fn a_stack_size_that_lacks_the_return_address() {
     code[0x110] = 0xe8;
     let info = unwind_info(&[0x0209_0000, 0x0100_0000]);
     for local in [0, 5, 0x1_2345_6789] {
-        // The function's stack, its return address, its caller's frame record.
+        // The function's stack, its return address, and its caller's frame record.
         let stack = u64s(&[0, 0, 0, 0, 0, 0, 0, 0, local, BASE + 0x1115, 0, 0, BASE + 0x1160]);
         let ranges = [
             SnapshotRange { address: INFO, bytes: &info },

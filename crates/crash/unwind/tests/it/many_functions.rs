@@ -1,4 +1,5 @@
-//! Walks over more functions than the cache has rules for: no rule that a walk still needs gives way to a new one.
+//! Walks through more functions than the cache has room for: a rule that a walk still needs is
+//! never replaced.
 
 use std::ops::ControlFlow;
 
@@ -7,19 +8,20 @@ use coroner_process::registers::X86_64Registers;
 use coroner_unwind::{FrameSection, Image, Options, RuleCache, Walker, X86_64, build_search_table};
 
 const CODE: u64 = 0x40_0000;
-/// The bytes of each function.
+/// Size of each function, in bytes.
 const SIZE: u64 = 16;
-/// How far behind a function's start the return address of the call in it is.
+/// Offset of the return address of a function's call from the function's start.
 const CALL: u64 = 8;
 const SECTION: u64 = 0x50_0000;
 const TABLE: u64 = 0x60_0000;
 const STACK: u64 = 0x700_0000;
 const RBX: usize = 3;
-/// What the innermost function saved of its caller's rbx.
+/// The caller's rbx, as saved by the innermost function.
 const SAVED: u64 = 0x5eed;
 
-/// `.eh_frame` of functions that lie one behind the other as compilers write it, with room behind its end. Each has pushed one
-/// register, which only the first one has unwind data for: rbx.
+/// Returns the `.eh_frame` of consecutive functions in the form that compilers write, followed by
+/// free space. Each function pushes one register, which only the first one's unwind data describe:
+/// rbx.
 fn section(functions: u32) -> Vec<u8> {
     // zR, pcrel sdata4; DW_CFA_def_cfa rsp 8; DW_CFA_offset ra 1
     let mut bytes = vec![20, 0, 0, 0, 0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, 16, 1, 0x1b, 0x0c, 7, 8, 0x90, 1, 0, 0];
@@ -38,7 +40,8 @@ fn section(functions: u32) -> Vec<u8> {
     bytes
 }
 
-/// Walks a stack of calls in these functions, innermost first, and checks the frames and then what rbx was before all of them.
+/// Walks a stack of calls of these functions, innermost first, and checks the frames and the
+/// outermost frame's rbx.
 fn walk(memory: Snapshot<'_>, images: &[Image], cache: &mut RuleCache, functions: &[u32]) {
     let expected: Vec<u64> = functions.iter().map(|number| CODE + u64::from(*number) * SIZE + CALL).collect();
     let mut stack = Vec::new();
@@ -63,7 +66,7 @@ fn walk(memory: Snapshot<'_>, images: &[Image], cache: &mut RuleCache, functions
 }
 
 #[test]
-fn what_was_saved_below_is_known_above_whatever_the_cache_had_to_give_up() {
+fn saved_registers_survive_cache_replacement() {
     let bytes = section(4000);
     let image = Image {
         text: (CODE..CODE + 4000 * SIZE).into(),
@@ -81,7 +84,8 @@ fn what_was_saved_below_is_known_above_whatever_the_cache_had_to_give_up() {
     // One walk over all of them.
     walk(memory, &images, &mut cache, &(0..4000).collect::<Vec<_>>());
     for before in 0..60 {
-        // The rules of the first functions are old when a walk comes by them again, and new ones are wanted behind them.
+        // The first functions' rules are the oldest when a walk needs them again, and new ones are
+        // needed after them.
         cache.clear();
         walk(memory, &images, &mut cache, &(0..1000 + before).collect::<Vec<_>>());
         let known_then_new: Vec<u32> = (0..50).chain(2000..2200).collect();

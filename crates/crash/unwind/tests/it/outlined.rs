@@ -1,5 +1,6 @@
-//! Outlined parts of functions on arm64, as LLVM makes them: a small machine runs each shape and keeps the true stack, and a
-//! walk at every instruction must find all of it. (`cargo xtask oracle` does the same with compiled programs.)
+//! Outlined functions on arm64, as created by LLVM: a small machine runs each program and tracks
+//! the true stack, and a walk at every instruction must find all of it. (`cargo xtask oracle` does
+//! the same with compiled programs.)
 
 use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::registers::Aarch64Registers;
@@ -16,15 +17,16 @@ const SP: usize = 31;
 const LR: usize = 30;
 const FP: usize = 29;
 
-/// Compact encodings: a frame record with pairs below it from x19 and x20 on, and none of the kind.
+/// Compact encodings: a frame record with register pairs below it, from x19 and x20 on, and a
+/// frameless function.
 const FRAME: u32 = 0x0400_0000;
 const FRAME_ONE_PAIR: u32 = 0x0400_0001;
 const FRAME_TWO_PAIRS: u32 = 0x0400_0003;
 const FRAMELESS: u32 = 0x0200_0000;
 
-/// An instruction. Of accesses of two registers and of one, offsets are in bytes from the stack pointer.
+/// An instruction. Offsets of loads and stores are in bytes from the stack pointer.
 #[derive(Clone, Copy, Debug)]
-enum Do {
+enum Instruction {
     /// `stp a, b, [sp, #-bytes]!`
     Push2(usize, usize, i64),
     /// `ldp a, b, [sp], #bytes`
@@ -45,15 +47,15 @@ enum Do {
     Set(usize, u64),
     Call(&'static str),
     Jump(&'static str),
-    /// `ret`, to the address in this register
+    /// `ret` to the address in this register
     Return(usize),
     /// The end of the program: `brk #1`
     End,
 }
-use Do::{Add, Call, End, Jump, Load2, Move, Pop2, PopLink, Push2, PushLink, Return, Set, Store2};
+use Instruction::{Add, Call, End, Jump, Load2, Move, Pop2, PopLink, Push2, PushLink, Return, Set, Store2};
 
 /// A function: its name, compact encoding and code.
-type Function = (&'static str, u32, Vec<Do>);
+type Function = (&'static str, u32, Vec<Instruction>);
 
 struct Program {
     functions: Vec<Function>,
@@ -91,7 +93,7 @@ impl Program {
         Program { functions, starts, code, info }
     }
 
-    fn instruction(&self, pc: u64) -> Do {
+    fn instruction(&self, pc: u64) -> Instruction {
         let (name, _, code) =
             self.functions.iter().rev().find(|(name, _, _)| self.starts[name] <= pc).expect("a pc in the code");
         code[((pc - self.starts[name]) / 4) as usize]
@@ -103,7 +105,7 @@ impl Program {
     }
 }
 
-fn encode(instruction: Do, distance: impl Fn(&'static str) -> u32) -> u32 {
+fn encode(instruction: Instruction, distance: impl Fn(&'static str) -> u32) -> u32 {
     let pair = |base: u32, a: usize, b: usize, offset: i64| {
         base | ((offset / 8) as u32 & 0x7f) << 15 | (b as u32) << 10 | (SP as u32) << 5 | a as u32
     };
@@ -127,9 +129,10 @@ fn encode(instruction: Do, distance: impl Fn(&'static str) -> u32) -> u32 {
     }
 }
 
-/// A call that has not returned: its number, return address, and the caller's stack pointer and registers.
+/// A call that has not returned: its number, return address, and the caller's stack pointer and
+/// registers.
 #[derive(Clone, Copy)]
-struct Made {
+struct PendingCall {
     number: usize,
     pc: u64,
     sp: u64,
@@ -140,8 +143,8 @@ struct Machine {
     x: [u64; 32],
     pc: u64,
     stack: Vec<u8>,
-    calls: Vec<Made>,
-    made: usize,
+    calls: Vec<PendingCall>,
+    call_count: usize,
 }
 
 impl Machine {
@@ -152,7 +155,7 @@ impl Machine {
         }
         // The bottom of the stack: no frame pointer and no return address.
         (x[FP], x[LR], x[SP]) = (0, 0, STACK + STACK_LENGTH as u64 - 64);
-        Machine { x, pc: program.starts["main"], stack: vec![0x5a; STACK_LENGTH], calls: Vec::new(), made: 0 }
+        Machine { x, pc: program.starts["main"], stack: vec![0x5a; STACK_LENGTH], calls: Vec::new(), call_count: 0 }
     }
 
     fn word(&mut self, offset: i64) -> &mut [u8] {
@@ -173,8 +176,8 @@ impl Machine {
         self.x[SP] = self.x[SP].wrapping_add_signed(bytes);
     }
 
-    /// Runs an instruction. Returns the call that has returned, if it is a return.
-    fn run(&mut self, program: &Program) -> Option<Made> {
+    /// Runs an instruction. For a return, returns the call that has returned.
+    fn run(&mut self, program: &Program) -> Option<PendingCall> {
         let mut next = self.pc + 4;
         let mut returned = None;
         match program.instruction(self.pc) {
@@ -208,16 +211,16 @@ impl Machine {
             Move(to, from) => self.x[to] = self.x[from],
             Set(to, value) => self.x[to] = value,
             Call(name) => {
-                self.calls.push(Made { number: self.made, pc: next, sp: self.x[SP], x: self.x });
-                self.made += 1;
+                self.calls.push(PendingCall { number: self.call_count, pc: next, sp: self.x[SP], x: self.x });
+                self.call_count += 1;
                 self.x[LR] = next;
                 next = program.starts[name];
             }
             Jump(name) => next = program.starts[name],
             Return(link) => {
                 next = self.x[link];
-                let call = self.calls.pop().expect("a return of a call");
-                assert_eq!(next, call.pc, "a return leads elsewhere");
+                let call = self.calls.pop().expect("a return without a call");
+                assert_eq!(next, call.pc, "return to the wrong address");
                 returned = Some(call);
             }
             End => unreachable!("the program has ended"),
@@ -231,12 +234,12 @@ impl Machine {
     }
 }
 
-/// Walks at each instruction of a program, whose `main` calls the shape to be seen, and expects every frame's address, stack
-/// pointer and preserved registers: a caller's stack pointer is the one that its call returns with. Returns how many walks
-/// there were.
-fn see(functions: Vec<Function>) -> usize {
+/// Walks at each instruction of a program whose `main` calls the tested function, and checks every
+/// frame's address, stack pointer and preserved registers: a caller's stack pointer is the one with
+/// which its call returns. Returns the number of walks.
+fn check_every_instruction(functions: Vec<Function>) -> usize {
     let program = Program::new(functions);
-    // A run to know what calls return with.
+    // The first run determines the stack pointers with which calls return.
     let mut machine = Machine::new(&program);
     let mut returns = HashMap::new();
     while !machine.has_ended(&program) {
@@ -267,11 +270,11 @@ fn see(functions: Vec<Function>) -> usize {
             SnapshotRange { address: INFO, bytes: &program.info },
             SnapshotRange { address: STACK, bytes: &machine.stack },
         ];
-        // Some systems give a thread's pc with the kernel's authentication code.
+        // On some systems a thread's pc contains the kernel's authentication code.
         let pc = machine.pc | 0x1d_u64 << 48;
         let mut registers = Aarch64Registers { pc, sp: machine.x[SP], ..Default::default() };
         registers.x.copy_from_slice(&machine.x[..31]);
-        // With what the walks before have left in the cache, and with nothing.
+        // With the cache of the previous walks, and with an empty one.
         for fresh in [false, true] {
             if fresh {
                 cache.clear();
@@ -288,7 +291,8 @@ fn see(functions: Vec<Function>) -> usize {
                     let Some(seen) = walker.registers().certain(number) else { continue };
                     let number = usize::from(number);
                     let right = call.map_or(seen == below[number], |call| {
-                        // What a part sets is in its function what the part has made of it so far.
+                        // A register set by an outlined function has the value set so far in the
+                        // function that called it.
                         let after = returns.get(&call.number).map_or(call.x[number], |x| x[number]);
                         seen == call.x[number] || after != call.x[number] && (seen == after || seen == below[number])
                     });
@@ -309,7 +313,7 @@ fn see(functions: Vec<Function>) -> usize {
     }
 }
 
-/// A function that calls the shape and has all that it needs back afterwards.
+/// Returns a function that calls the tested function and gets its registers back.
 fn main_function() -> Function {
     let code = vec![
         Push2(FP, LR, 16),
@@ -325,7 +329,7 @@ fn main_function() -> Function {
     ("main", FRAME, code)
 }
 
-/// A function with a frame, that saves, spoils and puts back.
+/// Returns a function with a frame that saves, overwrites and restores registers.
 fn callee() -> Function {
     let code = vec![
         Push2(20, 19, 32),
@@ -344,121 +348,126 @@ fn leaf() -> Function {
     ("leaf", FRAMELESS, vec![Set(0, 1), Add(0, 0, 1), Return(LR)])
 }
 
-const SPOIL: [Do; 4] = [Set(19, 0x3001), Set(20, 0x3002), Set(21, 0x3003), Set(22, 0x3004)];
+const OVERWRITE: [Instruction; 4] = [Set(19, 0x3001), Set(20, 0x3002), Set(21, 0x3003), Set(22, 0x3004)];
 
-fn shape(encoding: u32, code: &[&[Do]]) -> Function {
+fn shape(encoding: u32, code: &[&[Instruction]]) -> Function {
     ("shape", encoding, code.concat())
 }
 
-fn part(name: &'static str, code: &[Do]) -> Function {
+fn outlined(name: &'static str, code: &[Instruction]) -> Function {
     (name, FRAMELESS, code.to_vec())
 }
 
 #[test]
-fn half_a_prologue_that_moves_the_stack_pointer_with_the_link_register_in_another() {
+fn an_outlined_half_prologue_moves_the_stack_pointer() {
     let shape = shape(
         FRAME_TWO_PAIRS,
         &[
             &[Move(9, LR), Call("saves"), Move(LR, 9), Store2(FP, LR, 32), Add(FP, SP, 32)],
-            &SPOIL,
-            &[Call("callee"), Load2(FP, LR, 32), Jump("puts_back")],
+            &OVERWRITE,
+            &[Call("callee"), Load2(FP, LR, 32), Jump("restores")],
         ],
     );
-    let saves = part("saves", &[Push2(22, 21, 48), Store2(20, 19, 16), Return(LR)]);
-    let puts_back = part("puts_back", &[Load2(20, 19, 16), Pop2(22, 21, 48), Return(LR)]);
-    assert!(see(vec![main_function(), shape, saves, puts_back, callee()]) > 80);
+    let saves = outlined("saves", &[Push2(22, 21, 48), Store2(20, 19, 16), Return(LR)]);
+    let restores = outlined("restores", &[Load2(20, 19, 16), Pop2(22, 21, 48), Return(LR)]);
+    assert!(check_every_instruction(vec![main_function(), shape, saves, restores, callee()]) > 80);
 }
 
 #[test]
-fn parts_that_save_in_and_put_back_from_the_frame_of_their_function() {
+fn outlined_functions_save_and_restore_in_their_callers_frame() {
     let shape = shape(
         FRAME_TWO_PAIRS,
         &[
             &[Add(SP, SP, -48), Store2(FP, LR, 32), Call("saves"), Add(FP, SP, 32)],
-            &SPOIL,
-            &[Call("callee"), Call("puts_back"), Load2(FP, LR, 32), Add(SP, SP, 48), Return(LR)],
+            &OVERWRITE,
+            &[Call("callee"), Call("restores"), Load2(FP, LR, 32), Add(SP, SP, 48), Return(LR)],
         ],
     );
-    let saves = part("saves", &[Store2(22, 21, 0), Store2(20, 19, 16), Return(LR)]);
-    let puts_back = part("puts_back", &[Load2(22, 21, 0), Load2(20, 19, 16), Return(LR)]);
-    assert!(see(vec![main_function(), shape, saves, puts_back, callee()]) > 80);
+    let saves = outlined("saves", &[Store2(22, 21, 0), Store2(20, 19, 16), Return(LR)]);
+    let restores = outlined("restores", &[Load2(22, 21, 0), Load2(20, 19, 16), Return(LR)]);
+    assert!(check_every_instruction(vec![main_function(), shape, saves, restores, callee()]) > 80);
 }
 
 #[test]
-fn shared_prologue_and_epilogue() {
-    // As `-homogeneous-prolog-epilog` has them: the frame record is the function's, the rest the helpers'.
-    let prologue = || part("prologue", &[Push2(22, 21, 32), Store2(20, 19, 16), Add(FP, SP, 32), Return(LR)]);
+fn a_shared_prologue_and_epilogue_are_followed() {
+    // As with `-homogeneous-prolog-epilog`: the function creates the frame record, the helpers do
+    // the rest.
+    let prologue = || outlined("prologue", &[Push2(22, 21, 32), Store2(20, 19, 16), Add(FP, SP, 32), Return(LR)]);
     let begin = [Push2(FP, LR, 16), Call("prologue")];
     let epilogue =
-        part("epilogue", &[Move(16, LR), Load2(FP, LR, 32), Load2(20, 19, 16), Pop2(22, 21, 48), Return(16)]);
-    let calls = shape(FRAME_TWO_PAIRS, &[&begin, &SPOIL, &[Call("callee"), Call("epilogue"), Jump("leaf")]]);
-    assert!(see(vec![main_function(), calls, prologue(), epilogue, callee(), leaf()]) > 90);
+        outlined("epilogue", &[Move(16, LR), Load2(FP, LR, 32), Load2(20, 19, 16), Pop2(22, 21, 48), Return(16)]);
+    let calls = shape(FRAME_TWO_PAIRS, &[&begin, &OVERWRITE, &[Call("callee"), Call("epilogue"), Jump("leaf")]]);
+    assert!(check_every_instruction(vec![main_function(), calls, prologue(), epilogue, callee(), leaf()]) > 90);
 
-    let epilogue = part("epilogue", &[Load2(FP, LR, 32), Load2(20, 19, 16), Pop2(22, 21, 48), Return(LR)]);
-    let jumps = shape(FRAME_TWO_PAIRS, &[&begin, &SPOIL, &[Call("callee"), Jump("epilogue")]]);
-    assert!(see(vec![main_function(), jumps, prologue(), epilogue, callee()]) > 80);
+    let epilogue = outlined("epilogue", &[Load2(FP, LR, 32), Load2(20, 19, 16), Pop2(22, 21, 48), Return(LR)]);
+    let jumps = shape(FRAME_TWO_PAIRS, &[&begin, &OVERWRITE, &[Call("callee"), Jump("epilogue")]]);
+    assert!(check_every_instruction(vec![main_function(), jumps, prologue(), epilogue, callee()]) > 80);
 }
 
 #[test]
-fn part_of_an_epilogue_with_the_tail_call() {
+fn an_outlined_epilogue_with_the_tail_call_is_followed() {
     let shape = shape(
         FRAME_TWO_PAIRS,
         &[
             &[Push2(22, 21, 48), Store2(20, 19, 16), Store2(FP, LR, 32), Add(FP, SP, 32)],
-            &SPOIL,
-            &[Call("callee"), Load2(FP, LR, 32), Jump("puts_back")],
+            &OVERWRITE,
+            &[Call("callee"), Load2(FP, LR, 32), Jump("restores")],
         ],
     );
-    let puts_back = part("puts_back", &[Load2(20, 19, 16), Pop2(22, 21, 48), Jump("caller")]);
+    let restores = outlined("restores", &[Load2(20, 19, 16), Pop2(22, 21, 48), Jump("caller")]);
     let caller = ("caller", FRAME, vec![Push2(FP, LR, 16), Add(FP, SP, 0), Call("leaf"), Pop2(FP, LR, 16), Return(LR)]);
-    assert!(see(vec![main_function(), shape, puts_back, callee(), caller, leaf()]) > 80);
+    assert!(check_every_instruction(vec![main_function(), shape, restores, callee(), caller, leaf()]) > 80);
 }
 
 #[test]
-fn a_function_that_goes_on_after_a_part_of_its_epilogue() {
-    // The jump behind the part is one in the function, although the stack pointer is above what it was before.
+fn a_function_continues_after_its_outlined_epilogue() {
+    // The jump after the outlined function stays in the function, although the stack pointer is
+    // higher than before.
     let shape = shape(
         FRAME_TWO_PAIRS,
         &[
             &[Push2(22, 21, 48), Store2(20, 19, 16), Store2(FP, LR, 32), Add(FP, SP, 32)],
-            &SPOIL,
-            &[Call("puts_back"), Jump("rest")],
+            &OVERWRITE,
+            &[Call("restores"), Jump("rest")],
         ],
     );
-    let puts_back = part("puts_back", &[Pop2(22, 21, 16), Return(LR)]);
+    let restores = outlined("restores", &[Pop2(22, 21, 16), Return(LR)]);
     let rest = vec![Call("leaf"), Load2(20, 19, 0), Load2(FP, LR, 16), Add(SP, SP, 32), Return(LR)];
     let rest = ("rest", FRAME_TWO_PAIRS, rest);
-    assert!(see(vec![main_function(), shape, puts_back, rest, leaf()]) > 60);
+    assert!(check_every_instruction(vec![main_function(), shape, restores, rest, leaf()]) > 60);
 }
 
 #[test]
-fn a_leaf_that_keeps_the_link_register_for_a_part() {
-    let part = || part("part", &[Set(8, 1), Add(8, 8, 1), Return(LR)]);
+fn a_leaf_saves_the_link_register_for_an_outlined_function() {
+    let part = || outlined("part", &[Set(8, 1), Add(8, 8, 1), Return(LR)]);
     let on_the_stack = shape(FRAMELESS, &[&[Set(0, 1), PushLink, Call("part"), PopLink, Add(0, 0, 1), Return(LR)]]);
-    assert!(see(vec![main_function(), on_the_stack, part()]) > 40);
+    assert!(check_every_instruction(vec![main_function(), on_the_stack, part()]) > 40);
     let in_a_register = shape(FRAMELESS, &[&[Set(0, 1), Move(9, LR), Call("part"), Move(LR, 9), Return(LR)]]);
-    assert!(see(vec![main_function(), in_a_register, part()]) > 40);
+    assert!(check_every_instruction(vec![main_function(), in_a_register, part()]) > 40);
 }
 
 #[test]
-fn a_part_of_a_part() {
+fn nested_outlined_functions_are_followed() {
     let shape = shape(
         FRAME_TWO_PAIRS,
         &[
             &[Move(9, LR), Call("saves"), Move(LR, 9), Store2(FP, LR, 32), Add(FP, SP, 32)],
-            &SPOIL,
-            &[Call("callee"), Load2(FP, LR, 32), Jump("puts_back")],
+            &OVERWRITE,
+            &[Call("callee"), Load2(FP, LR, 32), Jump("restores")],
         ],
     );
-    let saves = part("saves", &[Move(10, LR), Call("saves_more"), Move(LR, 10), Store2(20, 19, 16), Return(LR)]);
-    let saves_more = part("saves_more", &[Push2(22, 21, 48), Return(LR)]);
-    let puts_back = part("puts_back", &[Load2(20, 19, 16), Jump("puts_more_back")]);
-    let puts_more_back = part("puts_more_back", &[Pop2(22, 21, 48), Return(LR)]);
-    assert!(see(vec![main_function(), shape, saves, saves_more, puts_back, puts_more_back, callee()]) > 90);
+    let saves = outlined("saves", &[Move(10, LR), Call("saves_more"), Move(LR, 10), Store2(20, 19, 16), Return(LR)]);
+    let saves_more = outlined("saves_more", &[Push2(22, 21, 48), Return(LR)]);
+    let restores = outlined("restores", &[Load2(20, 19, 16), Jump("restores_more")]);
+    let restores_more = outlined("restores_more", &[Pop2(22, 21, 48), Return(LR)]);
+    assert!(
+        check_every_instruction(vec![main_function(), shape, saves, saves_more, restores, restores_more, callee()])
+            > 90
+    );
 }
 
 #[test]
-fn a_part_that_ends_with_a_call() {
+fn an_outlined_function_ends_with_a_call() {
     let shape = shape(
         FRAME_ONE_PAIR,
         &[
@@ -466,12 +475,12 @@ fn a_part_that_ends_with_a_call() {
             &[Call("thunk"), Call("thunk"), Load2(FP, LR, 16), Pop2(20, 19, 32), Return(LR)],
         ],
     );
-    let thunk = part("thunk", &[Set(19, 5), Set(0, 6), Jump("callee")]);
-    assert!(see(vec![main_function(), shape, thunk, callee()]) > 80);
+    let thunk = outlined("thunk", &[Set(19, 5), Set(0, 6), Jump("callee")]);
+    assert!(check_every_instruction(vec![main_function(), shape, thunk, callee()]) > 80);
 }
 
 #[test]
-fn a_part_that_is_called_more_often_than_parts_may_be_nested() {
+fn an_outlined_function_is_called_more_often_than_nesting_allows() {
     let shape = shape(
         FRAME_TWO_PAIRS,
         &[
@@ -480,16 +489,17 @@ fn a_part_that_is_called_more_often_than_parts_may_be_nested() {
             &[Call("callee"), Load2(FP, LR, 32), Load2(20, 19, 16), Pop2(22, 21, 48), Return(LR)],
         ],
     );
-    let part = part("part", &[Set(19, 7), Jump("end_of_part")]);
+    let part = outlined("part", &[Set(19, 7), Jump("end_of_part")]);
     let end_of_part = ("end_of_part", FRAMELESS, vec![Set(20, 8), Return(LR)]);
-    assert!(see(vec![main_function(), shape, part, end_of_part, callee()]) > 120);
+    assert!(check_every_instruction(vec![main_function(), shape, part, end_of_part, callee()]) > 120);
 }
 
 #[test]
-fn code_that_changes_to_another_stack_is_no_part() {
-    // What swaps stacks returns with another stack pointer too: in the body before that call all is as unwind data say.
+fn code_that_switches_stacks_is_not_outlined() {
+    // Code that switches stacks also returns with another stack pointer: in the body before that
+    // call, unwind data hold.
     let shape =
         shape(FRAME, &[&[Push2(FP, LR, 16), Add(FP, SP, 0), Set(0, 0), Call("swap"), Pop2(FP, LR, 16), Return(LR)]]);
-    let swap = part("swap", &[End, Push2(FP, LR, 16), Add(SP, 0, 0), Pop2(FP, LR, 16), Return(LR)]);
-    assert!(see(vec![main_function(), shape, swap]) > 20);
+    let swap = outlined("swap", &[End, Push2(FP, LR, 16), Add(SP, 0, 0), Pop2(FP, LR, 16), Return(LR)]);
+    assert!(check_every_instruction(vec![main_function(), shape, swap]) > 20);
 }

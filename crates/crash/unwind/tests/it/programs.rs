@@ -1,4 +1,5 @@
-//! Programs of C, stopped by a tracer: with glibc and musl, linked dynamically and statically, without unwind data of their own.
+//! C programs stopped by a tracer: with glibc and musl, linked dynamically and statically, without
+//! their own unwind data.
 #![cfg(all(any(target_os = "linux", target_os = "android"), target_arch = "x86_64"))]
 
 use coroner_process::memory::{Memory, Unreadable};
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// How programs are linked: a name, the compiler's environment variable, the compiler, its flags.
+/// Ways to link a program: name, the compiler's environment variable, the compiler, its flags.
 const LINKED: [(&str, &str, &str, &[&str]); 5] = [
     ("glibc", "CORONER_TEST_CC", "cc", &["-no-pie"]),
     ("glibc-static", "CORONER_TEST_CC", "cc", &["-static"]),
@@ -20,11 +21,11 @@ const LINKED: [(&str, &str, &str, &[&str]); 5] = [
     ("musl-static", "CORONER_TEST_MUSL_CC", "musl-gcc", &["-static"]),
 ];
 
-/// With these all code keeps frame pointers, or keeps none.
+/// Ways to compile a program: all code keeps frame pointers, or none does.
 const COMPILED: [(&str, &[&str]); 2] =
     [("frame pointers", &["-O1", "-fno-omit-frame-pointer"]), ("none", &["-O2", "-fomit-frame-pointer"])];
 
-/// Builds the program in each way for which there is a compiler (only glibc's has to be there).
+/// Builds the program in each way for which a compiler is installed (glibc's is required).
 fn programs() -> &'static [(String, PathBuf)] {
     static PROGRAMS: OnceLock<Vec<(String, PathBuf)>> = OnceLock::new();
     PROGRAMS.get_or_init(build)
@@ -44,7 +45,7 @@ fn build() -> Vec<(String, PathBuf)> {
             command.args(words).args(flags).args(link).args(["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]);
             command.arg("-fcf-protection=none").arg("-o").arg(&file).arg(&source).arg("-lpthread");
             match command.output() {
-                Err(error) if compiler == "musl-gcc" => println!("{name} is left out: {compiler}: {error}"),
+                Err(error) if compiler == "musl-gcc" => println!("skipped: {name}: can't run {compiler}: {error}"),
                 output => {
                     let output = output.unwrap();
                     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -56,12 +57,12 @@ fn build() -> Vec<(String, PathBuf)> {
     programs
 }
 
-/// A stopped process: its memory and what is mapped in it.
+/// A stopped process: its memory and mappings.
 struct Stopped {
     memory: File,
     images: Vec<Image>,
     executable: Vec<AddressRange>,
-    /// Functions of the program, ascending by address.
+    /// The program's functions, ascending by address.
     functions: Vec<(u64, String)>,
     registers: X86_64Registers,
 }
@@ -82,10 +83,10 @@ impl Images for &Stopped {
     }
 }
 
-/// Runs a program up to its trap, and hands it to `walk`.
+/// Runs a program up to its trap and passes it to `walk`.
 fn stopped<R>(program: &Path, what: &str, walk: impl FnOnce(&Stopped) -> R) -> R {
     let mut command = Command::new(program);
-    // SAFETY: a plain system call, which allocates nothing.
+    // SAFETY: a system call that allocates nothing.
     unsafe {
         command.arg(what).pre_exec(|| {
             libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
@@ -97,7 +98,7 @@ fn stopped<R>(program: &Path, what: &str, walk: impl FnOnce(&Stopped) -> R) -> R
     let mut traps = 0;
     let thread = loop {
         let mut status = 0;
-        // SAFETY: waits for this thread's tracees, and lets them go on.
+        // SAFETY: waits for this thread's tracees and continues them.
         unsafe {
             let thread = libc::waitpid(-1, &raw mut status, libc::__WALL | libc::__WNOTHREAD);
             assert!(thread > 0 && libc::WIFSTOPPED(status), "{}, {what}: status {status:x}", program.display());
@@ -105,24 +106,24 @@ fn stopped<R>(program: &Path, what: &str, walk: impl FnOnce(&Stopped) -> R) -> R
             match signal {
                 libc::SIGTRAP if status >> 16 == 0 => {
                     traps += 1;
-                    // The first one is exec's.
+                    // The first trap is exec's.
                     if traps == 2 {
                         break thread;
                     }
                     libc::ptrace(libc::PTRACE_SETOPTIONS, thread, 0, libc::PTRACE_O_TRACECLONE);
                     libc::ptrace(libc::PTRACE_CONT, thread, 0, 0);
                 }
-                // A call of a bad handler faults for good.
+                // A call of an invalid handler is a fatal fault.
                 libc::SIGSEGV if traps == 1 && what == "bad handler" && pc_of(thread) == 16 => break thread,
                 libc::SIGTRAP | libc::SIGSTOP => _ = libc::ptrace(libc::PTRACE_CONT, thread, 0, 0),
                 signal => _ = libc::ptrace(libc::PTRACE_CONT, thread, 0, signal),
             }
         }
     };
-    let walked = walk(&Stopped::of(main, thread, program));
+    let walked = walk(&Stopped::read_state(main, thread, program));
     child.kill().unwrap();
-    // The process has ended when all of its traced threads were waited for.
-    // SAFETY: this thread's tracees only.
+    // The process has ended once all of its traced threads were waited for.
+    // SAFETY: affects only this thread's tracees.
     while unsafe { libc::waitpid(-1, core::ptr::null_mut(), libc::__WALL | libc::__WNOTHREAD) } > 0 {}
     assert!(child.wait().is_err(), "it was waited for");
     walked
@@ -142,7 +143,7 @@ fn pc_of(thread: libc::pid_t) -> u64 {
 }
 
 impl Stopped {
-    fn of(process: libc::pid_t, thread: libc::pid_t, program: &Path) -> Stopped {
+    fn read_state(process: libc::pid_t, thread: libc::pid_t, program: &Path) -> Stopped {
         let r = registers_of(thread);
         let gpr = [
             r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
@@ -172,7 +173,7 @@ impl Stopped {
         stopped
     }
 
-    /// The ELF image that begins at `start`.
+    /// Returns the ELF image that starts at `start`.
     fn image(&self, start: u64) -> Option<Image> {
         let mut memory = self;
         let word = |memory: &mut &Stopped, at: u64| memory.read_u64(at).unwrap();
@@ -212,7 +213,7 @@ impl Stopped {
     }
 }
 
-/// The functions of a program, by `nm`.
+/// Returns a program's functions from `nm`.
 fn functions(program: &Path, bias: u64) -> Vec<(u64, String)> {
     let output = Command::new("nm").arg("-n").arg(program).output().unwrap();
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -225,8 +226,9 @@ fn functions(program: &Path, bias: u64) -> Vec<(u64, String)> {
     lines.lines().filter_map(symbol).collect()
 }
 
-/// Walks each program at the stop that `what` names. The innermost frames must be those of `expected`, in which `SIGNAL` is a signal
-/// trampoline, and the outermost one of `outermost`, or of what has no symbols.
+/// Walks each program at the stop named `what`. The innermost frames must be those in `expected`,
+/// where `SIGNAL` is a signal trampoline, and the outermost one must be in `outermost` or have no
+/// symbol.
 fn check(what: &str, expected: &[&str], outermost: &[&str]) {
     for (name, program) in programs() {
         stopped(program, what, |stopped| {
@@ -258,12 +260,12 @@ fn check(what: &str, expected: &[&str], outermost: &[&str]) {
 const START: [&str; 2] = ["_start", "_start_c"];
 
 #[test]
-fn out_of_a_signal_handler() {
+fn a_walk_leaves_a_signal_handler() {
     check("handler", &["stop", "inner", "handler", "SIGNAL", "crash", "main"], &START);
 }
 
 #[test]
-fn out_of_a_signal_handler_that_does_not_return() {
+fn a_walk_leaves_a_signal_handler_that_does_not_return() {
     check(
         "handler of no return",
         &["stop", "stop_for_good", "handler_of_no_return", "SIGNAL", "crash", "main"],
@@ -272,17 +274,17 @@ fn out_of_a_signal_handler_that_does_not_return() {
 }
 
 #[test]
-fn out_of_a_signal_handler_that_is_no_code() {
+fn a_walk_leaves_a_signal_handler_with_an_invalid_address() {
     check("bad handler", &["", "SIGNAL", "crash", "main"], &START);
 }
 
 #[test]
-fn up_to_the_start_of_a_program() {
+fn a_walk_ends_at_the_programs_start() {
     check("inner", &["stop", "inner", "call", "main"], &START);
     check("no return", &["stop", "stop_for_good", "call", "main"], &START);
 }
 
 #[test]
-fn up_to_the_start_of_a_thread() {
+fn a_walk_ends_at_the_threads_start() {
     check("thread", &["stop", "inner", "thread"], &["clone3", "__clone3", "__clone", "clone", "__clone_internal"]);
 }

@@ -1,4 +1,4 @@
-//! Ranges of code that an app has registered.
+//! Code ranges registered by an app.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +9,7 @@ fn row(offset: i32) -> Rule {
 }
 
 #[test]
-fn rules_come_back_as_they_were() {
+fn registered_rules_are_returned_unchanged() {
     let table = RangeTable::<8>::new();
     let all = <Aarch64 as Architecture>::SAVED;
     let full = all.iter().zip(1..).try_fold(Row::new(31, -0x1234_5678), |row, (number, place)| {
@@ -34,7 +34,7 @@ fn rules_come_back_as_they_were() {
 }
 
 #[test]
-fn what_can_not_be_registered() {
+fn invalid_ranges_and_rules_are_refused() {
     let table = RangeTable::<2>::new();
     for (start, end) in [(0x5000, 0x5000), (0x6000, 0x5000), (0, 0x9000), (0xffff_8000_0000_0000, u64::MAX)] {
         assert_eq!(table.register(AddressRange { start, end }, &row(8)), Err(RegisterError::BadRange));
@@ -48,14 +48,14 @@ fn what_can_not_be_registered() {
     assert!(!table.unregister(first), "it is gone");
     let again = table.register((0x5000..0x6000).into(), &row(32)).unwrap();
     assert_ne!(again, first);
-    assert!(!table.unregister(first), "what is there now is another one");
+    assert!(!table.unregister(first), "the slot contains a newer range");
     assert_eq!(table.find(0x5000).unwrap().rule, row(32));
     assert_eq!(Registration::from_number(again.to_number()), Some(again));
     assert!(!table.unregister(Registration::from_number(0xffff).unwrap()));
 }
 
 #[test]
-fn the_shortest_counts_and_each_change_is_another_generation() {
+fn the_shortest_range_wins_and_each_change_increments_the_generation() {
     let table = RangeTable::<4>::new();
     let mut generations = Vec::from([table.generation()]);
     table.register((0x1000..0x9000).into(), &row(8)).unwrap();
@@ -74,9 +74,9 @@ fn the_shortest_counts_and_each_change_is_another_generation() {
     assert_eq!(generations.len(), 4);
 }
 
-/// A reader sees a range as it was registered, or none: never the addresses of one with the rule of another.
+/// A reader sees a range as registered, or none: never one range's addresses with another's rule.
 #[test]
-fn a_reader_never_sees_half_of_a_range() {
+fn a_reader_never_sees_a_partly_written_range() {
     static TABLE: RangeTable<2> = RangeTable::new();
     static DONE: AtomicBool = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -101,7 +101,7 @@ fn a_reader_never_sees_half_of_a_range() {
                 }
             }
         }
-        // Not all rounds meet: that depends on the machine. The check above is what counts.
+        // How many rounds overlap depends on the machine; only the check above matters.
         std::hint::black_box(seen);
     });
 }

@@ -1,5 +1,6 @@
-//! All callee-saved registers, through each shape of call frame information and through code that has none: a function
-//! sets them to known values and calls one of the shapes, which saves and spoils them and calls back.
+//! All callee-saved registers, through each form of call frame information and through code that
+//! has none: a function sets them to known values and calls one of the shapes, which saves and
+//! overwrites them and calls back.
 
 use coroner_unwind::{
     AddressRange, Architecture, Found, Image, Images, Options, Registered, Row, Rule, RuleCache, Walker,
@@ -24,8 +25,9 @@ const KNOWN: [(u8, u64); 11] = [
     (29, 0x100b),
 ];
 
-// `set_known(shape, callback)`: sets the registers of KNOWN and calls `shape(callback)`. Saved registers are compared after
-// the prologue, the last one pushed first, as compilers do: LLVM's assembler takes compact unwind's order from theirs.
+// `set_known(shape, callback)`: sets the registers of KNOWN and calls `shape(callback)`. Saved
+// registers are compared after the prologue, the last one pushed first, as compilers do: LLVM's
+// assembler takes compact unwind's order from theirs.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     coroner_unwind_test_support::epilogue_directive!(),
@@ -119,7 +121,7 @@ core::arch::global_asm!(
     "cfa_in_epilogue 8",
     "ret",
     ".cfi_endproc",
-    // as compilers write it for Darwin: an rbp frame that saves registers above it
+    // as compiled for Darwin: an rbp frame that saves registers above it
     ".globl shape_compiled",
     "shape_compiled:",
     ".cfi_startproc",
@@ -236,8 +238,8 @@ core::arch::global_asm!(
     "ret",
     ".cfi_endproc",
     // no call frame information at all, no frame pointer
-    ".globl shape_untold",
-    "shape_untold:",
+    ".globl shape_without_cfi",
+    "shape_without_cfi:",
     "push rbx",
     "push rbp",
     "sub rsp, 40",
@@ -348,7 +350,7 @@ core::arch::global_asm!(
     "blr x0",
     "pop_all",
     ".cfi_endproc",
-    // as compilers write it for Darwin: the frame record above the saved registers
+    // as compiled for Darwin: the frame record above the saved registers
     ".globl shape_compiled",
     "shape_compiled:",
     ".cfi_startproc",
@@ -397,7 +399,7 @@ core::arch::global_asm!(
     "mov sp, x29",
     "pop_all",
     ".cfi_endproc",
-    // the CFA in memory: x29 points to a word that holds it
+    // the CFA in memory: x29 points to a word that contains it
     ".globl shape_realigned",
     "shape_realigned:",
     ".cfi_startproc",
@@ -437,8 +439,8 @@ core::arch::global_asm!(
     "ret",
     ".cfi_endproc",
     // no call frame information at all, no frame record
-    ".globl shape_untold",
-    "shape_untold:",
+    ".globl shape_without_cfi",
+    "shape_without_cfi:",
     "sub sp, sp, #48",
     "stp x19, x30, [sp, #16]",
     "str x29, [sp, #32]",
@@ -466,7 +468,7 @@ core::arch::global_asm!(
     "shape_registered_end:",
 );
 
-// The assembly's own names: Mach-O has an underscore before those of C.
+// The assembly's own names, because C names have an underscore prefix in Mach-O.
 unsafe extern "C" {
     #[link_name = "\x01set_known"]
     fn set_known(shape: unsafe extern "C" fn(), callback: extern "C" fn() -> u32);
@@ -480,18 +482,19 @@ unsafe extern "C" {
     fn shape_realigned();
     #[link_name = "\x01shape_moved"]
     fn shape_moved();
-    #[link_name = "\x01shape_untold"]
-    fn shape_untold();
+    #[link_name = "\x01shape_without_cfi"]
+    fn shape_without_cfi();
     #[link_name = "\x01shape_registered"]
     fn shape_registered();
     #[link_name = "\x01shape_registered_end"]
     static shape_registered_end: u8;
 }
 
-/// The registers and ways of the frames of `set_known` and of the shape, as the callback saw them.
+/// The registers of the frames of `set_known` and of the shape, and how they were found, as seen by
+/// the callback.
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
 
-/// Registers by number, how the frame was found, and at which depth.
+/// Registers by number, how the frame was found, and its depth.
 type Seen = (Vec<(u8, Option<u64>)>, Found, usize);
 
 /// Loaded images and one registered range.
@@ -520,7 +523,7 @@ extern "C" fn callback() -> u32 {
     let registers = capture_here();
     let mut walker =
         Walker::<Native, _, _>::new(&registers, ThisProcess::default(), &images, &mut cache, Options::default());
-    // It calls once, and `shape_pushed` comes next.
+    // Only the first call counts; `shape_pushed` follows.
     let here = set_known as *const () as u64..shape_pushed as *const () as u64;
     for depth in 1..20 {
         if walker.step().is_err() {
@@ -541,7 +544,7 @@ fn seen(shape: unsafe extern "C" fn()) -> Seen {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     *SEEN.lock().unwrap() = None;
-    // SAFETY: the shapes call what they are given and keep the calling convention.
+    // SAFETY: the shapes call their argument and follow the calling convention.
     unsafe { set_known(shape, callback) };
     SEEN.lock().unwrap().take().expect("the frame of set_known")
 }
@@ -550,19 +553,20 @@ fn known() -> Vec<(u8, Option<u64>)> {
     KNOWN.iter().map(|(number, value)| (*number, Some(*value))).collect()
 }
 
-/// Which unwind data describe a shape. In Mach-O compact unwind does where it can; what it can't is in DWARF.
-const fn described(compact: bool) -> Found {
+/// Returns the kind of unwind data that describe a shape. In Mach-O it is compact unwind where
+/// possible, else DWARF.
+const fn unwind_data_kind(compact: bool) -> Found {
     if cfg!(target_vendor = "apple") && compact { Found::CompactUnwind } else { Found::Cfi }
 }
 
 #[test]
-fn by_unwind_data() {
+fn registers_are_restored_by_unwind_data() {
     let shapes: [(&str, unsafe extern "C" fn(), Found); 5] = [
-        ("compiled", shape_compiled, described(true)),
-        ("pushed", shape_pushed, described(cfg!(target_arch = "x86_64"))),
-        ("framed", shape_framed, described(false)),
-        ("realigned", shape_realigned, described(false)),
-        ("moved", shape_moved, described(false)),
+        ("compiled", shape_compiled, unwind_data_kind(true)),
+        ("pushed", shape_pushed, unwind_data_kind(cfg!(target_arch = "x86_64"))),
+        ("framed", shape_framed, unwind_data_kind(false)),
+        ("realigned", shape_realigned, unwind_data_kind(false)),
+        ("moved", shape_moved, unwind_data_kind(false)),
     ];
     for (name, shape, found) in shapes {
         assert_eq!(seen(shape), (known(), found, 2), "{name}");
@@ -570,11 +574,11 @@ fn by_unwind_data() {
 }
 
 #[test]
-fn by_what_the_code_does() {
-    assert_eq!(seen(shape_untold), (known(), Found::CodeAnalysis, 2));
+fn registers_are_restored_by_code_analysis() {
+    assert_eq!(seen(shape_without_cfi), (known(), Found::CodeAnalysis, 2));
 }
 
 #[test]
-fn by_a_registered_rule() {
+fn registers_are_restored_by_a_registered_rule() {
     assert_eq!(seen(shape_registered), (known(), Found::Registered, 2));
 }

@@ -1,5 +1,6 @@
-//! Swift's async frames in this program's own code: a function that stores its context and marks its frame record as
-//! Swift's compiler does (docs/ABI of swift, "extended frame"), called back, and walked through its own unwind data.
+//! Swift async frames in this program's own code: a function stores its context and marks its frame
+//! record like Swift's compiler ("extended frame" in Swift's docs/ABI), and is walked from a
+//! callback through its own unwind data.
 
 use coroner_unwind::{End, Found, Options, RuleCache, SwiftAsync, Walker};
 use coroner_unwind_test_support::{Loaded, Native, ThisProcess, capture_here};
@@ -61,7 +62,7 @@ core::arch::global_asm!(
     "brk #1",
 );
 
-// The assembly's own names: Mach-O has an underscore before those of C.
+// The assembly's own names, because C names have an underscore prefix in Mach-O.
 unsafe extern "C" {
     #[link_name = "\x01async_function"]
     fn async_function(callback: extern "C" fn(), context: *const [u64; 2]);
@@ -71,10 +72,10 @@ unsafe extern "C" {
     fn resume_its_caller();
 }
 
-/// What a walk found: for each frame its way and where to look it up, and the end.
+/// A walk's result: how each frame was found, with its lookup address, and the walk's end.
 type Walked = (Vec<(Found, u64)>, Option<End>);
 
-/// What a walk from the callback finds with this option.
+/// Walks from the callback with this option.
 fn walk(swift_async: SwiftAsync) -> Walked {
     static SEEN: Mutex<Option<Walked>> = Mutex::new(None);
     static OPTION: Mutex<SwiftAsync> = Mutex::new(SwiftAsync::Ignore);
@@ -94,13 +95,13 @@ fn walk(swift_async: SwiftAsync) -> Walked {
     *OPTION.lock().unwrap() = swift_async;
     let outer = [0, resume_its_caller as *const () as u64];
     let context = [outer.as_ptr() as u64, resume_caller as *const () as u64];
-    // SAFETY: it stores the context's address, calls back and returns.
+    // SAFETY: the function stores the context's address, calls back and returns.
     unsafe { async_function(callback, &raw const context) };
-    SEEN.lock().unwrap().take().expect("it was called back")
+    SEEN.lock().unwrap().take().expect("the callback ran")
 }
 
 #[test]
-fn contexts_are_followed() {
+fn async_contexts_are_followed() {
     let (frames, end) = walk(SwiftAsync::Follow);
     let code = async_function as *const () as u64..resume_caller as *const () as u64;
     let at = frames.iter().position(|(_, address)| code.contains(address)).expect("the async function's frame");
@@ -119,7 +120,7 @@ fn without_a_task_the_walk_stays_on_the_stack() {
 fn stays_on_the_stack(swift_async: SwiftAsync) {
     let (frames, end) = walk(swift_async);
     assert!(frames.iter().all(|(found, _)| *found != Found::SwiftAsync), "{frames:x?}");
-    // This function called it.
+    // This function is the caller.
     let here = walk as *const () as u64;
     assert!(frames.iter().any(|(_, address)| (here..here + 0x2000).contains(address)), "{frames:x?}");
     assert_eq!(end, Some(End::EndOfStack));

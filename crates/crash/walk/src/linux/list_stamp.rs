@@ -6,7 +6,7 @@ use coroner_process::images::{self, ImageStamp, Images, ListState};
 use coroner_process::memory::Memory;
 
 /// Maximum number of words kept of the images that can be unloaded: one for each with a build ID.
-const WORDS: usize = 4096;
+const MAX_WORDS: usize = 4096;
 
 /// Stamp of the dynamic linker's list. See the module. All zero is that of no list.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct ListStamp {
     /// Fingerprint of that list.
     fingerprint: u64,
     /// Words that distinguish the images from others at their places, which the list does not.
-    words: [MaybeUninit<ImageStamp>; WORDS],
+    words: [MaybeUninit<ImageStamp>; MAX_WORDS],
     count: usize,
     /// Combined hash of the fingerprint and the words.
     identity: u64,

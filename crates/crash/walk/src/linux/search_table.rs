@@ -26,7 +26,7 @@ fn store([start, end]: &[AtomicU64; 2], range: AddressRange) {
 
 /// Returns an image's search table and its `.eh_frame`: from its program headers, or those that
 /// were built.
-pub(super) fn of(image: &Image) -> (AddressRange, AddressRange) {
+pub(super) fn find(image: &Image) -> (AddressRange, AddressRange) {
     let table = load(&TABLE);
     if image.kind != ImageKind::Main || !image.eh_frame_hdr.is_empty() || table.is_empty() {
         return (image.eh_frame_hdr, image.eh_frame);

@@ -7,7 +7,7 @@ use crate::os::search_table;
 /// Returns the unwinder's description of the image whose code is at `address`.
 pub fn unwind_image(image: &images::Image, address: u64) -> Option<coroner_unwind::Image> {
     let text = image.text().find(|range| range.contains(address))?;
-    let (eh_frame_hdr, eh_frame) = search_table::of(image);
+    let (eh_frame_hdr, eh_frame) = search_table::find(image);
     Some(coroner_unwind::Image {
         text,
         base: image.range.start,

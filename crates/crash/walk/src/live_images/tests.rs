@@ -10,13 +10,13 @@ fn make_another(memory: LiveReader) -> LiveImages {
     while !take_turn() {
         std::thread::yield_now();
     }
-    let made = make_alone(memory);
-    BUSY.store(0, Release);
+    let made = create_exclusively(memory);
+    WRITER_PID.store(0, Release);
     made.expect("memory")
 }
 
 #[test]
-fn a_list_that_is_held_is_never_written_again_and_one_that_is_not_is() {
+fn only_released_lists_are_reused() {
     // An emulator may copy no memory before an install.
     let Some(memory) = LiveReader::new() else { return };
     let held = make_another(memory);
@@ -25,7 +25,7 @@ fn a_list_that_is_held_is_never_written_again_and_one_that_is_not_is() {
     for _ in 0..50 {
         let made = make_another(memory);
         assert!(!core::ptr::eq(made.0, held.0));
-        assert_eq!(made.identity(), held.identity(), "the images are the same");
+        assert_eq!(made.identity(), held.identity(), "the images are unchanged");
         slots.insert(core::ptr::from_ref(made.0) as usize);
     }
     assert_eq!(held.0.generation, generation);
@@ -34,7 +34,7 @@ fn a_list_that_is_held_is_never_written_again_and_one_that_is_not_is() {
 }
 
 #[test]
-fn threads_have_whole_lists_while_others_are_made() {
+fn threads_see_complete_lists_while_others_are_created() {
     let Some(memory) = LiveReader::new() else { return };
     let stop = AtomicBool::new(false);
     let here = make_another as *const () as u64;
@@ -42,7 +42,7 @@ fn threads_have_whole_lists_while_others_are_made() {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(Relaxed) {
-                    // A thread that waits too long for others gets no list.
+                    // A thread that waits too long for another gets no list.
                     let Some(images) = LiveImages::current(memory) else { continue };
                     let (generation, count) = (images.0.generation, images.table().len());
                     assert!(images.find(here).is_some_and(|image| image.is_executable(here)));

@@ -22,7 +22,7 @@ pub(super) fn with_stopped(
     with: &mut impl FnMut(&Registers, SwiftAsync),
 ) -> Result<(), NotCaptured> {
     let stopped = stop_thread::stop(thread)?;
-    let marks = swift_tasks::of_stopped_thread(&stopped, &mut memory);
+    let marks = swift_tasks::for_stopped_thread(&stopped, &mut memory);
     with(&stopped.context().registers(), marks);
     Ok(())
 }

@@ -23,7 +23,7 @@ pub(super) fn with_stopped(
     if thread <= 0 {
         return Err(NotCaptured::ThreadGone);
     }
-    let marks = swift_tasks::of_this_thread();
+    let marks = swift_tasks::for_this_thread();
     if by_ptrace && !has_seccomp_filter() {
         let traced = stop_thread::trace(thread, |registers| with(registers, marks));
         if !traced.is_err_and(NotCaptured::is_trace_refused) {

@@ -285,7 +285,7 @@ impl Backtrace {
     fn walk_into(registers: &Registers, options: &CaptureOptions, memory: &mut MaybeUninit<Backtrace>) {
         let mut reader = STACK.with(|stack| stack.reader(registers.sp()));
         let backtrace = memory.write(Self::empty(images::current(reader.list())));
-        let walk = options.walk_options(swift_tasks::of_this_thread());
+        let walk = options.walk_options(swift_tasks::for_this_thread());
         let mut rules = claim_rules();
         if reader.is_fastest() {
             backtrace.fill_through(registers, &mut reader, options, walk, &mut rules);
@@ -308,11 +308,11 @@ impl Backtrace {
         match memory {
             // The same type as in the other walks, so that the unwinder is compiled only once.
             LiveReader::Loads(_) => {
-                self.fill_through(registers, &mut StackReader::of_elsewhere(memory), options, walk, rules);
+                self.fill_through(registers, &mut StackReader::with_reader(memory), options, walk, rules);
             }
             LiveReader::Copies(copy) => {
                 let mut windows = CopiedWindows::new(copy);
-                self.fill_through(registers, &mut StackReader::of_windows(&mut windows), options, walk, rules);
+                self.fill_through(registers, &mut StackReader::with_windows(&mut windows), options, walk, rules);
             }
         }
     }

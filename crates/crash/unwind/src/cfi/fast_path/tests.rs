@@ -13,9 +13,9 @@ const CODE: u64 = 0x40_0000;
 const SIZE: u32 = 0x200;
 
 /// xorshift64
-struct Chance(u64);
+struct Random(u64);
 
-impl Chance {
+impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -87,7 +87,7 @@ fn section<A: Architecture>(wide: bool, instructions: &[u8]) -> (u64, Vec<u8>) {
 /// Returns how many of 20,000 random entries are plain; those must have the same row as with the
 /// full parser.
 fn fast_fdes<A: Architecture>(wide: bool) -> usize {
-    let mut chance = Chance(88_172_645_463_325_252);
+    let mut chance = Random(88_172_645_463_325_252);
     let mut fast_fdes = 0;
     for _ in 0..20_000 {
         let mut instructions = Vec::new();
@@ -114,7 +114,7 @@ fn fast_fdes<A: Architecture>(wide: bool) -> usize {
         let entry = Fde::parse(&mut cursor, &section, &mut cache).unwrap();
         assert_eq!((plain.range, plain.covers), (entry.range, true));
         let cie = *cache.get(cursor.memory, &section, entry.cie).unwrap();
-        let state = RowState::of(&mut cursor, &cie, &entry, address).unwrap();
+        let state = RowState::compute(&mut cursor, &cie, &entry, address).unwrap();
         let expected = state.simple::<A>(&cie).unwrap();
         let said = |row: &Row| (row.cfa_register, row.cfa_offset, A::SAVED.map(|number| row.saved_words::<A>(number)));
         assert_eq!(said(&row), said(&expected), "{instructions:x?} at {address:#x}");
@@ -123,7 +123,7 @@ fn fast_fdes<A: Architecture>(wide: bool) -> usize {
 }
 
 #[test]
-fn the_short_way_says_what_the_long_one_does() {
+fn the_fast_path_agrees_with_the_full_parser_for_fdes() {
     for fast_fdes in
         [fast_fdes::<X86_64>(false), fast_fdes::<X86_64>(true), fast_fdes::<Aarch64>(false), fast_fdes::<Aarch64>(true)]
     {
@@ -134,7 +134,7 @@ fn the_short_way_says_what_the_long_one_does() {
 /// Returns how many of 20,000 random CIEs the fast path reads; those must equal the full parser's
 /// result.
 fn fast_cies<A: Architecture>() -> usize {
-    let mut chance = Chance(0x1234_5678_9abc_def1);
+    let mut chance = Random(0x1234_5678_9abc_def1);
     let mut fast_fdes = 0;
     for _ in 0..20_000 {
         let letters: Vec<u8> = (0..chance.below(5)).map(|_| b"RLPSRRLBGx"[chance.below(10) as usize]).collect();
@@ -191,14 +191,14 @@ fn fast_cies<A: Architecture>() -> usize {
 }
 
 #[test]
-fn the_short_way_of_common_entries_says_what_the_long_one_does() {
+fn the_fast_path_agrees_with_the_full_parser_for_cies() {
     for fast_fdes in [fast_cies::<X86_64>(), fast_cies::<Aarch64>()] {
         assert!(fast_fdes > 1_000, "only {fast_fdes} of 20,000 are plain");
     }
 }
 
 #[test]
-fn where_threads_begin() {
+fn outermost_frames_are_recognized() {
     let rule = |instructions: &[u8]| {
         let (at, bytes) = section::<X86_64>(false, instructions);
         let ranges = [SnapshotRange { address: SECTION, bytes: &bytes }];
@@ -239,7 +239,7 @@ fn where_threads_begin() {
 }
 
 #[test]
-fn other_code_is_not_covered() {
+fn addresses_outside_the_function_are_not_covered() {
     let (at, bytes) = section::<X86_64>(false, &[0x41, 0x0e, 16]);
     let ranges = [SnapshotRange { address: SECTION, bytes: &bytes }];
     let mut memory = Snapshot { ranges: &ranges };

@@ -9,7 +9,7 @@ fn load(base: u8, offset: i32, update: i32, registers: [u8; 2]) -> Effect {
 }
 
 #[test]
-fn instructions() {
+fn instructions_are_decoded() {
     const N: u8 = NO_REGISTER;
     let cases: [(u32, Effect); 32] = [
         (0xa9bf_7bfd, store(31, -16, -16, [29, 30])), // stp x29, x30, [sp, #-16]!

@@ -26,7 +26,7 @@ fn decode_bytes(bytes: &[u8]) -> (Effect, u64) {
 }
 
 #[test]
-fn lengths_are_those_of_another_decoder() {
+fn lengths_agree_with_another_decoder() {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let mut compared = 0;
     for round in 0..400_000u32 {
@@ -37,7 +37,7 @@ fn lengths_are_those_of_another_decoder() {
             state ^= state << 17;
             *byte = state as u8;
         }
-        // Half of them have a common beginning, so that all maps are reached.
+        // Half of them start with common bytes, so that all opcode maps are reached.
         let beginnings: [&[u8]; 8] =
             [&[0x48], &[0x0f], &[0x66, 0x0f], &[0xc5], &[0xc4, 0xe2], &[0x62, 0xf1], &[0x0f, 0x38], &[0x0f, 0x3a]];
         if round % 2 == 0 {
@@ -55,7 +55,7 @@ fn lengths_are_those_of_another_decoder() {
 }
 
 #[test]
-fn effects() {
+fn effects_are_decoded() {
     let access = |load, base, offset, update, register| {
         Effect::Access(Access { load, base, offset, update, registers: [register, NO_REGISTER] })
     };

@@ -18,14 +18,14 @@ fn with<R>(words: &[u32], test: impl FnOnce(&mut Snapshot<'_>) -> R) -> R {
 
 /// Returns `true` if the words are code of an outlined function called by the function with the
 /// return address `CODE + 0x100`.
-fn is_part_of_caller(words: &[u32]) -> bool {
-    with(words, |memory| is_called_outlined::<Aarch64, _>(memory, CODE, CODE + 0x100, None, &mut { BUDGET }))
+fn is_outlined_from_caller(words: &[u32]) -> bool {
+    with(words, |memory| is_called_outlined::<Aarch64, _>(memory, CODE, CODE + 0x100, None, &mut { MAX_INSTRUCTIONS }))
 }
 
 const RET: u32 = 0xd65f_03c0;
 
 #[test]
-fn what_no_function_does_is_a_part() {
+fn code_that_no_function_has_is_outlined() {
     let parts: [&[u32]; 7] = [
         &[0xa9bd_57f6, 0xa901_4ff4, RET], // stp x22, x21, [sp, #-48]!; stp x20, x19, [sp, #16]
         &[0xa901_57f6, RET],              // stp x22, x21, [sp, #16]
@@ -36,33 +36,34 @@ fn what_no_function_does_is_a_part() {
         &[0xaa1e_03f0, 0xa8c1_7bfd, 0xd65f_0200], // mov x16, x30; ldp x29, x30, [sp], #16; ret x16
     ];
     for words in parts {
-        assert!(is_part_of_caller(words), "{words:08x?}");
+        assert!(is_outlined_from_caller(words), "{words:08x?}");
     }
 }
 
 #[test]
-fn functions_and_changes_of_the_stack_are_no_parts() {
+fn functions_and_stack_switches_are_not_outlined() {
     let others: [&[u32]; 9] = [
         &[RET],
         &[0x8b01_0000, RET],                           // add x0, x0, x1
-        &[0xa9bf_7bfd, 0x9100_03fd, 0xa8c1_7bfd, RET], // a frame, made and undone
+        &[0xa9bf_7bfd, 0x9100_03fd, 0xa8c1_7bfd, RET], // a frame, created and removed
         &[0xa900_5013, RET],                           // stp x19, x20, [x0]: setjmp
         &[0xa940_5013, 0xf940_0802, 0x9100_005f, RET], // ldp x19, x20, [x0]; ldr x2, [x0, #16]; mov sp, x2
         &[0x9100_001f, 0xa8c1_7bfd, RET],              // mov sp, x0; ldp x29, x30, [sp], #16
         &[0xaa00_03f3, 0xb400_0040, RET, RET],         // mov x19, x0; cbz x0, …
         &[0xaa00_03f3, 0x1400_0001, 0x8b01_0000, RET], // mov x19, x0; b to a function
-        &[0xaa00_03f3, 0x17ff_ffff],                   // a circle
+        &[0xaa00_03f3, 0x17ff_ffff],                   // an endless loop
     ];
     for words in others {
-        assert!(!is_part_of_caller(words), "{words:08x?}");
+        assert!(!is_outlined_from_caller(words), "{words:08x?}");
     }
-    let x86_64 =
-        with(&[RET; 4], |memory| is_called_outlined::<X86_64, _>(memory, CODE, CODE + 0x100, None, &mut { BUDGET }));
+    let x86_64 = with(&[RET; 4], |memory| {
+        is_called_outlined::<X86_64, _>(memory, CODE, CODE + 0x100, None, &mut { MAX_INSTRUCTIONS })
+    });
     assert!(!x86_64);
 }
 
 #[test]
-fn the_budget_ends_it() {
+fn the_budget_ends_the_analysis() {
     let words = [&[0xd503_201f; 40][..], &[0xaa00_03f3, RET]].concat();
     let is_outlined = |mut budget: u32| {
         with(&words, |memory| is_called_outlined::<Aarch64, _>(memory, CODE, CODE + 0x100, None, &mut budget))
@@ -72,10 +73,10 @@ fn the_budget_ends_it() {
 }
 
 #[test]
-fn veneers() {
+fn veneers_are_followed() {
     let target = |words: &[u32]| {
         let at = CODE + 4 * (words.len() as u64 - 1);
-        with(words, |memory| through_veneer::<Aarch64, _>(memory, at))
+        with(words, |memory| veneer_target::<Aarch64, _>(memory, at))
     };
     // adrp x16, two pages further
     let page = 0xd000_0010;
