@@ -240,7 +240,7 @@ pub fn tombstone(input: &[u8]) {
     for problem in &report.problems {
         assert!(problem.offset <= input.len() as u64, "a problem past the end of the file: {problem}");
     }
-    assert!(coroner_formats::tombstone::form_of(input).is_some());
+    assert!(coroner_formats::tombstone::detect_form(input).is_some());
     assert_eq!(
         coroner_formats::tombstone::read(input).expect("it could be read before").to_json(),
         report.to_json(),
@@ -279,7 +279,7 @@ pub fn log(input: &[u8]) {
 pub fn dump(input: &[u8]) {
     let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_formats::dump::read(input, None, symbols));
     let Ok(report) = read() else { return };
-    let is_packed = matches!(Form::of(input), Some(Form::Compressed | Form::Apport));
+    let is_packed = matches!(Form::detect(input), Some(Form::Compressed | Form::Apport));
     exercise_imported(&report, if is_packed { usize::MAX } else { input.len() });
     assert_eq!(
         read().expect("it could be read before").to_json(),

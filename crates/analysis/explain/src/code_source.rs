@@ -130,16 +130,16 @@ impl CodeSource for RanCode<'_> {
         self.otherwise.svma(address)
     }
 
-    fn pointee(&self, of: TypeId) -> Option<Pointee> {
-        self.otherwise.pointee(of)
+    fn pointee(&self, type_id: TypeId) -> Option<Pointee> {
+        self.otherwise.pointee(type_id)
     }
 
-    fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
-        self.otherwise.part(of, offset, width)
+    fn part(&self, type_id: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.otherwise.part(type_id, offset, width)
     }
 
-    fn size_of(&self, of: TypeId) -> Option<u64> {
-        self.otherwise.size_of(of)
+    fn size_of(&self, type_id: TypeId) -> Option<u64> {
+        self.otherwise.size_of(type_id)
     }
 
     fn line(&self, address: Address) -> Option<(String, u32)> {
@@ -210,7 +210,7 @@ impl<'s> ImageFiles<'s> {
         coroner_process::heap_sort(&mut places, |first, second| first < second);
         places.dedup();
         for image in places.into_iter().filter_map(|place| report.images.get(place)) {
-            let key = ImageKey::of_image(image, arch);
+            let key = ImageKey::from_image(image, arch);
             files.images.add(symbolizer.files(&key), image.load_address.0);
             if image.build_id.is_empty() || symbolizer.status(&key).matched == Match::Unverified {
                 files.unverified.push((image.load_address.0, image.load_address.0.saturating_add(image.size)));
@@ -219,7 +219,7 @@ impl<'s> ImageFiles<'s> {
         let caller = || thread.frames.get(1).map(coroner_report::model::Frame::lookup_address);
         let place = pc.and_then(|pc| index.find(pc)).or_else(|| index.find(caller()?));
         if let Some(image) = place.and_then(|place| report.images.get(place)) {
-            let of_image = symbolizer.files(&ImageKey::of_image(image, arch));
+            let of_image = symbolizer.files(&ImageKey::from_image(image, arch));
             files.crashed = Some(Crashed { load_address: image.load_address.0, size: image.size, files: of_image });
         }
         files
@@ -272,16 +272,16 @@ impl CodeSource for ImageFiles<'_> {
         crashed.with_debug_information()?.base_svma().checked_add(crashed.offset(address)?)
     }
 
-    fn pointee(&self, of: TypeId) -> Option<Pointee> {
-        self.crashed.as_ref()?.with_debug_information()?.pointee(of)
+    fn pointee(&self, type_id: TypeId) -> Option<Pointee> {
+        self.crashed.as_ref()?.with_debug_information()?.pointee(type_id)
     }
 
-    fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
-        self.crashed.as_ref()?.with_debug_information()?.part(of, offset, width)
+    fn part(&self, type_id: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.crashed.as_ref()?.with_debug_information()?.part(type_id, offset, width)
     }
 
-    fn size_of(&self, of: TypeId) -> Option<u64> {
-        self.crashed.as_ref()?.with_debug_information()?.size_of(of)
+    fn size_of(&self, type_id: TypeId) -> Option<u64> {
+        self.crashed.as_ref()?.with_debug_information()?.size_of(type_id)
     }
 
     fn line(&self, address: Address) -> Option<(String, u32)> {

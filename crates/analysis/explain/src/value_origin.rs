@@ -69,7 +69,7 @@ pub(crate) fn add(report: &Report, source: &dyn CodeSource, explanation: &mut Ex
             // If the variable is larger than the part of the register that was used, the rest may
             // differ.
             let is_whole = |named: &Named| {
-                let size = named.of.and_then(|of| source.size_of(of));
+                let size = named.type_id.and_then(|type_id| source.size_of(type_id));
                 part.is_none_or(|part| size.is_some_and(|size| size <= part) && named.added == 0)
             };
             let named = names.name_register(register, at).filter(is_whole);

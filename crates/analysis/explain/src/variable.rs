@@ -26,7 +26,7 @@ pub(crate) struct Named {
     /// The source expression, such as `row->pixels`.
     pub(crate) path: String,
     /// Its type, if known.
-    pub(crate) of: Option<TypeId>,
+    pub(crate) type_id: Option<TypeId>,
     /// The constant that was added to it.
     pub(crate) added: i64,
 }
@@ -74,13 +74,13 @@ impl Names<'_> {
         let svma = self.source.svma(at)?;
         self.innermost(svma, |variable, place| match place {
             Place::Register { register: own, offset, size } if own == u16::from(register) => {
-                let of = variable.of;
+                let type_id = variable.type_id;
                 match size {
                     None if offset == 0 => Some(self.name_whole(variable)),
                     None => None,
                     Some(size) => {
-                        let part = self.source.part(of?, offset, Some(size))?;
-                        Some(Named { path: variable.name.clone() + &part.path, of: part.of, added: 0 })
+                        let part = self.source.part(type_id?, offset, Some(size))?;
+                        Some(Named { path: variable.name.clone() + &part.path, type_id: part.type_id, added: 0 })
                     }
                 }
             }
@@ -92,10 +92,13 @@ impl Names<'_> {
     ///
     /// A structure with a single pointer is named after that field.
     fn name_whole(&self, variable: &Variable) -> Named {
-        let inner = variable.of.and_then(|of| self.source.part(of, 0, None)).filter(|part| !part.path.is_empty());
+        let inner = variable
+            .type_id
+            .and_then(|type_id| self.source.part(type_id, 0, None))
+            .filter(|part| !part.path.is_empty());
         let path = inner.as_ref().map_or("", |part| part.path.as_str());
-        let of = if inner.is_some() { inner.as_ref().and_then(|part| part.of) } else { variable.of };
-        Named { path: variable.name.clone() + path, of, added: 0 }
+        let type_id = if inner.is_some() { inner.as_ref().and_then(|part| part.type_id) } else { variable.type_id };
+        Named { path: variable.name.clone() + path, type_id, added: 0 }
     }
 
     /// Returns the last match, which is in the innermost block, among the variables visible at an
@@ -138,12 +141,13 @@ impl Names<'_> {
     /// Returns the field that a pointer and an offset refer to.
     pub(crate) fn name_field(&self, pointer: &Named, displacement: i64, width: Option<u32>) -> Option<Named> {
         let offset = u64::try_from(pointer.added.checked_add(displacement)?).ok()?;
-        let Pointee { of, is_reference } = self.source.pointee(pointer.of?)?;
-        let part = self.source.part(of, offset, width.map(u64::from)).or_else(|| {
+        let Pointee { type_id, is_reference } = self.source.pointee(pointer.type_id?)?;
+        let part = self.source.part(type_id, offset, width.map(u64::from)).or_else(|| {
             // An array element. A field at such an offset is not named: it could equally belong to
             // a larger structure that the pointer was cast to.
-            let size = self.source.size_of(of).filter(|size| *size > 0 && offset >= *size)?;
-            let part = self.source.part(of, offset % size, width.map(u64::from)).filter(|part| part.path.is_empty())?;
+            let size = self.source.size_of(type_id).filter(|size| *size > 0 && offset >= *size)?;
+            let part =
+                self.source.part(type_id, offset % size, width.map(u64::from)).filter(|part| part.path.is_empty())?;
             Some(coroner_symbols::Part { path: format!("[{}]", offset / size), ..part })
         })?;
         let path = match part.path.strip_prefix('.') {
@@ -153,7 +157,7 @@ impl Names<'_> {
             None if part.path.is_empty() => format!("*{}", pointer.path),
             None => format!("{}{}", pointer.path, part.path),
         };
-        Some(Named { path, of: part.of, added: 0 })
+        Some(Named { path, type_id: part.type_id, added: 0 })
     }
 
     /// Returns the variable at an address given by a register and a displacement.
@@ -199,7 +203,7 @@ impl Names<'_> {
 
     /// Returns the part of a variable in memory with this size and offset.
     fn name_part(&self, variable: &Variable, offset: u64, width: u32) -> Option<Named> {
-        let part = self.source.part(variable.of?, offset, Some(width.into()))?;
-        Some(Named { path: variable.name.clone() + &part.path, of: part.of, added: 0 })
+        let part = self.source.part(variable.type_id?, offset, Some(width.into()))?;
+        Some(Named { path: variable.name.clone() + &part.path, type_id: part.type_id, added: 0 })
     }
 }

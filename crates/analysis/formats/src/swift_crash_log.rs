@@ -33,13 +33,13 @@ const MAX_BEFORE: usize = 4096;
 #[non_exhaustive]
 pub enum SwiftCrashLogError {
     /// The log is too large.
-    #[error("{size} bytes are more than a crash log of Swift has ({} MiB)", MAX_BYTES >> 20)]
+    #[error("the Swift crash log is {size} bytes; the limit is {} MiB", MAX_BYTES >> 20)]
     TooLarge {
         /// Its size, in bytes.
         size: usize,
     },
     /// The object is truncated or has another structure.
-    #[error("a crash log of Swift begins at byte {offset}, and is damaged or cut off: {error}")]
+    #[error("the Swift crash log at byte {offset} is damaged or truncated: {error}")]
     Damaged {
         /// The object's offset in the file.
         offset: usize,
@@ -47,7 +47,7 @@ pub enum SwiftCrashLogError {
         error: serde_json::Error,
     },
     /// A string that should contain a number doesn't.
-    #[error("a crash log of Swift has {text:?} as {what}, which is no hexadecimal number of 64 bits")]
+    #[error("invalid {what} in the Swift crash log: expected a 64-bit hexadecimal number, got {text:?}")]
     NoNumber {
         /// The field.
         what: &'static str,
@@ -262,7 +262,7 @@ fn thread_of(thread: LogThread, tid: u64, arch: Option<Arch>) -> Result<Thread, 
                 continue;
             }
         };
-        let address = Address(number("a frame's address", frame.address.as_deref().unwrap_or_default())?);
+        let address = Address(number("frame address", frame.address.as_deref().unwrap_or_default())?);
         let is_known = |text: &String| text != "<unknown>";
         let symbol = frame.symbol.filter(is_known);
         let description = frame.description.filter(is_known);
@@ -331,7 +331,7 @@ fn registers_of(said: &BTreeMap<String, String>, arch: Option<Arch>) -> Result<O
             _ => name,
         };
         if let Some(value) = said.get(name).or_else(|| said.get(other)) {
-            registers.general[place] = number("a register", &value.replace(' ', ""))?;
+            registers.general[place] = number("register", &value.replace(' ', ""))?;
             is_any = true;
         }
     }
@@ -340,7 +340,7 @@ fn registers_of(said: &BTreeMap<String, String>, arch: Option<Arch>) -> Result<O
 
 fn image_of(image: LogImage, os: Os) -> Result<Image, SwiftCrashLogError> {
     let (start, end) =
-        (number("an image's baseAddress", &image.base_address)?, number("an image's endOfText", &image.end_of_text)?);
+        (number("image baseAddress", &image.base_address)?, number("image endOfText", &image.end_of_text)?);
     let size = end.saturating_sub(start);
     let digits: Vec<u8> = image.build_id.unwrap_or_default().bytes().filter(u8::is_ascii_hexdigit).collect();
     let digit = |digit: u8| char::from(digit).to_digit(16).unwrap_or_default() as u8;

@@ -1,7 +1,9 @@
-//! `symbolize FILE [--plain] < ADDRESSES`: one line of JSON for each address (hexadecimal, as the file itself counts; one a line) with its
-//! calls, the innermost first, names as the linker has them. With `--plain` a line for each call, and an empty one after each address.
+//! `symbolize FILE [--plain] < ADDRESSES`: prints one line of JSON for each address, with its
+//! calls, innermost first, and their linker names. Addresses are hexadecimal, one per line, as in
+//! the file itself. `--plain` prints one line per call, and an empty line after each address.
 //!
-//! `cargo xtask symbols-truth` compares the JSON with `llvm-symbolizer`, and takes the time of the plain lines, which is what the peers print.
+//! `cargo xtask symbols-truth` compares the JSON with `llvm-symbolizer`'s output, and measures the
+//! time of `--plain`, whose output is similar to that of the peers.
 
 use std::{
     io::{BufRead, Write},
@@ -13,7 +15,7 @@ use serde::Serialize;
 
 #[derive(Serialize)]
 struct Answer {
-    /// What the symbol table says.
+    /// The name from the symbol table.
     symbol: Option<String>,
     calls: Vec<Call>,
 }
@@ -30,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1).ok_or("usage: symbolize FILE [--plain] < ADDRESSES")?;
     let plain = std::env::args_os().nth(2).is_some_and(|argument| argument == "--plain");
     let files = SymbolFile::open(Path::new(&path))?;
-    let file = files.first().ok_or("nothing in the file can name anything")?;
+    let file = files.first().ok_or("the file has no symbols")?;
     let mut addresses = Vec::new();
     for line in std::io::stdin().lock().lines() {
         let address = u64::from_str_radix(line?.trim().trim_start_matches("0x"), 16)?;

@@ -36,7 +36,7 @@ pub(crate) fn split(path: &Path) -> Option<(&Path, &str)> {
 /// Returns the libraries in the archive at `path`: the one with this name, or all that have a build
 /// id.
 pub(crate) fn libraries(path: &Path, archive: &Bytes, name: Option<&str>) -> Result<Vec<Library>, Malformed> {
-    let malformed = |error: rawzip::Error| Malformed::new(0, format!("the archive can't be read: {error}"));
+    let malformed = |error: rawzip::Error| Malformed::new(0, format!("invalid archive: {error}"));
     let zip = rawzip::ZipArchive::from_slice(&**archive).map_err(malformed)?;
     let mut libraries = Vec::new();
     for entry in zip.entries().take(MAX_ENTRIES) {

@@ -12,7 +12,7 @@ use crate::{
     debug_id::DebugId,
     error::Malformed,
     file_kind::{Arch, FileKind},
-    symbol_table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{BindingRank, SymbolSource, TableBuilder},
 };
 
 /// The image's identity, from the first lines.
@@ -36,10 +36,10 @@ pub(crate) fn module(bytes: &[u8]) -> Result<Module, Malformed> {
     let mut words = first.splitn(5, ' ').skip(1);
     let (Some(system), Some(arch), Some(id), Some(_name)) = (words.next(), words.next(), words.next(), words.next())
     else {
-        return Err(malformed("MODULE needs an operating system, a processor, an id and a name"));
+        return Err(malformed("the MODULE line lacks an operating system, processor, id or name"));
     };
     if id.len() < 33 || id.len() > 40 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(malformed("the id of MODULE is not 33 to 40 hexadecimal digits"));
+        return Err(malformed("the id in the MODULE line is not 33 to 40 hexadecimal digits"));
     }
     let image_kind = match system {
         "mac" | "ios" => FileKind::MachO,
@@ -117,15 +117,15 @@ pub(crate) struct Breakpad {
 }
 
 /// Maximum number of malformed lines that are reported.
-const PROBLEMS: usize = 8;
+const MAX_PROBLEMS: usize = 8;
 
 impl Breakpad {
     pub(crate) fn parse(bytes: &[u8]) -> Self {
         let mut parsed = Self::default();
         for (offset, line) in (Lines { rest: bytes, offset: 0 }) {
-            if parsed.record(offset, line).is_none() && parsed.problems.len() < PROBLEMS {
+            if parsed.record(offset, line).is_none() && parsed.problems.len() < MAX_PROBLEMS {
                 let shown = String::from_utf8_lossy(&line[..line.len().min(60)]).into_owned();
-                parsed.problems.push(Malformed::new(offset as u64, format!("no breakpad record: {shown:?}")));
+                parsed.problems.push(Malformed::new(offset as u64, format!("not a breakpad record: {shown:?}")));
             }
         }
         for function in &parsed.functions {
@@ -186,16 +186,16 @@ impl Breakpad {
     }
 
     pub(crate) fn collect(&self, builder: &mut TableBuilder, text: &[u8]) {
-        let mut add = |start, size, name: &Text, standing| {
+        let mut add = |start, size, name: &Text, rank| {
             if let Some(name) = builder.make_name(text.get(name.clone()).unwrap_or_default()) {
-                builder.add(start, size, SymbolSource::Breakpad, standing, name);
+                builder.add(start, size, SymbolSource::Breakpad, rank, name);
             }
         };
         for function in &self.functions {
-            add(function.start, function.size, &function.name, Standing::Global);
+            add(function.start, function.size, &function.name, BindingRank::Global);
         }
         for (start, name) in &self.publics {
-            add(*start, 0, name, Standing::Label);
+            add(*start, 0, name, BindingRank::Label);
         }
         builder.count(SymbolSource::Breakpad, self.functions.len() + self.publics.len());
     }

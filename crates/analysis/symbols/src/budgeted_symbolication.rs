@@ -16,7 +16,7 @@ use coroner_report::{
 
 use crate::{
     call::{Call, DwarfFrame, Symbol},
-    demangle::is_of_source_name,
+    demangle::names_same_function,
     file_kind::FileKind,
     image_identity::unchanged_since,
     image_key::ImageKey,
@@ -97,7 +97,7 @@ impl Symbolizer {
         }
         let index = ImageIndex::new(&images);
         for frame in report.frames_mut() {
-            if let Some((image, svma)) = place(frame, &images, &index)
+            if let Some((image, svma)) = locate_in_image(frame, &images, &index)
                 && let Some(found) = &found[image]
             {
                 fill(frame, found.image, found.calls(svma).into_iter().map(named).collect());
@@ -124,7 +124,7 @@ impl Symbolizer {
         let exceptions = report.exceptions.iter().flat_map(|thrown| thrown.frames.iter().map(|frame| (frame, true)));
         let profile = report.profile.iter().flat_map(|profile| profile.nodes.iter().map(|node| (&node.frame, true)));
         for (frame, first) in threads.chain(exceptions).chain(profile) {
-            let Some((image, svma)) = place(frame, images, &index) else { continue };
+            let Some((image, svma)) = locate_in_image(frame, images, &index) else { continue };
             let entry = found[image].get_or_insert_with(|| InImage {
                 image: &images[image],
                 files: Vec::new(),
@@ -152,7 +152,7 @@ impl Symbolizer {
             found.leave_out(|_| true);
             return;
         }
-        let key = ImageKey::of_image(found.image, arch_of(report));
+        let key = ImageKey::from_image(found.image, arch_of(report));
         let key = ImageKey { replaced: is_replaced(found.image, unchanged_since(report)), ..key };
         found.files = self.locator.find(&key).files;
         found.files.retain(|file| file.kind() != FileKind::Breakpad);
@@ -164,7 +164,7 @@ impl Symbolizer {
 }
 
 /// Returns the index of a frame's image, and the frame's address in it.
-fn place(frame: &Frame, images: &[Image], index: &ImageIndex) -> Option<(usize, u64)> {
+fn locate_in_image(frame: &Frame, images: &[Image], index: &ImageIndex) -> Option<(usize, u64)> {
     let image = index.find(frame.lookup_address())?;
     Some((image, address_in(&images[image], frame).svma()))
 }
@@ -233,6 +233,6 @@ impl InImage<'_> {
         let Ok(at) = self.addresses.binary_search_by_key(&svma, |known| known.svma) else { return Vec::new() };
         let known = &self.addresses[at];
         let symbol = known.symbol.clone();
-        Call::with_symbol(known.calls.iter().cloned().map(Call::from_dwarf).collect(), symbol, is_of_source_name)
+        Call::with_symbol(known.calls.iter().cloned().map(Call::from_dwarf).collect(), symbol, names_same_function)
     }
 }

@@ -41,7 +41,7 @@ impl Call {
 
     /// Merges the calls of debug information with the symbol. `is_same` returns whether a linker
     /// name belongs to a source name's function
-    /// ([`is_of_source_name`](crate::demangle::is_of_source_name)).
+    /// ([`names_same_function`](crate::demangle::names_same_function)).
     pub(crate) fn with_symbol(
         mut frames: Vec<Call>,
         symbol: Option<Symbol>,

@@ -38,7 +38,7 @@ impl DebugId {
     ///
     /// Source: breakpad `src/common/linux/file_id.cc`, `ConvertIdentifierToUUIDString` and
     /// `dump_symbols.cc`.
-    pub fn breakpad_of_elf(&self) -> String {
+    pub fn to_breakpad_elf(&self) -> String {
         let mut guid = [0; 16];
         for (to, from) in guid.iter_mut().zip(&self.0) {
             *to = *from;
@@ -50,11 +50,11 @@ impl DebugId {
     }
 
     /// Returns the id in breakpad's `MODULE` line for an image in this format.
-    pub fn breakpad_of(&self, kind: FileKind) -> String {
+    pub fn to_breakpad(&self, kind: FileKind) -> String {
         match kind {
-            FileKind::MachO => self.breakpad_of_macho(),
-            FileKind::Pe => self.breakpad_of_pe(),
-            _ => self.breakpad_of_elf(),
+            FileKind::MachO => self.to_breakpad_macho(),
+            FileKind::Pe => self.to_breakpad_pe(),
+            _ => self.to_breakpad_elf(),
         }
     }
 
@@ -62,7 +62,7 @@ impl DebugId {
     ///
     /// The bytes are those of `coroner_report::wire::Image::build_id`. The result has GUID and age
     /// of its CodeView data; without such data zeros, as breakpad's tools write.
-    fn breakpad_of_pe(&self) -> String {
+    fn to_breakpad_pe(&self) -> String {
         let code_view = self.0.get(8..28).and_then(|bytes| bytes.split_first_chunk::<16>());
         let Some((guid, age)) = code_view else { return "0".repeat(33) };
         let mut guid = *guid;
@@ -76,7 +76,7 @@ impl DebugId {
     /// Returns the id in breakpad's `MODULE` line for a Mach-O file with this UUID.
     ///
     /// It has the bytes in order, then the age 0.
-    pub fn breakpad_of_macho(&self) -> String {
+    pub fn to_breakpad_macho(&self) -> String {
         upper_hex(&self.0) + "0"
     }
 }
@@ -118,7 +118,7 @@ impl fmt::Debug for DebugId {
 
 /// The text is not a hexadecimal id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a debug id is 1 to 64 bytes in hexadecimal, not all zero")]
+#[error("invalid debug id: expected 1 to 64 bytes in hexadecimal, not all zero")]
 pub struct NotAnId;
 
 impl FromStr for DebugId {

@@ -109,14 +109,14 @@ impl DebugMap {
         table.iter().filter(|symbol| symbol.stab() == Some(macho::N_OSO)).any(|symbol| {
             let name = symbol.name(endian, table.strings()).unwrap_or_default();
             let path = std::str::from_utf8(name).map(|name| folder.join(name)).unwrap_or_default();
-            ObjectFile { path, modified: 0, opened: OnceCell::new() }.is_there()
+            ObjectFile { path, modified: 0, opened: OnceCell::new() }.exists()
         })
     }
 
     /// Whether any of the object files exists. Usually none does on another machine than the one
     /// that linked the image.
     pub(crate) fn has_objects(&self) -> bool {
-        self.objects.iter().any(ObjectFile::is_there)
+        self.objects.iter().any(ObjectFile::exists)
     }
 
     /// Returns the calls at an address (svma) in the image, innermost first.
@@ -154,7 +154,7 @@ impl DebugMap {
 }
 
 impl ObjectFile {
-    fn is_there(&self) -> bool {
+    fn exists(&self) -> bool {
         self.archive().map_or(self.path.as_path(), |parts| parts.0).is_file()
     }
 
@@ -163,14 +163,14 @@ impl ObjectFile {
         let broken = |what: String| Malformed::new(0, what).in_file(&self.path);
         if self.modified != 0 && modified != self.modified {
             return Err(broken(
-                "this object file was built again since the image was linked: its lines are not used".into(),
+                "the object file was rebuilt after the image was linked; its lines are not used".into(),
             ));
         }
         let file = object::File::parse(&*bytes).map_err(|error| broken(error.to_string()))?;
         let symbols = file.symbols().filter(object::Symbol::is_definition);
         let symbols = symbols.filter_map(|symbol| Some((symbol.name_bytes().ok()?.into(), symbol.address())));
         let dwarf = Dwarf::load(&file, &bytes, &self.path).map_err(|problem| problem.in_file(&self.path))?;
-        let dwarf = dwarf.ok_or_else(|| broken("this object file has no debug information".into()))?;
+        let dwarf = dwarf.ok_or_else(|| broken("the object file has no debug information".into()))?;
         Ok(Opened { symbols: symbols.collect(), dwarf })
     }
 

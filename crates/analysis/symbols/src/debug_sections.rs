@@ -31,7 +31,7 @@ pub(crate) fn section_bytes(section: &object::Section<'_, '_>, bytes: &Bytes, na
     let limit = (data.data.len() as u64).saturating_mul(UNPACK_RATIO).min(UNPACK_LIMIT);
     if data.uncompressed_size > limit {
         return Err(malformed(format!(
-            "{} compressed bytes claim to unpack to {}, more than {limit}",
+            "{} compressed bytes would decompress to {}; the limit is {limit}",
             data.data.len(),
             data.uncompressed_size
         )));

@@ -84,7 +84,7 @@ pub(crate) fn demangle_cpp_type(name: &str) -> String {
 /// DWARF contains `source_name` without namespaces. Programs with only lines (`line-tables-only`,
 /// `-gline-tables-only`) have no linker names in DWARF. Only the last part of the linker's name is
 /// compared, without parameters and generic arguments.
-pub(crate) fn is_of_source_name(linker_name: &str, source_name: &str) -> bool {
+pub(crate) fn names_same_function(linker_name: &str, source_name: &str) -> bool {
     if demangle(source_name).language != Language::Plain {
         return false;
     }

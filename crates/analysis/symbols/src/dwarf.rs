@@ -113,7 +113,7 @@ impl Dwarf {
         let info_at = crate::elf::section_offset(file, ".debug_info");
         let indexed = Indexed::try_new(sections, |sections| {
             let own = Arc::new(sections.borrow());
-            let budget = Budget::of_units(&own).map_err(|refused| malformed_by(&refused, info_at))?;
+            let budget = Budget::from_units(&own).map_err(|refused| malformed_by(&refused, info_at))?;
             Ok(Index {
                 context: OnceCell::new(),
                 in_context: OnceCell::new(),
@@ -160,7 +160,7 @@ impl Dwarf {
                     dwarf.populate_abbreviations_cache(gimli::AbbreviationsCacheStrategy::Duplicates);
                     let dwarf = index.in_context.get_or_init(|| Arc::new(dwarf));
                     let made = Context::from_arc_dwarf(Arc::clone(dwarf))
-                        .map_err(|error| malformed(&error, &self.file, self.info_at, "the units"))?;
+                        .map_err(|error| malformed(&error, &self.file, self.info_at, "list of units"))?;
                     index.context.get_or_init(|| made)
                 }
             };
@@ -179,7 +179,7 @@ impl Dwarf {
                         if unit.is_none() && !self.said_missing.replace(true) {
                             let name = load.path.as_ref().map_or_else(|| "?".into(), text);
                             let what = format!(
-                                "the debug information of a unit is in `{name}`, which is not found (nor a .dwp with it): its inlined calls are missing"
+                                "`{name}` with a unit's debug information was not found, nor a .dwp that contains it; inlined calls are missing"
                             );
                             *self.missing.borrow_mut() = Some(Malformed::new(self.info_at, what));
                         }
@@ -188,7 +188,7 @@ impl Dwarf {
                 }
             };
             let mut frames = frames.and_then(collect).map_err(|error| {
-                malformed(&error, &self.file, self.info_at, &format!("what it says of {svma:#x}"))
+                malformed(&error, &self.file, self.info_at, &format!("lookup of {svma:#x}"))
             })?;
             if let (Some(innermost), Some(offset)) = (frames.first_mut(), index.budget.unit_with_dropped(svma)) {
                 correct_line(index, offset, svma, innermost);
@@ -218,9 +218,9 @@ impl Dwarf {
 }
 
 /// Maximum number of units for a lookup without the index.
-const FEW: usize = 8;
+const MAX_UNITS_WITHOUT_INDEX: usize = 8;
 /// Memory limit for abbreviation tables when single units are read, in bytes.
-const MEMORY: usize = 256 << 20;
+const ABBREVIATIONS_LIMIT: usize = 256 << 20;
 
 /// Looks up an address in the units that claim it, reading each from its start without keeping it.
 ///
@@ -233,7 +233,7 @@ fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<
     let mut units = index.budget.candidates(svma);
     units.sort_unstable();
     units.dedup();
-    if index.context.get().is_some() || sections.supplementary.is_some() || units.len() > FEW {
+    if index.context.get().is_some() || sections.supplementary.is_some() || units.len() > MAX_UNITS_WITHOUT_INDEX {
         return None;
     }
     if units.is_empty() {
@@ -245,7 +245,7 @@ fn by_single_units(sections: &Sections, index: &Index<'_>, svma: u64) -> Option<
         return None;
     }
     // Time is limited by the number of bytes.
-    let budget = NamingBudget { memory: MEMORY, time: Duration::MAX, clock: || Duration::ZERO };
+    let budget = NamingBudget { memory: ABBREVIATIONS_LIMIT, time: Duration::MAX, clock: || Duration::ZERO };
     let mut asked = BTreeMap::new();
     asked.extend(units.into_iter().map(|unit| (unit, vec![0])));
     let answers = dwarf_pass::frames_in(dwarf, &[svma], &asked, index.budget.units(), &Meter::new(budget))?;
@@ -277,7 +277,7 @@ fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Opt
         claims.sort_unstable();
         claims.dedup();
         claims_of.push(claims.len());
-        if claims.len() <= FEW {
+        if claims.len() <= MAX_UNITS_WITHOUT_INDEX {
             for unit in claims {
                 units.entry(unit).or_default().push(place);
             }
@@ -285,7 +285,7 @@ fn in_one_pass(sections: &Sections, index: &Index<'_>, addresses: &[u64]) -> Opt
     }
     let megabytes = u32::try_from(dwarf.debug_info.reader().len() >> 20).unwrap_or(u32::MAX);
     let time = PASS_TIME.saturating_mul(megabytes.saturating_add(1));
-    let meter = Meter::new(NamingBudget { memory: MEMORY, time, clock: uptime });
+    let meter = Meter::new(NamingBudget { memory: ABBREVIATIONS_LIMIT, time, clock: uptime });
     let answers = dwarf_pass::frames_in(dwarf, addresses, &units, index.budget.units(), &meter)?;
     let whole = answers.into_iter().zip(addresses).zip(claims_of).map(|((answer, svma), claims)| {
         // Between functions, a single unit has at most a line. Units without ranges may have a
@@ -307,7 +307,7 @@ fn correct_line(index: &Index<'_>, offset: usize, svma: u64, call: &mut DwarfFra
     };
     let known = index.line_rows.borrow().get(&offset).cloned();
     let rows = known.unwrap_or_else(|| {
-        let rows = Arc::new(unit().map(|unit| LineRows::of(unit.unit_ref(sections))).unwrap_or_default());
+        let rows = Arc::new(unit().map(|unit| LineRows::read(unit.unit_ref(sections))).unwrap_or_default());
         index.line_rows.borrow_mut().insert(offset, Arc::clone(&rows));
         rows
     });
@@ -345,7 +345,7 @@ fn split_unit<'a>(
     });
     if let Some(unit) = &unit {
         dwarf_budget::check_abbreviations(unit)?;
-        Budget::of_units(unit)?.check_address(unit, svma)?;
+        Budget::from_units(unit)?.check_address(unit, svma)?;
     }
     Ok(unit)
 }
@@ -370,7 +370,7 @@ fn collect(mut frames: addr2line::FrameIter<'_, Slice<'_>>) -> Result<Vec<DwarfF
 /// Converts a DWARF parser error, with its offset in the file. For an unexpected end the parser
 /// gives the byte's address; other errors, and those in decompressed sections, get the offset of
 /// `.debug_info`.
-fn malformed(error: &gimli::Error, file: &Bytes, info_at: u64, of: &str) -> Malformed {
+fn malformed(error: &gimli::Error, file: &Bytes, info_at: u64, what: &str) -> Malformed {
     let mut offset = info_at;
     if let gimli::Error::UnexpectedEof(at) = error {
         let within = at.0.wrapping_sub(file.as_ptr() as u64);
@@ -378,7 +378,7 @@ fn malformed(error: &gimli::Error, file: &Bytes, info_at: u64, of: &str) -> Malf
             offset = within;
         }
     }
-    Malformed::new(offset, format!("DWARF, {of}: {error}"))
+    Malformed::new(offset, format!("DWARF, {what}: {error}"))
 }
 
 fn malformed_by(refused: &Refused, info_at: u64) -> Malformed {

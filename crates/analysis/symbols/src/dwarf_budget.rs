@@ -38,7 +38,7 @@ struct Claims {
 }
 
 impl Claims {
-    fn of(mut ranges: Vec<(u64, u64, usize)>) -> Self {
+    fn from_ranges(mut ranges: Vec<(u64, u64, usize)>) -> Self {
         ranges.sort_unstable();
         let mut end = 0;
         let greatest = ranges.iter().map(|range| {
@@ -76,10 +76,10 @@ struct ByLines {
 }
 
 impl ByLines {
-    fn of(dwarf: &Dwarf<'_>, units: &[usize]) -> Self {
+    fn read(dwarf: &Dwarf<'_>, units: &[usize]) -> Self {
         let (mut sequences, mut of_programs) = (Vec::new(), Vec::<Vec<usize>>::new());
         let mut known: HashMap<usize, usize> = HashMap::new();
-        let mut roots = Roots::of(dwarf);
+        let mut roots = Roots::new(dwarf);
         for &offset in units {
             let Ok(header) = dwarf.debug_info.header_from_offset(gimli::DebugInfoOffset(offset)) else { continue };
             let Ok(Ok(unit)) = roots.unit(dwarf, header) else { continue };
@@ -104,7 +104,7 @@ impl ByLines {
                 }
             }
         }
-        Self { sequences: Claims::of(sequences), units: of_programs }
+        Self { sequences: Claims::from_ranges(sequences), units: of_programs }
     }
 }
 
@@ -120,9 +120,9 @@ struct Roots {
 
 impl Roots {
     /// If a declaration isn't found within this many bytes, the whole table is parsed.
-    const SIZE: usize = 1 << 14;
+    const MAX_SKIPPED: usize = 1 << 14;
 
-    fn of(dwarf: &Dwarf<'_>) -> Self {
+    fn new(dwarf: &Dwarf<'_>) -> Self {
         Self { known: HashMap::new(), left: tables_limit(dwarf) }
     }
 
@@ -138,7 +138,7 @@ impl Roots {
         let Ok(code) = code else { return Ok(dwarf.unit(header)) };
         let mut spend = |bytes: u64| {
             let left = self.left.checked_sub(bytes);
-            self.left = left.ok_or_else(|| Refused::new(at, "units whose tables of abbreviations overlap"))?;
+            self.left = left.ok_or_else(|| Refused::new(at, "units refer to overlapping abbreviation tables"))?;
             Ok(())
         };
         let root = match self.known.get(&(table, code)) {
@@ -164,7 +164,7 @@ impl Roots {
 fn root_declaration(dwarf: &Dwarf<'_>, table: usize, code: u64) -> (Option<Arc<gimli::Abbreviations>>, u64) {
     let section = dwarf.debug_abbrev.reader();
     let bytes = section.slice().get(table..).unwrap_or_default();
-    let bytes = bytes.get(..Roots::SIZE).unwrap_or(bytes);
+    let bytes = bytes.get(..Roots::MAX_SKIPPED).unwrap_or(bytes);
     let mut reader = EndianSlice::new(bytes, section.endian());
     loop {
         let start = reader;
@@ -213,7 +213,7 @@ pub(crate) fn check_abbreviations(dwarf: &Dwarf<'_>) -> Result<(), Refused> {
             let at = header.debug_info_offset().map_or(0, |offset| offset.0);
             left = left
                 .checked_sub(size)
-                .ok_or_else(|| Refused::new(at, "units whose tables of abbreviations overlap"))?;
+                .ok_or_else(|| Refused::new(at, "units refer to overlapping abbreviation tables"))?;
         }
     }
     Ok(())
@@ -241,7 +241,7 @@ pub(crate) struct Budget {
 impl Budget {
     /// Reads the attributes of all units. Fails if processing them would be out of proportion to
     /// their size.
-    pub(crate) fn of_units(dwarf: &Dwarf<'_>) -> Result<Self, Refused> {
+    pub(crate) fn from_units(dwarf: &Dwarf<'_>) -> Result<Self, Refused> {
         // Compilers' output refers to each list and each table about once; twice is generous.
         let range_bytes = [
             dwarf.ranges.debug_ranges().reader().len(),
@@ -260,7 +260,7 @@ impl Budget {
         };
         let aranges = aranges(dwarf, &budget)?;
         let mut ranges = Vec::new();
-        let mut roots = Roots::of(dwarf);
+        let mut roots = Roots::new(dwarf);
         let mut units = dwarf.units();
         // Malformed headers end the list here as in addr2line, which then reports the error.
         while let Ok(Some(header)) = units.next() {
@@ -269,7 +269,7 @@ impl Budget {
             let Ok(unit) = roots.unit(dwarf, header)? else { continue };
             budget.add_unit(unit.unit_ref(dwarf), offset, &aranges, &mut ranges)?;
         }
-        budget.ranges = Claims::of(ranges);
+        budget.ranges = Claims::from_ranges(ranges);
         Ok(budget)
     }
 
@@ -289,7 +289,7 @@ impl Budget {
             into.extend(self.expand(unit, list, offset)?.into_iter().map(|(begin, end)| (begin, end, offset)));
         } else if let Some(sets) = aranges.get(&offset) {
             into.extend(sets.iter().map(|&(begin, end)| (begin, end, offset)));
-        } else if let Some((begin, end)) = EntryRanges::of(unit, None).and_then(|mut ranges| ranges.next()) {
+        } else if let Some((begin, end)) = EntryRanges::read(unit, None).and_then(|mut ranges| ranges.next()) {
             into.push((begin, end, offset));
         }
         let added = into.get(before..).unwrap_or_default();
@@ -322,8 +322,9 @@ impl Budget {
     fn spend_range(&self, at: usize) -> Result<(), Refused> {
         let left = self.ranges_left.get();
         self.ranges_left.set(
-            left.checked_sub(1)
-                .ok_or_else(|| Refused::new(at, "entries share lists of ranges that are too long for that"))?,
+            left.checked_sub(1).ok_or_else(|| {
+                Refused::new(at, "entries share range lists, and expanding them would exceed the limit")
+            })?,
         );
         Ok(())
     }
@@ -361,8 +362,8 @@ impl Budget {
     pub(crate) fn claimants_by_lines(&self, dwarf: &Dwarf<'_>, svma: u64, dropped: bool) -> Vec<usize> {
         let [silent, all] = &self.by_lines;
         let by_lines = match dropped {
-            false => silent.get_or_init(|| ByLines::of(dwarf, &self.silent)),
-            true => all.get_or_init(|| ByLines::of(dwarf, &[&self.silent[..], &self.dropped].concat())),
+            false => silent.get_or_init(|| ByLines::read(dwarf, &self.silent)),
+            true => all.get_or_init(|| ByLines::read(dwarf, &[&self.silent[..], &self.dropped].concat())),
         };
         let mut programs = by_lines.sequences.at(svma);
         coroner_process::heap_sort(&mut programs, |first, second| first < second);
@@ -405,7 +406,10 @@ impl Budget {
         while !entries.is_empty() {
             let at = entries.next_offset();
             if entries.next_depth() > MAX_DEPTH {
-                return Err(Refused::new(in_section(at, unit), format!("entries nested deeper than {MAX_DEPTH}")));
+                return Err(Refused::new(
+                    in_section(at, unit),
+                    format!("entries are nested more than {MAX_DEPTH} deep"),
+                ));
             }
             let Ok(abbreviation) = entries.read_abbreviation() else { return Ok(()) };
             let Some(abbreviation) = abbreviation else { continue };

@@ -128,7 +128,7 @@ pub(crate) fn frames_in(
     for (&offset, places) in units {
         let Ok(header) = dwarf.debug_info.header_from_offset(DebugInfoOffset(offset)) else { continue };
         let places: Vec<usize> = places.iter().copied().filter(|&place| !pass.answers[place].has_function).collect();
-        if !is_of_code(header.type_()) || places.is_empty() {
+        if !may_contain_code(header.type_()) || places.is_empty() {
             continue;
         }
         meter.has_time().then_some(())?;
@@ -141,7 +141,7 @@ pub(crate) fn frames_in(
 }
 
 /// Whether a unit of this type may contain code, and is not only referred to by others.
-fn is_of_code(kind: UnitType<usize>) -> bool {
+fn may_contain_code(kind: UnitType<usize>) -> bool {
     !matches!(kind, UnitType::Partial | UnitType::Type { .. } | UnitType::SplitType { .. })
 }
 
@@ -165,7 +165,7 @@ impl<'a> Pass<'a> {
             if self.answers.iter().all(|answer| answer.has_function) {
                 break;
             }
-            if !is_of_code(header.type_()) {
+            if !may_contain_code(header.type_()) {
                 continue;
             }
             let Some(offset) = header.debug_info_offset() else { continue };
@@ -231,7 +231,7 @@ impl<'a> Pass<'a> {
     /// For a unit without ranges, these are the addresses in its line program.
     fn places_of_unit(&self, unit: UnitRef<'_, Slice<'a>>, places: &mut Vec<usize>) -> Option<()> {
         let mut says = !places.is_empty();
-        for (begin, end) in EntryRanges::of(unit, None).into_iter().flatten() {
+        for (begin, end) in EntryRanges::read(unit, None).into_iter().flatten() {
             self.meter.step().then_some(())?;
             if begin < end {
                 says = true;

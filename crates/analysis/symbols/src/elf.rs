@@ -10,7 +10,7 @@ use object::{
 use crate::{
     error::Malformed,
     mapped_file::{Bytes, Fields},
-    symbol_table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{BindingRank, SymbolSource, TableBuilder},
 };
 
 /// Checks that the ELF header, the program and section headers and all sections lie within the
@@ -24,12 +24,19 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     let wide = match class {
         1 => false,
         2 => true,
-        other => return Err(Malformed::new(4, format!("ELF class {other} is neither 32 (1) nor 64 bit (2)"))),
+        other => {
+            return Err(Malformed::new(4, format!("unknown ELF class {other}: expected 1 (32-bit) or 2 (64-bit)")));
+        }
     };
     let big_endian = match data {
         1 => false,
         2 => true,
-        other => return Err(Malformed::new(5, format!("ELF data encoding {other} is neither little (1) nor big (2)"))),
+        other => {
+            return Err(Malformed::new(
+                5,
+                format!("unknown ELF data encoding {other}: expected 1 (little-endian) or 2 (big-endian)"),
+            ));
+        }
     };
     let fields = Fields { bytes, big_endian };
     let header = |at: u64| {
@@ -48,7 +55,7 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     if !inside(program_headers, u64::from(program_header_size) * u64::from(program_header_count)) {
         return Err(Malformed::new(
             phoff_at,
-            format!("{program_header_count} program headers at {program_headers:#x} reach beyond the file"),
+            format!("{program_header_count} program headers at {program_headers:#x} extend past the end of the file"),
         ));
     }
     if section_headers == 0 {
@@ -58,7 +65,7 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     if section_header_size != expected {
         return Err(Malformed::new(
             sizes_at + 4,
-            format!("section headers of {section_header_size} bytes, not {expected}"),
+            format!("section headers are {section_header_size} bytes each; expected {expected}"),
         ));
     }
     let section_header_size = u64::from(section_header_size);
@@ -70,7 +77,10 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     if !count.checked_mul(section_header_size).is_some_and(|size| inside(section_headers, size)) {
         return Err(Malformed::new(
             shoff_at,
-            format!("{count} section headers at {section_headers:#x} reach beyond the file of {} bytes", bytes.len()),
+            format!(
+                "{count} section headers at {section_headers:#x} extend past the end of the file ({} bytes)",
+                bytes.len()
+            ),
         ));
     }
     for index in 0..count {
@@ -84,7 +94,7 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
             return Err(Malformed::new(
                 at,
                 format!(
-                    "section {index} of {size} bytes at {offset:#x} reaches beyond the file of {} bytes",
+                    "section {index} ({size} bytes at {offset:#x}) extends past the end of the file ({} bytes)",
                     bytes.len()
                 ),
             ));
@@ -117,10 +127,10 @@ pub(crate) fn collect(
             Ok(mini) => add_tables(builder, &mini, &unpacked, &[SymbolSource::MiniDebugInfo]),
             Err(error) => {
                 let at = section_offset(file, ".gnu_debugdata");
-                problems.push(Malformed::new(at, format!("the ELF file in .gnu_debugdata: {error}")));
+                problems.push(Malformed::new(at, format!("invalid ELF file in .gnu_debugdata: {error}")));
             }
         },
-        Err(_) if left < MINI_NEEDS => builder.overflow(),
+        Err(_) if left < MINI_DEBUG_INFO_MEMORY => builder.overflow(),
         Err(problem) => problems.push(problem),
     }
 }
@@ -195,24 +205,24 @@ fn add_symbols<'data, Elf: FileHeader>(
         // glibc keeps some names only for old programs, such as `cfree`, beside those for current
         // programs, such as `free`.
         let is_hidden = versions.get(index).is_some_and(|version| version.0.get(endian).is_hidden());
-        let standing = match (symbol.st_type(), symbol.st_bind()) {
+        let rank = match (symbol.st_type(), symbol.st_bind()) {
             // Thread-local symbols have offsets, not addresses; section and file symbols don't name
             // functions.
-            (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) if is_hidden => Standing::Local,
-            (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_LOCAL) => Standing::Local,
-            (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_WEAK) => Standing::Weak,
-            (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) => Standing::Global,
-            (elf::STT_NOTYPE | elf::STT_OBJECT, _) => Standing::Label,
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) if is_hidden => BindingRank::Local,
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_LOCAL) => BindingRank::Local,
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, elf::STB_WEAK) => BindingRank::Weak,
+            (elf::STT_FUNC | elf::STT_GNU_IFUNC, _) => BindingRank::Global,
+            (elf::STT_NOTYPE | elf::STT_OBJECT, _) => BindingRank::Label,
             _ => continue,
         };
-        if architecture == Architecture::Arm && standing != Standing::Label {
+        if architecture == Architecture::Arm && rank != BindingRank::Label {
             // Bit 0 marks Thumb code and is not part of the address.
             start &= !1;
         }
-        if marks_code && standing == Standing::Label && table.symbol_name(endian, symbol).is_ok_and(is_mapping_symbol) {
+        if marks_code && rank == BindingRank::Label && table.symbol_name(endian, symbol).is_ok_and(is_mapping_symbol) {
             continue;
         }
-        builder.add(start, size, source, standing, TableBuilder::name_at(pool, offset));
+        builder.add(start, size, source, rank, TableBuilder::name_at(pool, offset));
     }
 }
 
@@ -257,7 +267,7 @@ pub(crate) fn mini_debug_info(_: &object::File<'_>, _: usize) -> Result<Option<B
 /// Memory in bytes with which intact `.gnu_debugdata` can be decompressed.
 ///
 /// If it can't be decompressed in this much, it counts as malformed.
-const MINI_NEEDS: usize = 128 << 20;
+const MINI_DEBUG_INFO_MEMORY: usize = 128 << 20;
 
 /// Returns the ELF file in `.gnu_debugdata`, if any, decompressed in at most `left` bytes.
 #[cfg(feature = "minidebuginfo")]
@@ -275,12 +285,12 @@ pub(crate) fn mini_debug_info(file: &object::File<'_>, left: usize) -> Result<Op
     lzma_rust2::XzReader::new_mem_limit(packed, true, (80 << 10).min(u32::try_from(left / 3072).unwrap_or(u32::MAX)))
         .take(limit + 1)
         .read_to_end(&mut unpacked)
-        .map_err(|error| malformed(format!(".gnu_debugdata is no XZ stream: {error}")))?;
+        .map_err(|error| malformed(format!(".gnu_debugdata is not a valid XZ stream: {error}")))?;
     if unpacked.len() as u64 > limit {
-        return Err(malformed(format!(".gnu_debugdata of {} bytes unpacks to more than {limit}", packed.len())));
+        return Err(malformed(format!(".gnu_debugdata of {} bytes decompresses to more than {limit}", packed.len())));
     }
     if let Err(problem) = check_layout(&unpacked) {
-        return Err(malformed(format!("unpacked .gnu_debugdata, at its byte {}: {}", problem.offset, problem.what)));
+        return Err(malformed(format!("decompressed .gnu_debugdata, at byte {}: {}", problem.offset, problem.what)));
     }
     Ok(Some(Bytes::owned(unpacked)))
 }
@@ -304,7 +314,7 @@ fn add_plt(builder: &mut TableBuilder, file: &object::File<'_>) {
         for stub in stubs_of(code, section.address()) {
             let Some(target) = slots.get(&stub.slot) else { continue };
             let Some(name) = builder.make_name(&[target, &b"@plt"[..]].concat()) else { return };
-            builder.add(stub.start, stub.size, SymbolSource::Plt, Standing::Local, name);
+            builder.add(stub.start, stub.size, SymbolSource::Plt, BindingRank::Local, name);
         }
     }
 }

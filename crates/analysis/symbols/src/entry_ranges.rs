@@ -16,7 +16,7 @@ pub(crate) enum EntryRanges<'a> {
 impl<'a> EntryRanges<'a> {
     /// Returns the ranges of the entry at an offset, or of the unit's root. `None` if it can't be
     /// read.
-    pub(crate) fn of(unit: UnitRef<'_, Slice<'a>>, offset: Option<UnitOffset>) -> Option<Self> {
+    pub(crate) fn read(unit: UnitRef<'_, Slice<'a>>, offset: Option<UnitOffset>) -> Option<Self> {
         let mut entries = unit.entries_raw(offset).ok()?;
         let abbreviation = entries.read_abbreviation().ok()??;
         let (mut low, mut high, mut size) = (None, None, None);

@@ -18,7 +18,7 @@ pub enum SymbolError {
         source: io::Error,
     },
     /// The file has an unknown format.
-    #[error("{}: neither ELF, Mach-O nor breakpad symbols (begins with {})", path.display(), beginning(magic))]
+    #[error("{}: not an ELF, Mach-O, PE or breakpad file (starts with {})", path.display(), beginning(magic))]
     UnknownFormat {
         /// The file.
         path: PathBuf,

@@ -37,7 +37,7 @@ impl fmt::Display for Arch {
             Self::X86_64 => "x86_64",
             Self::Arm => "arm",
             Self::Aarch64 => "arm64",
-            Self::Other => "another processor",
+            Self::Other => "unknown processor",
         })
     }
 }

@@ -12,7 +12,7 @@ use crate::symbol_file::SymbolFile;
 use crate::symbol_search::on_disk;
 
 /// Maximum number of bytes of `.text` that are used.
-const PAGE: usize = 4096;
+const MAX_TEXT_BYTES: usize = 4096;
 
 /// Gives each ELF image without a build id an identity derived from its code.
 ///
@@ -26,7 +26,7 @@ pub fn identify_images(report: &mut Report) {
     let began = unchanged_since(report);
     let lacking = |image: &&mut Image| image.kind == ImageKind::ELF && image.build_id.is_empty();
     for image in report.images.iter_mut().filter(lacking) {
-        if let Some(id) = of_file(image, began) {
+        if let Some(id) = derive_from_file(image, began) {
             image.text_id = Id(id.to_vec());
         }
     }
@@ -43,8 +43,8 @@ pub(crate) fn unchanged_since(report: &Report) -> Timestamp {
     }
 }
 
-fn of_file(image: &Image, began: Timestamp) -> Option<[u8; 16]> {
-    with_loaded_file(image, began, of_text).flatten()
+fn derive_from_file(image: &Image, began: Timestamp) -> Option<[u8; 16]> {
+    with_loaded_file(image, began, fold_text).flatten()
 }
 
 /// Whether the file at the path of an image without an id is probably the loaded one.
@@ -95,11 +95,11 @@ fn with_loaded_file<T>(image: &Image, began: Timestamp, with: impl FnOnce(&objec
     same.then(|| with(&file))
 }
 
-fn of_text(file: &object::File) -> Option<[u8; 16]> {
+fn fold_text(file: &object::File) -> Option<[u8; 16]> {
     // In a file with only debug information the section has no bytes.
     let text = file.section_by_name(".text")?.data().ok().filter(|text| !text.is_empty())?;
     let mut id = [0; 16];
-    for (place, byte) in text.iter().take(PAGE).enumerate() {
+    for (place, byte) in text.iter().take(MAX_TEXT_BYTES).enumerate() {
         id[place % 16] ^= byte;
     }
     Some(id)

@@ -35,7 +35,7 @@ pub struct ImageKey {
 impl ImageKey {
     /// Returns the key of a report's image. `arch` is the process's architecture, for images that
     /// don't specify their own.
-    pub fn of_image(image: &Image, arch: Arch) -> Self {
+    pub fn from_image(image: &Image, arch: Arch) -> Self {
         // Apple's `mach/machine.h`: CPU_TYPE_X86 is 7, CPU_TYPE_ARM 12, CPU_ARCH_ABI64 0x0100_0000.
         let arch = match image.cpu {
             Some((0x0100_0007, _)) => Arch::X86_64,

@@ -25,7 +25,7 @@ pub(crate) struct Row {
 /// Maximum length of a row's code in a sequence that starts at address 0, in bytes.
 ///
 /// Assembly without lines in between has less.
-const LEFT_OVER: u64 = 1 << 16;
+const MAX_ROW_LENGTH: u64 = 1 << 16;
 
 /// Calls `take` with each stretch of code and its row, in program order. `step` is called before
 /// each row; if it returns `None`, this function stops.
@@ -43,7 +43,7 @@ pub(crate) fn stretches(
         // If several rows have the same address, the last one applies.
         if let Some(last) = last.filter(|last| last.address != row.address() || row.end_sequence()) {
             let stretch = last.address..row.address();
-            if stretch.start < stretch.end && !(begins_at_zero && stretch.end - stretch.start > LEFT_OVER) {
+            if stretch.start < stretch.end && !(begins_at_zero && stretch.end - stretch.start > MAX_ROW_LENGTH) {
                 take(stretch, last);
             }
         }
@@ -71,7 +71,7 @@ pub(crate) struct LineRows(Vec<(Range<u64>, Row)>);
 const MAX_OVERLAP: usize = 256;
 
 impl LineRows {
-    pub(crate) fn of(unit: UnitRef<'_, Slice<'_>>) -> Self {
+    pub(crate) fn read(unit: UnitRef<'_, Slice<'_>>) -> Self {
         let mut rows = Vec::new();
         stretches(unit, || Some(()), |stretch, row| rows.push((stretch, row)));
         rows.sort_by_key(|(stretch, _)| stretch.start);

@@ -12,7 +12,7 @@ use crate::{
     error::Malformed,
     mapped_file::{Bytes, Fields},
     objc,
-    symbol_table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{BindingRank, SymbolSource, TableBuilder},
 };
 
 const MH_MAGIC_64: &[u8] = &[0xcf, 0xfa, 0xed, 0xfe];
@@ -24,7 +24,7 @@ const CPU_ARCH_ABI64: u32 = 0x0100_0000;
 /// more in place of the count.
 const MAX_SLICES: u32 = 40;
 /// Maximum number of symbols read from one table: 64-bit Mach-O has no more than 4 GiB of them.
-const LIMIT: u32 = 1 << 28;
+const MAX_SYMBOLS: u32 = 1 << 28;
 
 /// Returns the 64-bit images in a thin or fat file with their offsets; `None` for another format.
 pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malformed> {
@@ -32,7 +32,7 @@ pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malform
         return Ok(Some(vec![(0, bytes.clone())]));
     }
     if bytes.starts_with(MH_MAGIC_32) {
-        return Err(Malformed::new(0, "a 32-bit Mach-O file; only 64-bit ones are read"));
+        return Err(Malformed::new(0, "32-bit Mach-O files are not supported"));
     }
     let header = Fields { bytes, big_endian: true };
     let (Some(magic @ (FAT_MAGIC | FAT_MAGIC_64)), Some(count)) = (header.u32(0), header.u32(4)) else {
@@ -49,7 +49,7 @@ pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malform
             if wide { header.u64(at + broad) } else { header.u32(at + narrow).map(u64::from) }
         };
         let (Some(cpu), Some(offset), Some(length)) = (header.u32(at), field(8, 8), field(12, 16)) else {
-            return Err(Malformed::new(at, format!("the fat header has {count} slices and ends within slice {index}")));
+            return Err(Malformed::new(at, format!("the fat header of {count} slices ends within slice {index}")));
         };
         if cpu & CPU_ARCH_ABI64 == 0 {
             continue;
@@ -57,7 +57,10 @@ pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malform
         let slice = bytes.slice(offset, length).ok_or_else(|| {
             Malformed::new(
                 at,
-                format!("slice {index} of {length} bytes at {offset:#x} reaches beyond the file of {}", bytes.len()),
+                format!(
+                    "slice {index} ({length} bytes at {offset:#x}) extends past the end of the file ({} bytes)",
+                    bytes.len()
+                ),
             )
         })?;
         if slice.starts_with(MH_MAGIC_64) {
@@ -65,7 +68,7 @@ pub(crate) fn slices(bytes: &Bytes) -> Result<Option<Vec<(u64, Bytes)>>, Malform
         }
     }
     if slices.is_empty() {
-        return Err(Malformed::new(0, "a fat file without a 64-bit Mach-O image"));
+        return Err(Malformed::new(0, "the fat file has no 64-bit Mach-O image"));
     }
     Ok(Some(slices))
 }
@@ -93,7 +96,7 @@ fn malformed(error: ScanError, table_at: u64, of: &str, bytes: &[u8]) -> Malform
 pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
     let image = read(bytes)?;
     if image.file_end > bytes.len() as u64 {
-        let what = format!("segments end at {:#x}, the file at {:#x}", image.file_end, bytes.len());
+        let what = format!("the segments end at {:#x}, but the file ends at {:#x}", image.file_end, bytes.len());
         return Err(Malformed::new(bytes.len() as u64, what));
     }
     let ranges = [SnapshotRange { address: 0, bytes }];
@@ -107,7 +110,7 @@ pub(crate) fn check_layout(bytes: &[u8]) -> Result<(), Malformed> {
             problem = Some(Malformed::new(
                 u64::from(section.file_offset).min(bytes.len() as u64),
                 format!(
-                    "section {name} of {} bytes at {:#x} reaches beyond the file of {}",
+                    "section {name} ({} bytes at {:#x}) extends past the end of the file ({} bytes)",
                     section.size,
                     section.file_offset,
                     bytes.len()
@@ -138,21 +141,21 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut 
     let before = builder.added();
     let strings = bytes.slice(image.strings.address, image.strings.size);
     if let Some(pool) = strings.and_then(|strings| builder.pool(strings)) {
-        let outcome = image.for_each_symbol(&mut memory, &mut chunk, LIMIT, |symbol| {
-            let standing = match symbol.rank() {
-                0..=2 => Standing::Label,
-                3 => Standing::Local,
-                4 => Standing::Weak,
-                _ => Standing::Global,
+        let outcome = image.for_each_symbol(&mut memory, &mut chunk, MAX_SYMBOLS, |symbol| {
+            let rank = match symbol.rank() {
+                0..=2 => BindingRank::Label,
+                3 => BindingRank::Local,
+                4 => BindingRank::Weak,
+                _ => BindingRank::Global,
             };
-            builder.add(symbol.svma, 0, SymbolSource::Symtab, standing, TableBuilder::name_at(pool, symbol.name));
+            builder.add(symbol.svma, 0, SymbolSource::Symtab, rank, TableBuilder::name_at(pool, symbol.name));
         });
         note(outcome, image.symbols.address, "LC_SYMTAB");
     }
     builder.count(SymbolSource::Symtab, builder.added() - before);
 
     let before = builder.added();
-    let outcome = image.for_each_function_start(&mut memory, &mut chunk, LIMIT, |svma| {
+    let outcome = image.for_each_function_start(&mut memory, &mut chunk, MAX_SYMBOLS, |svma| {
         builder.boundary(svma);
     });
     builder.count(SymbolSource::FunctionStarts, builder.added() - before);
@@ -170,12 +173,12 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &Bytes, problems: &mut 
         &mut memory,
         image.export_trie,
         &mut chunk,
-        LIMIT,
+        MAX_SYMBOLS,
         &mut name,
         |address, name| {
             if let Some(name) = builder.make_name(name) {
                 let svma = image.text_svma.wrapping_add(address);
-                builder.add(svma, 0, SymbolSource::ExportTrie, Standing::Global, name);
+                builder.add(svma, 0, SymbolSource::ExportTrie, BindingRank::Global, name);
             }
         },
     );

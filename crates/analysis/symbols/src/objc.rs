@@ -14,7 +14,7 @@ use coroner_process::symtab::{MachO, Section};
 use crate::{
     error::Malformed,
     mapped_file::Fields,
-    symbol_table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{BindingRank, SymbolSource, TableBuilder},
 };
 
 /// `RO_META`: set in the flags of a metaclass, whose methods are class methods.
@@ -54,7 +54,7 @@ pub(crate) fn collect(builder: &mut TableBuilder, bytes: &[u8], image: &MachO, p
                 let at = u64::from(section.file_offset).saturating_add(item * 8);
                 let Some(()) = metadata.item(builder, at, of_category) else {
                     let name = String::from_utf8_lossy(list).into_owned();
-                    problems.push(Malformed::new(at, format!("entry {item} of {name} leads out of the file")));
+                    problems.push(Malformed::new(at, format!("entry {item} of {name} points outside the file")));
                     // More malformed entries probably follow, and each would add a message.
                     break;
                 };
@@ -256,7 +256,7 @@ impl Metadata<'_> {
             name.extend_from_slice(selector);
             name.push(b']');
             if let Some(name) = builder.make_name(&name) {
-                builder.add(implementation, 0, SymbolSource::ObjcMetadata, Standing::Local, name);
+                builder.add(implementation, 0, SymbolSource::ObjcMetadata, BindingRank::Local, name);
             }
         }
         Some(())

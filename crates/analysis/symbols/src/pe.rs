@@ -9,7 +9,7 @@ use object::{
 
 use crate::{
     debug_id::DebugId,
-    symbol_table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{BindingRank, SymbolSource, TableBuilder},
 };
 
 /// Whether the bytes are from a PE file: DOS programs start with the same bytes.
@@ -45,10 +45,10 @@ fn headers<Pe: ImageNtHeaders>(file: &PeFile<'_, Pe>) -> (u32, u32) {
 /// Collects the file's functions. Exports forwarded to another library are skipped.
 pub(crate) fn collect(builder: &mut TableBuilder, file: &object::File<'_>) {
     let base = file.relative_address_base();
-    let add = |builder: &mut TableBuilder, address: u64, source, standing, name: &[u8]| {
+    let add = |builder: &mut TableBuilder, address: u64, source, rank, name: &[u8]| {
         let Some(start) = address.checked_sub(base).filter(|start| *start > 0) else { return };
         if let Some(name) = builder.make_name(name) {
-            builder.add(start, 0, source, standing, name);
+            builder.add(start, 0, source, rank, name);
         }
     };
     let before = builder.added();
@@ -59,20 +59,20 @@ pub(crate) fn collect(builder: &mut TableBuilder, file: &object::File<'_>) {
     };
     for symbol in file.symbols().filter(is_code) {
         // Symbols from assembly have no type.
-        let standing = match symbol.kind() {
-            SymbolKind::Text => Standing::Global,
+        let rank = match symbol.kind() {
+            SymbolKind::Text => BindingRank::Global,
             SymbolKind::Section | SymbolKind::File => continue,
-            _ => Standing::Label,
+            _ => BindingRank::Label,
         };
         if let Ok(name) = symbol.name_bytes() {
-            add(builder, symbol.address(), SymbolSource::Symtab, standing, name);
+            add(builder, symbol.address(), SymbolSource::Symtab, rank, name);
         }
     }
     builder.count(SymbolSource::Symtab, builder.added() - before);
     let before = builder.added();
     for export in file.exports().into_iter().flatten().flatten() {
         if let (ExportTarget::Address { address }, NameOrOrdinal::Name(name)) = (export.target(), export.name()) {
-            add(builder, address, SymbolSource::ExportTrie, Standing::Global, name);
+            add(builder, address, SymbolSource::ExportTrie, BindingRank::Global, name);
         }
     }
     builder.count(SymbolSource::ExportTrie, builder.added() - before);

@@ -67,7 +67,7 @@ impl Symbolizer {
             if let Some(index) = at {
                 let image = &images[index];
                 let entry = symbols[index].get_or_insert_with(|| {
-                    let key = ImageKey { replaced: is_replaced(image, began), ..ImageKey::of_image(image, arch) };
+                    let key = ImageKey { replaced: is_replaced(image, began), ..ImageKey::from_image(image, arch) };
                     about_to(&key, done);
                     self.look_up(&key, &addresses[index]);
                     ImageSymbols { key, frames: 0, named: 0, lines: 0 }

@@ -19,9 +19,9 @@ use crate::{
 };
 
 /// Maximum depth of the search: a dSYM has its file four levels down, a `.build-id` tree two.
-const DEPTH: usize = 12;
+const MAX_DEPTH: usize = 12;
 /// Maximum number of folder entries, so that a mistaken `--symbols /` ends in reasonable time.
-const ENTRIES: usize = 500_000;
+const MAX_ENTRIES: usize = 500_000;
 
 /// The files in the user's folders by their identity.
 #[derive(Debug, Default)]
@@ -62,16 +62,17 @@ impl SearchIndex {
     /// called with each file that is opened.
     pub(crate) fn build(search: &[PathBuf], cache: Option<&Path>, reading: &mut dyn FnMut(&Path)) -> Self {
         let text = cache.and_then(|cache| fs::read(cache).ok()).unwrap_or_default();
-        let remembered = serde_json::from_slice::<(u32, Memory)>(&text).ok().filter(|(version, _)| *version == VERSION);
+        let remembered =
+            serde_json::from_slice::<(u32, Memory)>(&text).ok().filter(|(version, _)| *version == CACHE_VERSION);
         let mut walk = Walk {
             index: Self::default(),
             remembered: remembered.map(|(_, memory)| memory).unwrap_or_default(),
             seen: Memory::new(),
-            entries: ENTRIES,
+            entries: MAX_ENTRIES,
             reading,
         };
         for place in search {
-            walk.add(place, DEPTH, true);
+            walk.add(place, MAX_DEPTH, true);
         }
         if let Some(cache) = cache
             && walk.seen != walk.remembered
@@ -223,7 +224,7 @@ fn facts(path: &Path, named: bool) -> Result<Vec<Fact>, SymbolError> {
 }
 
 /// A cache from another version is ignored.
-const VERSION: u32 = 2;
+const CACHE_VERSION: u32 = 2;
 
 /// Writes the cache to a temporary file and renames it, so that readers see the old or the new one.
 fn write(cache: &Path, memory: &Memory) -> io::Result<()> {
@@ -231,7 +232,7 @@ fn write(cache: &Path, memory: &Memory) -> io::Result<()> {
     let mut files = Memory::new();
     let named = memory.iter().filter(|(path, _)| path.to_str().is_some());
     files.extend(named.map(|(path, file)| (path.clone(), file.clone())));
-    let text = serde_json::to_vec(&(VERSION, files))?;
+    let text = serde_json::to_vec(&(CACHE_VERSION, files))?;
     if let Some(folder) = cache.parent() {
         fs::create_dir_all(folder)?;
     }

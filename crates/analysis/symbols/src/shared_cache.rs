@@ -11,7 +11,7 @@ use crate::{
     debug_id::DebugId,
     error::{Malformed, SymbolError},
     mapped_file::{Bytes, Fields},
-    symbol_table::{Standing, SymbolSource, TableBuilder},
+    symbol_table::{BindingRank, SymbolSource, TableBuilder},
 };
 
 /// Start of the magic, such as `dyld_v1  arm64e`.
@@ -69,7 +69,7 @@ impl SharedCache {
                 .collect::<Option<Vec<_>>>()
         };
         let images = list().ok_or_else(|| {
-            Malformed::new(136, "the shared cache's list of images reaches beyond the file").in_file(&self.path)
+            Malformed::new(136, "the shared cache's image list extends past the end of the file").in_file(&self.path)
         })?;
         // An image without an id can't be looked up.
         Ok(images.into_iter().filter_map(|(id, address)| Some((id?, address))).collect())
@@ -113,13 +113,15 @@ fn local_symbols(
     image_svma: u64,
 ) -> Result<(), Malformed> {
     let header = Fields { bytes, big_endian: false };
-    let malformed = |at: u64, what: &str| Malformed::new(at, format!("local symbols of the shared cache: {what}"));
+    let malformed =
+        |at: u64, what: &str| Malformed::new(at, format!("invalid local symbols in the shared cache: {what}"));
     let (Some(offset), Some(size), Some(mappings)) = (header.u64(72), header.u64(80), header.u32(16)) else {
         return Err(malformed(0, "the file ends within the header"));
     };
-    let chunk = bytes.slice(offset, size).ok_or_else(|| malformed(72, "they reach beyond the file"))?;
+    let chunk = bytes.slice(offset, size).ok_or_else(|| malformed(72, "they extend past the end of the file"))?;
     let info = Fields { bytes: &chunk, big_endian: false };
-    let field = |index: u64| info.u32(index * 4).map(u64::from).ok_or_else(|| malformed(offset, "their header is cut"));
+    let field =
+        |index: u64| info.u32(index * 4).map(u64::from).ok_or_else(|| malformed(offset, "their header is truncated"));
     let (nlists, nlist_count) = (field(0)?, field(1)?);
     let (strings, strings_size) = (field(2)?, field(3)?);
     let (entries, entry_count) = (field(4)?, field(5)?);
@@ -135,15 +137,15 @@ fn local_symbols(
     let Some((first, count)) = entry else { return Ok(()) };
     let (first, count) = (u64::from(first), u64::from(count));
     if first + count > nlist_count {
-        return Err(malformed(offset, "an image has more of them than there are"));
+        return Err(malformed(offset, "an image's range extends past the last symbol"));
     }
     let table = chunk
         .slice(nlists + first * 16, count * 16)
-        .ok_or_else(|| malformed(offset, "their table reaches beyond the chunk"))?;
+        .ok_or_else(|| malformed(offset, "their table extends past the chunk"))?;
     let pool = chunk
         .slice(strings, strings_size)
         .and_then(|strings| builder.pool(strings))
-        .ok_or_else(|| malformed(offset, "their names reach beyond the chunk"))?;
+        .ok_or_else(|| malformed(offset, "their names extend past the chunk"))?;
     let before = builder.added();
     for entry in table.as_chunks::<16>().0 {
         // nlist_64: n_strx, n_type (0x0e: the kind, 0xe0: a debugger's symbol), n_sect, n_desc,
@@ -153,7 +155,7 @@ fn local_symbols(
             let [.., a, b, c, d, e, f, g, h] = *entry;
             let svma = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
             let name = TableBuilder::name_at(pool, name);
-            builder.add(svma, 0, SymbolSource::SharedCacheLocals, Standing::Local, name);
+            builder.add(svma, 0, SymbolSource::SharedCacheLocals, BindingRank::Local, name);
         }
     }
     builder.count(SymbolSource::SharedCacheLocals, builder.added() - before);

@@ -54,8 +54,8 @@ use crate::{
 /// Address for sections that were never loaded and for tables built here.
 ///
 /// The address is not valid in a process on either architecture.
-const MADE: u64 = 0xa000_0000_0000_0000;
-/// Alignment of what is placed at [`MADE`].
+const SYNTHETIC_BASE: u64 = 0xa000_0000_0000_0000;
+/// Alignment of what is placed at [`SYNTHETIC_BASE`].
 const ALIGNMENT: u64 = 0x1000;
 
 /// The unwind data found for an image.
@@ -85,7 +85,7 @@ pub struct SnapshotImages {
     parts: Vec<Part>,
     /// The process's memory ranges, sorted by address, and whether they were executable.
     memory: Vec<(AddressRange, bool)>,
-    /// Number of bytes placed at [`MADE`].
+    /// Number of bytes placed at [`SYNTHETIC_BASE`].
     made: u64,
 }
 
@@ -165,7 +165,7 @@ impl SnapshotImages {
             self.insert(start.wrapping_add(slide), bytes);
         }
         if image.eh_frame_hdr.is_empty() && !image.eh_frame.is_empty() {
-            match self.table_of(&FrameSection::eh_frame(&image)) {
+            match self.build_search_table_for(&FrameSection::eh_frame(&image)) {
                 Ok(table) => image.eh_frame_hdr = table,
                 Err(what) => data.problems.push(malformed(first, what)),
             }
@@ -235,7 +235,7 @@ impl SnapshotImages {
         });
         let Some((file, bytes)) = found else { return };
         image.debug_frame = self.put(bytes);
-        match self.table_of(&FrameSection::debug_frame(image)) {
+        match self.build_search_table_for(&FrameSection::debug_frame(image)) {
             Ok(table) => image.debug_frame_hdr = table,
             Err(what) => {
                 data.problems.push(malformed(file, what));
@@ -245,7 +245,7 @@ impl SnapshotImages {
     }
 
     /// Builds a search table for a section that is laid out already.
-    fn table_of(&mut self, section: &FrameSection) -> Result<AddressRange, BuildError> {
+    fn build_search_table_for(&mut self, section: &FrameSection) -> Result<AddressRange, BuildError> {
         let address = self.free_address();
         let mut table = Vec::new();
         loop {
@@ -262,7 +262,7 @@ impl SnapshotImages {
     }
 
     fn free_address(&self) -> u64 {
-        MADE.saturating_add(self.made)
+        SYNTHETIC_BASE.saturating_add(self.made)
     }
 
     /// Places bytes at a free address.
@@ -323,8 +323,8 @@ impl Memory for Files<'_> {
 
 fn malformed(file: &SymbolFile, error: BuildError) -> SymbolError {
     let what = match error {
-        BuildError::Section(problem) => format!("call frame information: {problem:x?}"),
-        BuildError::TooSmall(_) => "call frame information that changes while it is read".into(),
+        BuildError::Section(problem) => format!("malformed call frame information: {problem:x?}"),
+        BuildError::TooSmall(_) => "the call frame information changed while it was read".into(),
     };
     Malformed::new(0, what).in_file(file.path())
 }
@@ -407,6 +407,6 @@ fn debug_frame(file: &SymbolFile) -> Result<Bytes, Malformed> {
     let Some(unpacked) = mini_debug_info(&parsed, usize::MAX)? else { return Ok(none()) };
     match object::File::parse(&*unpacked) {
         Ok(mini) => section(&mini, &unpacked, NAME),
-        Err(error) => Err(Malformed::new(0, format!("the ELF file in .gnu_debugdata: {error}"))),
+        Err(error) => Err(Malformed::new(0, format!("invalid ELF file in .gnu_debugdata: {error}"))),
     }
 }

@@ -101,9 +101,7 @@ pub(crate) fn supplementary(
     let missing = |name: &str| {
         Malformed::new(
             at,
-            format!(
-                "`{name}`, which has the part of the debug information that `dwz` shares, is not found: its names are missing"
-            ),
+            format!("`{name}` with debug information shared by `dwz` was not found; its names are missing"),
         )
     };
     let (Ok(name), Some(id)) = (std::str::from_utf8(name), DebugId::new(id)) else { return Err(missing("?")) };

@@ -20,7 +20,7 @@ use crate::{
     call::{Call, DwarfFrame, Symbol},
     debug_id::DebugId,
     debug_map::DebugMap,
-    demangle::is_of_source_name,
+    demangle::names_same_function,
     dwarf::Dwarf,
     dwarf_pass, elf,
     error::{Malformed, SymbolError},
@@ -98,7 +98,7 @@ impl SymbolFile {
                 let missing = || SymbolError::io(path, std::io::ErrorKind::NotFound.into());
                 if files.is_empty() { Err(missing()) } else { Ok(files) }
             }
-            _ => Self::of_bytes(path, Bytes::open(path)?),
+            _ => Self::from_mapped_bytes(path, Bytes::open(path)?),
         }
     }
 
@@ -107,7 +107,7 @@ impl SymbolFile {
         let open = |library: archive::Library| {
             let in_file = |problem: Malformed| problem.in_file(&library.path);
             elf::check_layout(&library.bytes).map_err(in_file)?;
-            Self::of_object(&library.path, library.bytes, library.offset, FileKind::Elf)
+            Self::from_object(&library.path, library.bytes, library.offset, FileKind::Elf)
         };
         libraries.into_iter().map(open).collect()
     }
@@ -117,24 +117,24 @@ impl SymbolFile {
     /// # Errors
     /// [`SymbolError`], as for [`Self::open`].
     pub fn from_bytes(path: &Path, bytes: Vec<u8>) -> Result<Vec<Self>, SymbolError> {
-        Self::of_bytes(path, Bytes::owned(bytes))
+        Self::from_mapped_bytes(path, Bytes::owned(bytes))
     }
 
-    fn of_bytes(path: &Path, bytes: Bytes) -> Result<Vec<Self>, SymbolError> {
+    fn from_mapped_bytes(path: &Path, bytes: Bytes) -> Result<Vec<Self>, SymbolError> {
         let in_file = |problem: Malformed| problem.in_file(path);
         if bytes.starts_with(b"\x7fELF") {
             elf::check_layout(&bytes).map_err(in_file)?;
-            return Ok(vec![Self::of_object(path, bytes, 0, FileKind::Elf)?]);
+            return Ok(vec![Self::from_object(path, bytes, 0, FileKind::Elf)?]);
         }
         if let Some(slices) = macho::slices(&bytes).map_err(in_file)? {
             return slices
                 .into_iter()
-                .map(|(offset, slice)| Self::of_object(path, slice, offset, FileKind::MachO))
+                .map(|(offset, slice)| Self::from_object(path, slice, offset, FileKind::MachO))
                 .collect();
         }
         #[cfg(feature = "pe")]
         if pe::is_pe(&bytes) {
-            return Ok(vec![Self::of_object(path, bytes, 0, FileKind::Pe)?]);
+            return Ok(vec![Self::from_object(path, bytes, 0, FileKind::Pe)?]);
         }
         if bytes.starts_with(b"MODULE ") {
             let module = crate::breakpad::module(&bytes).map_err(in_file)?;
@@ -182,7 +182,7 @@ impl SymbolFile {
         }
     }
 
-    fn of_object(path: &Path, bytes: Bytes, offset: u64, kind: FileKind) -> Result<Self, SymbolError> {
+    fn from_object(path: &Path, bytes: Bytes, offset: u64, kind: FileKind) -> Result<Self, SymbolError> {
         let malformed = |what: String| Malformed::new(offset, what).in_file(path);
         if kind == FileKind::MachO {
             macho::check_layout(&bytes).map_err(|problem| {
@@ -251,18 +251,18 @@ impl SymbolFile {
     pub fn breakpad_debug_id(&self) -> Option<String> {
         match (&self.breakpad_id, &self.debug_id) {
             (Some((_, id)), _) => Some(id.clone()),
-            (None, id) => id.as_ref().map(|id| id.breakpad_of(self.kind)),
+            (None, id) => id.as_ref().map(|id| id.to_breakpad(self.kind)),
         }
     }
 
     /// Whether the file belongs to the image.
     ///
     /// Their ids are the same, or neither has one and their format and architecture are the same.
-    pub fn is_of(&self, key: &ImageKey) -> bool {
+    pub fn matches(&self, key: &ImageKey) -> bool {
         if let Some((kind, id)) = &self.breakpad_id {
             // Compare whole ids if the file has one, else breakpad's.
             let whole = self.debug_id.as_ref().map(|theirs| Some(theirs) == key.debug_id.as_ref());
-            let breakpad = || key.debug_id.as_ref().is_some_and(|ours| ours.breakpad_of(key.kind) == *id);
+            let breakpad = || key.debug_id.as_ref().is_some_and(|ours| ours.to_breakpad(key.kind) == *id);
             return *kind == key.kind && whole.unwrap_or_else(breakpad);
         }
         self.kind == key.kind
@@ -424,7 +424,7 @@ impl SymbolFile {
     /// Returns the symbols at some addresses, without keeping the tables. `None` if there is too
     /// little memory for them.
     pub(crate) fn symbols_within(&self, addresses: &[u64], meter: &Meter) -> Option<Vec<Option<Symbol>>> {
-        let mut builder = TableBuilder::within(meter.memory_left());
+        let mut builder = TableBuilder::with_limit(meter.memory_left());
         self.collect(&mut builder);
         if builder.overflowed() {
             meter.lacks_memory();
@@ -522,20 +522,20 @@ impl SymbolFile {
     }
 
     /// Returns the target of a pointer or reference type.
-    pub fn pointee(&self, of: TypeId) -> Option<Pointee> {
-        self.dwarf()?.types(|reader| reader.pointee(of))
+    pub fn pointee(&self, id: TypeId) -> Option<Pointee> {
+        self.dwarf()?.types(|reader| reader.pointee(id))
     }
 
     /// Returns the part at an offset in a value of the type.
     ///
     /// `None` unless a single part contains all `width` bytes there.
-    pub fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
-        self.dwarf()?.types(|reader| reader.part(of, offset, width))
+    pub fn part(&self, id: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.dwarf()?.types(|reader| reader.part(id, offset, width))
     }
 
     /// Returns the size of the type's values, in bytes.
-    pub fn size_of(&self, of: TypeId) -> Option<u64> {
-        self.dwarf()?.types(|reader| reader.size(of))
+    pub fn size_of(&self, id: TypeId) -> Option<u64> {
+        self.dwarf()?.types(|reader| reader.size(id))
     }
 
     /// Returns the range of the function at an address (svma).
@@ -616,7 +616,7 @@ impl SymbolFile {
             match known.get(&start) {
                 Some((name, is_same)) if name == source_name => *is_same,
                 _ => {
-                    let is_same = is_of_source_name(linker_name, source_name);
+                    let is_same = names_same_function(linker_name, source_name);
                     known.insert(start, (source_name.to_owned(), is_same));
                     is_same
                 }

@@ -152,7 +152,7 @@ impl Locator {
         };
         let ids: Vec<DebugId> = files.iter().filter_map(|file| file.debug_id().cloned()).collect();
         let is_other = key.replaced && key.debug_id.is_none() && taken.is_none();
-        let image = files.into_iter().find(|file| file.is_of(key) && !is_other);
+        let image = files.into_iter().find(|file| file.matches(key) && !is_other);
         let Some(image) = image else {
             found.mismatched = Some((path, ids));
             return;
@@ -192,7 +192,7 @@ impl Locator {
         }
         let index = self.index();
         places.extend_from_slice(index.with_id(id));
-        places.extend_from_slice(index.with_breakpad_id(key.kind, id.breakpad_of(key.kind)));
+        places.extend_from_slice(index.with_breakpad_id(key.kind, id.to_breakpad(key.kind)));
         places
     }
 
@@ -282,7 +282,7 @@ fn take_matching(path: &Path, key: &ImageKey, found: &mut Found, seen: &mut Hash
     match SymbolFile::open(path) {
         Ok(files) => {
             let before = found.files.len();
-            found.files.extend(files.into_iter().filter(|file| file.is_of(key)));
+            found.files.extend(files.into_iter().filter(|file| file.matches(key)));
             found.unverified |= key.debug_id.is_none() && found.files.len() > before;
         }
         Err(error) => found.problems.push(error),

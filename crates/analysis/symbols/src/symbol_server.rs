@@ -120,7 +120,7 @@ impl Debuginfod {
         match response.status().as_u16() {
             200 => {}
             404 => return Ok(false),
-            status => return Err(io::Error::other(format!("the server answers with status {status}"))),
+            status => return Err(io::Error::other(format!("the server returned status {status}"))),
         }
         let length = response.body().content_length();
         let partial = path.with_extension(format!("{}.partial", std::process::id()));

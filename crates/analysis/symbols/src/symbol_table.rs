@@ -47,7 +47,7 @@ impl std::fmt::Display for SymbolSource {
 
 /// The preference of a symbol by its binding and type, where several symbols start at one address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Standing {
+pub(crate) enum BindingRank {
     /// A label without a type, or data.
     Label,
     Local,
@@ -65,13 +65,13 @@ pub(crate) struct NameRef {
 }
 
 /// The pool of names created here; the file's pools are numbered from 1.
-const MADE: u16 = 0;
+const CREATED_NAMES: u16 = 0;
 /// The "pool" of symbols without a name: the highest number that fits beside [`BEGINS_HERE`].
-const UNNAMED: u16 = (1 << 15) - 1;
+const NO_NAME: u16 = (1 << 15) - 1;
 
 /// A symbol or boundary as given in a file. Kept small: hundreds of thousands of them are sorted.
 #[derive(Clone, Copy, Debug)]
-struct Stated {
+struct RawSymbol {
     start: u64,
     /// 0 if the file contains no size; the symbol then extends to the next one. Functions are
     /// smaller than 4 GiB.
@@ -79,11 +79,11 @@ struct Stated {
     name_offset: u32,
     name_pool: u16,
     /// Preference among symbols at the same address; the highest wins. Compares, in this order:
-    /// named or not, with or without a size, source, standing.
-    worth: u16,
+    /// named or not, with or without a size, source, rank.
+    preference: u16,
 }
 
-const _: () = assert!(size_of::<Stated>() <= 24);
+const _: () = assert!(size_of::<RawSymbol>() <= 24);
 
 /// Collects the symbols from all parts of a file; [`TableBuilder::build`] resolves overlaps.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub(crate) struct TableBuilder {
     pools: Vec<Bytes>,
     /// Names that are not in the file: those of PLT stubs and Objective-C methods.
     made: Vec<u8>,
-    stated: Vec<Stated>,
+    symbols: Vec<RawSymbol>,
     counts: BTreeMap<SymbolSource, usize>,
     /// Maximum number of bytes for building the table, including the table itself.
     limit: usize,
@@ -100,7 +100,7 @@ pub(crate) struct TableBuilder {
 
 impl Default for TableBuilder {
     fn default() -> Self {
-        Self::within(usize::MAX)
+        Self::with_limit(usize::MAX)
     }
 }
 
@@ -108,20 +108,20 @@ impl Default for TableBuilder {
 ///
 /// A symbol is stored as collected, and as the resulting range (plus an eighth more, for symbols
 /// that continue after nested ones).
-const SYMBOL_SIZE: usize = size_of::<Stated>() + 2 * size_of::<Range>();
+const SYMBOL_SIZE: usize = size_of::<RawSymbol>() + 2 * size_of::<Range>();
 
 impl TableBuilder {
     /// Creates a builder that uses at most `limit` bytes.
-    pub(crate) fn within(limit: usize) -> Self {
-        let (pools, made, stated, counts) = Default::default();
-        Self { pools, made, stated, counts, limit, overflowed: false }
+    pub(crate) fn with_limit(limit: usize) -> Self {
+        let (pools, made, symbols, counts) = Default::default();
+        Self { pools, made, symbols, counts, limit, overflowed: false }
     }
 
     /// Returns how many more bytes the builder may use.
     pub(crate) fn left(&self) -> usize {
         let held: usize = self.pools.iter().map(Bytes::owned_size).sum();
-        let stated = self.stated.capacity().saturating_mul(SYMBOL_SIZE);
-        self.limit.saturating_sub(held).saturating_sub(self.made.capacity()).saturating_sub(stated)
+        let symbols = self.symbols.capacity().saturating_mul(SYMBOL_SIZE);
+        self.limit.saturating_sub(held).saturating_sub(self.made.capacity()).saturating_sub(symbols)
     }
 
     /// Records that something was left out because the limit was reached.
@@ -134,21 +134,22 @@ impl TableBuilder {
         self.overflowed
     }
 
-    fn push(&mut self, stated: Stated) {
+    fn push(&mut self, symbol: RawSymbol) {
         // A full vector doubles its size, and during copying both the old and the new memory are in
         // use.
-        let full = self.stated.len() == self.stated.capacity();
-        if full && self.limit != usize::MAX && self.left() < (self.stated.capacity() + 64).saturating_mul(SYMBOL_SIZE) {
+        let full = self.symbols.len() == self.symbols.capacity();
+        if full && self.limit != usize::MAX && self.left() < (self.symbols.capacity() + 64).saturating_mul(SYMBOL_SIZE)
+        {
             self.overflowed = true;
             return;
         }
-        self.stated.push(stated);
+        self.symbols.push(symbol);
     }
 
     /// Adds a string table for symbols to refer to. Returns `None` if there are already about
     /// 32,000.
     pub(crate) fn pool(&mut self, bytes: Bytes) -> Option<u16> {
-        let number = u16::try_from(self.pools.len() + 1).ok().filter(|&number| number < UNNAMED)?;
+        let number = u16::try_from(self.pools.len() + 1).ok().filter(|&number| number < NO_NAME)?;
         self.pools.push(bytes);
         Some(number)
     }
@@ -171,23 +172,23 @@ impl TableBuilder {
         }
         self.made.extend(name.iter().copied().filter(|&byte| byte != 0));
         self.made.push(0);
-        Some(NameRef { pool: MADE, offset })
+        Some(NameRef { pool: CREATED_NAMES, offset })
     }
 
     pub(crate) fn reserve(&mut self, symbols: usize) {
         if self.limit == usize::MAX {
-            self.stated.reserve(symbols);
+            self.symbols.reserve(symbols);
         } else if self.left() < symbols.saturating_mul(SYMBOL_SIZE) {
             self.overflowed = true;
         } else {
-            self.stated.reserve_exact(symbols);
+            self.symbols.reserve_exact(symbols);
         }
     }
 
-    pub(crate) fn add(&mut self, start: u64, size: u64, source: SymbolSource, standing: Standing, name: NameRef) {
-        let worth = 1 << 15 | u16::from(size > 0) << 14 | (source as u16) << 4 | standing as u16;
+    pub(crate) fn add(&mut self, start: u64, size: u64, source: SymbolSource, rank: BindingRank, name: NameRef) {
+        let preference = 1 << 15 | u16::from(size > 0) << 14 | (source as u16) << 4 | rank as u16;
         let size = u32::try_from(size).unwrap_or(u32::MAX);
-        self.push(Stated { start, size, name_offset: name.offset, name_pool: name.pool, worth });
+        self.push(RawSymbol { start, size, name_offset: name.offset, name_pool: name.pool, preference });
     }
 
     /// Adds to the number of symbols from a source.
@@ -199,41 +200,42 @@ impl TableBuilder {
 
     /// Returns how many symbols were added so far, including boundaries.
     pub(crate) fn added(&self) -> usize {
-        self.stated.len()
+        self.symbols.len()
     }
 
     /// Adds the start of something unnamed, or the end of a section: symbols without a size end
     /// before it.
     pub(crate) fn boundary(&mut self, at: u64) {
-        self.push(Stated { start: at, size: 0, name_offset: 0, name_pool: UNNAMED, worth: 0 });
+        self.push(RawSymbol { start: at, size: 0, name_offset: 0, name_pool: NO_NAME, preference: 0 });
     }
 
     pub(crate) fn build(mut self) -> SymbolTable {
-        self.stated
-            .sort_unstable_by_key(|stated| (stated.start, Reverse((stated.worth, stated.size, stated.name_offset))));
-        self.stated.dedup_by_key(|stated| stated.start);
+        self.symbols.sort_unstable_by_key(|symbol| {
+            (symbol.start, Reverse((symbol.preference, symbol.size, symbol.name_offset)))
+        });
+        self.symbols.dedup_by_key(|symbol| symbol.start);
         let mut ranges = Ranges::default();
-        ranges.ranges.reserve(self.stated.len() + self.stated.len() / 8);
-        let symbol_of = |stated: &Stated| Symbol {
-            start: stated.start,
-            name_offset: stated.name_offset,
-            name_pool: stated.name_pool,
+        ranges.ranges.reserve(self.symbols.len() + self.symbols.len() / 8);
+        let symbol_of = |symbol: &RawSymbol| Symbol {
+            start: symbol.start,
+            name_offset: symbol.name_offset,
+            name_pool: symbol.name_pool,
         };
         // The sized symbols that contain the current address, the innermost (which started last) on
         // top.
         let mut open: Vec<(u64, Symbol)> = Vec::new();
-        for stated in &self.stated {
-            close_until(stated.start, &mut open, &mut ranges);
-            if stated.size > 0 {
-                open.push((stated.start.saturating_add(u64::from(stated.size)), symbol_of(stated)));
-                ranges.push(stated.start, symbol_of(stated));
+        for symbol in &self.symbols {
+            close_until(symbol.start, &mut open, &mut ranges);
+            if symbol.size > 0 {
+                open.push((symbol.start.saturating_add(u64::from(symbol.size)), symbol_of(symbol)));
+                ranges.push(symbol.start, symbol_of(symbol));
             } else if open.is_empty() {
-                ranges.push(stated.start, symbol_of(stated));
+                ranges.push(symbol.start, symbol_of(symbol));
             }
         }
         close_until(u64::MAX, &mut open, &mut ranges);
-        let summary = Summary::of(&ranges.ranges);
-        let named = self.stated.iter().any(|symbol| symbol.name_pool != UNNAMED);
+        let summary = Summary::build(&ranges.ranges);
+        let named = self.symbols.iter().any(|symbol| symbol.name_pool != NO_NAME);
         let mut pools = vec![Bytes::owned(self.made)];
         pools.extend(self.pools);
         SymbolTable { pools, ranges, summary, counts: self.counts, named }
@@ -250,7 +252,7 @@ fn close_until(address: u64, open: &mut Vec<(u64, Symbol)>, ranges: &mut Ranges)
         while open.last().is_some_and(|&(outer_end, _)| outer_end <= end) {
             open.pop();
         }
-        ranges.push(end, open.last().map_or(NOTHING, |&(_, symbol)| symbol));
+        ranges.push(end, open.last().map_or(NO_SYMBOL, |&(_, symbol)| symbol));
     }
 }
 
@@ -262,7 +264,7 @@ struct Symbol {
     name_pool: u16,
 }
 
-const NOTHING: Symbol = Symbol { start: 0, name_offset: 0, name_pool: UNNAMED };
+const NO_SYMBOL: Symbol = Symbol { start: 0, name_offset: 0, name_pool: NO_NAME };
 
 /// A range that extends to the start of the next one. All data for a lookup is adjacent: each cache
 /// miss costs more than the search.
@@ -316,11 +318,11 @@ impl Ranges {
         if self.ranges.last().is_some_and(|last| last.start == start) {
             self.ranges.pop();
         }
-        let unnamed = symbol.name_pool == UNNAMED;
+        let unnamed = symbol.name_pool == NO_NAME;
         // Symbols beyond 2^32 others are left without a name.
         let other = u32::try_from(self.others.len()).ok().filter(|_| !unnamed && symbol.start != start);
         let begins_here = unnamed || symbol.start == start;
-        let name_pool = if begins_here || other.is_some() { symbol.name_pool } else { UNNAMED };
+        let name_pool = if begins_here || other.is_some() { symbol.name_pool } else { NO_NAME };
         if other.is_some() {
             self.others.push(symbol);
         }
@@ -357,7 +359,7 @@ struct Summary {
 
 impl Summary {
     /// Builds the tree; `None` if the ranges span more than 4 GiB, which no real program does.
-    fn of(ranges: &[Range]) -> Option<Self> {
+    fn build(ranges: &[Range]) -> Option<Self> {
         let base = ranges.first()?.start;
         u32::try_from(ranges.last()?.start - base).ok()?;
         // The starts between these two fit as well.

@@ -73,7 +73,7 @@ pub struct Variable {
     /// Name.
     pub name: String,
     /// Type, if known.
-    pub of: Option<TypeId>,
+    pub type_id: Option<TypeId>,
     /// Places with the code ranges (svma) in which they apply; `None` means the whole scope.
     pub places: Vec<(Option<Extent>, Place)>,
     /// The code ranges (svma) in which the name refers to this variable; empty for the whole
@@ -111,7 +111,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pointee {
     /// The target's type.
-    pub of: TypeId,
+    pub type_id: TypeId,
     /// Whether the pointer is a C++ reference, whose fields are accessed like those of the target
     /// itself.
     pub is_reference: bool,
@@ -124,7 +124,7 @@ pub struct Part {
     /// itself.
     pub path: String,
     /// The part's type. `None` if it is unknown which of several inner parts is meant.
-    pub of: Option<TypeId>,
+    pub type_id: Option<TypeId>,
 }
 
 impl Variable {
@@ -253,9 +253,9 @@ impl<'r, 'a> Reader<'r, 'a> {
                     if found_places.is_empty() || places > MAX_PLACES || !(of_function || of_unit) {
                         continue;
                     }
-                    let Some((name, of)) = self.named(offset, unit, entry) else { continue };
+                    let Some((name, type_id)) = self.named(offset, unit, entry) else { continue };
                     let scope = scopes.last().map(|(_, extents)| extents.clone()).unwrap_or_default();
-                    let variable = Variable { name, of, places: found_places, scope };
+                    let variable = Variable { name, type_id, places: found_places, scope };
                     if is_inside { found.variables.push(variable) } else { statics.push(variable) }
                 }
                 _ => {}
@@ -309,24 +309,24 @@ impl<'r, 'a> Reader<'r, 'a> {
             let name = entry.attr_value(gimli::DW_AT_name).and_then(|name| unit.attr_string(name).ok());
             let next = [gimli::DW_AT_abstract_origin, gimli::DW_AT_specification];
             let next = next.iter().find_map(|name| self.referred(at, entry.attr_value(*name)));
-            let of = self.referred(at, entry.attr_value(gimli::DW_AT_type));
-            (name.map(|name| name.to_string_lossy().into_owned()), of, next)
+            let type_id = self.referred(at, entry.attr_value(gimli::DW_AT_type));
+            (name.map(|name| name.to_string_lossy().into_owned()), type_id, next)
         };
-        let (mut name, mut of, mut next) = own(unit, offset, entry);
+        let (mut name, mut type_id, mut next) = own(unit, offset, entry);
         for _ in 0..MAX_REFERENCES {
-            let Some(origin) = next.filter(|_| name.is_none() || of.is_none()) else { break };
+            let Some(origin) = next.filter(|_| name.is_none() || type_id.is_none()) else { break };
             let (known_name, known_type, further) =
                 self.with_entry(origin, |unit, entry| Some(own(unit, origin.unit, entry)))?;
-            (name, of, next) = (name.or(known_name), of.or(known_type), further);
+            (name, type_id, next) = (name.or(known_name), type_id.or(known_type), further);
         }
-        name.filter(|name| !name.is_empty()).map(|name| (name, of))
+        name.filter(|name| !name.is_empty()).map(|name| (name, type_id))
     }
 
     /// Strips typedefs and qualifiers from a type; returns the type with its tag.
-    fn stripped(&self, mut of: TypeId) -> Option<(TypeId, gimli::DwTag)> {
+    fn stripped(&self, mut type_id: TypeId) -> Option<(TypeId, gimli::DwTag)> {
         for _ in 0..MAX_REFERENCES {
-            let (tag, next) = self.with_entry(of, |_, entry| {
-                Some((entry.tag(), self.referred(of.unit, entry.attr_value(gimli::DW_AT_type))))
+            let (tag, next) = self.with_entry(type_id, |_, entry| {
+                Some((entry.tag(), self.referred(type_id.unit, entry.attr_value(gimli::DW_AT_type))))
             })?;
             match tag {
                 gimli::DW_TAG_typedef
@@ -334,8 +334,8 @@ impl<'r, 'a> Reader<'r, 'a> {
                 | gimli::DW_TAG_volatile_type
                 | gimli::DW_TAG_restrict_type
                 | gimli::DW_TAG_atomic_type
-                | gimli::DW_TAG_template_alias => of = next?,
-                _ => return Some((of, tag)),
+                | gimli::DW_TAG_template_alias => type_id = next?,
+                _ => return Some((type_id, tag)),
             }
         }
         None
@@ -343,25 +343,26 @@ impl<'r, 'a> Reader<'r, 'a> {
 
     /// Returns the target of a pointer or a reference. `None` for other types and for pointers
     /// without a known target.
-    pub(crate) fn pointee(&self, of: TypeId) -> Option<Pointee> {
-        let (of, tag) = self.stripped(of)?;
+    pub(crate) fn pointee(&self, type_id: TypeId) -> Option<Pointee> {
+        let (type_id, tag) = self.stripped(type_id)?;
         let is_reference = match tag {
             gimli::DW_TAG_pointer_type => false,
             gimli::DW_TAG_reference_type | gimli::DW_TAG_rvalue_reference_type => true,
             _ => return None,
         };
-        let of = self.with_entry(of, |_, entry| self.referred(of.unit, entry.attr_value(gimli::DW_AT_type)))?;
-        Some(Pointee { of, is_reference })
+        let type_id =
+            self.with_entry(type_id, |_, entry| self.referred(type_id.unit, entry.attr_value(gimli::DW_AT_type)))?;
+        Some(Pointee { type_id, is_reference })
     }
 
     /// Returns the size of a type's values, in bytes.
-    pub(crate) fn size(&self, of: TypeId) -> Option<u64> {
-        self.size_within(of, MAX_NESTING)
+    pub(crate) fn size(&self, type_id: TypeId) -> Option<u64> {
+        self.size_within(type_id, MAX_NESTING)
     }
 
-    fn size_within(&self, of: TypeId, left: usize) -> Option<u64> {
-        let (of, tag) = self.stripped(of)?;
-        self.with_entry(of, |unit, entry| {
+    fn size_within(&self, type_id: TypeId, left: usize) -> Option<u64> {
+        let (type_id, tag) = self.stripped(type_id)?;
+        self.with_entry(type_id, |unit, entry| {
             if let Some(size) = entry.attr_value(gimli::DW_AT_byte_size).and_then(|size| size.udata_value()) {
                 return Some(size);
             }
@@ -370,8 +371,8 @@ impl<'r, 'a> Reader<'r, 'a> {
                     Some(unit.encoding().address_size.into())
                 }
                 gimli::DW_TAG_array_type => {
-                    let element = self.referred(of.unit, entry.attr_value(gimli::DW_AT_type))?;
-                    self.size_within(element, left.checked_sub(1)?)?.checked_mul(self.count(unit, of)?)
+                    let element = self.referred(type_id.unit, entry.attr_value(gimli::DW_AT_type))?;
+                    self.size_within(element, left.checked_sub(1)?)?.checked_mul(self.count(unit, type_id)?)
                 }
                 _ => None,
             }
@@ -379,14 +380,14 @@ impl<'r, 'a> Reader<'r, 'a> {
     }
 
     /// Returns an array's total number of elements over all dimensions.
-    fn count(&self, unit: UnitRef<'_, Slice<'a>>, of: TypeId) -> Option<u64> {
-        self.dimensions(unit, of)?.into_iter().try_fold(1, u64::checked_mul)
+    fn count(&self, unit: UnitRef<'_, Slice<'a>>, type_id: TypeId) -> Option<u64> {
+        self.dimensions(unit, type_id)?.into_iter().try_fold(1, u64::checked_mul)
     }
 
     /// Returns the number of elements in each dimension of an array, the outermost first. `None` if
     /// the type does not contain it.
-    fn dimensions(&self, unit: UnitRef<'_, Slice<'a>>, of: TypeId) -> Option<Vec<u64>> {
-        let mut tree = unit.entries_tree(Some(UnitOffset(of.entry))).ok()?;
+    fn dimensions(&self, unit: UnitRef<'_, Slice<'a>>, type_id: TypeId) -> Option<Vec<u64>> {
+        let mut tree = unit.entries_tree(Some(UnitOffset(type_id.entry))).ok()?;
         let mut children = tree.root().ok()?.children();
         let mut counts = Vec::new();
         for _ in 0..MAX_REFERENCES {
@@ -410,12 +411,12 @@ impl<'r, 'a> Reader<'r, 'a> {
     /// part.
     ///
     /// The access has `width` bytes (`None` if unknown).
-    pub(crate) fn part(&self, of: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
-        self.part_within(of, offset, width.unwrap_or(1).max(1), MAX_NESTING)
+    pub(crate) fn part(&self, type_id: TypeId, offset: u64, width: Option<u64>) -> Option<Part> {
+        self.part_within(type_id, offset, width.unwrap_or(1).max(1), MAX_NESTING)
     }
 
-    fn part_within(&self, of: TypeId, offset: u64, width: u64, left: usize) -> Option<Part> {
-        let (bare, tag) = self.stripped(of)?;
+    fn part_within(&self, type_id: TypeId, offset: u64, width: u64, left: usize) -> Option<Part> {
+        let (bare, tag) = self.stripped(type_id)?;
         let left = left.checked_sub(1)?;
         let fits = |start: u64, size: u64| {
             offset >= start && offset.checked_add(width).is_some_and(|end| end <= start.saturating_add(size))
@@ -429,14 +430,14 @@ impl<'r, 'a> Reader<'r, 'a> {
                         found.push(member);
                     }
                 }
-                let [(start, name, of)] = found.as_slice() else { return None };
-                let inner = self.part_within(*of, offset - start, width, left);
+                let [(start, name, type_id)] = found.as_slice() else { return None };
+                let inner = self.part_within(*type_id, offset - start, width, left);
                 let own = name.as_ref().map_or_else(String::new, |name| format!(".{name}"));
                 match inner {
-                    Some(inner) => Some(Part { path: own + &inner.path, of: inner.of }),
+                    Some(inner) => Some(Part { path: own + &inner.path, type_id: inner.type_id }),
                     // A base class without a name adds no information.
                     None if own.is_empty() => None,
-                    None => Some(Part { path: own, of: None }),
+                    None => Some(Part { path: own, type_id: None }),
                 }
             }
             gimli::DW_TAG_array_type => {
@@ -456,22 +457,22 @@ impl<'r, 'a> Reader<'r, 'a> {
                     return None;
                 }
                 let inner = self.part_within(element, offset % size, width, left)?;
-                Some(Part { path: indexes + &inner.path, of: inner.of })
+                Some(Part { path: indexes + &inner.path, type_id: inner.type_id })
             }
             gimli::DW_TAG_union_type => None,
             _ => {
                 let size = self.size(bare)?;
-                (offset == 0 && width <= size).then(|| Part { path: String::new(), of: Some(of) })
+                (offset == 0 && width <= size).then(|| Part { path: String::new(), type_id: Some(type_id) })
             }
         }
     }
 
     /// Returns a structure's members: offset, name (none for base classes), type. `None` if the
     /// structure is only declared, or if a member can't be determined.
-    fn members(&self, of: TypeId) -> Option<Vec<(u64, Option<String>, TypeId)>> {
-        let unit = self.unit(of.unit)?;
+    fn members(&self, type_id: TypeId) -> Option<Vec<(u64, Option<String>, TypeId)>> {
+        let unit = self.unit(type_id.unit)?;
         let unit = unit.unit_ref(self.sections);
-        let mut tree = unit.entries_tree(Some(UnitOffset(of.entry))).ok()?;
+        let mut tree = unit.entries_tree(Some(UnitOffset(type_id.entry))).ok()?;
         let root = tree.root().ok()?;
         if root.entry().attr_value(gimli::DW_AT_declaration).is_some() {
             return None;
@@ -508,8 +509,8 @@ impl<'r, 'a> Reader<'r, 'a> {
             };
             let name = entry.attr_value(gimli::DW_AT_name).and_then(|name| unit.attr_string(name).ok());
             let name = name.map(|name| name.to_string_lossy().into_owned()).filter(|_| is_member);
-            if let Some(of) = self.referred(of.unit, entry.attr_value(gimli::DW_AT_type)) {
-                members.push((offset, name, of));
+            if let Some(type_id) = self.referred(type_id.unit, entry.attr_value(gimli::DW_AT_type)) {
+                members.push((offset, name, type_id));
             }
         }
         Some(members)
@@ -518,7 +519,7 @@ impl<'r, 'a> Reader<'r, 'a> {
 
 /// Returns an entry's code ranges.
 fn extents<'a>(unit: UnitRef<'_, Slice<'a>>, entry: &Entry<'a>) -> Vec<Extent> {
-    let ranges = EntryRanges::of(unit, Some(entry.offset())).into_iter().flatten();
+    let ranges = EntryRanges::read(unit, Some(entry.offset())).into_iter().flatten();
     ranges.filter(|(begin, end)| begin < end).take(MAX_VARIABLES).collect()
 }
 

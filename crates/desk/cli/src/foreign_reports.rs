@@ -39,7 +39,7 @@ pub(crate) fn dump_form(path: &Path) -> Option<Form> {
     }
     let mut start = Vec::new();
     bounded_read::open_regular(path).ok()?.take(32).read_to_end(&mut start).ok()?;
-    Form::of(&start)
+    Form::detect(&start)
 }
 
 /// Reads a dump, which may be larger than memory. The report contains no stack memory.

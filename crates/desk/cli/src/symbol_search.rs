@@ -70,7 +70,7 @@ impl SymbolArguments {
                 // A damaged file is reported when it is read.
                 let parts = SymbolFile::open(&path).unwrap_or_default();
                 // Debug information that other files refer to (dwp, dwz) belongs to no image.
-                if parts.iter().any(|part| images.iter().any(|image| part.is_of(image))) {
+                if parts.iter().any(|part| images.iter().any(|image| part.matches(image))) {
                     matched += 1;
                 } else if parts.iter().any(SymbolFile::can_name) {
                     others += 1;
@@ -143,7 +143,7 @@ pub(crate) fn symbol_files(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 
 /// Returns a report's images.
 pub(crate) fn image_keys(report: &Report) -> Vec<ImageKey> {
-    report.images.iter().map(|image| ImageKey::of_image(image, Arch::Other)).collect()
+    report.images.iter().map(|image| ImageKey::from_image(image, Arch::Other)).collect()
 }
 
 /// Returns `coroner` in the system's cache folder.

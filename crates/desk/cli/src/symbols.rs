@@ -118,7 +118,7 @@ fn relations(file: &SymbolFile, images: &[ImageKey]) -> Vec<Relation> {
         matches,
     };
     let own: Vec<Relation> =
-        images.iter().filter(|image| file.is_of(image)).map(|image| relation(image, true)).collect();
+        images.iter().filter(|image| file.matches(image)).map(|image| relation(image, true)).collect();
     if !own.is_empty() {
         return own;
     }

@@ -66,7 +66,7 @@ impl ImageLists {
         }
         for list in &read.lists {
             if let Some(images) = read.images.get_mut(list.images.clone()) {
-                end_at_the_next(images);
+                fill_unknown_ends(images);
             }
         }
         read
@@ -88,11 +88,11 @@ impl ImageLists {
     /// `at` is the stack's offset in the report.
     pub(crate) fn image_at(&self, at: usize, address: u64) -> Option<usize> {
         let own = self.lists.iter().find(|list| list.at > at).or(self.lists.last())?;
-        self.held_by(own, address).or_else(|| self.lists.iter().find_map(|list| self.held_by(list, address)))
+        self.find_in_list(own, address).or_else(|| self.lists.iter().find_map(|list| self.find_in_list(list, address)))
     }
 
     /// Returns the image with the highest start that contains the address.
-    fn held_by(&self, list: &List, address: u64) -> Option<usize> {
+    fn find_in_list(&self, list: &List, address: u64) -> Option<usize> {
         let holds = |image: &AppleImage| address >= image.load_address && address - image.load_address < image.size;
         let images = self.images.get(list.images.clone())?;
         let held = images.iter().enumerate().filter(|(_, image)| holds(image));
@@ -106,7 +106,7 @@ pub(crate) fn is_heading(line: &str) -> bool {
 }
 
 /// Ends an image with an unknown end (`???`) at the start of the next one.
-fn end_at_the_next(images: &mut [AppleImage]) {
+fn fill_unknown_ends(images: &mut [AppleImage]) {
     let mut starts: Vec<u64> = images.iter().map(|image| image.load_address).collect();
     starts.sort_unstable();
     for image in images.iter_mut().filter(|image| image.size == 0) {

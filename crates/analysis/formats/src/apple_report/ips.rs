@@ -90,11 +90,11 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<AppleReport<'_>>, AppleReportE
     }
     let parsed: Document<'_> =
         serde_json::from_slice(document).map_err(|error| json_error(document, document_at, &error))?;
-    let lacking = |lacks| match heading.bug_type.as_deref().and_then(unsupported_kind::of_bug_type) {
+    let lacking = |lacks| match heading.bug_type.as_deref().and_then(unsupported_kind::describe_bug_type) {
         Some(kind) => AppleReportError::OtherKind { kind },
         None => AppleReportError::NoFrames { lacks, bug_type: heading.bug_type.clone() },
     };
-    let images = parsed.used_images.ok_or_else(|| lacking("list of images (usedImages)"))?;
+    let images = parsed.used_images.ok_or_else(|| lacking("image list (usedImages)"))?;
     let threads = parsed.threads.ok_or_else(|| lacking("threads"))?;
     let images = images.into_iter().map(image).collect();
     let mut report = AppleReport { bytes, form: Form::Ips, images, frames: Vec::new() };

@@ -72,7 +72,7 @@ impl fmt::Display for Form {
 #[non_exhaustive]
 pub enum AppleReportError {
     /// The file is not an Apple crash report.
-    #[error("not one of Apple's crash reports (neither .ips nor .crash)")]
+    #[error("not an Apple crash report (neither .ips nor .crash)")]
     NotAppleReport,
     /// The JSON is malformed, or doesn't have a crash report's structure.
     #[error("at byte {offset}: {what}")]
@@ -83,13 +83,13 @@ pub enum AppleReportError {
         what: String,
     },
     /// The report is of a kind that contains no stacks of a process.
-    #[error("a report by Apple's system of {kind}; it has no stacks of an app that could be named")]
+    #[error("an Apple report about {kind}, without stacks to symbolicate")]
     OtherKind {
         /// The kind of report.
         kind: &'static str,
     },
     /// The file is an Apple report without stacks or images.
-    #[error("a report by Apple's system that has no {lacks}{}", bug_type.as_ref().map_or(String::new(), |kind| format!(" (its bug_type is {kind}; that of crashes is 309)")))]
+    #[error("an Apple report without {lacks}{}", bug_type.as_ref().map_or(String::new(), |kind| format!(" (bug_type {kind}; crash reports have 309)")))]
     NoFrames {
         /// The missing part.
         lacks: &'static str,

@@ -32,10 +32,10 @@ use crate::apple_report::{
 };
 
 /// The heading of a stack whose lines are not indented, although each calls the next.
-const FLAT: &str = "Heaviest stack";
+const FLAT_STACK_HEADING: &str = "Heaviest stack";
 
 /// The characters with which a tree's lines are drawn.
-const DRAWN: [char; 8] = [' ', '\t', '+', '!', ':', '|', '*', '\''];
+const TREE_CHARACTERS: [char; 8] = [' ', '\t', '+', '!', ':', '|', '*', '\''];
 
 /// The location at which a frame's names are inserted.
 #[derive(Clone, Debug)]
@@ -75,8 +75,8 @@ struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    fn of(line: &'a str) -> Option<Self> {
-        let counted = line.trim_start_matches(DRAWN);
+    fn parse(line: &'a str) -> Option<Self> {
+        let counted = line.trim_start_matches(TREE_CHARACTERS);
         let indentation = line.len() - counted.len();
         let named = counted.trim_start_matches(|c: char| c.is_ascii_digit());
         if named.len() == counted.len() || !named.starts_with([' ', '\t']) {
@@ -110,8 +110,8 @@ fn image_of(head: &str) -> (usize, Option<(&str, u64)>) {
 }
 
 /// Returns the image in a frame's line, its load address and the frame's offset in it.
-pub(crate) fn place(line: &str) -> Option<(&str, u64, u64)> {
-    let Parts { image, address, .. } = Parts::of(line)?;
+pub(crate) fn load_address_and_offset(line: &str) -> Option<(&str, u64, u64)> {
+    let Parts { image, address, .. } = Parts::parse(line)?;
     let (name, offset) = image?;
     Some((name, address.checked_sub(offset)?, offset))
 }
@@ -120,10 +120,10 @@ pub(crate) fn place(line: &str) -> Option<(&str, u64, u64)> {
 pub(crate) fn frames(lists: &ImageLists, bytes: &[u8]) -> Vec<Frame> {
     let mut frames = Vec::new();
     let mut is_flat = false;
-    let mut lines = lines(bytes).map(|(start, line)| (start, line, Parts::of(line))).peekable();
+    let mut lines = lines(bytes).map(|(start, line)| (start, line, Parts::parse(line))).peekable();
     while let Some((start, line, parts)) = lines.next() {
         let Some(parts) = parts else {
-            is_flat = line.trim_start().starts_with(FLAT);
+            is_flat = line.trim_start().starts_with(FLAT_STACK_HEADING);
             continue;
         };
         // A stack's innermost frame has an instruction's address, the others have return addresses.

@@ -22,7 +22,7 @@ use crate::apple_report::{
 };
 
 /// Lines at the start of reports, after the line of JSON that some have.
-const BEGINNINGS: [&str; 10] = [
+const FIRST_LINES: [&str; 10] = [
     "Incident Identifier:",
     "Process:",
     "Hardware Model:",
@@ -36,20 +36,20 @@ const BEGINNINGS: [&str; 10] = [
 ];
 
 /// Maximum number of bytes searched for one of these lines.
-const BEGINNING: usize = 4096;
+const MAX_BYTES_BEFORE_FIRST_LINE: usize = 4096;
 
 /// Whether one of the first lines belongs to a report.
 ///
 /// It may be from the start of a report, or the heading of a stack or a list of images, in case the
 /// start was cut off.
 pub(crate) fn is_likely(bytes: &[u8]) -> bool {
-    let beginning = String::from_utf8_lossy(&bytes[..bytes.len().min(BEGINNING)]);
+    let beginning = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_BYTES_BEFORE_FIRST_LINE)]);
     let is_known = |line: &str| {
         let line = line.trim();
-        BEGINNINGS.iter().any(|known| line.starts_with(known))
+        FIRST_LINES.iter().any(|known| line.starts_with(known))
             || heading(line).is_some()
             || images::is_heading(line)
-            || unsupported_kind::of_text(line).is_some()
+            || unsupported_kind::describe_line(line).is_some()
     };
     beginning.lines().any(is_known)
 }
@@ -124,10 +124,10 @@ pub(crate) fn lists(bytes: &[u8]) -> ImageLists {
 pub(crate) fn read(bytes: &[u8]) -> Result<AppleReport<'_>, AppleReportError> {
     let lists = lists(bytes);
     if lists.images.is_empty() {
-        let other = lines(bytes).find_map(|(_, line)| unsupported_kind::of_text(line.trim()));
+        let other = lines(bytes).find_map(|(_, line)| unsupported_kind::describe_line(line.trim()));
         return Err(match other {
             Some(kind) => AppleReportError::OtherKind { kind },
-            None if is_likely(bytes) => AppleReportError::NoFrames { lacks: "list of images", bug_type: None },
+            None if is_likely(bytes) => AppleReportError::NoFrames { lacks: "image list", bug_type: None },
             None => AppleReportError::NotAppleReport,
         });
     }
@@ -161,8 +161,9 @@ pub(crate) fn read(bytes: &[u8]) -> Result<AppleReport<'_>, AppleReportError> {
 fn inferred(bytes: &[u8]) -> Vec<AppleImage> {
     let mut found: BTreeMap<u64, AppleImage> = BTreeMap::new();
     for (_, line) in lines(bytes) {
-        let Some((name, load_address, offset)) =
-            Parts::of(line).and_then(|parts| parts.place()).or_else(|| sampled_stacks::place(line))
+        let Some((name, load_address, offset)) = Parts::parse(line)
+            .and_then(|parts| parts.split_placeholder())
+            .or_else(|| sampled_stacks::load_address_and_offset(line))
         else {
             continue;
         };
@@ -201,7 +202,7 @@ pub(crate) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    pub(crate) fn of(line: &'a str) -> Option<Self> {
+    pub(crate) fn parse(line: &'a str) -> Option<Self> {
         let mut words = words(line);
         let (_, number) = words.next()?;
         if !number.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -220,7 +221,7 @@ impl<'a> Parts<'a> {
 
     /// Parses `0x102d18000 + 18420` or `App + 18420`. Returns the image's name, its load address,
     /// and the frame's offset in it.
-    fn place(&self) -> Option<(&'a str, u64, u64)> {
+    fn split_placeholder(&self) -> Option<(&'a str, u64, u64)> {
         let (base, offset) = self.rest.rsplit_once(" + ")?;
         let offset: u64 = offset.parse().ok()?;
         let load_address = self.address.checked_sub(offset)?;
@@ -233,7 +234,7 @@ impl<'a> Parts<'a> {
 }
 
 fn frame(lists: &ImageLists, line: &str, start: usize, is_innermost: bool) -> Option<Frame> {
-    let Parts { address, rest, rest_at, .. } = Parts::of(line)?;
+    let Parts { address, rest, rest_at, .. } = Parts::parse(line)?;
     let image = lists.image_at(start, address)?;
     let found = lists.images.get(image)?;
     Some(Frame {

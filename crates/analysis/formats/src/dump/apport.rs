@@ -20,18 +20,21 @@ use super::noted::Noted;
 /// The start of a report.
 pub(crate) const START: &[u8] = b"ProblemType: Crash\n";
 /// Maximum difference between a file's time and the local time in it, in nanoseconds.
-const TIME_ZONES: u64 = 15 * 3600 * 1_000_000_000;
+const MAX_UTC_OFFSET: u64 = 15 * 3600 * 1_000_000_000;
 
 /// Reads a report; `time` is the file's.
 pub(crate) fn read(bytes: &[u8], time: Option<Timestamp>, symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
     let (fields, core) = fields(bytes);
     let Some(core) = core else {
-        return Err(damaged("it has no core dump (`CoreDump`): the program wrote none, or apport took it out"));
+        return Err(damaged("the apport report has no core dump (`CoreDump`): none was written, or apport removed it"));
     };
     let mut start = [0; 8];
-    let read = Base64Lines::new(core).read(&mut start).map_err(|error| damaged(format!("its core dump: {error}")))?;
-    let compression = Compression::of(&start[..read]);
-    let compression = compression.ok_or_else(|| damaged("its core dump is neither gzip nor Zstandard"))?;
+    let read = Base64Lines::new(core)
+        .read(&mut start)
+        .map_err(|error| damaged(format!("can't decode the core dump in the apport report: {error}")))?;
+    let compression = Compression::detect(&start[..read]);
+    let compression =
+        compression.ok_or_else(|| damaged("the core dump in the apport report is neither gzip nor Zstandard"))?;
     let mut report = compressed::read(Base64Lines::new(core), compression, symbolizer)?;
     fields.noted(time).apply(&mut report);
     Ok(report)
@@ -84,8 +87,8 @@ impl Fields<'_> {
         let (package, release) = (words(self.package), words(self.release));
         // The date is in an unknown time zone. If the file was not copied, its own time is more
         // accurate.
-        let said = self.date.and_then(of_ctime);
-        let near = |said: Timestamp, of_file: &Timestamp| said.0.abs_diff(of_file.0) <= TIME_ZONES;
+        let said = self.date.and_then(parse_ctime);
+        let near = |said: Timestamp, of_file: &Timestamp| said.0.abs_diff(of_file.0) <= MAX_UTC_OFFSET;
         Noted {
             executable: self.executable.map(ToOwned::to_owned),
             time: time.filter(|time| said.is_none_or(|said| near(said, time))).or(said),
@@ -101,7 +104,7 @@ impl Fields<'_> {
 }
 
 /// Parses `Mon Sep  2 10:11:12 2024` as UTC.
-fn of_ctime(text: &str) -> Option<Timestamp> {
+fn parse_ctime(text: &str) -> Option<Timestamp> {
     const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let words: Vec<&str> = text.split_whitespace().collect();
     let [_, month, day, time, year] = words[..] else { return None };
@@ -134,7 +137,7 @@ impl Read for Base64Lines<'_> {
             let line = line[..end].trim_ascii();
             STANDARD
                 .decode_vec(line, &mut self.decoded)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("a line of base64: {error}")))?;
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("invalid base64: {error}")))?;
         }
         let count = into.len().min(self.decoded.len() - self.read);
         into[..count].copy_from_slice(&self.decoded[self.read..self.read + count]);

@@ -23,7 +23,7 @@ pub(crate) enum Compression {
 
 impl Compression {
     /// Detects the compression from a file's first bytes.
-    pub(crate) fn of(bytes: &[u8]) -> Option<Compression> {
+    pub(crate) fn detect(bytes: &[u8]) -> Option<Compression> {
         match bytes {
             [0x1f, 0x8b, ..] => Some(Compression::Gzip),
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Some(Compression::Zstandard),
@@ -45,7 +45,7 @@ pub(crate) fn read(
         Compression::Gzip => core_stream::read(MultiGzDecoder::new(stream), None, symbolizer),
         Compression::Zstandard => {
             let decoder =
-                StreamingDecoder::new(stream).map_err(|error| damaged(format!("its Zstandard frame: {error}")))?;
+                StreamingDecoder::new(stream).map_err(|error| damaged(format!("invalid Zstandard frame: {error}")))?;
             core_stream::read(decoder, None, symbolizer)
         }
         Compression::Other(by) => Err(DumpError::Compressed { by }),

@@ -19,7 +19,7 @@ use crate::snapshot::{SavedMemory, futex, kept_stacks, walk_threads};
 use crate::{MAX_IMAGES, MAX_THREADS};
 
 /// Maximum number of mapped file parts.
-const FILES: usize = 1 << 18;
+const MAX_MAPPED_FILES: usize = 1 << 18;
 
 type Header64 = elf::FileHeader64<object::Endianness>;
 
@@ -66,15 +66,16 @@ impl Core {
         if bytes.get(4) == Some(&1) {
             return Err(DumpError::Unsupported("a core dump of a 32-bit process".into()));
         }
-        let header = Header64::parse(bytes).map_err(|error| damaged(format!("its ELF header: {error}")))?;
-        let endian = header.endian().map_err(|error| damaged(format!("its ELF header: {error}")))?;
+        let header = Header64::parse(bytes).map_err(|error| damaged(format!("invalid ELF header: {error}")))?;
+        let endian = header.endian().map_err(|error| damaged(format!("invalid ELF header: {error}")))?;
         let arch = match header.e_machine(endian) {
             elf::EM_X86_64 => Arch::X86_64,
             elf::EM_AARCH64 => Arch::Aarch64,
-            other => return Err(DumpError::Unsupported(format!("a core dump of the machine {}", other.0))),
+            other => return Err(DumpError::Unsupported(format!("a core dump for ELF machine {}", other.0))),
         };
-        let segments =
-            header.program_headers(endian, bytes).map_err(|error| damaged(format!("its program headers: {error}")))?;
+        let segments = header
+            .program_headers(endian, bytes)
+            .map_err(|error| damaged(format!("invalid program headers: {error}")))?;
         let parts = segments.iter().filter(|segment| segment.p_type(endian) == elf::PT_LOAD).map(|segment| {
             let (offset, in_file) = segment.file_range(endian);
             Part { offset, in_file, address: segment.p_vaddr(endian), in_memory: segment.p_memsz(endian) }
@@ -127,7 +128,7 @@ impl Core {
         let whole = self.parts.iter().map(|part| part.offset.saturating_add(part.in_file)).max().unwrap_or(0);
         report.header.event_id = content_id([&self.notes.identity[..], &whole.to_le_bytes()]);
         if missing > 0 {
-            let what = format!("the core dump is cut off: {missing} bytes of memory are not in it");
+            let what = format!("the core dump is truncated: {missing} bytes of memory are missing");
             report.problems.push(Problem { section: None, offset: end, what });
         }
         walk_threads(&mut report, memory, self.mapped.iter().copied(), symbolizer);
@@ -171,14 +172,14 @@ impl Notes {
                     }
                     (b"CORE", notes::NT_PRPSINFO) => found.process = notes::process(desc).unwrap_or_default(),
                     (b"CORE", notes::NT_SIGINFO) if found.signal.is_none() => found.signal = notes::signal(desc),
-                    (b"CORE", notes::NT_FILE) => found.files = notes::files(desc, FILES),
+                    (b"CORE", notes::NT_FILE) => found.files = notes::files(desc, MAX_MAPPED_FILES),
                     (b"CORE", notes::NT_AUXV) => found.auxiliary = desc.to_vec(),
                     _ => {}
                 }
             }
         }
         if found.threads.is_empty() {
-            return Err(damaged("it has no thread (`NT_PRSTATUS`)"));
+            return Err(damaged("the core dump has no threads (`NT_PRSTATUS`)"));
         }
         Ok(found)
     }

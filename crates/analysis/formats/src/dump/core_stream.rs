@@ -16,23 +16,23 @@ use super::error::{DumpError, damaged};
 use crate::snapshot::{SavedMemory, user_regs};
 
 /// Maximum number of bytes before the memory: headers and notes.
-const LARGEST_HEAD: u64 = 64 << 20;
+const MAX_HEAD_BYTES: u64 = 64 << 20;
 /// Number of bytes below the stack pointer that a function may use (System V ABI, x86_64).
 ///
 /// A function may use them without moving the stack pointer.
 const RED_ZONE: u64 = 128;
 /// Maximum size of one stack, minimum for each of many, and maximum of all together, in bytes.
-const STACK: u64 = 1 << 20;
-const LEAST: u64 = 16 << 10;
-const STACKS: u64 = 48 << 20;
+const MAX_STACK_BYTES: u64 = 1 << 20;
+const MIN_STACK_BYTES: u64 = 16 << 10;
+const MAX_ALL_STACKS_BYTES: u64 = 48 << 20;
 /// Number of bytes at an image's start, with its headers and its build id, and maximum for all
 /// images.
-const HEADERS: u64 = 8192;
-const ALL_HEADERS: u64 = 16 << 20;
+const HEADERS_BYTES: u64 = 8192;
+const MAX_ALL_HEADERS_BYTES: u64 = 16 << 20;
 /// Number of bytes before and after the word that a thread waits for.
-const LOCK: u64 = 64;
+const LOCK_CONTEXT_BYTES: u64 = 64;
 /// Number of bytes skipped at once.
-const STRIDE: usize = 256 << 10;
+const SKIP_CHUNK_BYTES: usize = 256 << 10;
 
 /// `ET_CORE`, and the sizes of `Elf64_Ehdr` and `Elf64_Phdr`.
 const ET_CORE: u16 = 4;
@@ -54,10 +54,10 @@ pub(crate) fn read(
     let head = head(&mut stream)?;
     let core = Core::parse(&head)?;
     let wanted = wanted(&core);
-    let from_process = memory.and_then(|memory| of_process(memory, &wanted));
+    let from_process = memory.and_then(|memory| read_from_process(memory, &wanted));
     let (pieces, missing, end) = match from_process {
         Some(pieces) => (pieces, 0, 0),
-        None => of_stream(stream, head.len() as u64, &core, &wanted),
+        None => read_from_stream(stream, head.len() as u64, &core, &wanted),
     };
     let saved = SavedMemory::new(pieces.iter().map(|(start, bytes)| (*start, &bytes[..])).collect());
     Ok(core.report(&saved, missing, end, symbolizer))
@@ -80,9 +80,9 @@ fn fill(stream: &mut impl Read, into: &mut [u8]) -> (usize, Option<std::io::Erro
 
 /// Continues reading until `head` has `length` bytes.
 fn extend(head: &mut Vec<u8>, stream: &mut impl Read, length: u64) -> Result<(), DumpError> {
-    if length > LARGEST_HEAD {
+    if length > MAX_HEAD_BYTES {
         return Err(damaged(format!(
-            "its notes end at byte {length}: no core dump that is read as a stream has so many"
+            "the notes end at byte {length}; the limit for a core dump read as a stream is {MAX_HEAD_BYTES}"
         )));
     }
     let from = head.len();
@@ -91,7 +91,10 @@ fn extend(head: &mut Vec<u8>, stream: &mut impl Read, length: u64) -> Result<(),
         let (read, why) = fill(stream, &mut head[from..]);
         if from + read < length as usize {
             let why = why.map_or_else(String::new, |error| format!(": {error}"));
-            return Err(damaged(format!("it is cut off at byte {}, in its headers and notes{why}", from + read)));
+            return Err(damaged(format!(
+                "the core dump is truncated at byte {}, in its headers and notes{why}",
+                from + read
+            )));
         }
     }
     Ok(())
@@ -111,9 +114,11 @@ fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
     let offset = user_regs::word(&head, 32).unwrap_or_default();
     let (size, count) = (half(54), half(56));
     if u64::from(size) != PHDR || count == PN_XNUM {
-        return Err(damaged("its program headers can't be read from a stream: unpack it first"));
+        return Err(damaged("can't read the program headers from a stream: decompress the file first"));
     }
-    let end = offset.checked_add(PHDR * u64::from(count)).ok_or_else(|| damaged("its program headers"))?;
+    let end = offset
+        .checked_add(PHDR * u64::from(count))
+        .ok_or_else(|| damaged("the program headers are beyond the address space"))?;
     extend(&mut head, stream, end)?;
     let (mut notes_end, mut memory_start) = (end, u64::MAX);
     for header in head[offset as usize..end as usize].as_chunks::<{ PHDR as usize }>().0 {
@@ -126,7 +131,9 @@ fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
         }
     }
     if notes_end > memory_start {
-        return Err(damaged("its notes come after its memory, so it can't be read from a stream: unpack it first"));
+        return Err(damaged(
+            "can't read the core dump from a stream, because its notes follow its memory: decompress the file first",
+        ));
     }
     extend(&mut head, stream, notes_end)?;
     Ok(head)
@@ -135,16 +142,17 @@ fn head(stream: &mut impl Read) -> Result<Vec<u8>, DumpError> {
 /// Returns what a walk needs: non-overlapping address ranges within the memory in the core dump.
 fn wanted(core: &Core) -> Vec<(u64, u64)> {
     let count = core.stack_pointers().count().max(1) as u64;
-    let each = (STACKS / count).clamp(LEAST, STACK);
+    let each = (MAX_ALL_STACKS_BYTES / count).clamp(MIN_STACK_BYTES, MAX_STACK_BYTES);
     let stacks = core.stack_pointers().map(|sp| {
         let start = sp.saturating_sub(RED_ZONE) & !7;
         (start, start.saturating_add(each))
     });
-    let stacks = stacks.take((STACKS / LEAST) as usize);
-    let locks = core.first_arguments().map(|at| (at.saturating_sub(LOCK), at.saturating_add(LOCK)));
-    let headers = core.image_starts().map(|start| (start, start.saturating_add(HEADERS)));
+    let stacks = stacks.take((MAX_ALL_STACKS_BYTES / MIN_STACK_BYTES) as usize);
+    let locks =
+        core.first_arguments().map(|at| (at.saturating_sub(LOCK_CONTEXT_BYTES), at.saturating_add(LOCK_CONTEXT_BYTES)));
+    let headers = core.image_starts().map(|start| (start, start.saturating_add(HEADERS_BYTES)));
     let mut ranges: Vec<(u64, u64)> =
-        stacks.chain(locks).chain(headers.take((ALL_HEADERS / HEADERS) as usize)).collect();
+        stacks.chain(locks).chain(headers.take((MAX_ALL_HEADERS_BYTES / HEADERS_BYTES) as usize)).collect();
     ranges.sort_unstable();
     let mut parts: Vec<&Part> = core.parts.iter().collect();
     parts.sort_unstable_by_key(|part| part.address);
@@ -169,7 +177,7 @@ type Pieces = Vec<(u64, Vec<u8>)>;
 
 /// Reads the ranges from the process. `None` if none of them can be read any more.
 #[cfg(unix)]
-fn of_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
+fn read_from_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
     use std::os::unix::fs::FileExt;
     let mut pieces = Vec::new();
     for &(start, end) in wanted {
@@ -192,13 +200,18 @@ fn of_process(memory: &File, wanted: &[(u64, u64)]) -> Option<Pieces> {
 
 /// Returns `None`: other systems don't provide a process's memory as a file.
 #[cfg(not(unix))]
-fn of_process(_memory: &File, _wanted: &[(u64, u64)]) -> Option<Pieces> {
+fn read_from_process(_memory: &File, _wanted: &[(u64, u64)]) -> Option<Pieces> {
     None
 }
 
 /// Reads the ranges from the stream, of which `position` bytes were read. Also returns how many
 /// bytes of them were missing, and where the stream ended.
-fn of_stream(mut stream: impl Read, mut position: u64, core: &Core, wanted: &[(u64, u64)]) -> (Pieces, u64, u64) {
+fn read_from_stream(
+    mut stream: impl Read,
+    mut position: u64,
+    core: &Core,
+    wanted: &[(u64, u64)],
+) -> (Pieces, u64, u64) {
     // In file order: offset, address, number of bytes.
     let mut places: Vec<(u64, u64, u64)> = Vec::new();
     for part in &core.parts {
@@ -211,11 +224,11 @@ fn of_stream(mut stream: impl Read, mut position: u64, core: &Core, wanted: &[(u
     }
     places.sort_unstable();
     let (mut pieces, mut missing) = (Vec::new(), 0_u64);
-    let mut stride = vec![0; STRIDE];
+    let mut stride = vec![0; SKIP_CHUNK_BYTES];
     let mut has_ended = false;
     for (offset, address, length) in places {
         while position < offset && !has_ended {
-            let next = (offset - position).min(STRIDE as u64) as usize;
+            let next = (offset - position).min(SKIP_CHUNK_BYTES as u64) as usize;
             // A damaged compressed file ends there.
             let (read, _) = fill(&mut stream, &mut stride[..next]);
             position += read as u64;

@@ -8,10 +8,10 @@ pub enum DumpError {
     #[error("neither a core dump nor a minidump")]
     NotADump,
     /// The dump's processor or system is not supported.
-    #[error("{0}: only processes of x86_64 and arm64 can be read")]
+    #[error("{0}: only x86_64 and arm64 processes are supported")]
     Unsupported(String),
     /// The compression is not supported.
-    #[error("it is compressed: unpack it with `{by} -d` first")]
+    #[error("unsupported compression: decompress the file with `{by} -d` first")]
     Compressed {
         /// The program that wrote the compressed file.
         by: &'static str,

@@ -32,14 +32,14 @@ const SOFTWARE_ORIGINATE: u32 = 0x80;
 pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
     let stream = |what: &str| {
         let what = what.to_owned();
-        move |error: minidump::Error| damaged(format!("its {what}: {error}"))
+        move |error: minidump::Error| damaged(format!("invalid {what}: {error}"))
     };
     let dump = Minidump::read(bytes).map_err(stream("header"))?;
     let system = dump.get_stream::<MinidumpSystemInfo>().map_err(stream("system information"))?;
     let arch = match system.cpu {
         Cpu::X86_64 => Arch::X86_64,
         Cpu::Arm64 => Arch::Aarch64,
-        other => return Err(DumpError::Unsupported(format!("a minidump of the processor {other}"))),
+        other => return Err(DumpError::Unsupported(format!("a minidump for the processor {other}"))),
     };
     let os = match system.os {
         DumpOs::Linux => Os::LINUX,
@@ -47,11 +47,11 @@ pub(crate) fn read(bytes: &[u8], symbolizer: &mut Symbolizer) -> Result<Report, 
         DumpOs::MacOs => Os::MACOS,
         DumpOs::Ios => Os::IOS,
         DumpOs::Windows if arch == Arch::X86_64 => Os::WINDOWS,
-        other => return Err(DumpError::Unsupported(format!("a minidump of a process of {other}"))),
+        other => return Err(DumpError::Unsupported(format!("a minidump of a {other} process"))),
     };
     let misc = dump.get_stream::<MinidumpMiscInfo>().ok();
     let names = dump.get_stream::<MinidumpThreadNames>().unwrap_or_default();
-    let list = dump.get_stream::<MinidumpThreadList<'_>>().map_err(stream("list of threads"))?;
+    let list = dump.get_stream::<MinidumpThreadList<'_>>().map_err(stream("thread list"))?;
     let modules = dump.get_stream::<MinidumpModuleList>().unwrap_or_default();
     let exception = dump.get_stream::<MinidumpException<'_>>().ok();
     let crashed = exception.as_ref().map(MinidumpException::get_crashing_thread_id);
@@ -200,13 +200,13 @@ fn windows_crash(record: &MINIDUMP_EXCEPTION, time: Timestamp, tid: u64) -> Cras
 /// Describes a termination by `__fastfail` (winnt.h, `FAST_FAIL_…`).
 fn fast_fail(code: u64) -> String {
     let what = match code {
-        0 | 2 => "a stack buffer was overrun",
-        3 => "a linked list is corrupt",
-        5 => "a function of the C runtime was given an invalid parameter",
-        7 => "the program ended itself",
-        8 => "an index was out of its range",
-        10 => "a call went to no function that Control Flow Guard knows",
-        _ => "a check failed",
+        0 | 2 => "stack buffer overrun",
+        3 => "corrupt linked list",
+        5 => "invalid parameter passed to a C runtime function",
+        7 => "the program terminated itself",
+        8 => "index out of range",
+        10 => "call to an address that Control Flow Guard does not allow",
+        _ => "failed check",
     };
     format!("{what} (__fastfail {code})")
 }

@@ -57,7 +57,7 @@ pub enum Form {
 
 impl Form {
     /// Detects the format from a file's first bytes (32 suffice); `None` for other files.
-    pub fn of(bytes: &[u8]) -> Option<Form> {
+    pub fn detect(bytes: &[u8]) -> Option<Form> {
         // `e_type` is ET_CORE (4), in the file's byte order.
         let is_core = bytes.starts_with(b"\x7fELF") && matches!(bytes.get(16..18), Some([4, 0] | [0, 4]));
         if is_core {
@@ -66,7 +66,7 @@ impl Form {
         match bytes {
             _ if bytes.starts_with(b"MDMP") => Some(Form::Minidump),
             _ if bytes.starts_with(apport::START) => Some(Form::Apport),
-            _ => Compression::of(bytes).map(|_| Form::Compressed),
+            _ => Compression::detect(bytes).map(|_| Form::Compressed),
         }
     }
 }
@@ -83,11 +83,11 @@ impl Form {
 /// [`DumpError`] if the file has another format, is for an unsupported processor, or is damaged
 /// beyond use. Missing parts are listed in [`Report::problems`].
 pub fn read(bytes: &[u8], time: Option<Timestamp>, symbolizer: &mut Symbolizer) -> Result<Report, DumpError> {
-    let mut report = match Form::of(bytes).ok_or(DumpError::NotADump)? {
+    let mut report = match Form::detect(bytes).ok_or(DumpError::NotADump)? {
         Form::Core => core_file::read(bytes, symbolizer)?,
         Form::Minidump => minidump_file::read(bytes, symbolizer)?,
         Form::Compressed => {
-            let compression = Compression::of(bytes).ok_or(DumpError::NotADump)?;
+            let compression = Compression::detect(bytes).ok_or(DumpError::NotADump)?;
             compressed::read(bytes, compression, symbolizer)?
         }
         Form::Apport => apport::read(bytes, time, symbolizer)?,

@@ -20,7 +20,7 @@ const FIELDS: &str = "COREDUMP_EXE,COREDUMP_UNIT,COREDUMP_TIMESTAMP,COREDUMP_PAC
 /// systemd-coredump's. The journal is read with `journalctl`, if available; without permission to
 /// read the journal, only the file's own metadata are returned.
 pub fn noted_by_systemd(path: &Path) -> Option<Noted> {
-    let mut noted = of_name(path.file_name()?.to_str()?)?;
+    let mut noted = parse_name(path.file_name()?.to_str()?)?;
     let attribute = |name: &str| {
         let mut value = vec![0; 4096];
         let length = rustix::fs::getxattr(path, format!("user.coredump.{name}"), &mut value[..]).ok()?;
@@ -31,7 +31,7 @@ pub fn noted_by_systemd(path: &Path) -> Option<Noted> {
     noted.unit = attribute("unit");
     noted.package = attribute("package_name");
     noted.package_version = attribute("package_version");
-    if let Some(entry) = std::path::absolute(path).ok().and_then(|path| of_journal(&path)) {
+    if let Some(entry) = std::path::absolute(path).ok().and_then(|path| read_journal(&path)) {
         let field = |name: &str| entry[name].as_str().map(ToOwned::to_owned);
         noted.executable = field("COREDUMP_EXE").or(noted.executable);
         noted.unit = field("COREDUMP_UNIT").or(noted.unit);
@@ -43,7 +43,7 @@ pub fn noted_by_systemd(path: &Path) -> Option<Noted> {
 }
 
 /// Parses `core.COMM.UID.BOOT-ID.PID.MICROSECONDS`, with an extension if it is compressed.
-fn of_name(name: &str) -> Option<Noted> {
+fn parse_name(name: &str) -> Option<Noted> {
     let name = name.strip_prefix("core.")?;
     let name = [".zst", ".lz4", ".xz"].iter().find_map(|extension| name.strip_suffix(extension)).unwrap_or(name);
     let mut parts = name.rsplit('.');
@@ -59,7 +59,7 @@ fn microseconds(text: &str) -> Option<Timestamp> {
 }
 
 /// Returns the journal entry for this file.
-fn of_journal(path: &Path) -> Option<Value> {
+fn read_journal(path: &Path) -> Option<Value> {
     let output = Command::new("journalctl")
         .args(["--quiet", "--no-pager", "--output=json", "--lines=1", "--output-fields", FIELDS])
         .arg(format!("COREDUMP_FILENAME={}", path.display()))
@@ -75,12 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_says_when() {
+    fn the_time_is_read_from_the_name() {
         let name = "core.python3\x2e12.1000.0123456789abcdef0123456789abcdef.4711.1732464000123456.zst";
-        assert_eq!(of_name(name).unwrap().time, Some(Timestamp(1_732_464_000_123_456_000)));
+        assert_eq!(parse_name(name).unwrap().time, Some(Timestamp(1_732_464_000_123_456_000)));
         for other in ["core", "core.4711", "core.x.1000.boot.1.2.zst", "core.1000.0123456789abcdef0123456789abcdef.1.2"]
         {
-            assert_eq!(of_name(other), None, "{other}");
+            assert_eq!(parse_name(other), None, "{other}");
         }
     }
 }

@@ -26,15 +26,15 @@ use coroner_report::model::{Address, Annotation, Bytes, Exception, Frame, Image}
 use coroner_report::wire::{Access, AddressKind, FoundBy, ImageKind, Language, Monitor};
 
 use super::lines::Lines;
-use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, place};
+use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, parse_location};
 use crate::MAX_IMAGES;
 
 const SANITIZERS: [&str; 4] =
     ["AddressSanitizer: ", "HWAddressSanitizer: ", "MemorySanitizer: ", "UndefinedBehaviorSanitizer: "];
 /// Maximum number of stacks besides the error's.
-const OTHERS: usize = 32;
+const MAX_OTHER_STACKS: usize = 32;
 /// Maximum size of such a stack's text, in bytes.
-const OTHER: usize = 16 << 10;
+const MAX_OTHER_STACK_BYTES: usize = 16 << 10;
 
 pub(super) fn head(line: &str) -> Option<usize> {
     let error = line.find("==ERROR: ")?;
@@ -79,8 +79,8 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
     }
     let Texts { said, frames, others, .. } = texts;
     let problem = match (is_finished, frames.is_empty()) {
-        (_, true) => Some(format!("behind line {}: the text ends before the stack", first.number)),
-        (false, _) => Some(format!("behind line {}: the text ends before its summary", lines.number())),
+        (_, true) => Some(format!("after line {}: the text ends before the stack", first.number)),
+        (false, _) => Some(format!("after line {}: the text ends before the summary", lines.number())),
         _ => None,
     };
     let number = said.iter().rev().find_map(|text| thread(text)).unwrap_or(0);
@@ -148,11 +148,11 @@ impl Texts {
             }
             return;
         }
-        if !self.in_other && self.others.len() < OTHERS {
+        if !self.in_other && self.others.len() < MAX_OTHER_STACKS {
             self.others.push(std::mem::take(&mut self.heading));
         }
         self.in_other = true;
-        if let Some(other) = self.others.last_mut().filter(|other| other.len() < OTHER) {
+        if let Some(other) = self.others.last_mut().filter(|other| other.len() < MAX_OTHER_STACK_BYTES) {
             other.push('\n');
             other.push_str(text);
         }
@@ -204,7 +204,7 @@ fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
         frame.module = Some(path.to_owned());
     }
     if let Some(named) = rest.strip_prefix("in ") {
-        let source = named.rsplit_once(' ').map(|(name, source)| (name, place(source)));
+        let source = named.rsplit_once(' ').map(|(name, source)| (name, parse_location(source)));
         match source.filter(|(_, (_, line, _))| line.is_some()) {
             Some((name, (file, line, column))) => {
                 frame.function = Some(name.to_owned());

@@ -24,11 +24,11 @@ use coroner_report::model::{Address, Exception, Frame, Signal, Thread, signal_na
 use coroner_report::wire::{FoundBy, Language, Monitor, Os};
 
 use super::lines::Lines;
-use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, place};
+use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, parse_location};
 use crate::MAX_THREADS;
 
 /// Maximum number of lines between the first line and the first goroutine.
-const MESSAGE: usize = 64;
+const MAX_MESSAGE_LINES: usize = 64;
 
 /// Finds `panic: `, `fatal error: `, `SIGABRT: abort` at the start of a line, or after a logger's
 /// prefix, which ends with a space.
@@ -64,7 +64,7 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
     let mut message = vec![message.to_owned()];
     let mut signal = None;
     let mut current = None;
-    for line in lines.by_ref().take(MESSAGE) {
+    for line in lines.by_ref().take(MAX_MESSAGE_LINES) {
         current = goroutine(&line.text).map(|(number, state)| thread(number, state));
         if current.is_some() {
             break;
@@ -100,7 +100,7 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         if let Some(source) = text.strip_prefix(['\t', ' ']) {
             if let Some(frame) = current.frames.last_mut().filter(|frame| frame.file.is_none() && !is_creator) {
                 // `/home/shop/main.go:15 +0x1d`; with GOTRACEBACK=system more values follow.
-                let (file, line, _) = place(
+                let (file, line, _) = parse_location(
                     source.trim().split(" +0x").next().unwrap_or_default().split(" fp=0x").next().unwrap_or_default(),
                 );
                 (frame.file, frame.line) = (Some(file.to_owned()), line);
@@ -134,7 +134,7 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
     let problem = threads[0]
         .frames
         .is_empty()
-        .then(|| format!("behind line {}: the text ends before the first goroutine's stack", lines.number()));
+        .then(|| format!("after line {}: the text ends before the first goroutine's stack", lines.number()));
     while message.last().is_some_and(String::is_empty) {
         message.pop();
     }

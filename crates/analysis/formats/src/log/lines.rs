@@ -27,7 +27,7 @@ pub(super) struct Lines<'t> {
 }
 
 impl<'t> Lines<'t> {
-    pub(super) fn of(bytes: &'t [u8]) -> Self {
+    pub(super) fn new(bytes: &'t [u8]) -> Self {
         Lines { bytes, at: 0, number: 0, prefix: b"" }
     }
 
@@ -43,12 +43,12 @@ impl<'t> Lines<'t> {
     }
 
     /// Whether the text ends in the middle of a line.
-    pub(super) fn is_torn(&self) -> bool {
+    pub(super) fn is_truncated(&self) -> bool {
         !self.bytes.ends_with(b"\n")
     }
 
     /// Returns these lines without their first `length` bytes, if they start like this one.
-    pub(super) fn behind_prefix(self, length: usize) -> Lines<'t> {
+    pub(super) fn after_prefix(self, length: usize) -> Lines<'t> {
         Lines { prefix: self.bytes.get(self.at..self.at + length).unwrap_or_default(), ..self }
     }
 

@@ -31,13 +31,13 @@ const MAX_LINES: usize = 200_000;
 #[non_exhaustive]
 pub enum LogError {
     /// The log is too large.
-    #[error("{size} bytes are more than a log may have ({} MiB)", MAX_LOG_BYTES >> 20)]
+    #[error("the log is {size} bytes; the limit is {} MiB", MAX_LOG_BYTES >> 20)]
     TooLarge {
         /// Its size, in bytes.
         size: usize,
     },
     /// The log contains no crash of a known kind.
-    #[error("none of its {lines} lines begins a report of AddressSanitizer or a panic of Go or Rust")]
+    #[error("no AddressSanitizer report and no Go or Rust panic in {lines} lines")]
     Nothing {
         /// The number of lines in the log.
         lines: usize,
@@ -93,12 +93,12 @@ pub fn read_log(bytes: &[u8], time: Option<Timestamp>) -> Result<Vec<Report>, Lo
     if bytes.len() > MAX_LOG_BYTES {
         return Err(LogError::TooLarge { size: bytes.len() });
     }
-    let mut lines = Lines::of(bytes);
+    let mut lines = Lines::new(bytes);
     let mut reports = Vec::new();
     while let Some((line, from)) = lines.next_from() {
         let found = KINDS.iter().find_map(|kind| {
             let at = (kind.head)(&line.text)?;
-            Some((at, (kind.read)(from.behind_prefix(at))?))
+            Some((at, (kind.read)(from.after_prefix(at))?))
         });
         let Some((at, Found { death, rest })) = found else { continue };
         let prefix = line.text.get(..at).unwrap_or_default();
@@ -181,7 +181,7 @@ fn own(frame: &Frame, is_runtime: impl Fn(&str, &str) -> bool) -> Option<bool> {
 }
 
 /// Parses `file:line:column`, `file:line`, `file`; the path may contain colons.
-fn place(text: &str) -> (&str, Option<u32>, Option<u32>) {
+fn parse_location(text: &str) -> (&str, Option<u32>, Option<u32>) {
     let number = |text: &str| text.parse::<u32>().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
     let Some((before, last)) = text.rsplit_once(':').and_then(|(before, last)| Some((before, number(last)?))) else {
         return (text, None, None);

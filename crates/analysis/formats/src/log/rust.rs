@@ -19,10 +19,10 @@ use coroner_report::model::{Address, Exception, Frame};
 use coroner_report::wire::{AddressKind, FoundBy, Language, Monitor};
 
 use super::lines::Lines;
-use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, place};
+use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, parse_location};
 
 /// Maximum number of lines of a message.
-const MESSAGE: usize = 200;
+const MAX_MESSAGE_LINES: usize = 200;
 const BACKTRACE: &str = "stack backtrace:";
 const NOTE: &str = "note: run with `RUST_BACKTRACE";
 
@@ -77,7 +77,7 @@ fn in_one_line(rest: &str) -> Option<(&str, &str)> {
 fn message_lines(lines: &mut Lines<'_>, is_known: bool) -> (String, bool) {
     let mut ahead = *lines;
     let mut message: Vec<String> = Vec::new();
-    for _ in 0..MESSAGE {
+    for _ in 0..MAX_MESSAGE_LINES {
         let Some(line) = ahead.next() else { break };
         if line.text == BACKTRACE {
             *lines = ahead;
@@ -104,8 +104,8 @@ fn backtrace(lines: &mut Lines<'_>) -> (Vec<Frame>, Option<String>) {
     for _ in 0..MAX_LINES {
         let before = *lines;
         let Some(line) = lines.next() else {
-            let what = || format!("line {}: the text ends in the middle of a line of the backtrace", lines.number());
-            let problem = lines.is_torn().then(what);
+            let what = || format!("line {}: the text ends within a line of the backtrace", lines.number());
+            let problem = lines.is_truncated().then(what);
             if !frames.is_empty() {
                 return (finished(frames), problem);
             }
@@ -114,7 +114,7 @@ fn backtrace(lines: &mut Lines<'_>) -> (Vec<Frame>, Option<String>) {
         let text = line.text.trim_start();
         if let Some(source) = text.strip_prefix("at ") {
             if let Some(frame) = frames.last_mut() {
-                let (file, line, column) = place(source.trim_end());
+                let (file, line, column) = parse_location(source.trim_end());
                 (frame.file, frame.line, frame.column) = (Some(file.to_owned()), line, column);
             }
             continue;
@@ -133,7 +133,7 @@ fn backtrace(lines: &mut Lines<'_>) -> (Vec<Frame>, Option<String>) {
             }
         }
     }
-    let problem = frames.is_empty().then(|| format!("line {}: the backtrace has no frame", lines.number()));
+    let problem = frames.is_empty().then(|| format!("line {}: the backtrace has no frames", lines.number()));
     (finished(frames), problem)
 }
 

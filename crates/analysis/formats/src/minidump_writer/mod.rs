@@ -39,7 +39,7 @@ use file::File;
 #[non_exhaustive]
 pub enum MinidumpError {
     /// The report's architecture or system is not supported.
-    #[error("the report does not say an architecture and a system that a minidump can be of")]
+    #[error("the report's architecture or system is missing or has no minidump equivalent")]
     Platform,
     /// The file would exceed 4 GiB, the limit of the format's offsets.
     #[error("the minidump would be larger than 4 GiB")]

@@ -15,7 +15,7 @@ use super::user_regs::{half, word};
 use crate::MAX_IMAGES;
 
 /// Maximum size of an image's headers, and of its notes with the build id, in bytes.
-const LARGEST_HEADERS: usize = 1 << 20;
+const MAX_HEADERS_BYTES: usize = 1 << 20;
 /// The name in reports for the code that the kernel maps into each process.
 const VDSO: &str = "[vdso]";
 
@@ -91,7 +91,7 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
         Some(_) => Facts::read(|offset, length| memory.bytes(first.start.checked_add(offset)?, length)),
         // The kernel omits what can be read from the file; a file that was replaced since has
         // another build id.
-        None => Facts::of_file(&first.path),
+        None => Facts::read_from_file(&first.path),
     };
     let facts = facts?;
     let replaced = facts.build_id.is_empty() && saved.is_some_and(|saved| !begins_with(&first.path, saved));
@@ -127,12 +127,12 @@ fn image(parts: &[&MappedFile], memory: &SavedMemory<'_>) -> Option<Image> {
 fn begins_with(path: &str, saved: &[u8]) -> bool {
     use std::io::Read;
     /// Bytes that no program has reason to change: the headers, without relocated data.
-    const HEADERS: usize = 4096;
+    const COMPARED_BYTES: usize = 4096;
     let is_file = path.starts_with('/') && std::fs::metadata(path).is_ok_and(|about| about.is_file());
     let Some(file) = is_file.then(|| std::fs::File::open(path).ok()).flatten() else { return true };
     let mut bytes = Vec::new();
     // What was read before an error is used.
-    let _ = file.take(saved.len().min(HEADERS) as u64).read_to_end(&mut bytes);
+    let _ = file.take(saved.len().min(COMPARED_BYTES) as u64).read_to_end(&mut bytes);
     // Memory after the end of a small file contains zeros.
     saved.starts_with(&bytes) && bytes.len() > size_of::<Header64>()
 }
@@ -150,14 +150,14 @@ struct Facts {
 }
 
 impl Facts {
-    fn of_file(path: &str) -> Option<Facts> {
+    fn read_from_file(path: &str) -> Option<Facts> {
         use std::io::{Read, Seek, SeekFrom};
         if !path.starts_with('/') || !std::fs::metadata(path).ok()?.is_file() {
             return None;
         }
         let file = std::fs::File::open(path).ok()?;
         Facts::read(|offset, length| {
-            let mut bytes = vec![0; length.min(LARGEST_HEADERS)];
+            let mut bytes = vec![0; length.min(MAX_HEADERS_BYTES)];
             let mut file = &file;
             file.seek(SeekFrom::Start(offset)).ok()?;
             file.read_exact(&mut bytes).ok()?;
@@ -198,7 +198,7 @@ impl Facts {
                         facts.text = Some((address, in_memory));
                     }
                 }
-                4 => notes_at.push((offset, usize::try_from(in_file).ok()?.min(LARGEST_HEADERS))),
+                4 => notes_at.push((offset, usize::try_from(in_file).ok()?.min(MAX_HEADERS_BYTES))),
                 _ => {}
             }
         }

@@ -21,19 +21,19 @@ use coroner_symbols::{Arch, ImageKey, Match, SnapshotImages, Symbolizer};
 use coroner_unwind::{Aarch64, AddressRange, Architecture, End, Found, Images, Options, RuleCache, Walker, X86_64};
 
 /// Maximum number of a thread's frames; in an infinite recursion the first ones are kept.
-const FRAMES: u32 = 4096;
+const MAX_FRAMES: u32 = 4096;
 /// Maximum number of memory reads in a walk.
-const READS: u64 = 1 << 22;
+const MAX_READS: u64 = 1 << 22;
 
 /// Maximum number of stack words scanned for return addresses.
-const SCANNED: u32 = 512;
+const MAX_SCANNED_WORDS: u32 = 512;
 
 /// Maximum number of non-matching files that are listed.
-const OTHERS: usize = 16;
+const MAX_LISTED_MISMATCHES: usize = 16;
 
 /// Maximum bytes of one stack that are kept in the report, and of all stacks.
-const KEPT: usize = 64 << 10;
-const ALL_KEPT: usize = 32 << 20;
+const MAX_KEPT_STACK_BYTES: usize = 64 << 10;
+const MAX_KEPT_BYTES: usize = 32 << 20;
 
 /// Saved memory in non-overlapping pieces.
 #[derive(Debug, Default)]
@@ -88,11 +88,11 @@ pub fn kept_stacks(threads: impl Iterator<Item = (u32, Address)>, memory: &Saved
     let mut all = 0;
     let stacks = threads.map_while(|(tid, sp)| {
         let bytes = memory.at(sp.0).unwrap_or_default();
-        let bytes = &bytes[..bytes.len().min(KEPT)];
+        let bytes = &bytes[..bytes.len().min(MAX_KEPT_STACK_BYTES)];
         all += bytes.len();
         let piece =
             StackMemory { tid: tid.into(), address: sp, bytes: bytes.to_vec().into(), ..StackMemory::default() };
-        (all <= ALL_KEPT).then_some(piece)
+        (all <= MAX_KEPT_BYTES).then_some(piece)
     });
     stacks.filter(|piece| !piece.bytes.is_empty()).collect()
 }
@@ -115,33 +115,33 @@ pub fn walk_threads(
     let mut without: Vec<String> = Vec::new();
     let mut others = Vec::new();
     for image in &report.images {
-        let key = ImageKey::of_image(image, arch);
+        let key = ImageKey::from_image(image, arch);
         let data = images.add(symbolizer.files(&key), image.load_address.0);
         if data.has_code || data.debug_frame || !image.path.starts_with('/') {
             continue;
         }
         match &symbolizer.status(&key).matched {
-            Match::Mismatched { path, found } => others.push((described(image), path.clone(), found.clone())),
-            _ => without.push(described(image)),
+            Match::Mismatched { path, found } => others.push((describe_image(image), path.clone(), found.clone())),
+            _ => without.push(describe_image(image)),
         }
     }
-    for (image, path, found) in others.iter().take(OTHERS) {
+    for (image, path, found) in others.iter().take(MAX_LISTED_MISMATCHES) {
         let found: Vec<String> = found.iter().map(ToString::to_string).collect();
         let has = if found.is_empty() { "none".to_owned() } else { found.join(", ") };
         let what = format!(
-            "`{}` is of another build than {image}: its build id is {has}, so its names and unwind data are not used",
+            "`{}` is a different build than {image}: its build id is {has}, so its symbols and unwind data are not used",
             path.display()
         );
         report.problems.push(Problem { section: None, offset: 0, what });
     }
     if !without.is_empty() {
         let what = format!(
-            "stacks through {} are walked without unwind data: no file with the build id was found",
+            "no file with the build id of {} was found; stacks through it are walked without unwind data",
             without.join(", ")
         );
         report.problems.push(Problem { section: None, offset: 0, what });
     }
-    let scan = if without.is_empty() && others.is_empty() { 0 } else { SCANNED };
+    let scan = if without.is_empty() && others.is_empty() { 0 } else { MAX_SCANNED_WORDS };
     let mut cache = Box::new(RuleCache::new());
     for thread in &mut report.threads {
         let Some(registers) = &thread.registers else { continue };
@@ -161,7 +161,7 @@ pub fn walk_threads(
 pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_call: bool, symbolizer: &mut Symbolizer) {
     let mut files = SnapshotImages::new();
     for image in &report.images {
-        files.add(symbolizer.files(&ImageKey::of_image(image, Arch::X86_64)), image.load_address.0);
+        files.add(symbolizer.files(&ImageKey::from_image(image, Arch::X86_64)), image.load_address.0);
     }
     let mut without = BTreeSet::new();
     for thread in &mut report.threads {
@@ -169,11 +169,12 @@ pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_ca
         let kind = if is_call && thread.crashed { AddressKind::RETURN } else { AddressKind::INSTRUCTION };
         let (frames, end, missing) = pdata::walk(&registers, kind, &mut files.memory(memory), &report.images);
         (thread.frames, thread.walk_end) = (frames, Some(end));
-        without.extend(missing.map(described));
+        without.extend(missing.map(describe_image));
     }
     if !without.is_empty() {
         let without = without.into_iter().collect::<Vec<_>>().join(", ");
-        let what = format!("stacks end at {without}: no file with its identity was found, whose unwind data they need");
+        let what =
+            format!("stacks end at {without}: no file with its identity was found, so its unwind data are missing");
         report.problems.push(Problem { section: None, offset: 0, what });
     }
 }
@@ -183,7 +184,7 @@ pub fn walk_windows_threads(report: &mut Report, memory: &SavedMemory<'_>, is_ca
 /// Assumes 48-bit addresses; neither format contains the mask.
 const AUTHENTICATION_MASK: u64 = 0x007f_0000_0000_0000;
 
-fn described(image: &Image) -> String {
+fn describe_image(image: &Image) -> String {
     match image.code_id() {
         Some(id) => format!("{} ({id})", image.name()),
         None => image.name().to_owned(),
@@ -201,11 +202,12 @@ fn walk<A: Architecture>(
     (scan, authentication_mask): (u32, Option<u64>),
 ) -> (Vec<Frame>, WalkEnd) {
     let mut walked = |scan_words| {
-        let options = Options { frames: FRAMES, reads: READS, scan_words, authentication_mask, ..Options::default() };
+        let options =
+            Options { frames: MAX_FRAMES, reads: MAX_READS, scan_words, authentication_mask, ..Options::default() };
         let mut walker = Walker::<A, _, _>::new(registers, images.memory(memory), images, cache, options);
         let mut frames = Vec::new();
         while let Some(frame) = walker.next_frame() {
-            frames.push(as_reported(&frame));
+            frames.push(to_report_frame(&frame));
         }
         (frames, walker.end())
     };
@@ -214,12 +216,12 @@ fn walk<A: Architecture>(
         && scan == 0
         && images.is_executable(address) == Some(true)
     {
-        whole = walked(SCANNED);
+        whole = walked(MAX_SCANNED_WORDS);
     }
     (whole.0, whole.1.map_or(WalkEnd::NO_RULE, |end| WalkEnd(end.number())))
 }
 
-fn as_reported(frame: &coroner_unwind::Frame) -> Frame {
+fn to_report_frame(frame: &coroner_unwind::Frame) -> Frame {
     let address_kind = match (frame.kind, frame.found) {
         (_, Found::SwiftAsync) => AddressKind::ASYNC_RESUME,
         (coroner_unwind::AddressKind::ReturnAddress, _) => AddressKind::RETURN,

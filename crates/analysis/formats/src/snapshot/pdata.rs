@@ -11,15 +11,15 @@ use coroner_report::model::{Address, Frame, Image};
 use coroner_report::wire::{AddressKind, FoundBy, WalkEnd};
 
 /// Maximum number of a thread's frames.
-const FRAMES: usize = 4096;
+const MAX_FRAMES: usize = 4096;
 /// Maximum length of a chain of unwind data for one function.
-const CHAINED: usize = 32;
+const MAX_CHAIN_LENGTH: usize = 32;
 /// Maximum size of an epilogue, in bytes: an addition, eight pops of two bytes, a jump.
-const EPILOGUE: usize = 32;
+const MAX_EPILOGUE_BYTES: usize = 32;
 /// rsp, in the processor's numbering of registers.
 const RSP: usize = 4;
 /// The processor's registers in DWARF order.
-const DWARF: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
+const DWARF_ORDER: [usize; 16] = [0, 2, 1, 3, 6, 7, 5, 4, 8, 9, 10, 11, 12, 13, 14, 15];
 
 /// Returns a thread's frames, and the image whose missing file ended the walk, if any.
 ///
@@ -31,7 +31,7 @@ pub(super) fn walk<'i>(
     images: &'i [Image],
 ) -> (Vec<Frame>, WalkEnd, Option<&'i Image>) {
     let mut general = [0; 16];
-    for (value, number) in registers.gpr.iter().zip(DWARF) {
+    for (value, number) in registers.gpr.iter().zip(DWARF_ORDER) {
         general[number] = *value;
     }
     let mut state = State { general, pc: registers.pc, memory };
@@ -43,7 +43,7 @@ pub(super) fn walk<'i>(
         if state.pc == 0 && !frames.is_empty() {
             break WalkEnd::ROOT;
         }
-        if frames.len() == FRAMES {
+        if frames.len() == MAX_FRAMES {
             break WalkEnd::LIMIT;
         }
         let is_first = frames.is_empty();
@@ -57,7 +57,7 @@ pub(super) fn walk<'i>(
             // A leaf function, which doesn't move the stack pointer, or a call to an address
             // without code.
             Some(Lookup::NoFunction) | None if is_first && !is_return => {
-                state.return_by_top(images).map(|()| (FoundBy::STACK_TOP, AddressKind::RETURN))
+                state.pop_leaf_return(images).map(|()| (FoundBy::STACK_TOP, AddressKind::RETURN))
             }
             Some(Lookup::NoFunction) | None => break WalkEnd::NO_RULE,
             Some(Lookup::NoFile) => {
@@ -160,7 +160,7 @@ impl<M: Memory> State<'_, M> {
             function.unwind = other.unwind;
         }
         let mut offset = at.wrapping_sub(function.begin);
-        for number in 0..CHAINED {
+        for number in 0..MAX_CHAIN_LENGTH {
             let [version, prologue, count, frame] = self.bytes(function.unwind)?;
             if !matches!(version & 7, 1 | 2) {
                 return None;
@@ -244,7 +244,7 @@ impl<M: Memory> State<'_, M> {
     /// the function.
     fn epilogue(&mut self, function: &Function, at: u64) -> Option<()> {
         let mut code = Vec::new();
-        while code.len() < EPILOGUE
+        while code.len() < MAX_EPILOGUE_BYTES
             && let Some([byte]) = self.bytes(at.wrapping_add(code.len() as u64))
         {
             code.push(byte);
@@ -321,15 +321,15 @@ impl<M: Memory> State<'_, M> {
 
     /// Takes the innermost function's return address from the top of the stack, if it follows a
     /// call.
-    fn return_by_top(&mut self, images: &[Image]) -> Option<()> {
+    fn pop_leaf_return(&mut self, images: &[Image]) -> Option<()> {
         let address = self.u64(self.general[RSP])?;
         let is_in_image = images.iter().any(|image| image.contains(Address(address.wrapping_sub(1))));
-        (is_in_image && self.is_behind_call(address)).then(|| self.pop_return()).flatten()
+        (is_in_image && self.is_after_call(address)).then(|| self.pop_return()).flatten()
     }
 
     /// Whether an address follows a call: `e8` with four bytes, or `ff /2` with two to seven bytes,
     /// possibly with a prefix.
-    fn is_behind_call(&mut self, address: u64) -> bool {
+    fn is_after_call(&mut self, address: u64) -> bool {
         let Some(code) = self.bytes::<7>(address.wrapping_sub(7)) else { return false };
         let by_register = |length: usize| {
             let Some([0xff, mode, rest @ ..]) = code.get(7 - length..) else { return false };
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn each_instruction_of_a_prologue_and_an_epilogue_leads_to_the_caller() {
+    fn the_caller_is_found_at_each_instruction_of_prologue_and_epilogue() {
         let callers_rbp = STACK + 8 * 12;
         // Words from the lowest address of the stack to the stack pointer, and rbp, which the
         // function saves and uses.
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_to_nowhere_is_a_call_only_if_a_call_stands_before_its_return_address() {
+    fn a_call_to_nowhere_is_recognized_by_the_preceding_call_instruction() {
         let callers_rbp = STACK + 8 * 12;
         for pc in [0, 0x7777_0000, BASE + 0x1300] {
             let (frames, end) = walked(pc, 7, callers_rbp);
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_file_or_with_damaged_data_a_walk_ends() {
+    fn a_walk_ends_without_the_file_or_with_damaged_data() {
         let (mut image, stack) = (image(), stack());
         // An invalid unwind operation.
         image[0x3005] = 0x4f;

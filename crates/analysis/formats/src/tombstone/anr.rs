@@ -23,7 +23,7 @@ use coroner_report::run_state::ExitKind;
 use coroner_report::wire::{CaptureMethod, FORMAT_VERSION, FoundBy, Monitor, Os, ThreadState};
 
 use crate::tombstone::proto::BacktraceFrame;
-use crate::tombstone::report::{Images, of_fingerprint};
+use crate::tombstone::report::{Images, parse_fingerprint};
 use crate::tombstone::{MAX_FRAMES, MAX_THREADS, java, text, time};
 
 const HEAD: &[u8] = b"----- pid ";
@@ -118,7 +118,7 @@ impl Parser {
             self.channel(text);
         } else if let Some((thread, art)) = &mut self.thread {
             if let Some(facts) = text.strip_prefix("| ") {
-                of_facts(thread, facts);
+                parse_facts(thread, facts);
             } else if let Some(frame) = java::frame(text) {
                 if thread.frames.len() < MAX_FRAMES {
                     thread.frames.push(frame);
@@ -181,7 +181,7 @@ impl Parser {
     fn finish(mut self) -> Report {
         self.end_thread();
         let time = time::parse(&self.timestamp).unwrap_or_default();
-        let (os, mut device) = of_fingerprint(&self.fingerprint);
+        let (os, mut device) = parse_fingerprint(&self.fingerprint);
         let mut report = self.report;
         device.arch = report.header.arch.map(|arch| arch.name().to_owned());
         // A trace without its head, as some Android versions provide to the app, still contains its
@@ -219,7 +219,7 @@ impl Parser {
         report.header = Header { format_version: FORMAT_VERSION, os: Os::ANDROID, ..report.header };
         report.images = self.images.images;
         if !report.images.is_empty() {
-            let what = "a trace has no memory map: the addresses of native frames are made up but for their offsets in the images";
+            let what = "the trace has no memory map: only the native frames' offsets in their images are real, the addresses are made up";
             report.problems.push(Problem { section: None, offset: 0, what: what.to_owned() });
         }
         report.attribute_frames();
@@ -236,7 +236,7 @@ impl Parser {
 }
 
 /// Parses `sysTid=15987 nice=-10 cgrp=system …`, `state=S schedstat=( … ) utm=574 stm=13 …`.
-fn of_facts(thread: &mut Thread, facts: &str) {
+fn parse_facts(thread: &mut Thread, facts: &str) {
     let number = |key: &str| facts.split_whitespace().find_map(|word| word.strip_prefix(key)?.parse::<u64>().ok());
     if let Some(tid) = number("sysTid=") {
         thread.tid = tid;

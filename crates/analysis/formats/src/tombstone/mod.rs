@@ -53,7 +53,7 @@ impl std::fmt::Display for Form {
         f.write_str(match self {
             Form::Protobuf => "an Android tombstone (protobuf)",
             Form::Text => "an Android tombstone (text)",
-            Form::Anr => "a trace of an Android app that did not respond",
+            Form::Anr => "an Android ANR trace",
         })
     }
 }
@@ -63,16 +63,16 @@ impl std::fmt::Display for Form {
 #[non_exhaustive]
 pub enum TombstoneError {
     /// The file has none of the supported formats.
-    #[error("neither a tombstone nor a trace of an ANR of Android")]
+    #[error("neither an Android tombstone nor an ANR trace")]
     NotATombstone,
     /// The file is too large.
-    #[error("{size} bytes are more than a tombstone may have ({} MiB)", MAX_BYTES >> 20)]
+    #[error("the tombstone is {size} bytes; the limit is {} MiB", MAX_BYTES >> 20)]
     TooLarge {
         /// Its size, in bytes.
         size: usize,
     },
     /// The file starts like a supported format, but essential parts are missing or damaged.
-    #[error("{form}, but {what} (byte {offset})")]
+    #[error("damaged file ({form}): at byte {offset}: {what}")]
     Damaged {
         /// The file's format.
         form: Form,
@@ -84,7 +84,7 @@ pub enum TombstoneError {
 }
 
 /// Detects the format from a file's content; `None` for other files.
-pub fn form_of(bytes: &[u8]) -> Option<Form> {
+pub fn detect_form(bytes: &[u8]) -> Option<Form> {
     if text::begins(bytes).is_some() {
         Some(Form::Text)
     } else if anr::begins(bytes).is_some() {
@@ -106,22 +106,22 @@ pub fn read(bytes: &[u8]) -> Result<Report, TombstoneError> {
     if bytes.len() > MAX_BYTES {
         return Err(TombstoneError::TooLarge { size: bytes.len() });
     }
-    let form = form_of(bytes).ok_or(TombstoneError::NotATombstone)?;
+    let form = detect_form(bytes).ok_or(TombstoneError::NotATombstone)?;
     let (mut report, damage) = match form {
         Form::Protobuf => {
             let (tombstone, damage) = proto::decode(bytes);
-            (report::of_tombstone(tombstone, report::Beyond::default()), damage)
+            (report::from_tombstone(tombstone, report::TextFacts::default()), damage)
         }
         Form::Text => {
-            let (tombstone, beyond, damage) = text::parse(bytes);
-            (report::of_tombstone(tombstone, beyond), damage)
+            let (tombstone, text_facts, damage) = text::parse(bytes);
+            (report::from_tombstone(tombstone, text_facts), damage)
         }
         Form::Anr => (anr::report(bytes), None),
     };
     if report.header.pid == 0 || report.threads.is_empty() {
         let (offset, what) = match damage {
             Some(damage) => (damage.offset, damage.what),
-            None => (bytes.len(), "it ends before it says which process and threads it is of".to_owned()),
+            None => (bytes.len(), "the file ends before the process and its threads".to_owned()),
         };
         return Err(TombstoneError::Damaged { form, offset, what });
     }

@@ -275,7 +275,7 @@ const WIRE_TYPES: [(u64, u64); 24] = [
     (27, 2),
 ];
 /// Number of fields at the start that must match a tombstone's.
-const TELLING: usize = 4;
+const MIN_MATCHING_FIELDS: usize = 4;
 
 /// An error in a protobuf file, with its offset.
 #[derive(Debug, PartialEq, Eq)]
@@ -289,14 +289,14 @@ fn field(bytes: &[u8], at: usize) -> Result<(u64, u64, usize), &'static str> {
     let varint = |mut at: usize| {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
-            let byte = *bytes.get(at).ok_or("the file ends in the middle of a number")?;
+            let byte = *bytes.get(at).ok_or("the file ends within a number")?;
             at += 1;
             value |= u64::from(byte & 0x7F) << shift;
             if byte < 0x80 {
                 return Ok((value, at));
             }
         }
-        Err("a number of more than ten bytes")
+        Err("a number is longer than ten bytes")
     };
     let (key, at) = varint(at)?;
     let end = match key & 7 {
@@ -307,13 +307,13 @@ fn field(bytes: &[u8], at: usize) -> Result<(u64, u64, usize), &'static str> {
             usize::try_from(length)
                 .ok()
                 .and_then(|length| at.checked_add(length))
-                .ok_or("a length beyond all bounds")?
+                .ok_or("a field's length exceeds the address space")?
         }
         5 => at + 4,
-        _ => return Err("a wire type that protobuf does not have"),
+        _ => return Err("unknown protobuf wire type"),
     };
     if end > bytes.len() {
-        return Err("the file ends in the middle of a field");
+        return Err("the file ends within a field");
     }
     Ok((key >> 3, key & 7, end))
 }
@@ -321,7 +321,7 @@ fn field(bytes: &[u8], at: usize) -> Result<(u64, u64, usize), &'static str> {
 /// Whether the bytes start like a protobuf tombstone.
 pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     let (mut at, mut seen, mut text) = (0, 0, false);
-    while at < bytes.len() && seen < TELLING {
+    while at < bytes.len() && seen < MIN_MATCHING_FIELDS {
         let Ok((number, kind, end)) = field(bytes, at) else { return false };
         if number < 1000 && !WIRE_TYPES.contains(&(number, kind)) {
             return false;

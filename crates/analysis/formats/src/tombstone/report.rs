@@ -23,7 +23,7 @@ use crate::tombstone::{MAX_FRAMES, time};
 
 /// Facts in a text for which the protobuf has no field.
 #[derive(Debug, Default)]
-pub(crate) struct Beyond {
+pub(crate) struct TextFacts {
     pub(crate) ppid: u32,
     pub(crate) kernel_release: String,
     pub(crate) executable: String,
@@ -55,7 +55,7 @@ fn bytes_of_hex(text: &str) -> Bytes {
     Bytes(digits.as_chunks::<2>().0.iter().map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
-pub(crate) fn of_tombstone(tombstone: Tombstone, beyond: Beyond) -> Report {
+pub(crate) fn from_tombstone(tombstone: Tombstone, text_facts: TextFacts) -> Report {
     let time = time::parse(&tombstone.timestamp).unwrap_or_default();
     let uptime = tombstone.process_uptime.map(|seconds| u64::from(seconds) * 1_000_000_000);
     let start = Timestamp(uptime.map_or(0, |uptime| time.0.saturating_sub(uptime)));
@@ -66,7 +66,7 @@ pub(crate) fn of_tombstone(tombstone: Tombstone, beyond: Beyond) -> Report {
         header: Header {
             format_version: FORMAT_VERSION,
             pid: tombstone.pid,
-            ppid: beyond.ppid,
+            ppid: text_facts.ppid,
             process_name: process_name.clone(),
             arch,
             os: Os::ANDROID,
@@ -74,18 +74,18 @@ pub(crate) fn of_tombstone(tombstone: Tombstone, beyond: Beyond) -> Report {
             process_start: start,
             ..Header::default()
         },
-        crash: Some(crash(&tombstone, &beyond, time)),
+        crash: Some(crash(&tombstone, &text_facts, time)),
         ..Report::default()
     };
-    let mut images = Images::of(&tombstone);
+    let mut images = Images::new(&tombstone);
     let mut order: Vec<u32> = tombstone.threads.keys().copied().collect();
     order.sort_by_key(|tid| (*tid != tombstone.tid, *tid));
     for tid in order {
         let thread = &tombstone.threads[&tid];
-        report.threads.push(of_thread(&tombstone, tid, thread, arch, &mut images));
+        report.threads.push(convert_thread(&tombstone, tid, thread, arch, &mut images));
         if let Some(guest) = tombstone.guest_threads.get(&tid) {
             let guest_arch = tombstone.guest_arch.and_then(arch_of);
-            let mut guest = of_thread(&tombstone, tid, guest, guest_arch, &mut images);
+            let mut guest = convert_thread(&tombstone, tid, guest, guest_arch, &mut images);
             let what = tombstone.guest_arch.and_then(arch_name).unwrap_or("guest");
             let name = report.threads.last().and_then(|host| host.name.clone()).unwrap_or_default();
             guest.name = Some(format!("{name} ({what} code, emulated)").trim_start().to_owned());
@@ -98,21 +98,22 @@ pub(crate) fn of_tombstone(tombstone: Tombstone, beyond: Beyond) -> Report {
         }));
     }
     if !tombstone.threads.contains_key(&tombstone.tid) {
-        let what = format!("the thread that crashed, {}, is not in it", tombstone.tid);
+        let what = format!("the crashed thread {} is missing", tombstone.tid);
         report.problems.push(Problem { section: None, offset: 0, what });
     }
-    annotations(&tombstone, &beyond, &mut images, &mut report.annotations);
+    annotations(&tombstone, &text_facts, &mut images, &mut report.annotations);
     if images.is_made_up {
-        let what = "a text without memory map: the addresses of frames are made up but for their offsets in the images";
+        let what =
+            "the text has no memory map: only the frames' offsets in their images are real, the addresses are made up";
         report.problems.push(Problem { section: None, offset: 0, what: what.to_owned() });
     }
     report.images = images.images;
     report.attribute_frames();
-    report.run = Some(facts(&tombstone, &beyond, time, start));
+    report.run = Some(facts(&tombstone, &text_facts, time, start));
     report
 }
 
-fn crash(tombstone: &Tombstone, beyond: &Beyond, time: Timestamp) -> Crash {
+fn crash(tombstone: &Tombstone, text_facts: &TextFacts, time: Timestamp) -> Crash {
     let signal = tombstone.signal_info.as_ref().map(|signal| Signal {
         number: signal.number,
         name: signal_name(Os::ANDROID, signal.number),
@@ -121,7 +122,7 @@ fn crash(tombstone: &Tombstone, beyond: &Beyond, time: Timestamp) -> Crash {
         address: signal.has_fault_address.then_some(Address(signal.fault_address)),
         sender_pid: signal.has_sender.then_some(signal.sender_pid.cast_unsigned()),
         sender_uid: signal.has_sender.then_some(signal.sender_uid.cast_unsigned()),
-        error_code: beyond.syndrome,
+        error_code: text_facts.syndrome,
         ..Signal::default()
     });
     Crash {
@@ -130,7 +131,7 @@ fn crash(tombstone: &Tombstone, beyond: &Beyond, time: Timestamp) -> Crash {
         address: signal.as_ref().and_then(|signal| signal.address),
         signal,
         tid: tombstone.tid.into(),
-        access: match beyond.access.as_deref() {
+        access: match text_facts.access.as_deref() {
             Some("read") => Some(Access::READ),
             Some("write") => Some(Access::WRITE),
             _ => None,
@@ -140,7 +141,7 @@ fn crash(tombstone: &Tombstone, beyond: &Beyond, time: Timestamp) -> Crash {
     }
 }
 
-fn of_thread(
+fn convert_thread(
     tombstone: &Tombstone,
     tid: u32,
     thread: &proto::Thread,
@@ -204,12 +205,12 @@ pub(crate) struct Images {
 }
 
 /// Distance between images with made-up addresses, in bytes.
-const MADE_UP_STEP: u64 = 1 << 32;
+const SYNTHETIC_STEP: u64 = 1 << 32;
 /// The first made-up address: above all addresses of a process, and not in the kernel's half.
-const MADE_UP: u64 = 1 << 56;
+const SYNTHETIC_BASE: u64 = 1 << 56;
 
 impl Images {
-    fn of(tombstone: &Tombstone) -> Images {
+    fn new(tombstone: &Tombstone) -> Images {
         let width = if arch_of(tombstone.arch).is_some() || tombstone.arch == architecture::RISCV64 { 64 } else { 32 };
         let mut images = Images { images: Vec::new(), by_frame: BTreeMap::new(), width, is_made_up: false };
         let mut rest = &tombstone.memory_mappings[..];
@@ -245,7 +246,7 @@ impl Images {
     fn frame(&mut self, frame: &BacktraceFrame, is_first: bool, register: Option<u64>) -> Frame {
         let is_in_image = |images: &[Image]| images.iter().any(|image| image.contains(Address(frame.pc)));
         let address = match frame.pc {
-            0 => self.place(frame, register),
+            0 => self.process_address(frame, register),
             pc if !is_in_image(&self.images) && !frame.file_name.is_empty() => {
                 // There are addresses but no memory map: the load address follows from them.
                 self.add(frame, pc.wrapping_sub(frame.rel_pc));
@@ -269,7 +270,7 @@ impl Images {
 
     /// Returns the address in the process for a text's frame, which only has the address in its
     /// file.
-    fn place(&mut self, frame: &BacktraceFrame, register: Option<u64>) -> u64 {
+    fn process_address(&mut self, frame: &BacktraceFrame, register: Option<u64>) -> u64 {
         if frame.file_name.is_empty() {
             return register.unwrap_or(frame.rel_pc);
         }
@@ -293,12 +294,12 @@ impl Images {
             None => {
                 let base = register.map(|register| register.wrapping_sub(frame.rel_pc));
                 self.is_made_up |= base.is_none();
-                let made_up = MADE_UP + MADE_UP_STEP * self.by_frame.len() as u64;
+                let made_up = SYNTHETIC_BASE + SYNTHETIC_STEP * self.by_frame.len() as u64;
                 self.add(frame, base.unwrap_or(made_up))
             }
         };
         let image = &mut self.images[place];
-        image.size = image.size.max(frame.rel_pc.saturating_add(1).min(MADE_UP_STEP));
+        image.size = image.size.max(frame.rel_pc.saturating_add(1).min(SYNTHETIC_STEP));
         image.text.size = image.size;
         frame.rel_pc.wrapping_add(image.slide.0)
     }
@@ -308,11 +309,11 @@ impl Images {
         let key = (frame.file_name.clone(), frame.build_id.clone());
         if let Some(place) = self.by_frame.get(&key) {
             let image = &mut self.images[*place];
-            image.size = image.size.max(frame.rel_pc.saturating_add(1).min(MADE_UP_STEP));
+            image.size = image.size.max(frame.rel_pc.saturating_add(1).min(SYNTHETIC_STEP));
             image.text.size = image.size;
             return *place;
         }
-        let size = frame.rel_pc.saturating_add(1).min(MADE_UP_STEP);
+        let size = frame.rel_pc.saturating_add(1).min(SYNTHETIC_STEP);
         self.images.push(Image {
             kind: ImageKind::ELF,
             path: frame.file_name.clone(),
@@ -363,7 +364,7 @@ fn image(group: &[MemoryMapping], tombstone: &Tombstone) -> Image {
     }
 }
 
-fn annotations(tombstone: &Tombstone, beyond: &Beyond, images: &mut Images, to: &mut Vec<Annotation>) {
+fn annotations(tombstone: &Tombstone, text_facts: &TextFacts, images: &mut Images, to: &mut Vec<Annotation>) {
     let mut add = |source: &str, text: String| {
         if !text.is_empty() {
             to.push(Annotation { source: source.to_owned(), text, ..Annotation::default() });
@@ -391,13 +392,13 @@ fn annotations(tombstone: &Tombstone, beyond: &Beyond, images: &mut Images, to: 
         );
     }
     let crashed = tombstone.threads.get(&tombstone.tid);
-    for note in crashed.iter().flat_map(|thread| &thread.backtrace_note).chain(&beyond.notes) {
+    for note in crashed.iter().flat_map(|thread| &thread.backtrace_note).chain(&text_facts.notes) {
         add("debuggerd: note", note.clone());
     }
     for file in crashed.iter().flat_map(|thread| &thread.unreadable_elf_files) {
-        add("debuggerd: note", format!("{file} could not be read, so that frames may be missing"));
+        add("debuggerd: note", format!("{file} could not be read; frames may be missing"));
     }
-    add("debuggerd: memory tags", beyond.memory_tags.join("\n"));
+    add("debuggerd: memory tags", text_facts.memory_tags.join("\n"));
 }
 
 /// Formats frames as lines, for stacks that don't belong to a thread.
@@ -415,7 +416,7 @@ fn lines(frames: &[BacktraceFrame], width: u32) -> String {
 /// Returns the facts about the system in its fingerprint.
 ///
 /// Fingerprints have the form `google/akita/akita:15/AP4A.241205.013/12621605:user/release-keys`.
-pub(crate) fn of_fingerprint(fingerprint: &str) -> (OsFacts, DeviceFacts) {
+pub(crate) fn parse_fingerprint(fingerprint: &str) -> (OsFacts, DeviceFacts) {
     let mut parts = fingerprint.split(':');
     let product = parts.next().unwrap_or_default();
     let version = parts.next().unwrap_or_default();
@@ -433,9 +434,9 @@ pub(crate) fn of_fingerprint(fingerprint: &str) -> (OsFacts, DeviceFacts) {
     (os, device)
 }
 
-fn facts(tombstone: &Tombstone, beyond: &Beyond, time: Timestamp, start: Timestamp) -> RunFacts {
-    let (mut os, mut device) = of_fingerprint(&tombstone.build_fingerprint);
-    os.kernel_version = not_empty(&beyond.kernel_release);
+fn facts(tombstone: &Tombstone, text_facts: &TextFacts, time: Timestamp, start: Timestamp) -> RunFacts {
+    let (mut os, mut device) = parse_fingerprint(&tombstone.build_fingerprint);
+    os.kernel_version = not_empty(&text_facts.kernel_release);
     device.arch = arch_name(tombstone.arch).map(str::to_owned);
     let name = tombstone.command_line.first();
     let thread = tombstone.threads.get(&tombstone.tid);
@@ -463,7 +464,7 @@ fn facts(tombstone: &Tombstone, beyond: &Beyond, time: Timestamp, start: Timesta
         app: AppFacts {
             id: name.cloned(),
             process_name: name.cloned(),
-            executable: not_empty(&beyond.executable),
+            executable: not_empty(&text_facts.executable),
             pid: Some(tombstone.pid),
             process_start: (start.0 > 0).then_some(start),
             ..AppFacts::default()

@@ -11,20 +11,20 @@ use crate::tombstone::proto::{
     BacktraceFrame, Cause, CrashDetail, Damage, Fd, HeapObject, LogBuffer, LogMessage, MemoryDump, MemoryError,
     MemoryMapping, Register, Signal, Thread, Tombstone, architecture,
 };
-use crate::tombstone::report::Beyond;
+use crate::tombstone::report::TextFacts;
 use crate::tombstone::{MAX_FRAMES, MAX_THREADS};
 
 /// The start of a tombstone; logcat's prefix may precede it.
-const STARS: &str = "*** *** *** *** *** *** *** *** *** *** *** *** *** *** *** ***";
+const START_MARKER: &str = "*** *** *** *** *** *** *** *** *** *** *** *** *** *** *** ***";
 /// The separator between threads.
-const DASHES: &str = "--- --- --- --- --- ---";
+const THREAD_SEPARATOR: &str = "--- --- --- --- --- ---";
 /// Maximum number of bytes searched for the start: a log may contain much before it.
 const MAX_BEFORE: usize = 16 << 20;
 
 /// Returns the offset of the first tombstone in the text: its line of stars.
 pub(crate) fn begins(bytes: &[u8]) -> Option<usize> {
     let bytes = bytes.get(..MAX_BEFORE).unwrap_or(bytes);
-    let at = bytes.windows(STARS.len()).position(|window| window == STARS.as_bytes())?;
+    let at = bytes.windows(START_MARKER.len()).position(|window| window == START_MARKER.as_bytes())?;
     // The head of a tombstone must follow, because other programs may print stars as well.
     let rest = &bytes[at..bytes.len().min(at + (64 << 10))];
     let is_head = |mark: &[u8]| rest.windows(mark.len()).any(|window| window == mark);
@@ -81,7 +81,7 @@ enum Part {
 
 struct Parser {
     tombstone: Tombstone,
-    beyond: Beyond,
+    text_facts: TextFacts,
     thread: Thread,
     is_guest: bool,
     part: Part,
@@ -90,7 +90,7 @@ struct Parser {
 }
 
 /// Parses the first tombstone in a text.
-pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, Beyond, Option<Damage>) {
+pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, TextFacts, Option<Damage>) {
     let start = begins(bytes).unwrap_or(0);
     let line_start = bytes[..start].iter().rposition(|byte| *byte == b'\n').map_or(0, |newline| newline + 1);
     let prefix =
@@ -98,7 +98,7 @@ pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, Beyond, Option<Damage>) {
     let text = String::from_utf8_lossy(&bytes[line_start..]);
     let mut parser = Parser {
         tombstone: Tombstone { arch: -1, ..Tombstone::default() },
-        beyond: Beyond::default(),
+        text_facts: TextFacts::default(),
         thread: Thread::default(),
         is_guest: false,
         part: Part::Head,
@@ -114,8 +114,8 @@ pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, Beyond, Option<Damage>) {
                 None => continue,
             },
         };
-        if line.contains(STARS) {
-            parser.beyond.notes.push("the text holds further tombstones, which are not shown".to_owned());
+        if line.contains(START_MARKER) {
+            parser.text_facts.notes.push("the text contains further tombstones, which are not shown".to_owned());
             break;
         }
         parser.line(line.trim_end());
@@ -124,7 +124,7 @@ pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, Beyond, Option<Damage>) {
     if parser.tombstone.arch < 0 {
         parser.tombstone.arch = arch_by_registers(&parser.tombstone);
     }
-    (parser.tombstone, parser.beyond, None)
+    (parser.tombstone, parser.text_facts, None)
 }
 
 /// Returns the architecture from the names of registers.
@@ -183,7 +183,7 @@ impl Parser {
             }
             return;
         }
-        if line.starts_with(DASHES) {
+        if line.starts_with(THREAD_SEPARATOR) {
             self.end_thread();
             self.part = Part::Head;
             return;
@@ -216,7 +216,7 @@ impl Parser {
             Part::Dump => self.dump(text),
             Part::Maps => self.mapping(text),
             Part::Files => self.file(text),
-            Part::Tags if text.contains("0x") => self.beyond.memory_tags.push(line.to_owned()),
+            Part::Tags if text.contains("0x") => self.text_facts.memory_tags.push(line.to_owned()),
             Part::Head => self.head(line),
             _ => {}
         }
@@ -248,7 +248,7 @@ impl Parser {
         } else if text == "open files:" {
             Part::Files
         } else if text.starts_with("Memory tags around the fault address") {
-            self.beyond.memory_tags.push(text.to_owned());
+            self.text_facts.memory_tags.push(text.to_owned());
             Part::Tags
         } else if text == "stack:" || text.starts_with("Learn more about ") {
             Part::Other
@@ -263,7 +263,7 @@ impl Parser {
             // The first cause is followed by registers, any cause by backtraces of the heap object.
             if self.part == Part::Head { Part::Head } else { Part::Other }
         } else if text.starts_with("Note: ") {
-            self.beyond.notes.push(text.trim_start_matches("Note: ").to_owned());
+            self.text_facts.notes.push(text.trim_start_matches("Note: ").to_owned());
             return true;
         } else {
             return false;
@@ -298,8 +298,8 @@ impl Parser {
         match key {
             "Build fingerprint" => tombstone.build_fingerprint = quoted(value).to_owned(),
             "Revision" => tombstone.revision = quoted(value).to_owned(),
-            "Kernel Release" => self.beyond.kernel_release = quoted(value).to_owned(),
-            "Executable" => self.beyond.executable = quoted(value).to_owned(),
+            "Kernel Release" => self.text_facts.kernel_release = quoted(value).to_owned(),
+            "Executable" => self.text_facts.executable = quoted(value).to_owned(),
             "ABI" | "Guest architecture" => {
                 let known = architecture::NAMES.iter().find(|(_, name)| *name == quoted(value));
                 let number = known.map_or(architecture::NONE, |(number, _)| *number);
@@ -314,7 +314,7 @@ impl Parser {
             "uid" => tombstone.uid = leading(value).unwrap_or(0),
             "tagged_addr_ctrl" => self.thread.tagged_addr_ctrl = number().map(u64::cast_signed),
             "pac_enabled_keys" => self.thread.pac_enabled_keys = number().map(u64::cast_signed),
-            "esr" => self.beyond.syndrome = number(),
+            "esr" => self.text_facts.syndrome = number(),
             "Abort message" | "abort message" => {
                 let whole = value.len() > 1 && value.ends_with('\'') || !value.starts_with('\'');
                 tombstone.abort_message = quoted(value).to_owned();
@@ -340,7 +340,7 @@ impl Parser {
         let tid = number(", tid: ").unwrap_or(0);
         if !self.began {
             self.tombstone.pid = number("pid: ").unwrap_or(0);
-            self.beyond.ppid = number("ppid: ").unwrap_or(0);
+            self.text_facts.ppid = number("ppid: ").unwrap_or(0);
             self.tombstone.tid = tid;
         }
         self.began = true;
@@ -364,7 +364,7 @@ impl Parser {
         };
         let code = after(", code ");
         let address = after("fault addr ").and_then(|rest| hex(rest.split_whitespace().next().unwrap_or_default()));
-        self.beyond.access = after("fault addr ")
+        self.text_facts.access = after("fault addr ")
             .and_then(|rest| rest.split_once(" ("))
             .map(|(_, access)| access.trim_end_matches(')').to_owned());
         self.tombstone.signal_info = Some(Signal {

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_and_fractions_are_taken_where_they_are() {
+    fn offsets_and_fractions_are_optional() {
         let full = parse("2025-08-30 19:53:13.601761139+0200").unwrap();
         assert_eq!(full.to_string(), "2025-08-30T17:53:13.601761139Z");
         assert_eq!(parse("2018-01-02 03:04:05").unwrap().to_string(), "2018-01-02T03:04:05Z");

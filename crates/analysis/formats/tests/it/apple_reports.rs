@@ -1,4 +1,4 @@
-//! Reports in the shapes that Apple's systems write, of the program whose dSYM is in `fixtures/symbols`.
+//! Reports in Apple's formats about the program whose dSYM is in `fixtures/symbols`.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use coroner_symbols::{Match, Options, Symbolizer};
 use object::{Object, ObjectSymbol};
 use serde_json::Value;
 
-/// Where the program's image lies in these reports.
+/// The program's load address in these reports.
 const LOADED: u64 = 0x1_02d1_8000;
 
 fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/symbols").join(name)
 }
 
-/// Its arm64 image: `LC_UUID`, and where functions are.
+/// The program's arm64 image: `LC_UUID` and function offsets.
 struct Program {
     uuid: [u8; 16],
     functions: Vec<(String, u64)>,
@@ -61,7 +61,7 @@ fn named(report: &[u8]) -> (Named, String) {
     (named, text)
 }
 
-/// A report as iOS 14 writes it, without the lines of the images' list.
+/// Returns a report as written by iOS 14.
 fn text(program: &Program, end: &str) -> String {
     let deep = LOADED + program.offset("__Z4deepi") + 0x14;
     let entry = LOADED + program.offset("_entry");
@@ -73,7 +73,7 @@ fn text(program: &Program, end: &str) -> String {
         "Exception Codes:     KERN_INVALID_ADDRESS at 0x0000000000000018".to_owned(),
         String::new(),
         "Last Exception Backtrace:".to_owned(),
-        // A return address: the call is the instruction before it, in another function.
+        // A return address: the call is the preceding instruction, in another function.
         format!("({:#x} {:#x} 0x1b8a7d7a4)", plain + 4, plain),
         String::new(),
         "Thread 0 name:  Dispatch queue: com.apple.main-thread".to_owned(),
@@ -85,7 +85,7 @@ fn text(program: &Program, end: &str) -> String {
         "the line of a future system, with \u{201c}text\u{201d} \u{2026} and 0x102d18000".to_owned(),
         String::new(),
         "Thread 1:".to_owned(),
-        // At the very start of a function: the innermost address of a thread is an instruction's.
+        // The start of a function: a thread's innermost address is an instruction's.
         format!("0   My Program                    \t{plain:#018x} My Program + {}", plain - LOADED),
         String::new(),
         "Thread 0 crashed with ARM Thread State (64-bit):".to_owned(),
@@ -107,7 +107,7 @@ fn text(program: &Program, end: &str) -> String {
 }
 
 #[test]
-fn the_text_form() {
+fn a_text_report_is_symbolicated_in_place() {
     let program = Program::read();
     for end in ["\n", "\r\n"] {
         let original = text(&program, end);
@@ -116,7 +116,7 @@ fn the_text_form() {
         assert_eq!((report.form(), report.images().len(), report.frame_count()), (Form::Text, 2, 7));
         assert_eq!(report.images()[0].name, "My Program");
 
-        // Every line is there, in its order; those of frames up to where the name begins.
+        // All lines are kept in order; those of frames up to the start of the name.
         let mut rest = after.lines();
         for line in original.lines() {
             let head = match line.split_once("\t0x") {
@@ -126,18 +126,18 @@ fn the_text_form() {
             assert!(rest.any(|line| line.starts_with(&head)), "{head:?} is missing in\n{after}");
         }
 
-        // Inlined calls come before the function that they are in, with the number of its frame.
+        // Inlined calls precede the function that contains them, with its frame number.
         let frames: Vec<&str> = after.lines().filter(|line| line.contains("\t0x")).collect();
         assert!(frames[0].contains("deepest(int) [inlined] (program.cpp:"), "{frames:#?}");
         assert!(frames.iter().any(|line| line.starts_with("0 ") && line.contains(" deep(int) + 20 (program.cpp:")));
         let entry = frames.iter().find(|line| line.starts_with("1 ")).unwrap();
         assert!(entry.contains("(program.cpp:") && entry.contains("entry + 8"), "{entry}");
-        // No symbols: as it was. A frame in no image, too; and what stands among registers.
+        // Frames without symbols or image are unchanged, and so are the registers.
         assert!(after.contains("__pthread_kill + 8") && after.contains("0x0000000000000018 0x0 + 24"));
         assert!(after.contains(&format!("{LOADED:#x} + 4{end}")), "{after}");
-        // Thread 1 is at the first instruction of the function.
+        // Thread 1 is at the function's first instruction.
         assert!(after.lines().any(|line| line.starts_with("0 ") && line.contains(" plain_c + 0 (program.cpp:")));
-        // The addresses of the exception: of a return address the call before it.
+        // The exception's addresses are return addresses: the preceding call is looked up.
         let exception: Vec<&str> = after
             .lines()
             .skip_while(|line| !line.starts_with('('))
@@ -150,7 +150,7 @@ fn the_text_form() {
 
         assert_eq!(named.images.len(), 2);
         assert_eq!((named.images[0].frames, named.images[0].named), (5, 5));
-        // The system's own name counts.
+        // The system's own name is kept.
         assert_eq!((named.images[1].frames, named.images[1].named, named.images[1].lines), (2, 1, 0));
     }
 }
@@ -182,7 +182,7 @@ fn json(program: &Program) -> String {
 }
 
 #[test]
-fn the_json_form() {
+fn a_json_report_is_symbolicated_in_place() {
     let program = Program::read();
     let original = json(&program);
     let report = AppleReport::read(original.as_bytes()).unwrap();
@@ -199,17 +199,17 @@ fn the_json_form() {
     assert_eq!(frames[inlined]["symbolLocation"], 20);
     assert_eq!(frames[inlined]["sourceFile"], "program.cpp");
     assert!(frames[inlined]["sourceLine"].as_u64().is_some());
-    // What the system had redacted is replaced, in its place.
+    // A redacted name is replaced.
     let entry = frames[inlined + 1..].iter().find(|frame| frame["inline"].is_null()).unwrap();
     assert_eq!((&entry["symbol"], &entry["symbolLocation"]), (&"entry".into(), &8.into()));
     assert!(frames.iter().any(|frame| frame["symbol"] == "start"));
-    // The call before `plain_c` is not in it.
+    // The call that precedes `plain_c` is in another function.
     let exception = after_json["lastExceptionBacktrace"].as_array().unwrap();
     assert!(!exception.is_empty() && exception.iter().all(|frame| frame["symbol"] != "plain_c"), "{exception:#?}");
-    // A call that the system has expanded is complete.
+    // A call that the system has expanded is not changed.
     assert_eq!(after_json["threads"][1], document(&original)["threads"][1]);
 
-    // Without what was added it is the original, byte for byte outside of the frames.
+    // Outside the frames, the bytes are unchanged.
     for part in [
         r#""uptime" : 12000,"#,
         r#"[1.50, "\u0041", 0.1e2]"#,
@@ -222,7 +222,7 @@ fn the_json_form() {
 }
 
 #[test]
-fn an_older_ips_is_text_behind_a_line_of_json() {
+fn an_older_ips_is_a_line_of_json_followed_by_text() {
     let program = Program::read();
     let original = format!("{{\"app_name\":\"Program\",\"bug_type\":\"109\"}}\n{}", text(&program, "\n"));
     let (_, after) = named(original.as_bytes());
@@ -230,7 +230,7 @@ fn an_older_ips_is_text_behind_a_line_of_json() {
 }
 
 #[test]
-fn the_list_of_images_in_parts() {
+fn a_split_image_list_is_read() {
     let program = Program::read();
     let whole = text(&program, "\n");
     let (stacks, list) = whole.split_once("Binary Images:\n").unwrap();
@@ -244,10 +244,10 @@ fn the_list_of_images_in_parts() {
 }
 
 #[test]
-fn a_report_without_its_list_of_images_is_read_and_says_that_they_have_no_id() {
+fn a_report_without_an_image_list_is_read_without_ids() {
     let program = Program::read();
     let whole = text(&program, "\n");
-    // Its beginning is cut off, too.
+    // Its start is cut off as well.
     let (_, stacks) = whole.split_once("Dispatch queue: com.apple.main-thread\n").unwrap();
     let (stacks, _) = stacks.split_once("Binary Images:").unwrap();
     assert!(AppleReport::is_likely(stacks.as_bytes()));
@@ -255,14 +255,14 @@ fn a_report_without_its_list_of_images_is_read_and_says_that_they_have_no_id() {
     let image = &report.images()[0];
     assert_eq!((image.name.as_str(), image.load_address, &image.debug_id), ("My Program", LOADED, &None));
     assert_eq!((report.form(), report.frame_count()), (Form::Text, 2));
-    // No file can be known to be of it.
+    // No file can be matched to it.
     let mut symbolizer = Symbolizer::new(options());
     let named = report.symbolicate(&mut symbolizer, &mut |_, _| {});
     assert_eq!(named.bytes, stacks.as_bytes());
     assert_eq!(symbolizer.status(&named.images[0].key).matched, Match::Missing);
 }
 
-/// A report of processor time, as macOS writes it: a flat stack, and a tree.
+/// Returns a report about processor time as written by macOS: a flat stack and a tree.
 fn samples(program: &Program) -> String {
     let deep = program.offset("__Z4deepi") + 0x14;
     let entry = program.offset("_entry") + 8;
@@ -295,7 +295,7 @@ fn samples(program: &Program) -> String {
 }
 
 #[test]
-fn sampled_stacks() {
+fn sampled_stacks_are_symbolicated_in_place() {
     let program = Program::read();
     let original = samples(&program);
     let report = AppleReport::read(original.as_bytes()).unwrap();
@@ -306,15 +306,17 @@ fn sampled_stacks() {
     let lines: Vec<&str> = after.lines().collect();
     let of = |text: &str| -> Vec<&str> { lines.iter().copied().filter(|line| line.contains(text)).collect() };
 
-    // The first of two frames at a function's first instruction returns there: its call is in another function. The last is there.
+    // Of two frames at a function's first instruction, the first is a return address, whose call is
+    // in another function; the last is the current instruction.
     let plain = program.offset("_plain_c");
     let flat = of(&format!("(Program + {plain}) [{:#x}]", LOADED + plain));
     assert!(!flat[0].contains("plain_c"), "{after}");
     assert!(flat.iter().any(|line| line.starts_with("  20  plain_c + 0 (program.cpp:")), "{after}");
-    // The one that calls into the kernel.
+    // The frame that calls into the kernel.
     assert!(flat.iter().all(|line| !line.starts_with("    8   plain_c")), "{after}");
 
-    // Outermost first: the function, then what was inlined into it, each with the count, the place and what stands behind.
+    // Outermost first: the function, then the calls inlined into it, each with the count, the
+    // location and the rest of the line.
     let deep: Vec<&str> = of(" (running) 1-12");
     assert!(deep.len() > 1 && deep[0].starts_with("    12  deep(int) + 20 (program.cpp:"), "{after}");
     assert!(deep.last().unwrap().starts_with("    12  deepest(int) [inlined] (program.cpp:"), "{after}");
@@ -326,7 +328,7 @@ fn sampled_stacks() {
         assert!(after.contains(kept), "{kept} in {after}");
     }
 
-    // As `sample` draws it, without a list.
+    // The output of `sample`, without a list of images.
     let drawn = format!(
         "Call graph:\n    + 27 ???  (in Program)  load address {LOADED:#x} + 0x1088  [{:#x},{LOADED:#x}]\n",
         LOADED + 0x1088
@@ -336,7 +338,7 @@ fn sampled_stacks() {
 }
 
 #[test]
-fn reports_that_are_of_no_app_say_what_they_are_of() {
+fn errors_for_reports_without_stacks_name_the_kind() {
     let kind = |text: &str| match AppleReport::read(text.as_bytes()).unwrap_err() {
         AppleReportError::OtherKind { kind } => kind,
         other => panic!("{other:?}"),
@@ -352,7 +354,7 @@ fn reports_that_are_of_no_app_say_what_they_are_of() {
 }
 
 #[test]
-fn another_build_names_nothing() {
+fn symbols_from_another_build_are_not_used() {
     let mut program = Program::read();
     program.uuid[3] ^= 1;
     let original = text(&program, "\n");
@@ -364,7 +366,7 @@ fn another_build_names_nothing() {
 }
 
 #[test]
-fn what_is_no_report_says_so() {
+fn other_files_are_refused() {
     let read = |text: &str| AppleReport::read(text.as_bytes()).unwrap_err();
     assert_eq!(read(""), AppleReportError::NotAppleReport);
     assert_eq!(read("hello\nworld"), AppleReportError::NotAppleReport);
@@ -372,9 +374,9 @@ fn what_is_no_report_says_so() {
         AppleReportError::NoFrames { lacks, bug_type } => (lacks, bug_type),
         other => panic!("{other:?}"),
     };
-    assert_eq!(lacks(read("Process: x [1]\nThread 0:\n0  a 0x1 b + 1\n")), ("list of images", None));
+    assert_eq!(lacks(read("Process: x [1]\nThread 0:\n0  a 0x1 b + 1\n")), ("image list", None));
     let memory = "{\"bug_type\":\"298\"}\n{\"processes\":[],\"usedImages\":[]}";
-    assert!(matches!(read(memory), AppleReportError::OtherKind { .. }), "a report of memory");
+    assert!(matches!(read(memory), AppleReportError::OtherKind { .. }), "a memory report");
     let unknown = memory.replace("298", "999");
     assert_eq!(lacks(read(&unknown)), ("threads", Some("999".into())));
     let offset = |error: AppleReportError| match error {
@@ -385,13 +387,13 @@ fn what_is_no_report_says_so() {
     assert!((34..=37).contains(&at) && what.contains("expected value"), "{at} {what}");
     let (at, _) = offset(read("{\"bug_type\":309}\n{}"));
     assert!(at < 16, "{at}");
-    // Nested beyond what the parser follows.
+    // Nested deeper than the parser allows.
     let deep = format!("{{\"bug_type\":\"309\"}}\n{{\"usedImages\":{}", "[".repeat(100_000));
     offset(read(&deep));
 }
 
 #[test]
-fn cut_and_damaged_reports_end_in_answers() {
+fn truncated_and_damaged_reports_do_not_panic() {
     let program = Program::read();
     let mut symbolizer = Symbolizer::new(options());
     let mut state = 7_u64;
@@ -426,13 +428,13 @@ fn cut_and_damaged_reports_end_in_answers() {
     }
 }
 
-/// What a report of Coroner's says of a stack.
+/// Returns the functions of a stack in a Coroner report.
 fn functions(frames: &[coroner_report::model::Frame]) -> Vec<&str> {
     frames.iter().map(|frame| frame.function.as_deref().unwrap_or("?")).collect()
 }
 
 #[test]
-fn the_text_form_as_a_report_of_coroner() {
+fn a_text_report_is_converted() {
     let program = Program::read();
     let original = text(&program, "\n").replace(
         "Code Type:           ARM-64 (Native)",
@@ -460,7 +462,7 @@ fn the_text_form_as_a_report_of_coroner() {
     assert_eq!((thread.crashed, thread.queue.as_deref()), (true, Some("com.apple.main-thread")));
     assert_eq!(functions(&thread.frames), ["?", "entry", "__pthread_kill", "?"]);
     assert_eq!((report.exceptions.len(), report.exceptions[0].frames.len()), (1, 3));
-    // Symbols are found for it as for any report.
+    // It can be symbolicated like any report.
     Symbolizer::new(options()).symbolicate_report(&mut report);
     assert_eq!(report.threads[0].frames[0].function.as_deref(), Some("deep(int)"));
     assert_eq!(report.threads[1].frames[0].function.as_deref(), Some("plain_c"));
@@ -468,7 +470,7 @@ fn the_text_form_as_a_report_of_coroner() {
 }
 
 #[test]
-fn the_json_form_as_a_report_of_coroner() {
+fn a_json_report_is_converted() {
     let program = Program::read();
     let more = r#""pid":77,"procName":"Program","procPath":"/private/var/Program","parentPid":1,"cpuType":"ARM-64","incident":"6156848E-344E-4D9E-84E0-87AFD0D0AE7B",
   "captureTime":"2026-11-21 10:11:12.1234 +0100","bundleInfo":{"CFBundleIdentifier":"com.example.program","CFBundleShortVersionString":"1.2"},
@@ -496,7 +498,7 @@ fn the_json_form_as_a_report_of_coroner() {
     assert_eq!(functions(&report.threads[0].frames), ["deep(int)", "entry", "start"]);
     assert_eq!(report.header.event_id, read_report(original.as_bytes()).unwrap().header.event_id);
 
-    // Wherever it is cut off, and whatever stands in a number's place.
+    // Truncated anywhere, and with any value in place of a number.
     let whole = original.trim_end().len();
     for end in (0..whole).step_by(11) {
         let error = read_report(&original.as_bytes()[..end]).unwrap_err();
@@ -505,7 +507,7 @@ fn the_json_form_as_a_report_of_coroner() {
     for (place, _) in original.match_indices(':') {
         let mut other = original.clone();
         other.insert(place + 1, '[');
-        // In a text it changes nothing.
+        // In a text report it changes nothing.
         let _ = read_report(other.as_bytes());
     }
     let text = text(&program, "\n");

@@ -1,4 +1,4 @@
-//! Core dumps of real processes: the stacks that a debugger has.
+//! Core dumps of real processes have the same stacks as in a debugger.
 
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
@@ -45,17 +45,19 @@ fn symbolizer() -> Symbolizer {
     Symbolizer::new(Options::default())
 }
 
-/// A symbolizer for what is read many times: the symbols of system libraries take a while.
+/// Creates a symbolizer for files that are read many times: loading the system libraries' symbols
+/// takes a while.
 fn without_files() -> Symbolizer {
     Symbolizer::new(Options { image_paths: false, debug_roots: vec![], ..Options::default() })
 }
 
-/// The core dump of the program: the kernel's, if this system writes one to the working directory, or else gdb's.
+/// Returns the program's core dump: the kernel's if this system writes it to the working directory,
+/// else gdb's.
 fn dump(folder: &Path) -> Option<Vec<u8>> {
     dump_of(folder, &["-g"])
 }
 
-/// The program, built with these options.
+/// Builds the program with these options.
 fn build(folder: &Path, options: &[&str]) -> PathBuf {
     build_source(folder, PROGRAM, options)
 }
@@ -66,7 +68,7 @@ fn build_source(folder: &Path, text: &str, options: &[&str]) -> PathBuf {
     let mut compiler = Command::new("gcc");
     compiler.arg("-O1").args(options).arg("-o").args([&program, &source]).arg("-lpthread");
     assert!(compiler.status().unwrap().success());
-    // When a process began is known to a clock tick, and what is younger may be another file.
+    // A process's start time is known to a clock tick, and a file changed later may be another one.
     std::thread::sleep(Duration::from_millis(50));
     program
 }
@@ -84,7 +86,7 @@ fn dump_of_program(folder: &Path, program: &Path) -> Option<Vec<u8>> {
             .current_dir(folder)
             .output();
         if let Err(error) = gdb {
-            eprintln!("skipped: core dumps of this system go to `{}`, and there is no gdb: {error}", pattern.trim());
+            eprintln!("skipped: this system's core dumps go to `{}`, and gdb can't be run: {error}", pattern.trim());
             return None;
         }
         return Some(std::fs::read(folder.join("core")).unwrap_or_else(|error| panic!("{error}: {gdb:?}")));
@@ -92,7 +94,7 @@ fn dump_of_program(folder: &Path, program: &Path) -> Option<Vec<u8>> {
     let mut command = Command::new(program);
     command.current_dir(folder).stdout(Stdio::null());
     let all = libc_limit();
-    // SAFETY: `setrlimit` is async-signal-safe, and is all that is called between fork and exec.
+    // SAFETY: `setrlimit` is async-signal-safe, and the only call between fork and exec.
     unsafe {
         command.pre_exec(move || {
             libc::setrlimit(libc::RLIMIT_CORE, &raw const all);
@@ -117,7 +119,7 @@ fn functions(report: &Report, thread: usize) -> Vec<&str> {
 fn a_core_dump_has_the_stacks_of_all_threads() {
     let folder = tempfile::tempdir().unwrap();
     let Some(bytes) = dump(folder.path()) else { return };
-    assert_eq!(Form::of(&bytes), Some(Form::Core));
+    assert_eq!(Form::detect(&bytes), Some(Form::Core));
     let report = coroner_formats::dump::read(&bytes, Some(Timestamp(7)), &mut symbolizer()).unwrap();
     let crash = report.crash.as_ref().unwrap();
     let signal = crash.signal.as_ref().unwrap();
@@ -135,18 +137,18 @@ fn a_core_dump_has_the_stacks_of_all_threads() {
     let main = report.images.iter().find(|image| image.is_main).expect("the program");
     assert!(main.path.ends_with("/cart") && !main.build_id.is_empty());
     assert!(report.images.iter().any(|image| image.name().starts_with("libc.")), "{:?}", report.images);
-    // The same file is the same event.
+    // The same file results in the same event.
     let again = coroner_formats::dump::read(&bytes, None, &mut symbolizer()).unwrap();
     assert_eq!(again.header.event_id, report.header.event_id);
 
-    // Wherever it was cut off, it is read or refused.
+    // Truncated anywhere, it is read or refused.
     let mut symbolizer = without_files();
     for length in (0..bytes.len().min(1 << 16)).step_by(4093).chain([bytes.len() / 2, bytes.len() - 1]) {
         match coroner_formats::dump::read(&bytes[..length], None, &mut symbolizer) {
             Ok(report) => {
                 assert!(!report.threads.is_empty());
                 assert!(
-                    report.problems.iter().any(|problem| problem.what.contains("cut off")),
+                    report.problems.iter().any(|problem| problem.what.contains("truncated")),
                     "{:?}",
                     report.problems
                 );
@@ -154,7 +156,7 @@ fn a_core_dump_has_the_stacks_of_all_threads() {
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }
-    // And whatever is wrong with its headers and notes.
+    // The same with damaged headers and notes.
     let notes = bytes.len().min(1 << 14);
     for place in (16..notes).step_by(389) {
         let mut damaged = bytes[..bytes.len().min(1 << 18)].to_vec();
@@ -165,10 +167,12 @@ fn a_core_dump_has_the_stacks_of_all_threads() {
     }
 }
 
-/// Without a build id the file is the one that was loaded if its headers are those that were saved, and nobody has changed it since.
+/// A file without a build id is the loaded one if its headers match the saved ones and it hasn't
+/// been changed since.
 #[test]
-fn code_without_unwind_data_that_never_returns_has_callers() {
-    // As musl's `abort` is, whose objects have no unwind data: nothing in its code says where its frame ends.
+fn callers_of_code_without_unwind_data_that_never_returns_are_found() {
+    // Like musl's `abort`, whose objects have no unwind data: its code doesn't show where its frame
+    // ends.
     const NEVER: &str = r"
 __attribute__((noinline)) static void ends(volatile int *place) { volatile int room[9]; room[3] = 1; for (;;) *place = room[3]; }
 __attribute__((noinline)) static int middle(int n) { volatile int room[30]; room[n] = n; ends(0); return room[n]; }
@@ -185,8 +189,9 @@ int main(int argc, char **argv) { return middle(argc) + 1; }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn an_interpreter_made_at_run_time_has_callers() {
-    // HotSpot's interpreter: each frame has a record, and the return address was pushed, by a jump to the method.
+fn callers_of_a_generated_interpreter_are_found() {
+    // Like HotSpot's interpreter: each frame has a record, and the return address was pushed before
+    // a jump to the method.
     const MADE: &str = r#"
 #include <string.h>
 #include <sys/mman.h>
@@ -216,8 +221,9 @@ int main(void) { return enter() + 1; }
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn what_no_code_could_run_in_is_no_caller() {
-    // As Go leaves it where it goes from a goroutine's stack to that of the system: the word at the return address's place is data.
+fn an_address_in_data_is_not_a_caller() {
+    // Like Go's switch from a goroutine's stack to the system stack: the word in place of the
+    // return address is data.
     const LIES: &str = r#"
 #include <stdlib.h>
 int lies(volatile int *place, void *data);
@@ -234,7 +240,7 @@ int main(void) { return lies(0, malloc(64)) + 1; }
 }
 
 #[test]
-fn a_program_without_a_build_id_is_named_by_its_file_unless_that_is_another_one() {
+fn a_program_without_a_build_id_is_named_only_by_the_loaded_file() {
     let folder = tempfile::tempdir().unwrap();
     let Some(bytes) = dump_of(folder.path(), &["-Wl,--build-id=none"]) else { return };
     let names = |time: Timestamp| {
@@ -247,14 +253,14 @@ fn a_program_without_a_build_id_is_named_by_its_file_unless_that_is_another_one(
     let died = now();
     assert_eq!(names(died)[..3], ["total", "pay", "main"]);
     assert!(!names(Timestamp(7)).contains(&"pay".to_owned()), "the file was changed since 1970");
-    // Built again, with other code; its time is taken for an old one by whoever copies files.
+    // Rebuilt with other code; a copied file may keep an old time.
     build(folder.path(), &["-Wl,--build-id=none", "-O0", "-g"]);
-    assert!(!names(died).contains(&"pay".to_owned()), "it was built since");
-    assert!(!names(now()).contains(&"pay".to_owned()), "its headers are other ones");
+    assert!(!names(died).contains(&"pay".to_owned()), "the file was rebuilt since");
+    assert!(!names(now()).contains(&"pay".to_owned()), "the file's headers are different");
 }
 
 #[test]
-fn what_is_neither_is_said_to_be_neither() {
+fn other_files_are_refused() {
     let read = |bytes: &[u8]| coroner_formats::dump::read(bytes, None, &mut symbolizer()).unwrap_err();
     assert_eq!(read(b""), DumpError::NotADump);
     assert_eq!(read(&std::fs::read("/proc/self/exe").unwrap()), DumpError::NotADump);

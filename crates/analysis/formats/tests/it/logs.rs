@@ -1,4 +1,4 @@
-//! What programs write to logs of their ends, as it was printed by real ones.
+//! Crashes in logs, as printed by real programs.
 
 use coroner_formats::log::{LogError, read_log};
 use coroner_report::Report;
@@ -77,7 +77,7 @@ fn named(frames: &[Frame]) -> Vec<(&str, Option<&str>, Option<u32>, bool)> {
 }
 
 #[test]
-fn a_panic_of_rust() {
+fn a_rust_panic_is_read() {
     let report = only(RUST);
     let exception = &report.exceptions[0];
     assert_eq!(exception.language, Language::RUST);
@@ -100,7 +100,7 @@ fn a_panic_of_rust() {
         [("core::fmt::write", None, None, false), ("shop::total", Some("/home/shop/src/main.rs"), Some(7), true)]
     );
     assert_eq!(exception.frames[1].address.0, 0x55ab_8b01_9b41);
-    // Without a backtrace it is its message, which may have lines.
+    // Without a backtrace, the report has only the message, which may have several lines.
     let short = only(
         "thread 'main' panicked at src/main.rs:2:5:\nleft\nright\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace\nmore\n",
     );
@@ -109,7 +109,7 @@ fn a_panic_of_rust() {
 }
 
 #[test]
-fn a_panic_of_go() {
+fn a_go_panic_is_read() {
     let report = only(GO);
     let crash = report.crash.as_ref().unwrap();
     assert_eq!(crash.signal.as_ref().and_then(|signal| signal.name), Some("SIGSEGV"));
@@ -136,7 +136,7 @@ fn a_panic_of_go() {
 }
 
 #[test]
-fn a_report_of_address_sanitizer() {
+fn an_address_sanitizer_report_is_read() {
     let report = only(ASAN);
     let (crash, exception) = (report.crash.as_ref().unwrap(), &report.exceptions[0]);
     assert_eq!(exception.type_name.as_deref(), Some("heap-use-after-free"));
@@ -147,7 +147,7 @@ fn a_report_of_address_sanitizer() {
     assert_eq!(frames[0], ("use(int*, long)", Some("/home/shop/a.c"), Some(3), true));
     assert_eq!(frames[1], ("main", Some("/home/shop/a.c"), Some(4), true));
     assert!(!frames[2].3 && frames.len() == 4);
-    // What has no name can be looked up in its image.
+    // A frame without a name can be looked up in its image.
     let image = &report.images[0];
     assert_eq!((image.path.as_str(), image.code_id().as_deref()), ("/home/shop/asan", Some("8f0a1b2c")));
     assert_eq!(exception.frames[3].module_offset.map(|offset| offset.0), Some(0x10c0));
@@ -156,7 +156,7 @@ fn a_report_of_address_sanitizer() {
 }
 
 #[test]
-fn a_log_has_several_between_other_lines_and_behind_prefixes() {
+fn several_crashes_are_read_between_other_lines_and_after_prefixes() {
     let all = [RUST, GO, ASAN, RUST_FULL].join("somebody wrote: panic: no, fatal error: neither\n");
     let plain = read_log(all.as_bytes(), Some(Timestamp(7))).unwrap();
     assert_eq!(plain.len(), 4);
@@ -182,7 +182,7 @@ fn a_log_has_several_between_other_lines_and_behind_prefixes() {
 }
 
 #[test]
-fn a_torn_text_says_where() {
+fn a_truncated_text_is_reported_with_its_line() {
     assert_eq!(read_log(b"a\nb\n", None).unwrap_err(), LogError::Nothing { lines: 2 });
     for text in [RUST, RUST_FULL, GO, ASAN] {
         for end in (0..text.len()).step_by(7) {
@@ -194,10 +194,10 @@ fn a_torn_text_says_where() {
         }
     }
     let cut = &ASAN[..ASAN.find("freed by").unwrap()];
-    assert_eq!(only(cut).problems[0].what, "behind line 9: the text ends before its summary");
+    assert_eq!(only(cut).problems[0].what, "after line 9: the text ends before the summary");
     let cut = &RUST[..RUST.find("p::pay").unwrap() + 3];
-    assert!(only(cut).problems[0].what.starts_with("line 8: the text ends in the middle"), "{:?}", only(cut).problems);
-    // Lines without end, and of nothing.
+    assert!(only(cut).problems[0].what.starts_with("line 8: the text ends within"), "{:?}", only(cut).problems);
+    // Very many lines, and lines with little content.
     let deep = format!("{}{}", &GO[..GO.find("main.(").unwrap()], "main.f()\n".repeat(100_000));
     assert_eq!(only(&deep).threads[0].frames.len(), 4096);
     let _ = read_log(&vec![b'='; 1 << 20], None);

@@ -1,5 +1,6 @@
-//! A minidump of a process that had the stacks of all its threads kept: another walker (the crate `minidump-unwind`, that of
-//! `minidump-stackwalk`) goes as far in it as the process's own did. The process is this test program itself, started again.
+//! In a minidump with all threads' stacks, another walker (the crate `minidump-unwind`, used by
+//! `minidump-stackwalk`) finds as many frames as the process's own walk did. The process is this
+//! test program, started again.
 #![cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static")))]
 
 use std::ffi::{CString, c_int, c_void};
@@ -23,12 +24,13 @@ const STORE: &str = "CORONER_TEST_STORE";
 const LIBRARY: &str = "CORONER_TEST_LIBRARY";
 const ALL: &str = "CORONER_TEST_ALL";
 
-/// Frames of the library on the crashed thread's stack, of some 160 bytes each, and on those of the others.
+/// Number of the library's frames (about 160 bytes each) on the crashed thread's stack, and on
+/// those of the others.
 const DEEP: c_int = 300;
 const OTHERS: c_int = 60;
 const THREADS: usize = 6;
 
-/// With frame pointers: the walker has no symbol files, and so no unwind data.
+/// Built with frame pointers: the walker has no symbol files, hence no unwind data.
 const SOURCE: &str = "
 void descend(int depth, void (*act)(void *), void *with) {
     volatile char room[96];
@@ -41,12 +43,12 @@ void descend(int depth, void (*act)(void *), void *with) {
 type Descend = unsafe extern "C" fn(c_int, extern "C" fn(*mut c_void), *mut c_void);
 
 extern "C" fn crash(_: *mut c_void) {
-    // SAFETY: none; the crash is what is wanted.
+    // SAFETY: none: this crashes on purpose.
     unsafe { std::hint::black_box(std::ptr::null_mut::<u32>()).write_volatile(1) };
 }
 
 extern "C" fn wait(barrier: *mut c_void) {
-    // SAFETY: the barrier of `crash_as_asked`, which does not return while this waits.
+    // SAFETY: the barrier of `crash_on_request`, which does not return while this waits.
     let barrier = unsafe { &*barrier.cast::<Barrier>() };
     barrier.wait();
     loop {
@@ -54,9 +56,9 @@ extern "C" fn wait(barrier: *mut c_void) {
     }
 }
 
-/// The process that crashes; a plain pass when it is not started as one.
+/// The crashing process; does nothing unless started as such.
 #[test]
-fn crash_as_asked() {
+fn crash_on_request() {
     let Some(store) = std::env::var_os(STORE) else { return };
     let store = CString::new(store.as_bytes()).unwrap();
     let stack_memory_all = std::env::var_os(ALL).is_some();
@@ -71,7 +73,8 @@ fn crash_as_asked() {
     let barrier = Arc::new(Barrier::new(THREADS + 1));
     for _ in 0..THREADS {
         let barrier = Arc::clone(&barrier);
-        // SAFETY: the library's function calls `wait` with the barrier, which lives as long as the closure.
+        // SAFETY: the library's function calls `wait` with the barrier, which lives as long as the
+        // closure.
         std::thread::spawn(move || unsafe { descend(OTHERS, wait, Arc::as_ptr(&barrier).cast_mut().cast()) });
     }
     barrier.wait();
@@ -90,7 +93,7 @@ fn report(folder: &Path, all: bool) -> Report {
     let store = folder.join(if all { "all" } else { "one" });
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
-        .args(["minidump_stacks::crash_as_asked", "--exact", "--test-threads=1"])
+        .args(["minidump_stacks::crash_on_request", "--exact", "--test-threads=1"])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     command.env(STORE, &store).env(LIBRARY, &library);
@@ -99,13 +102,13 @@ fn report(folder: &Path, all: bool) -> Report {
     }
     assert_eq!(command.status().unwrap().signal(), Some(libc::SIGSEGV));
     let runs: Vec<_> = std::fs::read_dir(store.join("runs")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    let [run] = &runs[..] else { panic!("one run and not {runs:?}") };
+    let [run] = &runs[..] else { panic!("expected one run, got {runs:?}") };
     let report = Report::read_file(run.join("report")).unwrap();
     assert!(report.complete, "{:?}", report.problems);
     report
 }
 
-/// Nothing that is awaited waits: there are no symbol files to fetch.
+/// Runs a future that is ready at once: there are no symbol files to download.
 fn now<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -113,8 +116,9 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// For each thread with frames in the library: how many these are, and whether the walk of the minidump has found at least as many (less the
-/// one above a function without a frame pointer) and the outermost of them.
+/// Returns for each thread with frames in the library: their number, and whether the minidump's
+/// walk has found at least as many (minus the one above a function without a frame pointer),
+/// including the outermost.
 fn compare(report: &Report) -> Vec<(usize, bool)> {
     let bytes = coroner_formats::minidump_writer::from_report(report).unwrap();
     let dump = Minidump::read(bytes).unwrap();
@@ -153,14 +157,14 @@ fn compare(report: &Report) -> Vec<(usize, bool)> {
 }
 
 #[test]
-fn another_walker_goes_as_far_in_the_minidump() {
+fn another_walker_finds_as_many_frames_in_the_minidump() {
     let folder = tempfile::tempdir().unwrap();
     let mut wanted = vec![(OTHERS as usize, true); THREADS];
     wanted.push((DEEP as usize, true));
     let mut all = compare(&report(folder.path(), true));
     all.sort_unstable();
     assert_eq!(all, wanted);
-    // And not without.
+    // Not without all stacks.
     let one = compare(&report(folder.path(), false));
     assert!(one.iter().all(|(_, is_there)| !is_there), "{one:?}");
 }

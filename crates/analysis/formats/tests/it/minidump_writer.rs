@@ -1,4 +1,4 @@
-//! What is written is what another reader of the format (the crate `minidump`) reads.
+//! Reads written minidumps with another reader, the crate `minidump`.
 
 use coroner_formats::minidump_writer::{MinidumpError, from_report};
 use coroner_process::registers::Arch;
@@ -84,7 +84,7 @@ fn image(kind: ImageKind, id: Vec<u8>) -> Image {
 }
 
 #[test]
-fn a_report_of_linux() {
+fn a_linux_report_is_written() {
     let image = image(ImageKind::ELF, (1..=20).collect());
     let report = report(Os::LINUX, Arch::X86_64, &amd64(), image.clone());
     let dump = Minidump::read(from_report(&report).unwrap()).unwrap();
@@ -117,7 +117,7 @@ fn a_report_of_linux() {
     assert!(threads.threads[2].context(&system, Some(&misc)).is_none());
     let stack = threads.threads[0].raw.stack;
     assert_eq!((stack.start_of_memory_range, stack.memory.data_size), (SP - 8, 64));
-    assert_eq!(threads.threads[1].raw.stack.memory.data_size, 0, "nothing is known of its stack");
+    assert_eq!(threads.threads[1].raw.stack.memory.data_size, 0, "its stack was not saved");
     let piece = memory.memory_at_address(SP).unwrap();
     assert_eq!(piece.bytes, (0..64).collect::<Vec<u8>>());
     assert_eq!(memory.iter().count(), 2);
@@ -135,7 +135,7 @@ fn a_report_of_linux() {
 }
 
 #[test]
-fn an_explanation_is_the_comment() {
+fn the_explanation_is_written_as_the_comment() {
     let mut report = report(Os::LINUX, Arch::X86_64, &amd64(), image(ImageKind::ELF, vec![1; 20]));
     let comment = |report: &Report| {
         let dump = Minidump::read(from_report(report).unwrap()).unwrap();
@@ -155,7 +155,7 @@ fn an_explanation_is_the_comment() {
 }
 
 #[test]
-fn a_report_of_macos() {
+fn a_macos_report_is_written() {
     let image = image(ImageKind::MACHO, (0xa1..=0xb0).collect());
     let mut report = report(Os::MACOS, Arch::Aarch64, &arm64(), image.clone());
     let crash = report.crash.as_mut().unwrap();
@@ -177,7 +177,7 @@ fn a_report_of_macos() {
     assert_eq!(main.debug_identifier().unwrap().uuid().to_string(), image.debug_id().unwrap());
     assert_eq!(main.debug_file().as_deref(), Some("Paint"));
 
-    // An abort, which comes as a signal alone.
+    // An abort, which is reported only as a signal.
     let crash = report.crash.as_mut().unwrap();
     (crash.mach, crash.signal) = (None, Some(Signal { number: 6, ..Signal::default() }));
     let dump = Minidump::read(from_report(&report).unwrap()).unwrap();
@@ -186,7 +186,7 @@ fn a_report_of_macos() {
 }
 
 #[test]
-fn what_can_not_be_one_says_so() {
+fn unsupported_reports_are_refused() {
     let whole = report(Os::LINUX, Arch::X86_64, &amd64(), image(ImageKind::ELF, Vec::new()));
     let mut report = whole.clone();
     report.header.arch = None;
@@ -194,12 +194,12 @@ fn what_can_not_be_one_says_so() {
     let mut report = whole.clone();
     report.header.os = Os(200);
     assert_eq!(from_report(&report), Err(MinidumpError::Platform));
-    // One that was cut right behind its head is still a minidump.
+    // A report truncated after its header still results in a minidump.
     let cut = Report { header: whole.header.clone(), ..Report::default() };
     let dump = Minidump::read(from_report(&cut).unwrap()).unwrap();
     assert!(dump.get_stream::<MinidumpException>().is_err());
     assert!(dump.get_stream::<MinidumpThreadList>().unwrap().threads.is_empty());
-    // Without an identity a module can still be known by its place.
+    // A module without an id still has its address.
     let dump = Minidump::read(from_report(&whole).unwrap()).unwrap();
     let modules = dump.get_stream::<MinidumpModuleList>().unwrap();
     assert!(modules.main_module().unwrap().code_identifier().is_none());

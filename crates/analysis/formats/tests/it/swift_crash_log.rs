@@ -1,10 +1,11 @@
-//! Crash logs of Swift's runtime as JSON: some written by hand after the formatter's source, for what one death has not, and one of a real Swift.
+//! JSON crash logs of Swift's runtime: one from a real crash, and handwritten ones, based on the
+//! formatter's source, for everything else.
 
 use coroner_formats::swift_crash_log::{SwiftCrashLogError, read_swift_crash_log};
 use coroner_report::Report;
 use coroner_report::wire::AddressKind;
 
-/// As `BacktraceJSONFormatter` writes it: one line, between what the program itself wrote.
+/// As written by `BacktraceJSONFormatter`: one line, between the program's own output.
 const LOG: &str = r#"welcome {to the shop}
 { "timestamp": "2025-06-01T10:11:12.500000Z", "kind": "crashReport", "description": "Bad pointer dereference at 0x0000000000000010", "faultAddress": "0x0000000000000010", "platform": "Linux (Ubuntu 24.04)", "architecture": "x86_64", "threads": [ { "name": "shop", "crashed": true, "registers": {"rax": "0x0000000000000000", "rip": "0x0000555500001234", "rsp": "0x00007ffc00000010" }, "frames": [ { "kind": "programCounter", "address": "0x0000555500001234", "inlined": true, "symbol": "$s4shop5priceSiyF", "offset": 20, "description": "price() + 20", "image": "shop", "sourceLocation": { "file": "/src/shop.swift", "line": 7, "column": 3 } }, { "kind": "programCounter", "address": "0x0000555500001234", "symbol": "$s4shop5totalSiyF", "offset": 20, "description": "total() + 20", "image": "shop", "sourceLocation": { "file": "/src/shop.swift", "line": 12, "column": 9 } }, { "kind": "omittedFrames", "count": 40 }, { "kind": "asyncResumePoint", "address": "0x0000555500002000" }, { "kind": "returnAddress", "address": "0x00007f0000000100", "system": true, "symbol": "__libc_start_main", "offset": 128, "description": "__libc_start_main + 128", "image": "libc.so.6" }, { "kind": "truncated" } ] }, { "frames": [ { "kind": "programCounter", "address": "0x00007f0000000200" } ] } ], "capturedMemory": { "0x0000555500001234": "8b00" }, "omittedImages": 3, "images": [ { "name": "shop", "buildId": "00aabb", "path": "/opt/shop", "baseAddress": "0x0000555500000000", "endOfText": "0x0000555500008000" } ] , "backtraceTime": 0.25 }
 good bye
@@ -15,7 +16,7 @@ fn read(text: &str) -> Result<Report, SwiftCrashLogError> {
 }
 
 #[test]
-fn a_crash_log_is_a_report() {
+fn a_crash_log_is_converted() {
     let report = read(LOG).unwrap();
     assert!(report.complete);
     let crash = report.crash.as_ref().unwrap();
@@ -45,13 +46,14 @@ fn a_crash_log_is_a_report() {
     assert_eq!(shop.skipped.iter().map(|skipped| (skipped.after, skipped.count)).collect::<Vec<_>>(), [(1, 40)]);
     let image = &report.images[0];
     assert_eq!((image.path.as_str(), image.size, &image.build_id.0[..]), ("/opt/shop", 0x8000, &[0, 0xaa, 0xbb][..]));
-    // The same id each time.
+    // The id is the same each time.
     assert_eq!(read(LOG).unwrap().header.event_id, report.header.event_id);
 }
 
-/// Swift 6.2.3 on Linux: an index out of range in an async function. What has no name and no line there has none in the report.
+/// Swift 6.2.3 on Linux: index out of range in an async function. Frames without a name or line
+/// have none in the report either.
 #[test]
-fn a_crash_log_of_a_real_swift() {
+fn a_real_crash_log_is_converted() {
     let report = read(include_str!("../files/swift-6.2.json")).unwrap();
     let signal = report.crash.as_ref().unwrap().signal.as_ref().unwrap();
     assert_eq!(signal.name, Some("SIGILL"));
@@ -86,32 +88,32 @@ fn a_crash_log_of_a_real_swift() {
     assert_eq!(plain.build_id.0.len(), 20);
 }
 
-/// Another tool has written it again: compact, or over several lines; without what the crash log may leave out.
+/// The log was reformatted by another tool: compact, on several lines, and without optional fields.
 #[test]
-fn the_form_of_the_json_does_not_matter() {
+fn json_formatting_does_not_matter() {
     let least = r#"{"timestamp":"?","kind":"crashReport","description":"Illegal instruction at 0x1","faultAddress":"0x1",
         "platform":"macOS 15.5 (24F74)","architecture":"arm64","threads":[{"frames":[],
         "registers":{"x0":"0x1","x29":"0x2"}}],"backtraceTime":1,"omittedThreads":4,"later":{}}"#;
     let report = read(least).unwrap();
     let crash = report.crash.as_ref().unwrap();
     assert_eq!((crash.signal.as_ref().unwrap().name, crash.address), (Some("SIGILL"), None));
-    assert!(!report.complete, "it left threads out");
+    assert!(!report.complete, "threads were left out");
     let registers: Vec<_> =
         report.threads[0].registers.as_ref().unwrap().named().filter(|(_, value)| *value != 0).collect();
     assert_eq!(registers, [("x0", 1), ("fp", 2)]);
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_name_the_position_and_the_field() {
     assert!(read_swift_crash_log(b"").is_none());
     assert!(read_swift_crash_log(br#"{"kind": "livePreview"}"#).is_none());
     assert!(read_swift_crash_log(br#"a log that says "crashReport" {"#).is_none());
     let refused = |text: &str| read(text).unwrap_err().to_string();
     let begins = LOG.find('\n').unwrap() + 1;
     let cut = refused(&LOG[..LOG.len() / 2]);
-    assert!(cut.contains(&format!("begins at byte {begins}")) && cut.contains("EOF"), "{cut}");
+    assert!(cut.contains(&format!("at byte {begins}")) && cut.contains("EOF"), "{cut}");
     let no_number = refused(&LOG.replace("\"address\": \"0x00007f0000000200\"", "\"address\": \"main\""));
-    assert!(no_number.contains("\"main\" as a frame's address"), "{no_number}");
+    assert!(no_number.contains("invalid frame address"), "{no_number}");
     assert!(refused(&LOG.replace("\"faultAddress\"", "\"elsewhere\"")).contains("faultAddress"));
     assert!(refused(&LOG.replace("\"line\": 12", "\"line\": -12")).contains("line 1"));
 }

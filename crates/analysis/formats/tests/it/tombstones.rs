@@ -1,6 +1,6 @@
-//! Tombstones and traces, made by hand after what AOSP's sources say of their forms.
+//! Handwritten tombstones and traces, based on AOSP's sources.
 
-use coroner_formats::tombstone::{Form, TombstoneError, exceptions_of_stack_trace, form_of, is_managed, read};
+use coroner_formats::tombstone::{Form, TombstoneError, detect_form, exceptions_of_stack_trace, is_managed, read};
 use coroner_report::model::{Frame, Report};
 use coroner_report::run_state::Level;
 use coroner_report::wire::{Access, AddressKind, Language, Monitor};
@@ -9,7 +9,7 @@ const ANDROID_14: &str = include_str!("../files/android-14.txt");
 const ANDROID_5: &str = include_str!("../files/android-5.log");
 const ANR: &str = include_str!("../files/anr.txt");
 
-/// A field with a length: its key, the length, the bytes.
+/// Encodes a length-delimited field: its key, the length, the bytes.
 fn field(number: u32, content: &[u8]) -> Vec<u8> {
     [varint(u64::from(number << 3 | 2)), varint(content.len() as u64), content.to_vec()].concat()
 }
@@ -32,7 +32,7 @@ fn entry(of: u32, tid: u64, thread: &[Vec<u8>]) -> Vec<u8> {
     field(of, &[number(1, tid), field(2, &thread.concat())].concat())
 }
 
-/// A protobuf tombstone by the numbers of `tombstone.proto`.
+/// Encodes a tombstone with the field numbers of `tombstone.proto`.
 fn protobuf() -> Vec<u8> {
     let register = |name: &str, value| field(3, &[field(1, name.as_bytes()), number(2, value)].concat());
     let frame = |rel_pc, pc, name: &str| {
@@ -103,9 +103,9 @@ fn texts(report: &Report) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_protobuf_is_a_report() {
+fn a_protobuf_tombstone_is_converted() {
     let bytes = protobuf();
-    assert_eq!(form_of(&bytes), Some(Form::Protobuf));
+    assert_eq!(detect_form(&bytes), Some(Form::Protobuf));
     let report = read(&bytes).unwrap();
     assert!(report.complete && report.problems.is_empty(), "{:?}", report.problems);
     let crash = report.crash.as_ref().unwrap();
@@ -114,7 +114,7 @@ fn a_protobuf_is_a_report() {
     assert_eq!((crash.address.unwrap().0, crash.message.as_deref()), (0x10, Some("it is over")));
     assert_eq!((report.header.pid, report.header.page_size), (4100, 16384));
     assert_eq!(crash.time.0 - report.header.process_start.0, 36_000_000_000);
-    // The crashed thread first, what it emulated behind it, then the others.
+    // The crashed thread first, followed by the code that it emulated, then the others.
     let names: Vec<_> = report.threads.iter().map(|thread| thread.name.as_deref().unwrap()).collect();
     assert_eq!(names, ["Checkout", "Checkout (arm64 code, emulated)", "main"]);
     assert!(report.threads[0].crashed && !report.threads[1].crashed && report.threads[2].main);
@@ -125,7 +125,7 @@ fn a_protobuf_is_a_report() {
     assert_eq!((frame.address_kind, frame.symbol_address.unwrap().0), (AddressKind::INSTRUCTION, 0x7a_1000_201c));
     let registers = thread.registers.as_ref().unwrap().x86_64().unwrap();
     assert_eq!((registers.pc, registers.sp()), (0x7a_1000_1010, 0x7f_0000_1000));
-    // A library in an APK: its addresses are counted from where it begins in the archive.
+    // A library in an APK: its addresses are relative to its start in the archive.
     let image = &report.images[0];
     assert_eq!(
         (image.load_address.0, image.slide.0, image.code_id().as_deref()),
@@ -138,12 +138,12 @@ fn a_protobuf_is_a_report() {
     let line = &run.breadcrumbs[0];
     assert_eq!((line.level, line.message.as_deref()), (Level::ERROR, Some("oh")));
     assert_eq!(line.time.to_string(), "2025-08-30T17:53:13.5Z");
-    // The same file is the same event.
+    // The same file results in the same event.
     assert_eq!(read(&bytes).unwrap().header.event_id, report.header.event_id);
 }
 
 #[test]
-fn a_protobuf_that_was_cut_says_where_and_keeps_what_came_before() {
+fn a_truncated_protobuf_keeps_the_fields_before_the_damage() {
     let bytes = protobuf();
     for length in 0..bytes.len() {
         match read(&bytes[..length]) {
@@ -154,17 +154,17 @@ fn a_protobuf_that_was_cut_says_where_and_keeps_what_came_before() {
     }
     let cut = read(&bytes[..bytes.len() - 30]).unwrap();
     assert!(!cut.complete);
-    assert_eq!(cut.problems[0].what, "the file ends in the middle of a field");
+    assert_eq!(cut.problems[0].what, "the file ends within a field");
     assert!(cut.problems[0].offset > 500, "{:?}", cut.problems);
-    // A signal that is no message, between good fields.
+    // An invalid signal message between valid fields.
     let bad = [number(5, 4100), field(9, b"x"), field(2, b"y"), field(10, &[0xFF, 0xFF])].concat();
     let error = read(&bad).unwrap_err().to_string();
-    assert!(error.contains("signal_info") && error.contains("(byte 9)"), "{error}");
+    assert!(error.contains("signal_info") && error.contains("at byte 9"), "{error}");
 }
 
 #[test]
-fn a_text_of_a_file_is_the_same_report() {
-    assert_eq!(form_of(ANDROID_14.as_bytes()), Some(Form::Text));
+fn a_text_tombstone_is_converted() {
+    assert_eq!(detect_form(ANDROID_14.as_bytes()), Some(Form::Text));
     let report = read(ANDROID_14.as_bytes()).unwrap();
     assert!(report.complete && report.problems.is_empty(), "{:?}", report.problems);
     let header = &report.header;
@@ -189,7 +189,7 @@ fn a_text_of_a_file_is_the_same_report() {
         "com.example.shop.Checkout.run",
     ];
     assert_eq!(functions(frames), expected);
-    // By the memory map: a file from its beginning, one with a load bias, one in an APK.
+    // From the memory map: a file from its start, one with a load bias, one in an APK.
     assert_eq!(frames[0].address.0, registers.pc);
     assert_eq!(frames[1].address.0, 0x7a_1002_2050);
     assert_eq!(frames[2].address.0, 0x7a_0fff_0000 + 0x5008);
@@ -215,7 +215,7 @@ fn a_text_of_a_file_is_the_same_report() {
 }
 
 #[test]
-fn out_of_logcat_in_each_of_its_forms_it_is_the_same() {
+fn each_logcat_format_results_in_the_same_report() {
     let plain = read(ANDROID_14.as_bytes()).unwrap();
     let stack = |report: &Report| -> Vec<Frame> { report.crashed_thread().unwrap().frames.clone() };
     let without_logs = ANDROID_14.split("--------- tail").next().unwrap();
@@ -238,13 +238,14 @@ fn out_of_logcat_in_each_of_its_forms_it_is_the_same() {
 }
 
 #[test]
-fn an_old_log_without_a_memory_map_keeps_the_offsets() {
+fn a_log_without_a_memory_map_keeps_the_offsets() {
     let report = read(ANDROID_5.as_bytes()).unwrap();
     assert_eq!((report.header.arch, report.header.pid), (None, 1907));
     let thread = report.crashed_thread().unwrap();
     assert!(thread.main);
     assert_eq!(thread.registers.as_ref().unwrap().general.len(), 17);
-    // The first image's place follows from the program counter, that of others from nothing.
+    // The first image's load address follows from the program counter; those of the others are
+    // unknown.
     assert_eq!((thread.frames[0].address.0, thread.frames[1].address.0), (0xa2b1_d010, 0xa2b1_c122));
     let offsets: Vec<_> = thread.frames.iter().map(|frame| frame.module_offset.unwrap().0).collect();
     assert_eq!(offsets, [0x1010, 0x122, 0xd5b35]);
@@ -253,8 +254,8 @@ fn an_old_log_without_a_memory_map_keeps_the_offsets() {
 }
 
 #[test]
-fn a_trace_of_an_anr_is_a_report_of_a_hang() {
-    assert_eq!(form_of(ANR.as_bytes()), Some(Form::Anr));
+fn an_anr_trace_is_converted_to_a_hang_report() {
+    assert_eq!(detect_form(ANR.as_bytes()), Some(Form::Anr));
     let report = read(ANR.as_bytes()).unwrap();
     let crash = report.crash.as_ref().unwrap();
     assert_eq!((crash.monitor, crash.tid), (Monitor::HANG, 4100));
@@ -275,14 +276,14 @@ fn a_trace_of_an_anr_is_a_report_of_a_hang() {
 }
 
 #[test]
-fn where_only_the_kernel_answered_each_thread_has_its_wait() {
+fn kernel_wait_channels_are_read() {
     let at = ANR.find("----- Waiting").unwrap();
     let report = read(&ANR.as_bytes()[at..]).unwrap();
     assert_eq!((report.header.pid, functions(&report.threads[0].frames)), (4100, vec!["futex_wait_queue_me"]));
 }
 
 #[test]
-fn a_java_stack_trace_is_a_chain_of_exceptions() {
+fn a_java_stack_trace_is_read_as_a_chain_of_exceptions() {
     let text = "Exception in thread \"main\" com.example.Closed: the shop\n  is closed: now\n\tat com.example.Shop.open(Shop.java:12)\n\tat \
         app//com.example.Main.main(Main.java:3)\n\tSuppressed: java.io.IOException: close\n\t\tat com.example.Shop.close(Shop.java:99)\n\t\t... 1 more\n\
         Caused by: java.lang.IllegalStateException\n\tat com.example.Door.turn(Unknown Source)\n\tat java.base/java.lang.Thread.run(Native Method)\n\t... 1 more\n";
@@ -297,7 +298,7 @@ fn a_java_stack_trace_is_a_chain_of_exceptions() {
 }
 
 #[test]
-fn anything_else_is_none() {
+fn other_files_are_refused() {
     for bytes in
         [&b""[..], b"hello", b"{\"a\": 1}", b"\x7FELF\x02\x01\x01", b"MDMP", b"*** *** ***", &[0; 100], &[0xFF; 100]]
     {
@@ -305,5 +306,5 @@ fn anything_else_is_none() {
     }
     let head = format!("{}\nBuild fingerprint: 'x'\n", "*** ".repeat(16).trim_end());
     let error = read(head.as_bytes()).unwrap_err().to_string();
-    assert!(error.contains("an Android tombstone (text)") && error.contains("which process"), "{error}");
+    assert!(error.contains("an Android tombstone (text)") && error.contains("ends before the process"), "{error}");
 }

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_source_name_is_known_in_a_linker_name() {
+fn source_names_are_matched_with_linker_names() {
     for (linker, source) in [
         ("_ZN11next_launch13store_to_null17h0123456789abcdefE", "store_to_null"),
         ("_RNvCs1234_7mycrate3foo", "foo"),
@@ -9,12 +9,12 @@ fn a_source_name_is_known_in_a_linker_name() {
         ("_ZN4core3ops8function6FnOnce9call_once17h0123456789abcdefE", "call_once<fn(), ()>"),
         ("_ZN3app4main28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE", "{closure#0}"),
     ] {
-        assert!(is_of_source_name(linker, source), "{linker} {source}");
-        assert!(!is_of_source_name(linker, "another"), "{linker}");
+        assert!(names_same_function(linker, source), "{linker} {source}");
+        assert!(!names_same_function(linker, "another"), "{linker}");
     }
     // A name that isn't mangled adds nothing to DWARF's name; a mangled DWARF name needs no other.
-    assert!(!is_of_source_name("foo", "foo"));
-    assert!(!is_of_source_name("_Z3foov", "_Z3foov"));
+    assert!(!names_same_function("foo", "foo"));
+    assert!(!names_same_function("_Z3foov", "_Z3foov"));
     for (name, last) in [
         ("a::B<c::D>::f::<u8>(e::F)", "f"),
         ("<A as B>::f", "f"),
@@ -29,7 +29,7 @@ fn a_source_name_is_known_in_a_linker_name() {
 }
 
 #[test]
-fn types() {
+fn cpp_types_are_demangled() {
     assert_eq!(demangle_cpp_type("St13runtime_error"), "std::runtime_error");
     assert_eq!(demangle_cpp_type("N4shop9DoorErrorE"), "shop::DoorError");
     assert_eq!(demangle_cpp_type("PKc"), "char const*");

@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn x86_64_plt_forms() {
+fn x86_64_plt_stubs_are_recognized() {
     // objdump -d of a .plt, a .plt.sec with endbr64 and bnd, and a .plt.got of 8-byte entries
     let plt = [
         0xff, 0x35, 0xe2, 0x2f, 0, 0, 0xff, 0x25, 0xe4, 0x2f, 0, 0, 0x0f, 0x1f, 0x40, 0, // PLT0
@@ -16,7 +16,7 @@ fn x86_64_plt_forms() {
 }
 
 #[test]
-fn aarch64_plt_form() {
+fn aarch64_plt_stubs_are_recognized() {
     // adrp x16, 0x11000; ldr x17, [x16, #16]; add x16, x16, #0x10; br x17   at 0x5d0
     let words: [u32; 4] = [0xb000_0090 & !(1 << 29) | (1 << 29), 0xf940_0a11, 0x9100_4210, 0xd61f_0220];
     let code: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -24,7 +24,7 @@ fn aarch64_plt_form() {
 }
 
 #[test]
-fn layout_errors_say_where() {
+fn layout_errors_have_an_offset() {
     assert_eq!(check_layout(b"\x7fELF").unwrap_err().offset, 0);
     let mut header = [0; 64];
     header[..6].copy_from_slice(b"\x7fELF\x02\x01");

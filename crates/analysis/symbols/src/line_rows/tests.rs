@@ -63,7 +63,7 @@ _start: .space 0x3000
 "#;
 
 #[test]
-fn what_is_left_of_dropped_functions_is_passed_over() {
+fn rows_of_dropped_functions_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("a.s"), PROGRAM).unwrap();

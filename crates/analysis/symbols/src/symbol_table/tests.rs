@@ -1,11 +1,11 @@
 use super::*;
 
 #[test]
-fn a_boundary_ends_a_symbol_without_size_but_does_not_hide_one_that_begins_there() {
+fn a_boundary_ends_unsized_symbols_but_hides_none() {
     let mut builder = TableBuilder::default();
     for (start, name) in [(10, "a"), (30, "b")] {
         let name = builder.make_name(name.as_bytes()).unwrap();
-        builder.add(start, 0, SymbolSource::Symtab, Standing::Global, name);
+        builder.add(start, 0, SymbolSource::Symtab, BindingRank::Global, name);
     }
     [20, 30, 40].into_iter().for_each(|at| builder.boundary(at));
     let table = builder.build();

@@ -1,4 +1,4 @@
-//! Breakpad text: functions, lines, inlined calls, and what is broken.
+//! Breakpad files: functions, lines, inlined calls, malformed lines.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ fn open(text: &[u8]) -> Result<SymbolFile, SymbolError> {
     SymbolFile::from_bytes(Path::new("app.sym"), text.to_vec()).map(|mut files| files.remove(0))
 }
 
-/// Where in the text something is broken.
+/// Returns the offsets of the malformed lines.
 fn problems(text: &[u8]) -> Vec<Option<u64>> {
     let file = open(text).unwrap();
     file.calls(LookupAddress::of_instruction(0x10));
@@ -31,7 +31,7 @@ fn problems(text: &[u8]) -> Vec<Option<u64>> {
 }
 
 #[test]
-fn calls_inlined_into_calls() {
+fn nested_inlined_calls_are_listed_innermost_first() {
     assert_eq!(problems(TEXT), []);
     let file = open(TEXT).unwrap();
     let calls = |address| -> Vec<(String, String, u32)> {
@@ -53,14 +53,14 @@ fn calls_inlined_into_calls() {
 }
 
 #[test]
-fn the_module_says_which_image() {
+fn the_module_line_identifies_the_image() {
     let file = open(TEXT).unwrap();
     let id = file.debug_id().unwrap();
     assert_eq!(id.to_string(), "0123456789abcdef0123456789abcdef01234567");
-    assert_eq!(Some(id.breakpad_of_elf()), file.breakpad_debug_id());
+    assert_eq!(Some(id.to_breakpad_elf()), file.breakpad_debug_id());
     let (kind, arch) = (FileKind::Elf, Arch::X86_64);
     assert_eq!(file.arch(), arch);
-    assert!(file.is_of(&ImageKey {
+    assert!(file.matches(&ImageKey {
         path: "app".into(),
         debug_id: Some(id.clone()),
         kind,
@@ -71,11 +71,11 @@ fn the_module_says_which_image() {
 }
 
 #[test]
-fn the_module_of_windows_is_found_by_its_code_view_data() {
+fn a_windows_module_is_matched_by_its_codeview_data() {
     let text = b"MODULE windows x86_64 0123456789ABCDEF0123456789ABCDEFA app.pdb\nINFO CODE_ID 5A9832E5287000 app.exe\nFUNC 1000 20 0 paint\n";
     let file = open(text).unwrap();
     let key = |guid: [u8; 16]| {
-        // Time stamp and size of the image, GUID and age.
+        // The image's time stamp and size, GUID and age.
         let id = [&[1, 2, 3, 4, 5, 6, 7, 8][..], &guid, &[10, 0, 0, 0]].concat();
         ImageKey {
             path: "C:\\app.exe".into(),
@@ -87,16 +87,16 @@ fn the_module_of_windows_is_found_by_its_code_view_data() {
         }
     };
     let guid = [0x67, 0x45, 0x23, 0x01, 0xab, 0x89, 0xef, 0xcd, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef];
-    assert!(file.is_of(&key(guid)));
-    assert!(!file.is_of(&key([7; 16])));
+    assert!(file.matches(&key(guid)));
+    assert!(!file.matches(&key([7; 16])));
 }
 
 #[test]
-fn broken_lines_are_listed_with_their_place_and_left_out() {
+fn malformed_lines_are_reported_with_their_offset_and_skipped() {
     let text = b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\nFUNC zz 1 0 f\nFUNC 10 5 0 g\n10 5 1\n";
     assert_eq!(problems(text), [Some(58), Some(86)]);
     assert_eq!(open(text).unwrap().symbol(LookupAddress::of_instruction(0x10)), Some(("g".to_owned(), 0x10)));
     assert!(open(b"MODULE Linux x86_64 short app").is_err());
-    // A line before any function has nothing to belong to.
+    // A line record before any function is malformed.
     assert_eq!(problems(b"MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\n10 5 1 0\n").len(), 1);
 }

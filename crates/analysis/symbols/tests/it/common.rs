@@ -1,13 +1,13 @@
-//! What the tests of this crate share: where the fixtures are, and random numbers that are the same in each run.
+//! Helpers shared by this crate's tests: fixture paths and reproducible random numbers.
 
 use std::path::PathBuf;
 
-/// A file of `fixtures/symbols`.
+/// Returns the path of a file in `fixtures/symbols`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../fixtures/symbols").join(name)
 }
 
-/// xorshift64*: enough to pick addresses and bytes by.
+/// An xorshift64* generator, good enough for picking addresses and bytes.
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -1,5 +1,5 @@
-//! A Mach-O image whose debug information the linker left in the object files: each address has the calls that it has by the dSYM which
-//! dsymutil made of the same files.
+//! Mach-O images whose debug information is in the object files: each address has the same calls as
+//! with the dSYM that dsymutil created from the same files.
 
 #![cfg(unix)]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use crate::common::fixture;
 use coroner_symbols::{Call, LookupAddress, SymbolFile};
 
-/// The calls at each address of the code, and what was found missing or broken.
+/// Returns the calls at each address of the code, and the errors.
 fn calls(path: &Path) -> (Vec<Vec<Call>>, Vec<String>) {
     let file = &SymbolFile::open(path).unwrap()[0];
     let calls = (0x540..0x6c0).map(|svma| file.calls(LookupAddress::of_instruction(svma))).collect();
@@ -23,7 +23,7 @@ fn inlined(calls: &[Vec<Call>]) -> usize {
 /// Writes a time into the debug map's only object.
 fn set_time(image: &Path, seconds: u64) {
     let mut bytes = std::fs::read(image).unwrap();
-    // `nlist_64` behind the name: N_OSO, section 3, description 1, the value.
+    // `nlist_64` after the name: N_OSO, section 3, description 1, the value.
     let entry = [0x66, 3, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let at = bytes.windows(entry.len()).position(|window| window == entry).expect("N_OSO");
     bytes[at + 4..at + 12].copy_from_slice(&seconds.to_le_bytes());
@@ -31,7 +31,7 @@ fn set_time(image: &Path, seconds: u64) {
 }
 
 #[test]
-fn an_object_file_and_a_member_of_an_archive() {
+fn object_files_and_archive_members_are_read() {
     let (expected, _) = calls(&fixture("debug-map/mapped.dwarf"));
     assert!(inlined(&expected) > 40, "{expected:?}");
     for image in ["mapped.dylib", "archived.dylib"] {
@@ -46,14 +46,14 @@ fn an_object_file_and_a_member_of_an_archive() {
 }
 
 #[test]
-fn an_object_file_that_is_missing_or_was_built_again_names_nothing() {
+fn missing_and_rebuilt_object_files_are_not_used() {
     let folder = tempfile::tempdir().unwrap();
     let (image, object) = (folder.path().join("mapped.dylib"), folder.path().join("program.o"));
     std::fs::copy(fixture("debug-map/mapped.dylib"), &image).unwrap();
     let (found, problems) = calls(&image);
     assert_eq!((inlined(&found), problems.len()), (0, 0), "{problems:?}");
-    assert!(!SymbolFile::open(&image).unwrap()[0].has_lines(), "as on another machine than the one that linked it");
-    // The symbol table names it all the same.
+    assert!(!SymbolFile::open(&image).unwrap()[0].has_lines(), "the object files are missing, as on other machines");
+    // The symbol table still names it.
     assert!(found.iter().flatten().any(|call| call.name.as_deref() == Some("_Z4deepi")));
 
     std::fs::copy(fixture("debug-map/program.o"), &object).unwrap();
@@ -67,9 +67,9 @@ fn an_object_file_that_is_missing_or_was_built_again_names_nothing() {
     modified(1_700_000_001);
     let (found, problems) = calls(&image);
     assert_eq!((inlined(&found), problems.len()), (0, 1), "{problems:?}");
-    assert!(problems[0].contains("built again"), "{problems:?}");
+    assert!(problems[0].contains("was rebuilt"), "{problems:?}");
 
-    // Broken ones end in errors.
+    // Malformed object files result in errors.
     let whole = std::fs::read(&object).unwrap();
     for length in (0..whole.len()).step_by(97) {
         std::fs::write(&object, &whole[..length]).unwrap();

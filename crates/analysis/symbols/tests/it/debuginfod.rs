@@ -1,4 +1,5 @@
-//! Debug files from a debuginfod server on this machine: fetched once, kept, and missed for a while where there is none.
+//! Debug files from a local debuginfod server: they are downloaded once and cached, and so are
+//! negative answers.
 
 #![cfg(all(target_os = "linux", feature = "debuginfod"))]
 
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use crate::common::fixture;
 use coroner_symbols::{Debuginfod, FileKind, ImageKey, LookupAddress, Options, SymbolFile, Symbolizer};
 
-/// A server of one file; what it was asked for.
+/// Starts a server with one file; returns its URL and the requests it received.
 fn serve(path: String, body: Vec<u8>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -38,7 +39,7 @@ fn objcopy(arguments: &[&str], from: &Path, to: &Path) {
 }
 
 #[test]
-fn a_debug_file_is_fetched_once_and_a_missing_one_is_asked_for_once() {
+fn files_and_negative_answers_are_cached() {
     let folder = tempfile::tempdir().unwrap();
     let (app, debug): (PathBuf, PathBuf) = (folder.path().join("app"), folder.path().join("debug"));
     objcopy(&["--only-keep-debug"], &fixture("cpp.elf"), &debug);
@@ -75,10 +76,10 @@ fn a_debug_file_is_fetched_once_and_a_missing_one_is_asked_for_once() {
         let (lines, problems) = name(&[&url], &cache, &key);
         assert!(lines >= 2 && problems.is_empty(), "{problems:?}");
     }
-    assert_eq!(asked.lock().unwrap().len(), 1, "the second time from the cache");
-    assert!(cache.join(&hex).join("debuginfo").is_file(), "where elfutils and GDB look");
+    assert_eq!(asked.lock().unwrap().len(), 1, "the second lookup uses the cache");
+    assert!(cache.join(&hex).join("debuginfo").is_file(), "the file is where elfutils and GDB look for it");
 
-    // One that the server does not have.
+    // A file that the server does not have.
     let other: String = hex.chars().rev().collect();
     let other = ImageKey { debug_id: Some(other.parse().unwrap()), path: "/nowhere".into(), ..key.clone() };
     for _ in 0..2 {
@@ -86,7 +87,7 @@ fn a_debug_file_is_fetched_once_and_a_missing_one_is_asked_for_once() {
     }
     assert_eq!(asked.lock().unwrap().len(), 2, "not asked again");
 
-    // A server that is not there is a warning, and nothing is remembered of it; the next server is asked.
+    // An unreachable server results in a warning and is not cached; the next server is asked.
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let gone = format!("http://{gone}");
     let empty = folder.path().join("empty");

@@ -1,4 +1,4 @@
-//! ELF names beside those of binutils (`nm`, `addr2line`), on thousands of random addresses.
+//! Compares ELF names with those of binutils (`nm`, `addr2line`) at thousands of random addresses.
 
 #![cfg(target_os = "linux")]
 
@@ -11,7 +11,8 @@ use std::{
 use crate::common::{Random, fixture};
 use coroner_symbols::{ImageKey, LookupAddress, Options, SymbolFile, SymbolSource, Symbolizer, demangle};
 
-/// The test program itself: a Rust executable with 10,000s of symbols and debug information.
+/// Returns the test program's path: a Rust executable with tens of thousands of symbols and debug
+/// information.
 fn this_program() -> PathBuf {
     std::env::current_exe().unwrap()
 }
@@ -34,7 +35,7 @@ fn command(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The functions of `nm -S`: address, size and all names.
+/// Returns the functions from `nm -S`: address, size and name.
 fn nm_functions(path: &Path, options: &[&str]) -> Vec<(u64, u64, String)> {
     let text = command("nm", &[options, &["-n", "-S", path.to_str().unwrap()]].concat());
     text.lines()
@@ -42,7 +43,7 @@ fn nm_functions(path: &Path, options: &[&str]) -> Vec<(u64, u64, String)> {
             let words: Vec<&str> = line.split_whitespace().collect();
             let &[address, size, kind, name] = words.as_slice() else { return None };
             let hex = |text| u64::from_str_radix(text, 16).unwrap();
-            // Versions (`name@@GLIBC_2.2`) are nm's own addition.
+            // nm appends symbol versions (`name@@GLIBC_2.2`).
             let name = name.split('@').next().unwrap().to_owned();
             matches!(kind, "t" | "T" | "w" | "W" | "i").then(|| (hex(address), hex(size), name))
         })
@@ -56,7 +57,7 @@ struct Call {
     line: u32,
 }
 
-/// What another tool says: the calls at each address, the innermost first.
+/// Returns another tool's results: the calls at each address, innermost first.
 fn calls_by(program: &[&str], path: &Path, addresses: &[u64]) -> HashMap<u64, Vec<Call>> {
     let mut found: HashMap<u64, Vec<Call>> = HashMap::new();
     for chunk in addresses.chunks(1000) {
@@ -84,7 +85,7 @@ fn calls_by(program: &[&str], path: &Path, addresses: &[u64]) -> HashMap<u64, Ve
     found
 }
 
-/// Random addresses inside functions, the first and last byte of some of them included.
+/// Returns random addresses inside functions, including the first and last byte of some functions.
 fn addresses_in(functions: &[(u64, u64, String)], count: usize) -> Vec<u64> {
     let mut random = Random::new(7);
     (0..count)
@@ -99,10 +100,11 @@ fn addresses_in(functions: &[(u64, u64, String)], count: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Names of all functions that contain an address. The functions are sorted by address (`nm -n`).
+/// Returns the names of all functions that contain an address. `functions` must be sorted by
+/// address (`nm -n`).
 fn names_at(functions: &[(u64, u64, String)], address: u64) -> Vec<&str> {
     let behind = functions.partition_point(|function| function.0 <= address);
-    // Functions that contain others begin at most so far before them in the list.
+    // A function that contains others is at most this far before them in the list.
     functions[behind.saturating_sub(2000)..behind]
         .iter()
         .filter(|&&(start, size, _)| address - start < size.max(1))
@@ -110,7 +112,8 @@ fn names_at(functions: &[(u64, u64, String)], address: u64) -> Vec<&str> {
         .collect()
 }
 
-/// Labels of code, of which `nm` says no size, by address: llvm-symbolizer takes one within a function of assembly for its name.
+/// Returns code labels, for which `nm` has no size, by address. llvm-symbolizer uses a label inside
+/// an assembly function as its name.
 fn nm_labels(path: &Path) -> Vec<(u64, String)> {
     let text = command("nm", &["-n", "-S", path.to_str().unwrap()]);
     text.lines()
@@ -122,7 +125,7 @@ fn nm_labels(path: &Path) -> Vec<(u64, String)> {
         .collect()
 }
 
-/// The label in front of an address.
+/// Returns the nearest label at or before an address.
 fn label_at(labels: &[(u64, String)], address: u64) -> Option<&str> {
     let behind = labels.partition_point(|label| label.0 <= address);
     labels[..behind].last().map(|label| label.1.as_str())
@@ -149,7 +152,7 @@ fn a_rust_program_agrees_with_nm() {
 
 #[test]
 fn a_stripped_library_agrees_with_nm() {
-    // The C library this test runs with: thousands of dynamic symbols, aliases and versions, no .symtab.
+    // This process's C library: thousands of dynamic symbols, aliases and versions, and no .symtab.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let libc =
         maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains("libc.so")).unwrap();
@@ -158,14 +161,14 @@ fn a_stripped_library_agrees_with_nm() {
 
 #[test]
 fn a_library_of_150_000_symbols_agrees_with_nm() {
-    // The compiler's own, which is where this test is built.
+    // The compiler's own library.
     let sysroot = command("rustc", &["--print", "sysroot"]);
     let folder = Path::new(sysroot.trim()).join("lib");
     let large = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path()).find(|path| {
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with("librustc_driver-"))
     });
     let Some(large) = large else {
-        println!("no librustc_driver in {}: not tested", folder.display());
+        println!("skipped: no librustc_driver in {}", folder.display());
         return;
     };
     check_names(&large, &[], 10_000);
@@ -173,7 +176,8 @@ fn a_library_of_150_000_symbols_agrees_with_nm() {
     assert!(symtab.is_some_and(|(_, count)| count > 100_000), "{symtab:?}");
 }
 
-/// A small program, built in release mode with debug information: what an app ships, if it keeps its symbols.
+/// Builds a small program in release mode with debug information, like an app that keeps its
+/// symbols.
 fn release_program(folder: &Path) -> PathBuf {
     let (source, program) = (folder.join("app.rs"), folder.join("app"));
     let text = r#"
@@ -205,7 +209,8 @@ fn cpp_agrees_with_nm() {
     check_names(&fixture("cpp.elf"), &[], 2000);
 }
 
-/// The tools that file, line and inlined calls are compared with. llvm-symbolizer isn't everywhere; binutils is.
+/// The tools whose files, lines and inlined calls are the reference. llvm-symbolizer is optional,
+/// binutils is required.
 const ORACLES: [&[&str]; 2] = [&["addr2line"], &["llvm-symbolizer", "--output-style=GNU", "--no-demangle"]];
 
 fn compare_lines(path: &Path, count: usize) {
@@ -234,7 +239,7 @@ fn compare_lines(path: &Path, count: usize) {
     assert!(with_lines * 2 > addresses.len(), "only {with_lines} of {} addresses have lines", addresses.len());
     for oracle in ORACLES {
         if Command::new(oracle[0]).arg("--version").output().is_err() && oracle[0] != "addr2line" {
-            println!("{} isn't installed", oracle[0]);
+            println!("{} is not installed", oracle[0]);
             continue;
         }
         let theirs = calls_by(oracle, path, &addresses);
@@ -248,18 +253,19 @@ fn compare_lines(path: &Path, count: usize) {
             }
         }
         println!("{}: {} addresses, {} differ", oracle[0], addresses.len(), different.len());
-        assert!(different.is_empty(), "{} says otherwise, e.g. at {}", oracle[0], different[0]);
+        assert!(different.is_empty(), "different result from {}, for example at {}", oracle[0], different[0]);
     }
 }
 
-/// Whether two chains of calls say the same, with four differences that are no disagreement:
-/// * where DWARF has no linker name for a call (a C function, a static one, a lambda), the tools print a symbol that
-///   contains the address instead, binutils even for inlined calls; we print DWARF's name,
-/// * where DWARF has the last part of the outermost function's name alone (debug information of lines only), we print the symbol
-///   that has the rest,
-/// * `f` and its part `f.cold` are one function to DWARF and two to the symbol table,
-/// * where a compiler gave no line, the tools print the unit's name as the file (`app.1234-cgu.0`); we print none,
-/// * the paths of the tools keep `./.` and doubled separators.
+/// Whether two call chains are equivalent. These differences are accepted:
+/// * If DWARF has no linker name for a call (a C function, a static one, a lambda), the tools print
+///   a symbol that contains the address, binutils even for inlined calls; we print DWARF's name.
+/// * If DWARF has only the last part of the outermost function's name (line tables only), we print
+///   the symbol, which has the rest.
+/// * `f` and its part `f.cold` are one function in DWARF and two in the symbol table.
+/// * If the compiler recorded no line, the tools print the unit's name as the file
+///   (`app.1234-cgu.0`); we print none.
+/// * The tools' paths keep `./.` and doubled separators.
 fn same_calls(ours: &[Call], theirs: &[Call], symbols: &[&str]) -> bool {
     ours.len() == theirs.len()
         && ours.iter().zip(theirs).all(|(our, their)| {

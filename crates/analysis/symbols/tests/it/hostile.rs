@@ -1,4 +1,5 @@
-//! Files that are truncated, damaged or made to do harm: errors that say where, no panic, no runaway.
+//! Truncated, damaged and malicious files: they result in errors with a position, never in a panic
+//! or unbounded work.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,7 @@ const BREAKPAD: &str = "MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 ap
     INFO CODE_ID 0123456789ABCDEF0123456789ABCDEF01234567\nFILE 0 a.c\nINLINE_ORIGIN 0 inner\nFUNC 1000 20 0 outer\n\
     INLINE 0 12 0 0 1004 8\n1000 8 10 0\n1008 18 12 0\nPUBLIC 2000 0 label\nSTACK CFI INIT 1000 20 .cfa: $rsp 8 +\n";
 
-/// Every kind of file that is read.
+/// Returns a file of every supported kind.
 fn inputs() -> Vec<(&'static str, Vec<u8>)> {
     let read = |name: &str| std::fs::read(fixture(name)).unwrap();
     vec![
@@ -43,7 +44,7 @@ impl TempFile {
     }
 }
 
-/// Does all that can be done with a file. The errors.
+/// Calls every function of the API on a file; returns the errors.
 fn exercise(path: &Path, random: &mut Random) -> Vec<SymbolError> {
     let files = match SymbolFile::open(path) {
         Ok(files) => files,
@@ -67,7 +68,7 @@ fn exercise(path: &Path, random: &mut Random) -> Vec<SymbolError> {
 }
 
 #[test]
-fn truncated_anywhere() {
+fn truncation_at_any_offset_is_reported() {
     let scratch = TempFile::new();
     let mut random = Random::new(1);
     for (name, bytes) in inputs() {
@@ -76,20 +77,23 @@ fn truncated_anywhere() {
         for length in (0..whole).step_by(step).chain(whole.saturating_sub(20)..whole) {
             let errors = exercise(scratch.write(&bytes[..length]), &mut random);
             for error in &errors {
-                let offset = error.offset().unwrap_or_else(|| panic!("{name} cut to {length}: {error}"));
-                assert!(offset <= whole as u64, "{name} cut to {length}: {error}");
+                let offset = error.offset().unwrap_or_else(|| panic!("{name} truncated to {length}: {error}"));
+                assert!(offset <= whole as u64, "{name} truncated to {length}: {error}");
                 assert!(error.to_string().contains("byte") || offset == 0, "{error}");
             }
-            // A text that ends early may still be a text; a dSYM ends with padding.
+            // A truncated breakpad file may still be valid; a dSYM ends with padding.
             let must_fail = !matches!(name, "breakpad" | "dSYM") || length < 40;
-            assert!(!must_fail || !errors.is_empty(), "{name} of {whole} bytes cut to {length} was not noticed");
+            assert!(
+                !must_fail || !errors.is_empty(),
+                "{name}: truncation from {whole} to {length} bytes was not detected"
+            );
         }
-        assert!(exercise(scratch.write(&bytes), &mut random).is_empty(), "{name}: the whole file is good");
+        assert!(exercise(scratch.write(&bytes), &mut random).is_empty(), "{name}: errors in the intact file");
     }
 }
 
 #[test]
-fn damaged_anywhere() {
+fn damage_at_any_offset_is_survived() {
     let scratch = TempFile::new();
     let mut random = Random::new(2);
     for (name, original) in inputs() {
@@ -108,12 +112,12 @@ fn damaged_anywhere() {
             }
             noticed += usize::from(!exercise(scratch.write(&bytes), &mut random).is_empty());
         }
-        assert!(noticed >= 10, "{name}: only {noticed} of 400 damaged files were noticed");
+        assert!(noticed >= 10, "{name}: damage was detected in only {noticed} of 400 files");
     }
 }
 
 #[test]
-fn what_is_no_symbol_file() {
+fn other_files_are_refused() {
     let scratch = TempFile::new();
     let mut random = Random::new(3);
     let noise: Vec<u8> = (0..5000).map(|_| random.next() as u8).collect();
@@ -128,7 +132,7 @@ fn what_is_no_symbol_file() {
     assert!(matches!(error, SymbolError::Io { .. }), "{error}");
 }
 
-/// Replaces debug sections of the ELF fixture by hand-made ones.
+/// Replaces debug sections of the ELF fixture with handwritten ones.
 #[cfg(target_os = "linux")]
 fn with_dwarf(sections: &[(&str, &[u8])]) -> TempFile {
     let scratch = TempFile::new();
@@ -143,8 +147,8 @@ fn with_dwarf(sections: &[(&str, &[u8])]) -> TempFile {
     scratch
 }
 
-/// Abbreviations: 1 a unit and 2 a function, each with children and [0x1000, 0x2000); 3 an inlined call with children;
-/// 4 an inlined call with the ranges at offset 0.
+/// Abbreviations: 1 is a unit and 2 a function, each with children and the range [0x1000, 0x2000);
+/// 3 is an inlined call with children; 4 is an inlined call with the ranges at offset 0.
 #[cfg(target_os = "linux")]
 const ABBREVIATIONS: &[u8] = &[
     1, 0x11, 1, 0x11, 0x01, 0x12, 0x06, 0, 0, // DW_TAG_compile_unit: low_pc addr, high_pc data4
@@ -154,7 +158,7 @@ const ABBREVIATIONS: &[u8] = &[
     0,
 ];
 
-/// A DWARF 4 unit with a function whose children are `inside`.
+/// Returns a DWARF 4 unit with a function whose children are `inside`.
 #[cfg(target_os = "linux")]
 fn unit(inside: &[u8]) -> Vec<u8> {
     let mut entries = vec![];
@@ -172,24 +176,24 @@ fn unit(inside: &[u8]) -> Vec<u8> {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn inlined_calls_a_million_deep() {
+fn a_million_nested_inlined_calls_are_refused() {
     const DEPTH: usize = 1_000_000;
     let inside = [vec![3; DEPTH], vec![0; DEPTH]].concat();
     let scratch = with_dwarf(&[(".debug_info", &unit(&inside)), (".debug_abbrev", ABBREVIATIONS)]);
     let file = &SymbolFile::open(&scratch.path).unwrap()[0];
-    // A function without DWARF is named by its symbol all the same.
+    // A function without DWARF still gets its symbol's name.
     assert!(file.symbol(LookupAddress::of_instruction(0x1941)).is_some());
     let calls = file.calls(LookupAddress::of_instruction(0x1941));
     assert_eq!(calls.len(), 1);
     assert!(calls[0].line.is_none());
     let problems = file.take_problems();
-    assert!(problems[0].to_string().contains("nested deeper"), "{}", problems[0]);
+    assert!(problems[0].to_string().contains("nested more than"), "{}", problems[0]);
     assert!(problems[0].offset().unwrap() > 0);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn calls_that_share_one_long_list_of_ranges() {
+fn calls_that_share_a_long_range_list_are_refused() {
     // 20,000 calls of 20,000 ranges each: 400 million.
     let mut ranges = vec![];
     for index in 0..20_000u64 {
@@ -208,14 +212,14 @@ fn calls_that_share_one_long_list_of_ranges() {
         }
         assert!(file.calls(LookupAddress::of_instruction(0x1941))[0].line.is_none());
         let problems = file.take_problems();
-        assert!(problems[0].to_string().contains("share lists of ranges"), "{}", problems[0]);
+        assert!(problems[0].to_string().contains("share range lists"), "{}", problems[0]);
     }
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn units_whose_abbreviations_overlap() {
-    // Each of 50,000 units begins to read one byte further in a table of 1 MB.
+fn overlapping_abbreviation_tables_are_refused() {
+    // Each of 50,000 units refers to a position one byte further in a table of 1 MB.
     let mut table = vec![];
     while table.len() < 1 << 20 {
         table.extend([1, 0x11, 0, 0, 0]);
@@ -231,13 +235,13 @@ fn units_whose_abbreviations_overlap() {
     let file = &SymbolFile::open(&scratch.path).unwrap()[0];
     let _ = file.calls(LookupAddress::of_instruction(0x1941));
     let problems = file.take_problems();
-    assert!(problems[0].to_string().contains("abbreviations overlap"), "{}", problems[0]);
+    assert!(problems[0].to_string().contains("overlapping abbreviation tables"), "{}", problems[0]);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn sections_that_claim_to_unpack_to_gigabytes() {
-    // Elf64_Chdr: ELFCOMPRESS_ZLIB, 1 TiB, alignment 1; then no zlib stream.
+fn sections_that_would_decompress_to_gigabytes_are_refused() {
+    // Elf64_Chdr: ELFCOMPRESS_ZLIB, 1 TiB, alignment 1; then bytes that are not a zlib stream.
     let mut section = vec![];
     section.extend(1u64.to_le_bytes());
     section.extend((1u64 << 40).to_le_bytes());
@@ -254,5 +258,5 @@ fn sections_that_claim_to_unpack_to_gigabytes() {
     let file = &SymbolFile::open(path).unwrap()[0];
     let _ = file.calls(LookupAddress::of_instruction(0x1941));
     let problems = file.take_problems();
-    assert!(problems[0].to_string().contains("claim to unpack"), "{}", problems[0]);
+    assert!(problems[0].to_string().contains("would decompress to"), "{}", problems[0]);
 }

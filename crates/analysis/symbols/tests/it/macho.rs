@@ -1,4 +1,5 @@
-//! Mach-O names and lines beside those of LLVM's tools: fat files, dSYMs, stripped libraries, Objective-C metadata.
+//! Compares Mach-O names and lines with those of LLVM's tools: fat files, dSYMs, stripped
+//! libraries, Objective-C metadata.
 
 use std::{
     collections::BTreeMap,
@@ -11,10 +12,10 @@ use coroner_process::memory::{Snapshot, SnapshotRange};
 use coroner_process::symtab::{MachO, NameScan, Placement};
 use coroner_symbols::{Arch, FileKind, ImageKey, LookupAddress, Match, Options, SymbolFile, SymbolSource, Symbolizer};
 
-/// A tool of LLVM, or `None` where it isn't installed.
+/// Runs an LLVM tool; `None` if it is not installed.
 fn llvm(program: &str, arguments: &[&str]) -> Option<String> {
     let Ok(output) = Command::new(program).args(arguments).output() else {
-        println!("{program} isn't installed: not compared with it");
+        println!("skipped: {program} is not installed");
         return None;
     };
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
@@ -25,7 +26,8 @@ fn slice_of(path: &Path, arch: Arch) -> SymbolFile {
     SymbolFile::open(path).unwrap().into_iter().find(|file| file.arch() == arch).unwrap()
 }
 
-/// `llvm-nm`: addresses of text symbols with their names, without the leading underscore.
+/// Runs `llvm-nm`; returns the addresses of text symbols with their names, without the leading
+/// underscore.
 fn nm(path: &Path, arch: &str) -> Option<BTreeMap<u64, Vec<String>>> {
     let text = llvm("llvm-nm", &[&format!("--arch={arch}"), path.to_str().unwrap()])?;
     let mut symbols: BTreeMap<u64, Vec<String>> = BTreeMap::new();
@@ -55,7 +57,7 @@ fn names_agree_with_llvm_nm() {
         let file = slice_of(&path, cpu);
         let starts: Vec<u64> = symbols.keys().copied().collect();
         for (index, &start) in starts.iter().enumerate() {
-            // Up to the next symbol; the last one's end isn't known to nm.
+            // Up to the next symbol; nm doesn't print the last one's end.
             let end = starts.get(index + 1).copied().unwrap_or(start + 4);
             for address in [start, start + (end - start) / 2, end - 1] {
                 let (found, at) = file.symbol(LookupAddress::of_instruction(address)).unwrap();
@@ -80,8 +82,8 @@ fn program_key(arch: Arch) -> ImageKey {
     }
 }
 
-/// Compares names, files, lines and inlined calls of a dSYM with those of llvm-symbolizer. How many calls were inlined;
-/// `None` where it isn't installed.
+/// Compares a dSYM's names, files, lines and inlined calls with those of llvm-symbolizer. Returns
+/// the number of inlined calls; `None` if llvm-symbolizer is not installed.
 fn compare_lines(
     dsym: &Path,
     arch: &str,
@@ -108,7 +110,8 @@ fn compare_lines(
                 let (file, number) = lines.next().unwrap().rsplit_once(':').unwrap();
                 let file = file.rsplit('/').next().unwrap().to_owned();
                 let number = number.split_whitespace().next().unwrap().parse().unwrap_or(0);
-                // The outermost name is the symbol table's, with its underscore; those of DWARF have none.
+                // The outermost name is from the symbol table, with its underscore; DWARF's names
+                // have none.
                 let name = ["__Z", "__R", "_"].iter().find(|prefix| line.starts_with(**prefix));
                 let name =
                     name.filter(|_| !line.starts_with("_Z") && !line.starts_with("_R")).map_or(line, |_| &line[1..]);
@@ -128,9 +131,10 @@ fn compare_lines(
             })
             .collect();
         let theirs = &theirs[address];
-        // Where a compiler gave no line, the tool prints the unit's name as the file; we print none. And for the
-        // outermost call it prints the symbol table's name instead of DWARF's: one that LLVM marked (`name.llvm.123`),
-        // or another of the functions that were folded into one because their code is the same.
+        // If the compiler recorded no line, the tool prints the unit's name as the file; we print
+        // none. For the outermost call it prints the symbol table's name instead of DWARF's: one
+        // with LLVM's suffix (`name.llvm.123`), or another of several functions that were folded
+        // because their code is the same.
         let symbols = symbols.range(..=address).next_back().map_or(&[][..], |(_, names)| names);
         let same = ours.len() == theirs.len()
             && ours.iter().zip(theirs).all(|(our, their)| {
@@ -144,7 +148,7 @@ fn compare_lines(
 #[test]
 fn lines_of_a_dsym_agree_with_llvm_symbolizer() {
     for (arch, name) in [(Arch::Aarch64, "arm64"), (Arch::X86_64, "x86_64")] {
-        // Found by its UUID in a folder, for an image that isn't on this machine.
+        // The dSYM is found by its UUID in a folder, for an image that is not on this machine.
         let mut symbolizer = Symbolizer::new(Options { search: vec![fixture("")], ..Options::default() });
         let key = program_key(arch);
         assert_eq!(symbolizer.status(&key).matched, Match::Matched);
@@ -160,8 +164,8 @@ fn lines_of_a_dsym_agree_with_llvm_symbolizer() {
     }
 }
 
-/// Builds a Rust library for macOS with the linker that comes with the compiler, and its dSYM; `None` where the compiler
-/// has no such target or `dsymutil` isn't installed.
+/// Builds a Rust library for macOS with the compiler's own linker, and its dSYM; `None` if the
+/// compiler lacks the target or `dsymutil` is not installed.
 fn rust_library(folder: &Path, target: &str) -> Option<PathBuf> {
     let run =
         |program: &str, arguments: &[&str]| Command::new(program).args(arguments).current_dir(folder).output().ok();
@@ -179,7 +183,7 @@ fn rust_library(folder: &Path, target: &str) -> Option<PathBuf> {
             sorted.len()
         }"#;
     std::fs::write(folder.join("app.rs"), text).unwrap();
-    // Stubs for what std wants to be linked with; the symbols are left to be found at run time.
+    // Stubs of the libraries that std links; symbols are resolved at run time.
     for library in ["System", "c", "m", "iconv"] {
         let stub = format!(
             "--- !tapi-tbd\ntbd-version: 4\ntargets: [ arm64-macos, x86_64-macos ]\ninstall-name: '/usr/lib/lib{library}.dylib'\n...\n"
@@ -208,14 +212,14 @@ fn rust_library(folder: &Path, target: &str) -> Option<PathBuf> {
     ];
     let built = run("rustc", &arguments)?;
     if !built.status.success() {
-        println!("no library for {target}: {}", String::from_utf8_lossy(&built.stderr));
+        println!("skipped: can't build a library for {target}: {}", String::from_utf8_lossy(&built.stderr));
         return None;
     }
     run("dsymutil", &[&library])?.status.success().then(|| folder.join(&library))
 }
 
 #[test]
-fn rust_libraries_for_two_processors_agree_with_llvm() {
+fn rust_libraries_for_both_architectures_agree_with_llvm() {
     for (target, arch, cpu) in
         [("aarch64-apple-darwin", "arm64", Arch::Aarch64), ("x86_64-apple-darwin", "x86_64", Arch::X86_64)]
     {
@@ -254,7 +258,7 @@ fn rust_libraries_for_two_processors_agree_with_llvm() {
     }
 }
 
-/// The bytes of one slice, without its symbol table: what `strip -x` leaves of a library.
+/// Returns one slice without its symbol table, like a library after `strip -x`.
 fn without_symtab(path: &Path) -> Vec<u8> {
     let mut bytes = std::fs::read(path).unwrap();
     let word = |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -279,7 +283,7 @@ fn stripped(name: &str) -> (tempfile::TempDir, SymbolFile) {
 }
 
 #[test]
-fn objective_c_methods_of_a_stripped_library() {
+fn objective_c_methods_are_named_in_a_stripped_library() {
     for (name, cpu) in [("classes-arm64.dylib", Arch::Aarch64), ("classes-x86_64.dylib", Arch::X86_64)] {
         let full = slice_of(&fixture(name), cpu);
         let (_folder, stripped) = stripped(name);
@@ -294,13 +298,14 @@ fn objective_c_methods_of_a_stripped_library() {
             let found = stripped.symbol(address);
             match &found {
                 Some(found) => {
-                    // A category of a class of another image doesn't know its class.
+                    // A category on another image's class doesn't contain the class's name.
                     let expected = expected.unwrap();
                     assert_eq!(found.0.replace("[(Ours)", "[Foreign(Ours)"), expected.0);
                     assert_eq!(found.1, expected.1);
                     methods.push(found.0.clone());
                 }
-                // A local function: its start is known, its name is gone, and no method's name covers it.
+                // A local function: its start is known, its name was stripped, and no method's name
+                // covers it.
                 None => assert!(expected.is_none_or(|(name, _)| !name.contains('[')), "{name} {address:?}"),
             }
         }
@@ -310,8 +315,8 @@ fn objective_c_methods_of_a_stripped_library() {
 }
 
 #[test]
-fn exports_of_a_stripped_library_by_index_and_by_scan() {
-    // Both halves of the fat file, cut out: one has LC_DYLD_EXPORTS_TRIE, the other LC_DYLD_INFO.
+fn exports_of_a_stripped_library_are_named_by_index_and_scan() {
+    // The fat file's two slices: one has LC_DYLD_EXPORTS_TRIE, the other LC_DYLD_INFO.
     for (arch, cpu) in [(Arch::Aarch64, 0x0100_000c), (Arch::X86_64, 0x0100_0007)] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("thin");
@@ -342,7 +347,7 @@ fn exports_of_a_stripped_library_by_index_and_by_scan() {
     }
 }
 
-/// One half of the fat file, cut out.
+/// Returns one slice of the fat file.
 fn thin(cpu: u32) -> Vec<u8> {
     let fat = std::fs::read(fixture("program.dylib")).unwrap();
     let word = |at: usize| u32::from_be_bytes(fat[at..at + 4].try_into().unwrap());
@@ -350,7 +355,8 @@ fn thin(cpu: u32) -> Vec<u8> {
     fat[word(entry + 8) as usize..][..word(entry + 12) as usize].to_vec()
 }
 
-/// Where the entry of a symbol (with its underscore) stands in the symbol table of a thin file; not one of a debugger's.
+/// Returns the offset of a symbol's entry in a thin file's symbol table. `name` includes the
+/// underscore; debugger symbols are skipped.
 fn entry_of(bytes: &[u8], name: &str) -> usize {
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let mut at = 32;
@@ -363,7 +369,7 @@ fn entry_of(bytes: &[u8], name: &str) -> usize {
     (0..count).map(|index| symbols + index * 16).find(is_it).unwrap()
 }
 
-/// By index and by scan, which must agree.
+/// Returns the name by index and by scan, which must agree.
 fn name_at(bytes: &[u8], address: u64) -> Option<String> {
     let file = SymbolFile::from_bytes(Path::new("patched"), bytes.to_vec()).unwrap().remove(0);
     let found = file.symbol(LookupAddress::of_instruction(address));
@@ -372,25 +378,25 @@ fn name_at(bytes: &[u8], address: u64) -> Option<String> {
 }
 
 #[test]
-fn what_is_no_symbol_of_a_section_names_nothing() {
+fn entries_that_are_not_section_symbols_are_ignored() {
     for cpu in [0x0100_000c, 0x0100_0007] {
         let bytes = thin(cpu);
         let entry = entry_of(&bytes, "_not_exported");
         let address = u64::from_le_bytes(bytes[entry + 8..entry + 16].try_into().unwrap()) + 4;
         assert_eq!(name_at(&bytes, address).as_deref(), Some("not_exported"));
-        // n_type and n_sect: a debugger's N_FUN and N_BNSYM, N_ABS, N_UNDF, N_INDR, which stand in no section but by error; N_SECT
-        // in no section. (<mach-o/nlist.h>, <mach-o/stab.h>)
+        // n_type and n_sect: a debugger's N_FUN and N_BNSYM; N_ABS, N_UNDF and N_INDR, with and
+        // without an invalid section; N_SECT without a section. (<mach-o/nlist.h>, <mach-o/stab.h>)
         for (kind, section) in [(0x24, 1), (0x2e, 1), (0x02, 0), (0x02, 1), (0x00, 0), (0x0a, 1), (0x0e, 0)] {
             let mut patched = bytes.clone();
             (patched[entry + 4], patched[entry + 5]) = (kind, section);
-            // The function begins there all the same: the one before it doesn't take its place.
+            // The function still starts there: the preceding one doesn't cover the address.
             assert_eq!(name_at(&patched, address), None, "n_type {kind:#x}");
         }
     }
 }
 
 #[test]
-fn an_alternate_entry_is_a_lesser_name_than_a_symbol_of_its_own() {
+fn a_symbol_is_preferred_to_an_alternate_entry() {
     for cpu in [0x0100_000c, 0x0100_0007] {
         let mut bytes = thin(cpu);
         let names = ["_not_exported", "__ZN6shapesL6hiddenEi"];
@@ -410,19 +416,19 @@ fn an_alternate_entry_is_a_lesser_name_than_a_symbol_of_its_own() {
 }
 
 #[test]
-fn an_alternate_entry_inside_of_a_function_names_what_follows_it() {
+fn an_alternate_entry_names_the_rest_of_its_function() {
     let mut bytes = thin(0x0100_000c);
     let (function, entry) = (entry_of(&bytes, "_entry"), entry_of(&bytes, "_not_exported"));
     let start = u64::from_le_bytes(bytes[function + 8..function + 16].try_into().unwrap());
     bytes[entry + 8..entry + 16].copy_from_slice(&(start + 16).to_le_bytes());
     bytes[entry + 7] |= 0x02;
-    // As llvm-symbolizer has it: the nearest symbol.
+    // The nearest symbol, as in llvm-symbolizer.
     for (offset, name) in [(0, "entry"), (15, "entry"), (16, "not_exported"), (40, "not_exported")] {
         assert_eq!(name_at(&bytes, start + offset).as_deref(), Some(name), "{offset}");
     }
 }
 
-/// What the allocation-free scan says, reading the file.
+/// Returns the result of the allocation-free scan of the file.
 fn scan(bytes: &[u8], address: u64) -> Option<(String, u64)> {
     let ranges = [SnapshotRange { address: 0x1_0000, bytes }];
     let mut memory = Snapshot { ranges: &ranges };
@@ -438,10 +444,10 @@ fn scan(bytes: &[u8], address: u64) -> Option<(String, u64)> {
 }
 
 #[test]
-fn the_scan_reads_a_loaded_image_by_its_segments() {
+fn the_scan_reads_a_loaded_image() {
     for name in ["classes-arm64.dylib", "classes-x86_64.dylib"] {
         let bytes = std::fs::read(fixture(name)).unwrap();
-        // As dyld would map it: each segment at its address plus a slide.
+        // Mapped like dyld does: each segment at its address plus a slide.
         let slide = 0x1_2345_0000;
         let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
@@ -481,11 +487,11 @@ fn the_scan_reads_a_loaded_image_by_its_segments() {
 }
 
 #[test]
-fn a_dsym_of_another_build_is_not_used() {
+fn a_dsym_from_another_build_is_not_used() {
     let mut symbolizer = Symbolizer::new(Options { search: vec![fixture("")], ..Options::default() });
     let mut key = program_key(Arch::Aarch64);
     key.debug_id = Some("00112233445566778899aabbccddeeff".parse().unwrap());
-    // One of its name is in the folder.
+    // A dSYM with its name is in the folder.
     let status = symbolizer.status(&key);
     assert!(matches!(&status.matched, Match::Mismatched { found, .. } if found.len() == 2), "{status:?}");
     key.path = "/A/another.dylib".into();

@@ -1,4 +1,4 @@
-//! Names of functions and ids of images, as texts.
+//! Demangling of function names, and conversion of image ids to and from text.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ fn name_of(mangled: &str) -> (String, Language) {
 }
 
 #[test]
-fn each_language_by_its_prefix() {
+fn the_language_is_recognized_by_the_prefix() {
     for (mangled, expected, language) in [
         ("_ZN4core9panicking5panic17h0123456789abcdefE", "core::panicking::panic", Language::Rust),
         ("_ZN4core9panicking5panic17h0123456789abcdefE.llvm.123456789", "core::panicking::panic", Language::Rust),
@@ -32,7 +32,7 @@ fn each_language_by_its_prefix() {
 
 #[cfg(feature = "swift")]
 #[test]
-fn swift_by_its_own_demangler() {
+fn swift_names_are_demangled() {
     assert_eq!(
         name_of("$s8mangling12GenericUnionO3FooyACyxGSicAEmlF").0,
         "mangling.GenericUnion.Foo<A>(mangling.GenericUnion<A>.Type) -> (Swift.Int) -> mangling.GenericUnion<A>"
@@ -40,8 +40,8 @@ fn swift_by_its_own_demangler() {
 }
 
 #[test]
-fn a_bomb_of_back_references_is_refused_quickly() {
-    // Each pair doubles the type before it: 2^40 bytes if written out.
+fn exponential_back_references_are_refused_quickly() {
+    // Each pair doubles the preceding type: 2^40 bytes if expanded.
     let mut name = String::from("_Z1fSt4pairIiiE");
     for i in 0..40 {
         let back = if i == 0 { "S0_".to_owned() } else { format!("S{}_", base36(i)) };
@@ -49,7 +49,7 @@ fn a_bomb_of_back_references_is_refused_quickly() {
     }
     let begun = std::time::Instant::now();
     let _ = demangle(&name);
-    assert!(begun.elapsed().as_secs() < 20, "the output is bounded, so the time is");
+    assert!(begun.elapsed().as_secs() < 20, "bounded output takes bounded time");
     assert_eq!(demangle(&"_Z".repeat(100_000)).language, Language::Plain);
     assert_eq!(demangle(&("_Z1f".to_owned() + &"P".repeat(30_000) + "i")).language, Language::Plain);
 }
@@ -60,10 +60,10 @@ fn base36(value: u32) -> String {
 }
 
 #[test]
-fn text_and_bytes() {
+fn ids_convert_between_text_and_bytes() {
     let id: DebugId = "A47FBD1D-E98B-3EED-8E54-AFE0F7C0EEA4".parse().unwrap();
     assert_eq!(id.to_string(), "a47fbd1de98b3eed8e54afe0f7c0eea4");
-    assert_eq!(id.breakpad_of_macho(), "A47FBD1DE98B3EED8E54AFE0F7C0EEA40");
+    assert_eq!(id.to_breakpad_macho(), "A47FBD1DE98B3EED8E54AFE0F7C0EEA40");
     assert!("0".parse::<DebugId>().is_err());
     assert!("00-00".parse::<DebugId>().is_err());
     assert!("xy".parse::<DebugId>().is_err());
@@ -73,5 +73,5 @@ fn text_and_bytes() {
 #[test]
 fn breakpad_swaps_the_first_three_fields_of_an_elf_id() {
     let id: DebugId = "0123456789abcdef0123456789abcdef01234567".parse().unwrap();
-    assert_eq!(id.breakpad_of_elf(), "67452301AB89EFCD0123456789ABCDEF0");
+    assert_eq!(id.to_breakpad_elf(), "67452301AB89EFCD0123456789ABCDEF0");
 }

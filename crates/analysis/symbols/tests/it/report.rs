@@ -1,4 +1,4 @@
-//! A report of this test program gets names and lines.
+//! Symbolication of a report about this test program.
 
 use coroner_report::model::{Address, Frame, Image, Report};
 use coroner_report::wire::{AddressKind, ImageKind, Language, Monitor};
@@ -7,7 +7,7 @@ use coroner_symbols::{Match, Options, SymbolFile, Symbolizer, demangle_exception
 
 use coroner_report::model::{Crash, Exception};
 
-/// Kind, load address, slide and size of the image of this test program.
+/// Returns kind, load address, slide and size of this test program's image.
 #[cfg(not(target_vendor = "apple"))]
 fn my_image(path: &str) -> (ImageKind, u64, u64, u64) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -23,7 +23,7 @@ fn my_image(path: &str) -> (ImageKind, u64, u64, u64) {
     (ImageKind::ELF, load, load, end - load)
 }
 
-/// As above. The file's length is taken for the image's: its code is near its beginning.
+/// As above. The file's length is used as the image's size, since the code is near its start.
 #[cfg(target_vendor = "apple")]
 fn my_image(path: &str) -> (ImageKind, u64, u64, u64) {
     unsafe extern "C" {
@@ -36,7 +36,7 @@ fn my_image(path: &str) -> (ImageKind, u64, u64, u64) {
     (ImageKind::MACHO, load, slide, std::fs::metadata(path).unwrap().len())
 }
 
-/// A report of this test program, as if it had died in the function at `address`.
+/// Returns a report about this test program as if it had crashed in the function at `address`.
 fn report_of_myself(address: u64, build_id: Option<Vec<u8>>) -> Report {
     let path = std::env::current_exe().unwrap().to_str().unwrap().to_owned();
     let (kind, load, slide, size) = my_image(&path);
@@ -60,7 +60,7 @@ fn report_of_myself(address: u64, build_id: Option<Vec<u8>>) -> Report {
     let thread = Thread {
         frames: vec![
             frame(address, AddressKind::INSTRUCTION),
-            // A return address behind the last byte of the function before is not in this one.
+            // A return address after the last byte of the preceding function is not in this one.
             frame(address + 1, AddressKind::RETURN),
         ],
         ..Thread::default()
@@ -74,12 +74,12 @@ extern "C" fn landmark_of_this_test(value: u64) -> u64 {
 }
 
 #[test]
-fn frames_of_a_report_get_names_and_lines() {
+fn a_reports_frames_get_names_and_lines() {
     let address = landmark_of_this_test as *const () as u64;
     let mut report = report_of_myself(address, None);
     let mut symbolizer = Symbolizer::new(Options::default());
     let images = symbolizer.symbolicate_report(&mut report);
-    // A Mach-O program without a dSYM has its lines in the object files of its debug map.
+    // The lines of a Mach-O program without a dSYM are in the object files of its debug map.
     assert_eq!((images[0].frames, images[0].named, images[0].lines), (2, 2, 2));
     for frame in &report.threads[0].frames {
         let function = frame.function.as_deref().unwrap();
@@ -116,7 +116,7 @@ fn a_name_from_the_process_itself_is_demangled() {
 }
 
 #[test]
-fn a_symbol_file_knows_better_than_the_process() {
+fn a_symbol_files_name_replaces_the_processs() {
     let address = landmark_of_this_test as *const () as u64;
     let mut report = report_of_myself(address, None);
     report.symbol_names = vec![coroner_report::model::SymbolName {
@@ -136,7 +136,7 @@ fn exception(language: Language, kind: &str) -> Exception {
 }
 
 #[test]
-fn types_are_demangled_once() {
+fn exception_types_are_demangled_once() {
     let mut report = Report {
         crash: Some(Crash { monitor: Monitor::USER, exception_type: Some("1i".into()), ..Crash::default() }),
         exceptions: vec![
@@ -150,7 +150,7 @@ fn types_are_demangled_once() {
     for _ in 0..2 {
         demangle_exception_types(&mut report);
         let names: Vec<_> = report.exceptions.iter().map(|exception| exception.type_name.as_deref()).collect();
-        // A class `i` is not the `int` that its name would be next time.
+        // A second pass would turn the class name `i` into `int`.
         assert_eq!(names, [Some("i"), Some("int"), Some("i"), Some("std::runtime_error")]);
         let raw: Vec<_> = report.exceptions.iter().map(|exception| exception.raw_type_name.as_deref()).collect();
         assert_eq!(raw, [Some("1i"), Some("i"), None, None]);
@@ -163,7 +163,7 @@ fn types_are_demangled_once() {
     assert_eq!(torn.crash.unwrap().exception_type.as_deref(), Some("std::runtime_error"));
 }
 
-/// Where a signal handler returns to, stripped libraries have no symbol.
+/// Stripped libraries have no symbol for the code that a signal handler returns to.
 #[test]
 #[cfg(target_os = "linux")]
 fn a_signal_return_is_named() {

@@ -1,5 +1,5 @@
-//! The scan that needs no allocation gives the names that the tables of the next launch give, and in time that doesn't
-//! depend on what a hostile file says.
+//! The allocation-free scan finds the same names as the tables at the next launch, and takes
+//! bounded time on malicious files.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use object::{Object as _, ObjectSection as _};
 
 const AT: u64 = 0x7000_0000;
 
-/// What the scan says of addresses: name and start of each that has one.
+/// Returns the scan's results: name and start for each address that has one.
 fn scan_elf(bytes: &[u8], addresses: &[u64], build_id: Option<&[u8]>) -> HashMap<u64, (String, u64)> {
     let ranges = [SnapshotRange { address: AT, bytes }];
     let mut memory = Snapshot { ranges: &ranges };
@@ -39,7 +39,7 @@ fn an_elf_scan_agrees_with_the_index() {
     let bytes = std::fs::read(&path).unwrap();
     let file = &SymbolFile::open(&path).unwrap()[0];
     let mut random = Random::new(3);
-    // Code: what a program counter can point at. Among data the scan also sees labels of assembly, the index only data.
+    // Code only: in data the scan also finds assembly labels, the index only data symbols.
     let parsed = object::File::parse(&*bytes).unwrap();
     let is_code = |section: &object::Section<'_, '_>| section.kind() == object::SectionKind::Text;
     let code: Vec<(u64, u64)> = parsed.sections().filter(is_code).map(|text| (text.address(), text.size())).collect();
@@ -63,11 +63,12 @@ fn an_elf_scan_agrees_with_the_index() {
         let scanned = found.get(&address).cloned();
         named += usize::from(scanned.is_some());
         match (index, scanned) {
-            // Several names of one address: each takes another, but of the same symbol.
+            // If an address has several names, the two may choose different ones of the same
+            // symbol.
             (Some((_, start)), Some((_, scanned_start))) => assert_eq!(start, scanned_start, "{address:#x}"),
-            // The index also has data, PLT stubs and dynamic symbols.
+            // The index also contains data, PLT stubs and dynamic symbols.
             (Some(_) | None, None) => {}
-            (None, Some(scanned)) => panic!("{address:#x} is {scanned:?} in the scan alone"),
+            (None, Some(scanned)) => panic!("{address:#x}: only the scan finds {scanned:?}"),
         }
     }
     assert!(named > 500, "only {named} of {} addresses were named", addresses.len());
@@ -75,8 +76,8 @@ fn an_elf_scan_agrees_with_the_index() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn the_loaded_image_names_its_exports() {
-    // The C library of this process, as it is mapped.
+fn exports_are_named_in_a_loaded_image() {
+    // This process's C library, as mapped.
     let address = libc_function() as u64;
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let images: Vec<(u64, u64, &str)> = maps
@@ -115,7 +116,7 @@ fn libc_function() -> usize {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn another_build_is_refused() {
+fn a_file_from_another_build_is_refused() {
     let bytes = std::fs::read(fixture("cpp.elf")).unwrap();
     let ranges = [SnapshotRange { address: AT, bytes: &bytes }];
     let mut memory = Snapshot { ranges: &ranges };
@@ -126,10 +127,10 @@ fn another_build_is_refused() {
     assert_eq!(error.problem, coroner_process::symtab::Problem::OtherId);
     let mut names = 0;
     scan.for_each_name(&mut memory, &mut [0; 64], |_| names += 1);
-    assert_eq!(names, 0, "a file of another build names nothing");
+    assert_eq!(names, 0, "a file from another build is not used");
 }
 
-/// Memory of which some pages can't be read, as in a file that was truncated after it was mapped.
+/// Memory with unreadable pages, like a file that was truncated after it was mapped.
 struct Holes<'a> {
     bytes: &'a [u8],
     unreadable: std::ops::Range<u64>,
@@ -150,7 +151,7 @@ impl Memory for Holes<'_> {
 }
 
 #[test]
-fn damage_ends_in_errors_and_bounded_work() {
+fn damaged_files_cause_errors_and_bounded_work() {
     let original = std::fs::read(fixture("cpp.elf")).unwrap();
     let mut random = Random::new(11);
     let mut scan = Box::new(NameScan::<64>::new());
@@ -161,7 +162,8 @@ fn damage_ends_in_errors_and_bounded_work() {
             0 => bytes.truncate(random.below(original.len() as u64) as usize),
             1 => {
                 for _ in 0..=random.below(20) {
-                    // The header and the section headers at the end are where a byte changes most.
+                    // A changed byte has the greatest effect in the header and in the section
+                    // headers at the end.
                     let at = match random.below(3) {
                         0 => random.below(64),
                         1 => original.len() as u64 - 1 - random.below(2048),

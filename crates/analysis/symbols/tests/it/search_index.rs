@@ -1,4 +1,4 @@
-//! What the folders with symbol files hold is remembered between calls.
+//! The cached index of symbol folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn search(search: &[PathBuf], cache: Option<&Path>, reading: &mut dyn FnMut(&Pat
     symbolizer
 }
 
-/// Whether the image of [`SYM`] is found.
+/// Whether the image that [`SYM`] describes is found.
 fn finds(search_in: &[PathBuf], cache: &Path) -> bool {
     let key = ImageKey {
         path: "app".into(),
@@ -28,7 +28,7 @@ fn finds(search_in: &[PathBuf], cache: &Path) -> bool {
 }
 
 #[test]
-fn what_is_remembered_is_not_read_again() {
+fn cached_files_are_not_read_again() {
     let folder = tempfile::tempdir().unwrap();
     let symbols = folder.path().join("symbols");
     fs::create_dir(&symbols).unwrap();
@@ -41,7 +41,7 @@ fn what_is_remembered_is_not_read_again() {
     assert_eq!(read.len(), 2, "{read:?}");
     assert!(finds(&folders, &cache));
     search(&folders, Some(&cache), &mut |path| panic!("{} is read again", path.display()));
-    // A cache that says otherwise is believed…
+    // A cache with other contents is trusted…
     let text = fs::read_to_string(&cache).unwrap();
     fs::write(&cache, text.replace("0011", "FF11")).unwrap();
     assert!(!finds(&folders, &cache));
@@ -49,7 +49,7 @@ fn what_is_remembered_is_not_read_again() {
     fs::write(symbols.join("app.sym"), format!("{SYM}PUBLIC 20 0 g\n")).unwrap();
     assert!(finds(&folders, &cache));
     assert!(finds(&folders, &cache));
-    // and one that is damaged, or can't be, is none.
+    // and a damaged or impossible one is ignored.
     for cut in 0..text.len() {
         fs::write(&cache, &text[..cut]).unwrap();
         assert!(finds(&folders, &cache));
@@ -58,16 +58,16 @@ fn what_is_remembered_is_not_read_again() {
     assert!(finds(&folders, &cache));
     assert!(finds(&folders, &symbols));
     assert_eq!(search(&folders, Some(&symbols), &mut |_| {}).search_problems().len(), 1);
-    assert!(fs::read_dir(folder.path()).unwrap().count() == 2, "nothing is left beside it");
+    assert!(fs::read_dir(folder.path()).unwrap().count() == 2, "no temporary file is left");
 }
 
 #[test]
-fn what_is_named_and_can_not_be_searched_is_a_problem() {
-    // It could block for ever, and is not opened.
+fn a_named_path_that_cannot_be_searched_is_reported() {
+    // A device could block forever and is not opened.
     let mut named = search(&["/dev/zero".into()], None, &mut |path| panic!("{} is read", path.display()));
     assert_eq!(named.search_problems().len(), 1, "{:?}", named.search_problems());
     let folder = tempfile::tempdir().unwrap();
-    // The test bed of the Apple side has no sockets.
+    // The Darwin test host has no sockets.
     #[cfg(not(target_vendor = "apple"))]
     std::os::unix::net::UnixListener::bind(folder.path().join("socket")).unwrap();
     let mut below = search(&[folder.path().into()], None, &mut |path| panic!("{} is read", path.display()));

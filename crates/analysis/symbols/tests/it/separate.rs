@@ -1,4 +1,5 @@
-//! Symbols that are not in the image itself: debug links, build-id folders, `.gnu_debugdata`, breakpad text; and PLT names.
+//! Symbols outside the image itself: debug links, build-id folders, `.gnu_debugdata`, breakpad
+//! files; and PLT names.
 
 #![cfg(target_os = "linux")]
 
@@ -11,7 +12,7 @@ use crate::common::fixture;
 use coroner_symbols::{FileKind, ImageKey, LookupAddress, Match, Options, SymbolFile, SymbolSource, Symbolizer};
 use tempfile::TempDir;
 
-/// An address inside `deeper`, inlined into `deep`, and one of a function that isn't exported.
+/// Returns an address inside `deeper`, which is inlined into `deep` and not exported.
 fn inlined_address() -> LookupAddress {
     address_of("_Z4deepi", 0x11)
 }
@@ -32,7 +33,8 @@ fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A stripped copy of the fixture as `app`, and its debug information as `app.debug`, in a new folder.
+/// Creates a stripped copy of the fixture, `app`, and its debug information, `app.debug`, in a new
+/// folder.
 fn split() -> (TempDir, PathBuf, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let (app, debug) = (folder.path().join("app"), folder.path().join("app.debug"));
@@ -58,7 +60,7 @@ fn without_system_folders() -> Options {
     Options { debug_roots: vec![], ..Options::default() }
 }
 
-/// The functions and lines at the inlined address.
+/// Returns the functions and lines at the inlined address.
 fn calls(symbolizer: &mut Symbolizer, key: &ImageKey) -> Vec<String> {
     let frames = symbolizer.symbolicate(key, inlined_address());
     frames.into_iter().map(|frame| format!("{} {}", frame.function.unwrap(), frame.line.unwrap_or(0))).collect()
@@ -75,15 +77,15 @@ fn expected() -> Vec<String> {
 }
 
 #[test]
-fn a_debug_link() {
+fn a_debug_link_is_followed() {
     let (folder, app, debug) = split();
     let key = key_of(&app);
-    assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), [""; 0], "the image itself has no names");
+    assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), [""; 0], "the image itself has no symbols");
     run("objcopy", &[&format!("--add-gnu-debuglink={}", path_text(&debug)), path_text(&app)]);
     let mut symbolizer = Symbolizer::new(without_system_folders());
     assert_eq!(calls(&mut symbolizer, &key), expected());
     assert_eq!(symbolizer.status(&key).files, [debug.clone(), app.clone()]);
-    // In `.debug`, as GDB looks for it.
+    // In `.debug`, where GDB looks for it.
     std::fs::create_dir(folder.path().join(".debug")).unwrap();
     std::fs::rename(&debug, folder.path().join(".debug/app.debug")).unwrap();
     assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), expected());
@@ -101,7 +103,7 @@ fn a_debug_link_without_ids_is_checked_by_its_crc() {
     let mut symbolizer = Symbolizer::new(without_system_folders());
     assert_eq!(calls(&mut symbolizer, &key), expected());
     assert_eq!(symbolizer.status(&key).matched, Match::Unverified);
-    // Another file of that name.
+    // Another file with that name.
     let mut bytes = std::fs::read(&debug).unwrap();
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
@@ -110,7 +112,7 @@ fn a_debug_link_without_ids_is_checked_by_its_crc() {
 }
 
 #[test]
-fn a_build_id_folder_and_a_search_folder() {
+fn build_id_and_search_folders_are_searched() {
     let (folder, app, debug) = split();
     let key = key_of(&app);
     let id = key.debug_id.as_ref().unwrap().to_string();
@@ -120,13 +122,13 @@ fn a_build_id_folder_and_a_search_folder() {
     std::fs::rename(&debug, &place).unwrap();
     let options = Options { debug_roots: vec![root.clone()], ..Options::default() };
     assert_eq!(calls(&mut Symbolizer::new(options), &key), expected());
-    // The same tree, named by the user; and the image isn't on this machine.
+    // The same tree, given by the user; the image is not on this machine.
     let options = Options { search: vec![root.clone()], ..without_system_folders() };
     let elsewhere = ImageKey { path: "/nowhere/app".into(), ..key };
     let mut symbolizer = Symbolizer::new(options);
     assert_eq!(calls(&mut symbolizer, &elsewhere), expected());
     assert_eq!(symbolizer.status(&elsewhere).matched, Match::Matched);
-    // Folders that aren't there, and files that are no symbols, are reported.
+    // Missing folders, and files without symbols, are reported.
     std::fs::write(folder.path().join("notes.txt"), "hello").unwrap();
     let search = vec![folder.path().join("absent"), folder.path().join("notes.txt"), root];
     let mut symbolizer = Symbolizer::new(Options { search, ..without_system_folders() });
@@ -134,7 +136,7 @@ fn a_build_id_folder_and_a_search_folder() {
 }
 
 #[test]
-fn compressed_debug_sections() {
+fn compressed_debug_sections_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let app = folder.path().join("app");
     let original = fixture("cpp.elf");
@@ -144,12 +146,12 @@ fn compressed_debug_sections() {
 }
 
 #[test]
-fn mini_debug_info() {
+fn mini_debug_info_is_read() {
     let (folder, app, _) = split();
     let mini = folder.path().join("mini");
     run("objcopy", &["--strip-debug", "--remove-section=.comment", path_text(&fixture("cpp.elf")), path_text(&mini)]);
     if Command::new("xz").arg("--version").output().is_err() {
-        println!("xz isn't installed: not tested");
+        println!("skipped: xz is not installed");
         return;
     }
     run("xz", &[path_text(&mini)]);
@@ -161,7 +163,7 @@ fn mini_debug_info() {
     assert_eq!(name("plain_c").as_deref(), Some("plain_c"));
     assert!(file.sources().iter().any(|&(source, count)| source == SymbolSource::MiniDebugInfo && count > 10));
     assert!(file.take_problems().is_empty());
-    // Damaged: reported, and the rest of the file is used.
+    // Damage is reported, and the rest of the file is used.
     let mut bytes = std::fs::read(&packed).unwrap();
     bytes.truncate(bytes.len() / 2);
     std::fs::write(&packed, &bytes).unwrap();
@@ -175,7 +177,7 @@ fn mini_debug_info() {
 }
 
 #[test]
-fn stubs_are_named_after_what_they_call() {
+fn plt_stubs_are_named_after_their_targets() {
     let text =
         run("objdump", &["-d", "-j", ".plt", "-j", ".plt.sec", "-j", ".plt.got", path_text(&fixture("cpp.elf"))]);
     let file = &SymbolFile::open(&fixture("cpp.elf")).unwrap()[0];
@@ -195,7 +197,7 @@ fn stubs_are_named_after_what_they_call() {
 }
 
 #[test]
-fn stubs_of_arm64() {
+fn arm64_plt_stubs_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let (source, library) = (folder.path().join("a.c"), folder.path().join("a.so"));
     std::fs::write(&source, "int puts(const char *); int rand(void); int f(void) { return puts(\"\") + rand(); }")
@@ -205,7 +207,7 @@ fn stubs_of_arm64() {
         let force = if protection == "bti" { "-Wl,-z,force-bti" } else { "-Wl,-z,now" };
         let arguments = ["-shared", "-fPIC", &branch, force, "-o", path_text(&library), path_text(&source)];
         let Ok(built) = Command::new("aarch64-linux-gnu-gcc").args(arguments).output() else {
-            println!("aarch64-linux-gnu-gcc isn't installed: not tested");
+            println!("skipped: aarch64-linux-gnu-gcc is not installed");
             return;
         };
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
@@ -226,16 +228,17 @@ fn stubs_of_arm64() {
 }
 
 #[test]
-fn breakpad_text_by_the_id_of_the_module() {
+fn a_breakpad_file_is_found_by_its_module_id() {
     let folder = tempfile::tempdir().unwrap();
     let mut key = key_of(&fixture("cpp.elf"));
     let id = key.debug_id.clone().unwrap();
-    // As from a program that is linked at a fixed address: breakpad's addresses count from its first byte.
+    // As for a program linked at a fixed address: breakpad's addresses are relative to its first
+    // byte.
     key.base_svma = 0x40_0000;
     key.path = "/nowhere/app".into();
     let text = format!(
         "MODULE Linux x86_64 {} app\nFILE 7 /src/app.c\nFUNC 1000 20 0 crash_here(int)\n1000 20 42 7\n",
-        id.breakpad_of_elf()
+        id.to_breakpad_elf()
     );
     std::fs::write(folder.path().join("app.sym"), text).unwrap();
     let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..without_system_folders() });
@@ -244,14 +247,14 @@ fn breakpad_text_by_the_id_of_the_module() {
     assert_eq!(frames[0].function.as_deref(), Some("crash_here(int)"));
     assert_eq!((frames[0].file.as_deref(), frames[0].line), (Some("/src/app.c"), Some(42)));
     assert_eq!(frames[0].symbol_address, Some(0x40_1000));
-    // An image of another id doesn't get its names.
+    // An image with another id doesn't get its names.
     key.debug_id = Some("ffffffffffffffffffffffffffffffffffffffff".parse().unwrap());
     assert_eq!(symbolizer.symbolicate(&key, LookupAddress::of_return_address(0x40_1010)), []);
     assert_eq!(symbolizer.status(&key).matched, Match::Missing);
 }
 
 #[test]
-fn an_image_without_id_is_found_by_its_name() {
+fn an_image_without_an_id_is_found_by_its_name() {
     let folder = tempfile::tempdir().unwrap();
     let app = folder.path().join("app");
     run("objcopy", &["--remove-section=.note.gnu.build-id", path_text(&fixture("cpp.elf")), path_text(&app)]);
@@ -260,15 +263,15 @@ fn an_image_without_id_is_found_by_its_name() {
     let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..without_system_folders() });
     assert_eq!(calls(&mut symbolizer, &key), expected());
     assert_eq!(symbolizer.status(&key).matched, Match::Unverified);
-    // A file that does have an id is another build.
+    // A file with an id is another build.
     std::fs::copy(fixture("cpp.elf"), &app).unwrap();
     let mut symbolizer = Symbolizer::new(Options { search: vec![folder.path().into()], ..without_system_folders() });
     assert_eq!(symbolizer.status(&key).matched, Match::Missing);
 }
 
-/// Reports have U+FFFD for what is not UTF-8 in a path.
+/// In reports, U+FFFD replaces the parts of a path that are not UTF-8.
 #[test]
-fn a_path_that_is_not_utf8() {
+fn a_path_that_is_not_utf8_is_found() {
     use std::os::unix::ffi::OsStrExt as _;
     let folder = tempfile::tempdir().unwrap();
     let inner = folder.path().join(std::ffi::OsStr::from_bytes(b"\xffolder"));
@@ -280,9 +283,10 @@ fn a_path_that_is_not_utf8() {
     assert_eq!(calls(&mut Symbolizer::new(without_system_folders()), &key), expected());
 }
 
-/// The vdso is in no file: the one of this process has the names of that of a report, if the kernel is the same.
+/// The vdso is not in a file. This process's vdso provides the names for a report's, if the kernel
+/// is the same.
 #[test]
-fn the_vdso() {
+fn the_vdso_is_named_if_the_kernel_is_the_same() {
     // SAFETY: only asks; the vdso stays where it is.
     let vdso = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };
     if vdso == 0 {
@@ -311,19 +315,21 @@ fn the_vdso() {
     let address = LookupAddress::of_instruction(function - vdso + 4);
     let found = Symbolizer::new(without_system_folders()).symbolicate(&key, address);
     assert!(found.iter().any(|frame| frame.raw_name.as_ref().unwrap().ends_with("clock_gettime")), "{found:?}");
-    // Of another kernel it says nothing.
+    // It is not used for another kernel.
     let other = ImageKey { debug_id: coroner_symbols::DebugId::new(&[1; 20]), ..key };
     assert!(Symbolizer::new(without_system_folders()).symbolicate(&other, address).is_empty());
 }
 
-/// An archive with these files, stored. (APPNOTE.TXT of PKWARE, 4.3.7, 4.3.12 and 4.3.16.)
+/// Returns a ZIP archive with these files, uncompressed. (PKWARE's APPNOTE.TXT, 4.3.7, 4.3.12 and
+/// 4.3.16.)
 fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut local, mut central) = (Vec::new(), Vec::new());
     for (name, content) in files {
         let offset = (local.len() as u32).to_le_bytes();
         let size = (content.len() as u32).to_le_bytes();
         let checksum = crc32fast::hash(content).to_le_bytes();
-        // Version, flags, method, time, date, checksum, sizes, lengths of the name and of what follows it.
+        // Version, flags, method, time, date, checksum, sizes, lengths of the name and of the extra
+        // field.
         let times = [10, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         let middle = [&times[..], &checksum, &size, &size, &(name.len() as u16).to_le_bytes(), &[0, 0]].concat();
         central.extend([b"PK\x01\x02\x0a\0", &middle[..], &[0; 10], &offset, name.as_bytes()].concat());
@@ -336,7 +342,7 @@ fn archive(files: &[(&str, &[u8])]) -> Vec<u8> {
 }
 
 #[test]
-fn a_library_inside_an_archive_is_named_from_there() {
+fn a_library_inside_an_archive_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let apk = folder.path().join("base.apk");
     let (own, other) = (std::fs::read(fixture("cpp.elf")).unwrap(), std::env::current_exe().unwrap());
@@ -353,7 +359,8 @@ fn a_library_inside_an_archive_is_named_from_there() {
         Symbolizer::new(without_system_folders()).symbolicate(&key, address)
     };
     assert!(!expected.is_empty());
-    // As the linker names it; as it is named where an app opened the archive for it; and the archive as what a user names.
+    // The linker's path of the library; the archive's path, as for an app that opened it; and the
+    // archive given by the user.
     for (path, search) in [(&inside, None), (&apk, None), (&PathBuf::from("/gone.so"), Some(&apk))] {
         let key = ImageKey { path: path.clone(), ..key_of(&fixture("cpp.elf")) };
         assert!(key.debug_id.is_some());
@@ -362,7 +369,7 @@ fn a_library_inside_an_archive_is_named_from_there() {
         assert_eq!(symbolizer.symbolicate(&key, address), expected, "{}", path.display());
         assert_eq!(symbolizer.status(&key).files, std::slice::from_ref(&inside));
     }
-    // What is in no archive, and archives that are cut.
+    // A name that is not in the archive, and truncated archives.
     let missing = format!("{}!/lib/x86_64/libmissing.so", apk.display());
     assert!(SymbolFile::open(Path::new(&missing)).is_err());
     let whole = std::fs::read(&apk).unwrap();

@@ -1,11 +1,12 @@
-//! Names from the local symbols of a dyld shared cache, made here.
+//! Local symbols in a synthetic dyld shared cache.
 
 use std::path::Path;
 
 use coroner_symbols::{Arch, DebugId, FileKind, ImageKey, LookupAddress, Match, Options, Symbolizer};
 
-/// A cache with two images, of which the second has two local symbols; with the chunk inside or in a file of its own.
-fn made(wide: bool) -> (Vec<u8>, Vec<u8>) {
+/// Creates a cache with two images, of which the second has two local symbols, inside the cache or
+/// in a separate file.
+fn build_cache(wide: bool) -> (Vec<u8>, Vec<u8>) {
     let mappings = if wide { 0x200u32 } else { 0x100 };
     let mut cache = vec![0; mappings as usize];
     cache[..15].copy_from_slice(b"dyld_v1  arm64e");
@@ -63,16 +64,16 @@ fn symbolizer(folder: &Path) -> Symbolizer {
     Symbolizer::new(Options { search: vec![folder.into()], ..Options::default() })
 }
 
-/// The function of an address in the image with that id.
+/// Returns the function at an address in the image with that id.
 fn named(symbolizer: &mut Symbolizer, id: [u8; 16], svma: u64) -> Option<String> {
     symbolizer.symbolicate(&key(id), LookupAddress::of_return_address(svma + 1)).pop()?.function
 }
 
 #[test]
-fn local_symbols_by_image() {
+fn local_symbols_are_found_by_image() {
     for wide in [false, true] {
         let folder = tempfile::tempdir().unwrap();
-        let (cache, symbols) = made(wide);
+        let (cache, symbols) = build_cache(wide);
         std::fs::write(folder.path().join("dyld_shared_cache_arm64e"), &cache).unwrap();
         if wide {
             std::fs::write(folder.path().join("dyld_shared_cache_arm64e.symbols"), symbols).unwrap();
@@ -87,7 +88,7 @@ fn local_symbols_by_image() {
     }
 }
 
-/// What is named of a cache with those bytes, and whether something was said to be wrong with it.
+/// Returns whether a cache with these bytes names the address, and whether it has errors.
 fn read(folder: &Path, bytes: &[u8]) -> (bool, bool) {
     std::fs::write(folder.join("cache"), bytes).unwrap();
     let mut symbolizer = symbolizer(folder);
@@ -97,12 +98,12 @@ fn read(folder: &Path, bytes: &[u8]) -> (bool, bool) {
 }
 
 #[test]
-fn truncated_and_damaged() {
+fn truncated_and_damaged_caches_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let (whole, _) = made(false);
+    let (whole, _) = build_cache(false);
     assert_eq!(read(folder.path(), &whole), (true, false));
     for length in 8..whole.len() {
-        assert_eq!(read(folder.path(), &whole[..length]), (false, true), "cut to {length} of {}", whole.len());
+        assert_eq!(read(folder.path(), &whole[..length]), (false, true), "truncated to {length} of {}", whole.len());
     }
     for at in 0..whole.len() {
         let mut bytes = whole.clone();

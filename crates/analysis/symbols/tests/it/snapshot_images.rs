@@ -1,4 +1,5 @@
-//! Walks of what was saved of a real process, by its files: `.debug_frame`, `.gnu_debugdata`, no `PT_GNU_EH_FRAME`.
+//! Stack walks in a real process's saved memory, with unwind data from its files: `.debug_frame`,
+//! `.gnu_debugdata`, no `PT_GNU_EH_FRAME`.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
@@ -18,7 +19,8 @@ use coroner_symbols::{LookupAddress, SnapshotImages, SymbolFile, UnwindData};
 use coroner_unwind::{Found, Images, Options, RuleCache, Walker, X86_64};
 use tempfile::TempDir;
 
-/// Functions whose frames are of different sizes and have no frame pointer, so that nothing but unwind data finds their callers.
+/// Functions whose frames have different sizes and no frame pointer, so that only unwind data find
+/// their callers.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -66,13 +68,13 @@ fn compile(folder: &TempDir, options: &[&str]) -> PathBuf {
     program
 }
 
-/// The registers and the stack of the program, once it waits in `leaf`. The process is gone then.
+/// Saves the program's registers and stack while it waits in `leaf`, and kills it.
 fn save(program: &Path) -> Saved {
     let mut child = Command::new(program).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let pid = i32::try_from(child.id()).unwrap();
-    // `pause` has number 34; elsewhere it is still on its way.
+    // 34 is `pause`; in any other call the program has not arrived yet.
     while !fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap().starts_with("34 ") {
         std::thread::yield_now();
     }
@@ -117,7 +119,8 @@ fn end(child: &mut Child) {
     child.wait().unwrap();
 }
 
-/// The functions of the program that a walk finds by unwind data of the files given; `names` names them.
+/// Returns the program's functions that a walk with these files' unwind data finds; `names` is used
+/// for their names.
 fn walk(saved: &Saved, files: &[SymbolFile], names: &SymbolFile) -> (Vec<String>, UnwindData) {
     let mut images = SnapshotImages::new();
     let data = images.add(files, saved.load_address);
@@ -146,7 +149,7 @@ fn open(path: &Path) -> Vec<SymbolFile> {
 const EXPECTED: [&str; 4] = ["leaf", "middle", "outer", "main"];
 
 #[test]
-fn a_debug_frame_alone() {
+fn a_debug_frame_alone_suffices() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(&folder, &["-fno-asynchronous-unwind-tables"]);
     let saved = save(&program);
@@ -155,7 +158,7 @@ fn a_debug_frame_alone() {
     assert_eq!(functions, EXPECTED, "{data:?}");
     assert!(data.debug_frame && data.has_code && data.problems.is_empty(), "{data:?}");
 
-    // Compressed, in a debug file; then by that file alone.
+    // Compressed, in a debug file; then with only that file.
     run("objcopy", &["--only-keep-debug", "--compress-debug-sections", text(&program), text(&debug)]);
     let stripped = folder.path().join("stripped");
     run("objcopy", &["--strip-all", text(&program), text(&stripped)]);
@@ -165,12 +168,12 @@ fn a_debug_frame_alone() {
     assert_eq!(functions, EXPECTED);
     assert!(data.debug_frame && !data.has_code && !data.eh_frame, "{data:?}");
 
-    // Without it the code has to be followed, or frames are missing.
+    // Without it, code analysis is needed, or frames are missing.
     let (functions, data) = walk(&saved, &open(&stripped), &whole[0]);
     assert_ne!(functions, EXPECTED);
     assert!(!data.debug_frame, "{data:?}");
 
-    // As Android's system libraries have it.
+    // As in Android's system libraries.
     let mini = folder.path().join("mini");
     run("objcopy", &["--only-keep-debug", text(&program), text(&mini)]);
     let removed = ["debug_info", "debug_line", "debug_str", "debug_abbrev", "debug_aranges", "debug_rnglists"];
@@ -187,7 +190,7 @@ fn a_debug_frame_alone() {
 }
 
 #[test]
-fn no_search_table() {
+fn a_missing_search_table_is_built() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(&folder, &["-static", "-Wl,--no-eh-frame-hdr"]);
     let saved = save(&program);
@@ -199,7 +202,7 @@ fn no_search_table() {
 }
 
 #[test]
-fn damaged_call_frame_information_is_said() {
+fn damaged_call_frame_information_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile(&folder, &["-fno-asynchronous-unwind-tables"]);
     let saved = save(&program);

@@ -1,5 +1,5 @@
-//! Debug information in other files than the symbols: `.dwo`, `.dwp`, and what `dwz` shares. Each address of a program has the same
-//! calls as where its debug information is in one file.
+//! Debug information outside the symbol file: `.dwo`, `.dwp`, and `dwz`'s shared file. Each address
+//! of a program has the same calls as with all debug information in one file.
 
 #![cfg(target_os = "linux")]
 
@@ -16,7 +16,7 @@ fn run(folder: &Path, program: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The calls at each address of the functions, and what was found missing or broken.
+/// Returns the calls at each address of the functions, and the errors.
 fn calls(path: &Path) -> (Vec<Vec<Call>>, Vec<String>) {
     let file = &SymbolFile::open(path).unwrap()[0];
     let start = |name: &str| {
@@ -32,7 +32,7 @@ fn inlined(calls: &[Vec<Call>]) -> usize {
     calls.iter().filter(|calls| calls.len() > 1).count()
 }
 
-/// Builds `name` from the fixture's source, in a folder of its own below `folder`.
+/// Builds `name` from the fixture's source, in a new folder below `folder`.
 fn build(folder: &Path, name: &str, options: &[&str]) {
     std::fs::create_dir_all(folder.join("work")).unwrap();
     let source = fixture("program.cpp").canonicalize().unwrap();
@@ -49,7 +49,7 @@ fn build(folder: &Path, name: &str, options: &[&str]) {
 }
 
 #[test]
-fn units_in_files_of_their_own_and_in_a_package() {
+fn split_units_and_packages_are_read() {
     for version in ["-gdwarf-4", "-gdwarf-5"] {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
@@ -58,7 +58,7 @@ fn units_in_files_of_their_own_and_in_a_package() {
         let (expected, problems) = calls(&folder.join("plain.so"));
         assert!(inlined(&expected) > 20 && problems.is_empty(), "{problems:?}");
         let app = folder.join("app.so");
-        assert_eq!(calls(&app), (expected.clone(), vec![]), "where the compiler has put it, {version}");
+        assert_eq!(calls(&app), (expected.clone(), vec![]), "at the compiler's place, {version}");
 
         let made = std::fs::read_dir(folder).unwrap().chain(std::fs::read_dir(folder.join("work")).unwrap());
         let unit = made
@@ -68,7 +68,7 @@ fn units_in_files_of_their_own_and_in_a_package() {
             .unwrap();
         let name = unit.file_name().unwrap().to_owned();
 
-        // In a package, under either name. Binutils' `dwp` leaves the units of DWARF 5 out.
+        // In a package, under either name. Binutils' `dwp` omits DWARF 5 units.
         run(folder, "dwp", &["-o", "app.dwp", unit.to_str().unwrap()]);
         std::fs::rename(&unit, folder.join("kept")).unwrap();
         if version == "-gdwarf-4" {
@@ -78,13 +78,13 @@ fn units_in_files_of_their_own_and_in_a_package() {
             std::fs::remove_file(folder.join("app.so.dwp")).unwrap();
         }
 
-        // Without: functions and lines, and it is said once that calls are missing.
+        // Without the package: functions and lines, and one error about missing calls.
         let (without, problems) = calls(&app);
         assert_eq!((inlined(&without), problems.len()), (0, 1), "{problems:?}");
         assert!(problems[0].contains(name.to_str().unwrap()) && problems[0].contains("inlined"), "{problems:?}");
         assert!(without.iter().flatten().any(|call| call.name.as_deref() == Some("_Z4deepi") && call.line.is_some()));
 
-        // Beside the program; another build's is none.
+        // Beside the program; a package from another build is not used.
         std::fs::rename(folder.join("kept"), folder.join(&name)).unwrap();
         assert_eq!(calls(&app), (expected, vec![]), "beside the program, {version}");
         let mut other = std::fs::read(folder.join(&name)).unwrap();
@@ -97,13 +97,14 @@ fn units_in_files_of_their_own_and_in_a_package() {
             }
         }
         std::fs::write(folder.join(&name), other).unwrap();
-        assert_eq!(inlined(&calls(&app).0), 0, "another build's, {version}");
+        assert_eq!(inlined(&calls(&app).0), 0, "from another build, {version}");
     }
 }
 
-/// Since DWARF 5 type units are in `.debug_info.dwo`, each in a section of that name, before that of the unit itself.
+/// In DWARF 5, each type unit has its own `.debug_info.dwo` section, before that of the unit
+/// itself.
 #[test]
-fn units_beside_type_units() {
+fn split_units_are_found_beside_type_units() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     build(folder, "plain.so", &["-gdwarf-5", "-fdebug-types-section"]);
@@ -113,15 +114,15 @@ fn units_beside_type_units() {
     let bytes = std::fs::read(unit).unwrap();
     let sections = object::File::parse(&*bytes).unwrap();
     let is_info = |section: &object::Section<'_, '_>| section.name() == Ok(".debug_info.dwo");
-    assert!(sections.sections().filter(is_info).count() > 1, "the compiler made no type unit");
+    assert!(sections.sections().filter(is_info).count() > 1, "the compiler created no type unit");
     let expected = calls(&folder.join("plain.so"));
     assert!(inlined(&expected.0) > 20 && expected.1.is_empty(), "{:?}", expected.1);
     assert_eq!(calls(&folder.join("app.so")), expected);
 }
 
-/// As Cargo's `split-debuginfo = "packed"` has it.
+/// A package as created with Cargo's `split-debuginfo = "packed"`.
 #[test]
-fn a_package_of_rustc() {
+fn a_package_from_rustc_is_read() {
     let source = "#[inline(always)] fn deepest(v: u32) -> u32 { if v > 9 { v * 3 } else { v ^ 5 } }
         #[inline(always)] fn deeper(v: u32) -> u32 { deepest(v.wrapping_add(1)).wrapping_add(deepest(v)) }
         #[unsafe(no_mangle)] pub extern \"C\" fn deep(v: u32) -> u32 { deeper(v) ^ deeper(!v) }";
@@ -154,11 +155,12 @@ fn a_package_of_rustc() {
 }
 
 #[test]
-fn what_dwz_shares() {
+fn debug_information_shared_by_dwz_is_read() {
     let (expected, _) = calls(&fixture("dwz/plain.elf"));
     assert!(inlined(&expected) > 20);
     assert_eq!(calls(&fixture("dwz/first.elf")), (expected.clone(), vec![]));
-    // Elsewhere, without the shared file; and in a folder above, as where a package was unpacked.
+    // In another folder, without the shared file; and below a folder that contains it, like an
+    // unpacked package.
     let folder = tempfile::tempdir().unwrap();
     let below = folder.path().join("usr/lib");
     std::fs::create_dir_all(&below).unwrap();

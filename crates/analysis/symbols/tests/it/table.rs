@@ -1,11 +1,11 @@
-//! Tables of symbols, by the addresses that are asked for.
+//! Lookup of addresses in symbol tables.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use coroner_symbols::{LookupAddress, SymbolFile};
 
-/// A file with these symbols: start, size (0: it is not known) and name.
+/// Creates a file with these symbols: start, size (0: unknown) and name.
 fn table(symbols: &[(u64, u64, &str)]) -> SymbolFile {
     let mut text = "MODULE Linux x86_64 67452301AB89EFCD0123456789ABCDEF0 app\n".to_owned();
     for &(start, size, name) in symbols {
@@ -23,7 +23,7 @@ fn name_at(table: &SymbolFile, svma: u64) -> &str {
 }
 
 #[test]
-fn the_innermost_symbol_wins_and_gaps_have_no_name() {
+fn the_innermost_symbol_wins_and_gaps_are_unnamed() {
     let table = table(&[(10, 20, "outer"), (15, 5, "inner"), (40, 0, "label"), (50, 10, "last")]);
     let expected = [
         (9, "-"),
@@ -63,7 +63,7 @@ fn every_block_of_a_large_table_is_searched() {
 }
 
 #[test]
-fn a_name_is_the_same_when_it_is_asked_for_again_however_long_it_is() {
+fn repeated_lookups_return_the_same_name_of_any_length() {
     let names: Vec<String> =
         [1, 7, 65_533, 65_534, 65_535, 65_536, 200_000].iter().map(|&length| "n".repeat(length)).collect();
     let symbols: Vec<(u64, u64, &str)> =
@@ -77,7 +77,7 @@ fn a_name_is_the_same_when_it_is_asked_for_again_however_long_it_is() {
 }
 
 #[test]
-fn ranges_that_are_far_apart_are_found() {
+fn distant_ranges_are_found() {
     let symbols: Vec<(u64, u64, String)> =
         (0..500).map(|i| ((i % 100) * 10 + ((i / 100) << 32), 5, format!("f{i}"))).collect();
     for count in [100, 101, 500] {
@@ -92,7 +92,7 @@ fn ranges_that_are_far_apart_are_found() {
 }
 
 #[test]
-fn overlaps_and_the_end_of_the_address_space() {
+fn overlaps_and_the_end_of_the_address_space_are_handled() {
     let table = table(&[(0, 10, "a"), (5, 10, "b"), (u64::MAX - 3, 100, "top")]);
     for (address, name) in [(4, "a"), (5, "b"), (14, "b"), (15, "-"), (u64::MAX - 1, "top")] {
         assert_eq!(name_at(&table, address), name, "{address}");
@@ -101,7 +101,7 @@ fn overlaps_and_the_end_of_the_address_space() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_name_for_old_programs_gives_way_to_the_current_one() {
+fn the_default_symbol_version_is_preferred() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let source = r#"

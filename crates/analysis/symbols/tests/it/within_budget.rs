@@ -1,4 +1,5 @@
-//! Names within a budget: the same as without one where it suffices, never more memory than it allows, and what matters most first.
+//! Symbolication within a budget: the same result as without one if the budget suffices, never more
+//! memory than allowed, the most important frames first.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,15 +16,16 @@ use object::{Object, ObjectSection, SectionKind};
 use crate::common::{Random, fixture};
 
 thread_local! {
-    /// In [`memory_of`]: the bytes that the thread has allocated since it began, and their maximum.
+    /// In [`peak_memory`]: the bytes that the thread has allocated since the call, and their
+    /// maximum.
     static MEMORY: Cell<Option<(isize, isize)>> = const { Cell::new(None) };
 }
 
-/// The allocator of all tests of this program. Counts for threads in [`memory_of`] alone.
+/// The allocator of this test program. Counts only for threads in [`peak_memory`].
 struct Counted;
 
 fn count(bytes: isize) {
-    // A thread that ends frees memory after its counter is gone.
+    // An exiting thread frees memory after its counter was destroyed.
     let _ = MEMORY.try_with(|memory| {
         if let Some((now, most)) = memory.get() {
             memory.set(Some((now + bytes, most.max(now + bytes))));
@@ -31,7 +33,8 @@ fn count(bytes: isize) {
     });
 }
 
-// SAFETY: the system's allocator does all; the counter has no destructor and allocates nothing.
+// SAFETY: calls are forwarded to the system's allocator; the counter has no destructor and
+// allocates nothing.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -46,7 +49,7 @@ unsafe impl GlobalAlloc for Counted {
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // As if it moved: both are there for a moment.
+        // Counted as a move, during which both blocks exist.
         count(size as isize);
         count(-(layout.size() as isize));
         // SAFETY: as the caller promises.
@@ -63,8 +66,8 @@ unsafe impl GlobalAlloc for Counted {
 #[global_allocator]
 static COUNTED: Counted = Counted;
 
-/// How much memory `act` has at most.
-fn memory_of(act: impl FnOnce()) -> usize {
+/// Returns the peak memory use of `act`, in bytes.
+fn peak_memory(act: impl FnOnce()) -> usize {
     MEMORY.set(Some((0, 0)));
     act();
     MEMORY.take().map_or(0, |(_, most)| most) as usize
@@ -76,14 +79,17 @@ fn options() -> Options {
     Options { debug_roots: Vec::new(), ..Options::default() }
 }
 
-/// Of a fat Mach-O file the first architecture, which is the first that [`SymbolFile::open`] gives; else the file.
+/// Returns the first slice of a fat Mach-O file, which is the first result of [`SymbolFile::open`];
+/// otherwise the whole file.
 fn first_slice(bytes: &[u8]) -> &[u8] {
-    // <mach-o/fat.h>: `magic, count, { cpu type, cpu subtype, offset, size, align }…`, in big-endian words.
+    // <mach-o/fat.h>: `magic, count, { cpu type, cpu subtype, offset, size, align }…`, in
+    // big-endian words.
     let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     if word(0) == 0xcafe_babe { &bytes[word(16)..][..word(20)] } else { bytes }
 }
 
-/// A report with frames at `count` addresses all over the code of a file, every other one on a thread that did not crash.
+/// Creates a report with frames at `count` addresses spread over a file's code, half of them on a
+/// thread that did not crash.
 fn report(path: &Path, count: u64) -> Report {
     let file = &SymbolFile::open(path).unwrap()[0];
     let bytes = std::fs::read(path).unwrap();
@@ -119,7 +125,7 @@ fn report(path: &Path, count: u64) -> Report {
     Report { threads: threads.into(), images: vec![image], ..Report::default() }
 }
 
-/// What the frames of a thread say, and how many of them have a function and a line.
+/// Returns a thread's frames, and how many of them have a function and a line.
 fn frames(report: &Report, thread: usize) -> (Vec<String>, usize, usize) {
     let frames = &report.threads[thread].frames;
     let said = frames.iter().map(|frame| format!("{frame:?}")).collect();
@@ -133,7 +139,7 @@ fn left_out(report: &Report) -> Option<String> {
 }
 
 #[test]
-fn a_budget_that_suffices_changes_nothing() {
+fn a_sufficient_budget_changes_nothing() {
     let own = std::env::current_exe().unwrap();
     let program = fixture("program.dylib");
     let dwarf = fixture("program.dylib.dSYM/Contents/Resources/DWARF/program.dylib");
@@ -161,7 +167,7 @@ fn a_budget_that_suffices_changes_nothing() {
 }
 
 #[test]
-fn what_is_looked_up_at_once_is_the_same() {
+fn bulk_and_single_lookups_agree() {
     let dwarf = fixture("program.dylib.dSYM/Contents/Resources/DWARF/program.dylib");
     let own = std::env::current_exe().unwrap();
     for (path, count) in [(own, 900), (fixture("cpp.elf"), 1500), (fixture("dwz/plain.elf"), 500), (dwarf, 500)] {
@@ -184,7 +190,7 @@ fn what_is_looked_up_at_once_is_the_same() {
 }
 
 #[test]
-fn what_is_in_other_files_is_left_out_and_said() {
+fn split_debug_information_is_reported_as_left_out() {
     for file in ["dwz/first.elf"] {
         let mut report = report(&fixture(file), 300);
         let left = Symbolizer::new(options()).symbolicate_report_within(&mut report, UNLIMITED);
@@ -196,7 +202,7 @@ fn what_is_in_other_files_is_left_out_and_said() {
 }
 
 #[test]
-fn never_more_memory_than_the_budget() {
+fn memory_stays_within_the_budget() {
     let own = std::env::current_exe().unwrap();
     let whole = report(&own, 400);
     let mut had = Vec::new();
@@ -204,23 +210,24 @@ fn never_more_memory_than_the_budget() {
         let mut report = whole.clone();
         let budget = NamingBudget { memory: kilobytes << 10, ..UNLIMITED };
         let mut left = None;
-        let memory = memory_of(|| left = Symbolizer::new(options()).symbolicate_report_within(&mut report, budget));
+        let memory = peak_memory(|| left = Symbolizer::new(options()).symbolicate_report_within(&mut report, budget));
         let (named, lines) = (0..2)
             .map(|thread| frames(&report, thread))
             .fold((0, 0), |(named, lines), frames| (named + frames.1, lines + frames.2));
         println!("{kilobytes} KiB: {} KiB, {named} names, {lines} lines, {left:?}", memory >> 10);
-        // What the report itself gets, its names above all, is no cost of naming: 400 frames with inlined calls.
+        // The report's own contents, mainly its names, are not part of the budget: 400 frames with
+        // inlined calls.
         assert!(memory <= (kilobytes << 10) + (1 << 20), "{memory} bytes of {kilobytes} KiB");
         if let Some(LeftOut { exhausted, frames }) = left {
             assert_eq!(exhausted, Some(Exhausted::Memory));
             assert!(frames > 0 && left_out(&report).unwrap().contains("memory"));
         }
         had.push((left.is_none(), lines, named));
-        // Once, since it takes a while.
+        // Only once, because it takes a while.
         if kilobytes == 256 {
             Symbolizer::new(options()).symbolicate_report(&mut report);
-            assert_eq!(left_out(&report), None, "the desk completes it");
-            assert!(frames(&report, 0).2 > 100, "the desk completes it");
+            assert_eq!(left_out(&report), None, "symbolication without a budget completes it");
+            assert!(frames(&report, 0).2 > 100, "symbolication without a budget completes it");
         }
     }
     assert!(had.is_sorted(), "more memory, more names: {had:?}");
@@ -244,27 +251,27 @@ fn damaged_files_end_within_the_budget() {
         let mut report = sound.clone();
         path.to_str().unwrap().clone_into(&mut report.images[0].path);
         let budget = NamingBudget { memory: 16 << 20, time: Duration::from_millis(500), clock };
-        let memory = memory_of(|| {
+        let memory = peak_memory(|| {
             Symbolizer::new(options()).symbolicate_report_within(&mut report, budget);
         });
         assert!(memory < 17 << 20, "{memory}");
         lines += frames(&report, 0).2;
     }
-    assert!(lines > 300, "most of each file is sound: {lines}");
+    assert!(lines > 300, "most of each file is intact: {lines}");
 }
 
 thread_local! {
     static CLOCK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// A clock by which everything takes the same time each time: asking it.
+/// A deterministic clock that advances with each reading.
 fn clock() -> Duration {
     CLOCK.set(CLOCK.get() + Duration::from_millis(1));
     CLOCK.get()
 }
 
 #[test]
-fn what_matters_most_has_its_names_first() {
+fn the_most_important_frames_are_named_first() {
     let own = std::env::current_exe().unwrap();
     let whole = report(&own, 200);
     let mut named = Vec::new();

@@ -168,14 +168,14 @@ fn a_core_dump_gives_the_same_report_in_each_format() {
     bench.write("cut.gz", &gzip(core)[..200]);
     bench.write("other.gz", &gzip(&[b'x'; 4096]));
     bench.write("core.xz", b"\xfd7zXZ\0 and so on, and so on, and so on");
-    for (file, why) in [("cut.gz", "cut off"), ("other.gz", "neither a core dump"), ("core.xz", "xz -d")] {
+    for (file, why) in [("cut.gz", "truncated"), ("other.gz", "neither a core dump"), ("core.xz", "xz -d")] {
         let refused = bench.run(&["show", file]);
         let result = String::from_utf8_lossy(&refused.stderr);
         assert!(refused.status.code() == Some(1) && result.contains(why) && result.contains(file), "{file}: {result}");
     }
     let cut = bench.run(&["show", "cut.zst", "--format", "json"]);
     let result = String::from_utf8_lossy(&cut.stdout).into_owned() + &String::from_utf8_lossy(&cut.stderr);
-    assert!(cut.status.code().is_some_and(|code| code < 2) && result.contains("cut off"), "{result:.2000}");
+    assert!(cut.status.code().is_some_and(|code| code < 2) && result.contains("truncated"), "{result:.2000}");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn a_rebuilt_program_is_reported_as_another_build() {
     let after = report();
     let result = after["problems"].to_string();
     assert!(
-        result.contains("cart` is of another build than cart") && result.contains(id) && result.contains(other),
+        result.contains("cart` is a different build than cart") && result.contains(id) && result.contains(other),
         "{result}"
     );
     assert!(!functions(&after).contains(&"pay"), "{after}");

@@ -23,7 +23,7 @@ fn a_swift_crash_log_is_shown_and_imported() {
     let (shown, text) = run(&["show", log.to_str().unwrap()]);
     assert!(shown && text.contains("total() + 20 (/src/shop.swift:12:9)") && text.contains("SIGSEGV"), "{text}");
     let (shown, text) = run(&["show", cut.to_str().unwrap()]);
-    assert!(!shown && text.contains("a crash log of Swift begins at byte 0, and is damaged or cut off"), "{text}");
+    assert!(!shown && text.contains("the Swift crash log at byte 0 is damaged or truncated"), "{text}");
     std::fs::write(&log, bare).unwrap();
     let (imported, text) =
         run(&["import", log.to_str().unwrap(), "--output", folder.path().join("in").to_str().unwrap()]);

@@ -9,7 +9,7 @@ mod forms {
 
     /// Whether the trace's format is known, so that it can be converted to a report.
     pub(in super::super) fn is_known(trace: &[u8]) -> bool {
-        coroner_formats::tombstone::form_of(trace).is_some() || metric_kit::is_of_it(trace)
+        coroner_formats::tombstone::detect_form(trace).is_some() || metric_kit::is_of_it(trace)
     }
 
     /// Converts a trace to a report.

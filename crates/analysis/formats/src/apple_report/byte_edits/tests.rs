@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn everything_else_is_kept() {
+fn bytes_outside_the_edits_are_kept() {
     let mut edits = Edits::default();
     edits.replace(6..11, "all");
     edits.insert(0, "> ");

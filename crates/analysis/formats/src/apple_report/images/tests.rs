@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn lines_of_images() {
+fn image_lines_are_parsed() {
     let ios = image(
         "0x102d18000 - 0x102d23fff My App arm64  <a47fbd1de98b3eed8e54afe0f7c0eea4> /var/containers/My App.app/My App",
         Arch::Other,
@@ -23,7 +23,7 @@ fn lines_of_images() {
 }
 
 #[test]
-fn an_end_that_is_not_said_is_where_the_next_image_begins() {
+fn an_unknown_end_is_the_start_of_the_next_image() {
     let text =
         "Binary Images:\n  0x1000 - ??? a <A47FBD1D-E98B-3EED-8E54-AFE0F7C0EEA4> /a\n *0x3000 - 0x3fff b <0> /b\n";
     let lists = ImageLists::read(text.as_bytes());
@@ -35,7 +35,7 @@ fn an_end_that_is_not_said_is_where_the_next_image_begins() {
 }
 
 #[test]
-fn each_process_has_its_list_and_the_kernel_is_listed_once() {
+fn images_are_found_in_a_processs_own_list_or_the_kernels() {
     let text = "stack of a\nBinary Images:\n0x1000 - 0x1fff a\n\nstack of b\nBinary Images:\n0x1000 - 0x1fff b\n0x9000 - 0x9fff k\n";
     let lists = ImageLists::read(text.as_bytes());
     let of_b = text.find("stack of b").unwrap();

@@ -6,10 +6,10 @@ use coroner_report::wire::{AddressKind, FoundBy};
 use coroner_symbols::Arch as ImageArch;
 use serde_json::Value;
 
-use super::{MAX_FRAMES, MAX_IMAGES, MAX_THREADS, Said, thrown, time};
+use super::{MAX_FRAMES, MAX_IMAGES, MAX_THREADS, Parsed, thrown, time};
 use crate::apple_report::{AppleImage, AppleReportError, arch, ips};
 
-pub(super) fn read(bytes: &[u8]) -> Result<Said, AppleReportError> {
+pub(super) fn read(bytes: &[u8]) -> Result<Parsed, AppleReportError> {
     let (heading, document) = ips::values(bytes)?;
     let text = |value: &Value, keys: &[&str]| {
         let found = keys.iter().try_fold(value, |value, key| value.get(*key)).and_then(Value::as_str);
@@ -17,7 +17,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Said, AppleReportError> {
     };
     let number = |key: &str| document.get(key).and_then(Value::as_u64).unwrap_or_default() as u32;
     let cpu = text(&document, &["cpuType"]).unwrap_or_default();
-    let mut said = Said {
+    let mut parsed = Parsed {
         incident: text(&document, &["incident"]).or_else(|| text(&heading, &["incident_id"])),
         process_name: text(&document, &["procName"]).or_else(|| text(&heading, &["name"])).unwrap_or_default(),
         pid: number("pid"),
@@ -38,23 +38,23 @@ pub(super) fn read(bytes: &[u8]) -> Result<Said, AppleReportError> {
         signal: text(&document, &["exception", "signal"]),
         subtype: text(&document, &["exception", "subtype"]),
         crashed: document.get("faultingThread").and_then(Value::as_u64).map(|place| place as usize),
-        ..Said::default()
+        ..Parsed::default()
     };
     let codes = list(&document["exception"]["rawCodes"]).iter();
-    said.codes = codes.filter_map(|code| code.as_i64().or_else(|| Some(code.as_u64()? as i64))).take(4).collect();
-    said.images = list(&document["usedImages"]).iter().take(MAX_IMAGES).map(image).collect();
-    said.is_arm64 = match () {
+    parsed.codes = codes.filter_map(|code| code.as_i64().or_else(|| Some(code.as_u64()? as i64))).take(4).collect();
+    parsed.images = list(&document["usedImages"]).iter().take(MAX_IMAGES).map(image).collect();
+    parsed.is_arm64 = match () {
         () if cpu.starts_with("ARM-64") => Some(true),
         () if cpu.starts_with("X86-64") => Some(false),
         // If the report doesn't specify it, its images do.
-        () => said.images.iter().find_map(|image| match image.arch {
+        () => parsed.images.iter().find_map(|image| match image.arch {
             ImageArch::Aarch64 => Some(true),
             ImageArch::X86_64 => Some(false),
             _ => None,
         }),
     };
-    let arch = said.arch();
-    said.threads = list(&document["threads"])
+    let arch = parsed.arch();
+    parsed.threads = list(&document["threads"])
         .iter()
         .take(MAX_THREADS)
         .enumerate()
@@ -65,13 +65,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<Said, AppleReportError> {
             queue: text(thread, &["queue"]),
             crashed: thread.get("triggered").and_then(Value::as_bool) == Some(true),
             registers: arch.and_then(|arch| registers(&thread["threadState"], arch)),
-            frames: stack(&thread["frames"], &said.images, true),
+            frames: stack(&thread["frames"], &parsed.images, true),
             ..Thread::default()
         })
         .collect();
-    said.thrown = exception(&document, &said.images);
-    annotations(&document, &mut said);
-    Ok(said)
+    parsed.thrown = exception(&document, &parsed.images);
+    annotations(&document, &mut parsed);
+    Ok(parsed)
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -151,11 +151,11 @@ fn exception(document: &Value, images: &[AppleImage]) -> Option<Exception> {
     Some(thrown(text("name").or_else(|| text("class")), text("composed_message"), frames))
 }
 
-fn annotations(document: &Value, said: &mut Said) {
+fn annotations(document: &Value, parsed: &mut Parsed) {
     if let Some(by_image) = document.get("asi").and_then(Value::as_object) {
         for (image, texts) in by_image {
             let texts: Vec<&str> = list(texts).iter().filter_map(Value::as_str).collect();
-            said.annotate(image, texts.join("\n"));
+            parsed.annotate(image, texts.join("\n"));
         }
     }
     let termination = &document["termination"];
@@ -166,6 +166,6 @@ fn annotations(document: &Value, said: &mut Said) {
         parts.extend(["reasons", "details"].iter().flat_map(|key| {
             list(&termination[*key]).iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect::<Vec<_>>()
         }));
-        said.annotate("termination", parts.join("\n"));
+        parsed.annotate("termination", parts.join("\n"));
     }
 }

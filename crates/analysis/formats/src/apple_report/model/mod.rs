@@ -35,22 +35,22 @@ const MAX_IMAGES: usize = 65_536;
 /// in [`Report::problems`].
 pub fn read_report(bytes: &[u8]) -> Result<Report, AppleReportError> {
     let form = AppleReport::read(bytes)?.form();
-    let said = match form {
+    let parsed = match form {
         Form::Ips => ips::read(bytes)?,
         Form::Text => text::read(bytes),
         Form::Samples => {
-            return Err(AppleReportError::OtherKind { kind: "stacks that were sampled while the process ran" });
+            return Err(AppleReportError::OtherKind { kind: "sampled stacks of a running process" });
         }
     };
-    if said.threads.is_empty() && said.thrown.is_none() {
+    if parsed.threads.is_empty() && parsed.thrown.is_none() {
         return Err(AppleReportError::NoFrames { lacks: "threads", bug_type: None });
     }
-    Ok(said.report(bytes))
+    Ok(parsed.report(bytes))
 }
 
 /// The contents of both forms.
 #[derive(Debug, Default)]
-struct Said {
+struct Parsed {
     incident: Option<String>,
     process_name: String,
     pid: u32,
@@ -83,7 +83,7 @@ struct Said {
     problems: Vec<Problem>,
 }
 
-impl Said {
+impl Parsed {
     fn annotate(&mut self, source: &str, text: impl Into<String>) {
         let text = text.into();
         if !text.trim().is_empty() {
@@ -172,11 +172,11 @@ impl Said {
         let mach = number(&self.exception, &mach_exception_name).map(|number| Mach::new(number, code(0), code(1)));
         let is_bad_access = mach.as_ref().is_some_and(|mach| mach.exception == 1);
         let subtype = self.subtype.as_deref().and_then(|text| text.rsplit_once(" at ")).map(|(_, address)| address);
-        let said = subtype.and_then(|text| crate::apple_report::images::hexadecimal(text.split_whitespace().next()?));
+        let parsed = subtype.and_then(|text| crate::apple_report::images::hexadecimal(text.split_whitespace().next()?));
         // If the processor doesn't report the address, the subcode is meaningless
         // (`EXC_I386_GPFLT`).
         let by_code = self.codes.get(1).filter(|_| is_bad_access && code(0) != 13).map(|subcode| *subcode as u64);
-        let address = said.or(by_code).map(Address);
+        let address = parsed.or(by_code).map(Address);
         let signal = number(&self.signal, &|number| signal_name(os, number)).map(|number| Signal {
             number,
             name: signal_name(os, number),

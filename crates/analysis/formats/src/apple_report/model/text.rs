@@ -5,7 +5,7 @@ use coroner_report::model::{Address, Frame, Problem, Registers, Thread};
 use coroner_report::wire::{AddressKind, FoundBy};
 use std::collections::HashMap;
 
-use super::{MAX_FRAMES, MAX_THREADS, Said, thrown, time};
+use super::{MAX_FRAMES, MAX_THREADS, Parsed, thrown, time};
 use crate::apple_report::images::{hexadecimal, lines};
 use crate::apple_report::text::{Parts, is_placeholder, lists};
 
@@ -25,9 +25,9 @@ enum Below {
     Other,
 }
 
-pub(super) fn read(bytes: &[u8]) -> Said {
+pub(super) fn read(bytes: &[u8]) -> Parsed {
     let lists = lists(bytes);
-    let mut said = Said { images: lists.images.clone(), ..Said::default() };
+    let mut parsed = Parsed { images: lists.images.clone(), ..Parsed::default() };
     let mut below = Below::Header;
     let mut values: HashMap<String, u64> = HashMap::new();
     let (mut thrown_frames, mut reason) = (Vec::new(), None);
@@ -48,7 +48,7 @@ pub(super) fn read(bytes: &[u8]) -> Said {
                 Heading::Name(text) => (true, text),
                 Heading::Stack { crashed, text } => {
                     if crashed {
-                        said.crashed = Some(said.threads.len());
+                        parsed.crashed = Some(parsed.threads.len());
                     }
                     (false, text)
                 }
@@ -65,10 +65,10 @@ pub(super) fn read(bytes: &[u8]) -> Said {
                 None if !text.is_empty() => title.0 = Some(text.to_owned()),
                 None => {}
             }
-            if !is_name && said.threads.len() < MAX_THREADS {
+            if !is_name && parsed.threads.len() < MAX_THREADS {
                 let (name, queue) = title.clone();
-                said.threads.push(Thread { tid: number as u64, name, queue, ..Thread::default() });
-                below = Below::Thread(said.threads.len() - 1);
+                parsed.threads.push(Thread { tid: number as u64, name, queue, ..Thread::default() });
+                below = Below::Thread(parsed.threads.len() - 1);
             }
             continue;
         }
@@ -82,12 +82,12 @@ pub(super) fn read(bytes: &[u8]) -> Said {
         }
         match &below {
             Below::Header => {
-                if !header(&mut said, trimmed) {
+                if !header(&mut parsed, trimmed) {
                     below = Below::Other;
                 }
             }
             Below::Thread(place) => {
-                let frames = &mut said.threads[*place].frames;
+                let frames = &mut parsed.threads[*place].frames;
                 if frames.len() < MAX_FRAMES {
                     frames.extend(frame(trimmed, frames.is_empty()));
                 }
@@ -105,35 +105,35 @@ pub(super) fn read(bytes: &[u8]) -> Said {
                     reason = Some(text.clone());
                 }
                 let what = what.clone();
-                match said.annotations.last_mut().filter(|last| last.source == what) {
+                match parsed.annotations.last_mut().filter(|last| last.source == what) {
                     Some(last) if last.text.len() < 1 << 16 => {
                         last.text.push('\n');
                         last.text.push_str(&text);
                     }
                     Some(_) => {}
-                    None => said.annotate(&what, text),
+                    None => parsed.annotate(&what, text),
                 }
             }
             Below::Thrown | Below::Other => {}
         }
     }
-    if said.is_arm64.is_none() {
-        said.is_arm64 = Some(values.contains_key("pc"));
+    if parsed.is_arm64.is_none() {
+        parsed.is_arm64 = Some(values.contains_key("pc"));
     }
-    let crashed = said.crashed.unwrap_or_default();
-    let found = said.arch().and_then(|arch| general(arch, &values));
-    if let Some(thread) = said.threads.get_mut(crashed) {
+    let crashed = parsed.crashed.unwrap_or_default();
+    let found = parsed.arch().and_then(|arch| general(arch, &values));
+    if let Some(thread) = parsed.threads.get_mut(crashed) {
         thread.registers = found;
     }
     if !thrown_frames.is_empty() || reason.is_some() {
         let (name, message) = reason.as_deref().map_or((None, None), uncaught);
-        said.thrown = Some(thrown(name, message, thrown_frames));
+        parsed.thrown = Some(thrown(name, message, thrown_frames));
     }
     if lists.images.iter().all(|image| image.debug_id.is_none()) {
-        let what = "it has no list of images with their ids: no file is known to be of them".to_owned();
-        said.problems.push(Problem { section: None, offset: end as u64, what });
+        let what = "the report has no list of images with ids: no symbol file can be matched to them".to_owned();
+        parsed.problems.push(Problem { section: None, offset: end as u64, what });
     }
-    said
+    parsed
 }
 
 enum Heading<'t> {
@@ -161,7 +161,7 @@ fn thread_heading(line: &str) -> Option<(usize, Heading<'_>)> {
 }
 
 /// Parses a line `Key: value`; returns `false` for other lines.
-fn header(said: &mut Said, line: &str) -> bool {
+fn header(parsed: &mut Parsed, line: &str) -> bool {
     let Some((key, value)) = line.split_once(':') else { return false };
     let value = value.trim();
     let text = || Some(value.to_owned()).filter(|value| !value.is_empty() && value != "???");
@@ -171,46 +171,46 @@ fn header(said: &mut Said, line: &str) -> bool {
         (name.to_owned(), pid.trim_end_matches(']').parse().unwrap_or_default())
     };
     match key {
-        "Incident Identifier" => said.incident = text(),
-        "Hardware Model" => said.hardware = text(),
-        "Process" => (said.process_name, said.pid) = process(),
-        "Path" => said.path = text(),
-        "Identifier" => said.bundle_id = text(),
+        "Incident Identifier" => parsed.incident = text(),
+        "Hardware Model" => parsed.hardware = text(),
+        "Process" => (parsed.process_name, parsed.pid) = process(),
+        "Path" => parsed.path = text(),
+        "Identifier" => parsed.bundle_id = text(),
         "Version" => {
             // `1.2 (34)`; on older systems `34 (1.2)`.
             let (version, build) = value.split_once(" (").unwrap_or((value, ""));
-            said.version = Some(version.to_owned()).filter(|version| !version.is_empty() && version != "???");
-            said.build =
+            parsed.version = Some(version.to_owned()).filter(|version| !version.is_empty() && version != "???");
+            parsed.build =
                 Some(build.trim_end_matches(')').to_owned()).filter(|build| !build.is_empty() && build != "???");
         }
-        "Code Type" if value.starts_with("ARM-64") => said.is_arm64 = Some(true),
-        "Code Type" if value.starts_with("X86-64") => said.is_arm64 = Some(false),
-        "Parent Process" => said.parent_pid = process().1,
-        "Date/Time" => said.time = time(value),
-        "Launch Time" => said.start = time(value),
-        "OS Version" => said.os = text(),
+        "Code Type" if value.starts_with("ARM-64") => parsed.is_arm64 = Some(true),
+        "Code Type" if value.starts_with("X86-64") => parsed.is_arm64 = Some(false),
+        "Parent Process" => parsed.parent_pid = process().1,
+        "Date/Time" => parsed.time = time(value),
+        "Launch Time" => parsed.start = time(value),
+        "OS Version" => parsed.os = text(),
         "Exception Type" => {
             // `EXC_BAD_ACCESS (SIGSEGV)`.
             let (name, signal) = value.split_once(" (").unwrap_or((value, ""));
-            said.exception = Some(name.trim().to_owned());
-            said.signal = Some(signal.trim_end_matches(')').to_owned());
+            parsed.exception = Some(name.trim().to_owned());
+            parsed.signal = Some(signal.trim_end_matches(')').to_owned());
         }
-        "Exception Subtype" => said.subtype = text(),
+        "Exception Subtype" => parsed.subtype = text(),
         "Exception Codes" => {
             let codes = value.split(',').map(|code| hexadecimal(code.trim()));
             match codes.collect::<Option<Vec<u64>>>() {
-                Some(codes) => said.codes = codes.into_iter().map(|code| code as i64).take(4).collect(),
-                None => said.subtype = text(),
+                Some(codes) => parsed.codes = codes.into_iter().map(|code| code as i64).take(4).collect(),
+                None => parsed.subtype = text(),
             }
         }
-        "Termination Reason" | "Termination Description" | "Termination Signal" => said.annotate(key, value),
+        "Termination Reason" | "Termination Description" | "Termination Signal" => parsed.annotate(key, value),
         _ => {}
     }
     true
 }
 
 fn frame(line: &str, is_innermost: bool) -> Option<Frame> {
-    let Parts { image, address, rest, .. } = Parts::of(line)?;
+    let Parts { image, address, rest, .. } = Parts::parse(line)?;
     let mut frame = at(address, is_innermost);
     if is_placeholder(rest, image) {
         return Some(frame);

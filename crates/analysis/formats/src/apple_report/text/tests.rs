@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn names_and_what_stands_for_none() {
+fn placeholders_are_distinguished_from_names() {
     for nothing in ["0x102d18000 + 18420", "App + 18420", "???", "_mh_execute_header + 12", "<redacted> + 4"] {
         assert!(is_placeholder(nothing, "App"), "{nothing}");
     }
@@ -11,7 +11,7 @@ fn names_and_what_stands_for_none() {
 }
 
 #[test]
-fn what_is_over_a_stack() {
+fn stack_headings_are_recognized() {
     for thread in
         ["Thread 0 Crashed:", "Thread 12:", "Thread 0:: Dispatch queue: com.apple.main-thread", "Thread 1 name: x"]
     {
