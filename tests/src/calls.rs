@@ -1,4 +1,5 @@
-//! Threads that wait in system calls which a signal ends with `EINTR`, to see whether a report of a process that goes on does.
+//! Threads that wait in system calls which signals interrupt (`EINTR`), to check whether a nonfatal
+//! report does.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
@@ -10,16 +11,16 @@ static END: AtomicBool = AtomicBool::new(false);
 static BEGUN: AtomicUsize = AtomicUsize::new(0);
 
 struct Semaphore(std::cell::UnsafeCell<libc::sem_t>);
-// SAFETY: a semaphore is made for several threads.
+// SAFETY: a semaphore may be shared by threads.
 unsafe impl Sync for Semaphore {}
-// SAFETY: zeroes are a valid `sem_t`, of value 0.
+// SAFETY: zeroes are a valid `sem_t` with value 0.
 static SEMAPHORE: Semaphore = Semaphore(std::cell::UnsafeCell::new(unsafe { std::mem::zeroed() }));
 
-/// Each waits until the descriptor can be read, or the semaphore is posted.
+/// The system calls: each waits until the descriptor is readable or the semaphore is posted.
 const CALLS: [(&str, Call); 5] = [
     ("epoll_wait", |descriptor| {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: a descriptor of this thread; the kernel reads and writes one event of its frame.
+        // SAFETY: a descriptor owned by this thread; the kernel accesses one event in its frame.
         unsafe {
             let epoll = libc::epoll_create1(0);
             libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw mut event);
@@ -28,19 +29,19 @@ const CALLS: [(&str, Call); 5] = [
     }),
     ("poll", |descriptor| {
         let mut one = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-        // SAFETY: the kernel reads and writes one element of this frame.
+        // SAFETY: the kernel accesses one element in this frame.
         unsafe { libc::poll(&raw mut one, 1, -1).into() }
     }),
     ("recv with a time limit", |descriptor| {
         let limit = libc::timeval { tv_sec: 600, tv_usec: 0 };
         let size = size_of_val(&limit) as libc::socklen_t;
-        // SAFETY: the kernel reads the limit and writes one byte of this frame.
+        // SAFETY: the kernel reads the limit and writes one byte in this frame.
         unsafe {
             libc::setsockopt(descriptor, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const limit).cast(), size);
             libc::recv(descriptor, [0_u8; 1].as_mut_ptr().cast(), 1, 0) as i64
         }
     }),
-    // SAFETY: the one semaphore of this program.
+    // SAFETY: the program's only semaphore.
     ("sem_wait", |_| unsafe { libc::sem_wait(SEMAPHORE.0.get()).into() }),
     ("nanosleep", |_| {
         let time = libc::timespec { tv_sec: 0, tv_nsec: 50_000_000 };
@@ -54,7 +55,7 @@ const CALLS: [(&str, Call); 5] = [
     }),
 ];
 
-/// Threads in those calls.
+/// Threads in these calls.
 #[derive(Debug)]
 pub struct WaitingThreads {
     threads: Vec<(&'static str, JoinHandle<std::io::Result<()>>)>,
@@ -62,17 +63,17 @@ pub struct WaitingThreads {
 }
 
 impl WaitingThreads {
-    /// Starts them, and waits until all are in their calls.
+    /// Starts the threads, and waits until all are in their calls.
     ///
     /// # Panics
-    /// If a socket or a thread cannot be made.
+    /// If a socket or thread can't be created.
     pub fn start() -> WaitingThreads {
         let (mut threads, mut ends) = (Vec::new(), Vec::new());
         for (name, call) in CALLS {
             let mut pair = [0; 2];
             // SAFETY: the kernel writes two descriptors.
             let failed = unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, pair.as_mut_ptr()) };
-            assert_eq!(failed, 0, "a pair of sockets");
+            assert_eq!(failed, 0, "can't create a socket pair");
             let [one, other] = pair;
             ends.push(other);
             let run = move || {
@@ -84,15 +85,16 @@ impl WaitingThreads {
         while BEGUN.load(Ordering::SeqCst) < CALLS.len() {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // They are about to enter their calls: those that have not yet are not disturbed either.
+        // They are about to enter their calls; a thread that has not entered its call yet isn't
+        // disturbed either.
         std::thread::sleep(Duration::from_millis(50));
         WaitingThreads { threads, ends }
     }
 
-    /// Ends the waits; the calls that ended with an error.
+    /// Ends the waits; returns the calls that failed.
     pub fn end(self) -> Vec<String> {
         END.store(true, Ordering::SeqCst);
-        // SAFETY: the one semaphore, and bytes to descriptors of ours.
+        // SAFETY: the only semaphore, and writes to owned descriptors.
         unsafe {
             libc::sem_post(SEMAPHORE.0.get());
             for end in self.ends {

@@ -1,5 +1,6 @@
-//! Faults of a process whose own program or stack can't be read any more: a report of them has signal and registers, and the rest
-//! if it can be had. They are not among `coroner_faults::FAULTS`, of which reports are complete.
+//! Faults in a process whose program or stack is no longer readable: the report has signal and
+//! registers, and the rest if possible. They are not in `coroner_faults::FAULTS`, whose reports are
+//! complete.
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use coroner_faults::{Ending, Thread, Top, chain};
@@ -8,7 +9,8 @@ use coroner_faults::{FAULTS, Fault};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 use crate::{blocked_page, overrun, overwritten_image, passing_faults};
 
-/// The fault of that name: of a damaged process, one that passes, or any other.
+/// Returns the fault with that name, from any table: of a damaged process, a passing one, or any
+/// other.
 pub fn find_fault(name: &str) -> Option<&'static Fault> {
     let all = FAULTS.iter().chain(DAMAGED);
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -16,15 +18,15 @@ pub fn find_fault(name: &str) -> Option<&'static Fault> {
     all.into_iter().find(|fault| fault.name == name)
 }
 
-/// No such faults here.
+/// There are no such faults on this system.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub const DAMAGED: &[Fault] = &[];
 
-/// A null store in a program of which this was overwritten.
+/// A null store in a program with an overwritten part.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const OVERWRITTEN: Fault = Fault {
     name: "",
-    about: "stores to address 0 when a part of the program is overwritten",
+    about: "stores to address 0 after overwriting a part of the program",
     ending: Ending::Signal(libc::SIGSEGV),
     // `SEGV_MAPERR`.
     code: Some(1),
@@ -36,7 +38,7 @@ const OVERWRITTEN: Fault = Fault {
     run: || {},
 };
 
-/// The table.
+/// The faults.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub static DAMAGED: &[Fault] = &[
     Fault {
@@ -48,23 +50,23 @@ pub static DAMAGED: &[Fault] = &[
     },
     Fault {
         name: "overrun",
-        about: "writes from its own memory upwards until it can't",
+        about: "writes upwards from its own memory until a fault",
         code: None,
         address: None,
         frames: &["overrun", "chain_c", "chain_b", "chain_a"],
         run: || chain::here(overrun::overrun),
         ..OVERWRITTEN
     },
-    // Addresses of functions.
+    // Function addresses.
     Fault { name: "overwritten-got", run: || chain::here(overwritten_image::global_offset_table), ..OVERWRITTEN },
-    // Constants that have addresses in them.
+    // Constants that contain addresses.
     Fault { name: "overwritten-relro", run: || chain::here(overwritten_image::relocated_constants), ..OVERWRITTEN },
     Fault { name: "overwritten-rodata", run: || chain::here(overwritten_image::constants), ..OVERWRITTEN },
     Fault { name: "overwritten-eh-frame", run: || chain::here(overwritten_image::unwind_information), ..OVERWRITTEN },
-    // What the dynamic linker reads.
+    // Data that the dynamic linker reads.
     Fault { name: "overwritten-dynamic", run: || chain::here(overwritten_image::dynamic_linking), ..OVERWRITTEN },
     // The dynamic linker's list of images.
     Fault { name: "cut-link-map", run: || chain::here(overwritten_image::link_map), ..OVERWRITTEN },
-    // All of the program but its code and its variables.
+    // The whole program except its code and variables.
     Fault { name: "overwritten-image", run: || chain::here(overwritten_image::all), ..OVERWRITTEN },
 ];

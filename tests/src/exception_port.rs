@@ -1,12 +1,14 @@
-//! An exception port that the task had before Coroner: a handler thread of its own that accepts or refuses.
+//! An exception port that the task had before Coroner, with a handler thread that accepts or
+//! refuses exceptions.
 //!
-//! Messages are laid out as <mach/mach_exc.defs> makes them, in words of four bytes: header (6), count of port descriptors,
-//! two descriptors (3 each), NDR (2), exception, count of codes, codes (2 of 64 bits); then, in the form with state, flavor,
-//! count and words of the state. A reply is header, NDR, return code, and in the form with state flavor, count, state.
+//! Message layout, from <mach/mach_exc.defs>, in 4-byte words: header (6), count of port
+//! descriptors, two descriptors (3 each), NDR (2), exception, count of codes, codes (2 of 64 bits);
+//! with state also flavor, count and words of the state. Reply: header, NDR, return code; with
+//! state also flavor, count and state.
 
 use std::ffi::c_int;
 
-/// How the port wants to be notified.
+/// The form of messages that the port requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `EXCEPTION_DEFAULT`: message 2405.
@@ -15,16 +17,16 @@ pub(crate) enum Form {
     StateIdentity,
 }
 
-/// What it does.
+/// The handler's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It makes the page writable and returns `KERN_SUCCESS`: the thread goes on.
+    /// Makes the page writable and returns `KERN_SUCCESS`: the thread continues.
     Repaired,
-    /// `KERN_FAILURE`.
+    /// Returns `KERN_FAILURE`.
     Refused,
 }
 
-/// A handler to be installed.
+/// A handler to install.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Earlier {
     pub(crate) form: Form,
@@ -58,21 +60,22 @@ const MACH_RCV_MSG: u32 = 2;
 /// `x86_THREAD_STATE64`, `ARM_THREAD_STATE64`.
 const STATE: c_int = if cfg!(target_arch = "x86_64") { 4 } else { 6 };
 
-/// Where things are in a request, in words.
+/// Offsets in a request, in words.
 const ID: usize = 5;
 const EXCEPTION: usize = 15;
 const CODES: usize = 17;
 const FLAVOR: usize = 21;
 
 impl Earlier {
-    /// Makes the port, gives it to the task for bad accesses, and starts the thread that answers on it.
+    /// Creates the port, sets it as the task's port for bad accesses, and starts its handler
+    /// thread.
     pub(crate) fn install(self) {
         let (behavior, id) = match self.form {
             Form::Default => (1, 2405),
             Form::StateIdentity => (3, 2407),
         };
         let mut port = 0;
-        // SAFETY: calls on this task with local results.
+        // SAFETY: calls for this task with local results.
         unsafe {
             let task = mach_task_self_;
             assert_eq!(mach_port_allocate(task, MACH_PORT_RIGHT_RECEIVE, &raw mut port), 0);
@@ -87,23 +90,23 @@ impl Earlier {
                     self.serve(port, id);
                 }
             })
-            .expect("a thread for the earlier port");
+            .expect("can't start the earlier port's thread");
     }
 
-    /// Takes one exception and returns it.
+    /// Handles one exception.
     fn serve(self, port: Port, id: u32) {
         let mut request = [0_u32; 512];
         // SAFETY: a local buffer.
         let received = unsafe { mach_msg(request.as_mut_ptr(), MACH_RCV_MSG, 0, 2048, port, 0, 0) };
-        assert_eq!((received, request[ID]), (0, id), "a message of the form that was asked for");
+        assert_eq!((received, request[ID]), (0, id), "unexpected message");
         let code = |index: usize| u64::from(request[CODES + index]) | u64::from(request[CODES + index + 1]) << 32;
-        say(request[EXCEPTION], code(0));
+        print_exception(request[EXCEPTION], code(0));
         let result = match self.answer {
             Answer::Refused => 5,
             Answer::Repaired => {
                 let page = code(2) as usize & !(super::conditions::PAGE - 1);
                 let access = libc::PROT_READ | libc::PROT_WRITE;
-                // SAFETY: the page is the fault's own mapping.
+                // SAFETY: the fault's own mapping.
                 unsafe { libc::mprotect(page as *mut libc::c_void, super::conditions::PAGE, access) as u32 }
             }
         };
@@ -123,12 +126,12 @@ impl Earlier {
         reply[1] = words as u32 * 4;
         // SAFETY: a local buffer.
         let sent = unsafe { mach_msg(reply.as_mut_ptr(), MACH_SEND_MSG, reply[1], 0, 0, 0, 0) };
-        assert_eq!(sent, 0, "the reply is taken");
+        assert_eq!(sent, 0, "can't send the reply");
     }
 }
 
-/// One line to standard output, without an allocation: `earlier port: exception 1 code 2`.
-fn say(exception: u32, code: u64) {
+/// Prints one line without allocating: `earlier port: exception 1 code 2`.
+fn print_exception(exception: u32, code: u64) {
     let mut line = *b"earlier port: exception ? code ?\n";
     line[24] = b'0' + (exception % 10) as u8;
     line[31] = b'0' + (code % 10) as u8;

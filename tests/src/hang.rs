@@ -1,4 +1,5 @@
-//! What the watchdog has written down of a run that goes on: read by the run itself, or by who has started it.
+//! The watchdog's records of a running process, read by the process itself or by the test that
+//! started it.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -6,12 +7,12 @@ use std::time::{Duration, Instant};
 use coroner_report::model::{Report, RunFacts};
 use coroner_report::wire::Monitor;
 
-/// The state of the run in that directory.
+/// Returns the state of the run in that directory.
 pub fn facts(run: &Path) -> Option<RunFacts> {
     RunFacts::read(&std::fs::read(run.join("state")).ok()?).ok()
 }
 
-/// The reports of hangs in that directory that are written to their ends, in their order.
+/// Returns the complete hang reports in that directory, in order.
 pub fn reports(run: &Path) -> Vec<Report> {
     let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
     let bytes = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("report"));
@@ -22,14 +23,14 @@ pub fn reports(run: &Path) -> Vec<Report> {
     reports
 }
 
-/// Waits until `holds`. That it does in the end is what is asked, and not how long it takes.
+/// Waits until `holds` returns `true`, however long that takes (at most a minute).
 ///
 /// # Panics
-/// After a minute.
+/// `holds` is still `false` after a minute.
 pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_mins(1);
     while !holds() {
-        assert!(Instant::now() < until, "{what}: not within a minute");
+        assert!(Instant::now() < until, "timed out after a minute: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

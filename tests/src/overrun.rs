@@ -1,11 +1,12 @@
-//! A loop that does not end where its memory does: what lies above is overwritten, whoever has it.
+//! A loop that writes past the end of its memory and overwrites everything above.
 
 use std::hint::black_box;
 
-/// Writes from a new mapping on, upwards, until a fault.
+/// Writes upwards from a new mapping until a fault.
 #[inline(never)]
 pub(crate) fn overrun() -> u64 {
-    // Too large for most gaps between images, and too small for a huge page, which would have a gap above: right below what is there.
+    // Too large for most gaps between images and too small for a huge page, which would leave a gap
+    // above: the kernel places it right below other mappings.
     const SIZE: usize = 1 << 20;
     let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping touches nothing that exists.
@@ -13,7 +14,7 @@ pub(crate) fn overrun() -> u64 {
     assert_ne!(memory, libc::MAP_FAILED, "no memory");
     let mut at = memory.cast::<u8>();
     while !at.is_null() {
-        // SAFETY: none behind the mapping; it is what this is here for.
+        // SAFETY: none after the end of the mapping: this crashes on purpose.
         unsafe { at.write_volatile(0x41) };
         at = black_box(at).wrapping_add(1);
     }

@@ -1,6 +1,7 @@
-//! Faults of a program that wrote over its own read-only sections, as a stray `mprotect` and a wild copy do.
+//! Faults in a program that has overwritten its own read-only sections, as after a stray `mprotect`
+//! and a wild copy.
 //!
-//! From the overwriting to the fault there is one piece of assembly, which needs none of what it overwrites.
+//! Overwriting and fault are one block of assembly, which needs nothing that it overwrites.
 
 use std::arch::asm;
 
@@ -39,8 +40,8 @@ pub(crate) fn dynamic_linking() -> u64 {
 /// The dynamic linker's list of images ends after the program.
 #[inline(never)]
 pub(crate) fn link_map() -> u64 {
-    // SAFETY: of glibc and musl the handle of the program is its `struct link_map` (`link.h`), whose fourth word is `l_next`. The
-    // process ends of what follows.
+    // SAFETY: in glibc and musl the program's handle is its `struct link_map` (`link.h`), whose
+    // fourth word is `l_next`. The process crashes afterwards.
     unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY).cast::<usize>().add(3).write_volatile(0) };
     overwrite_and_store(&[])
 }
@@ -50,26 +51,27 @@ pub(crate) fn all() -> u64 {
     overwrite_and_store(&[GOT, RELRO, RODATA, UNWIND, DYNAMIC])
 }
 
-/// A section of this program, in memory.
+/// A section of this program in memory.
 #[repr(C)]
 struct Range {
     start: usize,
     length: usize,
 }
 
-/// The sections of this program that have these names.
+/// Returns this program's sections with these names.
 fn sections(names: &[&[&str]]) -> Vec<Range> {
-    let file = std::fs::read("/proc/self/exe").expect("this program's own file");
-    // Of the ELF header (e_entry, e_shoff, e_shentsize, e_shnum, e_shstrndx) and of section headers, of 64 bits.
+    let file = std::fs::read("/proc/self/exe").expect("can't read /proc/self/exe");
+    // Fields of the 64-bit ELF header (e_entry, e_shoff, e_shentsize, e_shnum, e_shstrndx) and of
+    // section headers.
     let word = |at: usize| usize::from_le_bytes(file[at..at + 8].try_into().expect("eight bytes"));
     let half = |at: usize| usize::from(u16::from_le_bytes(file[at..at + 2].try_into().expect("two bytes")));
     let (entry, table, size, count, of_names) = (word(24), word(40), half(58), half(60), half(62));
-    // SAFETY: asks for a number.
+    // SAFETY: only reads a number.
     let bias = unsafe { libc::getauxval(libc::AT_ENTRY) } as usize - entry;
     let names_at = word(table + of_names * size + 24);
     let name = |header: usize| {
         let at = names_at + (word(header) & 0xffff_ffff);
-        let length = file[at..].iter().position(|byte| *byte == 0).expect("names end in NUL");
+        let length = file[at..].iter().position(|byte| *byte == 0).expect("a name is not NUL-terminated");
         std::str::from_utf8(&file[at..at + length]).unwrap_or_default()
     };
     let headers = (0..count).map(|index| table + index * size);
@@ -77,12 +79,12 @@ fn sections(names: &[&[&str]]) -> Vec<Range> {
     wanted.map(|header| Range { start: bias + word(header + 16), length: word(header + 32) }).collect()
 }
 
-/// Overwrites those sections and stores to address 0.
+/// Overwrites these sections and stores to address 0.
 #[inline(never)]
 fn overwrite_and_store(names: &[&[&str]]) -> u64 {
     let ranges = sections(names);
-    assert!(names.is_empty() || !ranges.is_empty(), "this program has none of {names:?}");
-    // SAFETY: asks for a number.
+    assert!(names.is_empty() || !ranges.is_empty(), "this program has no sections {names:?}");
+    // SAFETY: only reads a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
     for Range { start, length } in &ranges {
         let first = start & !(page - 1);
@@ -91,9 +93,9 @@ fn overwrite_and_store(names: &[&[&str]]) -> u64 {
             let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
             libc::mprotect(first as *mut libc::c_void, start + length - first, protection)
         };
-        assert_eq!(failed, 0, "the section can be made writable");
+        assert_eq!(failed, 0, "can't make the section writable");
     }
-    // SAFETY: none is claimed. The program is destroyed and the store is meant to fault; the process ends of it.
+    // SAFETY: none: this destroys the program and crashes on purpose.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         asm!(

@@ -1,4 +1,4 @@
-//! Running the crashing program, and reading what it left.
+//! Runs the crashing program and reads its reports.
 
 use std::ffi::OsString;
 use std::io::Read as _;
@@ -11,47 +11,47 @@ use anyhow::{Context, bail};
 use coroner_report::model::Report;
 use coroner_symbols::{Options, Symbolizer};
 
-/// After that long a process counts as hung, and is killed. A report takes milliseconds; a program of Darwin's may run in
-/// an emulator.
+/// Timeout after which a process counts as hung and is killed. A report takes milliseconds; a
+/// Darwin program may run in an emulator.
 const LIMIT: Duration = Duration::from_secs(if cfg!(target_vendor = "apple") { 120 } else { 30 });
 
-/// How a process ended, and what it left.
+/// The result of a process.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit status.
+    /// Exit status.
     pub status: ExitStatus,
-    /// What it wrote to its standard output and error.
+    /// Output to stdout and stderr.
     pub output: String,
-    /// From its start to its end.
+    /// Time from start to end.
     pub time: Duration,
 }
 
-/// What is to be run.
+/// A process to run.
 #[derive(Clone, Debug)]
 pub struct Run<'a> {
     /// The crashing program.
     pub program: &'a Path,
-    /// The name of a fault.
+    /// Name of the fault.
     pub fault: &'a str,
-    /// How many threads are parked meanwhile.
+    /// Number of parked threads.
     pub threads: usize,
-    /// Conditions, by name.
+    /// Names of the conditions.
     pub conditions: &'a [&'a str],
-    /// Whether it is the first process of a PID namespace of its own.
+    /// Whether it is the first process of a new PID namespace.
     pub first_process: bool,
 }
 
 impl Run<'_> {
-    /// Runs it with that store (or without Coroner).
+    /// Runs the process with that store, or without Coroner if `None`.
     ///
     /// # Errors
-    /// Where it can't be started, or does not end in time; it is killed then.
+    /// The process can't be started, or times out and is killed.
     pub fn run(&self, store: Option<&Path>) -> anyhow::Result<Ended> {
         let mut words: Vec<OsString> = Vec::new();
         if self.first_process {
             words.extend(["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"].map(OsString::from));
         }
-        // A command that runs programs of another architecture.
+        // A command that runs programs for another architecture.
         let runner = std::env::var("CORONER_TEST_RUNNER").unwrap_or_default();
         words.extend(runner.split_whitespace().map(OsString::from));
         words.push(self.program.into());
@@ -80,15 +80,16 @@ impl Run<'_> {
             if start.elapsed() > LIMIT {
                 child.kill()?;
                 child.wait()?;
-                bail!("it hangs: still alive after {LIMIT:?}");
+                bail!("the process hangs: still running after {LIMIT:?}");
             }
             std::thread::sleep(Duration::from_millis(2));
         };
         let time = start.elapsed();
-        // A child that outlives its parent would hold the pipe open; that is a hang, too.
+        // A child process that outlives its parent keeps the pipe open, which also counts as a
+        // hang.
         while !output.is_finished() {
             if start.elapsed() > LIMIT {
-                bail!("it ended with {status}, but left a process behind");
+                bail!("the process ended with {status}, but a child is still running");
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -96,13 +97,14 @@ impl Run<'_> {
     }
 }
 
-/// Thousands of crashes are to leave no core files behind. The limit is this process's own, which others inherit: to set it in
-/// each child would take a `fork`, and a fork of a busy emulator may hang.
+/// Disables core files, so that thousands of crashes leave none. The limit is set for this process
+/// and inherited: setting it in each child would require a `fork`, which may hang in a busy
+/// emulator.
 fn no_core_files() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        // SAFETY: writes one limit, and reads it.
+        // SAFETY: the kernel writes one limit and reads it.
         unsafe {
             libc::getrlimit(libc::RLIMIT_CORE, &raw mut limit);
             limit.rlim_cur = 0;
@@ -111,10 +113,10 @@ fn no_core_files() {
     });
 }
 
-/// The report files of a store that were written, of all its runs, by path.
+/// Returns the nonempty report files of all runs in a store, sorted by path.
 ///
 /// # Errors
-/// Where the store can't be read.
+/// The store can't be read.
 pub fn report_files(store: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for run in std::fs::read_dir(store.join("runs")).context("the store has no runs")? {
@@ -131,13 +133,13 @@ pub fn report_files(store: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What names frames. One for all reports: the same program's symbols are read once.
+/// The symbolizer for all reports, so that the same program's symbols are read once.
 static SYMBOLIZER: Mutex<Option<Symbolizer>> = Mutex::new(None);
 
-/// The reports of a store, named as a next launch would name them.
+/// Returns a store's reports, symbolicated as at the next launch.
 ///
 /// # Errors
-/// Where one can't be read: which, and why.
+/// A report can't be read.
 pub fn reports(store: &Path) -> anyhow::Result<Vec<Report>> {
     let read = |path: &PathBuf| {
         let mut report = Report::read_file(path).with_context(|| path.display().to_string())?;

@@ -1,24 +1,25 @@
-//! Code that a signal handler leaves by `siglongjmp`, as interpreters and virtual machines do.
+//! Code that a signal handler leaves with `siglongjmp`, as in interpreters and virtual machines.
 //!
-//! `sigsetjmp` returns twice, which Rust's functions can't: it is called in assembly, below which one function runs.
+//! `sigsetjmp` returns twice, which Rust functions can't do: assembly calls it, and then the
+//! function to run.
 
 use std::cell::Cell;
 
-/// More than any C library's `sigjmp_buf`, aligned as any of them is.
+/// Larger than any C library's `sigjmp_buf`, with sufficient alignment.
 #[repr(C, align(16))]
 struct JumpBuffer([u8; 1024]);
 
 thread_local! {
-    /// The buffer of the function that runs now, on this thread; null for none.
+    /// The buffer of the function that runs on this thread; null for none.
     static CURRENT: Cell<*mut JumpBuffer> = const { Cell::new(std::ptr::null_mut()) };
 }
 
 unsafe extern "C" {
-    /// glibc has it under this name alone.
+    /// glibc only has it under this name.
     #[cfg_attr(target_env = "gnu", link_name = "__sigsetjmp")]
     fn sigsetjmp(buffer: *mut JumpBuffer, saves_mask: libc::c_int) -> libc::c_int;
     fn siglongjmp(buffer: *mut JumpBuffer, value: libc::c_int) -> !;
-    /// Calls `body` and returns 0, or 1 if it was left.
+    /// Calls `body`; returns 0, or 1 if it was left.
     fn coroner_tests_call_recoverable(buffer: *mut JumpBuffer, body: extern "C" fn()) -> libc::c_int;
 }
 
@@ -80,21 +81,24 @@ std::arch::global_asm!(
     sigsetjmp = sym sigsetjmp,
 );
 
-/// Calls `body`; returns whether a handler left it ([`leave`]). `body` and what it calls must hold nothing that is to be dropped.
+/// Calls `body`; returns whether a handler left it ([`leave`]). `body` and its callees must own
+/// nothing that needs to be dropped.
 pub fn call(body: extern "C" fn()) -> bool {
     let mut buffer = JumpBuffer([0; 1024]);
     let before = CURRENT.replace(&raw mut buffer);
-    // SAFETY: the buffer lives as long as the call, and no frame between here and the jump has anything to drop.
+    // SAFETY: the buffer outlives the call, and no frame between here and the jump has anything to
+    // drop.
     let left = unsafe { coroner_tests_call_recoverable(&raw mut buffer, body) } != 0;
     CURRENT.set(before);
     left
 }
 
-/// Leaves the function that [`call`] runs on this thread. Returns if there is none. Async-signal-safe.
+/// Leaves the function that [`call`] runs on this thread; returns if there is none.
+/// Async-signal-safe.
 pub fn leave() {
     let buffer = CURRENT.replace(std::ptr::null_mut());
     if !buffer.is_null() {
-        // SAFETY: `call` is still running on this thread, and the buffer is its own.
+        // SAFETY: `call` is still running on this thread and owns the buffer.
         unsafe { siglongjmp(buffer, 1) }
     }
 }

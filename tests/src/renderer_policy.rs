@@ -1,25 +1,26 @@
-//! What the sandbox of Chromium's renderers lets a process do, as a filter of system calls with the behaviour of its policy
-//! (`BaselinePolicy` and `RendererProcessPolicy` of Chromium's `sandbox/linux` and `sandbox/policy/linux`): calls that are allowed, calls
-//! that are allowed with certain arguments, calls that fail, and SIGSYS for all others. Among those: `ptrace`, `process_vm_readv`, timers,
-//! most of `prctl`, `clone` of anything but a thread, `rt_sigqueueinfo`. The file system can't be reached.
+//! A system call filter that behaves like the sandbox of Chromium's renderers (`BaselinePolicy` and
+//! `RendererProcessPolicy` in Chromium's `sandbox/linux` and `sandbox/policy/linux`): calls that
+//! are allowed, calls that are allowed with certain arguments, calls that fail, and SIGSYS for all
+//! others. Among the others: `ptrace`, `process_vm_readv`, timers, most of `prctl`, `clone` except
+//! for threads, `rt_sigqueueinfo`. The file system is not accessible.
 
 use coroner_faults::seccomp;
 use libc::sock_filter;
 
-/// What becomes of a call.
+/// The result of a system call.
 #[derive(Clone, Copy, Debug)]
 enum Rule {
     Allow,
     Fail(i32),
-    /// SIGSYS, if that argument is none of these.
+    /// SIGSYS unless that argument is one of these.
     OneOf(u32, &'static [u32]),
-    /// The same, but an error and no signal.
+    /// The same with an error instead of the signal.
     OneOfOrFails(u32, &'static [u32]),
-    /// SIGSYS, if that argument has other bits.
+    /// SIGSYS if that argument has other bits.
     Bits(u32, u32),
-    /// The first argument is this process, else SIGSYS.
+    /// SIGSYS unless the first argument is this process.
     OwnProcess,
-    /// A thread is made; what is a fork fails; SIGSYS.
+    /// Allowed for threads; an error for forks; otherwise SIGSYS.
     Thread,
 }
 
@@ -27,10 +28,11 @@ use Rule::{Allow, Bits, Fail, OneOf, OneOfOrFails, OwnProcess, Thread};
 
 const CLOCKS: Rule = OneOf(0, &[0, 1, 2, 3, 4, 5, 6, 7]);
 const FILE_SYSTEM: Rule = Fail(libc::EPERM);
-/// `FUTEX_WAIT` to `FUTEX_WAKE_BITSET`, but those of priority inheritance, each shared and private, and with `FUTEX_CLOCK_REALTIME`.
+/// `FUTEX_WAIT` to `FUTEX_WAKE_BITSET` without priority inheritance, shared and private, and with
+/// `FUTEX_CLOCK_REALTIME`.
 const FUTEXES: Rule = OneOf(1, &[0, 1, 3, 4, 5, 9, 10, 128, 129, 131, 132, 133, 137, 138, 256 + 9, 256 + 128 + 9]);
 
-/// The calls that don't raise SIGSYS.
+/// The system calls that don't raise SIGSYS.
 const POLICY: &[(libc::c_long, Rule)] = &[
     (libc::SYS_brk, Allow),
     (libc::SYS_capget, Allow),
@@ -49,7 +51,8 @@ const POLICY: &[(libc::c_long, Rule)] = &[
     (libc::SYS_exit, Allow),
     (libc::SYS_exit_group, Allow),
     (libc::SYS_fallocate, Fail(libc::EPERM)),
-    // F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC, F_GET_SEALS.
+    // F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GETLK, F_SETLK, F_SETLKW, F_DUPFD_CLOEXEC,
+    // F_GET_SEALS.
     (libc::SYS_fcntl, OneOf(1, &[0, 1, 2, 3, 4, 5, 6, 7, 1030, 1034])),
     (libc::SYS_fdatasync, Allow),
     (libc::SYS_fstat, Allow),
@@ -200,17 +203,17 @@ const fn load(k: u32) -> sock_filter {
     sock_filter { code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, jt: 0, jf: 0, k }
 }
 
-/// The low half of an argument.
+/// Loads the low half of an argument.
 const fn argument(index: u32) -> sock_filter {
     load(16 + 8 * index)
 }
 
-/// Goes on with the next instruction if the comparison holds, else behind `over` ones.
+/// Continues with the next instruction if the comparison holds, else skips `over` instructions.
 const fn unless(comparison: u32, k: u32, over: u8) -> sock_filter {
     sock_filter { code: (libc::BPF_JMP | comparison | libc::BPF_K) as u16, jt: 0, jf: over, k }
 }
 
-fn of_rule(rule: Rule) -> Vec<sock_filter> {
+fn compile_rule(rule: Rule) -> Vec<sock_filter> {
     match rule {
         Allow => vec![ALLOW],
         Fail(errno) => vec![fail(errno)],
@@ -247,14 +250,14 @@ fn one_of(index: u32, values: &[u32], otherwise: sock_filter) -> Vec<sock_filter
     std::iter::once(argument(index)).chain(tests).chain([otherwise]).collect()
 }
 
-/// Puts the policy in force for the process, for good.
+/// Applies the policy to the process, permanently.
 ///
 /// # Errors
-/// As [`seccomp::filter`].
-pub(crate) fn put_in_force() -> std::io::Result<()> {
+/// See [`seccomp::filter`].
+pub(crate) fn apply_policy() -> std::io::Result<()> {
     let mut program = vec![load(0)];
     for (call, rule) in POLICY {
-        let rule = of_rule(*rule);
+        let rule = compile_rule(*rule);
         program.push(unless(libc::BPF_JEQ, *call as u32, rule.len() as u8));
         program.extend(rule);
     }

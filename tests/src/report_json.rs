@@ -1,17 +1,18 @@
 //! The JSON of the reports that tests read, kept for a check against the published schema.
 //!
-//! `tools/json-schema-check` checks the files. It is a separate tool because its schema validator takes longer to build than
-//! these tests.
+//! `tools/json-schema-check` checks the files. It is a separate tool because its schema validator
+//! takes longer to build than these tests.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
 
-/// Names the folder that receives the files.
+/// Environment variable with the folder for the files.
 pub const FOLDER: &str = "CORONER_TEST_REPORTS";
 
-/// Writes a report's JSON to a new file of the folder in [`FOLDER`]; does nothing if that is not set.
+/// Writes a report's JSON to a new file in the folder from [`FOLDER`]; does nothing if that is not
+/// set.
 ///
 /// # Errors
 /// The file can't be written.

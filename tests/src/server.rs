@@ -1,4 +1,5 @@
-//! A server that takes envelopes and returns as a test wants it to: with refusals, late, with garbage, or not at all.
+//! A server that receives envelopes and responds as configured by a test: refusing, late, with
+//! garbage, or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,36 +12,36 @@ use anyhow::{Context, ensure};
 pub use coroner_sentry::envelope::Envelope;
 use serde_json::Value;
 
-/// What a server does with one request.
+/// The server's response to a request.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Returns with a status and headers.
+    /// Responds with a status and headers.
     Status(u16, Vec<(&'static str, String)>),
-    /// Takes the request, waits, and then answers 200.
+    /// Reads the request, waits, and then responds with 200.
     Late(Duration),
-    /// Takes the request and never answers, until the client goes away.
+    /// Reads the request and never responds, until the client disconnects.
     Hang,
-    /// Returns something that is not HTTP.
+    /// Responds with something that is not HTTP.
     Garbage,
-    /// Closes the connection without an answer.
+    /// Closes the connection without a response.
     Close,
 }
 
 impl Reply {
-    /// Plain success.
+    /// Success.
     pub fn ok() -> Self {
         Self::Status(200, Vec::new())
     }
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// Its path.
+    /// Path.
     pub path: String,
-    /// Its headers, names in lower case.
+    /// Headers, with lower-case names.
     pub headers: BTreeMap<String, String>,
-    /// Its body, unpacked.
+    /// Decompressed body.
     pub body: Vec<u8>,
 }
 
@@ -49,11 +50,11 @@ type Script = dyn FnMut(usize, &Request) -> Reply + Send;
 #[derive(Default)]
 struct Log {
     requests: Vec<Request>,
-    /// Envelopes that were answered with success.
+    /// Accepted envelopes.
     accepted: Vec<Envelope>,
 }
 
-/// The server, until dropped.
+/// A server that runs until dropped.
 pub struct Server {
     port: u16,
     log: Arc<Mutex<Log>>,
@@ -66,15 +67,15 @@ fn locked<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Server {
-    /// A server on a port of its own.
+    /// Starts a server on a free port.
     ///
     /// # Errors
-    /// No port can be had.
+    /// No port is available.
     pub fn start(script: impl FnMut(usize, &Request) -> Reply + Send + 'static) -> anyhow::Result<Self> {
         Self::start_at(0, script)
     }
 
-    /// A server on that port.
+    /// Starts a server on that port.
     ///
     /// # Errors
     /// The port is taken.
@@ -92,7 +93,7 @@ impl Server {
                 }
                 let (log, script) = (Arc::clone(&log), Arc::clone(&script));
                 if let Ok(stream) = stream {
-                    // A client that was killed in the middle is no matter.
+                    // A client may be killed during the request.
                     std::thread::spawn(move || drop(serve(&stream, &log, &script)));
                 }
             }
@@ -100,50 +101,50 @@ impl Server {
         Ok(server)
     }
 
-    /// What it does from here on.
+    /// Sets the script for further requests.
     pub fn answer(&self, script: impl FnMut(usize, &Request) -> Reply + Send + 'static) {
         *locked(&self.script) = Box::new(script);
     }
 
-    /// Its port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The DSN of a project on it.
+    /// Returns the DSN of a project on this server.
     pub fn dsn(&self) -> String {
         format!("http://public:secret@127.0.0.1:{}/7", self.port)
     }
 
-    /// All requests that came whole.
+    /// Returns all completely received requests.
     pub fn requests(&self) -> Vec<Request> {
         locked(&self.log).requests.clone()
     }
 
-    /// All envelopes that were answered with success.
+    /// Returns all accepted envelopes.
     pub fn accepted(&self) -> Vec<Envelope> {
         locked(&self.log).accepted.clone()
     }
 
-    /// How many those are.
+    /// Returns the number of accepted envelopes.
     pub fn accepted_count(&self) -> usize {
         locked(&self.log).accepted.len()
     }
 
-    /// The items of a type in accepted envelopes, as JSON.
+    /// Returns the items of a type in accepted envelopes, as JSON.
     pub fn items(&self, kind: &str) -> Vec<Value> {
         let accepted = self.accepted();
         let items = accepted.iter().flat_map(|envelope| &envelope.items).filter(|item| item.kind() == kind);
         items.filter_map(|item| serde_json::from_slice(&item.payload).ok()).collect()
     }
 
-    /// The ids of all events that it has, each once, as a server keeps them.
+    /// Returns the distinct ids of all received events, as a server keeps them.
     pub fn events(&self) -> BTreeSet<String> {
         let ids = self.items("event").into_iter().filter_map(|event| Some(event["event_id"].as_str()?.to_owned()));
         ids.collect()
     }
 
-    /// The updates of sessions that it has, each once: one that comes again has the same session and sequence.
+    /// Returns the distinct session updates; a repeated one has the same session and sequence.
     pub fn sessions(&self) -> Vec<Value> {
         let mut seen = BTreeSet::new();
         let mut updates = self.items("session");
@@ -187,9 +188,9 @@ fn serve(stream: &TcpStream, log: &Mutex<Log>, script: &Mutex<Box<Script>>) -> a
             flate2::read::GzDecoder::new(&packed[..]).read_to_end(&mut body)?;
             body
         }
-        // Of other clients.
+        // From other clients.
         None | Some("identity") => packed,
-        Some(other) => anyhow::bail!("packed by {other}"),
+        Some(other) => anyhow::bail!("unsupported content encoding {other}"),
     };
     let request = Request { path, headers, body };
     let number = {
@@ -207,7 +208,7 @@ fn serve(stream: &TcpStream, log: &Mutex<Log>, script: &Mutex<Box<Script>>) -> a
             respond(stream, status, &headers)?;
         }
         Reply::Late(wait) => {
-            // It has it, whether or not the client hears of it.
+            // The envelope counts as received, whether or not the client gets the response.
             locked(log).accepted.push(Envelope::parse(&request.body)?);
             std::thread::sleep(wait);
             respond(stream, 200, &[])?;

@@ -1,6 +1,8 @@
-//! What an app does while, before and after a report of it is written: by name, for `src/bin/session_program.rs`.
+//! Scenarios of an app's actions before, during and after a report, by name, for
+//! `src/bin/session_program.rs`.
 //!
-//! Each scenario runs with Coroner and without it, and says on standard output what the test can't see from outside.
+//! Each scenario runs with and without Coroner, and prints what the test can't observe from
+//! outside.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use crate::{descriptors, recoverable};
 
-/// One scenario.
+/// A scenario.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name.
+    /// Name of the scenario.
     pub name: &'static str,
-    /// What happens before Coroner is installed.
+    /// Runs before Coroner is installed.
     pub before_install: fn(),
-    /// What happens then: the store's directory, and the number on the command line.
+    /// Runs afterwards, with the store's directory and the number from the command line.
     pub run: fn(&Path, u64),
 }
 
@@ -44,9 +46,9 @@ pub static SCENARIOS: &[Scenario] = &[
 
 fn nothing() {}
 
-/// Nanoseconds of the monotonic clock, which all processes have in common.
+/// Returns the monotonic clock in nanoseconds, which is the same in all processes.
 pub fn now() -> u64 {
-    // SAFETY: the kernel fills a structure of ours.
+    // SAFETY: the kernel fills a local structure.
     unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
         libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time);
@@ -54,21 +56,21 @@ pub fn now() -> u64 {
     }
 }
 
-/// Says `name: value`, for the test.
-fn say(name: &str, value: u64) {
+/// Prints `name: value` for the test.
+fn print_value(name: &str, value: u64) {
     println!("{name}: {value}");
     let _ = std::io::stdout().flush();
 }
 
-/// The real crash of a scenario.
+/// The actual crash of a scenario.
 fn crash() {
-    (coroner_faults::find("null-store").expect("it is in the table").run)();
+    (coroner_faults::find("null-store").expect("not in the table of faults").run)();
 }
 
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 fn handle_faults(handler: Handler) {
-    // SAFETY: the action is fully initialised; the handlers below are async-signal-safe.
+    // SAFETY: the action is fully initialized; the handlers below are async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -77,9 +79,10 @@ fn handle_faults(handler: Handler) {
     }
 }
 
-/// What a handler does with a fault that it does not know: the default comes at the next one.
+/// Restores the default disposition, for a fault that a handler doesn't know: the repeated fault
+/// then has the default action.
 fn not_ours() {
-    // SAFETY: the default disposition; async-signal-safe.
+    // SAFETY: sets the default disposition; async-signal-safe.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
 }
 
@@ -88,7 +91,7 @@ fn not_ours() {
 fn close_and_wait(store: &Path, _: u64) {
     descriptors::close_range();
     descriptors::open_files(&descriptors::app_files(store));
-    say("ready", 1);
+    print_value("ready", 1);
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
     crash();
@@ -100,14 +103,15 @@ fn close_and_uninstall(store: &Path, _: u64) {
             coroner.uninstall();
         }
     };
-    say("lost", descriptors::lost_descriptors(&descriptors::app_files(store), uninstall) as u64);
+    print_value("lost", descriptors::lost_descriptors(&descriptors::app_files(store), uninstall) as u64);
 }
 
-// Children in the memory of this process.
+// Children that share this process's memory.
 
-/// So many children on each of 8 threads, as `vfork` makes them, crash at once, and then the process does.
+/// On each of 8 threads, `children` processes created by `vfork` crash at once, then the process
+/// crashes.
 fn vfork_children_together(_: &Path, children: u64) {
-    let child = coroner_faults::find("vfork-child").expect("it is in the table").run;
+    let child = coroner_faults::find("vfork-child").expect("not in the table of faults").run;
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| (0..children).for_each(|_| child()));
@@ -116,11 +120,11 @@ fn vfork_children_together(_: &Path, children: u64) {
     crash();
 }
 
-/// A child with this process's memory and handlers (`CLONE_VM | CLONE_SIGHAND`) crashes, and then the process does. Says whether the
-/// signal still had its handler.
+/// A child with this process's memory and handlers (`CLONE_VM | CLONE_SIGHAND`) crashes, then the
+/// process crashes. Prints whether the signal still had its handler.
 fn child_with_same_handlers(_: &Path, _: u64) {
     let handler = || {
-        // SAFETY: all-zero is valid, and the kernel fills it.
+        // SAFETY: all-zero is valid; the kernel fills it.
         unsafe {
             let mut now: libc::sigaction = std::mem::zeroed();
             libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut now);
@@ -128,23 +132,23 @@ fn child_with_same_handlers(_: &Path, _: u64) {
         }
     };
     let before = handler();
-    (coroner_faults::find("sighand-child").expect("it is in the table").run)();
-    // It is put back when the child is gone, by a process that nobody can wait for.
+    (coroner_faults::find("sighand-child").expect("not in the table of faults").run)();
+    // It is restored after the child has ended, by a process that can't be waited for.
     let until = Instant::now() + Duration::from_secs(10);
     while handler() != before && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(1));
     }
-    say("kept", u64::from(handler() == before));
+    print_value("kept", u64::from(handler() == before));
     crash();
 }
 
-// Code that goes away.
+// Unmapped code.
 
-/// A function calls another one, which unmaps its caller's code and crashes: what is left of a library that was unloaded too early. Says where
-/// the code was.
+/// A function calls another one, which unmaps its caller's code and crashes, as after a library was
+/// unloaded too early. Prints the code's address.
 fn caller_unloaded(_: &Path, _: u64) {
     extern "C" fn unload_and_crash(page: usize) {
-        // SAFETY: the page of `caller_unloaded`; it is not returned to.
+        // SAFETY: the page of `caller_unloaded`, which is never returned to.
         unsafe { libc::munmap(page as *mut libc::c_void, PAGE) };
         crash();
     }
@@ -157,32 +161,33 @@ fn caller_unloaded(_: &Path, _: u64) {
         0xfd, 0x7b, 0xbf, 0xa9, 0xfd, 0x03, 0x00, 0x91, 0x20, 0x00, 0x3f, 0xd6, 0xfd, 0x7b, 0xc1, 0xa8, 0xc0, 0x03,
         0x5f, 0xd6,
     ];
-    // SAFETY: a new mapping, which gets code of a function with that signature.
+    // SAFETY: a new mapping, filled with code of a function with that signature.
     unsafe {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
         let page = libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0);
-        assert!(page != libc::MAP_FAILED, "memory for code");
+        assert!(page != libc::MAP_FAILED, "can't map memory");
         std::ptr::copy_nonoverlapping(CODE.as_ptr(), page.cast(), CODE.len());
         assert_eq!(libc::mprotect(page, PAGE, libc::PROT_READ | libc::PROT_EXEC), 0);
-        say("code", page as u64);
+        print_value("code", page as u64);
         let caller: extern "C" fn(usize, extern "C" fn(usize)) = std::mem::transmute(page);
         caller(page as usize, unload_and_crash);
     }
 }
 
-// A thread that ends.
+// A thread's end.
 
-/// The destructor of a thread-specific value, which is younger than Coroner's, overflows its thread's stack.
+/// The destructor of a thread-specific value, with a key created after Coroner's, overflows its
+/// thread's stack.
 fn overflow_in_destructor(_: &Path, _: u64) {
     extern "C" fn destroy(_: *mut libc::c_void) {
-        (coroner_faults::find("stack-overflow").expect("it is in the table").run)();
+        (coroner_faults::find("stack-overflow").expect("not in the table of faults").run)();
     }
     extern "C" fn start(key: *mut libc::c_void) -> *mut libc::c_void {
         // SAFETY: a key of this process; the value is never read.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, key.wrapping_add(1)) };
         std::ptr::null_mut()
     }
-    // SAFETY: key and thread are initialised by the calls that come first.
+    // SAFETY: key and thread are initialized by the preceding calls.
     unsafe {
         let mut key: libc::pthread_key_t = 0;
         let mut thread: libc::pthread_t = std::mem::zeroed();
@@ -193,27 +198,27 @@ fn overflow_in_destructor(_: &Path, _: u64) {
     }
 }
 
-// A child that dies of two signals.
+// A child with two signals.
 
-/// Children made by `fork` that abort and get a SIGSEGV from outside so many microseconds later, each some more than the last. Says
-/// how many die of neither.
+/// Forked children abort and receive a SIGSEGV from outside after `microseconds`, each with a
+/// slightly longer delay. Prints how many die of neither.
 fn second_signal_in_child(_: &Path, microseconds: u64) {
     let signals = (0..8).map(|child| second_signal(microseconds + child * 10));
-    say("hung", signals.filter(|signal| ![libc::SIGABRT, libc::SIGSEGV].contains(signal)).count() as u64);
+    print_value("hung", signals.filter(|signal| ![libc::SIGABRT, libc::SIGSEGV].contains(signal)).count() as u64);
 }
 
-/// One of them; returns the signal of its end, or 0.
+/// Runs one of them; returns the signal that killed it, or 0.
 fn second_signal(microseconds: u64) -> i32 {
-    // SAFETY: a new mapping, which the child has in common with this process, and which is never unmapped.
+    // SAFETY: a new mapping, shared with the child and never unmapped.
     let aborts = unsafe {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANON);
         let word = libc::mmap(std::ptr::null_mut(), 8, protection, flags, -1, 0);
-        assert!(word != libc::MAP_FAILED, "memory to share");
+        assert!(word != libc::MAP_FAILED, "can't map shared memory");
         &*word.cast::<AtomicU64>()
     };
     // SAFETY: the child only aborts.
     let child = unsafe { libc::fork() };
-    assert!(child >= 0, "no child: {}", std::io::Error::last_os_error());
+    assert!(child >= 0, "can't fork: {}", std::io::Error::last_os_error());
     if child == 0 {
         aborts.store(1, Ordering::SeqCst);
         // SAFETY: abort may be called at any time.
@@ -226,11 +231,11 @@ fn second_signal(microseconds: u64) -> i32 {
     while now() < until {
         std::hint::spin_loop();
     }
-    // SAFETY: a signal to the child, which nobody has waited for yet.
+    // SAFETY: a signal to the child, which hasn't been waited for yet.
     unsafe { libc::kill(child, libc::SIGSEGV) };
     let begun = Instant::now();
     let mut status = 0;
-    // SAFETY: the status is ours.
+    // SAFETY: a local status.
     while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
         if begun.elapsed() > Duration::from_secs(15) {
             // SAFETY: as above.
@@ -241,7 +246,7 @@ fn second_signal(microseconds: u64) -> i32 {
     if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 }
 }
 
-// A handler that is left by a jump.
+// A handler left by a jump.
 
 extern "C" fn jump(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     recoverable::leave();
@@ -254,8 +259,8 @@ fn leave_by_jump() {
 
 extern "C" fn fault() {
     let null = std::hint::black_box(std::ptr::null_mut::<u32>());
-    // SAFETY: none is claimed; the store is meant to fault, and the handler leaves it. In assembly, since a debug build looks at
-    // its pointers first.
+    // SAFETY: none: the store faults on purpose, and the handler leaves it. In assembly, because
+    // debug builds check pointers first.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!("mov dword ptr [{null}], 1", null = in(reg) null);
@@ -264,12 +269,13 @@ extern "C" fn fault() {
     }
 }
 
-/// A thread faults, its handler leaves by a jump, the thread ends; the main thread looks at how long it is kept from going on.
+/// A thread faults, its handler leaves by a jump, and the thread ends; the main thread measures how
+/// long it is stopped.
 fn jump_and_end(_: &Path, _: u64) {
     let ended = Arc::new(AtomicBool::new(false));
     let end = Arc::clone(&ended);
     let thread = std::thread::spawn(move || {
-        assert!(recoverable::call(fault), "the handler leaves by a jump");
+        assert!(recoverable::call(fault), "the handler did not leave by a jump");
         end.store(true, Ordering::SeqCst);
     });
     let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
@@ -278,40 +284,41 @@ fn jump_and_end(_: &Path, _: u64) {
         longest = longest.max(last.elapsed());
         last = Instant::now();
     }
-    // What is still held would be let go by now, or held for long.
+    // A thread that is still stopped would have been released by now.
     std::thread::sleep(Duration::from_millis(10));
     longest = longest.max(last.elapsed());
-    say("milliseconds stopped", longest.as_millis() as u64);
+    print_value("milliseconds stopped", longest.as_millis() as u64);
     crash();
 }
 
-/// A thread whose handler leaves by a jump crashes later.
+/// A thread whose handler left by a jump crashes later.
 fn jump_and_crash(_: &Path, _: u64) {
     let thread = std::thread::spawn(|| {
-        assert!(recoverable::call(fault), "the handler leaves by a jump");
+        assert!(recoverable::call(fault), "the handler did not leave by a jump");
         crash();
     });
     let _ = thread.join();
 }
 
-/// How many of two sleeps of a second, begun after the report, end early: of the thread that faulted, and of another.
+/// Prints how many of two one-second sleeps after the report end early: the faulting thread's and
+/// another's.
 fn jump_and_sleep(_: &Path, _: u64) {
     let left = Arc::new(Barrier::new(2));
     let go = Arc::clone(&left);
     let thread = std::thread::spawn(move || {
-        assert!(recoverable::call(fault), "the handler leaves by a jump");
+        assert!(recoverable::call(fault), "the handler did not leave by a jump");
         go.wait();
         is_sleep_interrupted()
     });
     left.wait();
     let own = is_sleep_interrupted();
     let other = thread.join().expect("it sleeps");
-    say("interrupted", u64::from(own) + u64::from(other));
+    print_value("interrupted", u64::from(own) + u64::from(other));
 }
 
 fn is_sleep_interrupted() -> bool {
     let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
-    // SAFETY: the kernel reads a structure of ours. Async-signal-safe.
+    // SAFETY: the kernel reads a local structure. Async-signal-safe.
     unsafe { libc::nanosleep(&raw const second, std::ptr::null_mut()) != 0 }
 }
 
@@ -327,24 +334,24 @@ fn sleep_and_leave() {
     handle_faults(sleep);
 }
 
-/// Whether a sleep of a second in the app's own handler ends early.
+/// Prints whether a one-second sleep in the app's own handler ends early.
 fn sleep_in_handler(_: &Path, _: u64) {
-    assert!(recoverable::call(fault), "the handler leaves by a jump");
-    say("interrupted", INTERRUPTED.load(Ordering::SeqCst) as u64);
+    assert!(recoverable::call(fault), "the handler did not leave by a jump");
+    print_value("interrupted", INTERRUPTED.load(Ordering::SeqCst) as u64);
 }
 
-// A handler that repairs what was wrong.
+// A handler that repairs the fault.
 
 const PAGE: usize = 1 << 16;
 
-/// The pages that may be repaired, by thread; 0 for none.
+/// The repairable pages by thread; 0 for none.
 static PAGES: [AtomicUsize; 16] = [const { AtomicUsize::new(0) }; 16];
 
 extern "C" fn make_writable(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: a handler with SA_SIGINFO is given it.
+    // SAFETY: handlers with SA_SIGINFO receive it.
     let page = unsafe { (*info).si_addr() as usize } & !(PAGE - 1);
     let known = page != 0 && PAGES.iter().any(|of| of.load(Ordering::SeqCst) == page);
-    // SAFETY: the page is a scenario's own mapping.
+    // SAFETY: the scenario's own mapping.
     if !known || unsafe { libc::mprotect(page as *mut libc::c_void, PAGE, libc::PROT_READ | libc::PROT_WRITE) } != 0 {
         not_ours();
     }
@@ -354,22 +361,22 @@ fn repair() {
     handle_faults(make_writable);
 }
 
-/// Memory of a thread that can't be written, at a multiple of its size.
+/// Maps a thread's read-only memory, aligned to its size.
 fn map_page(thread: usize) -> usize {
     // SAFETY: a new anonymous mapping touches nothing that exists.
     let memory = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
         libc::mmap(std::ptr::null_mut(), 2 * PAGE, libc::PROT_READ, flags, -1, 0)
     };
-    assert!(memory != libc::MAP_FAILED, "memory to fault on");
+    assert!(memory != libc::MAP_FAILED, "can't map memory");
     let page = (memory as usize).next_multiple_of(PAGE);
     PAGES[thread].store(page, Ordering::SeqCst);
     page
 }
 
-/// Takes the page's right away, stores to it, and returns how long it took until the store was done.
+/// Makes the page read-only, stores to it, and returns the time until the store was done.
 fn repaired_fault(page: usize) -> Duration {
-    // SAFETY: the thread's own page, and a store of a word to it, which the handler lets happen.
+    // SAFETY: the thread's own page, and a store of a word to it, which the handler allows.
     unsafe {
         assert_eq!(libc::mprotect(page as *mut libc::c_void, PAGE, libc::PROT_READ), 0);
         let begun = Instant::now();
@@ -378,7 +385,7 @@ fn repaired_fault(page: usize) -> Duration {
     }
 }
 
-/// Four threads with so many repaired faults each, then a crash.
+/// Four threads have `faults` repaired faults each, then the process crashes.
 fn repair_for_ever(_: &Path, faults: u64) {
     let begun = Instant::now();
     std::thread::scope(|scope| {
@@ -391,11 +398,11 @@ fn repair_for_ever(_: &Path, faults: u64) {
             });
         }
     });
-    say("milliseconds", begun.elapsed().as_millis() as u64);
+    print_value("milliseconds", begun.elapsed().as_millis() as u64);
     crash();
 }
 
-/// Six threads that have a repaired fault, so many microseconds after one another, again and again. Says the longest.
+/// Six threads repeatedly have a repaired fault, `microseconds` apart. Prints the longest.
 fn repair_together(_: &Path, microseconds: u64) {
     let pages: Vec<usize> = (0..FAULTING).map(map_page).collect();
     together(microseconds, &|thread| repaired_fault(pages[thread]));
@@ -405,15 +412,15 @@ fn repair_together(_: &Path, microseconds: u64) {
 fn jump_together(_: &Path, microseconds: u64) {
     together(microseconds, &|_| {
         let begun = Instant::now();
-        assert!(recoverable::call(fault), "the handler leaves by a jump");
+        assert!(recoverable::call(fault), "the handler did not leave by a jump");
         begun.elapsed()
     });
 }
 
-/// How many threads fault together.
+/// Number of threads that fault together.
 const FAULTING: usize = 6;
 
-/// Lets threads act, so many microseconds after one another, in rounds. Says how long the longest took.
+/// Runs `act` on threads, `microseconds` apart, in rounds. Prints the longest time.
 fn together(microseconds: u64, act: &(dyn Fn(usize) -> Duration + Sync)) {
     const ROUNDS: usize = 40;
     let (ready, begin, longest) = (Barrier::new(FAULTING), AtomicU64::new(0), AtomicU64::new(0));
@@ -434,19 +441,20 @@ fn together(microseconds: u64, act: &(dyn Fn(usize) -> Duration + Sync)) {
             });
         }
     });
-    say("milliseconds", longest.into_inner());
+    print_value("milliseconds", longest.into_inner());
 }
 
-// A coroutine that crashes.
+// A crashing coroutine.
 
 extern "C" fn coroutine() {
     crash();
 }
 
-/// A crash on the stack of a coroutine that this thread has made.
+/// Crashes on the stack of a coroutine created by this thread.
 fn crash_on_coroutine(_: &Path, _: u64) {
     let stack = vec![0_u8; 1 << 18].leak();
-    // SAFETY: the contexts live as long as this function, which does not return; the stack is the coroutine's alone.
+    // SAFETY: the contexts live as long as this function, which doesn't return; only the coroutine
+    // uses the stack.
     unsafe {
         let (mut made, mut own): (libc::ucontext_t, libc::ucontext_t) = (std::mem::zeroed(), std::mem::zeroed());
         assert_eq!(libc::getcontext(&raw mut made), 0);
@@ -454,15 +462,15 @@ fn crash_on_coroutine(_: &Path, _: u64) {
         made.uc_stack.ss_size = stack.len();
         made.uc_link = &raw mut own;
         libc::makecontext(&raw mut made, coroutine, 0);
-        say("stack begins", stack.as_ptr() as u64);
-        say("stack ends", stack.as_ptr() as u64 + stack.len() as u64);
+        print_value("stack begins", stack.as_ptr() as u64);
+        print_value("stack ends", stack.as_ptr() as u64 + stack.len() as u64);
         libc::swapcontext(&raw mut own, &raw const made);
     }
 }
 
-// Several threads that crash.
+// Several crashing threads.
 
-/// Threads that crash so many microseconds after one another. Says when the first does.
+/// Threads crash, `microseconds` apart. Prints the time of the first crash.
 fn crash_together(_: &Path, microseconds: u64) {
     let ready = Arc::new(Barrier::new(9));
     let begin = Arc::new(AtomicU64::new(u64::MAX));
@@ -478,26 +486,28 @@ fn crash_together(_: &Path, microseconds: u64) {
     }
     ready.wait();
     let at = now() + 5_000_000;
-    say("crashes at", at);
+    print_value("crashes at", at);
     begin.store(at, Ordering::SeqCst);
     loop {
         std::thread::park();
     }
 }
 
-/// Two hundred threads, and a crash that another process sees begin: the word in the file `crashes` in the store is 1 right before
-/// the fault, with one instruction in between, and 2 and more while this process gets ready.
+/// With two hundred threads, crashes observably for another process: the word in the store's file
+/// `crashes` becomes 1 one instruction before the fault, and is 2 or more while this process
+/// prepares.
 fn crash_and_be_killed(store: &Path, _: u64) {
     let word = descriptors::shared_word(&crash_word(store));
     coroner_faults::threads::park(200);
-    // Between the fault and the first store of the handler nobody can know of the crash: the kill that comes a tenth of a millisecond later came
-    // before that store where the thread was taken off its processor meanwhile (1 of 800 on a busy machine). So it isn't, if we may.
+    // Between the fault and the handler's first store the crash is not recorded anywhere. If the
+    // thread was preempted there, a kill a tenth of a millisecond later came first (1 of 800 on a
+    // busy machine), so prevent preemption if permitted.
     let priority = libc::sched_param { sched_priority: 1 };
-    // SAFETY: reads one structure.
+    // SAFETY: the kernel reads one structure.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) };
-    say("thread", std::process::id().into());
+    print_value("thread", std::process::id().into());
     let address = word.as_ptr();
-    // SAFETY: the first store is to a word of our own; the second is meant to fault, and the process ends of it.
+    // SAFETY: the first store is to a shared word; the second one is the intended crash.
     unsafe {
         #[cfg(target_arch = "x86_64")]
         std::arch::asm!("mov qword ptr [{word}], 1", "mov dword ptr [{null}], 1", word = in(reg) address, null = in(reg) 0_usize);
@@ -506,7 +516,7 @@ fn crash_and_be_killed(store: &Path, _: u64) {
     }
 }
 
-/// The file by which `crash-and-be-killed` says that it crashes now.
+/// Returns the file with which `crash-and-be-killed` announces its crash.
 pub fn crash_word(store: &Path) -> std::path::PathBuf {
     store.with_extension("crashes")
 }

@@ -1,8 +1,11 @@
-//! The table of behaviours: each is a real process that dies, once without Coroner and once with it.
+//! The table of behaviours: each is a real process that dies, once without Coroner and once with
+//! it.
 //!
-//! `cargo test -p coroner-tests --test behaviours [-- [--exact] WORD…]` runs those whose names contain a word, or are one. Each
-//! is a line; what is wrong stands below it. With `CORONER_TEST_EMULATED` every instruction is emulated: they are run one by one,
-//! and what is chance is not waited for. A behaviour that this system can't show (no right to mount, no PID namespace) says so.
+//! `cargo test -p coroner-tests --test behaviours [-- [--exact] WORD…]` runs those whose names
+//! contain a word, or are one. Each is a line; what is wrong stands below it. With
+//! `CORONER_TEST_EMULATED` every instruction is emulated: they are run one by one, and what is
+//! chance is not waited for. A behaviour that this system can't show (no right to mount, no PID
+//! namespace) says so.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -29,11 +32,14 @@ enum Expect {
     ReportAndSurvival,
     /// One report in which other threads may be missing, if it is said why.
     ReportOfOne,
-    /// One report that has signal and registers, and what else could be read, and an end as without Coroner.
+    /// One report that has signal and registers, and what else could be read, and an end as without
+    /// Coroner.
     SignalAndRegisters,
-    /// The last report is right, after those of faults that the process lived through, and the end is as without Coroner.
+    /// The last report is right, after those of faults that the process lived through, and the end
+    /// is as without Coroner.
     LastReport,
-    /// What the next launch delivers says what happened, if nothing but the crash record could be written.
+    /// What the next launch delivers says what happened, if nothing but the crash record could be
+    /// written.
     CrashRecord,
 }
 
@@ -63,7 +69,8 @@ enum Needs {
     Namespace,
     /// Memory that blocks whoever reads it, the kernel too.
     BlockedPage,
-    /// Not an emulator of user programs, which has threads and descriptors of its own and no ptrace.
+    /// Not an emulator of user programs, which has threads and descriptors of its own and no
+    /// ptrace.
     RealKernel,
 }
 
@@ -175,7 +182,8 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
         .needing(Needs::RealKernel),
     case("deaf-threads-no-processes", "null-store", &["deaf-threads", "no-processes"], Expect::ReportOfOne)
         .needing(Needs::RealKernel),
-    // An app that closes descriptors which it does not know, and one that has files in their places.
+    // An app that closes descriptors which it does not know, and one that has files in their
+    // places.
     case("descriptors-closed", "null-store", &["descriptors-closed"], Expect::Report).needing(Needs::RealKernel),
     case("descriptors-closed-in-a-loop", "null-store", &["descriptors-closed-in-a-loop"], Expect::Report)
         .needing(Needs::RealKernel),
@@ -209,7 +217,8 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     #[cfg(not(target_os = "android"))]
     case("cut-link-map", "cut-link-map", &[], Expect::Report).needing(Needs::RealKernel),
     case("overwritten-image", "overwritten-image", &[], Expect::CrashRecord).needing(Needs::RealKernel),
-    // Above the app's memory lies that of Coroner. Other threads' stacks would be in between, with guards of their own.
+    // Above the app's memory lies that of Coroner. Other threads' stacks would be in between, with
+    // guards of their own.
     case("overrun", "overrun", &[], Expect::Report).needing(Needs::RealKernel).with_threads(0),
     // Faults that do not occur again, of which the process dies all the same.
     case("passing-store", "passing-store", &["c-dispositions"], Expect::Report).needing(Needs::RealKernel),
@@ -284,12 +293,13 @@ fn main() {
     }
     let is_wanted = |name: &str, word: &str| if given("--exact") { name == word } else { name.contains(word) };
     let every_fault = FAULTS.iter().map(|fault| {
-        // A child of fork has none of Coroner's threads there, and what it inherits are its parent's ports (docs/internals/darwin.md).
+        // A child of fork has none of Coroner's threads there, and what it inherits are its
+        // parent's ports (docs/internals/darwin.md).
         let is_fork_of_darwin = cfg!(target_vendor = "apple") && fault.name == "fork-child";
         let expect = if is_fork_of_darwin { Expect::Nothing } else { Expect::Report };
         let alone = case(fault.name, fault.name, &[], expect);
-        // An emulator's own SIGSYS, for what the filter refused it, comes back as one that was sent; and it makes no process that shares its
-        // handlers and is no thread.
+        // An emulator's own SIGSYS, for what the filter refused it, comes back as one that was
+        // sent; and it makes no process that shares its handlers and is no thread.
         let is_of_kernel = matches!(fault.name, "bad-system-call" | "sighand-child");
         if is_of_kernel { alone.needing(Needs::RealKernel) } else { alone }
     });
@@ -345,22 +355,25 @@ fn run(behaviour: &Behaviour) -> anyhow::Result<Option<Skipped>> {
     if emulated && behaviour.needs != Needs::Nothing {
         return Ok(Some(Skipped("not under an emulator".to_owned())));
     }
-    // qemu makes no such process as bionic's handler wants for debuggerd, which then calls `exit(1)`; and lists of images are not read
-    // there by loads, without which code of a JIT compiler is not known.
+    // qemu makes no such process as bionic's handler wants for debuggerd, which then calls
+    // `exit(1)`; and lists of images are not read there by loads, without which code of a JIT
+    // compiler is not known.
     let not_on_its_android = ["fork-child", "jit-faults", "breakpad-before-first", "-then-fpe"];
     let is_shown = |word: &&str| !behaviour.name.contains(word) && !behaviour.fault.contains(word);
     if emulated && cfg!(target_os = "android") && !not_on_its_android.iter().all(is_shown) {
         return Ok(Some(Skipped("not under an emulator".to_owned())));
     }
-    // qemu writes /proc/self/maps, which it makes up, to a file when somebody opens it; that raises SIGXFSZ.
+    // qemu writes /proc/self/maps, which it makes up, to a file when somebody opens it; that raises
+    // SIGXFSZ.
     if emulated && behaviour.conditions.contains(&"no-file-size") {
         return Ok(Some(Skipped("not under an emulator".to_owned())));
     }
     if behaviour.fault != "two-threads" {
         return run_once(behaviour, &mut 0);
     }
-    // Two threads that crash at the same moment: whether the second is stopped before its fault is chance, and likely on a
-    // busy machine. Both are in every report; the second's fault must be seen in one.
+    // Two threads that crash at the same moment: whether the second is stopped before its fault is
+    // chance, and likely on a busy machine. Both are in every report; the second's fault must be
+    // seen in one.
     let mut seconds = 0;
     for times in 1..=200 {
         if let Some(skipped) = run_once(behaviour, &mut seconds)? {
@@ -420,7 +433,8 @@ fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option
     Ok(None)
 }
 
-/// The next launch has a report that says what happened, if of the crash record alone. Returns how many reports there are.
+/// The next launch has a report that says what happened, if of the crash record alone. Returns how
+/// many reports there are.
 fn next_launch_reports(behaviour: &Behaviour, store: &Path) -> anyhow::Result<usize> {
     let launch = Run {
         program: Path::new(env!("CARGO_BIN_EXE_crash_program")),
@@ -458,14 +472,15 @@ fn said(ended: &Ended) -> &str {
 fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> anyhow::Result<usize> {
     ensure!(after.status.code() != Some(POISONED_EXIT), "memory was asked for on the crash path");
     let same = (before.status.code(), before.status.signal()) == (after.status.code(), after.status.signal());
-    // The first process of a namespace can't be killed by a signal that it sends itself; what a bare program does then (the
-    // C library's abort executes `hlt`) is an accident. With Coroner it exits as a shell would say it.
+    // The first process of a namespace can't be killed by a signal that it sends itself; what a
+    // bare program does then (the C library's abort executes `hlt`) is an accident. With Coroner it
+    // exits as a shell would say it.
     let signal = find_fault(behaviour.fault).map(|fault| fault.ending);
     let same = same
         || (behaviour.needs == Needs::Namespace
             && matches!(signal, Some(Ending::Signal(number) | Ending::Either(number, _)) if after.status.code() == Some(128 + number)));
-    // Unaligned accesses of the handler that was there before (Rust's own) are faults then, too, on some processors; with Coroner
-    // the process dies of the fault itself.
+    // Unaligned accesses of the handler that was there before (Rust's own) are faults then, too, on
+    // some processors; with Coroner the process dies of the fault itself.
     let same = same
         || (behaviour.fault == "alignment-check"
             && matches!(signal, Some(Ending::Either(_, number)) if after.status.signal() == Some(number)));

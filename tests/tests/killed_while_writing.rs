@@ -1,7 +1,8 @@
 //! Kills while the report is written.
 //!
-//! A program of its own, with one test: the child announces its crash by a store before the faulting instruction. Beside other
-//! tests it lost its processor between the two for longer than the delay of the kill, which then came before the crash.
+//! A program of its own, with one test: the child announces its crash by a store before the
+//! faulting instruction. Beside other tests it lost its processor between the two for longer than
+//! the delay of the kill, which then came before the crash.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 #[path = "it/common.rs"]

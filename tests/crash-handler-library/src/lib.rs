@@ -1,9 +1,10 @@
-//! Embark's crash-handler, whose callback says that it was called and leaves the crash to others.
+//! Embark's crash-handler. Its callback prints that it was called and leaves the crash to other
+//! handlers.
 #![cfg(target_os = "linux")]
 
 use crash_handler::{CrashContext, CrashEventResult, CrashHandler, make_crash_event};
 
-/// Takes the signals.
+/// Installs the signal handlers.
 #[unsafe(no_mangle)]
 extern "C" fn attach_crash_handler() {
     // SAFETY: the callback is async-signal-safe.
@@ -13,5 +14,5 @@ extern "C" fn attach_crash_handler() {
             CrashEventResult::Handled(false)
         })
     };
-    std::mem::forget(CrashHandler::attach(event).expect("it can be attached"));
+    std::mem::forget(CrashHandler::attach(event).expect("can't attach crash-handler"));
 }

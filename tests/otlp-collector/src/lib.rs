@@ -1,4 +1,5 @@
-//! An OTLP log collector on localhost, which records decoded requests and gives the answers that a test sets.
+//! An OTLP log collector on localhost, which records decoded requests and returns the responses
+//! that a test sets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -23,7 +24,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request's only log record.
+    /// Returns the request's only log record.
     ///
     /// # Panics
     /// The request has no record or several.
@@ -35,7 +36,7 @@ impl Request {
         record
     }
 
-    /// The resource's attributes, as a JSON object.
+    /// Returns the resource's attributes as a JSON object.
     ///
     /// # Panics
     /// The request has no resource.
@@ -44,7 +45,7 @@ impl Request {
         object(&self.logs.resource_logs[0].resource.as_ref().unwrap().attributes)
     }
 
-    /// The attributes of the only log record, as a JSON object.
+    /// Returns the only log record's attributes as a JSON object.
     ///
     /// # Panics
     /// See [`Request::record`].
@@ -75,24 +76,24 @@ fn value(attribute: &AnyValue) -> Value {
     }
 }
 
-/// An HTTP answer.
+/// An HTTP response.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub status: u16,
-    /// Whole header lines, each with its line break.
+    /// Complete header lines, each with its line break.
     pub headers: &'static str,
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// An answer with only a status.
+    /// Creates a response with only a status.
     #[must_use]
     pub fn status(status: u16) -> Self {
         Self { status, ..Self::default() }
     }
 }
 
-/// A collector on a thread of its own, which runs until the process exits.
+/// A collector on its own thread, which runs until the process exits.
 #[derive(Debug)]
 pub struct Server {
     /// Base URL of the collector.
@@ -101,7 +102,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a collector that gives one of `answers` to each request, in order, and 200 to all later ones.
+    /// Starts a collector that responds to requests with `answers`, in order, and with 200 to all
+    /// later ones.
     ///
     /// # Panics
     /// No port is available on localhost.
@@ -123,7 +125,7 @@ impl Server {
         Self { url, requests }
     }
 
-    /// All requests that were received so far.
+    /// Returns all requests received so far.
     ///
     /// # Panics
     /// The collector's thread panicked.

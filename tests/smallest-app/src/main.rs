@@ -1,4 +1,4 @@
-//! Installs, makes threads, and dies: `cargo run -p smallest-app -- STORE THREADS`.
+//! Installs Coroner, creates threads, and crashes: `cargo run -p smallest-app -- STORE THREADS`.
 use std::ffi::CString;
 
 fn main() {
@@ -17,6 +17,6 @@ fn main() {
         std::thread::spawn(std::thread::park);
     }
     std::thread::sleep(std::time::Duration::from_millis(50));
-    // SAFETY: none; that is the point.
+    // SAFETY: none: this crashes on purpose.
     unsafe { std::ptr::null_mut::<u32>().write_volatile(1) };
 }

@@ -1,8 +1,10 @@
-//! A program that installs Coroner and dies as it is asked to: `crash_program STORE FAULT THREADS [CONDITION]…`.
+//! A program that installs Coroner and dies in the requested way: `crash_program STORE FAULT
+//! THREADS [CONDITION]…`.
 //!
-//! `-` as the store: without Coroner, to see how the process ends then. `exit` and `terminate` as the fault: a clean end,
-//! and a SIGTERM; `handled-errors` and `live-backtraces`: errors that are reported, and threads that are looked at by ptrace, while they
-//! wait in system calls. `deliver`: the next launch, which delivers to the folder `reports` in the store.
+//! With the store `-`, it runs without Coroner, to show how the process ends then. Other values of
+//! FAULT: `exit` exits cleanly, `terminate` sends SIGTERM, `handled-errors` reports errors and
+//! `live-backtraces` captures threads by ptrace while threads wait in system calls, `deliver` is
+//! the next launch, which delivers to the folder `reports` in the store.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -13,7 +15,7 @@ use coroner_tests::conditions::{self, POISONED, POISONED_EXIT};
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let mut next = |what: &str| arguments.next().unwrap_or_else(|| panic!("the command line has no {what}"));
+    let mut next = |what: &str| arguments.next().unwrap_or_else(|| panic!("missing argument: {what}"));
     let (store, fault) = (next("store"), next("fault"));
     let threads: usize = next("number of threads").parse().expect("a number of threads");
     let mut chain_first = false;
@@ -25,7 +27,7 @@ fn main() {
             "silent-fork" => silent_fork = true,
             "reinstall-handlers" => reinstall = true,
             "stack-memory" => stack_memory = 32_768,
-            name => conditions.push(conditions::find(name).unwrap_or_else(|| panic!("no condition {name:?}"))),
+            name => conditions.push(conditions::find(name).unwrap_or_else(|| panic!("unknown condition {name:?}"))),
         }
     }
 
@@ -42,8 +44,8 @@ fn main() {
         let crashes = Crashes::new().chain_first(chain_first).reinstall_handlers(reinstall).fork(fork);
         let crashes = crashes.stack_memory(stack_memory);
         let config = config.delivery(Delivery::new().symbolicate(false));
-        // Where every instruction is emulated, a hundred thousand frames take their time, and no names are found in the half second
-        // that a dying process looks for them: the report would say that it is not complete.
+        // Under full emulation, a hundred thousand frames take too long, and no names are found in
+        // the half second that a crashing process has for them: the report would be incomplete.
         let emulated = std::env::var_os("CORONER_TEST_EMULATED").is_some();
         let limits = Limits::new();
         let (crashes, limits) = if emulated {
@@ -52,9 +54,9 @@ fn main() {
             (crashes, limits)
         };
         if let Err(error) = coroner::install(config.crashes(crashes).limits(limits)) {
-            panic!("not installed: {error}");
+            panic!("can't install Coroner: {error}");
         }
-        coroner::set_tag("weather", "rain").expect("a tag can be set");
+        coroner::set_tag("weather", "rain").expect("can't set a tag");
     }
     if conditions::DEAF.load(Ordering::SeqCst) {
         block_signals(libc::SIG_BLOCK);
@@ -82,8 +84,8 @@ fn main() {
         #[cfg(target_os = "linux")]
         "live-backtraces" => live_backtraces(),
         "deliver" => {
-            let coroner = coroner::installed().expect("it was installed above");
-            assert!(coroner.flush(std::time::Duration::from_mins(1)), "not everything was delivered");
+            let coroner = coroner::installed().expect("installed above");
+            assert!(coroner.flush(std::time::Duration::from_mins(1)), "reports are left undelivered");
             let last = coroner.last_run();
             println!("the last run {}", last.outcome);
             last.signals_taken.inspect(|taken| println!("{taken}"));
@@ -93,22 +95,22 @@ fn main() {
             libc::kill(libc::getpid(), libc::SIGTERM);
             libc::sleep(5);
         },
-        name => (coroner_tests::damaged::find_fault(name).unwrap_or_else(|| panic!("no fault {name:?}")).run)(),
+        name => (coroner_tests::damaged::find_fault(name).unwrap_or_else(|| panic!("unknown fault {name:?}")).run)(),
     }
 }
 
-/// Reports errors, and sees to what other threads notice of it.
+/// Reports errors, and checks that waiting threads are not disturbed.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn handled_errors() {
     let waiting = coroner_tests::calls::WaitingThreads::start();
     for _ in 0..10 {
-        assert!(coroner::report_error(&std::io::Error::other("the fridge is empty")), "not reported");
+        assert!(coroner::report_error(&std::io::Error::other("the fridge is empty")), "the error was not reported");
     }
     let failed = waiting.end();
-    assert!(failed.is_empty(), "ended by a report: {failed:?}");
+    assert!(failed.is_empty(), "system calls interrupted by a report: {failed:?}");
 }
 
-/// Looks where other threads are, and sees to what they notice of it.
+/// Captures other threads' backtraces, and checks that waiting threads are not disturbed.
 #[cfg(target_os = "linux")]
 fn live_backtraces() {
     use coroner::backtrace::{Backtrace, CaptureOptions, thread_id};
@@ -121,12 +123,12 @@ fn live_backtraces() {
         }
     }
     let failed = waiting.end();
-    assert!(failed.is_empty(), "ended by a backtrace: {failed:?}");
+    assert!(failed.is_empty(), "system calls interrupted by a backtrace: {failed:?}");
 }
 
 /// Blocks or unblocks every signal on this thread; threads inherit it.
 fn block_signals(how: i32) {
-    // SAFETY: a set of our own.
+    // SAFETY: a local signal set.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut all);
@@ -134,7 +136,7 @@ fn block_signals(how: i32) {
     }
 }
 
-/// Ends the process if memory is asked for when only the crash path is left to run.
+/// Ends the process if memory is allocated when only the crash path may run.
 fn check() {
     if POISONED.load(Ordering::Relaxed) {
         let message = b"malloc or free on the crash path\n";
@@ -146,20 +148,20 @@ fn check() {
     }
 }
 
-/// Rust's own way to memory.
+/// Rust's allocator with the check.
 struct Checked;
 
-// SAFETY: all is left to the system's allocator.
+// SAFETY: forwards to the system's allocator.
 unsafe impl GlobalAlloc for Checked {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         check();
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         check();
-        // SAFETY: as the caller promised.
+        // SAFETY: guaranteed by the caller.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -167,7 +169,8 @@ unsafe impl GlobalAlloc for Checked {
 #[global_allocator]
 static ALLOCATOR: Checked = Checked;
 
-/// The C library's: the definitions here come before its own for every image of the process.
+/// The C library's functions: these definitions take precedence over its own for every image of the
+/// process.
 #[cfg(target_env = "gnu")]
 mod interposed {
     use libc::{c_void, size_t};

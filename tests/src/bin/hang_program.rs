@@ -1,11 +1,18 @@
-//! A program whose threads are watched: `hang_program STORE THRESHOLD-MS [WORD…]`.
+//! A program with a hang watchdog: `hang_program STORE THRESHOLD-MS [WORD…]`.
 //!
-//! Words, one after another: `silent` until the hang is written down, then alive until its end is; `forever`, which says `hangs` when
-//! the hang is written down; `noted`, which says so as soon as the run state knows; `silent-for=MS`, `beat-for=MS` (a beat every
-//! tenth of the threshold), `begins-hang`, `works-for=MS`, `reads-for=MS` (blocked in read(2)), `ends-hang`, `idle-for=MS`, `flush`, `uninstall`; `stopped`, which is silent for half of the threshold, stops the
-//! process, and shows itself soon after it goes on. On macOS `main-queue-for=MS` works through the main queue, as a run loop does,
-//! and `stuck` is `silent` without a beat. `in-thread` does the rest in a thread `worker`, while the main one goes on to beat. It
-//! prints how the last run ended.
+//! It prints how the last run ended, then runs the words in order:
+//! * `silent`: sends no heartbeat until the hang is recorded, then does until its end is recorded
+//! * `forever`: sends no heartbeat; prints `hangs` when the hang is recorded
+//! * `noted`: like `forever`, but prints `hangs` as soon as the run state contains the hang
+//! * `silent-for=MS`; `beat-for=MS` (a heartbeat every tenth of the threshold); `idle-for=MS`
+//! * `begins-hang`, `works-for=MS`, `reads-for=MS` (blocked in read(2)), `ends-hang`
+//! * `stopped`: sends no heartbeat for half of the threshold, stops the process, and sends one soon
+//!   after it continues
+//! * `flush`, `uninstall`
+//! * `main-queue-for=MS` (macOS): works through the main queue like a run loop
+//! * `stuck` (macOS): `silent` without an initial heartbeat
+//! * `in-thread`: runs the remaining words on a thread `worker`, while the main thread sends
+//!   heartbeats
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -25,7 +32,7 @@ fn main() {
     let threshold = Duration::from_millis(arguments.next().and_then(|text| text.parse().ok()).expect("a threshold"));
     let words: Vec<String> = arguments.collect();
     let config = Config::new("hang-program").version("1.2.3").store_dir(&store).hang_threshold(threshold);
-    // Where every instruction is emulated, walks and names take longer than a report may.
+    // Under full emulation, stack walks and names take longer than a report's deadline.
     let emulated = std::env::var_os("CORONER_TEST_EMULATED").is_some();
     let config = if emulated {
         let limits = Limits::new().deadline(Duration::from_mins(1));
@@ -121,7 +128,7 @@ impl Program {
                 "stopped" => {
                     watch.beat();
                     std::thread::sleep(self.threshold / 2);
-                    // SAFETY: a signal to this process, which somebody lets go on.
+                    // SAFETY: a signal to this process, which the test continues.
                     unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
                     std::thread::sleep(self.threshold / 10);
                     watch.idle();
@@ -139,21 +146,21 @@ impl Program {
                 }
                 "flush" => println!("flushed: {}", self.coroner.flush(Duration::from_mins(1))),
                 "uninstall" => self.coroner.clone().uninstall(),
-                other => panic!("no word: {other}"),
+                other => panic!("unknown word: {other}"),
             }
         }
     }
 }
 
-/// Silent, in a function of this name, until the watchdog has written that down.
+/// Sends no heartbeat, in a function with this name, until the watchdog has recorded the hang.
 #[inline(never)]
 fn does_not_answer(written: &dyn Fn() -> bool) {
     hang::wait_until("the hang is written down", written);
-    // Not a tail call: this function is to be in the stack.
+    // Not a tail call: this function must be on the stack.
     std::hint::black_box(());
 }
 
-/// At work on a processor for so long, in a function of this name.
+/// Uses the processor for this long, in a function with this name.
 #[inline(never)]
 fn spins(time: Duration) {
     let until = Instant::now() + time;
@@ -163,7 +170,7 @@ fn spins(time: Duration) {
     }
 }
 
-/// Blocked in read(2) for so long.
+/// Blocks in read(2) for this long.
 #[inline(never)]
 fn waits_in_read(time: Duration) {
     use std::io::{Read, Write};
@@ -177,14 +184,14 @@ fn waits_in_read(time: Duration) {
     late.join().expect("ended");
 }
 
-/// What a run loop does of the main queue.
+/// Works on the main queue like a run loop.
 #[cfg(target_os = "macos")]
 mod main_queue {
     use std::ffi::c_void;
     use std::time::Duration;
 
     unsafe extern "C" {
-        /// libdispatch's private.h: what CFRunLoop calls when the main queue has something to do.
+        /// From libdispatch's private.h: called by CFRunLoop when the main queue has work.
         fn _dispatch_main_queue_callback_4CF(message: *mut c_void);
     }
 

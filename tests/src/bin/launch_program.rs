@@ -1,11 +1,13 @@
-//! One launch of an app with Coroner's default settings, a folder and a server: `launch_program STORE DSN [WORD…]`.
+//! One launch of an app with Coroner's default settings, a folder sink and a server:
+//! `launch_program STORE DSN [WORD…]`.
 //!
-//! Words, in this order: `keep` delivers nothing, `wait` waits for a line, `work=MS` works so long, `crash` crashes, `flush` waits for
-//! delivery and says whether nothing is left.
+//! Words, in this order: `keep` delivers nothing, `wait` waits for an input line, `work=MS` works
+//! for this long, `crash` crashes, `flush` waits for delivery and prints whether everything was
+//! delivered.
 
 #[cfg(not(all(target_os = "linux", not(without_delivery))))]
 fn main() {
-    eprintln!("delivery is tested on Linux alone");
+    eprintln!("delivery is only tested on Linux");
     std::process::exit(2);
 }
 
@@ -22,7 +24,7 @@ fn main() {
     let config = config.delivery(Delivery::new().at_install(!has("keep")));
     let folder = FolderSink::new(std::path::Path::new(&store).join("reports"));
     let config = config.sink(folder).sink(SentrySink::new(&dsn).expect("a DSN"));
-    let coroner = coroner::install(config).expect("Coroner is installed");
+    let coroner = coroner::install(config).expect("can't install Coroner");
     println!("installed");
     if has("wait") {
         std::io::stdin().read_line(&mut String::new()).expect("a line");

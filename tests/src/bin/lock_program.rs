@@ -1,12 +1,13 @@
-//! A program of Apple's systems whose threads wait for each other for real: `lock_program STORE ACT`.
+//! A program for Apple's systems whose threads wait for each other: `lock_program STORE ACT`.
 //!
-//! `crash`: the threads of [`waiting`] wait, and the main thread, which has some of their locks, crashes. `hang`: the main thread and one
-//! more wait for each other, and the program ends when that has been reported. `flush`: what there is is delivered. Each thread's name says
-//! what it waits for.
+//! `crash`: the threads in [`waiting`] wait, and the main thread, which owns some of their locks,
+//! crashes. `hang`: the main thread and another one wait for each other, and the program ends when
+//! the hang has been reported. `flush`: delivers all reports. Each thread's name describes what it
+//! waits for.
 
 #[cfg(not(target_os = "macos"))]
 fn main() {
-    eprintln!("these are locks of Apple's systems");
+    eprintln!("this program requires the locks of Apple's systems");
     std::process::exit(2);
 }
 
@@ -20,7 +21,7 @@ fn main() {
     let (store, act) = (arguments.next().expect("a store"), arguments.next().expect("an act"));
     let store = std::path::PathBuf::from(store);
     let config = Config::new("lock-program").version("1.0").store_dir(&store);
-    // The thread that watches waits, too.
+    // The watchdog thread waits, too.
     let config = if act == "hang" { config.hang_threshold(Duration::from_millis(200)) } else { config };
     let coroner = coroner::install(config.delivery(Delivery::new().at_install(false))).expect("installed");
     match act.as_str() {
@@ -41,7 +42,7 @@ fn main() {
             });
         }
         "flush" => println!("flushed: {}", coroner.flush(Duration::from_mins(1))),
-        other => panic!("no act: {other}"),
+        other => panic!("unknown act: {other}"),
     }
 }
 
@@ -58,11 +59,11 @@ mod waiting {
         fn thread_get_state(thread: u32, flavor: i32, state: *mut u64, count: *mut u32) -> i32;
     }
 
-    /// The memory of a lock, which is never given back: all zero, with the signature of a mutex or a read-write lock that is initialised
-    /// statically.
+    /// A lock's memory, which is never freed: all zero, with the signature of a statically
+    /// initialized mutex or read-write lock.
     pub(crate) struct Lock(UnsafeCell<[u64; 25]>);
 
-    // SAFETY: what uses it is made for it.
+    // SAFETY: only accessed by lock functions, which synchronize.
     unsafe impl Sync for Lock {}
 
     const MUTEX: u64 = 0x32aa_aba7;
@@ -76,7 +77,7 @@ mod waiting {
     }
 
     pub(crate) fn lock_unfair(lock: &Lock) {
-        // SAFETY: a word that is 0 until it is locked. (That of a mutex is another one.)
+        // SAFETY: a word that is 0 until it is locked. (A mutex has its signature there.)
         unsafe { os_unfair_lock_lock(lock.0.get().cast::<u32>().add(48)) };
     }
 
@@ -95,7 +96,7 @@ mod waiting {
         assert_eq!(unsafe { libc::pthread_rwlock_wrlock(lock.0.get().cast()) }, 0);
     }
 
-    /// A thread of that name that is going to wait; gives its `pthread_t`.
+    /// Starts a thread with that name that is about to wait; returns its `pthread_t`.
     fn spawn(name: &str, waits: impl FnOnce() + Send + 'static) -> libc::pthread_t {
         use std::os::unix::thread::JoinHandleExt;
         static BEGUN: AtomicU32 = AtomicU32::new(0);
@@ -103,7 +104,7 @@ mod waiting {
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             BEGUN.fetch_add(1, Ordering::SeqCst);
             waits();
-            unreachable!("it does not wait");
+            unreachable!("the thread did not wait");
         });
         let thread = thread.expect("a thread");
         while BEGUN.load(Ordering::SeqCst) == before {
@@ -112,13 +113,13 @@ mod waiting {
         thread.into_pthread_t()
     }
 
-    /// Waits until the thread's registers are those of one of the calls that wait.
+    /// Waits until the thread is in one of the waiting system calls, according to its registers.
     fn until_it_waits(thread: libc::pthread_t) {
         let (flavor, words, register) = if cfg!(target_arch = "x86_64") { (4, 21, 0) } else { (6, 34, 16) };
         loop {
             let mut state = [0; 34];
             let mut count = words * 2;
-            // SAFETY: a thread that does not end; the kernel writes at most `count` words of 4 bytes.
+            // SAFETY: the thread doesn't end; the kernel writes at most `count` words of 4 bytes.
             let got = unsafe {
                 thread_get_state(libc::pthread_mach_thread_np(thread), flavor, state.as_mut_ptr(), &raw mut count)
             };
@@ -130,7 +131,8 @@ mod waiting {
         }
     }
 
-    /// This thread takes a lock, one of that name another, and waits for this one's; `last` is given what makes this one wait for that.
+    /// Takes a lock on this thread and another one on a thread with that name, which then waits for
+    /// this thread's. `last` receives a function that makes this thread wait for the other's.
     pub(crate) fn for_each_other(name: &str, take: fn(&Lock), last: impl FnOnce(Box<dyn FnOnce()>)) {
         let (mine, other) = (lock(MUTEX), lock(MUTEX));
         take(mine);
@@ -142,7 +144,7 @@ mod waiting {
         last(Box::new(move || take(other)));
     }
 
-    /// Two threads `name-1` and `name-2` that wait for each other.
+    /// Starts two threads `name-1` and `name-2` that wait for each other.
     fn two(name: &'static str, take: fn(&Lock)) -> libc::pthread_t {
         let ready = Arc::new(AtomicU32::new(0));
         let first = {
@@ -166,7 +168,7 @@ mod waiting {
         lock_mutex(mutex);
         let time = libc::timespec { tv_sec: 4_000_000_000, tv_nsec: 0 };
         loop {
-            // SAFETY: a condition variable, with a mutex that this thread has.
+            // SAFETY: a condition variable with a mutex that this thread owns.
             unsafe {
                 if seconds.is_some() {
                     libc::pthread_cond_timedwait(condition.0.get().cast(), mutex.0.get().cast(), &raw const time);
@@ -177,7 +179,8 @@ mod waiting {
         }
     }
 
-    /// Threads that wait; the calling one has the locks of those that say so by their names.
+    /// Starts threads that wait; the calling thread owns the locks of those whose names end with
+    /// its own.
     pub(crate) fn begin() {
         two("unfair", lock_unfair);
         let joined = two("mutex", lock_mutex);
@@ -199,21 +202,22 @@ mod waiting {
             spawn("condition", || wait_for_condition(None)),
             spawn("timed condition", || wait_for_condition(Some(1))),
             spawn("joins mutex-1", move || {
-                // SAFETY: a thread that nobody else joins.
+                // SAFETY: only this thread joins it.
                 unsafe { libc::pthread_join(joined, std::ptr::null_mut()) };
             }),
         ];
         threads.into_iter().for_each(until_it_waits);
 
-        // What the threads found in these two is no longer what is there.
+        // These two locks change after the threads have started to wait.
         let ended = std::thread::spawn(|| {
             let mut id = 0;
             // SAFETY: writes one word.
             unsafe { libc::pthread_threadid_np(0, &raw mut id) };
             id
         });
-        let ended = ended.join().expect("its id");
-        // SAFETY: words within the locks, whose owner this thread is: `m_tid` of libpthread's src/types_internal.h, and the other one's own.
+        let ended = ended.join().expect("can't join the thread");
+        // SAFETY: words in locks that this thread owns: `m_tid` of libpthread's
+        // src/types_internal.h, and the unfair lock itself.
         unsafe {
             AtomicU64::from_ptr(abandoned.0.get().cast::<u64>().add(3)).store(ended, Ordering::SeqCst);
             AtomicU32::from_ptr(changed.0.get().cast::<u32>().add(48)).fetch_add(0x100, Ordering::SeqCst);

@@ -1,7 +1,9 @@
-//! Goes wrong in one function in many ways, for what a server makes of them: `one_place_program STORE WAY`.
+//! Fails in one function in different ways, to see how a server groups them: `one_place_program
+//! STORE WAY`.
 //!
-//! Ways: `null` and `elsewhere` for stores to two addresses, `trap`, `panic` and `panic-again` with two messages, `io-error` and `parse-error`
-//! for errors that are reported, `hang`. What the process survives is in the folder `reports` of the store when it ends.
+//! Ways: `null` and `elsewhere` store to two addresses, `trap`, `panic` and `panic-again` have
+//! different messages, `io-error` and `parse-error` report errors, `hang`. Nonfatal reports are in
+//! the folder `reports` of the store when the process ends.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::hint::black_box;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use coroner::{Config, HangWatch};
 
-/// Longer than anything takes here, on a machine that does other things, too.
+/// Timeout, longer than any step takes even on a busy machine.
 const LIMIT: Duration = Duration::from_mins(1);
 
 fn main() {
@@ -19,13 +21,14 @@ fn main() {
     let [_, store, way] = &arguments[..] else { panic!("usage: one_place_program STORE WAY") };
     let threshold = (way == "hang").then_some(Duration::from_millis(100));
     let config = Config::new("one-place-program").version("1.0").store_dir(store).hang_threshold(threshold);
-    let coroner = coroner::install(config).expect("Coroner is installed");
+    let coroner = coroner::install(config).expect("can't install Coroner");
     let watch = HangWatch::new();
-    // Until `paint`: where the machine is busy, this thread may stand still for that long anywhere.
+    // Not watched until `paint`: on a busy machine this thread may be delayed anywhere.
     watch.idle();
     let reports = coroner.store_dir().join("reports");
     if way == "hang" {
-        // By another thread: the one that hangs calls nothing of the app's, so that every sample is of one place.
+        // On another thread: the hanging one calls no app code, so that all samples are from one
+        // place.
         let (reports, run) = (reports.clone(), coroner.store_dir().join("runs").join(coroner.run_id().to_string()));
         std::thread::spawn(move || {
             while !has_json(&reports) && !has_hang(&run) {
@@ -35,7 +38,7 @@ fn main() {
         });
     }
     paint(way, &watch);
-    // A hang's report comes when the hang is over.
+    // A hang is reported when it ends.
     watch.idle();
     let deadline = Instant::now() + LIMIT;
     while !has_json(&reports) && Instant::now() < deadline {
@@ -43,7 +46,7 @@ fn main() {
     }
 }
 
-/// Whether a hang is in the run.
+/// Whether the run contains a hang.
 fn has_hang(run: &Path) -> bool {
     let files = std::fs::read_dir(run).into_iter().flatten().flatten();
     files.into_iter().any(|file| file.file_name().to_string_lossy().starts_with("report-"))
@@ -54,14 +57,14 @@ fn has_json(reports: &Path) -> bool {
     files.into_iter().any(|file| file.path().extension().is_some_and(|extension| extension == "json"))
 }
 
-/// Whether the report of a hang is there.
+/// Whether the hang's report exists.
 static IS_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// The one place.
+/// The function that fails.
 #[inline(never)]
 fn paint(way: &str, watch: &HangWatch) {
     match way {
-        // SAFETY: it ends the process, which is what it is for.
+        // SAFETY: none: this crashes on purpose.
         "null" => unsafe { black_box(std::ptr::without_provenance_mut::<u64>(8)).write_volatile(1) },
         // SAFETY: as above.
         "elsewhere" => unsafe { black_box(0x7000 as *mut u64).write_volatile(1) },

@@ -38,12 +38,12 @@ fn main() {
     std::panic::set_hook(Box::new(|info| eprintln!("the hook before: {info}")));
     let config = coroner::Config::new("com.example.panics").store_dir(&store);
     let config = config.delivery(coroner::Delivery::new().at_install(false));
-    // On the slowest machine a report has its time.
+    // Enough time for a report on the slowest machine.
     let mut config = config.limits(coroner::Limits::new().deadline(std::time::Duration::from_mins(1)));
     if act == "caught-and-reported" {
         config = config.exceptions(coroner::Exceptions::new().panic_policy(coroner::PanicPolicy::All));
     }
-    let coroner = coroner::install(config).expect("Coroner can be installed");
+    let coroner = coroner::install(config).expect("can't install Coroner");
     match act.as_str() {
         "main" => panics("cheese"),
         "caught" | "caught-and-reported" => drop(catch_unwind(|| panics("cheese"))),
@@ -63,14 +63,14 @@ fn main() {
                 ) -> !;
             }
             drop(catch_unwind(|| panics("cheese")));
-            // SAFETY: four texts that end with a NUL.
+            // SAFETY: NUL-terminated strings.
             unsafe { __assert_fail(c"pages > 0".as_ptr(), c"book.c".as_ptr(), 12, c"print".as_ptr()) };
         }
         "caught-by-another-then-abort" => {
             drop(named_thread("baker", || drop(catch_unwind(|| panics("cheese")))));
             std::process::abort();
         }
-        // As rayon does with a panic of what it spawned.
+        // Like rayon with a panic in a spawned task.
         "aborts-for-it" => drop(named_thread("worker", || {
             if catch_unwind(|| panics("cheese")).is_err() {
                 std::process::abort();
@@ -78,7 +78,7 @@ fn main() {
         })),
         "thread" => drop(named_thread("baker", || panics("bread"))),
         "thread-unwrapped" => named_thread("baker", || panics("bread")).unwrap(),
-        // As rayon does: a worker's panic is caught there, and raised again where its result is waited for.
+        // Like rayon: a worker's panic is caught there and resumed where its result is awaited.
         "worker" | "worker-without-handle" => {
             let worker = || {
                 named_thread("worker", || {
@@ -113,34 +113,36 @@ fn main() {
             }
         }
         "handled-as-another-crashes" => handled_as_another_crashes(&store),
-        other => panic!("no act {other:?}"),
+        other => panic!("unknown act {other:?}"),
     }
 }
 
-/// An error is reported, and a thread crashes when that report has begun. The thread can't be stopped: it blocks the signal, and under a
-/// filter of system calls no thread is traced before it was silent for a while.
+/// Reports an error, and crashes on another thread once that report has begun. That thread can't be
+/// stopped: it blocks the signal, and under a system call filter threads are only traced after a
+/// timeout.
 fn handled_as_another_crashes(store: &str) {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     coroner_faults::seccomp::filter(
         &[libc::SYS_lookup_dcookie],
         coroner_faults::seccomp::Action::Fail(libc::EPERM as u16),
     )
-    .expect("a filter of system calls");
+    .expect("can't install a system call filter");
     let run = std::fs::read_dir(Path::new(store).join("runs"))
-        .expect("the runs")
+        .expect("can't list the runs")
         .next()
-        .expect("this run")
-        .expect("its name");
-    // Named before: what the crashing thread does while the other ones stand still takes no lock.
+        .expect("there is no run")
+        .expect("can't read the run's directory entry");
+    // Created in advance: while the other threads are stopped, the crashing thread must take no
+    // lock.
     let report = run.path().join("report-9").into_os_string().into_encoded_bytes();
     let report = std::ffi::CString::new(report).expect("a path without NUL");
     let crash = move || {
         block_real_time_signals();
-        // SAFETY: the path ends with NUL.
+        // SAFETY: a NUL-terminated path.
         while unsafe { libc::access(report.as_ptr(), libc::F_OK) } != 0 {
             std::hint::spin_loop();
         }
-        // SAFETY: none; the process is to die of it.
+        // SAFETY: none: this crashes on purpose.
         unsafe { std::ptr::null_mut::<u8>().write_volatile(1) };
     };
     let crasher = std::thread::Builder::new().name("crasher".to_owned()).spawn(crash).expect("a thread");
@@ -150,7 +152,7 @@ fn handled_as_another_crashes(store: &str) {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn block_real_time_signals() {
-    // SAFETY: a set of this frame, emptied before it is used; the mask is this thread's own.
+    // SAFETY: a local set, emptied before it is used; only this thread's mask changes.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&raw mut set);
@@ -161,11 +163,11 @@ fn block_real_time_signals() {
     }
 }
 
-/// There are none, and threads are stopped without them.
+/// Does nothing: there are no real-time signals, and stopping threads doesn't require them.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn block_real_time_signals() {}
 
-/// Runs `work` on a thread of that name, to its end.
+/// Runs `work` on a thread with that name, and joins it.
 fn named_thread(name: &str, work: fn()) -> std::thread::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(work).expect("a thread").join()
 }

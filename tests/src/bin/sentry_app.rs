@@ -1,11 +1,18 @@
-//! An app whose crashes go to a server: `sentry_app STORE DSN [WORD…]`.
+//! An app that sends its crashes to a server: `sentry_app STORE DSN [WORD…]`.
 //!
-//! Words: `fault=NAME` to die of a fault, `kill` to be killed, `exit=CODE`, `flush=SECONDS` to wait for delivery, `sleep=MS`,
-//! `retry=MS`, `tries=NUMBER` and `timeout=MS` for sending, `require-consent`, `consent=true`, `attach=PATH`,
-//! `dump=DIRECTORY` to write each event there as it is to be sent, `drop` to send none, `errors=NUMBER`, `handled` for an error that is reported, `linger=MS` to go on after it, `no-symbols`, `aggregate`,
-//! `attempts=NUMBER`, `minidump`, `stack=BYTES` of stack memory, `watchdog`, `version=TEXT`, `hang` until it is killed,
-//! `watch=MS` to be watched for hangs of such a length: `hang` then waits until that is written down, and `stall` is one that ends.
-//! It prints what it learns.
+//! Words:
+//! * end: `fault=NAME`, `kill` (is killed), `exit=CODE`, `hang` (until it is killed), `stall` (a
+//!   hang that ends)
+//! * sending: `retry=MS`, `tries=NUMBER`, `timeout=MS`, `flush=SECONDS` (waits for delivery),
+//!   `attempts=NUMBER`
+//! * consent: `require-consent`, `consent=true`
+//! * events: `drop` (sends none), `dump=DIRECTORY` (writes each event before it is sent),
+//!   `attach=PATH`, `minidump`, `stack=BYTES` of stack memory, `no-symbols`, `aggregate`,
+//!   `watchdog`, `version=TEXT`
+//! * errors: `errors=NUMBER`, `handled` (reports an error), `linger=MS` (continues after it)
+//! * `sleep=MS`; `watch=MS`: the hang threshold, with which `hang` waits until the hang is recorded
+//!
+//! It prints its results.
 
 #[cfg(all(target_os = "linux", not(without_delivery)))]
 use std::time::{Duration, Instant};
@@ -21,7 +28,7 @@ use coroner_tests::hang;
 
 #[cfg(not(all(target_os = "linux", not(without_delivery))))]
 fn main() {
-    eprintln!("delivery is tested on Linux alone");
+    eprintln!("delivery is only tested on Linux");
     std::process::exit(2);
 }
 
@@ -58,24 +65,25 @@ fn main() {
         } else if let Some(directory) = value("dump") {
             options.before_send = Some(std::sync::Arc::new(move |event: coroner::sentry::event::Event| {
                 let path = std::path::Path::new(&directory).join(format!("{}.json", event.event_id));
-                std::fs::write(path, event.to_json()).expect("the event can be written");
+                std::fs::write(path, event.to_json()).expect("can't write the event");
                 Some(event)
             }));
         }
     });
     if let Some(given) = value("consent") {
-        sink.set_consent(given == "true").expect("consent can be noted");
+        sink.set_consent(given == "true").expect("can't record consent");
     }
     let begin = Instant::now();
     let version = value("version").unwrap_or_else(|| "1.2.3".to_owned());
     let config = Config::new("sentry-app").version(version).environment("test").dist("4").store_dir(&store);
-    // A launch that is killed at work on a run counts as an attempt on it: after three a run is set aside.
+    // A launch that is killed while processing a run counts as an attempt; after three attempts a
+    // run is set aside.
     let delivery = Delivery::new().attempts(number("attempts").map_or(3, |attempts| attempts as u32));
     let config = config.delivery(delivery.symbolicate(!has("no-symbols")));
     let config = config.crashes(Crashes::new().stack_memory(number("stack").map_or(2048, |bytes| bytes as u32)));
     let threshold = number("watch").map(Duration::from_millis);
     let config = config.hang_threshold(threshold);
-    let coroner = coroner::install(config.sink(sink)).expect("Coroner is installed");
+    let coroner = coroner::install(config.sink(sink)).expect("can't install Coroner");
     println!("installed after {} ms", begin.elapsed().as_millis());
 
     coroner::set_tag("weather", "rain").expect("a tag");
@@ -97,7 +105,7 @@ fn main() {
         (coroner_faults::find(&name).expect("a fault").run)();
     }
     if has("handled") {
-        assert!(coroner::report_error(&std::io::Error::other("the paper ran out")), "it is reported");
+        assert!(coroner::report_error(&std::io::Error::other("the paper ran out")), "the error was not reported");
     }
     if let Some(ms) = number("linger") {
         std::thread::sleep(Duration::from_millis(ms));
@@ -106,12 +114,12 @@ fn main() {
     let watch = coroner::HangWatch::new();
     if threshold.is_some() && (has("hang") || has("stall")) {
         watch.beat();
-        hang::wait_until("the hang is written down", || !hang::reports(&run).is_empty());
+        hang::wait_until("the hang is recorded", || !hang::reports(&run).is_empty());
     }
     if has("stall") {
         watch.idle();
         let ended = |facts: RunFacts| facts.lifecycle.hang_durations_ns.contains_key(&0);
-        hang::wait_until("its end is written down", || hang::facts(&run).is_some_and(ended));
+        hang::wait_until("the hang's end is recorded", || hang::facts(&run).is_some_and(ended));
     }
     if has("hang") {
         println!("hangs");

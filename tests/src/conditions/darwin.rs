@@ -1,4 +1,4 @@
-//! Conditions of Apple's systems: exception ports that were there before, and locks that somebody holds.
+//! Conditions on Apple's systems: earlier exception ports, and locks held by other threads.
 
 use std::ffi::CString;
 
@@ -30,20 +30,21 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "held-locks", before_fault: hold_locks, ..PLAIN },
 ];
 
-/// Names the library that `loading-images` loads.
+/// Environment variable with the library that `loading-images` loads.
 const LIBRARY: &str = "CORONER_TEST_LIBRARY";
 
-/// A thread that loads and unloads an image without end. Returns when it has done so a few times.
+/// Starts a thread that loads and unloads an image endlessly. Returns after it has done so a few
+/// times.
 fn load_images() {
     let path = std::env::var(LIBRARY).expect("CORONER_TEST_LIBRARY names a library");
     let path = CString::new(path).expect("a path without NUL");
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for round in 0_u64.. {
-            // SAFETY: a library that does nothing when it is loaded.
+            // SAFETY: the library has no initializers.
             unsafe {
                 let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
-                assert!(!library.is_null(), "the library can be loaded");
+                assert!(!library.is_null(), "can't load the library");
                 libc::dlclose(library);
             }
             if round == 10 {
@@ -51,15 +52,16 @@ fn load_images() {
             }
         }
     });
-    receiver.recv().expect("the thread loads images");
+    receiver.recv().expect("the loading thread ended");
 }
 
-/// From here on malloc's, dyld's and the pthread list's locks are held (a service of darwin-host's, which tests alone have).
+/// Holds malloc's, dyld's and the pthread list's locks from here on (a darwin-host service for
+/// tests).
 fn hold_locks() {
-    // SAFETY: a function without arguments, if it is there.
+    // SAFETY: a function without arguments, if it exists.
     unsafe {
         let hold = libc::dlsym(libc::RTLD_DEFAULT, c"darwin_host_hold_locks".as_ptr());
-        assert!(!hold.is_null(), "this is not darwin-host");
+        assert!(!hold.is_null(), "this condition requires darwin-host");
         std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(hold)();
     }
 }

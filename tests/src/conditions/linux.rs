@@ -1,4 +1,4 @@
-//! Conditions of Linux: what it lacks when it happens.
+//! Conditions on Linux: resources that are missing during the crash.
 
 use std::ptr::null;
 use std::sync::atomic::Ordering;
@@ -46,29 +46,29 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "deaf-threads", before_install: || DEAF.store(true, Ordering::SeqCst), ..PLAIN },
 ];
 
-/// The app installs and uninstalls, again and again, and has it installed in the end.
+/// Installs and uninstalls Coroner repeatedly; it is installed at the end.
 fn reinstall_often() {
     for _ in 0..20 {
         let Some(coroner) = coroner::installed() else { return };
         coroner.uninstall();
-        let store = DISK.get().expect("the program set it");
+        let store = DISK.get().expect("set by the program");
         let config = coroner::Config::new("crash-program").version("1.0").store_dir(store);
         let config = config.no_sinks().delivery(coroner::Delivery::new().symbolicate(false));
-        coroner::install(config).expect("it can be installed again");
+        coroner::install(config).expect("can't install Coroner again");
     }
 }
 
-/// Another thread uninstalls as soon as a report begins: the crash came first.
+/// Uninstalls on another thread as soon as a report begins: the crash takes precedence.
 fn uninstall_meanwhile() {
     let Some(coroner) = coroner::installed() else { return };
-    let report = DISK.get().expect("the program set it").join("runs").join(coroner.run_id().to_string()).join("report");
+    let report = DISK.get().expect("set by the program").join("runs").join(coroner.run_id().to_string()).join("report");
     let file = std::fs::File::open(report).expect("the run has a report");
     let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
-    // SAFETY: a new mapping of a file that is larger.
+    // SAFETY: a new mapping of a larger file.
     let start = unsafe {
         libc::mmap(std::ptr::null_mut(), super::PAGE, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0) as usize
     };
-    assert_ne!(start, libc::MAP_FAILED as usize, "it can be mapped");
+    assert_ne!(start, libc::MAP_FAILED as usize, "can't map the report");
     std::thread::spawn(move || {
         // SAFETY: mapped above, and never unmapped.
         while unsafe { (start as *const u32).read_volatile() } == 0 {
@@ -78,35 +78,35 @@ fn uninstall_meanwhile() {
     });
 }
 
-/// Somebody cuts the run state's file while the app runs, which goes on telling Coroner of itself, and forks.
+/// Truncates the run state's file while the app runs and continues to update it, and forks.
 fn cut_state() {
-    let runs = DISK.get().expect("the program set it").join("runs");
+    let runs = DISK.get().expect("set by the program").join("runs");
     for run in std::fs::read_dir(runs).into_iter().flatten().flatten() {
         let state = std::fs::File::options().write(true).open(run.path().join("state")).expect("the run has a state");
-        state.set_len(0).expect("it can be cut");
+        state.set_len(0).expect("can't truncate the run state");
     }
     for number in 0..40 {
         let _ = coroner::set_tag(&number.to_string(), "of the app");
     }
-    // SAFETY: the child ends at once.
+    // SAFETY: the child exits at once.
     unsafe {
         let child = libc::fork();
         if child == 0 {
             libc::_exit(0);
         }
         let mut status = 0;
-        assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0), "a child can be made");
+        assert_eq!((libc::waitpid(child, &raw mut status, 0), status), (child, 0), "can't fork");
     }
 }
 
-/// Somebody removes the app's data, the store with it, while the app runs.
+/// Removes the app's data, including the store, while the app runs.
 fn remove_store() {
-    let store = DISK.get().expect("the program set it");
-    // Without Coroner there is none, and that folder is everybody's.
+    let store = DISK.get().expect("set by the program");
+    // Without Coroner there is no store, and the folder is shared.
     if *store == std::env::temp_dir() {
         return;
     }
-    // What it has, by name, and nothing else.
+    // Only the store's known entries.
     std::fs::remove_dir_all(store.join("runs")).expect("the store has runs");
     for entry in std::fs::read_dir(store).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with("last_run-") {
@@ -116,11 +116,12 @@ fn remove_store() {
     let _ = std::fs::remove_dir(store);
 }
 
-/// A sandbox that allows a few calls and refuses the rest, those that ask for the process's and the thread's id among them.
+/// Installs a sandbox that allows a few system calls and refuses the rest, including getpid and
+/// gettid.
 fn refuse_nearly_all() {
     let allowed = [libc::SYS_write, libc::SYS_futex, libc::SYS_rt_sigreturn, libc::SYS_exit, libc::SYS_exit_group];
     let refused: Vec<libc::c_long> = (0..250).filter(|call| !allowed.contains(call)).collect();
-    seccomp::filter(&refused, Action::Fail(libc::EPERM as u16)).expect("the system takes a filter");
+    seccomp::filter(&refused, Action::Fail(libc::EPERM as u16)).expect("can't install a system call filter");
 }
 
 /// A sandbox that kills for a signal that is queued.
@@ -131,21 +132,22 @@ fn kill_for_queued_signals() {
 
 extern "C" fn ignore_signal(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {}
 
-/// Handlers that return as from signals that they dealt with.
+/// Installs handlers that return as if they had handled the signal.
 fn handle_repeated_signals() {
     super::handle(libc::SIGSEGV, super::make_writable);
     super::handle(libc::SIGTRAP, ignore_signal);
     super::handle(libc::SIGFPE, ignore_signal);
 }
 
-/// The same instructions raise the same signals again and again: a write barrier, a breakpoint that is counted, a signal that is
-/// sent.
+/// Raises the same signals repeatedly from the same instructions: a write barrier, a counted
+/// breakpoint, a sent signal.
 fn repeat_signals() {
-    // SAFETY: a mapping of this function's own; the handlers above let the store happen, and the rest go on.
+    // SAFETY: this function's own mapping; the handlers above allow the store and continue after
+    // the others.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
         let page = libc::mmap(std::ptr::null_mut(), super::PAGE, libc::PROT_READ, flags, -1, 0);
-        assert!(page != libc::MAP_FAILED, "memory to fault on");
+        assert!(page != libc::MAP_FAILED, "can't map memory");
         for _ in 0..20 {
             assert_eq!(libc::mprotect(page, super::PAGE, libc::PROT_READ), 0);
             page.cast::<u64>().write_volatile(1);
@@ -158,32 +160,33 @@ fn repeat_signals() {
 
 fn fill_disk() {
     use std::io::Write as _;
-    let directory = DISK.get().expect("the program set it");
-    let mut file = std::fs::File::create(directory.join("everything")).expect("the disk takes a file");
+    let directory = DISK.get().expect("set by the program");
+    let mut file = std::fs::File::create(directory.join("everything")).expect("can't create a file");
     for size in [1 << 16, 1 << 10, 1] {
         let block = vec![1_u8; size];
         while file.write_all(&block).is_ok() {}
     }
-    // It keeps its descriptor, and its space.
+    // The file keeps its descriptor and its space.
     std::mem::forget(file);
 }
 
-/// Who filled the disk before the program began frees it.
+/// Removes the file that filled the disk.
 fn make_room() {
-    std::fs::remove_file(DISK.get().expect("the program set it").join("everything")).expect("the disk was full");
+    std::fs::remove_file(DISK.get().expect("set by the program").join("everything"))
+        .expect("can't remove the file that filled the disk");
 }
 
-/// A file system that takes no further file.
+/// Creates files until the file system has no inodes left.
 fn exhaust_inodes() {
-    let directory = DISK.get().expect("the program set it");
+    let directory = DISK.get().expect("set by the program");
     let more = |number: &usize| std::fs::File::create(directory.join(format!("empty-{number}"))).is_ok();
     let made = (0..100_000).take_while(more).count();
-    assert!(made < 100_000, "the file system has no end of files");
+    assert!(made < 100_000, "the file system doesn't run out of inodes");
 }
 
 fn exhaust_descriptors() {
     limit(libc::RLIMIT_NOFILE, 64);
-    // SAFETY: opens descriptors and keeps them.
+    // SAFETY: opens descriptors and never closes them.
     while unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) } >= 0 {}
 }
 
@@ -192,67 +195,68 @@ type Resource = libc::__rlimit_resource_t;
 #[cfg(not(target_env = "gnu"))]
 type Resource = libc::c_int;
 
-/// One of io_uring's, which polls a queue; none where the kernel has no io_uring, or a sandbox refuses it.
+/// Creates io_uring's polling thread; does nothing if the kernel has no io_uring or a sandbox
+/// refuses it.
 fn make_kernel_thread() {
-    /// `struct io_uring_params` of linux/io_uring.h: 120 bytes, the third word are the flags.
+    /// `struct io_uring_params` of linux/io_uring.h: 120 bytes; the third word has the flags.
     const WORDS: usize = 30;
     const IORING_SETUP_SQPOLL: u32 = 2;
     let mut parameters = [0_u32; WORDS];
     parameters[2] = IORING_SETUP_SQPOLL;
-    // SAFETY: the kernel reads and writes the parameters; the descriptor stays open.
+    // SAFETY: the kernel accesses the parameters; the descriptor stays open.
     unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) };
 }
 
 fn limit(resource: Resource, to: u64) {
     let limit = libc::rlimit { rlim_cur: to, rlim_max: to };
-    // SAFETY: reads one limit.
-    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0, "a limit can be lowered");
+    // SAFETY: the kernel reads one limit.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0, "can't lower the limit");
 }
 
-/// The system's timers, of which a crash reporter's deadline is one, are not among what a sandbox needs.
+/// Refuses timers, which sandboxes often don't allow and a crash reporter's deadline uses.
 fn filter_timers(action: Action) {
-    seccomp::filter(&[libc::SYS_timer_create], action).expect("the system takes a filter");
+    seccomp::filter(&[libc::SYS_timer_create], action).expect("can't install a system call filter");
 }
 
-/// A sandbox that lets nobody change or ask for a signal's disposition.
+/// Installs a sandbox that refuses to read or change signal dispositions.
 fn refuse_dispositions() {
     let refuse = Action::Fail(libc::EPERM as u16);
-    seccomp::filter(&[libc::SYS_rt_sigaction], refuse).expect("the system takes a filter");
+    seccomp::filter(&[libc::SYS_rt_sigaction], refuse).expect("can't install a system call filter");
 }
 
 fn app_files() -> std::path::PathBuf {
-    descriptors::app_files(DISK.get().expect("the program set it"))
+    descriptors::app_files(DISK.get().expect("set by the program"))
 }
 
-/// The app closes descriptors, and its own files take their numbers.
+/// Closes descriptors, and opens the app's files, which reuse their numbers.
 fn with_files(close: fn()) {
     close();
     descriptors::open_files(&app_files());
 }
 
-/// What a daemon does that root started.
+/// Changes the user like a daemon started by root.
 fn become_nobody() {
     const NOBODY: libc::uid_t = 65534;
-    // SAFETY: changes this process's user alone.
+    // SAFETY: changes only this process's user.
     if unsafe { libc::getuid() } == 0 {
         // SAFETY: as above.
-        assert_eq!(unsafe { libc::setuid(NOBODY) }, 0, "root may become nobody");
+        assert_eq!(unsafe { libc::setuid(NOBODY) }, 0, "can't change to the user nobody");
     }
 }
 
-/// As in a `chroot` that nobody has mounted `/proc` in: in a mount namespace of its own.
+/// Removes `/proc` in a new mount namespace, like a `chroot` without it.
 fn leave_proc() {
-    // SAFETY: all strings end in NUL and outlive the calls.
+    // SAFETY: NUL-terminated strings that outlive the calls.
     unsafe {
         libc::unshare(libc::CLONE_NEWNS);
         libc::mount(c"none".as_ptr(), c"/".as_ptr(), null(), libc::MS_REC | libc::MS_PRIVATE, null());
-        // One may be mounted on another.
+        // Several may be mounted on top of each other.
         while libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH) == 0 {}
     }
-    assert!(!std::path::Path::new("/proc/self").exists(), "/proc is still there");
+    assert!(!std::path::Path::new("/proc/self").exists(), "/proc still exists");
 }
 
-/// Root is not bound by RLIMIT_NPROC: another user is.
+/// Lowers RLIMIT_NPROC as another user, because it doesn't apply to root.
 fn exhaust_processes() {
     become_nobody();
     limit(libc::RLIMIT_NPROC, 0);

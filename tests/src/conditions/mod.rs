@@ -1,4 +1,5 @@
-//! What the crashing process does to itself, before Coroner is installed or right before the fault.
+//! Conditions that the crashing process creates before Coroner is installed or right before the
+//! fault.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,14 +12,14 @@ mod os;
 #[path = "linux.rs"]
 mod os;
 
-/// One condition, by name on the program's command line.
+/// A condition, given by name on the program's command line.
 #[derive(Clone, Copy, Debug)]
 pub struct Condition {
-    /// Its name.
+    /// Name of the condition.
     pub name: &'static str,
-    /// What it does before install.
+    /// Runs before install.
     pub before_install: fn(),
-    /// What it does between install (and the start of parked threads) and the fault.
+    /// Runs after install and the start of parked threads, before the fault.
     pub before_fault: fn(),
 }
 
@@ -26,7 +27,7 @@ fn nothing() {}
 
 const PLAIN: Condition = Condition { name: "", before_install: nothing, before_fault: nothing };
 
-/// Those of every system.
+/// The conditions on all systems.
 static COMMON: &[Condition] = &[
     Condition { name: "c-dispositions", before_install: c_dispositions, ..PLAIN },
     Condition { name: "exiting-handler", before_install: || handle(libc::SIGSEGV, report_and_exit), ..PLAIN },
@@ -35,7 +36,7 @@ static COMMON: &[Condition] = &[
     Condition { name: "segv-ignored", before_install: || ignore(libc::SIGSEGV), ..PLAIN },
     Condition {
         name: "ignore-next-signal",
-        before_fault: || assert!(coroner::ignore_next_signal(libc::SIGSEGV), "Coroner is installed"),
+        before_fault: || assert!(coroner::ignore_next_signal(libc::SIGSEGV), "Coroner is not installed"),
         ..PLAIN
     },
     Condition { name: "poisoned-malloc", before_fault: || POISONED.store(true, Ordering::SeqCst), ..PLAIN },
@@ -43,14 +44,14 @@ static COMMON: &[Condition] = &[
     Condition { name: "uninstalled", before_fault: uninstall, ..PLAIN },
 ];
 
-/// What a store to a page that may not be written is.
+/// The signal of a store to a read-only page.
 const PROTECTION: i32 = if cfg!(target_vendor = "apple") { libc::SIGBUS } else { libc::SIGSEGV };
 
-/// The size of the page that `read-only-store` maps, or a part of it.
+/// Size of the page that `read-only-store` maps, or a part of it.
 pub(crate) const PAGE: usize =
     if cfg!(all(target_vendor = "apple", target_arch = "aarch64")) { 1 << 14 } else { 1 << 12 };
 
-/// The condition of that name.
+/// Returns the condition with that name.
 pub fn find(name: &str) -> Option<&'static Condition> {
     let all = COMMON.iter().chain(os::CONDITIONS);
     #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -58,35 +59,36 @@ pub fn find(name: &str) -> Option<&'static Condition> {
     all.into_iter().find(|condition| condition.name == name)
 }
 
-/// Whether malloc and free end the process: set when nothing but the fault and the crash path is still to run.
+/// Whether malloc and free end the process: set when only the fault and the crash path may still
+/// run.
 pub static POISONED: AtomicBool = AtomicBool::new(false);
 /// Whether parked threads block every signal.
 pub static DEAF: AtomicBool = AtomicBool::new(false);
-/// The directory whose disk `full-disk` fills.
+/// The directory on the disk that `full-disk` fills.
 pub static DISK: std::sync::OnceLock<std::path::PathBuf> = std::sync::OnceLock::new();
 
-/// What the process exits with where malloc was called when it was poisoned.
+/// Exit status after a call of malloc while [`POISONED`].
 pub const POISONED_EXIT: i32 = 99;
-/// What `exiting-handler` exits with.
+/// Exit status of `exiting-handler`.
 pub const HANDLER_EXIT: i32 = 42;
 
-/// As in a program that has no Rust `main`: nobody handles anything.
+/// Sets the default dispositions, as in a program without a Rust `main`.
 fn c_dispositions() {
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
-        // SAFETY: the default disposition.
+        // SAFETY: sets the default disposition.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
 fn ignore(signal: i32) {
-    // SAFETY: a disposition without code.
+    // SAFETY: sets a disposition without a handler.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 fn handle(signal: i32, handler: Handler) {
-    // SAFETY: the action is fully initialised; the handlers below are async-signal-safe.
+    // SAFETY: the action is fully initialized; the handlers below are async-signal-safe.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -95,30 +97,30 @@ fn handle(signal: i32, handler: Handler) {
     }
 }
 
-/// Says what it was given, in a fixed form and without allocating, and exits.
+/// Prints its arguments in a fixed format without allocating, and exits.
 extern "C" fn report_and_exit(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let mut line = [0_u8; 64];
     let mut at = 0;
-    // SAFETY: a handler with SA_SIGINFO is given both.
+    // SAFETY: handlers with SA_SIGINFO receive both.
     let (code, address, has_context) = unsafe { ((*info).si_code, (*info).si_addr() as usize, !context.is_null()) };
     for number in [signal as usize, code as usize, address, usize::from(has_context)] {
-        // The numbers here have one digit or two.
+        // These numbers have one or two digits.
         line[at] = b'0' + (number / 10 % 10) as u8;
         line[at + 1] = b'0' + (number % 10) as u8;
         line[at + 2] = b' ';
         at += 3;
     }
-    // SAFETY: async-signal-safe calls with a buffer of our own.
+    // SAFETY: async-signal-safe calls with a local buffer.
     unsafe {
         libc::write(1, line.as_ptr().cast(), at);
         libc::_exit(HANDLER_EXIT);
     }
 }
 
-/// Makes the page that was stored to writable, as a managed runtime's write barrier does, and returns: the store is made
-/// again.
+/// Makes the page of the store writable, like a managed runtime's write barrier, and returns, which
+/// repeats the store.
 extern "C" fn make_writable(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the page is the fault's own mapping.
+    // SAFETY: the fault's own mapping.
     unsafe {
         let page = (*info).si_addr() as usize & !(PAGE - 1);
         if libc::mprotect(page as *mut libc::c_void, PAGE, libc::PROT_READ | libc::PROT_WRITE) != 0 {
@@ -127,23 +129,23 @@ extern "C" fn make_writable(_signal: i32, info: *mut libc::siginfo_t, _context: 
     }
 }
 
-/// A library that puts its own handlers over Coroner's and calls back what it found.
+/// Installs handlers over Coroner's that call the previous ones, like a library.
 fn reinstall_handlers() {
     use std::sync::atomic::AtomicUsize;
     static BEFORE: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn over(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        // SAFETY: Coroner's handler, which stood there before, has this signature.
+        // SAFETY: Coroner's handler, which was installed before, has this signature.
         let before: Handler = unsafe { std::mem::transmute(BEFORE.load(Ordering::SeqCst)) };
         before(signal, info, context);
     }
-    // SAFETY: asks for the disposition.
+    // SAFETY: reads the disposition.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
         libc::sigaction(libc::SIGSEGV, std::ptr::null(), &raw mut now);
         BEFORE.store(now.sa_sigaction, Ordering::SeqCst);
     }
     handle(libc::SIGSEGV, over);
-    // Coroner looks who has the signals.
+    // Coroner checks who owns the signals.
     coroner::add_breadcrumb(&coroner::Breadcrumb::new("serving"));
 }
 

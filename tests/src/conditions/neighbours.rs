@@ -1,4 +1,5 @@
-//! Other handlers of signals in the process, from before the install and from after it: other reporters, runtimes, brokers.
+//! Other signal handlers in the process, installed before or after Coroner: other reporters,
+//! runtimes, brokers.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
@@ -62,11 +63,11 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "small-signal-stack", before_fault: use_small_signal_stack, ..PLAIN },
 ];
 
-/// How often a handler deals with a fault before the crash.
+/// Number of faults that a handler handles before the crash.
 const RUNS: i32 = 1000;
 
-/// With `CORONER_TEST_COSTS` says what one took, in nanoseconds.
-fn a_thousand(mut fault: impl FnMut()) {
+/// Runs `fault` a thousand times. With `CORONER_TEST_COSTS`, prints the time of one in nanoseconds.
+fn repeat_a_thousand_times(mut fault: impl FnMut()) {
     let began = std::time::Instant::now();
     for _ in 0..RUNS {
         fault();
@@ -76,91 +77,94 @@ fn a_thousand(mut fault: impl FnMut()) {
     }
 }
 
-/// The call that the broker answers, and what it says.
+/// The system call that the broker answers, and its result.
 const BROKERED: libc::c_long = libc::SYS_getpriority;
 const ANSWER: i64 = 7;
 
-/// A sandbox's broker: makes the call's result its own.
+/// A sandbox's broker: sets the call's result.
 extern "C" fn answer_call(_signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     set_register(context, Register::Result, ANSWER);
 }
 
 fn call_broker() {
-    seccomp::filter(&[BROKERED], Action::Trap).expect("the system takes a filter");
-    // SAFETY: the handler above answers.
+    seccomp::filter(&[BROKERED], Action::Trap).expect("can't install a system call filter");
+    // SAFETY: the handler above sets the result.
     let ask = || unsafe { libc::syscall(BROKERED, libc::PRIO_PROCESS, 0) };
-    a_thousand(|| assert_eq!(ask(), ANSWER as libc::c_long));
+    repeat_a_thousand_times(|| assert_eq!(ask(), ANSWER as libc::c_long));
 }
 
-/// As a renderer of Chromium's: its sandbox comes after the reporter, takes SIGSYS, and crashes for a call that its policy does not
-/// foresee.
+/// Enters a sandbox like a Chromium renderer's: it is installed after the reporter, handles SIGSYS,
+/// and crashes for a call that its policy doesn't allow.
 #[cfg(target_os = "linux")]
 fn enter_renderer_sandbox() {
     extern "C" fn crash(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-        // SAFETY: the fault is what is wanted.
+        // SAFETY: none: this crashes on purpose.
         unsafe { std::ptr::without_provenance_mut::<u8>(16).write_volatile(1) };
     }
     handle(libc::SIGSYS, crash);
-    crate::renderer_policy::put_in_force().expect("the system takes a filter");
+    crate::renderer_policy::apply_policy().expect("can't install a system call filter");
 }
 
-/// Of which the sandbox makes a crash.
+/// Makes a system call for which the sandbox crashes.
 fn make_forbidden_call() {
-    // SAFETY: only asks.
+    // SAFETY: only reads.
     unsafe { libc::prctl(libc::PR_GET_SECCOMP) };
 }
 
 fn new_page(protection: i32) -> *mut u8 {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
-    // SAFETY: a new mapping at the kernel's choice.
+    // SAFETY: a new mapping at an address chosen by the kernel.
     let page = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, -1, 0) };
     assert!(page != libc::MAP_FAILED, "memory");
     page.cast()
 }
 
 fn repair_faults() {
-    // SAFETY: the page is this function's; the handler lets the store happen.
-    a_thousand(|| unsafe { new_page(libc::PROT_READ).write_volatile(1) });
+    // SAFETY: this function's own page; the handler allows the store.
+    repeat_a_thousand_times(|| unsafe { new_page(libc::PROT_READ).write_volatile(1) });
 }
 
 extern "C" fn leave_fault(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     recoverable::leave();
-    // The crash, which nobody expects.
+    // The actual crash.
     // SAFETY: async-signal-safe.
     unsafe { libc::_exit(3) }
 }
 
 fn leave_faults() {
     extern "C" fn fault() {
-        // SAFETY: the fault is what is wanted.
+        // SAFETY: none: this crashes on purpose.
         unsafe { std::ptr::without_provenance_mut::<u8>(64).write_volatile(1) };
     }
-    a_thousand(|| assert!(recoverable::call(fault), "a handler left it"));
+    repeat_a_thousand_times(|| assert!(recoverable::call(fault), "the handler did not leave the fault"));
 }
 
-/// What [`leave_jit_code`] has seen.
+/// Number of faults that [`leave_jit_code`] has handled.
 static LEFT: AtomicI32 = AtomicI32::new(0);
 
-/// A load from address 0, of two bytes (x86_64) or four (arm64), and a return.
+/// Code of a load from address 0 (an instruction of two bytes on x86_64, four on arm64) and a
+/// return.
 #[cfg(target_arch = "x86_64")]
 const CODE: &[u8] = &[0x31, 0xc0, 0x8b, 0x00, 0xc3];
 #[cfg(target_arch = "aarch64")]
 const CODE: &[u8] = &[0, 0, 0x80, 0xd2, 0, 0, 0x40, 0xb9, 0xc0, 0x03, 0x5f, 0xd6];
 const LOAD_SIZE: i64 = if cfg!(target_arch = "x86_64") { 2 } else { 4 };
 
-/// As a JIT compiler's runtime does: an exception is made of the null load, here by going on behind it.
+/// Handles a null load like a JIT compiler's runtime, which throws an exception: here, it continues
+/// after the load.
 extern "C" fn leave_jit_code(signal: i32, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     if LEFT.fetch_add(1, Ordering::SeqCst) < RUNS {
         set_register(context, Register::ProgramCounterBehind, LOAD_SIZE);
     } else {
-        // SAFETY: async-signal-safe; the fault, which is not the runtime's, comes again.
+        // SAFETY: async-signal-safe; a fault outside the runtime's code is repeated.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
 fn jit_code() -> extern "C" fn() {
     let page = new_page(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
-    // SAFETY: the page is large enough and may be written and executed; the instruction cache is brought up to date.
+    // SAFETY: the page is large enough, writable and executable; the instruction cache is
+    // synchronized.
     unsafe {
         page.copy_from(CODE.as_ptr(), CODE.len());
         #[cfg(target_arch = "aarch64")]
@@ -171,7 +175,7 @@ fn jit_code() -> extern "C" fn() {
 
 fn run_jit_code() {
     let code = jit_code();
-    a_thousand(|| code());
+    repeat_a_thousand_times(|| code());
     assert_eq!(LEFT.load(Ordering::SeqCst), RUNS);
 }
 
@@ -180,7 +184,7 @@ extern "C" fn abort(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut li
 }
 
 extern "C" fn exit(_signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-    // SAFETY: the thread was in no lock.
+    // SAFETY: the thread holds no lock.
     unsafe { libc::exit(HANDLER_EXIT) }
 }
 
@@ -193,14 +197,14 @@ fn fault_in_jit_code() {
     jit_code()();
 }
 
-/// What a context's register is set to.
+/// A register in a context.
 enum Register {
     Result,
     ProgramCounterBehind,
 }
 
 fn set_register(context: *mut libc::c_void, register: Register, value: i64) {
-    // SAFETY: the kernel's context of the signal that is being handled.
+    // SAFETY: the kernel's context of the current signal.
     let context = unsafe { &mut *context.cast::<libc::ucontext_t>() };
     #[cfg(target_arch = "x86_64")]
     match register {
@@ -214,41 +218,44 @@ fn set_register(context: *mut libc::c_void, register: Register, value: i64) {
     }
 }
 
-/// As redis does: its own handler comes after Coroner's and calls nobody. Then the app lives a little.
+/// Installs a handler after Coroner's that calls no other one, like redis. Then the app continues
+/// for a while.
 fn handle_and_look() {
     extern "C" fn own(signal: i32, _info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-        // SAFETY: async-signal-safe; the fault comes again.
+        // SAFETY: async-signal-safe; the fault is repeated.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
     handle(libc::SIGSEGV, own);
     coroner::add_breadcrumb(&coroner::Breadcrumb::new("serving"));
 }
 
-/// Embark's reporter, in the library that this variable names: a program that has it in itself, too, has two `pthread_create`.
+/// Environment variable with the library that contains Embark's reporter. (A program that also
+/// contains it would have two `pthread_create`.)
 const CRASH_HANDLER: &str = "CORONER_CRASH_HANDLER";
 
 fn attach_crash_handler() {
-    let path = std::env::var(CRASH_HANDLER).expect("the path of the library");
+    let path = std::env::var(CRASH_HANDLER).expect("CORONER_CRASH_HANDLER is not set");
     let path = std::ffi::CString::new(path).expect("a path");
-    // SAFETY: the library's function has no arguments.
+    // SAFETY: the library's function takes no arguments.
     unsafe {
         let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
-        assert!(!library.is_null(), "the library can be loaded");
+        assert!(!library.is_null(), "can't load the library");
         let attach = libc::dlsym(library, c"attach_crash_handler".as_ptr());
-        assert!(!attach.is_null(), "the library has the function");
+        assert!(!attach.is_null(), "the library lacks attach_crash_handler");
         std::mem::transmute::<*mut libc::c_void, extern "C" fn()>(attach)();
     }
 }
 
-/// What Breakpad's `ExceptionHandler` does (its client/linux/handler/exception_handler.cc): handlers with all of its signals blocked, on
-/// an alternate stack; the first crash writes a dump, the earlier handlers are put back, and a signal that does not come again by
-/// itself is sent once more.
+/// Installs handlers like Breakpad's `ExceptionHandler`
+/// (client/linux/handler/exception_handler.cc): on an alternate stack, with all of its signals
+/// blocked; the first crash writes a dump, the earlier handlers are restored, and a signal that
+/// doesn't repeat by itself is sent again.
 fn install_breakpad() {
     const SIGNALS: [i32; 6] = [libc::SIGSEGV, libc::SIGABRT, libc::SIGFPE, libc::SIGILL, libc::SIGBUS, libc::SIGTRAP];
     static OLD: [AtomicUsize; SIGNALS.len()] = [const { AtomicUsize::new(0) }; SIGNALS.len()];
     static IS_WRITTEN: AtomicBool = AtomicBool::new(false);
     extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
-        // SAFETY: async-signal-safe calls; the actions put back are the ones that were found.
+        // SAFETY: async-signal-safe calls; the restored actions are the previous ones.
         unsafe {
             if !IS_WRITTEN.swap(true, Ordering::SeqCst) {
                 libc::write(1, c"breakpad ".as_ptr().cast(), 9);
@@ -263,7 +270,7 @@ fn install_breakpad() {
         }
     }
     for (signal, old) in SIGNALS.iter().zip(&OLD) {
-        // SAFETY: both actions are whole; the handler is async-signal-safe.
+        // SAFETY: both actions are initialized; the handler is async-signal-safe.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             for blocked in SIGNALS {
@@ -278,11 +285,12 @@ fn install_breakpad() {
     }
 }
 
-/// Of this processor's frame of a signal, and a little more than what docs/limits.md says is needed behind it.
+/// Sets an alternate stack with room for this processor's signal frame and slightly more than the
+/// minimum in docs/limits.md.
 fn use_small_signal_stack() {
     /// `AT_MINSIGSTKSZ` of linux/auxvec.h.
     const AT_MINSIGSTKSZ: libc::c_ulong = 51;
-    // SAFETY: the stack stays mapped, and nobody else uses it.
+    // SAFETY: the stack stays mapped and isn't used otherwise.
     unsafe {
         let size = libc::getauxval(AT_MINSIGSTKSZ).max(2048) as usize + 1024;
         let room = size.next_multiple_of(PAGE);

@@ -1,4 +1,5 @@
-//! Test programs whose cases are deaths of processes on Darwin: each case is the test program itself, started again.
+//! Test programs whose cases are deaths of processes on Darwin: each case is the test program
+//! itself, started again.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::os::unix::process::ExitStatusExt;
@@ -33,8 +34,8 @@ pub enum Ending {
     Status(i32),
 }
 
-/// Checks all cases, or those whose name contains the first of libtest's arguments that is no option, prints a line each, and
-/// ends the process: with 1 if one failed, or there was none.
+/// Checks all cases, or those whose name contains the first of libtest's arguments that is no
+/// option, prints a line each, and ends the process: with 1 if one failed, or there was none.
 pub fn check_all<C>(cases: &[C], name: fn(&C) -> &str, check: fn(&C) -> Result<(), String>) -> ! {
     let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     let wanted = |case: &&C| only.as_ref().is_none_or(|only| name(case).contains(only.as_str()));
@@ -113,10 +114,11 @@ unsafe extern "C" {
     fn dladdr(address: *const c_void, info: *mut DlInfo) -> c_int;
 }
 
-/// The name of what is at an offset in the image that holds the function at `within`, by the image's own symbols. The image must
-/// stay loaded.
+/// The name of what is at an offset in the image that holds the function at `within`, by the
+/// image's own symbols. The image must stay loaded.
 pub fn name_at(within: usize, offset: u64) -> Option<String> {
-    // SAFETY: an address in an image that is loaded; the strings that dladdr gives live as long as it.
+    // SAFETY: an address in an image that is loaded; the strings that dladdr gives live as long as
+    // it.
     unsafe {
         let mut info: DlInfo = std::mem::zeroed();
         dladdr(within as *const c_void, &raw mut info);

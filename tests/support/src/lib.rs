@@ -1,8 +1,9 @@
-//! Shared by the tests of every crate. Has no dependencies, so that a crate of any layer can use it.
+//! Shared by the tests of every crate. Has no dependencies, so that a crate of any layer can use
+//! it.
 //!
-//! The integration tests of a crate are one program, in which tests run side by side on threads. A test that changes
-//! the process (installs a handler, forks, sets an environment variable, crashes a thread) runs its body with
-//! [`isolated`], in a process of its own.
+//! The integration tests of a crate are one program, in which tests run side by side on threads. A
+//! test that changes the process (installs a handler, forks, sets an environment variable, crashes
+//! a thread) runs its body with [`isolated`], in a process of its own.
 
 #[cfg(target_os = "macos")]
 pub mod death_cases;
@@ -22,7 +23,8 @@ const ISOLATED: &str = "CORONER_ISOLATED_TEST";
 /// `test` is the test's path, as in `concat!(module_path!(), "::name_of_the_test")`.
 ///
 /// # Panics
-/// The test failed in its process, or that process ran no test of this name. The output of a failed test is printed.
+/// The test failed in its process, or that process ran no test of this name. The output of a failed
+/// test is printed.
 pub fn isolated(test: &str, body: impl FnOnce()) {
     // libtest's names don't begin with the crate.
     let name = test.split_once("::").map_or(test, |(_, name)| name);

@@ -1,4 +1,5 @@
-//! What tests of crash sessions share: a store of their own, scenarios of `session_program`, and waiting for children.
+//! What tests of crash sessions share: a store of their own, scenarios of `session_program`, and
+//! waiting for children.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::io::BufReader;

@@ -1,8 +1,10 @@
-//! What a crash session has to live with: apps that close descriptors, children that die twice, handlers that are left by a jump
-//! or repair what was wrong, crashes of several threads, and kills while the report is written. All are real processes.
+//! What a crash session has to live with: apps that close descriptors, children that die twice,
+//! handlers that are left by a jump or repair what was wrong, crashes of several threads, and kills
+//! while the report is written. All are real processes.
 //!
-//! What is chance is swept: repetition `n` of a test has the `n`-th of so many delays. `CORONER_REPETITIONS` is their number, in
-//! place of each test's own, which is small. No repetition is retried, and none may fail.
+//! What is chance is swept: repetition `n` of a test has the `n`-th of so many delays.
+//! `CORONER_REPETITIONS` is their number, in place of each test's own, which is small. No
+//! repetition is retried, and none may fail.
 
 use std::io::Write as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -15,8 +17,8 @@ use serde_json::Value;
 
 use crate::common::{CRASH, Store, ending, has_flag, line, repetitions, run, said, spawn, sweep, wait};
 
-/// In milliseconds. A crash takes a few, and a busy machine may make a second of them; what waits for a deadline, or for a thread that
-/// will never come, takes more.
+/// In milliseconds. A crash takes a few, and a busy machine may make a second of them; what waits
+/// for a deadline, or for a thread that will never come, takes more.
 const AT_ONCE: u64 = 1000;
 
 // An app that closes descriptors.

@@ -1,4 +1,5 @@
-//! Threads that do not answer: real processes that hang, and go on or are killed, and what the next launch makes of it.
+//! Threads that do not answer: real processes that hang, and go on or are killed, and what the next
+//! launch makes of it.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -9,7 +10,8 @@ use std::time::Duration;
 use coroner_tests::hang;
 use serde_json::Value;
 
-/// Long enough for a machine that is busy with other tests to be in time, if something is to be in time.
+/// Long enough for a machine that is busy with other tests to be in time, if something is to be in
+/// time.
 const LONG: &str = "1000";
 /// Short, where the thread is silent until it was seen to be.
 const SHORT: &str = "200";
@@ -166,7 +168,8 @@ fn a_process_that_is_stopped_does_not_hang() {
     assert_eq!(program.delivered().len(), 0);
 }
 
-/// The run loop of an app is played: the main thread works through its queue, and beats for nothing.
+/// The run loop of an app is played: the main thread works through its queue, and beats for
+/// nothing.
 #[test]
 #[cfg(target_os = "macos")]
 fn the_main_thread_is_watched_by_its_queue() {
@@ -210,7 +213,8 @@ fn the_run_state_says_since_when() {
     assert!(since < reported && lifecycle.last_alive.is_some(), "{since} {reported}");
 }
 
-/// Which part of the time of a report's profile was spent in a function of that name, with the thread in that state.
+/// Which part of the time of a report's profile was spent in a function of that name, with the
+/// thread in that state.
 #[cfg(target_os = "linux")]
 fn share(profile: &Value, function: &str, state: &str) -> f64 {
     let nodes = profile["nodes"].as_array().unwrap();
@@ -242,7 +246,8 @@ fn only_profile(program: &Program) -> (Value, Value) {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_hang_says_where_its_time_went() {
-    // Whether it was on a processor or waited for one depends on who else is at work on this machine.
+    // Whether it was on a processor or waited for one depends on who else is at work on this
+    // machine.
     let works = |profile: &Value| {
         share(profile, "hang_program::spins", "running") + share(profile, "hang_program::spins", "runnable")
     };

@@ -1,4 +1,5 @@
-//! Threads of Apple's systems that wait for each other's locks: real processes, and who is said to hold what.
+//! Threads of Apple's systems that wait for each other's locks: real processes, and who is said to
+//! hold what.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -86,8 +87,8 @@ fn crash(system: &str, call: &str) {
         said.iter().filter(|fact| fact.as_str().is_some_and(|fact| fact.starts_with("deadlock: "))).collect();
     assert_eq!(deadlocks.len(), 2, "{said:?}");
 
-    // The functions that Apple's libraries have there, and the call at their end. Where every instruction is emulated no time is left for
-    // the names that a process finds as it dies.
+    // The functions that Apple's libraries have there, and the call at their end. Where every
+    // instruction is emulated no time is left for the names that a process finds as it dies.
     let is_named = std::env::var_os("CORONER_TEST_EMULATED").is_none();
     let all = report["threads"].as_array().expect("threads");
     let begins = |name, syscall: &str, functions: &[[&str; 2]]| {

@@ -1,4 +1,5 @@
-//! End-to-end tests beside the table of `behaviours`: programs of this package that hang, panic, crash or are killed.
+//! End-to-end tests beside the table of `behaviours`: programs of this package that hang, panic,
+//! crash or are killed.
 //!
 //! Tests run as threads of one process; what changes a process is done by the programs.
 

@@ -1,6 +1,8 @@
-//! Rust panics, each in a real process: what becomes a crash, what a report that the process survives, what a breadcrumb.
+//! Rust panics, each in a real process: what becomes a crash, what a report that the process
+//! survives, what a breadcrumb.
 //!
-//! With `panic = "abort"` the program is another one: `cargo xtask test` builds it and names it in `CORONER_PANIC_ABORT_PROGRAM`.
+//! With `panic = "abort"` the program is another one: `cargo xtask test` builds it and names it in
+//! `CORONER_PANIC_ABORT_PROGRAM`.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,11 @@
-//! Every public type that a `Result` has as its error is an `Error`, so that an app can use `?` and `Box<dyn Error>` with it.
+//! Every public type that a `Result` has as its error is an `Error`, so that an app can use `?` and
+//! `Box<dyn Error>` with it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What a Rust app never sees: `coroner::InstallError` stands for the one, with its text, and the other is C's.
+/// What a Rust app never sees: `coroner::InstallError` stands for the one, with its text, and the
+/// other is C's.
 const INTERNAL: [&str; 2] = ["capture: InstallError", "ffi: Status"];
 
 /// The Rust sources below a folder.

@@ -1,5 +1,5 @@
-//! Shared by the tests and examples of `coroner-unwind`: registers of the running thread, memory of this process, its
-//! loaded images, and unwind sections.
+//! Shared by the tests and examples of `coroner-unwind`: registers of the running thread, memory of
+//! this process, its loaded images, and unwind sections.
 #![allow(clippy::missing_panics_doc, clippy::inline_always, reason = "a test fails by a panic")]
 
 use coroner_process::memory::{Memory, Unreadable};
@@ -19,11 +19,12 @@ use linux as system;
 
 pub use system::context_registers;
 
-/// Assembly of x86_64 in which `cfa_in_epilogue OFFSET` is `.cfi_def_cfa_offset OFFSET`, but on Darwin nothing: there
-/// LLVM's assembler makes compact unwind of all of a function's directives, as if all stood in its prologue, and Apple's
-/// compilers write none for epilogues.
+/// Assembly of x86_64 in which `cfa_in_epilogue OFFSET` is `.cfi_def_cfa_offset OFFSET`, but on
+/// Darwin nothing: there LLVM's assembler makes compact unwind of all of a function's directives,
+/// as if all stood in its prologue, and Apple's compilers write none for epilogues.
 ///
-/// The assembly must end with `.purgem cfa_in_epilogue`: the compiler may give several modules' assembly to the assembler at once.
+/// The assembly must end with `.purgem cfa_in_epilogue`: the compiler may give several modules'
+/// assembly to the assembler at once.
 #[cfg(not(target_vendor = "apple"))]
 #[macro_export]
 macro_rules! epilogue_directive {
@@ -31,8 +32,8 @@ macro_rules! epilogue_directive {
         ".macro cfa_in_epilogue offset\n.cfi_def_cfa_offset \\offset\n.endm"
     };
 }
-/// Assembly of x86_64 in which `cfa_in_epilogue OFFSET` is accepted and has no effect, as Apple's compilers write no
-/// directives for epilogues.
+/// Assembly of x86_64 in which `cfa_in_epilogue OFFSET` is accepted and has no effect, as Apple's
+/// compilers write no directives for epilogues.
 #[cfg(target_vendor = "apple")]
 #[macro_export]
 macro_rules! epilogue_directive {
@@ -87,7 +88,8 @@ pub fn capture_here() -> Registers {
     registers
 }
 
-/// This process, read by the kernel (through a pipe, which qemu-user has too): a bad address is an error.
+/// This process, read by the kernel (through a pipe, which qemu-user has too): a bad address is an
+/// error.
 #[derive(Debug)]
 pub struct ThisProcess {
     pipe: [i32; 2],
@@ -187,8 +189,9 @@ impl Images for Loaded {
     }
 }
 
-/// Whether a frame was found by the unwind data that a compiler wrote for it: call frame information on Linux; in a
-/// Mach-O image compact unwind, which leaves what it can't encode to call frame information.
+/// Whether a frame was found by the unwind data that a compiler wrote for it: call frame
+/// information on Linux; in a Mach-O image compact unwind, which leaves what it can't encode to
+/// call frame information.
 pub fn by_unwind_data(found: Found) -> bool {
     found == Found::Cfi || (cfg!(target_vendor = "apple") && found == Found::CompactUnwind)
 }

@@ -5,8 +5,9 @@ pub fn u32s(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// `__unwind_info` of functions of 0x100 bytes each from offset 0x1000 on: the first half of the encodings in a regular
-/// page, the rest in a compressed one, whose encodings are the section's (even ones) and the page's own (odd ones).
+/// `__unwind_info` of functions of 0x100 bytes each from offset 0x1000 on: the first half of the
+/// encodings in a regular page, the rest in a compressed one, whose encodings are the section's
+/// (even ones) and the page's own (odd ones).
 pub fn unwind_info(encodings: &[u32]) -> Vec<u8> {
     let half = encodings.len() / 2;
     let offset = |index: usize| 0x1000 + 0x100 * index as u32;

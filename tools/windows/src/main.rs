@@ -199,8 +199,8 @@ fn prefix(folder: &Path) -> anyhow::Result<PathBuf> {
         // Its standard error mentions a 32-bit Wine, which is not needed.
         boot.stderr(std::process::Stdio::null());
         succeed(&mut boot)?;
-        // The boot's services run a moment longer; a program that starts among them may fail
-        // silently.
+        // The services started by the boot run a moment longer; a program started meanwhile may
+        // fail silently.
         succeed(Command::new("wineserver").arg("--wait").env("WINEPREFIX", &prefix))?;
         ensure!(system.is_dir(), "wineboot didn't create {}", system.display());
         let source = tools::workspace_root().join("fixtures/windows").join(format!("{LIBRARY}.c"));

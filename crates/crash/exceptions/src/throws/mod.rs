@@ -137,7 +137,7 @@ fn walk(registers: &Registers, stack: &mut StackReader<'_>, images: &LiveImages,
     let images = WalkImages::Noting(images, &missed);
     // No scan: a frame that is not certain is worthless here, and costs time.
     let swift_async =
-        if cfg!(target_vendor = "apple") { swift_tasks::of_this_thread() } else { swift_tasks::NOT_FOLLOWED };
+        if cfg!(target_vendor = "apple") { swift_tasks::for_this_thread() } else { swift_tasks::NOT_FOLLOWED };
     let options = Options { frames: FRAMES as u32, reads: 1 << 16, scan_words: 0, swift_async, ..Options::default() };
     let mut walker = coroner_walk::walker(registers, stack, images, &mut rules, options).from_return_address();
     let mut count = 0;
