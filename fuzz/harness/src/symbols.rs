@@ -44,10 +44,10 @@ fn variables(file: &SymbolFile, address: u64) {
     let Some(function) = file.variables(address) else { return };
     for variable in function.variables.iter().take(32) {
         let _ = variable.places_at(address).count();
-        let Some(of) = variable.of else { continue };
-        let _ = (file.size_of(of), file.part(of, 0, None), file.part(of, 8, Some(8)));
-        if let Some(pointee) = file.pointee(of) {
-            let _ = (file.size_of(pointee.of), file.part(pointee.of, 16, Some(4)));
+        let Some(type_id) = variable.type_id else { continue };
+        let _ = (file.size_of(type_id), file.part(type_id, 0, None), file.part(type_id, 8, Some(8)));
+        if let Some(pointee) = file.pointee(type_id) {
+            let _ = (file.size_of(pointee.type_id), file.part(pointee.type_id, 16, Some(4)));
         }
     }
 }
