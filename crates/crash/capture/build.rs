@@ -1,4 +1,5 @@
-//! Sets `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere, only code without system calls is compiled.
+//! Sets `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere, only
+//! code without system calls is compiled.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported)");

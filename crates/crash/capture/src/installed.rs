@@ -4,8 +4,8 @@
 //! Each install creates its own value, so that a handler that runs late, with the value of an
 //! install that has ended, reads nothing that is being rewritten. What uninstall releases (stacks,
 //! tables, the run's files: [`Held`]) and the workspace, which exists once per process, belong to
-//! the owner of the report lock: they can be reached only through a [`Claimed`], which a thread gets
-//! for its lock token, and only as long as they have not been released.
+//! the owner of the report lock: they can be reached only through a [`Claimed`], which a thread
+//! gets for its lock token, and only as long as they have not been released.
 
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
@@ -77,7 +77,7 @@ pub(crate) struct Installed {
 // `PlatformState` documents, which only the owner of the report lock touches.
 unsafe impl Sync for Installed {}
 
-/// What an install holds until it ends, and what a report uses.
+/// Resources that an install holds until it ends and that a report uses.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub files: RunFiles,
@@ -95,8 +95,8 @@ pub(crate) struct Claimed {
 impl Claimed {
     /// Returns what a report uses; `None` for the workspace if it was never created.
     pub(crate) fn parts(&mut self) -> (&Held, Option<&mut Workspace>) {
-        // SAFETY: `Installed::claim` found it, and only `take_held` with the token that is kept here
-        // could take it out. Async-signal-safe: no call.
+        // SAFETY: `Installed::claim` found it, and only `take_held` with the token that is kept
+        // here could take it out. Async-signal-safe: no call.
         let held = unsafe { self.held.as_ref() };
         (held, Workspace::of(&mut self.owner))
     }

@@ -83,8 +83,8 @@ impl Recrash {
         self.ticks_left.store((milliseconds / TICK_MS).max(1), Ordering::Release);
     }
 
-    /// Counts a tick of the deadline. At the last one, and every second afterwards, makes the thread
-    /// of `context` leave its section ([`expire`](Self::expire)).
+    /// Counts a tick of the deadline. At the last one, and every second afterwards, makes the
+    /// thread of `context` leave its section ([`expire`](Self::expire)).
     ///
     /// # Safety
     /// See [`Recrash::expire`].

@@ -5,9 +5,9 @@
 //! is created when a crash begins: timers are not inherited by a child, and an app that never
 //! crashes has none.
 //!
-//! A report's timer ticks ([`TICK_MS`]), and the report counts the ticks that it receives. While the
-//! process is stopped, frozen or throttled, the kernel merges the ticks into one, so that this time
-//! does not count.
+//! A report's timer ticks ([`TICK_MS`]), and the report counts the ticks that it receives. While
+//! the process is stopped, frozen or throttled, the kernel merges the ticks into one, so that this
+//! time does not count.
 //!
 //! Under a seccomp filter no timer is created, since the filter may kill the process for it: then a
 //! stopped thread, which waits anyway, sends the same ticks ([`watch_asker`]); a process with one

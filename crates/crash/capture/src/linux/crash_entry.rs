@@ -64,7 +64,7 @@ struct Entering<'a> {
     number: u64,
     /// Wall clock time of that record, in nanoseconds since the Unix epoch.
     time_ns: u64,
-    /// What happens with the lock once the report is written.
+    /// Outcome for the lock once the report is written.
     end: End,
     /// Number of the crash record, once there is a report.
     reported: Option<u64>,

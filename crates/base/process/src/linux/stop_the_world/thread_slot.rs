@@ -157,8 +157,8 @@ impl Shared {
         unsafe { core::slice::from_raw_parts(slots, self.capacity) }
     }
 
-    /// Ends the stop of `generation` if the asker has exited or the threads' time is over, and sends
-    /// the asker a tick of its deadline if it is watched. Called on a stopped thread.
+    /// Ends the stop of `generation` if the asker has exited or the threads' time is over, and
+    /// sends the asker a tick of its deadline if it is watched. Called on a stopped thread.
     ///
     /// One thread at a time does this for all, and `false` is returned to the others: a thousand
     /// threads that poll would need the processor time that the asker lacks.
