@@ -95,33 +95,44 @@ pub(crate) enum Function {
     FreeException,
 }
 
-/// Returns the address of a function of the C++ runtime; 0 if the process has none (not
-/// async-signal-safe).
-pub(crate) fn function(which: Function) -> usize {
-    let name: &CStr = match which {
-        Function::SetTerminate => c"_ZSt13set_terminatePFvvE",
-        Function::GetTerminate => c"_ZSt13get_terminatev",
-        Function::GetGlobals => c"__cxa_get_globals_fast",
-        Function::GetUnexpected => c"_ZSt14get_unexpectedv",
-        Function::Terminate => c"_ZSt9terminatev",
-        Function::MakeGlobals => c"__cxa_get_globals",
-        Function::BeginCatch => c"__cxa_begin_catch",
-        Function::FreeException => c"__cxa_free_exception",
-    };
-    #[cfg(not(target_vendor = "apple"))]
-    {
-        unsafe extern "C" {
-            static coroner_cxx_runtime: [usize; 8];
-        }
-        // SAFETY: the table above; volatile, since the compiler must not know better than the
-        // dynamic linker.
-        let linked = unsafe { (&raw const coroner_cxx_runtime).cast::<usize>().add(which as usize).read_volatile() };
-        if linked != 0 {
-            return linked;
+impl Function {
+    /// Returns the function's mangled name.
+    pub(crate) fn name(self) -> &'static CStr {
+        match self {
+            Function::SetTerminate => c"_ZSt13set_terminatePFvvE",
+            Function::GetTerminate => c"_ZSt13get_terminatev",
+            Function::GetGlobals => c"__cxa_get_globals_fast",
+            Function::GetUnexpected => c"_ZSt14get_unexpectedv",
+            Function::Terminate => c"_ZSt9terminatev",
+            Function::MakeGlobals => c"__cxa_get_globals",
+            Function::BeginCatch => c"__cxa_begin_catch",
+            Function::FreeException => c"__cxa_free_exception",
         }
     }
+}
+
+/// Returns the address of a function of the C++ runtime that the program is bound to; 0 if it has
+/// none (not async-signal-safe).
+pub(crate) fn function(which: Function) -> usize {
+    #[cfg(not(target_vendor = "apple"))]
+    match bound(which) {
+        0 => {}
+        bound => return bound,
+    }
     // SAFETY: a NUL-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) as usize }
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, which.name().as_ptr()) as usize }
+}
+
+/// Returns the address of a function of the C++ runtime to which the dynamic linker has bound this
+/// image; 0 if there is none. Looks nothing up.
+#[cfg(not(target_vendor = "apple"))]
+pub(crate) fn bound(which: Function) -> usize {
+    unsafe extern "C" {
+        static coroner_cxx_runtime: [usize; 8];
+    }
+    // SAFETY: the table above; volatile, since the compiler must not know better than the dynamic
+    // linker.
+    unsafe { (&raw const coroner_cxx_runtime).cast::<usize>().add(which as usize).read_volatile() }
 }
 
 /// The exception that the calling thread is handling.

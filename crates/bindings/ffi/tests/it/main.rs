@@ -19,6 +19,8 @@ mod examples;
 mod exceptions;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod exports;
+#[cfg(all(target_os = "linux", target_env = "gnu", feature = "interpose-cxa-throw"))]
+mod hosts;
 #[cfg(target_os = "linux")]
 mod last_words;
 #[cfg(target_os = "linux")]

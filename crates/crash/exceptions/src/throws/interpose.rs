@@ -7,10 +7,12 @@
 //!
 //! There are two ways to intercept the calls, chosen by a feature:
 //! * `interpose-cxa-throw`: a definition of the names themselves. The dynamic linker binds every
-//!   image's calls to it, and it finds the runtime's own as the next definition (`RTLD_NEXT`). If
-//!   libstdc++ is linked into the program (`-static-libstdc++`), the linker takes these definitions
-//!   and omits the runtime's: `libstdcxx_throw` does what they do. In a program whose calls are
-//!   bound to another definition, throws are not intercepted, which [`prepare`] reports.
+//!   image's calls to it, and it finds the runtime's own as the next definition (`RTLD_NEXT`), or,
+//!   if the dynamic linker has none in its global scope (a plugin of a C program), as that of the
+//!   image that throws (`runtime_of_caller`). If libstdc++ is linked into the program or a library
+//!   (`-static-libstdc++`), the linker takes these definitions and omits the runtime's:
+//!   `libstdcxx_throw` does what they do. In a program whose calls are bound to another definition,
+//!   throws are not intercepted, which [`prepare`] reports.
 //! * `wrap-cxa-throw`: the names by which the linker's `--wrap=__cxa_throw --wrap=__cxa_rethrow`
 //!   replaces them, for a runtime that is linked into the program with its own definitions
 //!   (libc++abi): two definitions of one name can't be linked. (On Apple's systems the runtime is
@@ -90,7 +92,7 @@ impl Caller {
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 unsafe extern "C" fn coroner_cxa_thrown(object: u64, type_info: u64, caller: &Caller) -> usize {
     super::thrown(object, type_info, &caller.registers());
-    next::throw()
+    next::throw(caller.pc)
 }
 
 /// Handles a call of `__cxa_rethrow`; returns the address at which it continues.
@@ -102,7 +104,7 @@ unsafe extern "C" fn coroner_cxa_rethrown(_: u64, _: u64, caller: &Caller) -> us
     if let Some((object, type_info)) = crate::itanium::current_object() {
         super::thrown_again(object, type_info, &caller.registers());
     }
-    next::rethrow()
+    next::rethrow(caller.pc)
 }
 
 /// Defines a function that saves its caller's state, calls `$hook` with its first two arguments and
@@ -232,42 +234,79 @@ mod next {
     /// # Safety
     /// Must only be called by the definition above.
     #[cfg(not(target_vendor = "apple"))]
-    unsafe extern "C" fn coroner_cxa_initialising(_: u64, _: u64, _: &super::Caller) -> usize {
-        static INITIALISE: AtomicUsize = AtomicUsize::new(0);
+    unsafe extern "C" fn coroner_cxa_initialising(_: u64, _: u64, caller: &super::Caller) -> usize {
         let ours = __cxa_init_primary_exception as *const () as usize;
-        or_die(find(c"__cxa_init_primary_exception", &INITIALISE, ours, libstdcxx_throw::initialise()))
+        INITIALISE.find(ours, libstdcxx_throw::initialise(), caller.pc)
     }
 
-    static THROW: AtomicUsize = AtomicUsize::new(0);
-    static RETHROW: AtomicUsize = AtomicUsize::new(0);
+    static THROW: Next = Next::new(c"__cxa_throw");
+    static RETHROW: Next = Next::new(c"__cxa_rethrow");
+    #[cfg(not(target_vendor = "apple"))]
+    static INITIALISE: Next = Next::new(c"__cxa_init_primary_exception");
 
-    /// C++ runtimes that may have been loaded after the program, with local symbols (`RTLD_LOCAL`).
-    const RUNTIMES: [&CStr; 3] = if cfg!(target_vendor = "apple") {
-        [c"/usr/lib/libc++abi.dylib", c"/usr/lib/libc++.1.dylib", c"/usr/lib/libSystem.B.dylib"]
-    } else {
-        [c"libstdc++.so.6", c"libc++abi.so.1", c"libc++.so.1"]
-    };
+    /// The definition of a function after ours.
+    struct Next {
+        name: &'static CStr,
+        /// Its address, once it is known to be the same for all callers; before that 0.
+        found: AtomicUsize,
+    }
 
-    fn find(name: &CStr, into: &AtomicUsize, ours: usize, raise: usize) -> usize {
-        let mut found = into.load(Ordering::Acquire);
-        if found == 0 {
-            found = if is_linked_in() { raise } else { find_behind(name, ours) };
-            into.store(found, Ordering::Release);
+    impl Next {
+        const fn new(name: &'static CStr) -> Next {
+            Next { name, found: AtomicUsize::new(0) }
         }
-        found
+
+        /// Returns the address of the definition that all callers share: the runtime's, or `raise`,
+        /// which does its work, if the linker has omitted it for ours. Returns 0 if there is none.
+        fn find_shared(&self, ours: usize, raise: usize) -> usize {
+            let mut found = self.found.load(Ordering::Acquire);
+            if found == 0 {
+                found = if is_linked_in() { raise } else { find_behind(self.name, ours) };
+                self.found.store(found, Ordering::Release);
+            }
+            found
+        }
+
+        /// Returns the address of the definition for a caller, which is never 0: a runtime that is
+        /// linked into a shared library is that library's own.
+        #[cfg(not(target_vendor = "apple"))]
+        fn find(&self, ours: usize, raise: usize, caller: u64) -> usize {
+            use crate::throws::runtime_of_caller::{Reach, find_symbol};
+
+            let shared = self.find_shared(ours, raise);
+            if shared != 0 {
+                return shared;
+            }
+            match find_symbol(caller, self.name, ours, Reach::Scope) {
+                0 if libstdcxx_throw::has_runtime(caller) => raise,
+                0 => match find_symbol(caller, self.name, ours, Reach::Anywhere) {
+                    0 => raise,
+                    found => found,
+                },
+                found => found,
+            }
+        }
     }
 
-    /// Returns the definition after ours; 0 if there is none.
+    #[cfg(not(target_vendor = "apple"))]
     fn find_behind(name: &CStr, ours: usize) -> usize {
+        // SAFETY: a NUL-terminated name. Not async-signal-safe: the program is throwing, or
+        // installing.
+        let next = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) } as usize;
+        if next == ours { 0 } else { next }
+    }
+
+    #[cfg(target_vendor = "apple")]
+    fn find_behind(name: &CStr, ours: usize) -> usize {
+        /// C++ runtimes that may have been loaded after the program.
+        const RUNTIMES: [&CStr; 3] =
+            [c"/usr/lib/libc++abi.dylib", c"/usr/lib/libc++.1.dylib", c"/usr/lib/libSystem.B.dylib"];
         let is_other = |found: usize| (found != 0 && found != ours).then_some(found);
         // SAFETY: NUL-terminated names. Not async-signal-safe: the program is throwing, or
         // installing.
         unsafe {
             let next = is_other(libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) as usize);
             let in_runtime = |runtime: &CStr| {
-                if !is_loaded(runtime) {
-                    return None;
-                }
                 let library = libc::dlopen(runtime.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
                 let found = if library.is_null() { 0 } else { libc::dlsym(library, name.as_ptr()) as usize };
                 is_other(found)
@@ -276,39 +315,12 @@ mod next {
         }
     }
 
-    /// Whether a library of that name may be loaded. glibc's dynamic linker searches every folder
-    /// for a library that isn't loaded, though it must not load it: a hundred system calls.
-    #[cfg(not(target_vendor = "apple"))]
-    fn is_loaded(library: &CStr) -> bool {
-        unsafe extern "C" fn looks(info: *mut libc::dl_phdr_info, _: usize, wanted: *mut libc::c_void) -> i32 {
-            // SAFETY: the dynamic linker's entry of an image, and the name that `is_loaded` handed
-            // over.
-            let (path, wanted) = unsafe { ((*info).dlpi_name, CStr::from_ptr(wanted.cast_const().cast())) };
-            if path.is_null() {
-                return 0;
-            }
-            // SAFETY: a NUL-terminated path, for as long as the image is loaded.
-            let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-            let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-            // Also with its whole version: `libstdc++.so.6.0.30`. In the lean library `starts_with`
-            // would be a call into code that is not proved.
-            (name.get(..wanted.count_bytes()) == Some(wanted.to_bytes())).into()
-        }
-        // SAFETY: the function reads what it is given, and nobody keeps it.
-        unsafe { libc::dl_iterate_phdr(Some(looks), library.as_ptr().cast_mut().cast()) != 0 }
-    }
-
-    #[cfg(target_vendor = "apple")]
-    fn is_loaded(_library: &CStr) -> bool {
-        true
-    }
-
     fn find_throw() -> usize {
-        find(c"__cxa_throw", &THROW, __cxa_throw as *const () as usize, libstdcxx_throw::throw())
+        THROW.find_shared(__cxa_throw as *const () as usize, libstdcxx_throw::throw())
     }
 
     fn find_rethrow() -> usize {
-        find(c"__cxa_rethrow", &RETHROW, __cxa_rethrow as *const () as usize, libstdcxx_throw::rethrow())
+        RETHROW.find_shared(__cxa_rethrow as *const () as usize, libstdcxx_throw::rethrow())
     }
 
     /// Looks both functions up, if a runtime is loaded. Returns `false` if another definition is
@@ -363,16 +375,29 @@ mod next {
         ]
     }
 
-    pub(super) fn throw() -> usize {
+    #[cfg(not(target_vendor = "apple"))]
+    pub(super) fn throw(caller: u64) -> usize {
+        THROW.find(__cxa_throw as *const () as usize, libstdcxx_throw::throw(), caller)
+    }
+
+    #[cfg(not(target_vendor = "apple"))]
+    pub(super) fn rethrow(caller: u64) -> usize {
+        RETHROW.find(__cxa_rethrow as *const () as usize, libstdcxx_throw::rethrow(), caller)
+    }
+
+    #[cfg(target_vendor = "apple")]
+    pub(super) fn throw(_caller: u64) -> usize {
         or_die(find_throw())
     }
 
-    pub(super) fn rethrow() -> usize {
+    #[cfg(target_vendor = "apple")]
+    pub(super) fn rethrow(_caller: u64) -> usize {
         or_die(find_rethrow())
     }
 
     /// Ends the process if no runtime is loaded that could throw: the object can't be a C++
-    /// exception.
+    /// exception, since the system has only one runtime.
+    #[cfg(target_vendor = "apple")]
     fn or_die(found: usize) -> usize {
         if found == 0 {
             // SAFETY: ends the process.
@@ -418,11 +443,11 @@ mod next {
         __wrap___cxa_rethrow => coroner_cxa_rethrown
     }
 
-    pub(super) fn throw() -> usize {
+    pub(super) fn throw(_caller: u64) -> usize {
         __real___cxa_throw as *const () as usize
     }
 
-    pub(super) fn rethrow() -> usize {
+    pub(super) fn rethrow(_caller: u64) -> usize {
         __real___cxa_rethrow as *const () as usize
     }
 }

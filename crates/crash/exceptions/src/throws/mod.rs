@@ -25,6 +25,8 @@
 pub(crate) mod interpose;
 #[cfg(all(not(target_vendor = "apple"), feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")))]
 mod libstdcxx_throw;
+#[cfg(all(not(target_vendor = "apple"), feature = "interpose-cxa-throw", not(feature = "wrap-cxa-throw")))]
+mod runtime_of_caller;
 #[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
 mod symbol_pointers;
 mod thread_slots;

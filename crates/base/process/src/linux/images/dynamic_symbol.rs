@@ -7,6 +7,7 @@ use super::Image;
 use crate::memory::Memory;
 
 const DT_NULL: u64 = 0;
+const DT_NEEDED: u64 = 1;
 const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
@@ -38,6 +39,29 @@ impl Image {
             found => found,
         };
         found.map(|value| value.wrapping_add(self.slide))
+    }
+
+    /// Whether the image was linked with the library that was loaded from `path`, by the file's
+    /// name.
+    pub fn needs<M: Memory>(&self, memory: &mut M, path: &[u8]) -> bool {
+        let Some(tables) = self.symbol_tables(memory) else { return false };
+        let file = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        for index in 0..MAX_ENTRIES {
+            let at = self.dynamic.wrapping_add(index.wrapping_mul(16));
+            let Ok((tag, value)) = memory.read_pair(at) else { return false };
+            if tag == DT_NULL {
+                return false;
+            }
+            let mut bytes = [0_u8; MAX_NAME];
+            if tag == DT_NEEDED
+                && let Some(read) = bytes.get_mut(..file.len().saturating_add(1))
+                && memory.read(tables.strings.wrapping_add(value), read).is_ok()
+                && read.split_last() == Some((&0, file))
+            {
+                return true;
+            }
+        }
+        false
     }
 
     #[inline(never)]

@@ -1,0 +1,110 @@
+//! Hosts with C++ runtimes of their own: Coroner changes nothing for them, and reports their
+//! crashes.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+use crate::common::{library, succeed};
+
+fn run(program: &Path, store: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh"]).arg(program).arg(store).args(arguments);
+    command.output().unwrap()
+}
+
+/// Returns the delivered reports.
+fn reports(store: &Path) -> Vec<Value> {
+    let paths = std::fs::read_dir(store.join("reports")).unwrap().map(|entry| entry.unwrap().path());
+    let json = paths.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
+    json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
+}
+
+fn are_successful(what: &str, ended: &Output) {
+    assert!(ended.status.success(), "{what}: {ended:?}");
+}
+
+/// Returns the path of the shared library for the linker, by the name that programs look for.
+fn shared_library(folder: &Path) -> PathBuf {
+    let shared = folder.join(env!("CORONER_SONAME"));
+    std::fs::copy(library("so"), &shared).unwrap();
+    shared
+}
+
+/// Returns a C++ compiler's command, if that compiler and its linker are installed.
+fn cxx(words: &str) -> Option<Command> {
+    let mut words = words.split(' ');
+    let mut command = Command::new(words.next()?);
+    command.args(words).args(["-g", "-O1", "-I"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"));
+    let is_there = Command::new("sh").arg("-c").arg(format!("{command:?} -x c++ -E - < /dev/null")).output().unwrap();
+    is_there.status.success().then_some(command)
+}
+
+const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/own_runtime.cpp");
+
+/// The linker takes Coroner's `__cxa_throw` and omits that of the archive.
+#[test]
+#[cfg(not(feature = "wrap-cxa-throw"))]
+fn programs_with_their_own_libstdcxx_throw_beside_the_shared_library() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared_library(folder.path());
+    let (program, store) = (folder.path().join("program"), folder.path().join("store"));
+    for compiler in ["g++", "g++ -fuse-ld=gold", "clang++ -fuse-ld=lld"] {
+        for linkage in [&["-static-libstdc++"][..], &["-static-libstdc++", "-static-libgcc", "-s"]] {
+            let Some(mut command) = cxx(compiler) else { continue };
+            command.args(["-DPROGRAM", SOURCE]).args(linkage).arg(&shared);
+            succeed(command.arg(format!("-Wl,-rpath,{}", folder.path().display())).arg("-o").arg(&program));
+            let what = format!("{compiler} {linkage:?}");
+            are_successful(&what, &run(&program, Path::new(""), &[]));
+            are_successful(&what, &run(&program, &store, &[]));
+            let ended = run(&program, &store, &["dies"]);
+            assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{what}: {ended:?}");
+            are_successful(&what, &run(&program, &store, &[]));
+            let reports = reports(&store);
+            assert_eq!(reports.len(), 1, "{what}");
+            assert_eq!(reports[0]["crash"]["message"], "boom", "{what}: {}", reports[0]["crash"]);
+            std::fs::remove_dir_all(&store).unwrap();
+        }
+    }
+}
+
+/// The host is a C program, so that the dynamic linker's global scope has no C++ runtime.
+#[test]
+#[cfg(not(feature = "wrap-cxa-throw"))]
+fn plugins_with_any_libstdcxx_throw_in_a_c_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let shared = shared_library(folder.path());
+    let rpath = format!("-Wl,-rpath,{}", folder.path().display());
+    let (host, store) = (folder.path().join("host"), folder.path().join("store"));
+    let source = Path::new(SOURCE).with_file_name("host.c");
+    let mut command = Command::new("cc");
+    command.args(["-g", "-I"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(source);
+    succeed(command.arg("-o").arg(&host).arg(&shared).args([&rpath, "-lpthread", "-ldl"]));
+    let plugin = |name: &str, linkage: &[&str], with_coroner: bool| {
+        let path = folder.path().join(name);
+        let mut command = cxx("c++").unwrap();
+        command.args(["-shared", "-fPIC", SOURCE]).args(linkage).arg("-o").arg(&path);
+        if with_coroner {
+            command.arg(&shared).arg(&rpath);
+        }
+        succeed(&mut command);
+        path.to_str().unwrap().to_owned()
+    };
+    let whole = ["-static-libstdc++", "-static-libgcc"];
+    let plugins = [
+        plugin("usual.so", &[], false),
+        plugin("own.so", &["-static-libstdc++"], false),
+        plugin("whole.so", &whole, false),
+        plugin("omitted.so", &["-static-libstdc++"], true),
+        plugin("whole-omitted.so", &whole, true),
+    ];
+    let all: Vec<&str> = plugins.iter().map(String::as_str).collect();
+    let orders = all.iter().map(|one| vec![*one]).chain([all.clone(), all.iter().rev().copied().collect()]);
+    for plugins in orders {
+        for store in [Path::new(""), &store] {
+            are_successful(&format!("{plugins:?}"), &run(&host, store, &[&["plugins"][..], &plugins].concat()));
+        }
+    }
+}
