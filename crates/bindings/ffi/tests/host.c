@@ -1,12 +1,16 @@
-// A host that loads plugins. Arguments: the store's folder, what to do,
+// A host with signals, stacks and threads of its own. Arguments: the store's folder, what to do,
 // and what that needs. Without an action it delivers what is in the store.
 #define _GNU_SOURCE
 #include "coroner.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char *action, **more;
 
@@ -19,6 +23,59 @@ static void install(const char *store) {
         fprintf(stderr, "install: %s\n", coroner_last_error());
         exit(3);
     }
+}
+
+__attribute__((noinline)) static int overflow(int depth) {
+    volatile char frame[512];
+    frame[0] = (char)depth;
+    return depth < 0 ? 0 : overflow(depth + 1) + frame[0];
+}
+
+__attribute__((noinline)) static void use_stack(size_t kilobytes) {
+    volatile char *bytes = __builtin_alloca(kilobytes << 10);
+    for (size_t at = kilobytes << 10; at > 0; at -= 512)
+        bytes[at - 1] = 1;
+}
+
+// Handlers of the host's own.
+
+static void on_user_signal(int signal) {
+    (void)signal;
+    use_stack(strtoul(more[0], NULL, 10));
+}
+
+static void *raises(void *unused) {
+    (void)unused;
+    raise(SIGUSR1);
+    return NULL;
+}
+
+static void dump_and_die(int signal) {
+    use_stack(strtoul(more[0], NULL, 10));
+    if (write(1, "own dump\n", 9) != 9)
+        _exit(4);
+    struct sigaction before = {.sa_handler = SIG_DFL};
+    sigaction(signal, &before, NULL);
+    raise(signal);
+}
+
+static void *crashes(void *unused) {
+    if (strcmp(more[1], "abort") == 0)
+        abort();
+    *(volatile int *)unused = 1;
+    return NULL;
+}
+
+// Threads.
+
+static atomic_int started, chosen = -1;
+
+static void *waits_for_its_turn(void *number) {
+    started++;
+    while (chosen != (intptr_t)number)
+        usleep(1000);
+    overflow(0);
+    return NULL;
 }
 
 // Plugins.
@@ -41,8 +98,39 @@ static int use_plugins(void) {
 int main(int count, char **arguments) {
     action = count > 2 ? arguments[2] : "";
     more = arguments + (count > 3 ? 3 : count);
+    pthread_t thread;
+    if (is("dumps")) {
+        struct sigaction own = {.sa_handler = dump_and_die};
+        sigaction(SIGSEGV, &own, NULL);
+        sigaction(SIGABRT, &own, NULL);
+    }
+    if (is("threads-before")) {
+        pthread_attr_t small;
+        pthread_attr_init(&small);
+        pthread_attr_setstacksize(&small, 64 << 10);
+        int threads = atoi(more[0]);
+        for (intptr_t number = 0; number < threads; number++)
+            pthread_create(&thread, &small, waits_for_its_turn, (void *)number);
+        while (started < threads)
+            usleep(1000);
+    }
     if (*arguments[1])
         install(arguments[1]);
+    if (is("dumps")) {
+        pthread_create(&thread, NULL, crashes, NULL);
+        pthread_join(thread, NULL);
+    }
+    if (is("onstack")) {
+        struct sigaction own = {.sa_handler = on_user_signal, .sa_flags = SA_ONSTACK};
+        sigaction(SIGUSR1, &own, NULL);
+        raises(NULL);
+        pthread_create(&thread, NULL, raises, NULL);
+        pthread_join(thread, NULL);
+    }
+    if (is("threads-before")) {
+        chosen = atoi(more[0]) - 1;
+        pause();
+    }
     if (is("plugins"))
         return use_plugins();
     return 0;

@@ -72,9 +72,8 @@ impl RunningHandler {
 }
 
 impl RunningHandlers {
-    /// More stack than any handler uses, less than the distance between two threads' stacks, in
-    /// bytes.
-    const REACH: u64 = 256 << 10;
+    /// Number of bytes of stack that a handler may use: more than alternate stacks have.
+    const REACH: u64 = 2 << 20;
 
     pub(crate) const fn new() -> Self {
         #[allow(clippy::declare_interior_mutable_const, reason = "each use of it is a handler of its own")]

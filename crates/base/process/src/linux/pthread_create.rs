@@ -7,7 +7,7 @@
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::alternate_stack::new_stack;
+use super::alternate_stack::new_stack_beside;
 use super::threads::announce_thread;
 use crate::alternate_stack::adopt;
 use crate::stack::{Stack, page_size};
@@ -110,6 +110,16 @@ extern "C" fn begin(at: *mut c_void) -> *mut c_void {
     start(argument)
 }
 
+/// Returns the size of the stack of a thread with these attributes.
+fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
+    let mut size = usize::MAX;
+    if !attributes.is_null() {
+        // SAFETY: the attributes of the caller of `pthread_create`.
+        unsafe { libc::pthread_attr_getstacksize(attributes, &raw mut size) };
+    }
+    size
+}
+
 /// pthread_create(3), like the C library's, with an alternate signal stack if enabled.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
@@ -120,7 +130,7 @@ unsafe extern "C" fn pthread_create(
 ) -> c_int {
     let Some(real) = real() else { return libc::EAGAIN };
     if NEW_THREADS.load(Ordering::Relaxed)
-        && let Ok(stack) = new_stack()
+        && let Ok(stack) = new_stack_beside(stack_size(attributes))
     {
         let at = (stack.top() as *mut Begin).wrapping_sub(1);
         let (address, size) = (stack.base(), stack.size());

@@ -4,7 +4,8 @@ use super::alternate_stack::{least_size, new_stack};
 #[cfg(interpose)]
 use super::pthread_create;
 use super::stop_the_world::ThreadStopper;
-use super::threads::{TaskDirectory, this_thread};
+use super::threads::{TaskDirectory, Tid, this_thread};
+use crate::files::{map_untouched, unmap};
 
 /// Sets whether threads that are created from now on get an alternate stack.
 ///
@@ -36,23 +37,31 @@ pub fn attach_threads(stopper: &ThreadStopper, tasks: &TaskDirectory) {
     if stopper.signal() == 0 || tasks.had_one_thread() {
         return;
     }
-    let me = this_thread();
-    let mut tids = [0; 256];
-    let mut count = 0;
+    // Threads that are created meanwhile get theirs by `pthread_create`.
+    let Ok(room) = tasks.count() else { return };
+    let Ok(list) = map_untouched(room * size_of::<Tid>()) else { return };
+    // SAFETY: a fresh, zeroed mapping of that size.
+    let tids = unsafe { core::slice::from_raw_parts_mut(list as *mut Tid, room) };
+    let (me, mut places) = (this_thread(), tids.iter_mut());
     tasks.list(&mut |tid| {
         if tid != me
-            && let Some(place) = tids.get_mut(count)
+            && let Some(place) = places.next()
         {
             *place = tid;
-            count += 1;
         }
     });
-    for tid in tids.iter().take(count) {
+    attach_each(stopper, tids.iter().copied().take_while(|tid| *tid != 0));
+    // SAFETY: ours alone, and no longer used.
+    unsafe { unmap(list, room * size_of::<Tid>()) };
+}
+
+fn attach_each(stopper: &ThreadStopper, tids: impl Iterator<Item = Tid>) {
+    for tid in tids {
         let Ok(stack) = new_stack() else { return };
         let wanted = stack.as_signal_stack();
         let least = least_size();
         let mut taken = false;
-        if let Ok(mut interrupted) = stopper.interrupt(*tid, ANSWER_NS) {
+        if let Ok(mut interrupted) = stopper.interrupt(tid, ANSWER_NS) {
             let now = interrupted.context_mut().alternate_stack();
             if now.flags & libc::SS_DISABLE != 0 || now.size < least {
                 *now = wanted;

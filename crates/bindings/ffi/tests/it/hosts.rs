@@ -1,5 +1,5 @@
-//! Hosts with C++ runtimes of their own: Coroner changes nothing for them, and reports their
-//! crashes.
+//! Hosts with C++ runtimes, signal handlers, stacks and threads of their own: Coroner changes
+//! nothing for them, and reports their crashes.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,40 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::{library, succeed};
+use crate::common::{c_program, library, succeed};
+
+/// A folder with a program and its store.
+struct Host {
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Host {
+    fn new(arguments: &[&str]) -> Host {
+        let folder = tempfile::tempdir().unwrap();
+        let program = c_program("host.c", arguments, folder.path());
+        Host { folder, program }
+    }
+
+    fn store(&self) -> PathBuf {
+        self.folder.path().join("store")
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        run(&self.program, &self.store(), arguments)
+    }
+
+    /// Runs it in a new store; it must die of that signal and leave one report.
+    fn dies_of(&self, signal: i32, arguments: &[&str]) -> Value {
+        let _ = std::fs::remove_dir_all(self.store());
+        let ended = self.run(arguments);
+        assert_eq!(ended.status.signal(), Some(signal), "{arguments:?}: {ended:?}");
+        assert!(self.run(&[]).status.success());
+        let mut reports = reports(&self.store());
+        assert_eq!(reports.len(), 1, "{arguments:?}: one death, one report");
+        reports.remove(0)
+    }
+}
 
 fn run(program: &Path, store: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new("sh");
@@ -22,8 +55,39 @@ fn reports(store: &Path) -> Vec<Value> {
     json.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
 }
 
+fn is_stack_overflow(report: &Value) {
+    let flags = report["crash"]["flags"].as_array();
+    assert!(flags.is_some_and(|flags| flags.contains(&"stack_overflow".into())), "{}", report["crash"]);
+}
+
 fn are_successful(what: &str, ended: &Output) {
     assert!(ended.status.success(), "{what}: {ended:?}");
+}
+
+#[test]
+fn a_handler_on_the_alternate_stack_has_room() {
+    let host = Host::new(&[]);
+    for kilobytes in ["60", "900"] {
+        are_successful(kilobytes, &host.run(&["onstack", kilobytes]));
+    }
+}
+
+#[test]
+fn earlier_handlers_dump_before_the_process_dies_as_it_would_have() {
+    let host = Host::new(&[]);
+    for (kilobytes, death, signal) in
+        [("60", "fault", libc::SIGSEGV), ("60", "abort", libc::SIGABRT), ("600", "abort", libc::SIGABRT)]
+    {
+        host.dies_of(signal, &["dumps", kilobytes, death]);
+        let ended = host.run(&["dumps", kilobytes, death]);
+        assert_eq!(ended.stdout, b"own dump\n", "{kilobytes} KiB, {death}: {ended:?}");
+    }
+}
+
+#[test]
+fn each_of_many_threads_from_before_install_has_an_alternate_stack() {
+    let report = Host::new(&[]).dies_of(libc::SIGSEGV, &["threads-before", "300"]);
+    is_stack_overflow(&report);
 }
 
 /// Returns the path of the shared library for the linker, by the name that programs look for.

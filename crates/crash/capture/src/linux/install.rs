@@ -29,7 +29,7 @@ const STACK_TOUCHED: usize = 32 << 10;
 /// Size in bytes of the stack on which the crash path's own faults are handled.
 const FAULT_STACK: usize = 32 << 10;
 /// Bytes of all mappings that an install makes, except that of images: one system call for all.
-const MAPPED_AHEAD: usize = 1536 << 10;
+const MAPPED_AHEAD: usize = 2608 << 10;
 /// Maximum number of threads in a report besides the crashed one, each of which may have to be
 /// traced.
 const THREADS: usize = 4096;
