@@ -43,6 +43,19 @@ extern "C" int use_exceptions(void) {
 #ifdef PROGRAM
 #include "coroner.h"
 
+#include <cstdio>
+#include <cstdlib>
+
+static std::terminate_handler before;
+
+static void on_terminate() {
+    std::puts("own handler");
+    std::fflush(stdout);
+    if (before)
+        before();
+    std::abort();
+}
+
 int main(int count, char **arguments) {
     if (*arguments[1]) {
         coroner_config *config = coroner_config_new("own_runtime");
@@ -51,7 +64,16 @@ int main(int count, char **arguments) {
             return 3;
     }
     int result = use_exceptions();
-    if (result == 0 && count > 2)
+    const char *death = count > 2 ? arguments[2] : "";
+    if (std::strstr(death, "handler"))
+        before = std::set_terminate(on_terminate);
+    if (std::strcmp(death, "own handler") == 0)
+        before = nullptr;
+    if (std::strcmp(death, "restored handler") == 0) {
+        result = use_exceptions();
+        std::set_terminate(before);
+    }
+    if (result == 0 && *death)
         throw std::runtime_error("boom");
     return result;
 }

@@ -22,6 +22,9 @@
 //! at a time; another one that gets here in the meantime waits for the process to die of the first.
 //!
 //! # Limits
+//! A handler that the app sets after the install, and before an exception that it does not throw
+//! through Coroner's `__cxa_throw`, is not replaced again; nor is one after [`HANDLERS`] others.
+//!
 //! Supports only a runtime that is linked into the program, or loaded with its symbols for all,
 //! when Coroner is installed (on Apple's systems also later). Of two runtimes, the one that the
 //! program's own calls are bound to.
@@ -54,8 +57,19 @@ const TIMEOUT_MS: u32 = 2000;
 /// Deadline of a report, in milliseconds.
 static DEADLINE_MS: AtomicU32 = AtomicU32::new(0);
 
-/// The earlier handler; 0 while ours is not installed.
-static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
+/// Maximum number of terminate handlers that call an earlier one.
+const HANDLERS: usize = 4;
+
+/// The handlers that [`ours`] call next; 0 for one that is not in use.
+///
+/// An app may set a handler of its own after the install. If throws are intercepted, Coroner's
+/// takes its place again at the next throw, as another function: the app may restore the one that
+/// it got from `std::set_terminate`, or call it.
+static EARLIER: [AtomicUsize; HANDLERS] = [const { AtomicUsize::new(0) }; HANDLERS];
+
+/// [`word`] of the thread whose report is written, and on which an earlier handler may call one of
+/// [`ours`]; 0 for none.
+static NESTED: AtomicU64 = AtomicU64::new(0);
 
 type Handler = extern "C" fn();
 
@@ -66,23 +80,47 @@ pub(crate) fn install(deadline_ms: u32) {
     take_place();
 }
 
+/// Replaces the terminate handler, unless it is one of ours.
 fn take_place() {
-    let set = itanium::function(Function::SetTerminate);
-    if set == 0 {
+    let (set, get) = (itanium::function(Function::SetTerminate), itanium::function(Function::GetTerminate));
+    if set != 0 && get != 0 {
+        // SAFETY: the functions by these names.
+        unsafe { replace(set, get) };
+    }
+}
+
+/// # Safety
+/// The arguments must be the addresses of `std::set_terminate` and `std::get_terminate`.
+unsafe fn replace(set: usize, get: usize) {
+    // SAFETY: `std::terminate_handler std::get_terminate()`; a handler is a plain function pointer.
+    let before = unsafe { core::mem::transmute::<usize, extern "C" fn() -> usize>(get)() };
+    if ours().contains(&before) {
         return;
     }
-    // SAFETY: `std::terminate_handler std::set_terminate(std::terminate_handler)`, both of which
-    // are plain function pointers.
-    let before = unsafe { core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(set)(ours()) };
-    if before != ours() {
-        PREVIOUS.store(before, Ordering::Release);
+    // The one that calls this handler, or the next.
+    let holds = |value: usize| EARLIER.iter().position(|earlier| earlier.load(Ordering::Acquire) == value);
+    let Some(index) = holds(before).or_else(|| holds(0)) else { return };
+    let (Some(earlier), Some(handler)) = (EARLIER.get(index), ours().get(index).copied()) else { return };
+    earlier.store(before, Ordering::Release);
+    // SAFETY: `std::terminate_handler std::set_terminate(std::terminate_handler)`.
+    unsafe { core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(set)(handler) };
+}
+
+/// Replaces the terminate handler again if the app has set its own since, at a throw. Only for a
+/// runtime to which the program is bound, since no name is looked up.
+#[cfg(all(not(target_vendor = "apple"), any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
+pub(crate) fn take_place_again() {
+    let (set, get) = (itanium::bound(Function::SetTerminate), itanium::bound(Function::GetTerminate));
+    if set != 0 && get != 0 {
+        // SAFETY: the functions by these names.
+        unsafe { replace(set, get) };
     }
 }
 
 /// Replaces the terminate handler if the C++ runtime was loaded after the install.
 #[cfg(all(target_vendor = "apple", any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
 pub(crate) fn install_if_absent() {
-    if PREVIOUS.load(Ordering::Acquire) == 0 {
+    if EARLIER[0].load(Ordering::Acquire) == 0 {
         take_place();
     }
 }
@@ -90,33 +128,43 @@ pub(crate) fn install_if_absent() {
 /// Restores the earlier handler, unless another one was installed later (not async-signal-safe).
 pub(crate) fn uninstall() {
     let (set, get) = (itanium::function(Function::SetTerminate), itanium::function(Function::GetTerminate));
-    let before = PREVIOUS.load(Ordering::Acquire);
-    if set == 0 || get == 0 || before == 0 {
+    if set == 0 || get == 0 {
         return;
     }
-    // SAFETY: `std::terminate_handler std::get_terminate()`, and as in `take_place`.
+    // SAFETY: `std::terminate_handler std::get_terminate()`, and as in `replace`.
     unsafe {
-        if core::mem::transmute::<usize, extern "C" fn() -> usize>(get)() == ours() {
-            core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(set)(before);
+        let now = core::mem::transmute::<usize, extern "C" fn() -> usize>(get)();
+        let index = ours().iter().position(|handler| *handler == now);
+        if let Some(earlier) = index.and_then(|index| EARLIER.get(index)) {
+            core::mem::transmute::<usize, extern "C" fn(usize) -> usize>(set)(earlier.load(Ordering::Acquire));
         }
     }
 }
 
-fn ours() -> usize {
-    on_terminate as *const () as usize
+/// Returns Coroner's handlers.
+fn ours() -> [usize; HANDLERS] {
+    [
+        on_terminate::<0> as *const () as usize,
+        on_terminate::<1> as *const () as usize,
+        on_terminate::<2> as *const () as usize,
+        on_terminate::<3> as *const () as usize,
+    ]
 }
 
-extern "C" fn on_terminate() {
+/// The terminate handler that calls the earlier one with that index.
+extern "C" fn on_terminate<const INDEX: usize>() {
     let registers = current_registers();
     let me = word();
     // `what()` itself may have got here.
     guarded_call::leave();
+    let is_nested = NESTED.load(Ordering::Acquire) == me;
     #[cfg(target_vendor = "apple")]
-    let reported = !is_left_to_objc() && describe_and_report(&registers, me);
+    let reported = !is_nested && !is_left_to_objc() && describe_and_report(&registers, me);
     #[cfg(not(target_vendor = "apple"))]
-    let reported = describe_and_report(&registers, me);
-    let before = PREVIOUS.load(Ordering::Acquire);
+    let reported = !is_nested && describe_and_report(&registers, me);
+    let before = EARLIER[INDEX].load(Ordering::Acquire);
     if reported {
+        NESTED.store(me, Ordering::Release);
         exception::calls_earlier_handler(registers.sp());
     }
     if before != 0 {

@@ -90,6 +90,40 @@ fn each_of_many_threads_from_before_install_has_an_alternate_stack() {
     is_stack_overflow(&report);
 }
 
+/// Builds the program of `own_runtime.cpp` with the static library.
+#[cfg(not(feature = "wrap-cxa-throw"))]
+fn cxx_program(folder: &Path) -> PathBuf {
+    let program = folder.join("program");
+    let mut command = cxx("c++").unwrap();
+    command.args(["-DPROGRAM", SOURCE, "-o"]).arg(&program).args(crate::common::fast_linker()).arg(library("a"));
+    succeed(command.args(["-lpthread", "-ldl", "-lm"]));
+    program
+}
+
+#[test]
+#[cfg(not(feature = "wrap-cxa-throw"))]
+fn an_exception_is_described_though_the_app_has_set_its_terminate_handler_since() {
+    let folder = tempfile::tempdir().unwrap();
+    let (program, store) = (cxx_program(folder.path()), folder.path().join("store"));
+    for (death, output) in
+        [("own handler", "own handler\n"), ("chaining handler", "own handler\n"), ("restored handler", "")]
+    {
+        let ended = run(&program, &store, &[death]);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{death}: {ended:?}");
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), output, "{death}");
+        are_successful(death, &run(&program, &store, &[]));
+        let reports = reports(&store);
+        assert_eq!(reports.len(), 1, "{death}: one death, one report");
+        let crash = &reports[0]["crash"];
+        assert_eq!(
+            (&crash["exception_type"], &crash["message"]),
+            (&"std::runtime_error".into(), &"boom".into()),
+            "{crash}"
+        );
+        std::fs::remove_dir_all(&store).unwrap();
+    }
+}
+
 /// Returns the path of the shared library for the linker, by the name that programs look for.
 fn shared_library(folder: &Path) -> PathBuf {
     let shared = folder.join(env!("CORONER_SONAME"));

@@ -97,6 +97,8 @@ fn thrown(object: u64, type_info: u64, registers: &Registers) {
     if !ON.load(Ordering::Acquire) {
         return;
     }
+    #[cfg(all(not(target_vendor = "apple"), any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
+    crate::terminate::take_place_again();
     record(object, type_info, registers);
 }
 
@@ -122,6 +124,8 @@ fn thrown_again(object: u64, type_info: u64, registers: &Registers) {
     if !ON.load(Ordering::Acquire) {
         return;
     }
+    #[cfg(all(not(target_vendor = "apple"), any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
+    crate::terminate::take_place_again();
     if let Some(mut slot) = thread_slots::enter()
         && slot.refresh(object, type_info)
     {
