@@ -14,6 +14,8 @@ use std::{
     time::Duration,
 };
 
+use coroner_process::secure_execution::is_secure;
+
 use crate::{debug_id::DebugId, error::SymbolError};
 
 /// Lifetime of a cached answer that servers have no file: elfutils' `cache_miss_s`.
@@ -47,8 +49,11 @@ impl Debuginfod {
     /// Returns the configuration from the environment; `None` without a server or a cache folder.
     ///
     /// `DEBUGINFOD_URLS`, `DEBUGINFOD_CACHE_PATH` and `DEBUGINFOD_TIMEOUT` (seconds) are
-    /// interpreted as in elfutils.
+    /// interpreted as in elfutils. They are ignored in a set-user-ID program.
     pub fn from_environment() -> Option<Self> {
+        if is_secure() {
+            return None;
+        }
         let urls: Vec<String> = std::env::var("DEBUGINFOD_URLS").ok()?.split_whitespace().map(str::to_owned).collect();
         let absolute = |variable: &str| std::env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
         let in_home = |below: &str| absolute("HOME").map(|home| home.join(below));

@@ -29,6 +29,7 @@ pub mod identity;
 pub mod macho;
 pub mod memory;
 pub mod registers;
+pub mod secure_execution;
 
 pub use address_range::{AddressRange, ImageKind, Segment};
 pub use heap_sort::heap_sort;

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use coroner_process::secure_execution::is_secure;
+
 /// Returns the default store directory of the app `app`.
 ///
 /// Linux, the first that exists:
@@ -21,12 +23,15 @@ use std::path::{Path, PathBuf};
 ///
 /// `None` if none of them exists, and on Android, where apps get their directory only from their
 /// `Context`.
+///
+/// A program with [more rights than its caller](is_secure) ignores the caller's environment: its
+/// directory is `/var/lib/<app>/coroner` for root, and there is none for other users.
 pub fn default_store_dir(app: &str) -> Option<PathBuf> {
     #[cfg(unix)]
     let is_root = rustix::process::geteuid().is_root();
     #[cfg(not(unix))]
     let is_root = false;
-    default_store_dir_in(app, is_root, &|name| std::env::var_os(name), &Path::is_dir)
+    default_store_dir_in(app, is_root, &|name| std::env::var_os(name).filter(|_| !is_secure()), &Path::is_dir)
 }
 
 /// Like [`default_store_dir`], with the environment and the existing directories as parameters.

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use coroner_process::secure_execution::is_secure;
 use coroner_report::model::Id;
 
 #[cfg(all(supported, feature = "exceptions"))]
@@ -245,7 +246,7 @@ fn write_facts(run: &capture::Run, store: &Store, config: &Config) {
 /// Returns Sentry's environment variable `name`, which applies if the app doesn't set the value.
 fn sentry_variable(name: &str) -> Option<String> {
     let value = if cfg!(feature = "sentry") { std::env::var(name).ok() } else { None };
-    value.filter(|value| !value.is_empty())
+    value.filter(|value| !value.is_empty() && !is_secure())
 }
 
 /// Returns the release and the environment of the `sentry` crate's client.

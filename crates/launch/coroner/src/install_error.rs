@@ -15,7 +15,8 @@ pub enum InstallError {
     AlreadyInstalled,
     /// No store directory was set and there is no default.
     ///
-    /// There is no home directory and no `$STATE_DIRECTORY`, or the system is Android.
+    /// There is no home directory and no `$STATE_DIRECTORY`, or the program runs with more rights
+    /// than its caller (set-user-ID), or the system is Android.
     NoStoreDirectory,
     /// The store can't be used.
     Store(StoreError),

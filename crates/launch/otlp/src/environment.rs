@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use coroner_process::secure_execution::is_secure;
+
 use crate::options::Options;
 
 /// An unsupported or invalid environment variable.
@@ -32,12 +34,13 @@ impl Options {
     /// `OTEL_EXPORTER_OTLP_ENDPOINT`, to which `v1/logs` is appended. With either prefix,
     /// `…_HEADERS`, `…_TIMEOUT`, `…_COMPRESSION`, `…_CERTIFICATE` and `…_PROTOCOL` are used; also
     /// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`. Without an endpoint, crash data is not
-    /// sent anywhere.
+    /// sent anywhere. A set-user-ID program, whose caller must not choose who gets its reports,
+    /// ignores all of them.
     ///
     /// # Errors
     /// [`EnvironmentError`] if a variable is invalid or requests something unsupported.
     pub fn from_env() -> Result<Option<Self>, EnvironmentError> {
-        Self::from_variables(|name| std::env::var(name).ok())
+        Self::from_variables(trusted_variable)
     }
 
     /// Returns the options for the server at `endpoint`; the rest is from the environment.
@@ -54,7 +57,7 @@ impl Options {
             "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT" | "OTEL_SDK_DISABLED" => None,
             "OTEL_EXPORTER_OTLP_LOGS_HEADERS" if headers.is_some() => None,
             "OTEL_EXPORTER_OTLP_HEADERS" if headers.is_some() => headers.map(ToOwned::to_owned),
-            _ => std::env::var(name).ok(),
+            _ => trusted_variable(name),
         })?;
         options.ok_or(EnvironmentError::Value("the endpoint"))
     }
@@ -105,6 +108,11 @@ impl Options {
         options.labels.service_name = get("OTEL_SERVICE_NAME");
         Ok(Some(options))
     }
+}
+
+/// Returns an environment variable of a program that trusts its caller.
+fn trusted_variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|_| !is_secure())
 }
 
 /// Parses `key1=value1,key2=value2` with percent-encoded values (W3C Baggage).

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use coroner_process::secure_execution::is_secure;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustls::ClientConfig;
@@ -118,7 +119,7 @@ impl HttpClient {
         }
         let proxy = match &options.proxy {
             Some(proxy) => Some(proxy_at(proxy).ok_or_else(|| TransportError::Proxy(without_user(proxy)))?),
-            None => proxy_of_environment(&url, |name| std::env::var(name).ok()),
+            None => proxy_of_environment(&url, |name| std::env::var(name).ok().filter(|_| !is_secure())),
         };
         let certificates = options.ca_file.as_ref().map(|path| {
             tls::read_certificates(path).map_err(|error| TransportError::Certificates(path.clone(), error))

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use coroner_process::secure_execution::is_secure;
 use coroner_sentry::session::Reports;
 #[cfg(feature = "sentry-client")]
 use coroner_sentry::session::SessionMode;
@@ -56,12 +57,13 @@ impl SentrySink {
 
     /// Creates a sink with the DSN in the environment variable `SENTRY_DSN`, if it is set.
     ///
-    /// Sentry's SDKs use the same variable.
+    /// Sentry's SDKs use the same variable. It is ignored in a set-user-ID program, whose caller must
+    /// not choose who gets its reports.
     ///
     /// # Errors
     /// [`ParseDsnError`] if the variable is not a valid DSN.
     pub fn from_env() -> Result<Option<Self>, ParseDsnError> {
-        let dsn = std::env::var("SENTRY_DSN").ok().filter(|dsn| !dsn.is_empty());
+        let dsn = std::env::var("SENTRY_DSN").ok().filter(|dsn| !dsn.is_empty() && !is_secure());
         dsn.map(|dsn| Self::new(&dsn)).transpose()
     }
 

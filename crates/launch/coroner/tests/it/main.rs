@@ -29,6 +29,8 @@ mod replaced;
 mod run_id_thread;
 #[cfg(all(target_os = "linux", feature = "sentry"))]
 mod sentry_scope;
+#[cfg(target_os = "linux")]
+mod set_user_id;
 mod shared_store;
 #[cfg(feature = "system-reports")]
 mod system_reports;
