@@ -32,6 +32,8 @@ enum Expect {
     ReportAndSurvival,
     /// One report in which other threads may be missing, if it is said why.
     ReportOfOne,
+    /// One report that says how many threads it lacks.
+    ThreadsLeftOut,
     /// One report that has signal and registers, and what else could be read, and an end as without
     /// Coroner.
     SignalAndRegisters,
@@ -194,6 +196,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("timers-trapped", "null-store", &["timers-trapped"], Expect::Report).needing(Needs::RealKernel),
     case("timers-kill", "null-store", &["timers-kill"], Expect::Report).needing(Needs::RealKernel),
     case("timers-refused", "null-store", &["timers-refused"], Expect::Report).needing(Needs::RealKernel),
+    case("threads-unlisted", "null-store", &["threads-unlisted"], Expect::ThreadsLeftOut).needing(Needs::RealKernel),
     case("dispositions-refused", "null-store", &["c-dispositions", "dispositions-refused"], Expect::Report)
         .with_threads(0)
         .needing(Needs::RealKernel),
@@ -527,6 +530,13 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
         }
         Expect::CrashRecord => unreachable!("judged above"),
         Expect::SignalAndRegisters => signal_and_registers_are_right(report, fault),
+        Expect::ThreadsLeftOut => {
+            let end = report.end.as_ref().context("the report has no end record")?;
+            let left_out: u64 = end.dropped.iter().map(|dropped| dropped.count).sum();
+            ensure!(!report.complete && end.threads > behaviour.threads as u64, "{end:?}");
+            ensure!(left_out > 0 && end.threads_captured + left_out == end.threads, "{end:?}");
+            signal_and_registers_are_right(report, fault)
+        }
         Expect::ReportOfOne => {
             report_is_right(report, fault, 0).or_else(|error| {
                 let why = report.threads.iter().filter(|thread| thread.not_captured.is_some()).count();

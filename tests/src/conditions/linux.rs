@@ -22,6 +22,7 @@ pub(super) static CONDITIONS: &[Condition] = &[
     Condition { name: "timers-trapped", before_fault: || filter_timers(Action::Trap), ..PLAIN },
     Condition { name: "timers-kill", before_fault: || filter_timers(Action::Kill), ..PLAIN },
     Condition { name: "dispositions-refused", before_fault: refuse_dispositions, ..PLAIN },
+    Condition { name: "threads-unlisted", before_fault: refuse_lists, ..PLAIN },
     Condition { name: "timers-refused", before_fault: || filter_timers(Action::Fail(libc::EPERM as u16)), ..PLAIN },
     Condition { name: "descriptors-closed", before_fault: || with_files(descriptors::close_range), ..PLAIN },
     Condition { name: "descriptors-closed-in-a-loop", before_fault: || with_files(descriptors::close_each), ..PLAIN },
@@ -216,6 +217,44 @@ fn limit(resource: Resource, to: u64) {
 /// Refuses timers, which sandboxes often don't allow and a crash reporter's deadline uses.
 fn filter_timers(action: Action) {
     seccomp::filter(&[libc::SYS_timer_create], action).expect("can't install a system call filter");
+}
+
+/// Starts a thread by the C library's own function, as libraries do that are loaded with a symbol
+/// scope of their own: an interposed `pthread_create` is not called.
+fn create_unannounced_thread() {
+    extern "C" fn sleep(_argument: *mut libc::c_void) -> *mut libc::c_void {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    // SAFETY: the signature of the C library's function.
+    let create: Option<PthreadCreate> =
+        unsafe { std::mem::transmute(libc::dlsym(libc::RTLD_NEXT, c"pthread_create".as_ptr())) };
+    let mut thread = 0;
+    // SAFETY: the thread uses nothing.
+    let error = unsafe {
+        create.unwrap_or(libc::pthread_create)(&raw mut thread, std::ptr::null(), sleep, std::ptr::null_mut())
+    };
+    assert_eq!(error, 0, "a thread can be created");
+}
+
+type PthreadCreate = unsafe extern "C" fn(
+    *mut libc::pthread_t,
+    *const libc::pthread_attr_t,
+    extern "C" fn(*mut libc::c_void) -> *mut libc::c_void,
+    *mut libc::c_void,
+) -> libc::c_int;
+
+/// Installs a sandbox that refuses to list directories, that of the process's threads included.
+fn refuse_lists() {
+    // The ids that follow the process's are tried without a list.
+    for _ in 0..64 {
+        std::thread::spawn(|| {}).join().expect("the thread ends");
+    }
+    create_unannounced_thread();
+    let refuse = Action::Fail(libc::EPERM as u16);
+    seccomp::filter(&[libc::SYS_getdents64], refuse).expect("the system takes a filter");
 }
 
 /// Installs a sandbox that refuses to read or change signal dispositions.

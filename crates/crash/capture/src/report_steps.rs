@@ -98,6 +98,8 @@ fn write_rest(session: &mut CrashSession<'_>) {
             other_threads::write(session);
             session.phases.end(Phase::OTHER_THREADS);
         }
+    } else if session.wants_all_threads() {
+        other_threads::note_unlisted(session);
     }
     CONCURRENT.close();
     if CONCURRENT.count(session.context.tid as u64) > session.concurrent_written

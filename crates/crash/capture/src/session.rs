@@ -61,7 +61,7 @@ pub(crate) struct CrashSession<'c> {
 }
 
 /// Element counts that the report's end section records.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counts {
     /// Elements that were dropped for lack of room or time, by section.
     pub dropped_threads: u64,
@@ -69,6 +69,8 @@ pub(crate) struct Counts {
     pub dropped_names: u64,
     pub threads: u64,
     pub captured: u64,
+    /// Whether there may be more threads: the system refused both a list and a number of them.
+    pub are_threads_unlisted: bool,
 }
 
 impl<'c> CrashSession<'c> {
@@ -101,7 +103,7 @@ impl<'c> CrashSession<'c> {
             opened,
             threads: None,
             phases: Phases { since: started, ..Phases::default() },
-            counts: Counts { dropped_threads: 0, dropped_images: 0, dropped_names: 0, threads: 1, captured: 1 },
+            counts: Counts { threads: 1, captured: 1, ..Counts::default() },
             faults: 0,
             concurrent_written: 0,
             is_overflow: false,

@@ -135,6 +135,11 @@ impl SuspendedOthers {
         entries.map(|entry| OtherThread { entry, context: Context::of_thread(entry.port).ok() })
     }
 
+    /// Returns `true`: without a list of the threads there is no `SuspendedOthers`.
+    pub(crate) fn are_listed(&self) -> bool {
+        true
+    }
+
     /// Returns the number of threads that did not fit in the table.
     pub(crate) fn overflow(&self) -> usize {
         self.overflow
@@ -197,6 +202,11 @@ fn thread_state(state: RunState) -> ThreadState {
         RunState::Uninterruptible => ThreadState::UNINTERRUPTIBLE,
         RunState::Halted => ThreadState::IDLE,
     }
+}
+
+/// Returns `None`: the kernel's list is the only source.
+pub(crate) fn count(_resources: &Resources) -> Option<u64> {
+    None
 }
 
 /// Describes the crashed thread without its registers.

@@ -75,6 +75,11 @@ impl<'r> OtherThreads<'r> {
         self.threads.overflow()
     }
 
+    /// Returns `false` if the kernel refused a list of the threads, so that some may be missing.
+    pub(crate) fn are_listed(&self) -> bool {
+        self.threads.listing().error.is_none()
+    }
+
     /// Lets the other threads continue.
     pub(crate) fn release(self) {
         self.threads.release();
@@ -89,6 +94,11 @@ impl<'r> OtherThreads<'r> {
     pub(crate) fn leave_stopped(self) {
         self.threads.leave_stopped();
     }
+}
+
+/// Returns the number of threads in the process, without a list of them.
+pub(crate) fn count(resources: &Resources) -> Option<u64> {
+    resources.tasks.count().ok().map(|count| count as u64)
 }
 
 /// Lets the threads that were left stopped continue.

@@ -5,7 +5,7 @@ use coroner_report::wire::{Encoder, NotCaptured, SectionKind, ThreadFlags, WalkE
 use super::frames::{CRASHED, OTHER, Walk};
 use super::write_fault;
 use crate::concurrent_crashes::CONCURRENT;
-use crate::os::other_threads::{OtherThread, OtherThreads};
+use crate::os::other_threads::{self, OtherThread, OtherThreads};
 use crate::recrash::RECRASH;
 use crate::run::{ROOM, ReportWriter};
 use crate::session::{CrashSession, guarded, memory};
@@ -34,7 +34,20 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
     let overflow = threads.overflow() as u64;
     session.counts.dropped_threads = session.counts.dropped_threads.saturating_add(overflow);
     session.counts.threads = session.counts.threads.saturating_add(overflow);
+    if !threads.are_listed() {
+        note_unlisted(session);
+    }
     session.threads = Some(threads);
+}
+
+/// Notes the threads that are missing because the system refused a list of them.
+pub(crate) fn note_unlisted(session: &mut CrashSession<'_>) {
+    let all = other_threads::count(&session.held.resources);
+    let counts = &mut session.counts;
+    let missing = all.unwrap_or(0).saturating_sub(counts.threads);
+    counts.threads = counts.threads.saturating_add(missing);
+    counts.dropped_threads = counts.dropped_threads.saturating_add(missing);
+    counts.are_threads_unlisted = all.is_none();
 }
 
 /// Not inlined, so that `xtask signal-safety` can identify its loop by name.

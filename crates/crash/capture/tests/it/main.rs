@@ -1,4 +1,5 @@
-//! The integration tests, linked as one program. A test that changes the process runs in one of its own.
+//! The integration tests, linked as one program. A test that changes the process runs in one of its
+//! own.
 
 mod archive;
 mod began_anew;

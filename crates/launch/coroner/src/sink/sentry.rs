@@ -57,8 +57,8 @@ impl SentrySink {
 
     /// Creates a sink with the DSN in the environment variable `SENTRY_DSN`, if it is set.
     ///
-    /// Sentry's SDKs use the same variable. It is ignored in a set-user-ID program, whose caller must
-    /// not choose who gets its reports.
+    /// Sentry's SDKs use the same variable. It is ignored in a set-user-ID program, whose caller
+    /// must not choose who gets its reports.
     ///
     /// # Errors
     /// [`ParseDsnError`] if the variable is not a valid DSN.

@@ -1,6 +1,7 @@
 //! A program with more rights than its caller, which must not choose where it writes and sends.
 //!
-//! The program is this test program: its copy belongs to root, has the set-user-ID bit, and is started by another user.
+//! The program is this test program: its copy belongs to root, has the set-user-ID bit, and is
+//! started by another user.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,8 +22,8 @@ fn app() {
     }
 }
 
-/// What the program says of its store and sinks, started by that user.
-fn said(program: &std::path::Path, caller: u32) -> String {
+/// Runs the program as that user; returns what it prints of its store and sinks.
+fn run(program: &std::path::Path, caller: u32) -> String {
     let mut command = Command::new(program);
     command.args(["--exact", "set_user_id::app", "--nocapture", "--test-threads=1"]).current_dir("/");
     command
@@ -47,12 +48,12 @@ fn the_environment_of_the_caller_is_ignored() {
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
 
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
-    let usual = said(&program, CALLER);
+    let usual = run(&program, CALLER);
     assert!(usual.contains("store: Some(\"/home/caller/com.example.paint/coroner\")"), "{usual}");
     assert!(!usual.contains("sentry: false"), "{usual}");
 
     fs::set_permissions(&program, Permissions::from_mode(0o4755)).unwrap();
-    let with_rights = said(&program, CALLER);
+    let with_rights = run(&program, CALLER);
     assert!(with_rights.contains("store: Some(\"/var/lib/com.example.paint/coroner\")"), "{with_rights}");
     assert!(!with_rights.contains("sentry: true"), "{with_rights}");
 }
