@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include <unwind.h>
@@ -194,6 +195,20 @@ static void apps_own_slow()
     apps_own();
 }
 
+// The app's own handler of SIGABRT, set before Coroner's: sends the process the signal again, which
+// another thread gets, because this one blocks it.
+static void sends_again(int)
+{
+    static volatile sig_atomic_t calls;
+    calls = calls + 1;
+    if (calls == 1) {
+        kill(getpid(), SIGABRT);
+        pause();
+    }
+    signal(SIGABRT, SIG_DFL);
+    raise(SIGABRT);
+}
+
 struct Act {
     const char *name;
     int (*function)(int);
@@ -211,7 +226,7 @@ static const Act acts[] = {
     {"many", shop::many},
 };
 
-// exceptions STORE [ACT WHAT [thread|two|two-slow|exits]]
+// exceptions STORE [ACT WHAT [thread|thread-sends-again|two|two-slow|exits]]
 int main(int argc, char **argv)
 {
     const char *how = argc > 4 ? argv[4] : "";
@@ -219,6 +234,8 @@ int main(int argc, char **argv)
         std::set_terminate(apps_own);
     if (std::strcmp(how, "two-slow") == 0)
         std::set_terminate(apps_own_slow);
+    if (std::strcmp(how, "thread-sends-again") == 0)
+        signal(SIGABRT, sends_again);
     struct rlimit none = {0, 0};
     setrlimit(RLIMIT_CORE, &none);
     coroner_config *config = coroner_config_new("com.example.exceptions");
@@ -234,7 +251,7 @@ int main(int argc, char **argv)
         }
         what = std::atoi(argv[3]);
         const bool two = std::strncmp(how, "two", 3) == 0;
-        if (std::strcmp(how, "thread") == 0 || two) {
+        if (std::strncmp(how, "thread", 6) == 0 || two) {
             pthread_t thread;
             shop::together = two ? 2 : 1;
             if (shop::together == 2)

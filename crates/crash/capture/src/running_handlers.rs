@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use coroner_process::process::is_alive;
 use coroner_process::signals::{bit, blocked};
 use coroner_process::threads::Tid;
 
@@ -94,6 +95,14 @@ impl RunningHandlers {
     /// Returns `true` if a handler of any thread may be running.
     pub(crate) fn is_any(&self) -> bool {
         self.handlers.iter().any(|handler| handler.tid.load(Ordering::Acquire) != 0)
+    }
+
+    /// Returns `true` if a handler of a thread that lives may be running for a reported crash.
+    pub(crate) fn is_any_reported(&self, pid: i32) -> bool {
+        self.handlers.iter().any(|handler| {
+            let tid = handler.tid.load(Ordering::Acquire);
+            tid != 0 && handler.context.load(Ordering::Relaxed) == 0 && is_alive(pid, tid as Tid)
+        })
     }
 
     /// Notes that a handler starts on thread `tid` for `crash`. Returns the crash of the handler

@@ -285,6 +285,9 @@ fn check_all_cases(program: &Program) {
         check_exceptions(&only_report(&["passes", what], reports), &["passes", what], &[bad]);
     }
 
+    // An earlier handler of SIGABRT sends the signal again, to another thread.
+    program.crash_with(&["passes", "0", "thread-sends-again"], &[cheese(PASSES)]);
+
     // The earlier handler ends the process its own way.
     let (ended, reports) = program.run(&["passes", "0", "exits"]);
     assert_eq!(ended.status.code(), Some(7), "{ended:?}");

@@ -133,6 +133,7 @@ impl Caught<'_> {
             || (pid != installed.run.pid && leaves_children)
             || taken_signals::is_dying(pid)
             || exception::is_dying(pid, tid)
+            || self.is_sent_by_running_handler(installed)
         {
             return Disposition::Forward(Asked::Latest);
         }
@@ -177,6 +178,17 @@ impl Caught<'_> {
             installed.run.state.set_crash_not_fatal(left);
         }
         handlers.is_by(tid, sp, mask)
+    }
+
+    /// Whether an earlier handler, which runs on another thread for a reported crash, may have sent
+    /// the signal to the whole process: it is the same death, whichever thread gets it.
+    ///
+    /// `abort` and `raise` send signals to their own thread, and with another code.
+    fn is_sent_by_running_handler(&self, installed: &Installed) -> bool {
+        cfg!(not(target_vendor = "apple"))
+            && self.info.code == libc::SI_USER
+            && self.info.sender().is_some_and(|(sender, _)| sender == self.ids.0)
+            && installed.platform.running_handlers.is_any_reported(self.ids.0)
     }
 
     /// Returns the address of the signal's siginfo, for [`HandledCrash`].
