@@ -1,7 +1,8 @@
 /*
- * Where a thread is now: of the calling thread, of another one, and of all.
+ * Prints the stack of the calling thread, of another thread, and of all threads.
  *
- *     cc -g -O1 -o backtrace backtrace.c -I../../crates/bindings/ffi/include libcoroner_ffi.a -lpthread -ldl -lm
+ *     cc -g -O1 -o backtrace backtrace.c -I../../crates/bindings/ffi/include \
+ *         libcoroner_ffi.a -lpthread -ldl -lm
  *     BACKTRACE_STORE=/tmp/backtrace ./backtrace
  */
 #include <pthread.h>
@@ -69,7 +70,8 @@ __attribute__((noinline)) static void outer(uint64_t *hash)
 int main(void)
 {
     uint64_t hashes[2];
-    /* Both calls are to be the same one, so that the stacks are: an optimiser makes two of a short loop. */
+    /* Both calls must be the same instruction, so that their stacks are equal: an optimiser unrolls
+     * a short loop. */
     for (volatile int turn = 0; turn < 2; turn++)
         outer(&hashes[turn]);
     printf("hashes %s\n", hashes[0] == hashes[1] ? "agree" : "differ");

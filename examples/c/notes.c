@@ -2,9 +2,10 @@
  * An app in C with Coroner.
  *
  *     cargo build -p coroner-ffi --release
- *     cc -g -o notes examples/c/notes.c -Icrates/bindings/ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
- *     ./notes crash      # dies
- *     ./notes            # says so, and stores the report
+ *     cc -g -o notes examples/c/notes.c -Icrates/bindings/ffi/include \
+ *         target/release/libcoroner_ffi.a -lpthread -ldl -lm
+ *     ./notes crash      # crashes
+ *     ./notes            # reports it, and stores the report
  *
  * With the shared library instead: docs/c.md.
  */

@@ -1,9 +1,10 @@
 // An app in C++ with Coroner.
 //
 //     cargo build -p coroner-ffi --release
-//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/bindings/ffi/include target/release/libcoroner_ffi.a -lpthread -ldl -lm
-//     ./shapes crash     # dies
-//     ./shapes           # says so, and stores the report
+//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/bindings/ffi/include \
+//         target/release/libcoroner_ffi.a -lpthread -ldl -lm
+//     ./shapes crash     # crashes
+//     ./shapes           # reports it, and stores the report
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,5 @@
-//! An Apple crash report, `.ips` or `.crash`: symbolicated in place, and imported as a Coroner report.
+//! An Apple crash report, `.ips` or `.crash`: symbolicated in place, and imported as a Coroner
+//! report.
 
 #![no_main]
 

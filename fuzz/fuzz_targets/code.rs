@@ -1,5 +1,6 @@
-//! Part 1 is code, for prologue and epilogue analysis. With the target's flag the image is Mach-O and the first four bytes
-//! of part 2 are the compact encoding of all code; otherwise there is no unwind data.
+//! Part 1 is code, for prologue and epilogue analysis. With the target's flag the image is Mach-O
+//! and the first four bytes of part 2 are the compact encoding of all code; otherwise there is no
+//! unwind data.
 
 #![no_main]
 

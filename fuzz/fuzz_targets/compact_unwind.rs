@@ -1,4 +1,5 @@
-//! Part 1 is a Mach-O `__unwind_info`, part 2 its `__eh_frame`. The image's base is the code's start.
+//! Part 1 is a Mach-O `__unwind_info`, part 2 its `__eh_frame`. The image's base is the code's
+//! start.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A crash's explanation. The input is the length of the sections (2 bytes), the sections as in `report_sections`, and the
-//! code of the crashing function.
+//! A crash's explanation. The input is the length of the sections (2 bytes), the sections as in
+//! `report_sections`, and the code of the crashing function.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Part 2 is an expression for the canonical frame address or, with the target's flag, for the location of the return address.
+//! Part 2 is an expression for the canonical frame address or, with the target's flag, for the
+//! location of the return address.
 
 #![no_main]
 

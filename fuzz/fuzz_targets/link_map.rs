@@ -1,4 +1,5 @@
-//! The dynamic linker's list of images. The input is memory with `r_debug`, `link_map`s, names and program headers.
+//! The dynamic linker's list of images. The input is memory with `r_debug`, `link_map`s, names and
+//! program headers.
 
 #![no_main]
 

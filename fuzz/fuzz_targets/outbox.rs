@@ -1,5 +1,5 @@
-//! An outbox that another program changed. The first line is the name of a file in the queue, the second `state.json`, the
-//! rest the contents of the file.
+//! An outbox that another program changed. The first line is the name of a file in the queue, the
+//! second `state.json`, the rest the contents of the file.
 
 #![no_main]
 

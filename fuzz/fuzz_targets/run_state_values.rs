@@ -1,5 +1,5 @@
-//! Arbitrary values, keys and breadcrumbs, written by the run state's own writer. Each is `kind, key length, value length,
-//! value`.
+//! Arbitrary values, keys and breadcrumbs, written by the run state's own writer. Each is `kind,
+//! key length, value length, value`.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Server responses, one a line and a second apart: status, `X-Sentry-Rate-Limits` and `Retry-After`, separated by tabs.
+//! Server responses, one a line and a second apart: status, `X-Sentry-Rate-Limits` and
+//! `Retry-After`, separated by tabs.
 
 #![no_main]
 

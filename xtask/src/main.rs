@@ -1,7 +1,7 @@
 //! `cargo xtask COMMAND`: the test command, and every instrument in `tools/` under its name.
 //!
-//! `cargo xtask oracle --json` is `cargo run -p oracle -- --json`. Measuring tools take `--json` and print one JSON object as
-//! their last line; the exit status says pass or fail.
+//! `cargo xtask oracle --json` is `cargo run -p oracle -- --json`. Measuring tools take `--json`
+//! and print one JSON object as their last line; the exit status says pass or fail.
 
 mod test;
 mod tools;
@@ -41,8 +41,9 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Removes the variables in which cargo describes the package that it runs, which is this one. Build scripts that read them
-/// (ring's) would run again in every cargo that is started from here, and everything above would be built again.
+/// Removes the variables in which cargo describes the package that it runs, which is this one.
+/// Build scripts that read them (ring's) would run again in every cargo that is started from here,
+/// and everything above would be built again.
 fn forget_own_package() {
     let is_of_package = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_"]

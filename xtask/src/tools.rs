@@ -51,7 +51,8 @@ pub(crate) fn run(words: &[OsString]) -> anyhow::Result<()> {
     std::process::exit(status.code().unwrap_or(1));
 }
 
-/// An instrument's program, which is built here; `cargo run` would describe its package in variables (see `forget_own_package`).
+/// An instrument's program, which is built here; `cargo run` would describe its package in
+/// variables (see `forget_own_package`).
 ///
 /// # Errors
 /// The build fails; cargo has printed why.

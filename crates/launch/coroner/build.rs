@@ -1,5 +1,6 @@
-//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere `system::portable` is in the place of crash time, and
-//! `cfg(windows_crashes)` where it reports faults, too.
+//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does. Elsewhere
+//! `system::portable` is in the place of crash time, and `cfg(windows_crashes)` where it reports
+//! faults, too.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported)");

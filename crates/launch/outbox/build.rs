@@ -1,4 +1,5 @@
-//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does: there files are held without locks where none may be locked.
+//! Says `cfg(supported)` where a crash can be reported, as `coroner-process` does: there files are
+//! held without locks where none may be locked.
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(supported)");

@@ -1,8 +1,8 @@
 //! An app with Coroner.
 //!
 //! ```sh
-//! cargo run -p rust-app -- crash     # dies
-//! cargo run -p rust-app              # says so, and stores the report
+//! cargo run -p rust-app -- crash     # crashes
+//! cargo run -p rust-app              # reports it, and stores the report
 //! ```
 
 use std::time::Duration;

@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! export SENTRY_DSN=https://KEY@HOST/PROJECT
-//! cargo run -p with-sentry -- crash     # dies
+//! cargo run -p with-sentry -- crash     # crashes
 //! cargo run -p with-sentry              # its client sends the report
 //! cargo run -p with-sentry -- panic     # the same with a panic, of which the client's own event gives way
 //! cargo run -p with-sentry -- logout crash
@@ -17,7 +17,8 @@ use coroner::{Config, SentryClientSink, SentryIntegration};
 use sentry::ClientOptions;
 
 fn main() {
-    // The set-up that was there before, with one more integration. Without `SENTRY_DSN` nothing is sent.
+    // The set-up that was there before, with one more integration. Without `SENTRY_DSN` nothing is
+    // sent.
     let release = std::env::var("SENTRY_RELEASE").ok().map(Into::into).or(sentry::release_name!());
     let mut options = ClientOptions::new().maybe_release(release).auto_session_tracking(true);
     let words: Vec<String> = std::env::args().collect();

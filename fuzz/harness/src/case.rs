@@ -47,8 +47,8 @@ pub struct Case<'a> {
     pub stack: [u64; STACK_WORDS],
 }
 
-/// Written by hand rather than derived, so that sections of real programs can be seeds: a derived layout
-/// takes lengths from the input's end.
+/// Written by hand rather than derived, so that sections of real programs can be seeds: a derived
+/// layout takes lengths from the input's end.
 impl<'a> Arbitrary<'a> for Case<'a> {
     fn arbitrary(u: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let rest = u.len();
@@ -85,7 +85,8 @@ impl<'a> Case<'a> {
         Some(case)
     }
 
-    /// Fills the stack with typical contents: return addresses, ascending frame pointers, zeros, numbers.
+    /// Fills the stack with typical contents: return addresses, ascending frame pointers, zeros,
+    /// numbers.
     fn fill_stack(&mut self) {
         let mut chance = u64::from(self.seed) << 8 | 1;
         let (start, end) = self.text;

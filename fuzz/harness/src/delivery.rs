@@ -1,5 +1,5 @@
-//! Files kept until a report is delivered, and server responses. They may come from another version of the app, a failing
-//! disk, or an attacker.
+//! Files kept until a report is delivered, and server responses. They may come from another version
+//! of the app, a failing disk, or an attacker.
 
 use std::fs;
 use std::path::Path;
@@ -55,8 +55,8 @@ pub fn outbox_state(input: &[u8]) {
     }
 }
 
-/// An outbox that another program changed. The first line is the name of a file in the queue, the second `state.json`, the
-/// rest the contents of the file.
+/// An outbox that another program changed. The first line is the name of a file in the queue, the
+/// second `state.json`, the rest the contents of the file.
 pub fn outbox(input: &[u8]) {
     thread_local! {
         static FOLDER: tempfile::TempDir =
@@ -91,7 +91,8 @@ fn try_outbox(folder: &Path, name: &[u8], state: &[u8], contents: &[u8]) {
     assert_eq!(outbox.queue().expect("a readable folder"), []);
 }
 
-/// Server responses, one a line and a second apart: status, `X-Sentry-Rate-Limits` and `Retry-After`, separated by tabs.
+/// Server responses, one a line and a second apart: status, `X-Sentry-Rate-Limits` and
+/// `Retry-After`, separated by tabs.
 pub fn server_answer(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
     let mut limits = RateLimits::default();

@@ -1,5 +1,5 @@
-//! `/proc` texts, which contain names chosen by others, and the dynamic linker's list of images, which is in memory that a
-//! crash may have overwritten.
+//! `/proc` texts, which contain names chosen by others, and the dynamic linker's list of images,
+//! which is in memory that a crash may have overwritten.
 
 use coroner_process::images::{Images, fingerprint};
 use coroner_process::proc_text;
@@ -20,7 +20,8 @@ pub fn proc_text(input: &[u8]) {
 /// Address of the input.
 const AT: u64 = 0x10_0000;
 
-/// The dynamic linker's list of images. The input is memory with `r_debug`, `link_map`s, names and program headers.
+/// The dynamic linker's list of images. The input is memory with `r_debug`, `link_map`s, names and
+/// program headers.
 pub fn link_map(input: &[u8]) {
     let ranges = [(AT, input)];
     let mut memory = Ranges(&ranges);

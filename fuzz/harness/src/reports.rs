@@ -1,5 +1,5 @@
-//! The report and the run state, which cross from crash time to the next launch, and the reports of other tools. They may
-//! come from a dying process, a failing disk, or an attacker.
+//! The report and the run state, which cross from crash time to the next launch, and the reports of
+//! other tools. They may come from a dying process, a failing disk, or an attacker.
 
 use std::cell::RefCell;
 use std::sync::atomic::AtomicU64;
@@ -50,8 +50,9 @@ pub fn report_sections(input: &[u8]) {
     exercise(&file_of_sections(input));
 }
 
-/// A report as it is delivered: an event in its envelope, and a minidump. The input is the length of the sections (2 bytes),
-/// the sections as in [`report_sections`], and the run state's values as in [`run_state_values`].
+/// A report as it is delivered: an event in its envelope, and a minidump. The input is the length
+/// of the sections (2 bytes), the sections as in [`report_sections`], and the run state's values as
+/// in [`run_state_values`].
 pub fn report_writers(input: &[u8]) {
     let (length, rest) = input.split_first_chunk::<2>().unwrap_or((&[0; 2], input));
     let (sections, values) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
@@ -72,8 +73,8 @@ pub fn report_writers(input: &[u8]) {
     }
 }
 
-/// A crash's explanation. The input is the length of the sections (2 bytes), the sections as in [`report_sections`], and the
-/// code of the crashing function.
+/// A crash's explanation. The input is the length of the sections (2 bytes), the sections as in
+/// [`report_sections`], and the code of the crashing function.
 pub fn explanation(input: &[u8]) {
     let (length, rest) = input.split_first_chunk::<2>().unwrap_or((&[0; 2], input));
     let (sections, code) = rest.split_at(usize::from(u16::from_le_bytes(*length)).min(rest.len()));
@@ -173,8 +174,8 @@ pub fn run_state(input: &[u8]) {
     read_twice(&file);
 }
 
-/// Arbitrary values, keys and breadcrumbs, written by the run state's own writer. Each is `kind, key length, value length,
-/// value`.
+/// Arbitrary values, keys and breadcrumbs, written by the run state's own writer. Each is `kind,
+/// key length, value length, value`.
 pub fn run_state_values(input: &[u8]) {
     read_twice(&state_of_values(input));
 }
@@ -217,7 +218,8 @@ thread_local! {
     }));
 }
 
-/// An Apple crash report, `.ips` or `.crash`: symbolicated in place, and imported as a Coroner report.
+/// An Apple crash report, `.ips` or `.crash`: symbolicated in place, and imported as a Coroner
+/// report.
 pub fn apple_report(input: &[u8]) {
     if let Ok(report) = coroner_formats::apple_report::read_report(input) {
         exercise_imported(&report, input.len());
@@ -275,7 +277,8 @@ pub fn log(input: &[u8]) {
     reports.iter().for_each(|report| exercise_imported(report, input.len()));
 }
 
-/// A core dump, compressed or not, a minidump, or an apport report, without the crashed program's files.
+/// A core dump, compressed or not, a minidump, or an apport report, without the crashed program's
+/// files.
 pub fn dump(input: &[u8]) {
     let read = || SYMBOLS.with_borrow_mut(|symbols| coroner_formats::dump::read(input, None, symbols));
     let Ok(report) = read() else { return };

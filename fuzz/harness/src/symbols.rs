@@ -1,4 +1,5 @@
-//! Symbol files of every format: whole files, as the next launch reads them, and the scan that names addresses at crash time.
+//! Symbol files of every format: whole files, as the next launch reads them, and the scan that
+//! names addresses at crash time.
 
 use std::path::Path;
 
@@ -38,7 +39,8 @@ fn exercise(input: &[u8]) {
     }
 }
 
-/// Queries debug information for the function at an address: its variables, and the parts of each one's type.
+/// Queries debug information for the function at an address: its variables, and the parts of each
+/// one's type.
 fn variables(file: &SymbolFile, address: u64) {
     let _ = file.function_extent(address);
     let Some(function) = file.variables(address) else { return };

@@ -1,4 +1,5 @@
-//! Formats that the unwinder parses: a case's parts become an image's sections, code or stack, and a thread in it is walked.
+//! Formats that the unwinder parses: a case's parts become an image's sections, code or stack, and
+//! a thread in it is walked.
 
 use core::ops::ControlFlow;
 
@@ -27,7 +28,8 @@ fn base_image(case: &Case<'_>) -> Image {
     }
 }
 
-/// Walks the case's thread three times: with a cold rule cache, with a warm one, and with all frames taken at once.
+/// Walks the case's thread three times: with a cold rule cache, with a warm one, and with all
+/// frames taken at once.
 fn walk_image(case: &Case<'_>, image: &Image, sections: &[(u64, &[u8])]) {
     let stack: Vec<u8> = case.stack.iter().flat_map(|word| word.to_le_bytes()).collect();
     let mut ranges = sections.to_vec();
@@ -67,7 +69,8 @@ fn walk_once(
                     frames.push(frame);
                 }
             }
-            // Parsing counts against the read budget, and a warm cache saves it, so such walks can't be compared.
+            // Parsing counts against the read budget, and a warm cache saves it, so such walks
+            // can't be compared.
             let end = walker.end().filter(|end| *end != End::ReadBudget);
             if end.is_none() {
                 frames.clear();
@@ -140,7 +143,8 @@ pub fn sframe(case: &Case<'_>) {
 /// Address of a synthesised section.
 const SYNTHESISED: u64 = 0x5_0000_0000;
 
-/// Builds an `.eh_frame` with one common entry and one frame description that covers all of the case's code.
+/// Builds an `.eh_frame` with one common entry and one frame description that covers all of the
+/// case's code.
 fn synthesise_eh_frame(case: &Case<'_>, initial: &[u8], instructions: &[u8]) -> Vec<u8> {
     let arm64 = case.has(ARM64);
     let mut section = Vec::new();
@@ -150,7 +154,8 @@ fn synthesise_eh_frame(case: &Case<'_>, initial: &[u8], instructions: &[u8]) -> 
         section.extend_from_slice(body);
         at
     };
-    // id 0, version 1, augmentation "zR" (16 bytes absolute pointers), alignments 1 and -8, return address column
+    // id 0, version 1, augmentation "zR" (16 bytes absolute pointers), alignments 1 and -8, return
+    // address column
     let mut common = vec![0, 0, 0, 0, 1, b'z', b'R', 0, 1, 0x78, if arm64 { 30 } else { 16 }, 1, 0x04];
     if !case.has(RETURN_ADDRESS) && case.seed & 1 != 0 {
         // 'S': the code is a signal trampoline.
@@ -181,7 +186,8 @@ pub fn cfa_instructions(case: &Case<'_>) {
     walk_eh_frame(case, case.part1, case.part2);
 }
 
-/// Part 2 is an expression for the canonical frame address or, with the target's flag, for the location of the return address.
+/// Part 2 is an expression for the canonical frame address or, with the target's flag, for the
+/// location of the return address.
 pub fn expression(case: &Case<'_>) {
     let mut instructions = if case.has(OWN) {
         // DW_CFA_def_cfa sp + 16; DW_CFA_expression ra
@@ -200,7 +206,8 @@ pub fn expression(case: &Case<'_>) {
     walk_eh_frame(case, &[], &instructions);
 }
 
-/// Part 1 is a Mach-O `__unwind_info`, part 2 its `__eh_frame`. The image's base is the code's start.
+/// Part 1 is a Mach-O `__unwind_info`, part 2 its `__eh_frame`. The image's base is the code's
+/// start.
 pub fn compact_unwind(case: &Case<'_>) {
     let image = Image {
         format: ImageFormat::MachO,
@@ -223,8 +230,9 @@ fn synthesise_unwind_info(encoding: u32, length: u32) -> Vec<u8> {
     header.iter().chain(&index).chain(&page).flat_map(|word: &u32| word.to_le_bytes()).collect()
 }
 
-/// Part 1 is code, for prologue and epilogue analysis. With the target's flag the image is Mach-O and the first four bytes
-/// of part 2 are the compact encoding of all code; otherwise there is no unwind data.
+/// Part 1 is code, for prologue and epilogue analysis. With the target's flag the image is Mach-O
+/// and the first four bytes of part 2 are the compact encoding of all code; otherwise there is no
+/// unwind data.
 pub fn code(case: &Case<'_>) {
     let mut image = base_image(case);
     image.text = range(case.text.0, case.part1);

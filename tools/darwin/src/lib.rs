@@ -36,7 +36,8 @@ pub struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Run cargo with linkers and runners set, e.g. `cargo xtask darwin cargo test -p coroner-report`
+    /// Run cargo with linkers and runners set, e.g. `cargo xtask darwin cargo test -p
+    /// coroner-report`
     Cargo {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         arguments: Vec<String>,

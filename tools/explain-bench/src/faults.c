@@ -1,4 +1,5 @@
-/* Programs that each have one fault, which is known: compiled with -DFAULT=name, run as `program STORE`. C, and C++ as well. */
+/* Programs with one known fault each: compiled with -DFAULT=name as C or C++, run as
+ * `program STORE`. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -188,7 +189,8 @@ NOINLINE static long alignment_checked(void)
     __asm__ volatile("pushf; orl $0x40000, (%%rsp); popf; movl (%1), %0" : "=r"(found) : "r"((uintptr_t)pointer((uintptr_t)&a_row + 1)) : "cc");
     return found;
 }
-/* A base that no register of the report is; what is 32 GiB below the thread's own memory is mapped by nobody. */
+/* A base address that is in none of the report's registers. Nothing is mapped 32 GiB below the
+ * thread's own memory. */
 NOINLINE static long by_fs(void)
 {
     long found;
@@ -278,7 +280,8 @@ NOINLINE static long odd(volatile long *depth)
 }
 NOINLINE static long overflow_of_two(void) { volatile long depth = 0; return even(&depth); }
 
-/* A guard within a mapping, as the C library makes those of threads' stacks since glibc 2.42 (Linux 6.13); one of its own before. */
+/* A guard inside a mapping, as glibc creates it for thread stacks since 2.42 (Linux 6.13); before
+ * that, a separate mapping. */
 static char *with_guard(size_t size)
 {
     const int guard_install = 102; /* MADV_GUARD_INSTALL of asm-generic/mman-common.h */
@@ -394,7 +397,7 @@ NOINLINE static long used_when_freed(void)
 }
 NOINLINE static long never_written(void)
 {
-    /* What was freed before comes first, which glibc does not fill where it is kept for its thread. */
+    /* Take previously freed blocks first: glibc does not fill those in the thread's cache. */
     void *picture = NULL;
     for (int i = 0; i < 256; i++)
         picture = malloc(sizeof(struct picture));
@@ -481,7 +484,8 @@ second: return 2;
 }
 NOINLINE static long goes_to(void) { return goes_by(pointer(0x123400000000)) + 1; }
 
-/* A stack that is unmapped as code runs on it, below other memory; an array that is written downwards from a stack's last bytes on. */
+/* A stack that is unmapped while code runs on it, below other memory; an array that is written
+ * downwards from a stack's last bytes. */
 static char *contexts_stack;
 static void unmaps(void) { munmap(contexts_stack, 0x20000); }
 NOINLINE static long stack_unmapped(void)
@@ -585,7 +589,8 @@ NOINLINE static long signal_without_room(void)
     pthread_kill(pthread_self(), SIGUSR1);
     return on_stack(full);
 }
-/* What asks for room before the stack pointer is moved: as ___chkstk_darwin of Apple's libpthread does, and code of GCC's -fstack-check. */
+/* Probes the stack before the stack pointer is moved, as ___chkstk_darwin of Apple's libpthread and
+ * code compiled with GCC's -fstack-check do. */
 #if defined(__aarch64__)
 __asm__(".text\n.type checks, %function\nchecks:\n.cfi_startproc\nstp x10, x11, [sp, #-16]\nmov x11, x1\nmov x10, sp\nsubs x10, x10, x9\n"
         "b.lo 1f\ncmp x10, x11\nb.lo 1f\nldp x10, x11, [sp, #-16]\nret\n1: ldur x11, [x11, #-8]\nret\n.cfi_endproc\n.size checks, .-checks\n");

@@ -1,4 +1,5 @@
-/* A crash with one flipped bit, or a crash without: `program STORE MODE SEED`. Modes: pointer, code, clean. It ends with status 9 if nothing crashes. */
+/* A crash with or without one flipped bit: `program STORE MODE SEED`. Modes: pointer, code, clean.
+ * Exits with status 9 if nothing crashes. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>

@@ -139,7 +139,8 @@ fn overflow() -> u64 {
 
 fn main() {
     let store = CString::new(std::env::args().nth(1).unwrap()).unwrap();
-    // SAFETY: the calls are as coroner.h has them: the configuration is a new one, the path ends with a NUL, and install takes it.
+    // SAFETY: the calls are as coroner.h has them: the configuration is a new one, the path ends
+    // with a NUL, and install takes it.
     let installed = unsafe {
         let config = coroner_config_new(c"com.example.faults".as_ptr());
         coroner_config_set_store_dir(config, store.as_ptr());

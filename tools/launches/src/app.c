@@ -1,4 +1,5 @@
-// A tool, a daemon and a pre-forking server in C, as `cargo xtask launches` starts them: `app STORE WORD`.
+// A tool, a daemon and a pre-forking server in C, as `cargo xtask launches` starts them: `app STORE
+// WORD`.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +18,8 @@ static const char *program, *store;
 
 __attribute__((noinline)) static void crash(void) {
     volatile int *nowhere = NULL;
-    // Or the compiler, which knows that nobody stores there, takes the function for one that is never called.
+    // Or the compiler, which knows that nobody stores there, takes the function for one that is
+    // never called.
     __asm__ volatile("" : "+r"(nowhere));
     *nowhere = 1;
 }
@@ -91,13 +93,15 @@ static void itself_again(void) {
     demand(0, "execl");
 }
 
-// A server that starts workers, and starts them again when they crash or are killed: six crashes, three kills.
+// A server that starts workers, and starts them again when they crash or are killed: six crashes,
+// three kills.
 static void serve(void) {
     void (*const work[])(void) = {fork_of_fork, fork_by_thread, other_programs, itself_again};
     for (int round = 0; round < 3; round++) {
         pid_t crashes = child();
         if (crashes == 0) crash();
-        // Killed once its run is made: what a kill leaves before that, a launch clears away when it is a minute old.
+        // Killed once its run is made: what a kill leaves before that, a launch clears away when it
+        // is a minute old.
         int is_made[2];
         char byte = 0;
         demand(pipe(is_made) == 0, "pipe");
@@ -121,7 +125,8 @@ static void serve(void) {
         }
         expect_end(pid);
     }
-    // Children that say nothing of themselves: one crashes, the other's end is none of the server's.
+    // Children that say nothing of themselves: one crashes, the other's end is none of the
+    // server's.
     pid_t silent = fork();
     if (silent == 0) crash();
     expect_crash(silent);

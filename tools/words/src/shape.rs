@@ -50,7 +50,8 @@ pub(crate) fn comment_columns(rule: &Rule, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// Returns a finding if the sentences of a document have more words on average than the rule allows.
+/// Returns a finding if the sentences of a document have more words on average than the rule
+/// allows.
 ///
 /// Headings, tables, code and images are not counted. Inline code is one word.
 pub(crate) fn sentence_words(rule: &Rule, text: &str) -> Vec<Finding> {

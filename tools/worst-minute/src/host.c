@@ -1,7 +1,8 @@
-// What a runtime loads to have Coroner, and to crash: built as a program (HOST), as a library whose functions a runtime calls by their
-// names, which installs when it is loaded into Node (INSTALL), as ones that crash (CRASH) or report errors (ERRORS) then, as a library
-// that installs in whatever program it is preloaded into (PRELOAD), and as a part of a Go program (EMBEDDED).
-// `library.h` beside it defines LIBRARY, the path of Coroner's.
+// What a runtime loads to have Coroner, and to crash: built as a program (HOST), as a library whose
+// functions a runtime calls by their names, which installs when it is loaded into Node (INSTALL),
+// as ones that crash (CRASH) or report errors (ERRORS) then, as a library that installs in whatever
+// program it is preloaded into (PRELOAD), and as a part of a Go program (EMBEDDED). `library.h`
+// beside it defines LIBRARY, the path of Coroner's.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,7 +35,8 @@ static void *function(const char *name) {
     return found;
 }
 
-// `first`: the handlers that were there before are asked first about every fault. `back`: signals are taken back.
+// `first`: the handlers that were there before are asked first about every fault. `back`: signals
+// are taken back.
 static void install(int first, int back) {
     void *(*new_config)(const char *) = (void *(*)(const char *))function("coroner_config_new");
     int (*set_store)(void *, const char *) = (int (*)(void *, const char *))function("coroner_config_set_store_dir");
@@ -55,7 +57,8 @@ static void install(int first, int back) {
 
 __attribute__((noinline)) static void crash(void) {
     volatile int *nowhere = NULL;
-    // Or the compiler, which knows that nobody stores there, takes the function for one that is never called.
+    // Or the compiler, which knows that nobody stores there, takes the function for one that is
+    // never called.
     __asm__ volatile("" : "+r"(nowhere));
     *nowhere = 1;
 }
@@ -147,7 +150,8 @@ int main(int count, char **words) {
     return 0;
 }
 #elif defined(PRELOAD)
-// Another program has nothing done to it. redis: once its own handler has the signal, a client in its own process has it crash.
+// Another program has nothing done to it. redis: once its own handler has the signal, a client in
+// its own process has it crash.
 static void *ask_for_crash(void *handler) {
     int (*breadcrumb)(const char *, const char *, int) =
         (int (*)(const char *, const char *, int))function("coroner_add_breadcrumb");
@@ -176,7 +180,8 @@ __attribute__((constructor)) static void begin(void) {
     pthread_create(&thread, NULL, ask_for_crash, (void *)ours.sa_sigaction);
 }
 #else
-// What is called by name: from C#, Java and Python, and from Go, which has them by including this file.
+// What is called by name: from C#, Java and Python, and from Go, which has them by including this
+// file.
 void host_install(void) {
     install(0, 0);
 }
@@ -221,7 +226,8 @@ void Java_Host_crash(void *environment, void *class) {
     crash();
 }
 
-// Native code that comes to the end of a Java thread's stack: it touches the pages that HotSpot guards, and goes on.
+// Native code that comes to the end of a Java thread's stack: it touches the pages that HotSpot
+// guards, and goes on.
 __attribute__((noinline)) static int descend(const char *end) {
     volatile char room[256];
     room[0] = 1;

@@ -1,6 +1,7 @@
-// A garbage collector with a write barrier (Boehm's, incremental): it was there before Coroner, repairs faults by thousands, and stops
-// threads by a signal, in whose handler their stacks are scanned from where they are. Its functions come from the library by name:
-// Debian's package for programs has no headers.
+// A garbage collector with a write barrier (Boehm's, incremental): it was there before Coroner,
+// repairs faults by thousands, and stops threads by a signal, in whose handler their stacks are
+// scanned from where they are. Its functions come from the library by name: Debian's package for
+// programs has no headers.
 #define LIBRARY_OF_FUNCTIONS
 #include "host.c"
 

@@ -1,8 +1,9 @@
 //! `cargo xtask test`: README's second command. Sets up what the tests need and runs them.
 //!
-//! [`steps`] is the table of steps; each declares what it needs ([`needs`]) and what it costs. The default covers every part
-//! of the product; `--whole` adds what takes long. A step that lacks something it needs is skipped with a line that names it;
-//! where the variable `CI` is set, a skip fails the run.
+//! [`steps`] is the table of steps; each declares what it needs ([`needs`]) and what it costs. The
+//! default covers every part of the product; `--whole` adds what takes long. A step that lacks
+//! something it needs is skipped with a line that names it; where the variable `CI` is set, a skip
+//! fails the run.
 
 mod needs;
 mod steps;

@@ -60,8 +60,8 @@ impl Need {
     }
 }
 
-/// Sets up what the steps need and the machine lacks, as far as it can: Debian packages in one call, Rust targets. What is
-/// missing afterwards is found by [`Need::is_met`].
+/// Sets up what the steps need and the machine lacks, as far as it can: Debian packages in one
+/// call, Rust targets. What is missing afterwards is found by [`Need::is_met`].
 pub(crate) fn set_up(steps: &[&Step]) {
     let mut missing: Vec<Need> = Vec::new();
     for need in steps.iter().flat_map(|step| step.needs.iter().chain(step.wants)) {

@@ -198,7 +198,8 @@ fn run(mut command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs an instrument: the program of the step `build`, or built by itself where that step has not run.
+/// Runs an instrument: the program of the step `build`, or built by itself where that step has not
+/// run.
 fn tool(name: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let is_built = env::var_os(tools::BUILT).is_some();
     let program = tools::target_dir().join("debug").join(name);
@@ -221,7 +222,8 @@ fn build() -> anyhow::Result<()> {
 
 fn tests() -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--no-fail-fast"]);
-    // Many tests wait: for a hang to be noticed, for a server. Twice as many threads as processors keep both busy.
+    // Many tests wait: for a hang to be noticed, for a server. Twice as many threads as processors
+    // keep both busy.
     let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
     command.env("RUST_TEST_THREADS", threads.to_string());
     run(command)
@@ -239,7 +241,8 @@ fn lints_of_everything() -> anyhow::Result<()> {
     run(cargo(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"]))
 }
 
-/// The fault injection of crash time, and `coroner` with the fewest features: what needs another build than the rest.
+/// The fault injection of crash time, and `coroner` with the fewest features: what needs another
+/// build than the rest.
 fn other_features() -> anyhow::Result<()> {
     // One selection of packages and features, so that the crates below them are built once.
     let features = "coroner-capture/fault-injection,coroner-capture/interpose-pthread-create";
@@ -248,8 +251,8 @@ fn other_features() -> anyhow::Result<()> {
 
 /// The tests of panics with a program that is built with `panic = "abort"`, of crates that unwind.
 ///
-/// Cargo can't give an option to one package with the features of all, so the compiler is called as cargo calls it, with one
-/// option more.
+/// Cargo can't give an option to one package with the features of all, so the compiler is called as
+/// cargo calls it, with one option more.
 fn panic_abort() -> anyhow::Result<()> {
     // Cargo prints no command for what is up to date.
     let source = tools::workspace_root().join("tests/src/bin/panic_program.rs");
@@ -288,7 +291,8 @@ fn panic_abort_throughout() -> anyhow::Result<()> {
     run(test)
 }
 
-/// `coroner-ffi`'s tests of C++ exceptions where the C++ runtime is linked into the program: another build of the library.
+/// `coroner-ffi`'s tests of C++ exceptions where the C++ runtime is linked into the program:
+/// another build of the library.
 const STATIC_CXX: &[&str] = &[
     "--no-default-features",
     "--features",
@@ -382,7 +386,8 @@ fn other_systems() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An app where no fault is caught: this machine's kernel runs 32-bit programs, linked by Rust's own linker and C library.
+/// An app where no fault is caught: this machine's kernel runs 32-bit programs, linked by Rust's
+/// own linker and C library.
 fn portable_linux() -> anyhow::Result<()> {
     let mut command = cargo(&["test", "--quiet", "-p", "coroner", "--target", I686, "--no-default-features"]);
     command.args(["--features", "json,panics", "--test", "portable"]);
@@ -392,7 +397,8 @@ fn portable_linux() -> anyhow::Result<()> {
     run(command)
 }
 
-/// `coroner` with each feature by itself and with some together, and a test of a feature that is not a default one.
+/// `coroner` with each feature by itself and with some together, and a test of a feature that is
+/// not a default one.
 fn each_feature() -> anyhow::Result<()> {
     run(cargo(&[
         "test",
@@ -426,7 +432,8 @@ fn each_feature() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The benches that are workspaces of their own, and their features: the launch bench is one program a reporter.
+/// The benches that are workspaces of their own, and their features: the launch bench is one
+/// program a reporter.
 const BENCHES: [(&str, &[&str]); 5] = [
     ("capture-bench", &[""]),
     ("symbols-bench", &[""]),

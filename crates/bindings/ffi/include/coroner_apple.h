@@ -8,7 +8,8 @@
  *     if (![data writeToURL:url options:0 error:&error])
  *         coroner_report_nserror(error);
  *
- * In Swift, with this file in the bridging header or a module map: `coroner_report_nserror(error as NSError)`.
+ * In Swift, with this file in the bridging header or a module map:
+ * `coroner_report_nserror(error as NSError)`.
  *
  * MetricKit reports crashes that no process can record. Pass its payloads on from the app's
  * `MXMetricManagerSubscriber`; the library must have the feature `system-reports`:
@@ -46,7 +47,7 @@ static inline coroner_status coroner_report_nserror(NSError *_Nullable error)
         ++count;
         id below = next.userInfo[NSUnderlyingErrorKey];
         if (below == nil) {
-            /* NSMultipleUnderlyingErrorsKey by its value: the symbol needs macOS 11.3 or iOS 14.5. */
+            /* The value of NSMultipleUnderlyingErrorsKey, a symbol of macOS 11.3 and iOS 14.5. */
             id all = next.userInfo[@"NSMultipleUnderlyingErrorsKey"];
             below = [all isKindOfClass:[NSArray class]] ? [(NSArray *)all firstObject] : nil;
         }

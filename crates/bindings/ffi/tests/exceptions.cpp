@@ -49,7 +49,8 @@ NOINLINE int throws(int what)
     return kind;
 }
 
-// A frame between throw and catch, without frame pointer (-fomit-frame-pointer) and with saved registers.
+// A frame between throw and catch, without frame pointer (-fomit-frame-pointer) and with saved
+// registers.
 NOINLINE int passes(int what)
 {
     volatile int after = library_calls(throws, what);
@@ -84,13 +85,15 @@ NOINLINE int other_thread(int what)
     std::rethrow_exception(kept);
 }
 
-// An exception that was created but not thrown: the runtime fills in its header in a separate function.
+// An exception that was created but not thrown: the runtime fills in its header in a separate
+// function.
 NOINLINE int created_without_throw(int)
 {
     std::rethrow_exception(std::make_exception_ptr(std::runtime_error("out of cheese")));
 }
 
-// libstdc++ reads its own header in front of any exception that it has caught, so there must be memory.
+// libstdc++ reads its own header in front of any exception that it has caught, so there must be
+// memory.
 static struct {
     char before[128];
     _Unwind_Exception exception;
@@ -107,7 +110,8 @@ NOINLINE int raises_foreign()
     return 0;
 }
 
-// Caught before terminating: for an uncaught foreign exception, libstdc++ terminates without having caught it.
+// Caught before terminating: for an uncaught foreign exception, libstdc++ terminates without having
+// caught it.
 NOINLINE int foreign(int)
 {
     try {
@@ -122,7 +126,8 @@ NOINLINE int terminates(int)
     std::terminate();
 }
 
-// Throws and catches `thousands` thousand times on each of eight threads, then throws without a catch.
+// Throws and catches `thousands` thousand times on each of eight threads, then throws without a
+// catch.
 NOINLINE int many(int thousands)
 {
     std::atomic<long> caught{0};

@@ -1,4 +1,5 @@
-// A shared library whose frames are between the throw and main. Built by exceptions.rs without frame pointers.
+// A shared library whose frames are between the throw and main. Built by exceptions.rs without
+// frame pointers.
 
 extern "C" __attribute__((noinline)) int library_calls(int (*function)(int), int argument)
 {

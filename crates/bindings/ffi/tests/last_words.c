@@ -1,4 +1,5 @@
-/* Adds data to its crash report: `program STORE ACT`. Without an act it delivers the reports and prints how the last run ended. */
+/* Adds data to its crash report: `program STORE ACT`. Without an act, it delivers the reports and
+ * prints how the last run ended. */
 #include <assert.h>
 #include <signal.h>
 #include <stdint.h>

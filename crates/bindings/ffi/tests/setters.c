@@ -1,4 +1,5 @@
-/* Calls the setters in C: `program STORE FOLDER ACT`. Without an act it delivers the reports to FOLDER. */
+/* Calls the setters in C: `program STORE FOLDER ACT`. Without an act, it delivers the reports to
+ * FOLDER. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-//! A crash and the next launch, with whatever features this was built: `cargo test -p coroner --no-default-features --test least_features`
-//! is the smallest Coroner, whose folder has the report as the crash left it.
+//! A crash and the next launch, with whatever features this was built: `cargo test -p coroner
+//! --no-default-features --test least_features` is the smallest Coroner, whose folder has the
+//! report as the crash left it.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::path::{Path, PathBuf};

@@ -42,8 +42,7 @@ mod portable {
     /// Longer than any delivery takes.
     const LONG: Duration = Duration::from_mins(2);
 
-    // ───────────────────────────────────────────── the app
-    // ─────────────────────────────────────────────
+    // ──── the app ────
 
     fn say(line: &str) {
         let mut out = std::io::stdout().lock();
@@ -170,8 +169,7 @@ mod portable {
         assert!(catch_unwind(AssertUnwindSafe(|| coroner::install(Config::new("other")).is_err())).expect("no panic"));
     }
 
-    // ──────────────────────────────────────────── the tests
-    // ────────────────────────────────────────────
+    // ──── the tests ────
 
     /// A store of a test's own.
     struct Launches {

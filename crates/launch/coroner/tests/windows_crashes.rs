@@ -39,7 +39,7 @@ mod windows {
     /// Longer than any delivery takes.
     const LONG: Duration = Duration::from_mins(2);
 
-    // ───────────────────────────────────────────── the app ───
+    // ──── the app ────
 
     type Filter = unsafe extern "system" fn(*const [*mut c_void; 2]) -> i32;
 
@@ -369,7 +369,7 @@ mod windows {
         ExitCode::SUCCESS
     }
 
-    // ──────────────────────────────────────────── the tests ───
+    // ──── the tests ────
 
     /// A store of a test's own.
     struct Launches {

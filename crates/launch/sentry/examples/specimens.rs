@@ -1,5 +1,6 @@
-//! Events of kinds of reports that this machine can't make, one line of JSON each: other systems, languages' exceptions, hangs,
-//! and reports with too much of everything. `cargo xtask sentry-check` has Relay's normaliser judge them.
+//! Events of kinds of reports that this machine can't make, one line of JSON each: other systems,
+//! languages' exceptions, hangs, and reports with too much of everything. `cargo xtask
+//! sentry-check` has Relay's normaliser judge them.
 
 use std::time::SystemTime;
 

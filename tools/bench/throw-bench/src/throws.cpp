@@ -37,7 +37,8 @@ static __attribute__((noinline)) int moved(int depth, volatile int *deepest, int
     return frame(depth - 1, deepest) + room[0];
 }
 
-// 0: every throw has the stack of the one before. 1: it is up to six frames deeper. 2: all of it lies elsewhere.
+// 0: every throw has the stack of the one before. 1: it is up to six frames deeper. 2: all of it
+// lies elsewhere.
 extern "C" long throw_and_catch(int depth, long rounds, int stacks)
 {
     volatile int deepest = 0;

@@ -133,8 +133,7 @@ impl Bench {
 
 fn nothing(_: &mut Bench) {}
 
-// ---- ours
-// -----------------------------------------------------------------------------------------------------------
+// ---- ours ----
 
 fn ours(bench: &mut Bench) -> usize {
     // SAFETY: `install_fault_handler` installed a handler that calls `recover_guarded_load`, and
@@ -197,8 +196,7 @@ fn ours_frame_pointers(bench: &mut Bench) -> usize {
     frames
 }
 
-// ---- peers
-// ----------------------------------------------------------------------------------------------------------
+// ---- peers ----
 
 type UnwindCallback = extern "C" fn(context: *mut c_void, argument: *mut c_void) -> c_int;
 
@@ -406,8 +404,7 @@ fn plain_frame_pointers(bench: &mut Bench) -> usize {
     frames
 }
 
-// ---- shared code
-// ---------------------------------------------------------------------------------------------------
+// ---- shared code ----
 
 /// Captures the registers at this point of the function that this is inlined into.
 #[inline(always)]

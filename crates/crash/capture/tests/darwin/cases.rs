@@ -29,8 +29,9 @@ pub(crate) struct Report {
     /// Exception and code; none for a signal.
     pub mach: Option<(i32, i64)>,
     pub signal: i32,
-    /// The function of the frame that names the death, and which frame that is, those of the system's libraries above it left out
-    /// (below `abort`, say): how many there are is the system's affair.
+    /// The function of the frame that names the death, and which frame that is, those of the
+    /// system's libraries above it left out (below `abort`, say): how many there are is the
+    /// system's affair.
     pub function: &'static str,
     pub frame: usize,
 }
@@ -108,11 +109,13 @@ pub(crate) const CASES: &[Case] = &[
     case("privileged", Some((BAD_ACCESS, GENERAL_PROTECTION)), libc::SIGSEGV, "die_privileged", 0),
     #[cfg(target_arch = "aarch64")]
     case("privileged", Some((BAD_INSTRUCTION, 1)), libc::SIGILL, "die_privileged", 0),
-    // The kernel kills the process, whatever is answered: it becomes no signal that could be reported.
+    // The kernel kills the process, whatever is answered: it becomes no signal that could be
+    // reported.
     Case { ending: Ending::Signal(libc::SIGKILL), ..case("guard", Some((GUARD, GUARD_CODE)), 0, "die_guard", 0) },
     case("software", Some((SOFTWARE, 0x10002)), libc::SIGABRT, "die_software", 0),
     Case { place: Where::Thread, ..case("in-queue", NULL_MACH, libc::SIGSEGV, "die_null_store", 0) },
-    // Below an async function of Swift's, whose callers are its contexts if the thread runs a task, and those on the stack if not.
+    // Below an async function of Swift's, whose callers are its contexts if the thread runs a task,
+    // and those on the stack if not.
     case("in-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0),
     Case {
         name: "in-task-on-a-thread",
@@ -120,22 +123,26 @@ pub(crate) const CASES: &[Case] = &[
         ..case("in-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0)
     },
     case("beside-task", NULL_MACH, libc::SIGSEGV, "die_null_store", 0),
-    // The caller of the signed frame is found by a return address that is stored with its authentication code.
+    // The caller of the signed frame is found by a return address that is stored with its
+    // authentication code.
     #[cfg(target_arch = "aarch64")]
     case("signed-frame", NULL_MACH, libc::SIGSEGV, "die_signed", 2),
     ABORT,
     Case { name: "abort-on-a-thread", place: Where::Thread, parked: 10, ..ABORT },
     // A signal that somebody sent is no exception.
     case("raise", None, libc::SIGSEGV, "die_raise", 0),
-    // Rust's standard library has a handler for overflows, which prints a line and aborts: the same death.
+    // Rust's standard library has a handler for overflows, which prints a line and aborts: the same
+    // death.
     Case { ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
     Case { name: "overflow-on-a-thread", place: Where::Thread, ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
-    // Without it: the kernel makes a SIGSEGV of the main thread's (which the report can't know), a SIGBUS of others'.
+    // Without it: the kernel makes a SIGSEGV of the main thread's (which the report can't know), a
+    // SIGBUS of others'.
     Case { name: "overflow-default", with: "default", ending: Ending::Signal(libc::SIGSEGV), ..OVERFLOW },
     Case { name: "overflow-default-on-a-thread", with: "default", place: Where::Thread, ..OVERFLOW },
     Case { name: "null-store-default", with: "default", ..NULL },
-    // To the process, while its only thread blocks it: it must not come to one of Coroner's. (qemu-user knows no signals that
-    // are pending for a process: one that finds every thread blocked is lost to the thread that it came to.)
+    // To the process, while its only thread blocks it: it must not come to one of Coroner's.
+    // (qemu-user knows no signals that are pending for a process: one that finds every thread
+    // blocked is lost to the thread that it came to.)
     #[cfg(target_arch = "x86_64")]
     Case { name: "kill-of-a-blocked-signal", parked: 0, ..KILL },
     Case { name: "two-threads", with: "two", place: Where::Thread, ..NULL },
@@ -192,7 +199,8 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "child-of-fork", with: "fork", report: None, ending: Ending::Status(0), ..NULL },
     Case { name: "loads-beside-a-crash", with: "faulting-loads", ..NULL },
-    // The app's handler repairs the fault: it goes on, whatever other threads do, and every thread has the mask that it had.
+    // The app's handler repairs the fault: it goes on, whatever other threads do, and every thread
+    // has the mask that it had.
     Case { name: "repaired", with: "repair", ending: Ending::Status(0), ..READ_ONLY },
     Case { name: "repaired-beside-loads", with: "repair-beside-loads", ending: Ending::Status(0), ..READ_ONLY },
     // dyld 4, and all that a later system has.

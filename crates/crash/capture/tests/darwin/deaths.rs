@@ -1,4 +1,5 @@
-//! The functions that die. Each has a name of its own, which the report's frames are held to, and none is inlined.
+//! The functions that die. Each has a name of its own, which the report's frames are held to, and
+//! none is inlined.
 
 use std::hint::black_box;
 
@@ -191,8 +192,9 @@ fn spent() -> u64 {
 /// The label of the queue of [`die_in_queue`].
 pub(crate) const QUEUE: &core::ffi::CStr = c"com.example.work";
 
-// A function that stores its context and marks its frame record as Swift's compiler does (docs/ABI of swift, "extended frame"),
-// calls its first argument, and, never run, where those resume who wait for it.
+// A function that stores its context and marks its frame record as Swift's compiler does (docs/ABI
+// of swift, "extended frame"), calls its first argument, and, never run, where those resume who
+// wait for it.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".text",
@@ -251,12 +253,14 @@ unsafe extern "C" {
 
 /// A null store below an async function; the thread runs a task if it is said so.
 fn die_in_async_function(is_task: bool) {
-    /// `__PTK_FRAMEWORK_SWIFT_KEY3`, and a task as the Swift runtime has it: 4 words, 4 bytes, the identifier.
+    /// `__PTK_FRAMEWORK_SWIFT_KEY3`, and a task as the Swift runtime has it: 4 words, 4 bytes, the
+    /// identifier.
     const TASK_KEY: libc::pthread_key_t = 103;
     static TASK: [u32; 10] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
     let task = if is_task { TASK.as_ptr().cast() } else { std::ptr::null() };
     let context = [0, resume_waiting as *const () as u64];
-    // SAFETY: a key that libpthread has and nobody else here uses; the function stores the context's address, and calls back.
+    // SAFETY: a key that libpthread has and nobody else here uses; the function stores the
+    // context's address, and calls back.
     unsafe {
         assert_eq!(libc::pthread_setspecific(TASK_KEY, task), 0);
         keep!(async_function(die_null_store, &raw const context));
@@ -329,7 +333,8 @@ pub(crate) extern "C" fn call_death(death: extern "C" fn()) {
     keep!(death());
 }
 
-// What -mbranch-protection=pac-ret makes of a function: its return address is signed, with the stack pointer, before it is stored.
+// What -mbranch-protection=pac-ret makes of a function: its return address is signed, with the
+// stack pointer, before it is stored.
 #[cfg(target_arch = "aarch64")]
 std::arch::global_asm!(
     ".globl _die_signed",

@@ -1,5 +1,5 @@
-//! What else is in the process: earlier holders of the exception ports, handlers before and after Coroner's, and what an app
-//! does outside a signal handler.
+//! What else is in the process: earlier holders of the exception ports, handlers before and after
+//! Coroner's, and what an app does outside a signal handler.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -53,8 +53,8 @@ enum Answer {
 }
 
 impl Answer {
-    /// The behaviour that it is registered with: `EXCEPTION_DEFAULT` and the protected one with 64-bit codes, those with states
-    /// without them.
+    /// The behaviour that it is registered with: `EXCEPTION_DEFAULT` and the protected one with
+    /// 64-bit codes, those with states without them.
     fn behavior(self) -> i32 {
         match self {
             Answer::AcceptsWithProtectedState => 5 | i32::MIN,
@@ -74,9 +74,9 @@ impl Answer {
         }
     }
 
-    /// Where the exception's number stands in them, and where the flavour of the state: behind the header are a count and
-    /// descriptors of ports (12 bytes each), if there are any, NDR (8) and the thread's id (8), if it is sent; behind the
-    /// exception a count and two codes.
+    /// Where the exception's number stands in them, and where the flavour of the state: behind the
+    /// header are a count and descriptors of ports (12 bytes each), if there are any, NDR (8) and
+    /// the thread's id (8), if it is sent; behind the exception a count and two codes.
     fn places(self) -> (usize, usize) {
         match self {
             Answer::AcceptsWithProtectedState => (24 + 4 + 12 + 8 + 8, 80),
@@ -100,7 +100,8 @@ fn hold_port(answer: Answer) -> u32 {
     port
 }
 
-/// `goes_on`, called as by nobody: with the stack as the ABI wants it at a function's first instruction.
+/// `goes_on`, called as by nobody: with the stack as the ABI wants it at a function's first
+/// instruction.
 fn mend(state: &mut [u64]) {
     state[machine::PC] = goes_on as *const () as u64;
     #[cfg(target_arch = "x86_64")]
@@ -173,7 +174,8 @@ fn serve(port: u32, answer: Answer) {
                 size = 44 + machine::WORDS * 4;
             }
         }
-        // The header: the right moved back, size, the reply port, no local port, no voucher, the id, NDR.
+        // The header: the right moved back, size, the reply port, no local port, no voucher, the
+        // id, NDR.
         reply.0[..6].copy_from_slice(&[message.0[0] & 0x1f, size as u32, message.0[2], 0, 0, id + 100]);
         reply.0[at(28)] = 1;
         reply.0[at(24)] = 0;
@@ -245,7 +247,8 @@ pub(crate) fn after_install(with: &str) {
         "forged" => forged::send_all(),
         "abort-in-flight" => {
             let all = u32::MAX;
-            // SAFETY: reads one set. What abort() does first, on all threads; then it is interrupted for a long time.
+            // SAFETY: reads one set. What abort() does first, on all threads; then it is
+            // interrupted for a long time.
             unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
         }
         "handler-after" => handle_signals(),
@@ -288,7 +291,8 @@ fn has_exception_port() -> bool {
     status == KERN_SUCCESS && count > 0 && port != 0
 }
 
-/// Installs that fail half-way, at each place, and one that is uninstalled: no port of theirs is left.
+/// Installs that fail half-way, at each place, and one that is uninstalled: no port of theirs is
+/// left.
 #[cfg(feature = "fault-injection")]
 pub(crate) fn install_in_vain(store: &std::ffi::CStr, setup: &InstallOptions) {
     use coroner_capture::{InstallError, fault_injection};
@@ -326,7 +330,8 @@ fn child_dies() {
     std::process::exit(0);
 }
 
-/// Guarded loads outside a signal handler: bad addresses are errors, on any thread, and no report is written.
+/// Guarded loads outside a signal handler: bad addresses are errors, on any thread, and no report
+/// is written.
 fn live_reads() {
     use coroner_process::memory::Memory;
     use coroner_walk::LiveReader;
@@ -362,8 +367,9 @@ fn own_threads_are_left_alone() {
     }
 }
 
-/// Threads whose loads all fault, for as long as the process lives: most of the time several of their exceptions are under way. They
-/// are what threads do that throw, and walk their stacks for it.
+/// Threads whose loads all fault, for as long as the process lives: most of the time several of
+/// their exceptions are under way. They are what threads do that throw, and walk their stacks for
+/// it.
 fn fault_in_loads() {
     use coroner_process::memory::Memory;
     use coroner_walk::LiveReader;
@@ -386,10 +392,12 @@ fn fault_in_loads() {
 /// What a thread of the app's blocks: SIGBUS, as those do that leave all signals to one thread.
 static BLOCKED_BY_WORKER: AtomicU32 = AtomicU32::new(0);
 
-/// The app's handler of SIGBUS makes the page of the fault writable. A thread of the app's has it blocked.
+/// The app's handler of SIGBUS makes the page of the fault writable. A thread of the app's has it
+/// blocked.
 fn repair() {
     extern "C" fn on_bus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: what the kernel, or Coroner in its place, hands over; the page is the program's own constant.
+        // SAFETY: what the kernel, or Coroner in its place, hands over; the page is the program's
+        // own constant.
         let made = unsafe {
             let page = (*info).si_addr() as usize & !0x3fff;
             libc::mprotect(page as *mut libc::c_void, 0x4000, libc::PROT_READ | libc::PROT_WRITE)

@@ -142,7 +142,8 @@ fn images_are_right(report: &Report) -> Result<(), String> {
 
 /// A thread's stack ends where the system's code begins it, and with nothing that is no code.
 fn begins_as_threads_do(report: &Report, case: &Case, thread: &Thread, names: &[String]) -> Result<(), String> {
-    // Swift's contexts are not on the stack; that of dyld 4 is in an image that no function knows by name.
+    // Swift's contexts are not on the stack; that of dyld 4 is in an image that no function knows
+    // by name.
     if case.death == "in-task" {
         return Ok(());
     }
@@ -177,7 +178,8 @@ fn names(report: &Report, thread: &Thread) -> Vec<String> {
 }
 
 fn name(report: &Report, frame: &Frame) -> Option<String> {
-    // Each place is looked up once: dladdr goes through all symbols, and a hundred threads wait at the same few places.
+    // Each place is looked up once: dladdr goes through all symbols, and a hundred threads wait at
+    // the same few places.
     thread_local!(static KNOWN: RefCell<HashMap<(String, u64), Option<String>>> = RefCell::default());
     let image = image_of(report, frame)?;
     let within = if image.is_main { check as *const () as usize } else { header_of(&image.path)? };
@@ -189,7 +191,8 @@ fn name(report: &Report, frame: &Frame) -> Option<String> {
 
 /// Where this process has the library of that path.
 fn header_of(path: &str) -> Option<usize> {
-    // SAFETY: plain questions to dyld; no image comes or goes meanwhile. The names are strings that live as long as the images.
+    // SAFETY: plain questions to dyld; no image comes or goes meanwhile. The names are strings that
+    // live as long as the images.
     unsafe {
         (0..mach2::dyld::_dyld_image_count()).find_map(|index| {
             let name = std::ffi::CStr::from_ptr(mach2::dyld::_dyld_get_image_name(index));

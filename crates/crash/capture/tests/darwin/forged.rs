@@ -1,5 +1,6 @@
-//! Messages to Coroner's exception port that it must not believe. Each carries a right to answer with: where a message is thrown
-//! away the kernel says so there, and an exception that was taken would be answered.
+//! Messages to Coroner's exception port that it must not believe. Each carries a right to answer
+//! with: where a message is thrown away the kernel says so there, and an exception that was taken
+//! would be answered.
 
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::mach_init::mach_thread_self;
@@ -29,8 +30,8 @@ fn exception_port() -> mach_port_t {
     port
 }
 
-/// `mach_exception_raise` of this thread for an access to 0x18, with some of its words (at byte offsets) spoilt, and of so many
-/// bytes. The id of what comes back.
+/// `mach_exception_raise` of this thread for an access to 0x18, with some of its words (at byte
+/// offsets) spoilt, and of so many bytes. The id of what comes back.
 fn send(spoilt: &[(usize, u32)], size: u32) -> u32 {
     #[repr(C, align(8))]
     struct Message([u32; 256]);
@@ -43,7 +44,8 @@ fn send(spoilt: &[(usize, u32)], size: u32) -> u32 {
         let reply = mach_reply_port();
         let right = exception_port();
         let words = [
-            // Header: COPY_SEND, MAKE_SEND_ONCE, complex; two descriptors of COPY_SEND; NDR; EXC_BAD_ACCESS; two codes.
+            // Header: COPY_SEND, MAKE_SEND_ONCE, complex; two descriptors of COPY_SEND; NDR;
+            // EXC_BAD_ACCESS; two codes.
             (0, 0x8000_0000 | 21 << 8 | 19),
             (4, size),
             (8, right),

@@ -1,5 +1,5 @@
-//! What the system that is played does for a test, by functions that no Mac has (darwin-host's README, "What it has that no Mac
-//! has").
+//! What the system that is played does for a test, by functions that no Mac has (darwin-host's
+//! README, "What it has that no Mac has").
 
 use core::ffi::{CStr, c_void};
 
@@ -18,7 +18,8 @@ pub(crate) fn be_later(enforced: bool) {
     be(enforced.into());
 }
 
-/// What the system at whose start that is set in the environment is like: macOS 11, unless it is 14.
+/// What the system at whose start that is set in the environment is like: macOS 11, unless it is
+/// 14.
 pub(crate) const SYSTEM: &str = "DARWIN_HOST_SYSTEM";
 
 /// The signals that a thread blocks, by its port.

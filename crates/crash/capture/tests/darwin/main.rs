@@ -1,8 +1,10 @@
-//! Crashes of real processes on Darwin: each case is this program, started again, and its report is read and held to what the
-//! case must leave: exception, codes, signal, thread, frames by name, all other threads, and the ending.
+//! Crashes of real processes on Darwin: each case is this program, started again, and its report is
+//! read and held to what the case must leave: exception, codes, signal, thread, frames by name, all
+//! other threads, and the ending.
 //!
-//! Run as a Mach-O program: on a Mac, or by `cargo xtask darwin cargo test -p coroner-capture --test darwin`. Frames are named
-//! by this program itself (dladdr), at the same offset from its own header.
+//! Run as a Mach-O program: on a Mac, or by `cargo xtask darwin cargo test -p coroner-capture
+//! --test darwin`. Frames are named by this program itself (dladdr), at the same offset from its
+//! own header.
 
 #[cfg(target_os = "macos")]
 mod cases;

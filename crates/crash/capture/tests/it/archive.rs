@@ -1,5 +1,6 @@
-//! Crashes in a library that Android's linker loaded out of an archive, where an APK has it: by a path into the archive, and by a
-//! descriptor and an offset. Every case is a real process: this test's own program, started again.
+//! Crashes in a library that Android's linker loaded out of an archive, where an APK has it: by a
+//! path into the archive, and by a descriptor and an offset. Every case is a real process: this
+//! test's own program, started again.
 #![cfg(target_os = "android")]
 
 use std::ffi::{CStr, CString};
@@ -51,7 +52,8 @@ fn crash_as_asked() {
     let mut setup = InstallOptions::DEFAULT;
     setup.symbol_names = true;
     coroner_capture::install(&store, &setup).unwrap();
-    // SAFETY: a library of this test's own, whose function has this type; the crash is what is wanted.
+    // SAFETY: a library of this test's own, whose function has this type; the crash is what is
+    // wanted.
     unsafe {
         let handle = match std::env::var(OFFSET) {
             Ok(offset) => {
@@ -75,8 +77,8 @@ fn crash_as_asked() {
     }
 }
 
-/// Writes an archive with one file of that name, stored, whose bytes begin at a page; returns where. (APPNOTE.TXT of PKWARE, 4.3.7,
-/// 4.3.12 and 4.3.16; the linker looks at no checksum.)
+/// Writes an archive with one file of that name, stored, whose bytes begin at a page; returns
+/// where. (APPNOTE.TXT of PKWARE, 4.3.7, 4.3.12 and 4.3.16; the linker looks at no checksum.)
 fn write_archive(path: &Path, name: &str, content: &[u8]) -> usize {
     const PAGE: usize = 16 << 10;
     let size = (content.len() as u32).to_le_bytes();

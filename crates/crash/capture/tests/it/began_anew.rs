@@ -1,4 +1,5 @@
-//! How long an app ran counts from where it says that it goes on. The app is this test's own program, started again.
+//! How long an app ran counts from where it says that it goes on. The app is this test's own
+//! program, started again.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::ffi::CString;

@@ -1,5 +1,6 @@
-//! arm64: an access by a pointer with another memory tag than its memory has (MTE). The process is this test's own program, started again;
-//! qemu has such memory, and processors that have not are not asked.
+//! arm64: an access by a pointer with another memory tag than its memory has (MTE). The process is
+//! this test's own program, started again; qemu has such memory, and processors that have not are
+//! not asked.
 #![cfg(all(any(target_os = "linux", target_os = "android"), target_arch = "aarch64"))]
 
 use std::arch::asm;
@@ -66,7 +67,8 @@ fn crash_as_asked() {
     coroner_capture::install(&store, &InstallOptions::DEFAULT).unwrap();
     println!("page: {page:#x}");
     let (pointer, good) = (page | OF_POINTER << 56, page | OF_MEMORY << 56);
-    // SAFETY: the first store is to the page's own memory; the second one is the fault that is wanted.
+    // SAFETY: the first store is to the page's own memory; the second one is the fault that is
+    // wanted.
     unsafe { asm!("str {good}, [{good}]", "strb wzr, [{pointer}]", good = in(reg) good, pointer = in(reg) pointer) };
 }
 

@@ -1,4 +1,5 @@
-//! Names that the dying process finds in its own images. Every case is a real process: this test's own program, started again.
+//! Names that the dying process finds in its own images. Every case is a real process: this test's
+//! own program, started again.
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::ffi::{CString, c_int, c_void};
@@ -45,7 +46,8 @@ fn crash_as_asked() {
         std::fs::remove_file(std::env::current_exe().unwrap()).unwrap();
     }
     if how.starts_with("replaced") {
-        // Another build of the same size: its symbols are the same, its id and its file header aren't.
+        // Another build of the same size: its symbols are the same, its id and its file header
+        // aren't.
         let path = std::env::current_exe().unwrap();
         let mut bytes = std::fs::read(&path).unwrap();
         let build_id = bytes.windows(8).position(|part| part == b"\x03\0\0\0GNU\0").map(|at| at + 8);
@@ -91,8 +93,8 @@ fn report(how: &str) -> Report {
         .envs([(STORE, store.as_os_str()), (HOW, how.as_ref())])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null());
-    // Another test's child may have been forked while the copy was open for writing, and not have gone on to its own program
-    // yet: until then the copy can't be executed.
+    // Another test's child may have been forked while the copy was open for writing, and not have
+    // gone on to its own program yet: until then the copy can't be executed.
     let mut tries = 0;
     let status = loop {
         match command.status() {
@@ -130,7 +132,8 @@ fn own_and_system_frames_have_names() {
     let own = frames(&report, "app");
     assert!(own[0].1.contains("compare_and_crash"), "{own:#?}");
     assert!(own.iter().any(|(_, name)| name.contains("sorts_by_the_c_library")), "{own:#?}");
-    // The C library may be stripped of all but what it exports; its own functions for sorting aren't.
+    // The C library may be stripped of all but what it exports; its own functions for sorting
+    // aren't.
     let system = frames(&report, "libc.");
     assert!(system.iter().any(|(_, name)| name.starts_with("qsort")), "{system:#?}");
     for (frame, _) in own.iter().chain(&system).filter(|(_, name)| *name != "?") {

@@ -1,7 +1,8 @@
-//! Recrashes, which are faults of the crash path itself: each ends one section and not the report, and the deadline ends a section
-//! that hangs.
+//! Recrashes, which are faults of the crash path itself: each ends one section and not the report,
+//! and the deadline ends a section that hangs.
 //!
-//! Every case is a real process: this test's own program, started again with the case in its environment.
+//! Every case is a real process: this test's own program, started again with the case in its
+//! environment.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::ffi::CString;
@@ -102,7 +103,8 @@ fn a_fault_ends_one_section() {
             assert_eq!(report.end.is_some(), section != SectionKind::END, "{context}");
             assert_eq!(report.crash.is_some(), section != SectionKind::CRASH, "{context}");
             assert_eq!(report.images.is_empty(), section == SectionKind::IMAGES, "{context}");
-            // The images that were known at install have names even if their list can't be brought up to date.
+            // The images that were known at install have names even if their list can't be brought
+            // up to date.
             let nameless = !NAMES || [SectionKind::SYMBOL_NAMES, SectionKind::THREADS].contains(&section);
             assert_eq!(report.symbol_names.is_empty(), nameless, "{context}");
             if section != SectionKind::THREADS {

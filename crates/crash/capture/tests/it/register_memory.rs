@@ -1,5 +1,5 @@
-//! A report has what the crashed thread's registers point to, and nothing of pages that are not in memory or can't be read. The process is this
-//! test's own program, started again.
+//! A report has what the crashed thread's registers point to, and nothing of pages that are not in
+//! memory or can't be read. The process is this test's own program, started again.
 #![cfg(any(target_os = "linux", target_os = "android"))]
 
 use std::arch::asm;
@@ -40,7 +40,8 @@ fn crash_as_asked() {
     let untouched = map(libc::PROT_READ, anonymous, -1);
     let file = tempfile::tempfile().unwrap();
     let beyond_the_end = map(libc::PROT_READ, 0, file.as_raw_fd());
-    // Its pages are in the page cache, and in no page table of this process: as those of a server that does not answer may be.
+    // Its pages are in the page cache, and in no page table of this process: as those of a server
+    // that does not answer may be.
     let mut unread = tempfile::tempfile().unwrap();
     unread.write_all(&[7; PAGE]).unwrap();
     let unread = map(libc::PROT_READ, 0, unread.as_raw_fd());

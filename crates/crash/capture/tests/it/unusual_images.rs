@@ -1,6 +1,6 @@
-//! Installs and crashes beside libraries that are not where their headers say, or whose path is no text. Every case is a real
-//! process: this test's own program, started again with a library that is compiled on the way (by the words of
-//! `CORONER_TEST_CC`, or by `cc`).
+//! Installs and crashes beside libraries that are not where their headers say, or whose path is no
+//! text. Every case is a real process: this test's own program, started again with a library that
+//! is compiled on the way (by the words of `CORONER_TEST_CC`, or by `cc`).
 #![cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static")))]
 
 use std::ffi::{CString, OsStr};
@@ -51,7 +51,8 @@ fn crash_as_asked() {
     if late {
         install();
     }
-    // SAFETY: a library of this test's own, whose function has this type; the crash is what is wanted.
+    // SAFETY: a library of this test's own, whose function has this type; the crash is what is
+    // wanted.
     unsafe {
         let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW);
         assert!(!handle.is_null());
@@ -91,7 +92,8 @@ fn crashes_in_library(library: &Path, store: &Path, late: bool, expected: &[&str
         .args(["unusual_images::crash_as_asked", "--exact", "--test-threads=1"])
         .env(STORE, store)
         .env(LIBRARY, library);
-    // A library that was linked to an address is loaded there, as a prelinked one is (glibc up to 2.36).
+    // A library that was linked to an address is loaded there, as a prelinked one is (glibc up to
+    // 2.36).
     program.env("LD_USE_LOAD_BIAS", "1").stdout(Stdio::null()).stderr(Stdio::null());
     if late {
         program.env(LATE, "1");
@@ -111,7 +113,8 @@ fn crashes_in_library(library: &Path, store: &Path, late: bool, expected: &[&str
     report
 }
 
-/// Whether these programs run under an emulator: there is no linker for its libraries here, and it loads them as it likes.
+/// Whether these programs run under an emulator: there is no linker for its libraries here, and it
+/// loads them as it likes.
 fn is_emulated() -> bool {
     std::env::var_os("CORONER_TEST_RUNNER").is_some()
 }
@@ -171,8 +174,9 @@ fn a_library_with_sframe_alone() {
     }
 }
 
-/// Two functions of a compiler in the process, which has registered them for debuggers: nothing but their unwind data says how large their
-/// frames are, since they do not return, and nothing else has their names.
+/// Two functions of a compiler in the process, which has registered them for debuggers: nothing but
+/// their unwind data says how large their frames are, since they do not return, and nothing else
+/// has their names.
 #[cfg(target_arch = "x86_64")]
 const COMPILER: &str = r#"
 #include <elf.h>
@@ -214,7 +218,7 @@ void crash_in_library(int *at) {
     file.sections[4] = section(28, SHT_STRTAB, 0, file.names, sizeof names, 0, 0);
     file.symbols[1] = (Elf64_Sym){ 36, ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, (uint64_t)made, 32 };
     file.symbols[2] = (Elf64_Sym){ 46, ELF64_ST_INFO(STB_GLOBAL, STT_FUNC), 0, 1, (uint64_t)made + 32, 32 };
-    /* cfa = rsp + 8, the return address at cfa - 8; from behind the first instruction on a larger frame */
+    /* cfa = rsp + 8, the return address at cfa - 8; a larger frame after the first instruction */
     file.frames.length = 20;
     file.frames.id = -1;
     memcpy(file.frames.rest, (unsigned char[16]){ 1, 0, 1, 0x78, 16, 0x0c, 7, 8, 0x90, 1 }, 16);

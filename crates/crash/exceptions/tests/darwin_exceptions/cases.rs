@@ -123,7 +123,8 @@ pub(crate) const CASES: &[Case] = &[
     on(Place::Thread, case("door-thread", ON_PTHREAD)),
     early(on(Place::Thread, case("door-early-thread", ON_PTHREAD))),
     case("after-many", &[door(PASSES)]),
-    // 10,000 on the main thread, 10,000 on a pthread, and not one of them costs an exception of the kernel's.
+    // 10,000 on the main thread, 10,000 on a pthread, and not one of them costs an exception of the
+    // kernel's.
     case("counted", &[door(PASSES)]),
     // Lazy pointers that dyld has not bound yet.
     early(case("door-unbound", &[door(PASSES)])),
@@ -222,8 +223,9 @@ fn prepare(name: &str, library: *mut libc::c_void) {
     }
 }
 
-/// Throws that are caught, each of which has its stack walked to the end: none may need a load that faults, each of which is an
-/// exception that the kernel delivers (darwin-host counts them; no Mac does, and there it is not asked).
+/// Throws that are caught, each of which has its stack walked to the end: none may need a load that
+/// faults, each of which is an exception that the kernel delivers (darwin-host counts them; no Mac
+/// does, and there it is not asked).
 fn throw_many(catches_a_thousand: usize) {
     // SAFETY: a NUL-terminated name.
     let counter = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"darwin_host_exceptions".as_ptr()) } as usize;

@@ -57,7 +57,8 @@ fn holds(report: &Report, case: &Case) -> Result<(), String> {
     Ok(())
 }
 
-/// The function of a frame, by the symbols of the library that throws; an address in any other image.
+/// The function of a frame, by the symbols of the library that throws; an address in any other
+/// image.
 fn name(report: &Report, frame: &Frame, thrower: Thrower) -> String {
     let path = std::env::var(thrower.variable()).unwrap_or_default();
     let pc = frame.lookup_address().0;

@@ -1,5 +1,6 @@
-// A stand-in for libobjc, Foundation and AppKit: what Coroner asks of them, with the contracts of <objc/runtime.h>, <objc/message.h>
-// and <Foundation/NSException.h>, and a program's throws. It shows that Coroner keeps to these contracts, not that Apple's do.
+// A stand-in for libobjc, Foundation and AppKit: what Coroner asks of them, with the contracts of
+// <objc/runtime.h>, <objc/message.h> and <Foundation/NSException.h>, and a program's throws. It
+// shows that Coroner keeps to these contracts, not that Apple's do.
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -12,7 +13,8 @@
 #define EXPORT __attribute__((visibility("default")))
 #define NOINLINE __attribute__((noinline))
 
-// The first words as in objc4's `struct objc_class` (runtime/objc-runtime-new.h): isa, superclass, cache.
+// The first words as in objc4's `struct objc_class` (runtime/objc-runtime-new.h): isa, superclass,
+// cache.
 struct class {
     struct class *isa, *superclass;
     void *cache;
@@ -77,8 +79,9 @@ static struct object *new_exception(const char *name);
 static struct object *new_object(const char *text);
 static int description_throws;
 
-// objc_msgSend's beginning as Apple's is (objc4, runtime/Messengers.subproj): nil answers nil, the isa is read, and masked, and the class's cache
-// is looked into. The receiver and the selector stay in their registers.
+// objc_msgSend's beginning as Apple's is (objc4, runtime/Messengers.subproj): nil answers nil, the
+// isa is read, and masked, and the class's cache is looked into. The receiver and the selector stay
+// in their registers.
 #ifdef __x86_64__
 __asm__(".globl _objc_msgSend\n.p2align 4\n_objc_msgSend:\n"
         "testq %rdi, %rdi\n"
@@ -167,7 +170,8 @@ EXPORT implementation *class_getInstanceMethod(struct class *class, const char *
 
 EXPORT implementation method_getImplementation(implementation *method) { return *method; }
 
-// objc4, runtime/objc-gdb.h and runtime/isa.h; of arm64 the mask of its simulators, since images lie where those of a device do not.
+// objc4, runtime/objc-gdb.h and runtime/isa.h; of arm64 the mask of its simulators, since images
+// lie where those of a device do not.
 #ifdef __x86_64__
 EXPORT const uintptr_t objc_debug_isa_class_mask = 0x00007ffffffffff8;
 #else
@@ -228,9 +232,10 @@ static NOINLINE void gives_up(struct object *exception)
     abort();
 }
 
-// With a C++ runtime `@throw` is a C++ throw of the object, of a type whose virtual table is libobjc's, and where nobody catches
-// it the handler that libobjc has set ends the process (objc4, runtime/objc-exception.mm): it tells the handler of uncaught
-// exceptions, and goes on in the one that was there before.
+// With a C++ runtime `@throw` is a C++ throw of the object, of a type whose virtual table is
+// libobjc's, and where nobody catches it the handler that libobjc has set ends the process (objc4,
+// runtime/objc-exception.mm): it tells the handler of uncaught exceptions, and goes on in the one
+// that was there before.
 EXPORT void *objc_ehtype_vtable[6];
 static struct {
     void **vtable;
@@ -306,8 +311,9 @@ static void *on_pthread(void *unused)
 static void *says_name(struct object *self, const char *selector) { return (void)selector, self->name; }
 static void *says_reason(struct object *self, const char *selector) { return (void)selector, self->reason; }
 
-// As `-[NSObject dealloc]`, which frees the object's memory (objc4, `_objc_rootDealloc`). What free(3) leaves in it: a list of free blocks. Each object has
-// pages of its own, so that nothing but what a case does comes into its place.
+// As `-[NSObject dealloc]`, which frees the object's memory (objc4, `_objc_rootDealloc`). What
+// free(3) leaves in it: a list of free blocks. Each object has pages of its own, so that nothing
+// but what a case does comes into its place.
 static uintptr_t free_block[4] = {0, 0, 0x5a5a5a5a5a50, 0};
 
 static void deallocates(void *self, const char *selector)

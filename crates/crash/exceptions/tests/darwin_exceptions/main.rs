@@ -1,8 +1,9 @@
-//! Exceptions of languages in real processes on Darwin: each case is this program, started again, which loads a library that throws;
-//! its report is read and held to type, message, the frames of the throw by name, and the ending.
+//! Exceptions of languages in real processes on Darwin: each case is this program, started again,
+//! which loads a library that throws; its report is read and held to type, message, the frames of
+//! the throw by name, and the ending.
 //!
-//! Run by `cargo xtask darwin`, which builds the libraries and names them in the environment. Frames are named by the library
-//! itself (dladdr), at the same offset from its header.
+//! Run by `cargo xtask darwin`, which builds the libraries and names them in the environment.
+//! Frames are named by the library itself (dladdr), at the same offset from its header.
 
 #[cfg(target_os = "macos")]
 mod cases;

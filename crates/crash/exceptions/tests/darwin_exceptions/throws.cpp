@@ -1,5 +1,6 @@
-// C++ exceptions in a library that a program loads. Built by `cargo xtask darwin` as a Mach-O library of a name of its own, against
-// the C++ runtime that is built from LLVM's sources: this image's calls of __cxa_throw go through its own symbol pointers.
+// C++ exceptions in a library that a program loads. Built by `cargo xtask darwin` as a Mach-O
+// library of a name of its own, against the C++ runtime that is built from LLVM's sources: this
+// image's calls of __cxa_throw go through its own symbol pointers.
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,7 +15,8 @@
 
 #include "shop.h"
 
-// What libobjc's `@throw` gives the C++ runtime (objc4, runtime/objc-exception.mm): a type whose virtual table is its own.
+// What libobjc's `@throw` gives the C++ runtime (objc4, runtime/objc-exception.mm): a type whose
+// virtual table is its own.
 extern "C" {
 __attribute__((visibility("default"))) void *objc_ehtype_vtable[6];
 void *__cxa_allocate_exception(unsigned long) noexcept;
@@ -122,8 +124,9 @@ static const section_64 *section_of(const mach_header_64 *header, const char *se
     return nullptr;
 }
 
-// Makes the lazy pointers to __cxa_throw and __cxa_rethrow what they are before their first use: the address of their stub helper,
-// as the file has it. (darwin-host binds all lazy pointers at load, dyld only those that are called.) Answers how many.
+// Makes the lazy pointers to __cxa_throw and __cxa_rethrow what they are before their first use:
+// the address of their stub helper, as the file has it. (darwin-host binds all lazy pointers at
+// load, dyld only those that are called.) Answers how many.
 __attribute__((visibility("default"))) int unbinds_throws(void)
 {
     Dl_info here;
@@ -162,7 +165,8 @@ __attribute__((visibility("default"))) void own_terminate_handler(void)
     std::set_terminate(apps_own);
 }
 
-// Dies of an exception; `on_thread` on another one. A name may end in anything: what is thrown is what it begins with.
+// Dies of an exception; `on_thread` on another one. A name may end in anything: what is thrown is
+// what it begins with.
 __attribute__((visibility("default"))) void die_of(const char *name, int on_thread) noexcept
 {
     kind = name;

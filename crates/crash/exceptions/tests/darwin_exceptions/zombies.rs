@@ -1,4 +1,5 @@
-//! Objects that are used after they were deallocated, and what the report must say of them; a reader's sentence of it.
+//! Objects that are used after they were deallocated, and what the report must say of them; a
+//! reader's sentence of it.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
-// Stops (by a trap) where its argument says, for a tracer to walk the stack. Built without unwind data.
+// Stops (by a trap) where its argument says, for a tracer to walk the stack. Built without unwind
+// data.
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>

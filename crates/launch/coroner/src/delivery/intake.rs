@@ -51,7 +51,8 @@ pub(crate) struct Intake {
     stored: bool,
     /// Whether this launch was counted for the oldest run that was stored early.
     counted: bool,
-    /// The time that this launch has to wait, if too many launches were too short to finish the run.
+    /// The time that this launch has to wait, if too many launches were too short to finish the
+    /// run.
     pub(crate) waits: Option<Duration>,
     /// Number of runs with a report that were claimed.
     tried: usize,

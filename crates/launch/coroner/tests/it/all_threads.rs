@@ -1,5 +1,5 @@
-//! Live backtraces of all threads on Apple's systems, to where each begins; and the exceptions that they cost the kernel, which is why this
-//! is the only test of its process.
+//! Live backtraces of all threads on Apple's systems, to where each begins; and the exceptions that
+//! they cost the kernel, which is why this is the only test of its process.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -20,7 +20,8 @@ fn waits_here(make: &mut dyn FnMut()) {
     black_box(&make);
 }
 
-/// How many exceptions the kernel has raised in this process, where darwin-host counts them; else 0.
+/// How many exceptions the kernel has raised in this process, where darwin-host counts them; else
+/// 0.
 fn exceptions() -> u64 {
     // SAFETY: a NUL-terminated name; the host's service has this type.
     unsafe {
@@ -29,8 +30,9 @@ fn exceptions() -> u64 {
     }
 }
 
-/// Every walk ends where the system's code begins the stack, and none needs a load that faults. Coroner's own threads, without which such a
-/// load would wait for ever, are neither listed nor stopped.
+/// Every walk ends where the system's code begins the stack, and none needs a load that faults.
+/// Coroner's own threads, without which such a load would wait for ever, are neither listed nor
+/// stopped.
 #[test]
 fn no_walk_needs_a_load_that_faults() {
     isolated(concat!(module_path!(), "::no_walk_needs_a_load_that_faults"), || {

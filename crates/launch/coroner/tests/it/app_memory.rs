@@ -1,7 +1,7 @@
 //! Memory that an app registered, and what its crash callback writes, in real crashes.
 //!
-//! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`], which does what
-//! `CORONER_TEST_ACT` says.
+//! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`],
+//! which does what `CORONER_TEST_ACT` says.
 
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
@@ -16,7 +16,7 @@ const STORE: &str = "CORONER_TEST_STORE";
 const ACT: &str = "CORONER_TEST_ACT";
 const DEADLINE: Duration = Duration::from_millis(1500);
 
-// ───────────────────────────────────────────── the app ─────────────────────────────────────────────
+// ──── the app ────
 
 static LOG: [u8; 11] = *b"first\nlast\n";
 const LARGE: usize = 100 << 10;
@@ -99,7 +99,7 @@ fn app() {
     }
 }
 
-// ───────────────────────────────────────────── the tests ─────────────────────────────────────────────
+// ──── the tests ────
 
 fn run(store: &Path, act: &str) -> Option<i32> {
     let mut command = Command::new(std::env::current_exe().unwrap());

@@ -206,7 +206,8 @@ fn capture_each_other(of_even: CaptureOptions, of_odd: CaptureOptions, turns: us
                         let other = IDS[(index + 1 + turn % 3) % IDS.len()].lock().unwrap().unwrap();
                         match Backtrace::of_thread(other, if index % 2 == 0 { &of_even } else { &of_odd }) {
                             Ok(taken) => assert!(!taken.addresses().is_empty()),
-                            // On Linux one that has no processor for a tenth of a second is given up.
+                            // On Linux one that has no processor for a tenth of a second is given
+                            // up.
                             #[cfg(any(target_os = "linux", target_os = "android"))]
                             Err(NotCaptured::NoAnswer | NotCaptured::TraceDeadline) => continue,
                             Err(error) => panic!("{error:?}"),
@@ -227,7 +228,8 @@ fn capture_each_other(of_even: CaptureOptions, of_odd: CaptureOptions, turns: us
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// Mach-O's assembler names C's functions with an underscore in front, and knows no kinds of symbols.
+/// Mach-O's assembler names C's functions with an underscore in front, and knows no kinds of
+/// symbols.
 #[cfg(target_vendor = "apple")]
 macro_rules! elf_or_mach_o {
     ($_elf:literal, $mach_o:literal) => {
@@ -241,8 +243,8 @@ macro_rules! elf_or_mach_o {
     };
 }
 
-// Calls `rdi(rsi)` from a frame such as an async function of Swift's has: bit 60 of the frame pointer that it saves is set,
-// and below that stands its context, here `rdx`.
+// Calls `rdi(rsi)` from a frame such as an async function of Swift's has: bit 60 of the frame
+// pointer that it saves is set, and below that stands its context, here `rdx`.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".text",
@@ -274,7 +276,8 @@ core::arch::global_asm!(
 /// Runs something on a thread that runs a task, for whoever looks where the Swift runtime says so.
 #[cfg(target_arch = "x86_64")]
 fn in_task(run: &mut dyn FnMut()) {
-    /// As in `swift_async.rs` of `coroner-unwind`: the thread-specific datum, and where a task has its identifier.
+    /// As in `swift_async.rs` of `coroner-unwind`: the thread-specific datum, and where a task has
+    /// its identifier.
     #[cfg(target_vendor = "apple")]
     const TASK_KEY: libc::pthread_key_t = 103;
     let mut task = [0_u32; 16];
@@ -325,7 +328,8 @@ fn swift_async_frames_are_followed_or_not() {
         let context = Context(&raw const outer, waits_for_the_frame);
         let mut taken: Vec<Backtrace> = Vec::new();
         let mut run = || {
-            // SAFETY: the function above calls the first argument with the second, and only keeps the third on its stack.
+            // SAFETY: the function above calls the first argument with the second, and only keeps
+            // the third on its stack.
             unsafe { coroner_test_async_frame(capture, (&raw mut taken).cast(), &raw const context) };
         };
         in_task(&mut run);
@@ -364,8 +368,9 @@ fn libraries(directory: &Path) -> Option<[PathBuf; 2]> {
     Some([make("coroner_first")?, make("coroner_second")?])
 }
 
-/// Eight threads capture and name their stacks while another one captures through libraries that it loads and unloads all the
-/// time, one in the other's place. `CORONER_TEST_SECONDS` makes it last longer.
+/// Eight threads capture and name their stacks while another one captures through libraries that it
+/// loads and unloads all the time, one in the other's place. `CORONER_TEST_SECONDS` makes it last
+/// longer.
 #[test]
 fn captures_while_libraries_come_and_go() {
     isolated(concat!(module_path!(), "::captures_while_libraries_come_and_go"), || {
@@ -400,7 +405,8 @@ fn captures_while_libraries_come_and_go() {
     });
 }
 
-/// Captures inside a function of a library that is loaded for it and unloaded after it, before the names are asked for.
+/// Captures inside a function of a library that is loaded for it and unloaded after it, before the
+/// names are asked for.
 fn through(library: &Path, name: &str) -> Backtrace {
     unsafe extern "C" fn capture(into: *mut c_void) {
         // SAFETY: `through` passes its own local.
@@ -409,7 +415,8 @@ fn through(library: &Path, name: &str) -> Backtrace {
     let path = CString::new(library.as_os_str().as_encoded_bytes()).unwrap();
     let name = CString::new(name).unwrap();
     let mut taken: Option<Backtrace> = None;
-    // SAFETY: loads a library of this test's own, whose function has this type, calls it, and unloads it.
+    // SAFETY: loads a library of this test's own, whose function has this type, calls it, and
+    // unloads it.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
         assert!(!handle.is_null());
@@ -423,7 +430,8 @@ fn through(library: &Path, name: &str) -> Backtrace {
     taken.unwrap()
 }
 
-// Calls its first argument with its second, from a frame whose record is said to be where the third says: where nothing is.
+// Calls its first argument with its second, from a frame whose record is said to be where the third
+// says: where nothing is.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".text",
@@ -479,8 +487,8 @@ core::arch::global_asm!(
     ".cfi_endproc",
 );
 
-/// A bad address is an error also on a thread that blocked the signals of bad loads after captures had found that it did not: it would
-/// be the process' end.
+/// A bad address is an error also on a thread that blocked the signals of bad loads after captures
+/// had found that it did not: it would be the process' end.
 #[test]
 fn a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there() {
     isolated(concat!(module_path!(), "::a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there"), || {
@@ -507,7 +515,8 @@ fn a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there() {
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
             }
             let mut taken: Option<Backtrace> = None;
-            // SAFETY: the function above calls the first argument with the second, and keeps the third in a register.
+            // SAFETY: the function above calls the first argument with the second, and keeps the
+            // third in a register.
             unsafe { coroner_test_lost_record(capture, (&raw mut taken).cast(), NOWHERE) };
             assert_in_order(&functions(&taken.unwrap()), &["capture", "coroner_test_lost_record"]);
         })
@@ -516,8 +525,8 @@ fn a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there() {
     });
 }
 
-/// A handler on an alternate stack captures: its stack is not the thread's own, and the walk goes on from it to the one that was
-/// interrupted.
+/// A handler on an alternate stack captures: its stack is not the thread's own, and the walk goes
+/// on from it to the one that was interrupted.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 #[test]
 fn from_another_stack_to_the_threads_own() {

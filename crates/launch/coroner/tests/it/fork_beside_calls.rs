@@ -1,4 +1,5 @@
-//! A child of `fork` whose parent's other threads were in calls of Coroner's at that moment: it makes the same calls, and must not wait for them.
+//! A child of `fork` whose parent's other threads were in calls of Coroner's at that moment: it
+//! makes the same calls, and must not wait for them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -25,7 +26,8 @@ extern "C" fn around_a_fork() {
 
 /// Whether a child that makes the calls ends.
 fn child_ends() -> bool {
-    // SAFETY: the child calls what a child of a process with threads may (glibc's allocator can be used there), and ends.
+    // SAFETY: the child calls what a child of a process with threads may (glibc's allocator can be
+    // used there), and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         calls();

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use coroner_test_support::isolated;
 
-/// The list of images is read before there is a handler that would make a bad load good: nothing may be taken away meanwhile.
+/// The list of images is read before there is a handler that would make a bad load good: nothing
+/// may be taken away meanwhile.
 #[test]
 fn reads_no_image_that_is_being_taken_away() {
     isolated(concat!(module_path!(), "::reads_no_image_that_is_being_taken_away"), || {

@@ -13,7 +13,7 @@ use serde_json::Value;
 const STORE: &str = "CORONER_TEST_STORE";
 const ACT: &str = "CORONER_TEST_ACT";
 
-// ───────────────────────────────────────────── the app ─────────────────────────────────────────────
+// ──── the app ────
 
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
@@ -156,7 +156,7 @@ fn app() {
     }
 }
 
-// ───────────────────────────────────────────── the tests ─────────────────────────────────────────────
+// ──── the tests ────
 
 struct App {
     child: Child,
@@ -216,7 +216,8 @@ fn next_launch(store: &Path) -> Vec<String> {
     App::start(store, "looks").rest()
 }
 
-/// Waits until no report of a process that goes on waits in a run: one is removed after the last sink's answer.
+/// Waits until no report of a process that goes on waits in a run: one is removed after the last
+/// sink's answer.
 fn wait_until_removed(store: &Path) {
     let waits = || {
         let runs = std::fs::read_dir(store.join("runs")).unwrap().flatten();

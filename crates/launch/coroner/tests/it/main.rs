@@ -1,7 +1,9 @@
-//! Integration tests of Coroner: apps, which are this program started again, and the next launch after their crashes.
+//! Integration tests of Coroner: apps, which are this program started again, and the next launch
+//! after their crashes.
 //!
 //! Tests run as threads of one process. A test that installs Coroner in its own process uses
-//! [`isolated`](coroner_test_support::isolated); the others start this program again with only their module's `app`.
+//! [`isolated`](coroner_test_support::isolated); the others start this program again with only
+//! their module's `app`.
 #![cfg(unix)]
 
 #[cfg(target_os = "macos")]

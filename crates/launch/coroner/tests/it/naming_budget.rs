@@ -1,5 +1,5 @@
-//! What naming a report costs the launch after a crash: a program of 25 MB and more stays within the budget of the app, and what a
-//! smaller budget leaves out, the report says and the desk adds.
+//! What naming a report costs the launch after a crash: a program of 25 MB and more stays within
+//! the budget of the app, and what a smaller budget leaves out, the report says and the desk adds.
 //!
 //! The app is this test program, started again with `CORONER_TEST_STORE` set.
 
@@ -15,7 +15,8 @@ use coroner::{Config, Delivery, NamingBudget, Report, SymbolSearch};
 use coroner_report::text::TextOptions;
 
 const STORE: &str = "CORONER_TEST_STORE";
-/// What the app does: `crash`; or deliver, with the budget `N KiB, ms: N`, or before it waits for that: `nobody waits`.
+/// What the app does: `crash`; or deliver, with the budget `N KiB, ms: N`, or before it waits for
+/// that: `nobody waits`.
 const ACT: &str = "CORONER_TEST_ACT";
 const CONTEXT: &str = "coroner_naming";
 
@@ -157,7 +158,8 @@ fn a_large_program_is_named_in_full_in_a_third_of_the_budget() {
     let size = std::fs::metadata(std::env::current_exe().unwrap()).unwrap().len();
     assert!(size > 25 << 20, "the program has {size} bytes only");
     assert_eq!(NamingBudget::default().memory, 32 << 20);
-    // A third of the default, so that one that is not kept is seen; and all the time that a slow machine takes.
+    // A third of the default, so that one that is not kept is seen; and all the time that a slow
+    // machine takes.
     let (report, said) = delivered("10240 KiB, ms: 600000");
     println!("{said}");
     assert!(matches!(crashed_at(&report), (Some("it::naming_budget::stores_to_null"), Some(_))), "{report:?}");

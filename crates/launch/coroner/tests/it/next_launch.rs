@@ -1,7 +1,7 @@
 //! Real processes that end in every way, and what the next launch makes of it.
 //!
-//! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`], on whose main thread
-//! or another it does what `CORONER_TEST_ACT` says.
+//! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`],
+//! on whose main thread or another it does what `CORONER_TEST_ACT` says.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -24,7 +24,7 @@ const PROTECTION: (i32, &str) =
 /// The largest page of all systems, or some pages.
 const PAGE: usize = 1 << 14;
 
-// ───────────────────────────────────────────── the app ─────────────────────────────────────────────
+// ──── the app ────
 
 static NULL: AtomicPtr<u32> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -38,7 +38,8 @@ fn store_to_null() {
 static FOUND: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static HANDLED: AtomicI32 = AtomicI32::new(0);
 
-/// As the handler of signal-hook-registry, which tokio uses: it calls what it found, if that is a function, and goes on.
+/// As the handler of signal-hook-registry, which tokio uses: it calls what it found, if that is a
+/// function, and goes on.
 extern "C" fn chaining(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let found = FOUND.load(Ordering::Relaxed);
     if found != libc::SIG_DFL {
@@ -189,7 +190,8 @@ fn app() {
             extern "C" fn destructor() {
                 store_to_null();
             }
-            // SAFETY: what is registered first is called last, after Coroner's own; then the process ends.
+            // SAFETY: what is registered first is called last, after Coroner's own; then the
+            // process ends.
             unsafe {
                 libc::atexit(destructor);
                 install(config);
@@ -252,7 +254,8 @@ fn app() {
                 let _ = coroner::report_error(&std::io::Error::other("it may be written, or not"));
             }
         }
-        // Its own handlers, one from before the install and others that call what they found, as runtimes' do.
+        // Its own handlers, one from before the install and others that call what they found, as
+        // runtimes' do.
         "own-handlers" => {
             let before = handle(libc::SIGHUP);
             assert_eq!(before, libc::SIG_DFL);
@@ -317,11 +320,13 @@ fn app() {
         }
         "exits-delivering" => {
             install(config.sink(Slow));
-            // The delivery thread says that it has begun; the process then ends in good order under its hands.
+            // The delivery thread says that it has begun; the process then ends in good order under
+            // its hands.
             std::thread::sleep(Duration::from_millis(300));
         }
         "goes-on" => {
-            // SAFETY: the handler touches nothing but the page of the fault, which is the app's own.
+            // SAFETY: the handler touches nothing but the page of the fault, which is the app's
+            // own.
             unsafe {
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = make_writable as *const () as usize;
@@ -398,7 +403,7 @@ fn app() {
     }
 }
 
-// ───────────────────────────────────────────── the tests ─────────────────────────────────────────────
+// ──── the tests ────
 
 struct Bench {
     folder: tempfile::TempDir,
@@ -458,7 +463,8 @@ impl Bench {
         assert_eq!(self.run("crash").signal(), Some(libc::SIGSEGV));
     }
 
-    /// A launch that delivers: how it found the last run, with its event id, and whether all was delivered.
+    /// A launch that delivers: how it found the last run, with its event id, and whether all was
+    /// delivered.
     fn deliver(&self) -> (String, String, bool) {
         self.launch("deliver")
     }
@@ -516,7 +522,8 @@ fn a_crash_becomes_one_report_with_names_and_scope() {
     assert_eq!((bench.reports().len(), bench.runs()), (1, 0));
 }
 
-/// Launches that end while they read names leave less for the next to do, so that the report goes out.
+/// Launches that end while they read names leave less for the next to do, so that the report goes
+/// out.
 #[test]
 fn what_launches_had_no_time_to_name_is_delivered_with_fewer_names() {
     let delivered_after = |unfinished: u32| {
@@ -675,8 +682,8 @@ fn a_program_that_executes_itself_has_not_ended_abnormally() {
     assert_eq!(bench.runs(), 0);
 }
 
-/// The thread stands still for more than a second each time that it has asked for the date: as on a disk that takes so long to
-/// give a page of the report, or where others have the processor.
+/// The thread stands still for more than a second each time that it has asked for the date: as on a
+/// disk that takes so long to give a page of the report, or where others have the processor.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_process_that_stands_still_while_it_crashes_has_one_report() {
@@ -753,7 +760,8 @@ fn a_report_that_crashes_each_time_is_set_aside_and_does_not_stop_others() {
     for _ in 0..3 {
         assert_eq!(bench.run("crashes-delivering").signal(), Some(libc::SIGSEGV));
     }
-    // The fourth launch does not process it any more. Those of the crashes that it made are reports as any other.
+    // The fourth launch does not process it any more. Those of the crashes that it made are reports
+    // as any other.
     assert_eq!(bench.outcome(), "Crashed");
     assert_eq!(bench.reports().len(), 3);
     let broken: Vec<PathBuf> =

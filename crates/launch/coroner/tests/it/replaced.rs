@@ -1,8 +1,10 @@
-//! A program or a library that is replaced while it runs, as every deploy and every package upgrade does, and that then crashes: its
-//! frames have names, those of the version that ran, and the report says so. The next launch is the new version.
+//! A program or a library that is replaced while it runs, as every deploy and every package upgrade
+//! does, and that then crashes: its frames have names, those of the version that ran, and the
+//! report says so. The next launch is the new version.
 //!
-//! The app is this test program, copied, started again with `CORONER_TEST_STORE` set. Its new version is a copy with
-//! other names of functions at the same addresses: who names the frames by it gives wrong names.
+//! The app is this test program, copied, started again with `CORONER_TEST_STORE` set. Its new
+//! version is a copy with other names of functions at the same addresses: who names the frames by
+//! it gives wrong names.
 
 use std::ffi::{CString, c_int, c_void};
 use std::hint::black_box;
@@ -42,7 +44,8 @@ fn crashes_in_the_first_version() {
     unsafe { black_box(std::ptr::null_mut::<u32>()).write_volatile(1) };
 }
 
-/// Crashes in a function that the C library calls: one whose name is exported, so that it is known without libc's debug files.
+/// Crashes in a function that the C library calls: one whose name is exported, so that it is known
+/// without libc's debug files.
 fn crashes_below_the_c_library() {
     unsafe extern "C" fn compare(_: *const c_void, _: *const c_void) -> c_int {
         crashes_in_the_first_version();
@@ -91,7 +94,8 @@ fn new_version(file: &Path) -> PathBuf {
     file.with_extension("new")
 }
 
-/// Makes a file's new version beside it: other names, and another build id. Without ids neither has one.
+/// Makes a file's new version beside it: other names, and another build id. Without ids neither has
+/// one.
 fn make_new_version(file: &Path, ids: bool) {
     let mut bytes = std::fs::read(file).unwrap();
     if let Some(at) = memchr::memmem::find(&bytes, b"\x14\0\0\0\x03\0\0\0GNU\0") {
@@ -148,8 +152,8 @@ impl Case {
     }
 }
 
-/// Another test's child may have been forked while the copy was open for writing, and not have gone on to its own program yet: until
-/// then the copy can't be executed.
+/// Another test's child may have been forked while the copy was open for writing, and not have gone
+/// on to its own program yet: until then the copy can't be executed.
 fn run_when_written(command: &mut Command) -> ExitStatus {
     loop {
         match command.status() {
@@ -159,7 +163,8 @@ fn run_when_written(command: &mut Command) -> ExitStatus {
     }
 }
 
-/// The report of a process that crashed after `how` had happened to its file, written by a launch of the new version.
+/// The report of a process that crashed after `how` had happened to its file, written by a launch
+/// of the new version.
 fn report(library: bool, how: &'static str, ids: bool) -> (Report, Case) {
     let case = Case { folder: tempfile::tempdir().unwrap(), library, how };
     std::fs::copy(std::env::current_exe().unwrap(), case.program()).unwrap();

@@ -1,11 +1,13 @@
-//! The thread whose stack says the run's id, on Apple's systems: what is read from its stack, and who does not see it.
+//! The thread whose stack says the run's id, on Apple's systems: what is read from its stack, and
+//! who does not see it.
 
 use coroner::backtrace::{Backtrace, CaptureOptions};
 use coroner::{Config, Delivery, HandledException, Language, Report};
 use coroner_process::threads::{Facts, RunState, ThreadList, activity, facts};
 use coroner_test_support::isolated;
 
-/// The frame pointer of a thread, by `thread_get_state`: `x86_THREAD_STATE64` and `ARM_THREAD_STATE64` of <mach/thread_status.h>.
+/// The frame pointer of a thread, by `thread_get_state`: `x86_THREAD_STATE64` and
+/// `ARM_THREAD_STATE64` of <mach/thread_status.h>.
 fn frame_pointer(port: u32) -> Option<u64> {
     const FLAVOR: i32 = if cfg!(target_arch = "x86_64") { 4 } else { 6 };
     const WORDS: usize = if cfg!(target_arch = "x86_64") { 21 } else { 34 };
@@ -16,7 +18,8 @@ fn frame_pointer(port: u32) -> Option<u64> {
     (got == 0).then_some(state[FRAME_POINTER])
 }
 
-/// The thread and its return addresses by its frame records, which is how MetricKit walks, if it is there and waits: nothing of it changes then.
+/// The thread and its return addresses by its frame records, which is how MetricKit walks, if it is
+/// there and waits: nothing of it changes then.
 fn waiting_thread() -> Option<(Facts, Vec<u64>)> {
     let list = ThreadList::take().unwrap();
     let is_it = |port: &&u32| {

@@ -1,4 +1,5 @@
-//! What an app says of itself, from its run to the envelope at the next launch: real processes, and a transport of the app's own.
+//! What an app says of itself, from its run to the envelope at the next launch: real processes, and
+//! a transport of the app's own.
 //!
 //! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`].
 

@@ -1,7 +1,8 @@
-//! An app and its extension, two programs by their identifiers, that give the same store: what each finds at its launch, and what becomes of both
-//! their crashes.
+//! An app and its extension, two programs by their identifiers, that give the same store: what each
+//! finds at its launch, and what becomes of both their crashes.
 //!
-//! The programs are this test program, started again with `CORONER_TEST_STORE` set to run only [`app`].
+//! The programs are this test program, started again with `CORONER_TEST_STORE` set to run only
+//! [`app`].
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -117,7 +118,8 @@ fn in_each_store(test: impl Fn(&Path)) {
     }
 }
 
-/// One goes on while the other crashes; the one that is launched next delivers it, and it is no crash of its own.
+/// One goes on while the other crashes; the one that is launched next delivers it, and it is no
+/// crash of its own.
 #[test]
 fn a_crash_of_the_one_is_delivered_by_the_other_and_is_not_its_own() {
     in_each_store(one_crashes_beside_the_other);
@@ -153,7 +155,8 @@ fn both_crash_and_are_launched_at_once(store: &Path) {
         let _ = both.map(|program| program.ends("crash"));
         let mut both = [SHOP, WIDGET].map(|app| Program::begin(app, store));
         both.iter_mut().for_each(Program::wait);
-        // What each finds depends on who was first: one that finds the other at its run says what was known before.
+        // What each finds depends on who was first: one that finds the other at its run says what
+        // was known before.
         let _ = both.map(|program| program.ends("exit"));
         let all = reports(store);
         let count = |app: &str| all.iter().filter(|of| *of == app).count();
@@ -176,8 +179,8 @@ fn they_crash_in_a_row(store: &Path) {
     }
 }
 
-/// Whoever looks while a process lives takes its run for a living one, and once it is killed for one that has ended; and nobody who looks keeps it from being
-/// looked at again.
+/// Whoever looks while a process lives takes its run for a living one, and once it is killed for
+/// one that has ended; and nobody who looks keeps it from being looked at again.
 #[test]
 fn a_run_is_its_processes_until_that_is_killed() {
     in_each_store(|store| {

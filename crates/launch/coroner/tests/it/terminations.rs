@@ -21,8 +21,7 @@ const MIB: usize = 1 << 20;
 /// What a test's cgroup may use.
 const LIMIT: usize = 128 * MIB;
 
-// ───────────────────────────────────────────── the app
-// ─────────────────────────────────────────────
+// ──── the app ────
 
 /// Says `word` to the test and goes on when it answers.
 fn meet(word: &str) {
@@ -116,8 +115,7 @@ fn app() {
     }
 }
 
-// ───────────────────────────────────────────── the tests
-// ─────────────────────────────────────────────
+// ──── the tests ────
 
 struct App {
     child: Child,

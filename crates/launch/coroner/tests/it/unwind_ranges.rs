@@ -1,8 +1,9 @@
-//! Code of the app's own making: its frames are left by the rule that the app registered, in live backtraces and in a crash.
+//! Code of the app's own making: its frames are left by the rule that the app registered, in live
+//! backtraces and in a crash.
 //!
-//! The code is a trampoline such as virtual machines have, in memory that is mapped for it: its frame record is 0xd0 bytes above its
-//! stack pointer, the frame pointer is 0, its end can't be seen from what follows the call, and on its stack lie return
-//! addresses of an earlier call.
+//! The code is a trampoline such as virtual machines have, in memory that is mapped for it: its
+//! frame record is 0xd0 bytes above its stack pointer, the frame pointer is 0, its end can't be
+//! seen from what follows the call, and on its stack lie return addresses of an earlier call.
 
 use std::ffi::c_void;
 use std::hint::black_box;
@@ -119,7 +120,8 @@ impl Code {
             &raw const coroner_test_trampoline_body_end,
             &raw const coroner_test_trampoline_end,
         ];
-        // SAFETY: a new mapping, into which the bytes of the function above are copied: they are position independent.
+        // SAFETY: a new mapping, into which the bytes of the function above are copied: they are
+        // position independent.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
             let page = libc::mmap(std::ptr::null_mut(), 1 << 14, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -179,7 +181,8 @@ fn functions(backtrace: &Backtrace) -> Vec<String> {
     names.frames().iter().map(|frame| frame.function.as_deref().unwrap_or("?").to_owned()).collect()
 }
 
-/// What the code's frame and its caller are in a backtrace: the index of the former, and the latter's name.
+/// What the code's frame and its caller are in a backtrace: the index of the former, and the
+/// latter's name.
 fn caller_of_the_code(backtrace: &Backtrace, code: &Code) -> (usize, String) {
     let at = backtrace.addresses().iter().position(|address| code.body.contains(&(*address as usize)));
     let at = at.unwrap_or_else(|| panic!("no frame of the code: {backtrace:#?}"));
@@ -201,7 +204,8 @@ fn a_live_backtrace_goes_through_a_registered_range() {
         let (at, caller) = caller_of_the_code(&backtrace, &code);
         assert!(functions(&backtrace)[at - 1].contains("called_back"), "{backtrace:#?}");
         assert!(caller.contains("calls_the_code"), "{caller} in {backtrace:#?}");
-        // A rule is forgotten when its range is taken back: the walk is then left to what it finds on the stack.
+        // A rule is forgotten when its range is taken back: the walk is then left to what it finds
+        // on the stack.
         assert!(registered.unregister());
         let (_, caller) = caller_of_the_code(&take(&code), &code);
         assert!(!caller.contains("calls_the_code"), "the test's code can be left without a rule: by {caller}");

@@ -1,4 +1,5 @@
-//! What a client does with a server's answers, and with none: requests over HTTP to a server on this machine.
+//! What a client does with a server's answers, and with none: requests over HTTP to a server on
+//! this machine.
 
 use std::path::Path;
 use std::sync::{Mutex, Once};
@@ -219,7 +220,8 @@ fn without_a_server_it_waits_for_one() {
     let entry = offline.outbox().queue().unwrap().remove(0);
     assert_eq!(entry.tries, 0, "without a connection there was no try");
     drop(offline);
-    // The second is due; a portal answers it, then a server, and as soon as that takes it the first is sent, too.
+    // The second is due; a portal answers it, then a server, and as soon as that takes it the first
+    // is sent, too.
     let server = Server::start(vec![Answer::status(302)]);
     let client = client(folder.path(), options(&server));
     let first = client.outbox().queue().unwrap().remove(0);

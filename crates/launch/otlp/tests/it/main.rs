@@ -1,4 +1,5 @@
-//! Integration tests of OTLP delivery: options from the environment, log records, and a client with a collector's answers.
+//! Integration tests of OTLP delivery: options from the environment, log records, and a client with
+//! a collector's answers.
 
 mod delivery;
 mod environment;

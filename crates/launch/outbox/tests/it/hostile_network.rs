@@ -1,4 +1,5 @@
-//! Proxies and servers that let nothing through, or never come to an end. Nothing of a message leaves to them.
+//! Proxies and servers that let nothing through, or never come to an end. Nothing of a message
+//! leaves to them.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -187,7 +188,8 @@ fn what_is_forbidden_while_it_leaves_leaves_no_further() {
     }
 }
 
-/// Go's and Node's servers do so with what is too large: the rest of it meets a connection that is closed.
+/// Go's and Node's servers do so with what is too large: the rest of it meets a connection that is
+/// closed.
 #[test]
 fn an_answer_before_the_message_is_whole_is_the_answer() {
     let port = listen(|mut stream| {

@@ -18,7 +18,8 @@ struct State {
 
 /// What `child` says in a process of its own; ended after ten seconds.
 fn in_a_child(child: impl FnOnce() -> bool) -> Option<bool> {
-    // SAFETY: the child runs `child` alone and leaves by `_exit`. glibc and musl keep malloc usable in it.
+    // SAFETY: the child runs `child` alone and leaves by `_exit`. glibc and musl keep malloc usable
+    // in it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
@@ -41,7 +42,8 @@ fn in_a_child(child: impl FnOnce() -> bool) -> Option<bool> {
     }
 }
 
-/// Calls `test` with a folder of each kind: an ordinary one, and one of an app group's on iOS, where no file may be locked.
+/// Calls `test` with a folder of each kind: an ordinary one, and one of an app group's on iOS,
+/// where no file may be locked.
 fn in_each_folder(test: impl Fn(&Path)) {
     let folder = tempfile::tempdir().unwrap();
     for name in ["outbox", "Containers/Shared/AppGroup/6E1F0F3A/outbox"] {

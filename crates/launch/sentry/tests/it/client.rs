@@ -1,4 +1,5 @@
-//! What a client does with answers, and with none. The transport is one that says what a test wants it to.
+//! What a client does with answers, and with none. The transport is one that says what a test wants
+//! it to.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -191,7 +192,8 @@ fn forty_days_of_networks_that_fail_in_each_way_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let day = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let today = Arc::clone(&day);
-    // Ten days in which it fails in one way, and then one in which it does not, or it fails in all ways by turns.
+    // Ten days in which it fails in one way, and then one in which it does not, or it fails in all
+    // ways by turns.
     let fake = Fake::new(move |_| match today.load(std::sync::atomic::Ordering::SeqCst) {
         40.. => ok(),
         day if day % 14 == 13 => ok(),
@@ -236,7 +238,8 @@ fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
     // In memory where that can be had: it writes thousands of small files.
     let memory = Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
-    // What arrived counts, whether the answer came back or not: the process is killed, or the connection lost, in between.
+    // What arrived counts, whether the answer came back or not: the process is killed, or the
+    // connection lost, in between.
     let mut number = 0;
     let fake = Fake::new(move |_| {
         number += 1;
@@ -252,7 +255,8 @@ fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
     let mut crashes = 0;
     for number in 0..500_u32 {
         let client = client(folder.path(), Options { tries: 1, ..options() }, &fake);
-        // A server that is asked too often is asked again when the limit is over; here that is at once.
+        // A server that is asked too often is asked again when the limit is over; here that is at
+        // once.
         client.outbox().update(ask_again).unwrap();
         let id = Id(std::array::from_fn(|place| (number >> (8 * (place % 4))) as u8 ^ 0x5a));
         let mut crashed = report(1);
@@ -326,7 +330,8 @@ fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
         let client = Client::with_transport(options, folder.path(), transport).unwrap();
         client.run_began(report(1).run.as_ref().unwrap()).unwrap();
         client.flush(LONG);
-        // A server that fails is not asked again at once, whatever a proxy does; one that takes an event has its sessions, too.
+        // A server that fails is not asked again at once, whatever a proxy does; one that takes an
+        // event has its sessions, too.
         client.flush(LONG);
         let asked_again = first.is_err();
         assert_eq!(count(&fake.accepted()), (usize::from(asked_again), 0), "{first:?}");
@@ -626,7 +631,8 @@ fn a_gateway_without_its_server_is_a_network_that_fails() {
         let mut answers = 0;
         let fake = Fake::new(move |_| {
             answers += 1;
-            // With what a server under load says: not before an hour is over, so not at the next launch.
+            // With what a server under load says: not before an hour is over, so not at the next
+            // launch.
             let retry_after = (answers <= 2).then(|| "3600".to_owned());
             Ok(Answer { status: if answers <= 2 { not_now } else { 200 }, retry_after, ..Answer::default() })
         });
@@ -647,7 +653,8 @@ fn a_gateway_without_its_server_is_a_network_that_fails() {
         let arrived = fake.accepted();
         let kinds =
             |kind: &str| arrived.iter().flat_map(|envelope| &envelope.items).filter(|item| item.kind() == kind).count();
-        // Of what stands before the server nobody knows whether it came through: a session may not be counted twice.
+        // Of what stands before the server nobody knows whether it came through: a session may not
+        // be counted twice.
         assert_eq!((kinds("event"), kinds("session")), (1, sessions), "{not_now}");
     }
 }
@@ -768,8 +775,9 @@ fn an_event_with_the_id_of_its_session_is_sent_though_the_session_is_over() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
     let client = client(folder.path(), options(), &fake);
-    // Of a crash that left only its record in the run state: its event id is the run's, and so is the session's. The event could not be
-    // kept at first, for want of room, and the run's end was noted.
+    // Of a crash that left only its record in the run state: its event id is the run's, and so is
+    // the session's. The event could not be kept at first, for want of room, and the run's end was
+    // noted.
     let report = report(1);
     client.run_ended(report.run.as_ref().unwrap(), Reports { all: 1, crashes: 1 }).unwrap();
     assert!(client.flush(LONG));

@@ -8,7 +8,8 @@ use coroner_sentry::transport::{Answer, SendError, Transport};
 use coroner_sentry::{Client, Options};
 use coroner_test_support::isolated;
 
-/// Answers OK with limits that want to be noted, and remembers ids and how many envelopes had counts.
+/// Answers OK with limits that want to be noted, and remembers ids and how many envelopes had
+/// counts.
 #[derive(Clone, Default)]
 struct Server(Arc<Mutex<(Vec<String>, usize)>>);
 

@@ -1,4 +1,5 @@
-//! HTTPS as it is on the wire: which certificates are good enough, what a proxy sees, and what is logged of all that.
+//! HTTPS as it is on the wire: which certificates are good enough, what a proxy sees, and what is
+//! logged of all that.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,6 +1,8 @@
-//! Integration tests of the Sentry client: the parts of an envelope by themselves, and a client with a server's answers.
+//! Integration tests of the Sentry client: the parts of an envelope by themselves, and a client
+//! with a server's answers.
 //!
-//! Tests run as threads of one process; those that measure or limit the process run in a process of their own.
+//! Tests run as threads of one process; those that measure or limit the process run in a process of
+//! their own.
 
 #[cfg(target_os = "linux")]
 mod attachments;

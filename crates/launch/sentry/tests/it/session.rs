@@ -88,7 +88,8 @@ fn one_that_began_and_ended_offline_is_one_update() {
     // What did not leave goes again; of what left, nobody knows.
     let mode = SessionMode::Individual;
     assert_eq!((pending.settle(false, mode), pending.next_batch(mode, free).len()), (0, 2));
-    // A server counts a beginning, a crash and an end without a trace each time that it comes, but not that a session exited.
+    // A server counts a beginning, a crash and an end without a trace each time that it comes, but
+    // not that a session exited.
     assert_eq!((pending.settle(true, mode), pending.len()), (1, 1));
     assert_eq!(pending.next_batch(mode, free), std::slice::from_ref(&ended));
     assert_eq!((pending.settle(true, SessionMode::Aggregated), pending.len()), (1, 0));

@@ -1,4 +1,5 @@
-// A stub of Foundation for clang's parser: the declarations of <Foundation/NSError.h> and <objc/NSObject.h> that `coroner_apple.h` uses.
+// A stub of Foundation for clang's parser: the declarations of <Foundation/NSError.h> and
+// <objc/NSObject.h> that `coroner_apple.h` uses.
 #ifndef FOUNDATION_H
 #define FOUNDATION_H
 

@@ -1,4 +1,5 @@
-// A stub of MetricKit for clang's parser: the declarations of <MetricKit/MXDiagnosticPayload.h> that `coroner_apple.h` uses.
+// A stub of MetricKit for clang's parser: the declarations of <MetricKit/MXDiagnosticPayload.h>
+// that `coroner_apple.h` uses.
 #ifndef METRICKIT_H
 #define METRICKIT_H
 
