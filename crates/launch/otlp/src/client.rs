@@ -32,7 +32,7 @@ pub struct Client {
 #[non_exhaustive]
 pub enum OpenError {
     /// The outbox can't be opened.
-    #[error("the outbox can't be opened: {0}")]
+    #[error("can't open the outbox: {0}")]
     Outbox(io::Error),
     /// The transport's options can't be used.
     #[error("{0}")]

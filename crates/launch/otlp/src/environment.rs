@@ -13,7 +13,7 @@ use crate::options::Options;
 #[non_exhaustive]
 pub enum EnvironmentError {
     /// A protocol other than `http/protobuf`.
-    #[error("{variable}: the protocol `{value}` is not spoken, only `http/protobuf`")]
+    #[error("{variable}: unsupported protocol `{value}`; expected `http/protobuf`")]
     Protocol {
         /// The variable's name.
         variable: &'static str,

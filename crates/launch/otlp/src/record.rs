@@ -119,7 +119,7 @@ fn what_happened(report: &Report) -> (String, Option<String>) {
             (exception.kind(), message.or_else(|| report.explained_cause()))
         }
         (Some(crash), None) => (crash.kind(), report.explained_cause()),
-        (None, None) => ("Crash".to_owned(), Some("the report was cut before it says what happened".to_owned())),
+        (None, None) => ("Crash".to_owned(), Some("the report was truncated before its crash record".to_owned())),
     }
 }
 
@@ -283,7 +283,7 @@ fn other_stacks(report: &Report) -> Option<String> {
         one.push('\n');
         write(&mut one, &thread.frames, &thread.skipped);
         if text.len() + one.len() > MAX_OTHER_STACKS {
-            text.push_str(&format!("{} more threads are left out\n", others.len() - place));
+            text.push_str(&format!("{} more threads omitted\n", others.len() - place));
             break;
         }
         text.push_str(&one);

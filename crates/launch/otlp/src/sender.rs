@@ -60,7 +60,7 @@ impl Sender {
     /// Sends what is due, oldest first.
     pub(crate) fn round(&self) -> Round {
         self.try_round().unwrap_or_else(|error| {
-            log::warn!("coroner: the outbox `{}` can't be used: {error}", self.outbox.path().display());
+            log::warn!("coroner: can't use the outbox `{}`: {error}", self.outbox.path().display());
             Round { left: 1, again: None }
         })
     }
@@ -126,7 +126,7 @@ impl Sender {
             Ok(Some(message)) => message,
             Ok(None) => return Ok(Outcome::Refused),
             Err(error) => {
-                log::warn!("coroner: the log record of report {} is set aside: {error}", entry.event_id);
+                log::warn!("coroner: set the log record of report {} aside: {error}", entry.event_id);
                 self.outbox.give_up(entry)?;
                 return Ok(Outcome::Refused);
             }
@@ -136,7 +136,7 @@ impl Sender {
         let outcome = match self.client.post(&message, &mut leaves) {
             Ok(response) => judge(&entry.event_id, &response, SystemTime::now()),
             Err(error) => {
-                log::warn!("coroner: the log record of report {} could not be sent: {error}", entry.event_id);
+                log::warn!("coroner: can't send the log record of report {}: {error}", entry.event_id);
                 // If the record did not leave this machine, this doesn't count as an attempt.
                 Outcome::Later { wait: None, counts: !matches!(error, SendError::Offline(_)) }
             }
@@ -181,7 +181,7 @@ impl Sender {
 fn judge(event_id: &str, response: &Response, now: SystemTime) -> Outcome {
     // 511 comes from a network that requires a login (RFC 6585).
     if response.is_portal() || response.status == 511 {
-        log::warn!("coroner: something between here and the server answers in its place ({})", response.status);
+        log::warn!("coroner: a login page or proxy answered instead of the server, with status {}", response.status);
         return Outcome::Later { wait: None, counts: false };
     }
     match response.status {
@@ -198,21 +198,24 @@ fn judge(event_id: &str, response: &Response, now: SystemTime) -> Outcome {
             }
             if !partial.error_message.is_empty() {
                 log::warn!(
-                    "coroner: the server says of the log record of report {event_id}: {}",
+                    "coroner: the server accepted the log record of report {event_id} with a warning: {}",
                     partial.error_message
                 );
             }
-            log::info!("coroner: the log record of report {event_id} is sent");
+            log::info!("coroner: sent the log record of report {event_id}");
             Outcome::Sent
         }
         429 | 502 | 503 | 504 => {
             let wait = response.header("Retry-After").and_then(|text| parse_retry_after(text, now));
-            log::warn!("coroner: the server can't take the log record of report {event_id} now ({})", response.status);
+            log::warn!(
+                "coroner: the server can't accept the log record of report {event_id} now, with status {}",
+                response.status
+            );
             Outcome::Later { wait, counts: true }
         }
         status => {
             let text: String = response.text().chars().filter(|character| !character.is_control()).collect();
-            log::warn!("coroner: the server refused the log record of report {event_id} with {status}: {text}");
+            log::warn!("coroner: the server rejected the log record of report {event_id} with status {status}: {text}");
             Outcome::Refused
         }
     }

@@ -68,14 +68,14 @@ impl Connection {
         // Read exactly the head: the bytes after it come from the server.
         let answer = read_final_head(&mut BufReader::with_capacity(1, &mut self.stream).take(MAX_HEAD))?;
         if !(200..300).contains(&answer.status) {
-            return Err(io::Error::other(format!("the proxy answers {}", answer.status)));
+            return Err(io::Error::other(format!("the proxy answered with status {}", answer.status)));
         }
         self.secure(server, tls)
     }
 
     /// Starts TLS on this connection. The handshake is complete on return.
     fn secure(self, to: &Url, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
-        let config = tls.ok_or_else(|| io::Error::other("there is no TLS"))?;
+        let config = tls.ok_or_else(|| io::Error::other("missing TLS configuration"))?;
         let name = ServerName::try_from(to.host.clone()).map_err(io::Error::other)?;
         let connection = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, self.stream);
@@ -119,7 +119,7 @@ impl Connection {
 /// Connects to the first address that answers. The time is divided between the addresses, because
 /// the first is often in a network that isn't reachable (IPv6).
 fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("it has no address");
+    let mut last = io::Error::other("the host has no address");
     for (address, count) in addresses.iter().zip((1..=addresses.len() as u32).rev()) {
         match TcpStream::connect_timeout(address, left(deadline)? / count) {
             Ok(stream) => return Ok(stream),

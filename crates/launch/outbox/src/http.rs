@@ -69,16 +69,16 @@ pub enum SendError {
 #[non_exhaustive]
 pub enum TransportError {
     /// Invalid server URL.
-    #[error("the address `{0}` is no URL of a server")]
+    #[error("invalid server URL `{0}`")]
     Url(String),
     /// Invalid header. Contains only its name, because the value may be a secret.
-    #[error("the header `{0}` can't be sent")]
+    #[error("invalid header `{0}`")]
     Header(String),
     /// Invalid URL of an HTTP proxy.
-    #[error("the proxy `{0}` is no URL of one that speaks HTTP")]
+    #[error("invalid URL `{0}` of an HTTP proxy")]
     Proxy(String),
     /// The certificate file can't be read or contains no certificates.
-    #[error("no certificates can be read from `{}`: {}", .0.display(), .1)]
+    #[error("can't read certificates from `{}`: {}", .0.display(), .1)]
     Certificates(PathBuf, io::Error),
 }
 
@@ -149,7 +149,7 @@ impl HttpClient {
         let now = Instant::now();
         let compressed = self.gzip.then(|| compress(message)).transpose();
         let compressed =
-            compressed.map_err(|error| SendError::Network(format!("the message can't be compressed: {error}")))?;
+            compressed.map_err(|error| SendError::Network(format!("can't compress the message: {error}")))?;
         let body = compressed.as_deref().unwrap_or(message);
         // A longer timeout would overflow or is a mistake.
         let timeout = self.timeout.min(MAX_WAIT);
@@ -176,9 +176,11 @@ impl HttpClient {
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
         match answer.status {
             // From the proxy itself: it requires a login and has forwarded nothing.
-            407 if forward.is_some() => Err(SendError::Offline("the proxy answers 407".to_owned())),
+            407 if forward.is_some() => Err(SendError::Offline("the proxy answered with status 407".to_owned())),
             // The proxy found no server, or lost the connection to it.
-            502 | 504 if forward.is_some() => Err(SendError::Network(format!("the proxy answers {}", answer.status))),
+            502 | 504 if forward.is_some() => {
+                Err(SendError::Network(format!("the proxy answered with status {}", answer.status)))
+            }
             _ => Ok(answer),
         }
     }
@@ -230,7 +232,7 @@ fn proxy_of_environment(server: &Url, variable: impl Fn(&str) -> Option<String>)
     }
     let proxy = proxy_at(&url);
     if proxy.is_none() {
-        log::warn!("coroner: the environment's proxy is no URL of one");
+        log::warn!("coroner: ignoring the environment's proxy, which is not a valid URL");
     }
     proxy
 }

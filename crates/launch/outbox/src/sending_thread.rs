@@ -70,7 +70,7 @@ impl SendingThread {
             let thread = std::thread::Builder::new().name(shared.name.into());
             match thread.spawn(move || shared.run()) {
                 Ok(_) => work.running = true,
-                Err(error) => log::warn!("coroner: no thread to send from: {error}"),
+                Err(error) => log::warn!("coroner: can't start the sending thread: {error}"),
             }
         }
         drop(work);

@@ -94,7 +94,7 @@ impl SecureRandom for System {
 
 impl KeyProvider for System {
     fn load_private_key(&self, _: PrivateKeyDer<'static>) -> Result<Arc<dyn SigningKey>, rustls::Error> {
-        Err(rustls::Error::General("there are no keys".to_owned()))
+        Err(rustls::Error::General("no client certificates".to_owned()))
     }
 }
 
@@ -103,7 +103,7 @@ fn trust_the_system(roots: &mut RootCertStore) {
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        found.errors.iter().for_each(|error| log::info!("coroner: the system's certificates can't be read: {error}"));
+        found.errors.iter().for_each(|error| log::info!("coroner: can't read the system's certificates: {error}"));
         roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
     }
 }
@@ -117,7 +117,7 @@ pub(crate) fn read_certificates(path: &Path) -> io::Result<Vec<CertificateDer<'s
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     let certificates = certificates.map_err(io::Error::other)?;
     if certificates.is_empty() {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "there is no certificate in it"));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the file contains no certificate"));
     }
     Ok(certificates)
 }

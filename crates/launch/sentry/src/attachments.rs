@@ -32,7 +32,7 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachmen
     for declared in report.run.iter().flat_map(|run| &run.attachments) {
         match size_of(Path::new(&declared.path)) {
             Ok(size) if size > most as u64 => {
-                drop(missing.insert(declared.name.clone(), "it is too large".into()));
+                drop(missing.insert(declared.name.clone(), "too large".into()));
             }
             Ok(size) => files.push((size, declared)),
             Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
@@ -60,7 +60,7 @@ pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachmen
                 },
                 bytes,
             }),
-            Ok(None) => drop(missing.insert(declared.name.clone(), "it is too large".into())),
+            Ok(None) => drop(missing.insert(declared.name.clone(), "too large".into())),
             Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
         }
     }

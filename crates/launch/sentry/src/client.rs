@@ -49,7 +49,7 @@ struct Inner {
 #[non_exhaustive]
 pub enum OpenError {
     /// The outbox can't be opened.
-    #[error("the outbox can't be opened: {0}")]
+    #[error("can't open the outbox: {0}")]
     Outbox(io::Error),
     /// The transport's options can't be used.
     #[error("{0}")]
@@ -327,7 +327,7 @@ impl Client {
         if options.minidump && minidump::is_wanted(report) {
             match minidump::attachment(report, &options.event) {
                 Ok(attachment) => attachments.push(attachment),
-                Err(error) => log::warn!("coroner: event {} goes without a minidump: {error}", event.event_id),
+                Err(error) => log::warn!("coroner: can't create a minidump for event {}: {error}", event.event_id),
             }
         }
         let mut too_large = Vec::new();
@@ -338,7 +338,7 @@ impl Client {
                     attachments.push(Attachment { filename, content_type: None, kind: AttachmentKind::File, bytes });
                 }
                 Ok(None) => too_large.push(filename),
-                Err(error) => log::warn!("coroner: attachment `{}` can't be read: {error}", path.display()),
+                Err(error) => log::warn!("coroner: can't read the attachment `{}`: {error}", path.display()),
             }
         }
         let (of_run, left_out) = attachments::of_run(report, event, options.max_attachment_bytes);

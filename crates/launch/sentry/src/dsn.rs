@@ -8,20 +8,20 @@ use std::str::FromStr;
 #[non_exhaustive]
 pub enum ParseDsnError {
     /// The scheme is not `https://` or `http://`.
-    #[error("it does not begin with `https://` or `http://`")]
+    #[error("missing scheme; expected `https://` or `http://`")]
     Scheme,
     /// The public key before the host is missing, or contains an `@` or a character invalid in
     /// headers.
-    #[error("there is no key before the host, or one with characters that no key has: `https://KEY@HOST/PROJECT`")]
+    #[error("missing or invalid public key; expected `https://KEY@HOST/PROJECT`")]
     Key,
     /// The host is missing or contains invalid characters.
-    #[error("the host is no name or address in ASCII (an international name begins with `xn--`)")]
+    #[error("missing or invalid host; expected an ASCII name (`xn--…` for an international one) or an address")]
     Host,
     /// The port is not a number from 1 to 65535.
-    #[error("the port is no number from 1 to 65535")]
+    #[error("invalid port; expected a number from 1 to 65535")]
     Port,
     /// The project after the host is missing or contains characters that a URL can't.
-    #[error("there is no project behind the host: `https://KEY@HOST/PROJECT`")]
+    #[error("missing or invalid project; expected `https://KEY@HOST/PROJECT`")]
     Project,
 }
 

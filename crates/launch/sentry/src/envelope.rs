@@ -226,16 +226,16 @@ impl Envelope {
                 None => line(after).0.len(),
                 Some(length) => {
                     let length = length.as_u64().and_then(|length| usize::try_from(length).ok());
-                    length.ok_or_else(|| error("its length is no number".to_owned()))?
+                    length.ok_or_else(|| error("invalid length".to_owned()))?
                 }
             };
             let Some(payload) = after.get(..length) else {
-                return Err(error(format!("it is cut: {} bytes of {length} are there", after.len())));
+                return Err(error(format!("truncated: {} of {length} bytes", after.len())));
             };
             rest = match &after[length..] {
                 [] => &[],
                 [b'\n', rest @ ..] => rest,
-                _ => return Err(error("no line ends after it".to_owned())),
+                _ => return Err(error("missing line break after the payload".to_owned())),
             };
             items.push(Item { header, payload: payload.to_vec() });
         }
@@ -254,8 +254,8 @@ fn line(bytes: &[u8]) -> (&[u8], &[u8]) {
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, String> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(_) => Err("its header is no JSON object".to_owned()),
-        Err(error) => Err(format!("its header is no JSON: {error}")),
+        Ok(_) => Err("the header is not a JSON object".to_owned()),
+        Err(error) => Err(format!("the header is not valid JSON: {error}")),
     }
 }
 

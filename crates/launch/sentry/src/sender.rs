@@ -95,7 +95,7 @@ impl Sender {
         match self.try_round() {
             Ok(round) => round,
             Err(error) => {
-                log::warn!("coroner: the outbox `{}` can't be used: {error}", self.outbox.path().display());
+                log::warn!("coroner: can't use the outbox `{}`: {error}", self.outbox.path().display());
                 Round { left: 1, again: None }
             }
         }
@@ -117,7 +117,7 @@ impl Sender {
                     Ok(true) => next = Next::Taken,
                     Ok(false) => {}
                     // The sessions stay queued; queued events must not wait for them.
-                    Err(error) => log::warn!("coroner: sessions can't be sent now: {error}"),
+                    Err(error) => log::warn!("coroner: can't send sessions now: {error}"),
                 }
             }
             // The server is reachable: entries that were delayed because it wasn't need not wait
@@ -172,7 +172,7 @@ impl Sender {
     fn note(&self, change: impl FnOnce(&mut State)) -> bool {
         let noted = self.outbox.update(change);
         if let Err(error) = &noted {
-            log::warn!("coroner: the outbox `{}` can't be written: {error}", self.outbox.path().display());
+            log::warn!("coroner: can't write to the outbox `{}`: {error}", self.outbox.path().display());
         }
         noted.is_ok()
     }
@@ -210,7 +210,7 @@ impl Sender {
             Ok(Some(envelope)) => envelope,
             Ok(None) => return Ok(Next::Unknown),
             Err(error) => {
-                log::warn!("coroner: the envelope of event {} is set aside: {error}", entry.event_id);
+                log::warn!("coroner: set the envelope of event {} aside: {error}", entry.event_id);
                 self.note(|state| state.discarded.count(Reason::InternalSdkError, "error"));
                 self.outbox.give_up(&entry)?;
                 return Ok(Next::Unknown);
@@ -288,7 +288,7 @@ impl Sender {
             match self.send(&envelope, &mut leaves) {
                 Ok(answer) if answer.status == 413 => {
                     log::warn!(
-                        "coroner: the server finds event {} too large; what is worth least is left out",
+                        "coroner: the server rejected event {} as too large; retrying without the least important data",
                         entry.event_id
                     );
                     let Some(dropped) = drop_least(&mut envelope, shrunk >= ONE_BY_ONE) else {
@@ -335,18 +335,18 @@ impl Sender {
     fn judge(&self, entry: &Entry, answer: &Answer) -> Outcome {
         let later = |after, tries| Outcome::Later { after, tries, stop: true, arrived: false };
         if answer.is_success() {
-            log::info!("coroner: event {} is sent", entry.event_id);
+            log::info!("coroner: sent event {}", entry.event_id);
             return Outcome::Sent;
         }
         if answer.is_portal() {
-            log::warn!("coroner: something between here and the server answers in its place ({})", answer.status);
+            log::warn!("coroner: a login page or proxy answered instead of the server, with status {}", answer.status);
             return later(self.delay(entry.tries), entry.tries);
         }
         if answer.status == 429 {
             // The server has counted the drop, so no client report does. The event is kept: crashes
             // are rare, and the limit may end in a minute. After each further 429 it waits longer.
             let limit = self.wait("error", SystemTime::now()).unwrap_or(Duration::from_mins(1));
-            log::warn!("coroner: the server takes no events for {} s", limit.as_secs());
+            log::warn!("coroner: the server accepts no events for {} s", limit.as_secs());
             let more = if entry.tries == 0 { Duration::ZERO } else { self.delay(entry.tries - 1) };
             return later(limit.max(more), entry.tries.saturating_add(1));
         }
@@ -355,7 +355,7 @@ impl Sender {
         let fails = answer.status >= 500 || answer.refuses_access();
         if answer.is_not_now() || fails && entry.tries < self.options.tries {
             log::warn!(
-                "coroner: the server can't take event {} now ({}): {}",
+                "coroner: the server can't accept event {} now, with status {}: {}",
                 entry.event_id,
                 answer.status,
                 answer.body
@@ -368,12 +368,17 @@ impl Sender {
                 arrived: answer.may_have_arrived(),
             };
         }
-        log::warn!("coroner: the server refused event {} with {}: {}", entry.event_id, answer.status, answer.body);
+        log::warn!(
+            "coroner: the server rejected event {} with status {}: {}",
+            entry.event_id,
+            answer.status,
+            answer.body
+        );
         Outcome::Refused(Reason::SendError)
     }
 
     fn judge_failure(&self, entry: &Entry, error: &SendError) -> Outcome {
-        log::warn!("coroner: event {} could not be sent: {error}", entry.event_id);
+        log::warn!("coroner: can't send event {}: {error}", entry.event_id);
         // A network failure never discards an event: the outbox's limits decide how long it is
         // kept.
         let (arrived, tries) = match error {
@@ -444,7 +449,7 @@ impl Sender {
                     break;
                 }
                 Ok(answer) => {
-                    log::warn!("coroner: the server refused sessions with {}: {}", answer.status, answer.body);
+                    log::warn!("coroner: the server rejected sessions with status {}: {}", answer.status, answer.body);
                     let mut refused = Discarded::default();
                     refused.count_envelope(Reason::SendError, &envelope);
                     self.outbox.update(|state| {
@@ -453,12 +458,12 @@ impl Sender {
                     })?;
                 }
                 Err(error @ SendError::Offline(_)) => {
-                    log::info!("coroner: sessions could not be sent: {error}");
+                    log::info!("coroner: can't send sessions: {error}");
                     self.outbox.update(|state| state.sessions.put_back(&batch))?;
                     break;
                 }
                 Err(error) => {
-                    log::info!("coroner: sessions could not be sent: {error}");
+                    log::info!("coroner: can't send sessions: {error}");
                     let left = self.outbox.has_left();
                     lost += self.outbox.update(|state| state.sessions.settle(left, self.options.sessions))?;
                     break;

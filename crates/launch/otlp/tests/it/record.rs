@@ -291,6 +291,6 @@ fn a_report_of_next_to_nothing_and_one_of_too_much_have_a_record() {
     report.threads.extend((10..100).map(|tid| Thread { tid, frames: vec![frame.clone()], ..Thread::default() }));
     let sent = sent(&report, &Labels::default());
     let threads = sent.attributes()["coroner.threads"].as_str().unwrap().to_owned();
-    assert!(threads.len() < MAX_OTHER_STACKS + 100 && threads.ends_with("more threads are left out\n"));
+    assert!(threads.len() < MAX_OTHER_STACKS + 100 && threads.ends_with("more threads omitted\n"));
     assert_eq!((sent.record().trace_id.len(), sent.record().span_id.len()), (0, 0));
 }

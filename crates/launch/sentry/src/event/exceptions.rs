@@ -188,7 +188,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
 fn torn(tid: u64, stacks: &Stacks<'_>) -> Exception {
     Exception {
         kind: "Crash".to_owned(),
-        value: Some("the report was cut before it says what happened".to_owned()),
+        value: Some("the report was truncated before its crash record".to_owned()),
         thread_id: Some(tid),
         mechanism: Some(Mechanism {
             kind: "signalhandler".to_owned(),
@@ -311,12 +311,12 @@ pub(super) fn watchdog_termination(run: &RunFacts) -> Exception {
     let known = run.termination.as_ref().filter(|found| found.reason == TerminationReason::OutOfMemory);
     let mut value = match known {
         Some(found) => format!("the app{place} {found}"),
-        None => format!("the system ended the app{place}, for using too much memory or for not answering"),
+        None => format!("the system killed the app{place}, for using too much memory or for not responding"),
     };
     if known.is_none()
         && let Some(used) = run.lifecycle.memory_used
     {
-        let _ = write!(value, "; it used {used} bytes of memory");
+        let _ = write!(value, "; the app used {used} bytes of memory");
     }
     Exception {
         kind: if known.is_some() { "OutOfMemory" } else { "WatchdogTermination" }.to_owned(),

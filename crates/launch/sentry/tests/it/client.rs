@@ -322,7 +322,7 @@ impl Transport for AtFirst {
 
 #[test]
 fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
-    for first in [Err(SendError::Offline("the proxy answers 407".into())), status(500), status(503)] {
+    for first in [Err(SendError::Offline("the proxy answered with status 407".into())), status(500), status(503)] {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::new(|_| ok());
         let transport = Box::new(AtFirst(Mutex::new(Some(first.clone())), fake.clone()));

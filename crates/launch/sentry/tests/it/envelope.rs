@@ -60,9 +60,9 @@ fn lengths_may_be_missing_and_lines_empty() {
     assert_eq!(envelope.items[0].payload, b"{\"x\":1}");
     for (bad, why) in [
         (&b"garbage"[..], "not an envelope"),
-        (b"{}\n[]\n", "item 0 of the envelope: its header is no JSON object"),
-        (b"{}\n{\"type\":\"a\",\"length\":-1}\n", "its length is no number"),
-        (b"{}\n{\"type\":\"a\",\"length\":1}\nab\n", "no line ends"),
+        (b"{}\n[]\n", "item 0 of the envelope: the header is not a JSON object"),
+        (b"{}\n{\"type\":\"a\",\"length\":-1}\n", "invalid length"),
+        (b"{}\n{\"type\":\"a\",\"length\":1}\nab\n", "missing line break"),
     ] {
         let error = Envelope::parse(bad).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");

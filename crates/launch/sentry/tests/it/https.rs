@@ -318,7 +318,7 @@ fn no_secret_is_logged_however_sending_ends() {
         let proxy = Some(format!("http://user:hunter2@127.0.0.1:{gone}"));
         shown += &capture(dsn("localhost", port), TransportOptions { proxy, ..options() });
         let logged = LOGGED.lock().unwrap();
-        for refused in ["with 400", "too large", "takes no events", "can't take event", "could not be sent"] {
+        for refused in ["with status 400", "too large", "accepts no events", "can't accept event", "can't send event"] {
             assert!(logged.contains(refused), "`{refused}` was not logged: {logged}");
         }
         for secret in ["verysecret", "thekey", "hunter2"] {
