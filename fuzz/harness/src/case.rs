@@ -121,7 +121,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// What `cargo fuzz` prints of a failing input: all fields but the stack, which follows from them.
+/// Output of `cargo fuzz` for a failing input: all fields but the stack, which follows from them.
 impl fmt::Debug for Case<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Case")

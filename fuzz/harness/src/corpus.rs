@@ -69,7 +69,7 @@ fn bytes(input: &[u8], run: fn(&[u8])) {
     run(input);
 }
 
-/// As libFuzzer's harness does it: an input that `arbitrary` rejects is not run.
+/// Runs an input like libFuzzer's harness: not if `arbitrary` rejects it.
 fn case(input: &[u8], run: fn(&Case<'_>)) {
     if let Ok(case) = Case::arbitrary_take_rest(Unstructured::new(input)) {
         run(&case);

@@ -26,7 +26,7 @@ pub fn envelope(input: &[u8]) {
     let mut counted = Discarded::default();
     counted.count_envelope(Reason::CacheOverflow, &envelope);
     if let Some(event) = envelope.event() {
-        assert!(Envelope::of_event(&event).event().is_some(), "a written event can't be read");
+        assert!(Envelope::from_event(&event).event().is_some(), "a written event can't be read");
     }
 }
 

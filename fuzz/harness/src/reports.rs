@@ -63,7 +63,7 @@ pub fn report_writers(input: &[u8]) {
     let event = Event::from_report(&report, &EventOptions::default());
     let json = event.to_json();
     assert!(json.len() <= MAX_EVENT_BYTES, "the event has {} bytes; the limit is {MAX_EVENT_BYTES}", json.len());
-    let envelope = Envelope::of_event(&event);
+    let envelope = Envelope::from_event(&event);
     let again = Envelope::parse(&envelope.to_bytes()).expect("a written envelope parses");
     assert_eq!(again, envelope);
     assert_eq!(again.event().expect("its event").to_json(), json, "the event changed when written and read");

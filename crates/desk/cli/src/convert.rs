@@ -32,7 +32,7 @@ impl Form {
                 json.push(b'\n');
                 Ok(json)
             }
-            Self::SentryEnvelope => Ok(Envelope::of_event(&event()).to_bytes()),
+            Self::SentryEnvelope => Ok(Envelope::from_event(&event()).to_bytes()),
             Self::Minidump => minidump_attachment(report, &EventOptions::default())
                 .map(|minidump| minidump.bytes)
                 .map_err(|error| Failure::new(error.to_string())),

@@ -164,7 +164,7 @@ impl Server {
     fn send(&self, report: &Report) -> Result<(), Failure> {
         match self {
             Self::Sentry { transport, options, attachments, minidump } => {
-                let mut envelope = Envelope::of_event(&Event::from_report(report, options));
+                let mut envelope = Envelope::from_event(&Event::from_report(report, options));
                 envelope.items.extend(attachments.iter().cloned().map(Item::attachment));
                 if *minidump {
                     let minidump = minidump_attachment(report, options);

@@ -309,7 +309,7 @@ impl Deliverer {
             let reports = raw.reports.iter().filter(|report| is_written(report)).count();
             match RunFacts::read(&raw.state) {
                 Ok(mut facts) => {
-                    facts.termination = raw.termination.clone().or_else(|| termination::of_signal(&facts));
+                    facts.termination = raw.termination.clone().or_else(|| termination::from_signal(&facts));
                     facts.scrub(&|key, text| self.preparation.scrubber.scrub(key, text));
                     let crashes = crashes(&raw);
                     let reports = reports.saturating_add(facts.lifecycle.reports_delivered as usize);

@@ -181,7 +181,7 @@ pub(crate) fn outcome(run: Id, began: SystemTime, raw: &RawRun) -> LastRun {
         },
         termination: match outcome {
             Outcome::Crashed | Outcome::Uninstalled => None,
-            Outcome::Terminated | Outcome::EndedBySignal => facts.as_ref().and_then(termination::of_signal),
+            Outcome::Terminated | Outcome::EndedBySignal => facts.as_ref().and_then(termination::from_signal),
             _ => raw.termination.clone(),
         },
         signal: lifecycle.and_then(|lifecycle| lifecycle.exit_signal),

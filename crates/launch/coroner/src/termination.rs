@@ -54,7 +54,7 @@ pub(crate) fn outcome(termination: &Termination) -> Option<Outcome> {
 }
 
 /// Returns the cause if the run recorded a signal that asked it to stop.
-pub(crate) fn of_signal(facts: &RunFacts) -> Option<Termination> {
+pub(crate) fn from_signal(facts: &RunFacts) -> Option<Termination> {
     let lifecycle = &facts.lifecycle;
     if !matches!(lifecycle.exit, ExitKind::SIGTERM | ExitKind::SIGNAL) {
         return None;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use coroner::{Config, Report};
 
-/// What a child is to do, and where its store is.
+/// A child's act, and its store's path.
 const WHAT: &str = "LEAST_FEATURES_WHAT";
 const STORE: &str = "LEAST_FEATURES_STORE";
 

@@ -1,8 +1,8 @@
-//! What an app has of Coroner where no fault is caught: Windows, FreeBSD, 32-bit Linux. In real
-//! processes: this program starts itself.
+//! The features of Coroner on systems where it catches no faults: Windows, FreeBSD, 32-bit Linux.
+//! Uses real processes: this program starts itself.
 //!
 //! `cargo test -p coroner --no-default-features --features json,panics --test portable --target
-//! i686-unknown-linux-musl`. Nothing is run on other systems.
+//! i686-unknown-linux-musl`. It runs no tests on other systems.
 
 #[cfg(supported)]
 fn main() {}
@@ -30,7 +30,7 @@ mod portable {
     };
     use serde_json::Value;
 
-    /// What the app does.
+    /// The app's act.
     pub(super) const ACT: &str = "PORTABLE_ACT";
     /// Variable with the path of the app's store.
     const STORE: &str = "PORTABLE_STORE";
@@ -208,12 +208,12 @@ mod portable {
 
         fn start(&self, act: &str) -> Child {
             let mut child = self.command(act).spawn().expect("the app starts");
-            let mut said = String::new();
+            let mut printed = String::new();
             let out = child.stdout.take().expect("its output");
             let mut lines = std::io::BufReader::new(out);
-            while said.trim_end() != "ready" {
-                said.clear();
-                assert!(std::io::BufRead::read_line(&mut lines, &mut said).expect("a line") > 0, "it ended");
+            while printed.trim_end() != "ready" {
+                printed.clear();
+                assert!(std::io::BufRead::read_line(&mut lines, &mut printed).expect("a line") > 0, "it ended");
             }
             child
         }
@@ -238,8 +238,8 @@ mod portable {
     }
 
     fn last(output: &Output) -> String {
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        said.lines().find_map(|line| line.strip_prefix("last ")).unwrap_or_default().to_owned()
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        printed.lines().find_map(|line| line.strip_prefix("last ")).unwrap_or_default().to_owned()
     }
 
     fn name(outcome: Outcome) -> String {

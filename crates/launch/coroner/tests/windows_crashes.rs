@@ -434,8 +434,8 @@ mod windows {
     }
 
     fn word(output: &Output, begin: &str) -> String {
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        said.lines().find_map(|line| line.strip_prefix(begin)).unwrap_or_default().to_owned()
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        printed.lines().find_map(|line| line.strip_prefix(begin)).unwrap_or_default().to_owned()
     }
 
     fn name(outcome: Outcome) -> String {
@@ -575,9 +575,9 @@ mod windows {
         // Who was there before has the process go on: the report is taken back.
         let launches = Launches::new("invalid parameter handled");
         let output = launches.run("invalid parameter handled");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let printed = String::from_utf8_lossy(&output.stdout);
         assert!(
-            output.status.success() && said.contains("the app's handler") && said.contains("an error"),
+            output.status.success() && printed.contains("the app's handler") && printed.contains("an error"),
             "{output:?}"
         );
         assert_eq!(launches.deliver(), name(Outcome::CleanExit));
@@ -617,7 +617,7 @@ mod windows {
         assert_eq!(report["end"]["complete"], false, "{report:#}");
     }
 
-    /// Whoever was there before is asked, and what it repairs is no crash.
+    /// An earlier filter is called, and an exception that it repairs is not reported.
     fn filters_of_the_app() {
         let launches = Launches::new("filter");
         let (output, report) = launches.crash("filter");

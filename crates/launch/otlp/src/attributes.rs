@@ -93,12 +93,12 @@ impl From<Attributes> for Field {
 /// Converts a value set by the app.
 impl From<&Value> for Field {
     fn from(value: &Value) -> Self {
-        of_json(value.to_json())
+        from_json(value.to_json())
     }
 }
 
 /// Converts a JSON value; all values that an app can set have a JSON form.
-fn of_json(value: serde_json::Value) -> Field {
+fn from_json(value: serde_json::Value) -> Field {
     use serde_json::Value as Json;
     match value {
         // The protocol does not allow an attribute without a value.
@@ -111,13 +111,13 @@ fn of_json(value: serde_json::Value) -> Field {
         },
         Json::String(text) => text.into(),
         Json::Array(items) => {
-            let values = items.into_iter().map(|item| AnyValue { value: Some(of_json(item).0) }).collect();
+            let values = items.into_iter().map(|item| AnyValue { value: Some(from_json(item).0) }).collect();
             Field(Any::ArrayValue(ArrayValue { values }))
         }
         Json::Object(map) => {
             let mut attributes = Attributes::default();
             for (key, value) in map {
-                attributes.set(&key, Some(of_json(value)));
+                attributes.set(&key, Some(from_json(value)));
             }
             attributes.into()
         }

@@ -39,7 +39,7 @@ pub fn request(report: &Report, labels: &Labels) -> ExportLogsServiceRequest {
     };
     let logs =
         ScopeLogs { scope: Some(scope), log_records: vec![record(report, labels)], schema_url: SCHEMA_URL.to_owned() };
-    let resource = resource::of(report, labels);
+    let resource = resource::from_report(report, labels);
     let logs = ResourceLogs { resource: Some(resource), scope_logs: vec![logs], schema_url: SCHEMA_URL.to_owned() };
     ExportLogsServiceRequest { resource_logs: vec![logs] }
 }
@@ -126,18 +126,16 @@ fn what_happened(report: &Report) -> (String, Option<String>) {
 /// Returns the report's stack: its exception's if the runtime kept it, else its thread's.
 fn stack(report: &Report) -> Option<&[Frame]> {
     let thrown = report.exceptions.first().map(|exception| &exception.frames[..]);
-    let thread = report.crashed_thread().or_else(|| of_crash(report)).map(|thread| &thread.frames[..]);
+    let thread = reported_thread(report).map(|thread| &thread.frames[..]);
     thrown.filter(|frames| !frames.is_empty()).or(thread)
 }
 
 /// Returns the thread that the report is about, even if it did not crash.
-fn of_crash(report: &Report) -> Option<&Thread> {
-    let tid = report.crash.as_ref()?.tid;
-    report.threads.iter().find(|thread| thread.tid == tid)
-}
-
 fn reported_thread(report: &Report) -> Option<&Thread> {
-    report.crashed_thread().or_else(|| of_crash(report))
+    report.crashed_thread().or_else(|| {
+        let tid = report.crash.as_ref()?.tid;
+        report.threads.iter().find(|thread| thread.tid == tid)
+    })
 }
 
 /// Formats the uncaught exception, its causes and the thread, each with its frames, innermost

@@ -9,7 +9,7 @@ use crate::attributes::Attributes;
 use crate::options::Labels;
 
 /// Returns a report's resource.
-pub(crate) fn of(report: &Report, labels: &Labels) -> Resource {
+pub(crate) fn from_report(report: &Report, labels: &Labels) -> Resource {
     let mut attributes = Attributes::default();
     let empty = RunFacts::default();
     let run = report.run.as_ref().unwrap_or(&empty);

@@ -248,8 +248,8 @@ fn read_head(head: &mut impl BufRead) -> io::Result<Response> {
 /// Reads the start of the body, joining chunks (RFC 9112, 7.1).
 fn read_body(reader: &mut impl BufRead, answer: &mut Response) -> io::Result<()> {
     if !answer.header("Transfer-Encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked")) {
-        let said = answer.header("Content-Length").and_then(|value| value.parse::<u64>().ok());
-        let length = said.unwrap_or(MAX_BODY).min(MAX_BODY);
+        let declared = answer.header("Content-Length").and_then(|value| value.parse::<u64>().ok());
+        let length = declared.unwrap_or(MAX_BODY).min(MAX_BODY);
         return reader.take(length).read_to_end(&mut answer.body).map(drop);
     }
     loop {

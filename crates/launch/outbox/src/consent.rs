@@ -27,9 +27,9 @@ impl Outbox {
             Err(error) if error.kind() == ErrorKind::InvalidData || is_link(&error) => return Ok(Some(false)),
             Err(error) => return Err(error),
         };
-        let mut said = Vec::new();
-        file.take(16).read_to_end(&mut said)?;
-        Ok(Some(said == GIVEN.as_bytes()))
+        let mut content = Vec::new();
+        file.take(16).read_to_end(&mut content)?;
+        Ok(Some(content == GIVEN.as_bytes()))
     }
 
     /// Whether nothing may be sent or stored because the user has refused.

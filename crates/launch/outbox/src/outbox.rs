@@ -191,7 +191,7 @@ impl Open {
     /// Returns the list for this process. A child created by `fork` starts its own list and opens
     /// its outboxes itself, because the parent's list and outboxes may be locked by a thread that
     /// doesn't exist in the child.
-    fn of_this_process() -> &'static Self {
+    fn current_process() -> &'static Self {
         static OPEN: AtomicPtr<Open> = AtomicPtr::new(ptr::null_mut());
         let process = std::process::id();
         loop {
@@ -232,7 +232,7 @@ impl Outbox {
             builder.create(directory)?;
         }
         let path = fs::canonicalize(path)?;
-        let mut open = locked(&Open::of_this_process().outboxes);
+        let mut open = locked(&Open::current_process().outboxes);
         open.retain(|shared| shared.strong_count() > 0);
         if let Some(shared) = open.iter().filter_map(Weak::upgrade).find(|shared| shared.path == path) {
             return Ok(Self { shared });

@@ -401,6 +401,6 @@ fn main() {
     for (number, (name, report)) in specimens.iter().enumerate() {
         print(name, number + 1, Event::from_report(report, &EventOptions::default()));
     }
-    let watchdog = Event::of_watchdog_termination("", now(), &run("iOS"), &EventOptions::default());
+    let watchdog = Event::from_watchdog_termination("", now(), &run("iOS"), &EventOptions::default());
     print("watchdog-termination", specimens.len() + 1, watchdog);
 }

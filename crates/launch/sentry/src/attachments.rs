@@ -19,7 +19,7 @@ use crate::event::Event;
 /// The files have at most `most` bytes in total, by their current sizes; the largest are left out
 /// without being read. The event records which files are missing and why: they may have been
 /// removed since.
-pub fn of_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachment>, Vec<String>) {
+pub fn from_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachment>, Vec<String>) {
     let memory = report.app_memory.iter().map(|memory| Attachment {
         filename: memory.name.clone(),
         content_type: None,
@@ -102,10 +102,10 @@ fn note(event: &mut Event, key: &str, value: Value) {
 /// may have side effects.
 fn size_of(path: &Path) -> io::Result<u64> {
     let metadata = fs::metadata(path)?;
-    if metadata.is_file() { Ok(metadata.len()) } else { Err(is_no_file()) }
+    if metadata.is_file() { Ok(metadata.len()) } else { Err(not_a_file()) }
 }
 
-fn is_no_file() -> io::Error {
+fn not_a_file() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Option<Vec<u8>>>
     // The file may have been replaced since: opening a pipe must not block.
     let file = open_waiting_for_nothing(path)?;
     if !file.metadata()?.is_file() {
-        return Err(is_no_file());
+        return Err(not_a_file());
     }
     let mut bytes = Vec::new();
     // Data appended in the meantime counts too.

@@ -169,7 +169,7 @@ impl Client {
         // Servers recognise duplicates by the id, so a hook can't change it.
         event.event_id = event_id;
         let attachments = attachments(&mut event)?;
-        let mut envelope = Envelope::of_event(&event);
+        let mut envelope = Envelope::from_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         // Prevent updates of this session from being sent while its last update is created.
         let _still = session.as_ref().and_then(|update| self.inner.sender.session_still(&update.sid));
@@ -213,7 +213,7 @@ impl Client {
     /// # Errors
     /// An I/O error if the outbox's state can't be written.
     pub fn run_began(&self, run: &RunFacts) -> io::Result<()> {
-        *locked(&self.inner.current) = Some(Conditions::of(run));
+        *locked(&self.inner.current) = Some(Conditions::from_run(run));
         if self.inner.options.sessions != SessionMode::Individual {
             return Ok(());
         }
@@ -244,7 +244,7 @@ impl Client {
         let update = self.last_update(Some(run), reports);
         if self.is_watchdog_termination(run, reports) {
             let (id, time) = (termination::event_id(run), termination::last_sign(run));
-            let event = Event::of_watchdog_termination(&id, time, run, &self.inner.options.event);
+            let event = Event::from_watchdog_termination(&id, time, run, &self.inner.options.event);
             return self.keep(event, update, |_| Ok(Vec::new())).map(drop);
         }
         let Some(update) = update else { return Ok(()) };
@@ -341,7 +341,7 @@ impl Client {
                 Err(error) => log::warn!("coroner: can't read the attachment `{}`: {error}", path.display()),
             }
         }
-        let (of_run, left_out) = attachments::of_run(report, event, options.max_attachment_bytes);
+        let (of_run, left_out) = attachments::from_run(report, event, options.max_attachment_bytes);
         attachments.extend(of_run);
         too_large.extend(left_out);
         // If the attachments alone exceeded the outbox's limit, they would be removed with their

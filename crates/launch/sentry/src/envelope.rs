@@ -148,7 +148,7 @@ impl Envelope {
     }
 
     /// Creates an envelope with an event.
-    pub fn of_event(event: &Event) -> Self {
+    pub fn from_event(event: &Event) -> Self {
         let mut envelope = Self::new();
         envelope.header.insert("event_id".to_owned(), event.event_id.clone().into());
         envelope.items.push(Item::json(item_type::EVENT, event));

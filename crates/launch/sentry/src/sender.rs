@@ -360,9 +360,9 @@ impl Sender {
                 answer.status,
                 answer.body
             );
-            let said = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, SystemTime::now()));
+            let requested = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, SystemTime::now()));
             return Outcome::Later {
-                after: self.delay(entry.tries).max(said.unwrap_or_default()),
+                after: self.delay(entry.tries).max(requested.unwrap_or_default()),
                 tries: entry.tries.saturating_add(1),
                 stop: answer.is_not_now() || answer.refuses_access(),
                 arrived: answer.may_have_arrived(),
@@ -439,8 +439,8 @@ impl Sender {
                         || answer.refuses_access() =>
                 {
                     let now = SystemTime::now();
-                    let said = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, now));
-                    let after = seconds(now) + self.delay(0).max(said.unwrap_or_default()).as_secs();
+                    let requested = answer.retry_after.as_deref().and_then(|text| parse_retry_after(text, now));
+                    let after = seconds(now) + self.delay(0).max(requested.unwrap_or_default()).as_secs();
                     self.outbox.update(|state| {
                         state.sessions.put_back(&batch);
                         // The wait after a 429 is part of the rate limits.

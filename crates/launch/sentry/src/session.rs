@@ -285,8 +285,8 @@ impl PendingSessions {
     }
 
     /// Returns the updates for the next envelope. They are marked as attempted and stay here until
-    /// they are [removed](Self::remove) or [put back](Self::put_back). `held` tells which sessions
-    /// have their next update in an envelope.
+    /// they are [removed](Self::remove) or [put back](Self::put_back). `held` returns whether
+    /// a session's next update is in an envelope.
     pub fn next_batch(&mut self, mode: SessionMode, held: impl Fn(&str) -> bool) -> Vec<SessionUpdate> {
         let most = match mode {
             SessionMode::Off => 0,

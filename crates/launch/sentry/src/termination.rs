@@ -21,7 +21,7 @@ pub(crate) struct Conditions {
 }
 
 impl Conditions {
-    pub(crate) fn of(run: &RunFacts) -> Self {
+    pub(crate) fn from_run(run: &RunFacts) -> Self {
         Self {
             release: run.app.release.clone(),
             build: run.app.build.clone(),
@@ -64,7 +64,7 @@ pub(crate) fn is_watchdog(ended: &RunFacts, now: &Conditions) -> bool {
         // The system routinely kills apps in the background.
         && lifecycle.foreground != Foreground::BACKGROUND
         && ended.app.installed.is_some()
-        && Conditions::of(ended).hold(now)
+        && Conditions::from_run(ended).hold(now)
 }
 
 /// Returns the id of the run's event: the run's id with its bits inverted, as a version 4 UUID.

@@ -23,7 +23,8 @@ fn my_image(path: &str) -> (ImageKind, u64, u64, u64) {
     (ImageKind::ELF, load, load, end - load)
 }
 
-/// As above. The file's length is used as the image's size, since the code is near its start.
+/// Like the other `image`. Uses the file's length as the image's size, because the code is near its
+/// start.
 #[cfg(target_vendor = "apple")]
 fn my_image(path: &str) -> (ImageKind, u64, u64, u64) {
     unsafe extern "C" {

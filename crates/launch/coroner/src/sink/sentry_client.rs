@@ -113,9 +113,9 @@ impl Sink for SentryClientSink {
         };
         let report = submission.report;
         let mut event = Event::from_report(report, &self.options_like(client.options(), report.run.as_ref()));
-        let (mut attachments, left_out) = attachments::of_run(report, &mut event, MAX_ATTACHMENTS);
+        let (mut attachments, left_out) = attachments::from_run(report, &mut event, MAX_ATTACHMENTS);
         attachments::limit(&mut attachments, MAX_ATTACHMENTS, left_out, &mut event);
-        let mut envelope = Envelope::of_event(&event);
+        let mut envelope = Envelope::from_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         if let Err(error) = send(&client, &envelope) {
             return SinkAnswer::Rejected { reason: error.to_string() };

@@ -166,7 +166,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
     if age < MAX_INSTALL && directory.status_of(OsStr::new(STATE)).is_err() {
         return Ok(Claim::Busy);
     }
-    let owner = Owner::of(id, &directory);
+    let owner = Owner::read(id, &directory);
     let lives = || owner.as_ref().is_some_and(|owner| owner.lives(&directory, own));
     // Detect this process's own run before opening its lock, because closing the lock file would
     // drop the lock.
@@ -219,7 +219,7 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
         return Ok(Claim::Busy);
     }
     // The previous owner may have removed the file; then this is the lock of an unlinked file.
-    let ours = Status::of_file(&lock)?;
+    let ours = Status::from_file(&lock)?;
     match directory.status_of(OsStr::new(LOCK)) {
         Ok(now) if now.identity == ours.identity => {
             let progress = Progress::read(&directory)?;

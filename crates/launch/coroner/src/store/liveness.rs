@@ -35,7 +35,7 @@ pub(super) struct Owner {
 impl Owner {
     /// Returns the owner of the run `run` in `directory`; `None` if the state doesn't identify one
     /// or Coroner was uninstalled.
-    pub(super) fn of(run: Id, directory: &Directory) -> Option<Self> {
+    pub(super) fn read(run: Id, directory: &Directory) -> Option<Self> {
         let state = directory.read_start(STATE.as_ref(), FIXED_BYTES).ok()?;
         let facts = RunFacts::read(&state).ok()?;
         let is_own = facts.run_id == run && facts.lifecycle.exit != ExitKind::UNINSTALLED;

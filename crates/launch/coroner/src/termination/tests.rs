@@ -142,14 +142,14 @@ fn cpu_time_a_debugger_and_an_update_are_detected() {
 #[test]
 fn a_signals_sender_and_a_handler_that_did_not_exit_are_evidence() {
     let mut run = run();
-    assert_eq!(of_signal(&run), None);
+    assert_eq!(from_signal(&run), None);
     run.lifecycle.exit = ExitKind::SIGTERM;
     run.lifecycle.exit_signal = Some(libc::SIGTERM);
     run.lifecycle.exit_sender = Some(1);
     run.lifecycle.exit_sender_name = Some("systemd".to_owned());
-    let asked = of_signal(&run).unwrap();
+    let asked = from_signal(&run).unwrap();
     assert_eq!(asked.evidence, ["SIGTERM was sent by process 1 (systemd)"]);
     assert_eq!((asked.reason, asked.certainty), (TerminationReason::Signal, TerminationCertainty::Certain));
     run.lifecycle.exit_handled = true;
-    assert_eq!(of_signal(&run).unwrap().reason, TerminationReason::StopTimeout);
+    assert_eq!(from_signal(&run).unwrap().reason, TerminationReason::StopTimeout);
 }

@@ -20,8 +20,8 @@ fn waits_here(make: &mut dyn FnMut()) {
     black_box(&make);
 }
 
-/// How many exceptions the kernel has raised in this process, where darwin-host counts them; else
-/// 0.
+/// Returns the number of exceptions that the kernel has raised in this process; 0 unless
+/// darwin-host counts them.
 fn exceptions() -> u64 {
     // SAFETY: a NUL-terminated name; the host's service has this type.
     unsafe {

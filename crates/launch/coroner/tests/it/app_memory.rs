@@ -136,7 +136,7 @@ fn crash(act: &str) -> (Value, Vec<(String, Vec<u8>)>) {
         }
     }
     attachments.sort();
-    // Its end was written; a fault or the deadline is said in it.
+    // The end of the report was written; it contains the fault or the missed deadline.
     assert!(report["end"].is_object(), "{act}: {}", report["problems"]);
     let is_whole = !matches!(act, "faults" | "hangs");
     assert_eq!(report["complete"], is_whole, "{act}: {}", report["end"]);
@@ -144,7 +144,7 @@ fn crash(act: &str) -> (Value, Vec<(String, Vec<u8>)>) {
 }
 
 #[test]
-fn registered_memory_and_what_the_callback_writes_go_with_the_report() {
+fn registered_memory_and_callback_data_are_in_the_report() {
     let (report, attachments) = crash("writes");
     let found: Vec<_> = attachments.iter().map(|(name, bytes)| (name.as_str(), bytes.len())).collect();
     let whole = 60 << 10;
@@ -172,7 +172,7 @@ fn time_in_which_the_process_is_stopped_does_not_count() {
 }
 
 #[test]
-fn a_callback_that_faults_hangs_or_lies_costs_nothing_else() {
+fn a_callback_that_faults_hangs_or_lies_loses_nothing_else() {
     for act in ["faults", "hangs", "claims", "none"] {
         let (report, attachments) = crash(act);
         let names: Vec<_> = attachments.iter().map(|(name, _)| name.as_str()).collect();

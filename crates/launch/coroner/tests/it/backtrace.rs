@@ -83,8 +83,8 @@ fn depth_and_skip() {
 }
 
 #[test]
-fn in_app_only_leaves_the_libraries_out() {
-    isolated(concat!(module_path!(), "::in_app_only_leaves_the_libraries_out"), || {
+fn in_app_only_leaves_out_libraries() {
+    isolated(concat!(module_path!(), "::in_app_only_leaves_out_libraries"), || {
         LazyLock::force(&INSTALLED);
         let options = CaptureOptions { in_app_only: true, ..CaptureOptions::default() };
         let backtrace = Backtrace::current_with(&options);
@@ -105,14 +105,14 @@ fn in_app_only_leaves_the_libraries_out() {
 }
 
 #[test]
-fn as_text_it_has_lines() {
-    isolated(concat!(module_path!(), "::as_text_it_has_lines"), || {
+fn a_backtrace_is_formatted_in_lines() {
+    isolated(concat!(module_path!(), "::a_backtrace_is_formatted_in_lines"), || {
         LazyLock::force(&INSTALLED);
         let mut taken = None;
         outer(1, &mut || taken = Some(Backtrace::current()));
         let text = taken.unwrap().to_string();
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[0].starts_with("   0 it-") && lines[0].contains("as_text_it_has_lines"), "{text}");
+        assert!(lines[0].starts_with("   0 it-") && lines[0].contains("a_backtrace_is_formatted_in_lines"), "{text}");
         assert!(lines[0].contains("tests/it/backtrace.rs:"), "{text}");
         let inner = lines.iter().find(|line| line.contains("backtrace::inner")).unwrap();
         assert!(inner.contains("tests/it/backtrace.rs:"), "{text}");
@@ -176,7 +176,7 @@ fn another_thread_and_all_threads() {
     });
 }
 
-/// Of two threads that stop each other, neither may wait for ever.
+/// Two threads that stop each other must not wait for ever.
 #[test]
 fn threads_capture_each_other_at_once() {
     isolated(concat!(module_path!(), "::threads_capture_each_other_at_once"), || {
@@ -273,11 +273,11 @@ core::arch::global_asm!(
     options(att_syntax)
 );
 
-/// Runs something on a thread that runs a task, for whoever looks where the Swift runtime says so.
+/// Runs a function on a thread that appears to run a Swift task, in the thread-specific data of the
+/// Swift runtime.
 #[cfg(target_arch = "x86_64")]
 fn in_task(run: &mut dyn FnMut()) {
-    /// As in `swift_async.rs` of `coroner-unwind`: the thread-specific datum, and where a task has
-    /// its identifier.
+    /// The thread-specific key of the current task, as in `swift_async.rs` of `coroner-unwind`.
     #[cfg(target_vendor = "apple")]
     const TASK_KEY: libc::pthread_key_t = 103;
     let mut task = [0_u32; 16];
@@ -307,7 +307,7 @@ fn swift_async_frames_are_followed_or_not() {
                 context: *const Context,
             );
         }
-        /// Who waits, and where it goes on.
+        /// A waiting function, and the address at which it resumes.
         #[repr(C)]
         struct Context(*const Context, extern "C" fn());
         extern "C" fn waits_for_the_frame() {
@@ -372,8 +372,8 @@ fn libraries(directory: &Path) -> Option<[PathBuf; 2]> {
 /// loads and unloads all the time, one in the other's place. `CORONER_TEST_SECONDS` makes it last
 /// longer.
 #[test]
-fn captures_while_libraries_come_and_go() {
-    isolated(concat!(module_path!(), "::captures_while_libraries_come_and_go"), || {
+fn captures_work_while_libraries_are_loaded_and_unloaded() {
+    isolated(concat!(module_path!(), "::captures_work_while_libraries_are_loaded_and_unloaded"), || {
         LazyLock::force(&INSTALLED);
         let directory = tempfile::tempdir().unwrap();
         let Some(libraries) = libraries(directory.path()) else { panic!("a C compiler is needed") };
@@ -430,8 +430,8 @@ fn through(library: &Path, name: &str) -> Backtrace {
     taken.unwrap()
 }
 
-// Calls its first argument with its second, from a frame whose record is said to be where the third
-// says: where nothing is.
+// Calls its first argument with its second, from a frame whose record is at the address in the
+// third, where nothing is mapped.
 #[cfg(target_arch = "x86_64")]
 core::arch::global_asm!(
     ".text",
@@ -490,8 +490,8 @@ core::arch::global_asm!(
 /// A bad address is an error also on a thread that blocked the signals of bad loads after captures
 /// had found that it did not: it would be the process' end.
 #[test]
-fn a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there() {
-    isolated(concat!(module_path!(), "::a_thread_that_began_to_block_sigsegv_reads_nothing_that_is_not_there"), || {
+fn a_thread_that_blocks_sigsegv_reads_no_unmapped_memory() {
+    isolated(concat!(module_path!(), "::a_thread_that_blocks_sigsegv_reads_no_unmapped_memory"), || {
         unsafe extern "C" {
             fn coroner_test_lost_record(call: unsafe extern "C" fn(*mut c_void), with: *mut c_void, record: u64);
         }

@@ -1,4 +1,4 @@
-//! What the user says is remembered, however short the process is: real processes.
+//! The user's decision is stored, however short the process is: real processes.
 //!
 //! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`].
 
@@ -32,7 +32,7 @@ fn app() {
 }
 
 #[test]
-fn a_refusal_is_remembered_though_nothing_is_delivered() {
+fn a_refusal_is_stored_even_if_nothing_is_delivered() {
     for before in [true, false] {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
@@ -44,8 +44,8 @@ fn a_refusal_is_remembered_though_nothing_is_delivered() {
         }
         assert!(command.status().unwrap().success());
         for sink in ["sentry", "otlp"] {
-            let said = std::fs::read(folder.path().join("store").join(sink).join("consent"));
-            assert_eq!(said.unwrap(), b"", "{sink}, before install: {before}");
+            let printed = std::fs::read(folder.path().join("store").join(sink).join("consent"));
+            assert_eq!(printed.unwrap(), b"", "{sink}, before install: {before}");
         }
     }
 }

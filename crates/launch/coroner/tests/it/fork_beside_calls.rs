@@ -51,8 +51,8 @@ fn child_ends() -> bool {
 }
 
 #[test]
-fn a_child_makes_the_calls_that_other_threads_were_in() {
-    isolated(concat!(module_path!(), "::a_child_makes_the_calls_that_other_threads_were_in"), || {
+fn a_forked_child_can_make_calls_that_other_threads_were_in() {
+    isolated(concat!(module_path!(), "::a_forked_child_can_make_calls_that_other_threads_were_in"), || {
         // Before Coroner's, so that theirs run within those of these.
         // SAFETY: functions without requirements, which stay.
         unsafe { libc::pthread_atfork(Some(around_a_fork), Some(around_a_fork), Some(around_a_fork)) };

@@ -12,8 +12,8 @@ use coroner_test_support::isolated;
 /// The list of images is read before there is a handler that would make a bad load good: nothing
 /// may be taken away meanwhile.
 #[test]
-fn reads_no_image_that_is_being_taken_away() {
-    isolated(concat!(module_path!(), "::reads_no_image_that_is_being_taken_away"), || {
+fn an_image_that_is_being_unloaded_is_not_read() {
+    isolated(concat!(module_path!(), "::an_image_that_is_being_unloaded_is_not_read"), || {
         let directory = tempfile::tempdir().unwrap();
         let (source, library) = (directory.path().join("come_and_go.c"), directory.path().join("libcome_and_go.so"));
         std::fs::write(&source, "int come_and_go(void) { return 1; }\n").unwrap();

@@ -177,8 +177,8 @@ impl App {
     fn says(&mut self) -> Option<String> {
         let mut line = String::new();
         while self.output.read_line(&mut line).unwrap() > 0 {
-            if let Some(said) = line.trim_end().strip_prefix("app: ") {
-                return Some(said.to_owned());
+            if let Some(printed) = line.trim_end().strip_prefix("app: ") {
+                return Some(printed.to_owned());
             }
             line.clear();
         }
@@ -192,9 +192,9 @@ impl App {
     /// Everything that it says until its end.
     fn rest(mut self) -> Vec<String> {
         drop(self.child.stdin.take());
-        let said = std::iter::from_fn(|| self.says()).collect();
+        let printed = std::iter::from_fn(|| self.says()).collect();
         self.child.wait().unwrap();
-        said
+        printed
     }
 }
 
@@ -211,7 +211,7 @@ fn reports(store: &Path) -> Vec<Value> {
     files.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
 }
 
-/// What the next launch delivers.
+/// Returns the lines that the next launch prints about its deliveries.
 fn next_launch(store: &Path) -> Vec<String> {
     App::start(store, "looks").rest()
 }
@@ -228,20 +228,20 @@ fn wait_until_removed(store: &Path) {
     }
 }
 
-fn event_id(said: &str) -> &str {
-    said.strip_prefix("got ").unwrap().split(' ').next().unwrap()
+fn event_id(printed: &str) -> &str {
+    printed.strip_prefix("got ").unwrap().split(' ').next().unwrap()
 }
 
 #[test]
-fn handled_errors_are_delivered_by_the_process_itself_and_what_is_left_out_is_said() {
+fn handled_errors_are_delivered_by_the_process_itself_and_omissions_are_recorded() {
     let (_folder, store) = store();
     let mut app = App::start(&store, "errs");
     assert_eq!(app.says().as_deref(), Some("reported"));
     let by = format!("by {} tries 0 hang over None flags [NotFatal] left ", app.child.id());
     for number in [1, 2] {
-        let said = app.says().unwrap();
-        assert!(said.contains(&by) && said.contains(&format!("of [error {number}]")), "{said}");
-        assert!(said.contains(r#"{"left_out_reports":1}"#), "{said}");
+        let printed = app.says().unwrap();
+        assert!(printed.contains(&by) && printed.contains(&format!("of [error {number}]")), "{printed}");
+        assert!(printed.contains(r#"{"left_out_reports":1}"#), "{printed}");
     }
     assert_eq!(app.says().as_deref(), Some("left out 1"));
     app.go_on();
@@ -253,20 +253,20 @@ fn handled_errors_are_delivered_by_the_process_itself_and_what_is_left_out_is_sa
 }
 
 #[test]
-fn a_process_killed_while_it_delivers_its_own_loses_nothing() {
+fn a_process_killed_while_it_delivers_its_own_reports_loses_nothing() {
     let (_folder, store) = store();
-    let said = App::start(&store, "dies").says().unwrap();
+    let printed = App::start(&store, "dies").says().unwrap();
     // The folder has it already, and is not asked again; the other sink never answered.
     assert_eq!(reports(&store).len(), 1);
     let again = next_launch(&store);
     assert_eq!(again.len(), 1, "{again:?}");
-    assert_eq!(event_id(&again[0]), event_id(&said));
+    assert_eq!(event_id(&again[0]), event_id(&printed));
     assert_eq!(reports(&store).len(), 1);
     assert_eq!(next_launch(&store), Vec::<String>::new());
 }
 
 #[test]
-fn a_sink_that_asks_for_more_time_is_asked_again_by_the_same_process() {
+fn a_deferred_report_is_retried_by_the_same_process() {
     let (_folder, store) = store();
     let mut app = App::start(&store, "retries");
     let (first, second) = (app.says().unwrap(), app.says().unwrap());
@@ -275,7 +275,7 @@ fn a_sink_that_asks_for_more_time_is_asked_again_by_the_same_process() {
 }
 
 #[test]
-fn what_a_sink_said_is_known_at_the_next_launch() {
+fn a_sinks_answer_is_known_at_the_next_launch() {
     let (_folder, store) = store();
     let mut app = App::start(&store, "retries");
     let first = app.says().unwrap();
@@ -296,12 +296,12 @@ fn what_a_sink_said_is_known_at_the_next_launch() {
 }
 
 #[test]
-fn a_panic_that_ends_a_thread_and_a_hang_that_is_over_are_delivered_too() {
+fn a_panic_that_ends_a_thread_and_an_ended_hang_are_delivered_too() {
     for (act, what) in [("thread panics", "of [of a thread]"), ("hangs", "hang over Some(true) flags [NotFatal]")] {
         let (_folder, store) = store();
         let mut app = App::start(&store, act);
-        let said = app.says().unwrap();
-        assert!(said.contains(what) && said.contains(&format!("by {}", app.child.id())), "{said}");
+        let printed = app.says().unwrap();
+        assert!(printed.contains(what) && printed.contains(&format!("by {}", app.child.id())), "{printed}");
         wait_until_removed(&store);
         assert_eq!(app.rest(), Vec::<String>::new());
         assert_eq!(next_launch(&store), Vec::<String>::new());
@@ -309,14 +309,14 @@ fn a_panic_that_ends_a_thread_and_a_hang_that_is_over_are_delivered_too() {
 }
 
 #[test]
-fn a_forked_child_leaves_its_own_to_the_next_launch_and_a_daemon_does_not() {
+fn a_forked_child_leaves_its_reports_to_the_next_launch_and_a_daemon_does_not() {
     let (_folder, store) = store();
     assert_eq!(App::start(&store, "forks").rest(), Vec::<String>::new());
     assert_eq!(next_launch(&store).len(), 1);
     let (_folder, store) = self::store();
     let mut app = App::start(&store, "is a daemon");
-    let said = app.says().unwrap();
-    assert!(said.contains("of [error 1]") && !said.contains(&format!("by {} ", app.child.id())), "{said}");
+    let printed = app.says().unwrap();
+    assert!(printed.contains("of [error 1]") && !printed.contains(&format!("by {} ", app.child.id())), "{printed}");
     wait_until_removed(&store);
     assert_eq!(app.rest(), Vec::<String>::new());
     assert_eq!(next_launch(&store), Vec::<String>::new());

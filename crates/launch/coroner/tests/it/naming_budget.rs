@@ -1,5 +1,6 @@
-//! What naming a report costs the launch after a crash: a program of 25 MB and more stays within
-//! the budget of the app, and what a smaller budget leaves out, the report says and the desk adds.
+//! The cost of naming a report's frames at the launch after a crash: a program of 25 MB and more
+//! stays within the app's budget. The report records what a smaller budget leaves out, and the
+//! command adds it.
 //!
 //! The app is this test program, started again with `CORONER_TEST_STORE` set.
 
@@ -15,12 +16,12 @@ use coroner::{Config, Delivery, NamingBudget, Report, SymbolSearch};
 use coroner_report::text::TextOptions;
 
 const STORE: &str = "CORONER_TEST_STORE";
-/// What the app does: `crash`; or deliver, with the budget `N KiB, ms: N`, or before it waits for
-/// that: `nobody waits`.
+/// The app's act: `crash`; `N KiB, ms: N` to deliver with this budget; or `nobody waits` to deliver
+/// without waiting for it.
 const ACT: &str = "CORONER_TEST_ACT";
 const CONTEXT: &str = "coroner_naming";
 
-/// What the process has allocated, and the most that it ever had.
+/// The process's allocated bytes, and their maximum so far.
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
@@ -122,17 +123,17 @@ fn run(store: &Path, act: &str) -> (ExitStatus, String) {
     (ended.status, String::from_utf8_lossy(&ended.stdout).into_owned())
 }
 
-/// What the launch after a crash delivers, and what it says.
+/// Returns the report that the launch after a crash delivers, and the output of that launch.
 fn delivered(act: &str) -> (Report, String) {
     let store = tempfile::tempdir().unwrap();
     let (ended, _) = run(store.path(), "crash");
     assert_eq!(ended.signal(), Some(libc::SIGSEGV), "{ended:?}");
-    let (ended, said) = run(store.path(), act);
-    assert!(ended.success(), "{ended:?}: {said}");
+    let (ended, printed) = run(store.path(), act);
+    assert!(ended.success(), "{ended:?}: {printed}");
     let files = std::fs::read_dir(store.path().join("reports")).unwrap().map(|entry| entry.unwrap().path());
     let json: Vec<_> = files.filter(|path| path.extension().is_some_and(|kind| kind == "json")).collect();
     let [json] = &json[..] else { panic!("one report and not {json:?}") };
-    (Report::from_json(&std::fs::read_to_string(json).unwrap()).unwrap(), said)
+    (Report::from_json(&std::fs::read_to_string(json).unwrap()).unwrap(), printed)
 }
 
 /// The function and the line of the frame that crashed.
@@ -145,11 +146,11 @@ fn left_out(report: &Report) -> Option<String> {
     Some(report.run.as_ref()?.contexts.get(CONTEXT)?.to_json().to_string())
 }
 
-fn number(said: &str, name: &str) -> u64 {
-    let number = said
+fn number(printed: &str, name: &str) -> u64 {
+    let number = printed
         .lines()
         .find_map(|line| line.strip_prefix("app: ")?.strip_prefix(name))
-        .unwrap_or_else(|| panic!("{said}"));
+        .unwrap_or_else(|| panic!("{printed}"));
     number.split_whitespace().next().unwrap().parse().unwrap()
 }
 
@@ -160,32 +161,32 @@ fn a_large_program_is_named_in_full_in_a_third_of_the_budget() {
     assert_eq!(NamingBudget::default().memory, 32 << 20);
     // A third of the default, so that one that is not kept is seen; and all the time that a slow
     // machine takes.
-    let (report, said) = delivered("10240 KiB, ms: 600000");
-    println!("{said}");
+    let (report, printed) = delivered("10240 KiB, ms: 600000");
+    println!("{printed}");
     assert!(matches!(crashed_at(&report), (Some("it::naming_budget::stores_to_null"), Some(_))), "{report:?}");
     assert_eq!(left_out(&report), None);
     // Reading and writing the report has its share.
-    let memory = number(&said, "memory ");
+    let memory = number(&printed, "memory ");
     assert!(memory < 12 << 20, "naming took {memory} bytes");
 }
 
 #[test]
-fn the_thread_that_names_has_a_low_priority_where_nobody_waits() {
-    let (_, said) = delivered("nobody waits");
+fn the_naming_thread_has_a_low_priority_unless_the_app_waits() {
+    let (_, printed) = delivered("nobody waits");
     let own = priorities("").into_iter().max().unwrap().max(10);
-    assert!(said.contains(&format!("app: priority [{own}]")), "{said}");
+    assert!(printed.contains(&format!("app: priority [{own}]")), "{printed}");
 }
 
 #[test]
-fn what_the_budget_leaves_out_is_named_at_the_desk() {
+fn the_command_adds_names_that_the_budget_left_out() {
     for (act, want, named) in [("32768 KiB, ms: 0", "processor time", false), ("512 KiB, ms: 600000", "memory", true)] {
-        let (mut report, said) = delivered(act);
-        println!("{act}: {said}");
+        let (mut report, printed) = delivered(act);
+        println!("{act}: {printed}");
         let (function, line) = crashed_at(&report);
         assert_eq!((function.is_some(), line.is_some()), (named, named), "{act}: {report:?}");
         assert!(left_out(&report).is_some_and(|left_out| left_out.contains(want)), "{act}: {:?}", left_out(&report));
         assert!(report.complete && report.crashed_thread().unwrap().frames[0].address.0 > 0, "{act}");
-        assert!(number(&said, "memory ") < 35 << 20, "{said}");
+        assert!(number(&printed, "memory ") < 35 << 20, "{printed}");
         let text = report.to_text(&TextOptions::default());
         assert!(text.contains(CONTEXT) && text.contains(want), "{text}");
         // As `coroner show` does.

@@ -15,10 +15,10 @@ use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
 const ACT: &str = "CORONER_TEST_ACT";
-/// What delivers has so much time: where it is emulated, too.
+/// Time limit for a delivery, also where it is emulated.
 const WAIT: Duration = Duration::from_secs(if cfg!(target_vendor = "apple") { 120 } else { 30 });
 
-/// What a store to a page that may not be written is.
+/// Signal and code name of a store to a read-only page.
 const PROTECTION: (i32, &str) =
     if cfg!(target_vendor = "apple") { (libc::SIGBUS, "SIGBUS") } else { (libc::SIGSEGV, "SIGSEGV") };
 /// The largest page of all systems, or some pages.
@@ -38,8 +38,8 @@ fn store_to_null() {
 static FOUND: AtomicUsize = AtomicUsize::new(libc::SIG_DFL);
 static HANDLED: AtomicI32 = AtomicI32::new(0);
 
-/// As the handler of signal-hook-registry, which tokio uses: it calls what it found, if that is a
-/// function, and goes on.
+/// Behaves like the handler of signal-hook-registry, which tokio uses: calls the earlier handler if
+/// there is one, and returns.
 extern "C" fn chaining(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let found = FOUND.load(Ordering::Relaxed);
     if found != libc::SIG_DFL {
@@ -117,7 +117,7 @@ impl Sink for Takes {
     }
 }
 
-/// How long [`Takes`] takes: more than a process needs to start.
+/// Duration of a delivery by [`Takes`]: longer than a process needs to start.
 const TAKEN: Duration = Duration::from_secs(1);
 
 /// A sink that takes its time.
@@ -471,9 +471,9 @@ impl Bench {
 
     fn launch(&self, act: &str) -> (String, String, bool) {
         let mut app = self.start(act);
-        let said = app.says().expect("it says how the last run ended");
+        let printed = app.says().expect("it says how the last run ended");
         assert!(app.end().success());
-        let words: Vec<&str> = said.split(' ').collect();
+        let words: Vec<&str> = printed.split(' ').collect();
         (words[0].to_owned(), words[1].to_owned(), words[2] == "true")
     }
 
@@ -525,7 +525,7 @@ fn a_crash_becomes_one_report_with_names_and_scope() {
 /// Launches that end while they read names leave less for the next to do, so that the report goes
 /// out.
 #[test]
-fn what_launches_had_no_time_to_name_is_delivered_with_fewer_names() {
+fn short_launches_deliver_a_report_with_fewer_names() {
     let delivered_after = |unfinished: u32| {
         let bench = Bench::new();
         bench.crash();
@@ -545,7 +545,7 @@ fn what_launches_had_no_time_to_name_is_delivered_with_fewer_names() {
 }
 
 #[test]
-fn how_a_run_ended_is_known_at_the_next_launch() {
+fn the_next_launch_knows_how_the_last_run_ended() {
     let bench = Bench::new();
     assert_eq!(bench.outcome(), "FirstLaunch");
     assert_eq!(bench.outcome(), "CleanExit");
@@ -559,7 +559,7 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
         assert_eq!(app.end().signal(), Some(signal), "it ends as it would have");
         assert_eq!(bench.outcome(), outcome);
     }
-    // A runtime's handler calls the one that it found, and the process goes on: that is no end.
+    // A runtime's handler calls the earlier one, and the process continues: the run has not ended.
     assert!(bench.run("own-handlers").success());
     assert_eq!(bench.outcome(), "CleanExit");
     assert!(bench.run("uninstall").success());
@@ -568,20 +568,20 @@ fn how_a_run_ended_is_known_at_the_next_launch() {
 }
 
 #[test]
-fn a_limit_of_file_sizes_ends_no_app_that_reports_an_error() {
+fn a_file_size_limit_does_not_kill_an_app_that_reports_an_error() {
     let bench = Bench::new();
     assert!(bench.run("reports-under-a-limit-of-file-sizes").success());
     assert_eq!(bench.outcome(), "CleanExit");
 }
 
 #[test]
-fn how_long_a_run_lived_is_known_and_a_wait_for_an_earlier_crash_is_none_of_it() {
+fn a_runs_duration_excludes_the_wait_for_an_earlier_crash() {
     let bench = Bench::new();
     let ran_for = || {
         let mut app = bench.start("ran-for");
-        let said = app.says().expect("it says how long the last run lived");
+        let printed = app.says().expect("it says how long the last run lived");
         assert!(app.end().success());
-        Duration::from_nanos(said.parse().unwrap())
+        Duration::from_nanos(printed.parse().unwrap())
     };
     let begun = Instant::now();
     let mut app = bench.start("lives-and-crashes");
@@ -604,7 +604,7 @@ fn how_long_a_run_lived_is_known_and_a_wait_for_an_earlier_crash_is_none_of_it()
 }
 
 #[test]
-fn of_two_runs_that_began_at_once_the_later_is_the_last() {
+fn the_later_of_two_runs_that_began_at_once_is_the_last() {
     for _ in 0..6 {
         let bench = Bench::new();
         assert_eq!(bench.run("two-runs").signal(), Some(libc::SIGSEGV));
@@ -613,19 +613,19 @@ fn of_two_runs_that_began_at_once_the_later_is_the_last() {
 }
 
 #[test]
-fn an_install_that_fails_says_why_and_leaves_nothing() {
+fn a_failed_install_returns_the_reason_and_leaves_nothing() {
     let bench = Bench::new();
     assert!(bench.run("uninstall").success());
     let mut app = bench.start("no-room");
-    let said = app.says().expect("it says why");
-    assert!(said.starts_with("can't reserve space for a report: "), "{said}");
+    let printed = app.says().expect("it says why");
+    assert!(printed.starts_with("can't reserve space for a report: "), "{printed}");
     assert!(app.end().success(), "the app goes on without Coroner");
     assert_eq!(bench.runs(), 1, "the run before it");
     assert_eq!(bench.outcome(), "Uninstalled", "and that one is still the last");
 }
 
 #[test]
-fn a_living_run_is_not_touched_by_another_process() {
+fn a_live_run_is_not_touched_by_another_process() {
     let bench = Bench::new();
     let mut living = bench.start("wait");
     assert_eq!(living.says().as_deref(), Some("installed"));
@@ -643,7 +643,7 @@ fn a_living_run_is_not_touched_by_another_process() {
 /// The process has closed its lock's descriptor, so that the lock is free.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_run_lives_though_its_app_has_closed_all_descriptors() {
+fn a_run_is_live_even_if_its_app_has_closed_all_descriptors() {
     let bench = Bench::new();
     let mut living = bench.start("closes-descriptors");
     assert_eq!(living.says().as_deref(), Some("closed"));
@@ -661,19 +661,19 @@ fn a_run_lives_though_its_app_has_closed_all_descriptors() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_run_has_ended_when_its_process_executes_another_program_or_uninstalls() {
-    for (act, said, outcome) in
+    for (act, printed, outcome) in
         [("executes", "executed", "CleanExit"), ("uninstalls-and-waits", "uninstalled", "Uninstalled")]
     {
         let bench = Bench::new();
         let mut living = bench.start(act);
-        assert_eq!(living.says().as_deref(), Some(said));
+        assert_eq!(living.says().as_deref(), Some(printed));
         assert_eq!((bench.outcome().as_str(), bench.runs()), (outcome, 0));
         writeln!(living.input.as_mut().unwrap(), "go on").unwrap();
         assert!(living.end().success());
     }
 }
 
-/// As servers do that take up a new configuration or a new version.
+/// Restarts itself, as servers do to load a new configuration or version.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_program_that_executes_itself_has_not_ended_abnormally() {
@@ -686,7 +686,7 @@ fn a_program_that_executes_itself_has_not_ended_abnormally() {
 /// disk that takes so long to give a page of the report, or where others have the processor.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
-fn a_process_that_stands_still_while_it_crashes_has_one_report() {
+fn a_process_stopped_while_it_crashes_has_one_report() {
     /// Offsets in `struct user`, sys/user.h.
     const ORIG_RAX: usize = std::mem::offset_of!(libc::user_regs_struct, orig_rax);
     const RDI: usize = std::mem::offset_of!(libc::user_regs_struct, rdi);
@@ -742,7 +742,7 @@ fn many_processes_at_once_deliver_each_report_once() {
 }
 
 #[test]
-fn a_process_killed_while_it_delivers_loses_nothing_however_often() {
+fn a_process_killed_repeatedly_during_delivery_loses_nothing() {
     let bench = Bench::new();
     bench.crash();
     for _ in 0..5 {
@@ -793,7 +793,7 @@ fn more_runs_than_descriptors_are_processed() {
 }
 
 #[test]
-fn an_app_that_ends_while_it_delivers_may_do_so_for_ever() {
+fn exits_during_delivery_do_not_count_as_crashes() {
     let bench = Bench::new();
     bench.crash();
     for _ in 0..5 {
@@ -805,11 +805,11 @@ fn an_app_that_ends_while_it_delivers_may_do_so_for_ever() {
 }
 
 #[test]
-fn a_crash_of_a_fork_child_is_its_own_and_leaves_the_parent_alone() {
+fn a_fork_childs_crash_does_not_affect_the_parents_run() {
     let bench = Bench::new();
     assert!(bench.run("fork-child-crashes").success());
     let (outcome, _, delivered) = bench.deliver();
-    assert_eq!((outcome.as_str(), delivered), ("CleanExit", true), "the child was no launch of the app");
+    assert_eq!((outcome.as_str(), delivered), ("CleanExit", true), "the child counted as a launch of the app");
     let reports = bench.reports();
     // There a child has none of the threads that write reports (docs/internals/darwin.md).
     if cfg!(target_vendor = "apple") {
@@ -829,7 +829,7 @@ fn a_run_whose_children_crashed_is_kept_until_its_end_is_known() {
 }
 
 #[test]
-fn a_process_that_goes_on_after_a_crash_has_a_report_and_ends_as_it_ends() {
+fn a_process_that_survives_a_crash_has_a_report_and_its_own_outcome() {
     let bench = Bench::new();
     assert!(bench.run("goes-on").success());
     let (outcome, _, delivered) = bench.deliver();
@@ -874,7 +874,7 @@ fn no_litter(folder: &Path) -> bool {
 }
 
 #[test]
-fn a_run_that_ends_by_itself_leaves_its_files_to_the_next_and_nothing_else() {
+fn a_clean_run_leaves_only_its_files_for_the_next_launch() {
     let bench = Bench::new();
     let names = || {
         let store = std::fs::read_dir(bench.store()).unwrap();
@@ -903,7 +903,7 @@ fn a_run_that_ends_by_itself_leaves_its_files_to_the_next_and_nothing_else() {
 }
 
 #[test]
-fn the_shortest_launch_stores_what_waits_and_names_come_later() {
+fn the_shortest_launch_stores_waiting_reports_and_names_are_added_later() {
     let bench = Bench::new();
     bench.crash();
     for _ in 0..20 {
@@ -919,7 +919,7 @@ fn the_shortest_launch_stores_what_waits_and_names_come_later() {
 }
 
 #[test]
-fn launches_that_are_too_short_for_its_delivery_come_to_the_end_of_a_crash() {
+fn short_launches_eventually_deliver_a_report() {
     let bench = Bench::new();
     bench.crash();
     let run = std::fs::read_dir(bench.store().join("runs")).unwrap().next().unwrap().unwrap().path();
@@ -940,13 +940,13 @@ fn a_crash_of_a_process_that_is_ending_is_reported() {
 }
 
 #[test]
-fn an_app_whose_run_state_was_cut_goes_on() {
+fn an_app_whose_run_state_was_truncated_continues() {
     assert!(Bench::new().run("loses-its-state").success());
 }
 
 #[cfg(not(target_vendor = "apple"))]
 #[test]
-fn a_child_that_goes_on_has_a_run_of_its_own() {
+fn a_child_that_continues_has_its_own_run() {
     let bench = Bench::new();
     let mut daemon = bench.start("fork-child-goes-on");
     assert_eq!(daemon.says().as_deref(), Some("goes on"));

@@ -97,8 +97,8 @@ fn a_crash_arrives_at_the_next_launch_and_once() {
     assert!(stack.contains("otlp::app"), "{stack}");
     let session = all["session.id"].as_str().unwrap();
     assert_eq!((session.len(), session.matches('-').count()), (36, 4));
-    let said = all["coroner.breadcrumbs"][0]["message"].as_str().unwrap();
-    assert!(said.starts_with("opened https://") && !format!("{all}").contains("hunter2"), "{all}");
+    let printed = all["coroner.breadcrumbs"][0]["message"].as_str().unwrap();
+    assert!(printed.starts_with("opened https://") && !format!("{all}").contains("hunter2"), "{all}");
     let resource = request.resource();
     assert_eq!(
         (&resource["service.name"], &resource["service.version"]),

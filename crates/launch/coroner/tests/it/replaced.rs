@@ -3,8 +3,8 @@
 //! report says so. The next launch is the new version.
 //!
 //! The app is this test program, copied, started again with `CORONER_TEST_STORE` set. Its new
-//! version is a copy with other names of functions at the same addresses: who names the frames by
-//! it gives wrong names.
+//! version is a copy with other function names at the same addresses, so frames that are named
+//! after it get wrong names.
 
 use std::ffi::{CString, c_int, c_void};
 use std::hint::black_box;
@@ -20,13 +20,13 @@ use coroner_report::model::Frame;
 use coroner_report::text::TextOptions;
 
 const STORE: &str = "CORONER_TEST_STORE";
-/// What the app does: `crash` or `deliver`.
+/// The app's act: `crash` or `deliver`.
 const ACT: &str = "CORONER_TEST_ACT";
-/// What happens to the app's file, or that of the library: `rename`, `unlink`, `nothing`.
+/// The change to the app's or the library's file: `rename`, `unlink` or `nothing`.
 const HOW: &str = "CORONER_TEST_HOW";
 const LIBRARY: &str = "CORONER_TEST_LIBRARY";
 
-/// What all names of the version that crashes have, and of the one that takes its place.
+/// Part of all function names of the version that crashes, and of the one that replaces it.
 const OLD: &[u8] = b"in_the_first_version";
 const NEW: &[u8] = b"in_the_other_version";
 
@@ -138,7 +138,7 @@ impl Case {
         self.folder.path().join("app")
     }
 
-    /// What is replaced.
+    /// Returns the file that is replaced.
     fn file(&self) -> PathBuf {
         if self.library { self.folder.path().join("libversion.so") } else { self.program() }
     }
@@ -206,7 +206,7 @@ fn is_replaced(report: &Report, case: &Case) -> bool {
 }
 
 #[test]
-fn a_replaced_program_has_the_names_of_what_ran() {
+fn a_replaced_programs_frames_have_the_old_programs_names() {
     for (how, ids) in [("rename", true), ("rename", false), ("unlink", true), ("unlink", false)] {
         let (report, case) = report(false, how, ids);
         let what = format!("{how}, ids {ids}: {}", report.to_text(&TextOptions::default()));
@@ -224,7 +224,7 @@ fn a_replaced_program_has_the_names_of_what_ran() {
 }
 
 #[test]
-fn a_replaced_library_has_the_names_of_what_ran() {
+fn a_replaced_librarys_frames_have_the_old_librarys_names() {
     for (how, ids) in [("rename", true), ("rename", false), ("unlink", false)] {
         let (report, case) = report(true, how, ids);
         let what = format!("{how}, ids {ids}: {}", report.to_text(&TextOptions::default()));
@@ -242,7 +242,7 @@ fn a_replaced_library_has_the_names_of_what_ran() {
 }
 
 #[test]
-fn a_file_that_is_changed_after_the_crash_names_nothing() {
+fn a_file_changed_after_the_crash_names_no_frames() {
     for ids in [true, false] {
         let (report, case) = report(false, "nothing", ids);
         let what = format!("ids {ids}: {}", report.to_text(&TextOptions::default()));

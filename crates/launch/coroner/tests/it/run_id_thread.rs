@@ -48,7 +48,7 @@ fn wait_for_thread() -> (Facts, Vec<u64>) {
     panic!("no such thread waits");
 }
 
-/// What MetricKit makes of such a stack, without a process id.
+/// Returns MetricKit's payload for such a stack, without a process id.
 fn payload(addresses: &[u64]) -> String {
     let frame = |address: u64, callers: String| {
         let callers = if callers.is_empty() { callers } else { format!(",\"subFrames\":[{callers}]") };
@@ -63,8 +63,8 @@ fn payload(addresses: &[u64]) -> String {
 }
 
 #[test]
-fn its_stack_says_the_id_and_nothing_of_coroners_has_the_thread() {
-    isolated(concat!(module_path!(), "::its_stack_says_the_id_and_nothing_of_coroners_has_the_thread"), || {
+fn the_id_threads_stack_contains_the_id_and_is_not_reported() {
+    isolated(concat!(module_path!(), "::the_id_threads_stack_contains_the_id_and_is_not_reported"), || {
         let store = tempfile::tempdir().unwrap();
         let config = || Config::new("run-id-test").store_dir(store.path()).delivery(Delivery::new().at_install(false));
         let coroner = coroner::install(config()).unwrap();

@@ -1,5 +1,5 @@
-//! What an app says of itself, from its run to the envelope at the next launch: real processes, and
-//! a transport of the app's own.
+//! The app's scope data, from its run to the envelope at the next launch: real processes and a
+//! custom transport.
 //!
 //! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`].
 
@@ -43,8 +43,8 @@ fn app() {
     let coroner = coroner::install(config).unwrap();
     if std::env::var(ACT).unwrap() == "looks" {
         let event_id = coroner.last_run().event_id;
-        let said = Feedback::new("I only saved").event_id(event_id).email("a@example.com");
-        assert!(coroner::feedback(&said));
+        let printed = Feedback::new("I only saved").event_id(event_id).email("a@example.com");
+        assert!(coroner::feedback(&printed));
         assert!(coroner.flush(Duration::from_secs(30)));
         return;
     }
@@ -76,7 +76,7 @@ fn run(folder: &Path, act: &str) -> Output {
 }
 
 #[test]
-fn all_that_the_app_says_arrives() {
+fn all_scope_data_arrives_in_the_envelope() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("sent")).unwrap();
     run(folder.path(), "crashes");

@@ -87,7 +87,7 @@ impl Program {
     }
 }
 
-/// Whose reports are in the store, sorted: the identifier and the tag.
+/// Returns the identifier and the tag of each report in the store, sorted.
 fn reports(store: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(store.join("reports")).into_iter().flatten();
     let paths = entries.map(|entry| entry.unwrap().path());
@@ -104,7 +104,7 @@ fn reports(store: &Path) -> Vec<String> {
     found
 }
 
-/// What an app group's folder on iOS has in its path.
+/// Part of the path of an app group's folder on iOS.
 const APP_GROUP: &str = "Containers/Shared/AppGroup/6E1F0F3A/coroner";
 
 /// Calls `test` with a new store of each kind.
@@ -118,10 +118,10 @@ fn in_each_store(test: impl Fn(&Path)) {
     }
 }
 
-/// One goes on while the other crashes; the one that is launched next delivers it, and it is no
-/// crash of its own.
+/// One process continues while the other crashes. The next launch delivers the report, and does not
+/// count it as its own crash.
 #[test]
-fn a_crash_of_the_one_is_delivered_by_the_other_and_is_not_its_own() {
+fn one_programs_crash_is_delivered_by_the_other() {
     in_each_store(one_crashes_beside_the_other);
 }
 
@@ -137,7 +137,7 @@ fn one_crashes_beside_the_other(store: &Path) {
     shop.ends("exit");
     assert_eq!(Program::start(SHOP, store).ends("exit"), "CleanExit 0 false");
     assert_eq!(reports(store), [WIDGET]);
-    // And the widget knows of it, though the app has delivered it.
+    // The widget sees its crash too, although the app has delivered the report.
     assert_eq!(Program::start(WIDGET, store).ends("exit"), "Crashed 1 false");
     assert_eq!(Program::start(WIDGET, store).ends("exit"), "CleanExit 0 false");
     assert_eq!(reports(store), [WIDGET]);
@@ -164,9 +164,9 @@ fn both_crash_and_are_launched_at_once(store: &Path) {
     }
 }
 
-/// What counts in a row is the app's own.
+/// Only the app's own crashes count as crashes in a row.
 #[test]
-fn crashes_in_a_row_are_each_programs_own() {
+fn crashes_in_a_row_are_counted_per_program() {
     in_each_store(they_crash_in_a_row);
 }
 
@@ -182,7 +182,7 @@ fn they_crash_in_a_row(store: &Path) {
 /// Whoever looks while a process lives takes its run for a living one, and once it is killed for
 /// one that has ended; and nobody who looks keeps it from being looked at again.
 #[test]
-fn a_run_is_its_processes_until_that_is_killed() {
+fn a_run_is_live_until_its_process_is_killed() {
     in_each_store(|store| {
         let widget = Program::start(WIDGET, store);
         for _ in 0..3 {

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 const STORE: &str = "CORONER_TEST_STORE";
 const ACT: &str = "CORONER_TEST_ACT";
-/// What the system says: a line for each process, `pid reason milliseconds trace`.
+/// The system's records: a line for each process, `pid reason milliseconds trace`.
 const SAID: &str = "CORONER_TEST_SAID";
 
 const ANR: &str = include_str!("../../../../analysis/formats/tests/files/anr.txt");
@@ -23,13 +23,13 @@ const TOMBSTONE: &str = include_str!("../../../../analysis/formats/tests/files/a
 const LOW_MEMORY: i32 = 3;
 const NATIVE_CRASH: i32 = 5;
 const NOT_RESPONDING: i32 = 6;
-/// Of the app that has no room for a longer one.
+/// Maximum file size of the app, so that it has no room for a longer report.
 const LARGEST_FILE: u64 = 1 << 20;
 
 /// Or, instead of those lines, the path of a payload of MetricKit's.
 const METRIC_KIT: &str = "metrickit:";
 
-fn said() -> Vec<SystemReport> {
+fn system_reports() -> Vec<SystemReport> {
     let text = std::env::var(SAID).unwrap_or_default();
     if let Some(path) = text.strip_prefix(METRIC_KIT) {
         return coroner::metric_kit_reports(&std::fs::read(path).unwrap()).unwrap();
@@ -59,7 +59,7 @@ fn app() {
     let act = std::env::var(ACT).unwrap();
     config = config.delivery(Delivery::new().symbolicate(false).at_install(act != "no-room"));
     if act != "late" {
-        config = said().into_iter().fold(config, Config::system_report);
+        config = system_reports().into_iter().fold(config, Config::system_report);
     }
     if act == "no-room" {
         let limit = libc::rlimit { rlim_cur: LARGEST_FILE, rlim_max: LARGEST_FILE };
@@ -96,7 +96,7 @@ fn app() {
         _ => {
             println!("\napp: {:?} {}", coroner.last_run().outcome, coroner.last_run().event_id.is_some());
             if act == "late" {
-                coroner.add_system_reports(said()).unwrap();
+                coroner.add_system_reports(system_reports()).unwrap();
             }
             assert!(coroner.flush(Duration::from_secs(30)));
         }
@@ -110,10 +110,10 @@ impl Bench {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn start(&self, act: &str, said: &str) -> (u32, Option<i32>, String) {
+    fn start(&self, act: &str, printed: &str) -> (u32, Option<i32>, String) {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "system_reports::app", "--nocapture", "--quiet", "--test-threads=1"]);
-        command.env(STORE, self.0.path().join("store")).env(ACT, act).env(SAID, said).stderr(Stdio::null());
+        command.env(STORE, self.0.path().join("store")).env(ACT, act).env(SAID, printed).stderr(Stdio::null());
         let child = command.stdout(Stdio::piped()).spawn().unwrap();
         let pid = child.id();
         let output = child.wait_with_output().unwrap();
@@ -122,13 +122,13 @@ impl Bench {
         (pid, output.status.signal(), line)
     }
 
-    fn deliver(&self, said: &str) -> String {
-        let (_, signal, line) = self.start("deliver", said);
+    fn deliver(&self, printed: &str) -> String {
+        let (_, signal, line) = self.start("deliver", printed);
         assert_eq!(signal, None);
         line
     }
 
-    /// What the system says of a process that has just ended.
+    /// Returns the system's line about a process that has just ended.
     fn say(&self, pid: u32, reason: i32, trace: &str) -> String {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
         let path = if trace.is_empty() { PathBuf::new() } else { self.0.path().join(format!("trace-{pid}")) };
@@ -138,8 +138,8 @@ impl Bench {
         format!("{pid}|{reason}|{now}|{}", path.display())
     }
 
-    /// What MetricKit says of a process that has just crashed: a stack of so many frames, and one
-    /// of another thread.
+    /// Creates MetricKit's payload for a process that has just crashed: a stack of `frames` frames,
+    /// and one of another thread.
     fn metric_kit(&self, pid: u32, frames: u64) -> String {
         self.metric_kit_of(Some(pid), frames, None)
     }
@@ -210,19 +210,19 @@ impl Bench {
 }
 
 #[test]
-fn an_end_without_a_trace_has_the_outcome_that_the_system_says() {
+fn an_end_without_a_trace_has_the_outcome_from_the_systems_records() {
     let bench = Bench::new();
     let (pid, signal, _) = bench.start("killed", "");
     assert_eq!(signal, Some(libc::SIGKILL));
-    let said = bench.say(pid, LOW_MEMORY, "");
-    assert_eq!(bench.deliver(&said), "OutOfMemory false");
+    let printed = bench.say(pid, LOW_MEMORY, "");
+    assert_eq!(bench.deliver(&printed), "OutOfMemory false");
     assert!(bench.reports().is_empty());
-    // The same history is no news.
-    assert_eq!(bench.deliver(&said), "CleanExit false");
+    // The same history is not reported again.
+    assert_eq!(bench.deliver(&printed), "CleanExit false");
 }
 
 #[test]
-fn of_an_anr_there_is_one_report_of_a_hang_with_the_threads_of_the_trace() {
+fn an_anr_has_one_hang_report_with_the_threads_of_the_trace() {
     let bench = Bench::new();
     let (pid, ..) = bench.start("killed", "");
     assert_eq!(bench.deliver(&bench.say(pid, NOT_RESPONDING, ANR)), "Hung true");
@@ -258,9 +258,9 @@ fn a_crash_before_the_install_becomes_a_report_once() {
     for act in ["deliver", "late"] {
         let bench = Bench::new();
         // No run of the store had this process id.
-        let said = bench.say(4_194_000, NATIVE_CRASH, TOMBSTONE);
+        let printed = bench.say(4_194_000, NATIVE_CRASH, TOMBSTONE);
         for _ in 0..3 {
-            let (_, signal, _) = bench.start(act, &said);
+            let (_, signal, _) = bench.start(act, &printed);
             assert_eq!(signal, None);
         }
         let reports = bench.reports();
@@ -272,20 +272,20 @@ fn a_crash_before_the_install_becomes_a_report_once() {
 
 /// A clock that was ten years ahead, and what the system says later of the same moment.
 #[test]
-fn a_death_in_the_future_or_of_the_same_moment_hides_no_other() {
+fn a_death_with_a_future_or_equal_time_does_not_hide_others() {
     let bench = Bench::new();
     let [first, second, third] = [4_194_000, 4_194_001, 4_194_002].map(|pid| bench.say(pid, NATIVE_CRASH, TOMBSTONE));
-    let at = |said: &str, years: u128| {
-        let mut parts: Vec<_> = said.split('|').map(ToOwned::to_owned).collect();
+    let at = |printed: &str, years: u128| {
+        let mut parts: Vec<_> = printed.split('|').map(ToOwned::to_owned).collect();
         // All of the first one's time.
         let time: u128 = first.split('|').nth(2).unwrap().parse().unwrap();
         parts[2] = (time + years * 365 * 86_400_000).to_string();
         parts.join("|")
     };
-    let said = [at(&first, 10), at(&second, 0), at(&third, 0)];
+    let printed = [at(&first, 10), at(&second, 0), at(&third, 0)];
     for launch in 1..=3 {
         for _ in 0..2 {
-            let (_, signal, _) = bench.start("deliver", &said[..launch].join("\n"));
+            let (_, signal, _) = bench.start("deliver", &printed[..launch].join("\n"));
             assert_eq!(signal, None);
         }
         assert_eq!(bench.reports().len(), launch);
@@ -293,21 +293,21 @@ fn a_death_in_the_future_or_of_the_same_moment_hides_no_other() {
 }
 
 #[test]
-fn one_that_cannot_be_kept_comes_at_the_next_launch_and_those_before_it_do_not() {
+fn a_report_that_cannot_be_stored_is_retried_at_the_next_launch() {
     let bench = Bench::new();
     let long = format!("{TOMBSTONE}{}", " \n".repeat(LARGEST_FILE as usize));
-    let said = [bench.say(4_194_000, NATIVE_CRASH, TOMBSTONE), bench.say(4_194_001, NATIVE_CRASH, &long)].join("\n");
-    bench.start("no-room", &said);
+    let printed = [bench.say(4_194_000, NATIVE_CRASH, TOMBSTONE), bench.say(4_194_001, NATIVE_CRASH, &long)].join("\n");
+    bench.start("no-room", &printed);
     let of = |report: &Value| report["header"]["pid"].as_u64().unwrap();
     bench.deliver("");
     assert_eq!(bench.reports().iter().map(of).collect::<Vec<_>>(), [4_194_000]);
     std::fs::remove_dir_all(bench.0.path().join("store/reports")).unwrap();
-    bench.deliver(&said);
+    bench.deliver(&printed);
     assert_eq!(bench.reports().iter().map(of).collect::<Vec<_>>(), [4_194_001]);
 }
 
 #[test]
-fn an_uncaught_exception_of_java_is_a_report_with_its_frames_and_the_native_threads() {
+fn an_uncaught_java_exception_has_its_frames_and_the_native_threads() {
     let bench = Bench::new();
     let (pid, signal, _) = bench.start("java", "");
     assert_eq!(signal, Some(libc::SIGKILL));
@@ -328,7 +328,7 @@ fn an_uncaught_exception_of_java_is_a_report_with_its_frames_and_the_native_thre
 }
 
 #[test]
-fn an_exception_of_another_runtime_has_its_frames_and_ends_the_process_or_not() {
+fn another_runtimes_exception_has_its_frames_and_is_fatal_or_not() {
     for (act, outcome, all_threads) in [("javascript", "CleanExit", false), ("php-ends", "Crashed", true)] {
         let bench = Bench::new();
         bench.start(act, "");
@@ -353,12 +353,12 @@ fn an_exception_of_another_runtime_has_its_frames_and_ends_the_process_or_not() 
 }
 
 #[test]
-fn a_kill_that_metric_kit_knows_is_a_report_with_its_stacks() {
+fn a_kill_in_metric_kits_payload_is_reported_with_its_stacks() {
     let bench = Bench::new();
     let (pid, signal, _) = bench.start("killed", "");
     assert_eq!(signal, Some(libc::SIGKILL));
     std::thread::sleep(Duration::from_secs(1));
-    // Deeper than JSON is as a rule.
+    // Deeper than JSON usually is.
     assert_eq!(bench.deliver(&bench.metric_kit(pid, 600)), "Crashed true");
     let reports = bench.reports();
     let [report] = &reports[..] else { panic!("{} reports", reports.len()) };
@@ -371,16 +371,16 @@ fn a_kill_that_metric_kit_knows_is_a_report_with_its_stacks() {
     let frame = &threads[1]["frames"][599];
     assert_eq!((&frame["module"], &frame["module_offset"]), (&"shop".into(), &"0x4257".into()));
     assert_eq!(report["images"][0]["build_id"], "c42f630fa71a3edc9225cf2c231a6669");
-    let said = &report["run"]["contexts"]["system_report"];
-    assert_eq!((&said["source"], &said["os_version"]), (&"MetricKit".into(), &"iPhone OS 18.0 (22A300)".into()));
-    assert!(said["termination_reason"].as_str().unwrap().contains("8badf00d"));
+    let printed = &report["run"]["contexts"]["system_report"];
+    assert_eq!((&printed["source"], &printed["os_version"]), (&"MetricKit".into(), &"iPhone OS 18.0 (22A300)".into()));
+    assert!(printed["termination_reason"].as_str().unwrap().contains("8badf00d"));
     // Of the run itself.
     assert_eq!(report["run"]["tags"]["kind"], "test");
 }
 
 /// MetricKit speaks when the app runs again: Coroner's own report may be delivered by then.
 #[test]
-fn of_a_crash_that_coroner_reported_metric_kit_makes_no_second_report() {
+fn metric_kit_adds_no_second_report_of_a_crash_that_coroner_reported() {
     let bench = Bench::new();
     let (pid, signal, _) = bench.start("crash", "");
     assert_eq!(signal, Some(libc::SIGABRT));
@@ -403,7 +403,7 @@ fn of_a_crash_that_coroner_reported_metric_kit_makes_no_second_report() {
 /// The run's id goes before process id and time: there may be none, or they may be those of another
 /// run.
 #[test]
-fn a_stack_that_says_the_runs_id_puts_the_diagnostic_to_that_run() {
+fn a_stack_with_a_runs_id_assigns_the_diagnostic_to_that_run() {
     let bench = Bench::new();
     let ids = || -> Vec<String> {
         let entries = std::fs::read_dir(bench.0.path().join("store/runs")).unwrap();
@@ -438,7 +438,7 @@ fn a_stack_that_says_the_runs_id_puts_the_diagnostic_to_that_run() {
 /// Hangs, processor time, writes and launches: each is a report, of no run, and no run's end is
 /// another for them.
 #[test]
-fn what_a_process_went_on_from_is_a_report_and_no_end() {
+fn a_survived_diagnostic_is_a_report_and_not_an_end() {
     let bench = Bench::new();
     let (pid, signal, _) = bench.start("deliver", "");
     assert_eq!(signal, None);
@@ -469,11 +469,11 @@ fn what_a_process_went_on_from_is_a_report_and_no_end() {
     });
     let path = bench.0.path().join("payload");
     std::fs::write(&path, payload.to_string()).unwrap();
-    let said = format!("{METRIC_KIT}{}", path.display());
-    // What was said is given at install, and again at the next launch: the run that ended by itself
-    // has done so.
+    let printed = format!("{METRIC_KIT}{}", path.display());
+    // The same records are passed at install and again at the next launch: the run is still one
+    // that exited by itself.
     for _ in 0..2 {
-        assert_eq!(bench.deliver(&said), "CleanExit false");
+        assert_eq!(bench.deliver(&printed), "CleanExit false");
         let mut seen: Vec<(String, Vec<String>)> = Vec::new();
         for report in bench.reports() {
             let flags = report["crash"]["flags"].as_array().unwrap();
@@ -503,7 +503,7 @@ fn what_a_process_went_on_from_is_a_report_and_no_end() {
 }
 
 #[test]
-fn what_is_no_payload_of_metric_kit_is_refused() {
+fn an_invalid_metric_kit_payload_is_rejected() {
     let refused = |json: &[u8]| coroner::metric_kit_reports(json).unwrap_err().to_string();
     assert!(refused(b"").contains("not the JSON of an MXDiagnosticPayload"));
     assert!(

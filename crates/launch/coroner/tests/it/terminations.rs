@@ -3,7 +3,7 @@
 //!
 //! The app is this test program, started again with `CORONER_TEST_STORE` set to run only [`app`],
 //! which does what `CORONER_TEST_ACT` says. Out of memory is real, in a memory cgroup: where this
-//! process may make none, those tests say so and pass.
+//! process can't create one, those tests print a line and pass.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,7 +18,7 @@ use serde_json::Value;
 const STORE: &str = "CORONER_TEST_STORE";
 const ACT: &str = "CORONER_TEST_ACT";
 const MIB: usize = 1 << 20;
-/// What a test's cgroup may use.
+/// Memory limit of a test's cgroup.
 const LIMIT: usize = 128 * MIB;
 
 // ──── the app ────
@@ -38,7 +38,7 @@ fn eat(bytes: usize) {
     std::mem::forget(memory);
 }
 
-/// What explains the end is read with a breadcrumb, a second after the last time.
+/// Leaves a breadcrumb, with which Coroner reads the evidence again, at most once a second.
 fn leave_breadcrumb() {
     std::thread::sleep(Duration::from_millis(1050));
     coroner::add_breadcrumb(&Breadcrumb::new("here"));
@@ -150,7 +150,7 @@ struct Bench {
     folder: tempfile::TempDir,
 }
 
-/// How the last run ended, by a launch.
+/// The last run's termination, as a launch reports it.
 #[derive(Debug)]
 struct Found {
     outcome: String,
@@ -183,7 +183,7 @@ impl Bench {
         self.found_by(self.command("deliver"))
     }
 
-    /// As a user who may not read the kernel's log.
+    /// Finds the termination as a user who may not read the kernel's log.
     fn found_without_log(&self) -> Found {
         let mut command = self.command("deliver");
         const CAP_SYS_ADMIN: libc::c_ulong = 21;
@@ -284,7 +284,7 @@ fn has_log() -> bool {
 }
 
 #[test]
-fn a_process_that_the_kernel_kills_for_want_of_memory() {
+fn a_process_that_the_kernel_kills_for_lack_of_memory() {
     for with_log in [true, false] {
         let Some(cgroup) = Cgroup::new() else { return };
         let bench = Bench::new();
@@ -302,7 +302,7 @@ fn a_process_that_the_kernel_kills_for_want_of_memory() {
 }
 
 #[test]
-fn the_counter_of_its_own_cgroup_says_it_too() {
+fn its_cgroups_counter_is_evidence_too() {
     let Some(cgroup) = Cgroup::new() else { return };
     let bench = Bench::new();
     assert_eq!(Bench::start(cgroup.holding(bench.command("out-of-memory"))).end(), Some(libc::SIGKILL));
@@ -321,7 +321,7 @@ fn the_counter_of_its_own_cgroup_says_it_too() {
 }
 
 #[test]
-fn a_kill_by_a_user_is_not_for_want_of_memory() {
+fn a_kill_by_a_user_is_not_reported_as_out_of_memory() {
     let Some(cgroup) = Cgroup::new() else { return };
     for act in ["wait-with-breadcrumb", "large"] {
         let bench = Bench::new();
@@ -360,7 +360,7 @@ fn another_process_of_the_cgroup_was_the_victim() {
 
 /// A run of another boot: in a mount namespace where another file is the machine's boot id.
 #[test]
-fn a_machine_that_was_started_again() {
+fn a_reboot_explains_the_end() {
     let bench = Bench::new();
     let other = bench.folder.path().join("boot_id");
     std::fs::write(&other, "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
@@ -400,7 +400,7 @@ fn a_machine_that_was_started_again() {
 }
 
 #[test]
-fn an_end_by_exit_without_handlers_is_no_end_without_a_trace() {
+fn an_exit_without_handlers_leaves_a_trace() {
     let bench = Bench::new();
     assert_eq!(Bench::start(bench.command("exits-at-once")).end(), None);
     assert_eq!(bench.found().outcome, "clean_exit");
@@ -413,7 +413,7 @@ fn an_end_by_exit_without_handlers_is_no_end_without_a_trace() {
 }
 
 #[test]
-fn the_limit_of_processor_time() {
+fn a_cpu_time_limit_explains_the_end() {
     let bench = Bench::new();
     assert_eq!(Bench::start(bench.command("spins")).end(), Some(libc::SIGKILL));
     let found = bench.found();
@@ -427,7 +427,7 @@ fn the_limit_of_processor_time() {
 }
 
 #[test]
-fn who_sent_the_signal() {
+fn the_signals_sender_is_reported() {
     let bench = Bench::new();
     let mut app = Bench::start(bench.command("wait"));
     assert_eq!(app.says().as_deref(), Some("installed"));

@@ -108,7 +108,7 @@ unsafe extern "C" {
 /// The mapped code.
 struct Code {
     entry: Trampoline,
-    /// Where the rule holds.
+    /// The range in which the rule holds.
     body: Range<usize>,
 }
 
@@ -181,8 +181,7 @@ fn functions(backtrace: &Backtrace) -> Vec<String> {
     names.frames().iter().map(|frame| frame.function.as_deref().unwrap_or("?").to_owned()).collect()
 }
 
-/// What the code's frame and its caller are in a backtrace: the index of the former, and the
-/// latter's name.
+/// Returns the index of the code's frame in a backtrace, and its caller's name.
 fn caller_of_the_code(backtrace: &Backtrace, code: &Code) -> (usize, String) {
     let at = backtrace.addresses().iter().position(|address| code.body.contains(&(*address as usize)));
     let at = at.unwrap_or_else(|| panic!("no frame of the code: {backtrace:#?}"));
@@ -190,8 +189,8 @@ fn caller_of_the_code(backtrace: &Backtrace, code: &Code) -> (usize, String) {
 }
 
 #[test]
-fn a_live_backtrace_goes_through_a_registered_range() {
-    isolated(concat!(module_path!(), "::a_live_backtrace_goes_through_a_registered_range"), || {
+fn a_live_backtrace_crosses_a_registered_range() {
+    isolated(concat!(module_path!(), "::a_live_backtrace_crosses_a_registered_range"), || {
         LazyLock::force(&INSTALLED);
         let code = Code::map();
         let take = |code: &Code| {
@@ -279,14 +278,14 @@ fn crash(how: &str) -> (Report, Range<u64>) {
     command.args(["unwind_ranges::crash_as_asked", "--exact", "--test-threads=1", "--nocapture"]);
     let output = command.envs([(STORE, store.path().as_os_str()), (HOW, how.as_ref())]).output().unwrap();
     assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{how}: {output:?}");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let body = said.lines().rev().find_map(|line| {
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let body = printed.lines().rev().find_map(|line| {
         // libtest begins the line.
         let mut words = line.split_whitespace().rev();
         let end = u64::from_str_radix(words.next()?, 16).ok()?;
         Some(u64::from_str_radix(words.next()?, 16).ok()?..end)
     });
-    (only_report(store.path()), body.unwrap_or_else(|| panic!("{how}: it said {said:?}")))
+    (only_report(store.path()), body.unwrap_or_else(|| panic!("{how}: it said {printed:?}")))
 }
 
 fn only_report(store: &Path) -> Report {
@@ -320,7 +319,7 @@ fn a_crash_is_walked_through_a_registered_range() {
 }
 
 #[test]
-fn rules_that_can_not_be() {
+fn invalid_rules_are_rejected() {
     let sp = UnwindRule::STACK_POINTER;
     for register in [32, 255] {
         assert_eq!(UnwindRule::frame(register, 16), Err(UnwindRangeError::BadRule));
@@ -337,8 +336,8 @@ fn rules_that_can_not_be() {
 
 #[test]
 #[allow(clippy::reversed_empty_ranges)]
-fn a_range_is_there_until_it_is_dropped() {
-    isolated(concat!(module_path!(), "::a_range_is_there_until_it_is_dropped"), || {
+fn a_range_is_registered_until_it_is_dropped() {
+    isolated(concat!(module_path!(), "::a_range_is_registered_until_it_is_dropped"), || {
         let rule = UnwindRule::frame_record(UnwindRule::STACK_POINTER, 0xd0).unwrap();
         for range in [0x7000..0x7000, 0x8000..0x7000, 0..0x7000] {
             assert!(matches!(register_unwind_range(range, rule), Err(UnwindRangeError::BadRange)));

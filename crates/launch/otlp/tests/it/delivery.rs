@@ -1,5 +1,4 @@
-//! What a client does with a server's answers, and with none: requests over HTTP to a server on
-//! this machine.
+//! The client's handling of answers and of their absence: HTTP requests to a local server.
 
 use std::path::Path;
 use std::sync::{Mutex, Once};
@@ -26,12 +25,12 @@ fn client(directory: &Path, options: Options) -> Client {
     Client::open(options, directory).unwrap()
 }
 
-/// How many wait, and how many were given up.
+/// Returns the numbers of queued records and of those given up.
 fn kept(client: &Client) -> (usize, usize) {
     (client.outbox().queue().unwrap().len(), client.outbox().given_up().unwrap().len())
 }
 
-/// What was logged by all tests of this program.
+/// Returns the log lines of all tests of this program.
 fn logged() -> Vec<String> {
     struct Log;
     static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -53,7 +52,7 @@ fn logged() -> Vec<String> {
 }
 
 #[test]
-fn a_record_arrives_once_as_the_protocol_says() {
+fn a_record_arrives_once_in_the_protocols_form() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(Vec::new());
     let client = client(folder.path(), options(&server).header("Api-Key", "hunter2"));
@@ -74,7 +73,7 @@ fn a_record_arrives_once_as_the_protocol_says() {
 }
 
 #[test]
-fn an_address_is_used_as_it_is_and_nothing_is_compressed_if_the_app_says_so() {
+fn a_custom_url_is_used_unchanged_and_compression_can_be_turned_off() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(Vec::new());
     let options = Options { gzip: false, ..Options::with_logs_url(format!("{}/in?tenant=7", server.url)) };
@@ -87,7 +86,7 @@ fn an_address_is_used_as_it_is_and_nothing_is_compressed_if_the_app_says_so() {
 }
 
 #[test]
-fn what_the_server_can_not_take_now_is_sent_again_by_itself() {
+fn a_record_that_the_server_defers_is_sent_again() {
     for status in [429, 502, 503, 504] {
         for headers in ["", "Retry-After: 0\r\n"] {
             let folder = tempfile::tempdir().unwrap();
@@ -103,7 +102,7 @@ fn what_the_server_can_not_take_now_is_sent_again_by_itself() {
 }
 
 #[test]
-fn a_portal_in_the_servers_place_takes_nothing() {
+fn a_login_page_does_not_accept_a_record() {
     let page = b"\r\n<!DOCTYPE html><html>Welcome to the hotel".to_vec();
     for status in [200, 302, 511] {
         let folder = tempfile::tempdir().unwrap();
@@ -121,7 +120,7 @@ fn a_portal_in_the_servers_place_takes_nothing() {
 }
 
 #[test]
-fn a_server_that_says_now_again_and_again_is_asked_more_and_more_seldom() {
+fn a_server_that_keeps_failing_is_asked_less_and_less_often() {
     let folder = tempfile::tempdir().unwrap();
     let answer = Answer { status: 429, headers: "Retry-After: 0\r\n", ..Answer::default() };
     let server = Server::start(vec![answer.clone(), answer]);
@@ -137,7 +136,7 @@ fn a_server_that_says_now_again_and_again_is_asked_more_and_more_seldom() {
 }
 
 #[test]
-fn the_server_says_how_long_nothing_is_to_be_sent() {
+fn the_servers_wait_applies_to_all_records() {
     let folder = tempfile::tempdir().unwrap();
     let answer = Answer { status: 503, headers: "Retry-After: 3600\r\n", ..Answer::default() };
     let server = Server::start(vec![answer]);
@@ -165,7 +164,7 @@ fn the_server_says_how_long_nothing_is_to_be_sent() {
 }
 
 #[test]
-fn what_a_server_refuses_is_set_aside_until_another_is_asked() {
+fn rejected_records_are_set_aside_until_the_server_changes() {
     let statuses = [400, 401, 403, 404, 413, 500, 501];
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(statuses.map(Answer::status).to_vec());
@@ -204,13 +203,13 @@ fn a_partial_success_is_logged_and_not_sent_again() {
     assert!(client.flush(LONG));
     assert_eq!((server.requests().len(), kept(&client)), (2, (0, 1)), "the other was taken");
     let lines = logged();
-    for said in ["too old for us", "attributes were renamed"] {
-        assert!(lines.iter().any(|line| line.starts_with("WARN") && line.contains(said)), "{said}: {lines:?}");
+    for printed in ["too old for us", "attributes were renamed"] {
+        assert!(lines.iter().any(|line| line.starts_with("WARN") && line.contains(printed)), "{printed}: {lines:?}");
     }
 }
 
 #[test]
-fn without_a_server_it_waits_for_one() {
+fn records_wait_until_the_server_is_reachable() {
     let folder = tempfile::tempdir().unwrap();
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let offline =
@@ -255,7 +254,7 @@ fn nothing_leaves_without_consent() {
 }
 
 #[test]
-fn the_oldest_goes_when_there_is_too_much() {
+fn the_oldest_records_are_removed_at_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(Vec::new());
     let limits = OutboxLimits { number: 2, ..OutboxLimits::default() };
@@ -271,7 +270,7 @@ fn the_oldest_goes_when_there_is_too_much() {
 }
 
 #[test]
-fn a_record_that_a_clock_says_is_too_old_is_tried_once_more() {
+fn a_record_that_is_too_old_is_tried_once_more() {
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(vec![Answer::status(503)]);
     let first = client(folder.path(), Options { retry_after: Duration::from_mins(15), ..options(&server) });

@@ -1,4 +1,4 @@
-//! What the environment's variables say.
+//! OpenTelemetry's environment variables.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ fn options(variables: &[(&str, &str)]) -> Result<Option<Options>, EnvironmentErr
 const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318");
 
 #[test]
-fn nothing_is_sent_where_no_endpoint_is_named() {
+fn without_an_endpoint_there_is_no_client() {
     assert!(options(&[]).unwrap().is_none());
     assert!(options(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]).unwrap().is_none());
     assert!(options(&[ENDPOINT, ("OTEL_SDK_DISABLED", "True")]).unwrap().is_none());
 }
 
 #[test]
-fn records_go_below_the_endpoint_of_all_signals_and_to_that_of_logs() {
+fn the_logs_endpoint_is_used_as_is_and_the_general_one_gets_a_path() {
     let url = |variables: &[(&str, &str)]| options(variables).unwrap().unwrap().logs_url;
     assert_eq!(url(&[ENDPOINT]), "http://collector:4318/v1/logs");
     assert_eq!(url(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://host/mine/")]), "http://host/mine/v1/logs");
@@ -29,8 +29,8 @@ fn records_go_below_the_endpoint_of_all_signals_and_to_that_of_logs() {
 }
 
 #[test]
-fn what_is_said_of_logs_stands_before_what_is_said_of_all() {
-    let said = options(&[
+fn variables_for_logs_override_those_for_all_signals() {
+    let printed = options(&[
         ENDPOINT,
         ("OTEL_EXPORTER_OTLP_HEADERS", "Authorization=Basic%20YQ%3D%3D, x-tenant = 7 ,"),
         ("OTEL_EXPORTER_OTLP_TIMEOUT", "1500"),
@@ -41,20 +41,20 @@ fn what_is_said_of_logs_stands_before_what_is_said_of_all() {
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf"),
     ]);
-    let said = said.unwrap().unwrap();
+    let printed = printed.unwrap().unwrap();
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    assert_eq!(said.headers, [pair("Authorization", "Basic YQ=="), pair("x-tenant", "7")]);
-    assert_eq!((said.transport.timeout, said.gzip), (Duration::from_millis(1500), false));
-    assert_eq!(said.transport.ca_file.unwrap().to_str(), Some("/etc/ca.pem"));
-    assert_eq!(said.labels.service_name.as_deref(), Some("paint"));
-    assert_eq!(said.labels.resource, [pair("service.namespace", "studio"), pair("service.name", "other")]);
+    assert_eq!(printed.headers, [pair("Authorization", "Basic YQ=="), pair("x-tenant", "7")]);
+    assert_eq!((printed.transport.timeout, printed.gzip), (Duration::from_millis(1500), false));
+    assert_eq!(printed.transport.ca_file.unwrap().to_str(), Some("/etc/ca.pem"));
+    assert_eq!(printed.labels.service_name.as_deref(), Some("paint"));
+    assert_eq!(printed.labels.resource, [pair("service.namespace", "studio"), pair("service.name", "other")]);
     let of_logs =
         options(&[ENDPOINT, ("OTEL_EXPORTER_OTLP_HEADERS", "a=1"), ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "b=2")]);
     assert_eq!(of_logs.unwrap().unwrap().headers, [pair("b", "2")]);
 }
 
 #[test]
-fn what_can_not_be_is_an_error_that_tells_no_secret() {
+fn an_invalid_variable_is_an_error_without_secrets() {
     for (name, value) in [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
         ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/json"),

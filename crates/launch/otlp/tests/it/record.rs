@@ -111,7 +111,7 @@ fn crash() -> Report {
 }
 
 #[test]
-fn a_crash_has_the_names_of_the_conventions() {
+fn a_crash_has_the_attributes_of_the_semantic_conventions() {
     let sent = sent(&crash(), &Labels::default());
     let record = sent.record();
     assert_eq!((record.event_name.as_str(), record.severity_text.as_str()), ("app.crash", "FATAL"));
@@ -186,7 +186,7 @@ fn a_crash_has_the_names_of_the_conventions() {
 }
 
 #[test]
-fn a_fault_that_is_explained_has_its_parts() {
+fn an_explained_fault_has_its_attributes() {
     let mut report = crash();
     report.explanation = Some(Explanation {
         headline: "Null pointer: read of 4 bytes at null + 0x10 (rax is null)".into(),
@@ -208,7 +208,7 @@ fn a_fault_that_is_explained_has_its_parts() {
 }
 
 #[test]
-fn what_the_app_or_the_environment_says_stands_first() {
+fn the_apps_and_the_environments_attributes_come_first() {
     let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     let labels = Labels {
         service_name: Some("atelier".into()),
@@ -225,7 +225,7 @@ fn what_the_app_or_the_environment_says_stands_first() {
 }
 
 #[test]
-fn a_crash_before_an_update_is_of_the_version_that_crashed() {
+fn a_crash_before_an_update_has_the_crashed_version() {
     let of_sender = [("service.version", "9"), ("service.instance.id", "of-the-sender"), ("process.pid", "1")];
     let resource = of_sender.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
     let sent = sent(&crash(), &Labels { resource, ..Labels::default() });
@@ -236,7 +236,7 @@ fn a_crash_before_an_update_is_of_the_version_that_crashed() {
 }
 
 #[test]
-fn what_the_process_survives_is_an_exception() {
+fn a_handled_error_is_an_exception() {
     let mut report = crash();
     let crash = report.crash.as_mut().unwrap();
     (crash.monitor, crash.signal, crash.address) = (Monitor::USER, None, None);
@@ -262,7 +262,7 @@ fn what_the_process_survives_is_an_exception() {
 }
 
 #[test]
-fn a_hang_is_no_crash() {
+fn a_hang_is_not_a_crash() {
     let mut report = crash();
     let crash = report.crash.as_mut().unwrap();
     (crash.monitor, crash.signal, crash.address) = (Monitor::HANG, None, None);
@@ -278,11 +278,11 @@ fn a_hang_is_no_crash() {
 }
 
 #[test]
-fn a_report_of_next_to_nothing_and_one_of_too_much_have_a_record() {
+fn minimal_and_oversized_reports_have_a_record() {
     let sent_one = sent(&Report::default(), &Labels::default());
     assert_eq!(sent_one.record().event_name, "app.crash");
     assert_eq!(sent_one.resource()["service.name"], json!("unknown_service"));
-    assert!(sent_one.attributes()["exception.message"].as_str().unwrap().contains("cut"));
+    assert!(sent_one.attributes()["exception.message"].as_str().unwrap().contains("truncated"));
 
     let mut report = crash();
     report.run.as_mut().unwrap().contexts.insert("trace".into(), map(&[("trace_id", "00"), ("span_id", "zz")]));

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd as _;
 use super::*;
 
 #[test]
-fn an_address_that_does_not_answer_leaves_time_to_the_next() {
+fn a_silent_address_leaves_time_for_the_next() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     // SAFETY: an open descriptor. Its backlog takes one connection, which nobody accepts; others
     // get no answer.
@@ -23,7 +23,7 @@ fn an_address_that_does_not_answer_leaves_time_to_the_next() {
 }
 
 #[test]
-fn what_comes_before_an_answer_is_none_and_some_answers_have_no_body() {
+fn interim_answers_are_skipped_and_some_answers_have_no_body() {
     for (text, status, body) in [
         ("HTTP/1.1 103 Early\r\nLink: a\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\nok", 200, "ok"),
         // The connection stays open afterwards: waiting for a body would last until the deadline.

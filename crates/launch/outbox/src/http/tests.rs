@@ -9,7 +9,7 @@ fn client(url: &str, options: &TransportOptions) -> Result<HttpClient, Transport
 }
 
 #[test]
-fn the_environments_proxy_is_by_scheme() {
+fn the_environments_proxy_depends_on_the_scheme() {
     let found = |scheme: &str, variables: &[(&str, &str)]| {
         let variable =
             |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
@@ -27,7 +27,7 @@ fn the_environments_proxy_is_by_scheme() {
 }
 
 #[test]
-fn hosts_without_a_proxy_are_found_as_other_programs_do() {
+fn no_proxy_is_interpreted_as_by_other_programs() {
     let reached = |no_proxy: &str, host: &str| {
         let variable = |name: &str| match name {
             "ALL_PROXY" => Some("proxy:3128".to_owned()),
@@ -68,7 +68,7 @@ fn hosts_without_a_proxy_are_found_as_other_programs_do() {
 }
 
 #[test]
-fn a_file_without_certificates_says_so() {
+fn a_file_without_certificates_is_an_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "not a certificate").unwrap();
     for path in [file.path(), Path::new("/nonexistent/ca.pem")] {
@@ -79,7 +79,7 @@ fn a_file_without_certificates_says_so() {
 }
 
 #[test]
-fn what_is_no_server_is_refused() {
+fn an_invalid_server_url_is_rejected() {
     for url in ["", "collector:4318", "/v1/logs", "ftp://collector/", "grpc://me:hunter2@collector:4317", "http://"] {
         let error = client(url, &TransportOptions::default()).unwrap_err();
         assert!(matches!(error, TransportError::Url(_)), "{url}: {error:?}");
@@ -90,7 +90,7 @@ fn what_is_no_server_is_refused() {
 }
 
 #[test]
-fn a_header_can_not_begin_another() {
+fn a_header_value_cannot_start_another_header() {
     for (name, value) in [("Api-Key", "a\r\nHost: other"), ("Api\r\nKey", "a"), ("", "a")] {
         let headers = vec![(name.to_owned(), value.to_owned())];
         let error = HttpClient::new(URL, headers, "test/1", true, &TransportOptions::default()).unwrap_err();

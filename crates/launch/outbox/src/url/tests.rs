@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn the_parts_of_a_url_are_found() {
+fn a_url_is_split_into_its_parts() {
     for (text, host, port, authority, target) in [
         ("https://example.com", "example.com", 443, "example.com", "/"),
         ("HTTP://example.com:8080/a/b?c=d#e", "example.com", 8080, "example.com:8080", "/a/b?c=d"),
@@ -33,10 +33,10 @@ fn the_parts_of_a_url_are_found() {
 }
 
 #[test]
-fn a_user_is_decoded_once() {
+fn user_and_password_are_decoded_once() {
     let found = |url: &str| {
-        let said = Url::parse(url).unwrap().authorization?;
-        Some(String::from_utf8(BASE64_STANDARD.decode(said.strip_prefix("Basic ").unwrap()).unwrap()).unwrap())
+        let printed = Url::parse(url).unwrap().authorization?;
+        Some(String::from_utf8(BASE64_STANDARD.decode(printed.strip_prefix("Basic ").unwrap()).unwrap()).unwrap())
     };
     assert_eq!(found("http://example.com/"), None);
     assert_eq!(found("http://me@example.com/").as_deref(), Some("me:"));

@@ -1,4 +1,4 @@
-//! What the user said is what is believed, whatever becomes of the files.
+//! The user's decision is respected, even if files are damaged.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -41,26 +41,26 @@ fn a_refusal_outlives_damage() {
 }
 
 #[test]
-fn consent_that_is_being_noted_is_no_refusal() {
+fn consent_that_is_being_written_is_not_a_refusal() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..300 {
         let outbox = Outbox::open(&folder.path().join(round.to_string()), "message").unwrap();
         let reader = outbox.clone();
         let reads = thread::spawn(move || {
-            let mut said = Vec::new();
-            while said.last() != Some(&Some(true)) {
-                said.push(reader.consent().unwrap());
+            let mut printed = Vec::new();
+            while printed.last() != Some(&Some(true)) {
+                printed.push(reader.consent().unwrap());
             }
-            said
+            printed
         });
         outbox.set_consent(true).unwrap();
-        let said = reads.join().unwrap();
-        assert!(!said.contains(&Some(false)), "round {round}: nobody has refused");
+        let printed = reads.join().unwrap();
+        assert!(!printed.contains(&Some(false)), "round {round}: nobody has refused");
     }
 }
 
 #[test]
-fn what_is_kept_beside_a_refusal_is_removed() {
+fn messages_beside_a_refusal_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     for round in 0..200 {
         let outbox = Outbox::open(&folder.path().join(round.to_string()), "message").unwrap();

@@ -1,4 +1,4 @@
-//! What a proxy for a server without TLS may answer.
+//! Answers of a proxy for a server without TLS.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,8 +19,8 @@ fn post(
         let mut reader = BufReader::new(stream.try_clone()?);
         let (mut line, mut length) = (String::new(), 0);
         while reader.read_line(&mut line)? > 2 {
-            let said = line.strip_prefix("Content-Length: ").and_then(|value| value.trim().parse().ok());
-            length = said.unwrap_or(length);
+            let printed = line.strip_prefix("Content-Length: ").and_then(|value| value.trim().parse().ok());
+            length = printed.unwrap_or(length);
             line.clear();
         }
         reader.read_exact(&mut vec![0; length])?;
@@ -38,14 +38,14 @@ fn answer(answer: &'static [u8]) -> Result<Response, SendError> {
 }
 
 #[test]
-fn what_comes_before_the_answer_is_not_the_answer() {
-    let said =
+fn interim_answers_are_not_the_answer() {
+    let printed =
         answer(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\n\r\n");
-    assert_eq!(said.unwrap().status, 200);
+    assert_eq!(printed.unwrap().status, 200);
 }
 
 #[test]
-fn a_body_in_chunks_is_put_together() {
+fn a_chunked_body_is_joined() {
     let page = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6;a=b\r\n<html>\r\nb\r\n<p>portal</\r\n0\r\nTrailer: a\r\n\r\n";
     assert_eq!(answer(page).unwrap().text(), "<html><p>portal</");
     let cut = answer(b"HTTP/1.1 413 Large\r\nTransfer-Encoding: Chunked\r\n\r\n5\r\nlarge\r\nffffffffffffffff\r\nan")
@@ -56,10 +56,10 @@ fn a_body_in_chunks_is_put_together() {
 }
 
 #[test]
-fn what_is_no_status_is_no_answer() {
-    for said in ["1000 x", "099 x", "99 x", "000", "2000 x", "-20 x", "", "OK", "200x"] {
-        let got = post(Duration::from_secs(30), move |stream| write!(stream, "HTTP/1.1 {said}\r\n\r\n"));
-        assert!(matches!(got, Err(SendError::Network(_))), "`{said}`: {got:?}");
+fn an_invalid_status_line_is_an_error() {
+    for printed in ["1000 x", "099 x", "99 x", "000", "2000 x", "-20 x", "", "OK", "200x"] {
+        let got = post(Duration::from_secs(30), move |stream| write!(stream, "HTTP/1.1 {printed}\r\n\r\n"));
+        assert!(matches!(got, Err(SendError::Network(_))), "`{printed}`: {got:?}");
     }
     // Nobody asked for another protocol.
     let switched = answer(b"HTTP/1.1 101 Switching Protocols\r\n\r\n");
@@ -68,39 +68,39 @@ fn what_is_no_status_is_no_answer() {
 }
 
 #[test]
-fn a_line_that_is_no_header_takes_nothing_from_the_status() {
+fn an_invalid_header_line_does_not_affect_the_status() {
     let folded = answer(b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\nRetry-After: 5\r\n\r\n").unwrap();
     assert_eq!((folded.status, folded.header("A"), folded.header("retry-after")), (200, Some("b"), Some("5")));
 }
 
 #[test]
-fn a_time_without_an_end_is_a_long_one() {
-    let said = post(Duration::MAX, |stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n"));
-    assert_eq!(said.unwrap().status, 200);
+fn an_unlimited_timeout_is_accepted() {
+    let printed = post(Duration::MAX, |stream| stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n"));
+    assert_eq!(printed.unwrap().status, 200);
 }
 
 #[test]
-fn a_header_may_be_no_utf_8() {
-    let said =
+fn a_header_may_be_invalid_utf_8() {
+    let printed =
         answer(b"HTTP/1.1 429 Trop\xe9\r\nX-Who: caf\xe9\r\nRetry-After: 60\r\nContent-Length: 2\r\n\r\nno").unwrap();
-    assert_eq!((said.status, said.header("retry-after"), &*said.text()), (429, Some("60"), "no"));
+    assert_eq!((printed.status, printed.header("retry-after"), &*printed.text()), (429, Some("60"), "no"));
 }
 
 #[test]
-fn a_head_without_an_end_has_one() {
-    let said = post(Duration::from_secs(30), |stream| {
+fn an_endless_head_is_limited() {
+    let printed = post(Duration::from_secs(30), |stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\n")?;
         // It is hung up on.
         loop {
             stream.write_all(&[b'a'; 1 << 16])?;
         }
     });
-    assert!(matches!(said, Err(SendError::Network(_))), "{said:?}");
+    assert!(matches!(printed, Err(SendError::Network(_))), "{printed:?}");
 }
 
 #[test]
-fn an_answer_that_drips_has_the_time_that_a_message_may_take() {
-    let said = post(Duration::from_millis(300), |stream| {
+fn a_slow_answer_has_the_messages_time_limit() {
+    let printed = post(Duration::from_millis(300), |stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\n")?;
         for _ in 0..60 {
             stream.write_all(b"a: b\r\n")?;
@@ -108,14 +108,14 @@ fn an_answer_that_drips_has_the_time_that_a_message_may_take() {
         }
         stream.write_all(b"\r\n")
     });
-    assert!(matches!(said, Err(SendError::Network(_))), "{said:?}");
+    assert!(matches!(printed, Err(SendError::Network(_))), "{printed:?}");
 }
 
 #[test]
-fn a_proxy_that_wants_a_user_has_not_passed_it_on() {
-    let said = answer(b"HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n");
-    assert!(matches!(said, Err(SendError::Offline(_))), "{said:?}");
+fn a_407_means_that_the_proxy_forwarded_nothing() {
+    let printed = answer(b"HTTP/1.1 407 Who\r\nProxy-Authenticate: Basic\r\nContent-Length: 0\r\n\r\n");
+    assert!(matches!(printed, Err(SendError::Offline(_))), "{printed:?}");
     // Of these nobody knows.
-    let said = answer(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n");
-    assert!(matches!(said, Err(SendError::Network(_))), "{said:?}");
+    let printed = answer(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n");
+    assert!(matches!(printed, Err(SendError::Network(_))), "{printed:?}");
 }

@@ -1,4 +1,4 @@
-//! What stands in an outbox that no outbox has put there.
+//! Entries in an outbox directory that the outbox did not create.
 
 use std::ffi::CString;
 use std::fs;
@@ -22,7 +22,7 @@ fn pipe(path: &Path) {
 }
 
 #[test]
-fn a_message_that_is_a_pipe_or_a_link_is_not_read() {
+fn a_pipe_or_a_link_in_a_messages_place_is_not_read() {
     let folder = tempfile::tempdir().unwrap();
     let outbox = outbox(folder.path());
     let place = folder.path().join("queue").join(NAME);
@@ -42,7 +42,7 @@ fn a_message_that_is_a_pipe_or_a_link_is_not_read() {
 }
 
 #[test]
-fn a_state_that_is_no_file_counts_as_none() {
+fn a_state_that_is_not_a_file_counts_as_empty() {
     for put in [pipe, |place: &Path| fs::create_dir(place).unwrap()] {
         let folder = tempfile::tempdir().unwrap();
         let outbox = outbox(folder.path());
@@ -56,7 +56,7 @@ fn a_state_that_is_no_file_counts_as_none() {
 }
 
 #[test]
-fn a_directory_in_a_messages_place_holds_nothing_up() {
+fn a_directory_in_a_messages_place_does_not_block() {
     let folder = tempfile::tempdir().unwrap();
     let outbox = outbox(folder.path());
     fs::create_dir_all(folder.path().join("queue").join(NAME).join("deep")).unwrap();

@@ -28,8 +28,8 @@ fn listen(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -
 fn read_head(reader: &mut impl BufRead) -> io::Result<usize> {
     let (mut line, mut length) = (String::new(), 0);
     while reader.read_line(&mut line)? > 2 {
-        let said = line.to_ascii_lowercase().strip_prefix("content-length: ").map(|value| value.trim().parse());
-        length = said.and_then(Result::ok).unwrap_or(length);
+        let printed = line.to_ascii_lowercase().strip_prefix("content-length: ").map(|value| value.trim().parse());
+        length = printed.and_then(Result::ok).unwrap_or(length);
         line.clear();
     }
     Ok(length)
@@ -50,7 +50,7 @@ fn options(timeout: Duration) -> TransportOptions {
     TransportOptions { timeout, connect_timeout: timeout, ..TransportOptions::default() }
 }
 
-/// What comes of a message, and how often something of it left.
+/// Posts a message; returns the error, and how often a part of it left this machine.
 fn post(url: &str, options: &TransportOptions) -> (SendError, usize) {
     let client = HttpClient::new(url, Vec::new(), "test/1", true, options).unwrap();
     let mut left = 0;
@@ -62,7 +62,7 @@ fn post(url: &str, options: &TransportOptions) -> (SendError, usize) {
 }
 
 #[test]
-fn a_proxy_that_lets_nothing_through_is_no_connection() {
+fn a_proxy_that_refuses_to_connect_counts_as_offline() {
     let answers: [&[u8]; 9] = [
         b"",
         b"HTTP/1.1 200 Connection established\r\n\r\n",
@@ -78,22 +78,22 @@ fn a_proxy_that_lets_nothing_through_is_no_connection() {
         let proxy = Some(format!("http://127.0.0.1:{}", proxy(answer)));
         let (error, left) =
             post("https://server.example/", &TransportOptions { proxy, ..options(Duration::from_secs(10)) });
-        let said = String::from_utf8_lossy(answer);
-        assert!(matches!(error, SendError::Offline(_)), "{said}: {error:?}");
-        assert_eq!(left, 0, "{said}");
+        let printed = String::from_utf8_lossy(answer);
+        assert!(matches!(error, SendError::Offline(_)), "{printed}: {error:?}");
+        assert_eq!(left, 0, "{printed}");
     }
 }
 
 #[test]
-fn a_proxy_that_drips_is_left() {
+fn a_slow_proxy_is_abandoned_at_the_deadline() {
     const DRIPS: usize = 500;
     let drips = Arc::new(AtomicUsize::new(0));
-    let said = Arc::clone(&drips);
+    let printed = Arc::clone(&drips);
     let port = listen(move |mut stream| {
         stream.write_all(b"HTTP/1.1 200 OK\r\nX-Wait: ")?;
         for _ in 0..DRIPS {
             stream.write_all(b"x")?;
-            said.fetch_add(1, Ordering::Relaxed);
+            printed.fetch_add(1, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -107,7 +107,7 @@ fn a_proxy_that_drips_is_left() {
 }
 
 #[test]
-fn a_client_whose_request_was_ended_sends_the_next() {
+fn a_client_sends_again_after_an_aborted_request() {
     let requests = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&requests);
     let port = listen(move |mut stream| {
@@ -130,7 +130,7 @@ fn a_client_whose_request_was_ended_sends_the_next() {
 }
 
 #[test]
-fn a_server_that_stalls_in_the_handshake_is_no_connection() {
+fn a_stalled_handshake_counts_as_offline() {
     let begins: [&'static [u8]; 3] = [b"", b"\x16\x03\x03", b"\x15\x03\x01"];
     for begin in begins {
         let port = listen(move |mut stream| {
@@ -149,7 +149,7 @@ fn a_server_that_stalls_in_the_handshake_is_no_connection() {
 }
 
 #[test]
-fn what_is_forbidden_while_it_leaves_leaves_no_further() {
+fn sending_stops_when_consent_is_withdrawn() {
     const WHOLE: usize = 8 << 20;
     let read = Arc::new(AtomicUsize::new(0));
     let seen = Arc::clone(&read);
@@ -191,7 +191,7 @@ fn what_is_forbidden_while_it_leaves_leaves_no_further() {
 /// Go's and Node's servers do so with what is too large: the rest of it meets a connection that is
 /// closed.
 #[test]
-fn an_answer_before_the_message_is_whole_is_the_answer() {
+fn an_answer_before_the_end_of_the_message_is_used() {
     let port = listen(|mut stream| {
         read_head(&mut BufReader::with_capacity(1, &mut stream))?;
         stream.write_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge")

@@ -16,16 +16,16 @@ struct State {
     changes: u32,
 }
 
-/// What `child` says in a process of its own; ended after ten seconds.
+/// Runs `child` in a forked process, which is killed after ten seconds, and returns its result.
 fn in_a_child(child: impl FnOnce() -> bool) -> Option<bool> {
     // SAFETY: the child runs `child` alone and leaves by `_exit`. glibc and musl keep malloc usable
     // in it.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
-        let said = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+        let printed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
         // SAFETY: ends this process, and nothing else.
-        unsafe { libc::_exit(i32::from(!said)) };
+        unsafe { libc::_exit(i32::from(!printed)) };
     }
     let (began, mut status) = (Instant::now(), 0);
     loop {
@@ -52,8 +52,8 @@ fn in_each_folder(test: impl Fn(&Path)) {
 }
 
 #[test]
-fn a_child_does_not_wait_for_a_thread_that_it_does_not_have() {
-    isolated(concat!(module_path!(), "::a_child_does_not_wait_for_a_thread_that_it_does_not_have"), || {
+fn a_forked_child_does_not_wait_for_the_parents_thread() {
+    isolated(concat!(module_path!(), "::a_forked_child_does_not_wait_for_the_parents_thread"), || {
         in_each_folder(a_child_beside_a_thread_that_sends);
     });
 }
@@ -76,28 +76,28 @@ fn a_child_beside_a_thread_that_sends(folder: &Path) {
     });
     is_held.recv().unwrap();
     let path = folder.to_owned();
-    let said = in_a_child(|| {
+    let printed = in_a_child(|| {
         let own = Outbox::open(&path, "envelope").unwrap();
         let pushed = own.push(&"01".repeat(16), "", b"message", SystemTime::now()).unwrap();
         // The parent sends still.
         own.try_send().is_none() && pushed == Pushed::Added
     });
-    assert_eq!(said, Some(true), "`None`: it hung");
+    assert_eq!(printed, Some(true), "`None`: it hung");
     done.send(()).unwrap();
     thread.join().unwrap();
-    let said = in_a_child(|| {
+    let printed = in_a_child(|| {
         let own = Outbox::open(&path, "envelope").unwrap();
         own.try_send().is_some() && own.update(|state: &mut State| state.consent = Some(false)).is_ok()
     });
-    assert_eq!(said, Some(true));
+    assert_eq!(printed, Some(true));
     assert_eq!(outbox.read_state::<State>().consent, Some(false));
     assert_eq!(outbox.queue().unwrap().len(), 1);
 }
 
-/// What several processes change at once is changed by each.
+/// Several processes change the state at once, and no change is lost.
 #[test]
-fn no_change_of_another_process_is_lost() {
-    isolated(concat!(module_path!(), "::no_change_of_another_process_is_lost"), || {
+fn no_other_processs_change_is_lost() {
+    isolated(concat!(module_path!(), "::no_other_processs_change_is_lost"), || {
         const CHANGES: u32 = 20;
         in_each_folder(|folder| {
             let outbox = Outbox::open(folder, "envelope").unwrap();
@@ -122,7 +122,7 @@ fn no_change_of_another_process_is_lost() {
 fn in_an_app_group_no_file_is_locked() {
     isolated(concat!(module_path!(), "::in_an_app_group_no_file_is_locked"), || {
         in_each_folder(|folder| {
-            let said = in_a_child(|| {
+            let printed = in_a_child(|| {
                 let outbox = Outbox::open(folder, "envelope").unwrap();
                 let _sending = outbox.try_send().unwrap();
                 let locks = outbox.update(|_: &mut State| std::fs::read_to_string("/proc/locks").unwrap()).unwrap();
@@ -130,14 +130,14 @@ fn in_an_app_group_no_file_is_locked() {
                 let count = locks.lines().filter(|lock| lock.split_whitespace().nth(4) == Some(&pid)).count();
                 count == if folder.to_string_lossy().contains("AppGroup") { 0 } else { 2 }
             });
-            assert_eq!(said, Some(true), "{}", folder.display());
+            assert_eq!(printed, Some(true), "{}", folder.display());
         });
     });
 }
 
 #[test]
-fn a_child_opens_an_outbox_while_its_parent_opens_others() {
-    isolated(concat!(module_path!(), "::a_child_opens_an_outbox_while_its_parent_opens_others"), || {
+fn a_forked_child_opens_an_outbox_while_its_parent_opens_others() {
+    isolated(concat!(module_path!(), "::a_forked_child_opens_an_outbox_while_its_parent_opens_others"), || {
         let folder = tempfile::tempdir().unwrap();
         let over = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -162,7 +162,7 @@ fn a_child_opens_an_outbox_while_its_parent_opens_others() {
 fn without_descriptors_consent_is_not_forgotten() {
     isolated(concat!(module_path!(), "::without_descriptors_consent_is_not_forgotten"), || {
         let folder = tempfile::tempdir().unwrap();
-        let said = in_a_child(|| {
+        let printed = in_a_child(|| {
             let outbox = Outbox::open(folder.path(), "envelope").unwrap();
             outbox.update(|state: &mut State| state.consent = Some(true)).unwrap();
             outbox.set_consent(false).unwrap();
@@ -180,16 +180,16 @@ fn without_descriptors_consent_is_not_forgotten() {
                 && outbox.consent().unwrap() == Some(false)
                 && outbox.read_state::<State>().consent == Some(true)
         });
-        assert_eq!(said, Some(true));
+        assert_eq!(printed, Some(true));
     });
 }
 
 #[test]
-fn a_refusal_needs_no_room() {
-    isolated(concat!(module_path!(), "::a_refusal_needs_no_room"), || {
+fn a_refusal_needs_no_disk_space() {
+    isolated(concat!(module_path!(), "::a_refusal_needs_no_disk_space"), || {
         let folder = tempfile::tempdir().unwrap();
         let outbox = Outbox::open(folder.path(), "envelope").unwrap();
-        let said = in_a_child(|| {
+        let printed = in_a_child(|| {
             let outbox = Outbox::open(folder.path(), "envelope").unwrap();
             let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: of this process alone: a file that grows is an error and no signal.
@@ -198,7 +198,7 @@ fn a_refusal_needs_no_room() {
             };
             outbox.set_consent(true).is_err() && outbox.set_consent(false).is_ok()
         });
-        assert_eq!(said, Some(true));
+        assert_eq!(printed, Some(true));
         assert!(outbox.is_refused().unwrap());
     });
 }

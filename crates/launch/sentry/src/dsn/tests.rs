@@ -5,7 +5,7 @@ fn parse(text: &str) -> Result<Dsn, ParseDsnError> {
 }
 
 #[test]
-fn its_parts_are_found_and_written_again() {
+fn a_dsn_is_parsed_and_formatted() {
     let dsn = parse("https://public:secret@Sentry.Example.com:8443/behind/a/proxy/42/").unwrap();
     assert_eq!((dsn.public_key(), dsn.secret_key()), ("public", Some("secret")));
     assert_eq!((dsn.host(), dsn.port()), ("sentry.example.com", 8443));
@@ -18,7 +18,7 @@ fn its_parts_are_found_and_written_again() {
 }
 
 #[test]
-fn what_is_the_scheme_s_own_is_left_out() {
+fn the_schemes_default_port_is_omitted() {
     for (text, url) in [
         ("https://key@o1.ingest.example.com/42", "https://o1.ingest.example.com/api/42/envelope/"),
         ("HTTPS://key:@host:443/42", "https://host/api/42/envelope/"),
@@ -34,7 +34,7 @@ fn what_is_the_scheme_s_own_is_left_out() {
 }
 
 #[test]
-fn sentry_s_own_sdk_reads_the_same() {
+fn the_sentry_crate_parses_a_dsn_the_same_way() {
     for text in [
         "https://public:secret@Sentry.Example.com:8443/behind/a/proxy/42/",
         "https://key@o1.ingest.example.com/42",
@@ -61,7 +61,7 @@ fn sentry_s_own_sdk_reads_the_same() {
 }
 
 #[test]
-fn what_is_none_says_why() {
+fn an_invalid_dsn_is_rejected_with_the_reason() {
     for (text, error) in [
         ("", ParseDsnError::Scheme),
         ("key@host/42", ParseDsnError::Scheme),

@@ -37,7 +37,11 @@ impl Context {
 
 /// Returns a report's contexts. `unidentified` are images without an id, `left_out` the numbers of
 /// omitted frames.
-pub(super) fn of(report: &Report, unidentified: Vec<String>, left_out: Map<String, Value>) -> Map<String, Value> {
+pub(super) fn from_report(
+    report: &Report,
+    unidentified: Vec<String>,
+    left_out: Map<String, Value>,
+) -> Map<String, Value> {
     let mut contexts = Map::new();
     let empty = RunFacts::default();
     let run = report.run.as_ref().unwrap_or(&empty);

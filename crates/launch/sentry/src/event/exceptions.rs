@@ -93,7 +93,7 @@ pub struct NsError {
 
 impl NsError {
     /// Returns the error for an exception that the app reported with a domain and a code.
-    fn of(crash: &Crash, thrown: &Thrown) -> Option<Self> {
+    fn from_exception(crash: &Crash, thrown: &Thrown) -> Option<Self> {
         if crash.monitor != Monitor::USER || ![Language::OBJC, Language::SWIFT].contains(&thrown.language) {
             return None;
         }
@@ -143,7 +143,7 @@ pub struct Errno {
 pub const WATCHDOG_TERMINATION: &str = "watchdog_termination";
 
 /// Returns a report's exceptions: the root cause first, the one that terminated the process last.
-pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
+pub(super) fn from_report(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
     let Some(crash) = &report.crash else {
         // The report was truncated before the crash record: the event still shows that there was a
         // crash.
@@ -158,7 +158,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
         if report.exceptions.len() > 1 {
             mechanism.exception_id = Some(place as u64);
         }
-        if let Some(error) = NsError::of(crash, thrown) {
+        if let Some(error) = NsError::from_exception(crash, thrown) {
             // The name that sentry-cocoa uses.
             if place == 0 {
                 mechanism.kind = "NSError".to_owned();
@@ -172,14 +172,14 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Exception> {
             mechanism.data.insert("user_info".to_owned(), user_info.as_str().into());
         }
         exception.mechanism = Some(mechanism);
-        exception.stacktrace = stacks.of_exception(thrown);
+        exception.stacktrace = stacks.exception(thrown);
         exception
     });
     let mut chain: Vec<Exception> = chain.collect();
     if let Some(uncaught) = chain.first_mut() {
         uncaught.thread_id = Some(crash.tid);
         // If the runtime kept no stack of the throw, the thread's stack is the best available.
-        uncaught.stacktrace = uncaught.stacktrace.take().or_else(|| stacks.of_thread_with_id(crash.tid));
+        uncaught.stacktrace = uncaught.stacktrace.take().or_else(|| stacks.thread_by_id(crash.tid));
     }
     chain.reverse();
     chain
@@ -196,7 +196,7 @@ fn torn(tid: u64, stacks: &Stacks<'_>) -> Exception {
             synthetic: Some(true),
             ..Mechanism::default()
         }),
-        stacktrace: stacks.of_thread_with_id(tid),
+        stacktrace: stacks.thread_by_id(tid),
     }
 }
 
@@ -213,7 +213,7 @@ fn from_crash(report: &Report, crash: &Crash, stacks: &Stacks<'_>) -> Exception 
         value: report.explained_cause(),
         thread_id: Some(crash.tid),
         mechanism: Some(mechanism),
-        stacktrace: stacks.of_profile().or_else(|| stacks.of_thread_with_id(crash.tid)).map(|stack| Stacktrace {
+        stacktrace: stacks.profile().or_else(|| stacks.thread_by_id(crash.tid)).map(|stack| Stacktrace {
             // A hanging thread's stack was captured from outside.
             snapshot: (crash.monitor == Monitor::HANG).then_some(true),
             ..stack

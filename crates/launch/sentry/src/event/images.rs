@@ -34,7 +34,7 @@ pub struct DebugImage {
 /// Returns a report's images, and the paths of images without an id.
 ///
 /// A server could find no debug file for an image without an id.
-pub(super) fn of(report: &Report) -> (Vec<DebugImage>, Vec<String>) {
+pub(super) fn from_report(report: &Report) -> (Vec<DebugImage>, Vec<String>) {
     let mut images = Vec::new();
     let mut unidentified = Vec::new();
     for image in &report.images {

@@ -224,11 +224,11 @@ impl Event {
             ..Event::default()
         };
         let stacks = stacktrace::Stacks::new(report, &options.in_app);
-        event.exception = exceptions::of(report, &stacks).into();
-        event.threads = threads::of(report, &stacks).into();
-        let (images, unidentified) = images::of(report);
+        event.exception = exceptions::from_report(report, &stacks).into();
+        event.threads = threads::from_report(report, &stacks).into();
+        let (images, unidentified) = images::from_report(report);
         event.debug_meta = Some(DebugMeta { images }).filter(|meta| !meta.images.is_empty());
-        event.contexts = contexts::of(report, unidentified, stacks.left_out());
+        event.contexts = contexts::from_report(report, unidentified, stacks.left_out());
         if let Some(run) = run {
             scope::add(&mut event, run);
         }
@@ -249,7 +249,7 @@ impl Event {
     /// Creates the event for a run that the system killed without notice.
     ///
     /// Such runs used too much memory or did not respond. The state of their threads is unknown.
-    pub fn of_watchdog_termination(event_id: &str, time: Timestamp, run: &RunFacts, options: &EventOptions) -> Event {
+    pub fn from_watchdog_termination(event_id: &str, time: Timestamp, run: &RunFacts, options: &EventOptions) -> Event {
         let report = Report { run: Some(run.clone()), ..Report::default() };
         let mut event = Event::from_report(&report, options);
         event_id.clone_into(&mut event.event_id);

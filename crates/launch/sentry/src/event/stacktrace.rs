@@ -108,12 +108,12 @@ impl<'r> Stacks<'r> {
     }
 
     /// Returns the stack of the thread `tid`, as far as it was captured.
-    pub(super) fn of_thread_with_id(&self, tid: u64) -> Option<Stacktrace> {
-        self.of_thread(self.report.threads.iter().find(|thread| thread.tid == tid)?)
+    pub(super) fn thread_by_id(&self, tid: u64) -> Option<Stacktrace> {
+        self.thread(self.report.threads.iter().find(|thread| thread.tid == tid)?)
     }
 
-    pub(super) fn of_thread(&self, thread: &Thread) -> Option<Stacktrace> {
-        let mut stack = self.of_frames(&thread.frames, &thread.skipped, || format!("thread {}", thread.tid))?;
+    pub(super) fn thread(&self, thread: &Thread) -> Option<Stacktrace> {
+        let mut stack = self.convert_frames(&thread.frames, &thread.skipped, || format!("thread {}", thread.tid))?;
         for (name, value) in thread.registers.iter().flat_map(Registers::named) {
             stack.registers.insert(name.to_owned(), format!("{value:#x}"));
         }
@@ -121,19 +121,24 @@ impl<'r> Stacks<'r> {
     }
 
     /// Returns the stack in which a sampled hanging thread spent the most time.
-    pub(super) fn of_profile(&self) -> Option<Stacktrace> {
+    pub(super) fn profile(&self) -> Option<Stacktrace> {
         let profile = self.report.profile.as_ref()?;
         let (frames, _) = profile.heaviest_stack()?;
-        self.of_frames(&frames, &[], || format!("profile of thread {}", profile.tid))
+        self.convert_frames(&frames, &[], || format!("profile of thread {}", profile.tid))
     }
 
     /// Returns the stack of a throw, if the runtime kept it.
-    pub(super) fn of_exception(&self, thrown: &Exception) -> Option<Stacktrace> {
+    pub(super) fn exception(&self, thrown: &Exception) -> Option<Stacktrace> {
         let name = || format!("exception {}", thrown.type_name.as_deref().unwrap_or_default());
-        self.of_frames(&thrown.frames, &thrown.skipped, name)
+        self.convert_frames(&thrown.frames, &thrown.skipped, name)
     }
 
-    fn of_frames(&self, found: &[Found], skipped: &[Skipped], name: impl FnOnce() -> String) -> Option<Stacktrace> {
+    fn convert_frames(
+        &self,
+        found: &[Found],
+        skipped: &[Skipped],
+        name: impl FnOnce() -> String,
+    ) -> Option<Stacktrace> {
         let mut frames: Vec<Frame> = found.iter().flat_map(|frame| self.expand(frame)).collect();
         let mut left_out: u64 = skipped.iter().map(|skipped| skipped.count).sum();
         if frames.len() > MAX_FRAMES {

@@ -81,7 +81,7 @@ fn held_locks(report: &Report) -> HashMap<u64, BTreeMap<String, HeldLock>> {
     locks
 }
 
-pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
+pub(super) fn from_report(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
     // An uncaught exception has the stack of its throw; the thread's own stack then shows where the
     // process terminated.
     let thrown = report.exceptions.first().is_some_and(|exception| !exception.frames.is_empty());
@@ -101,7 +101,7 @@ pub(super) fn of(report: &Report, stacks: &Stacks<'_>) -> Vec<Thread> {
             main: thread.main,
             state: thread.state.and_then(|state| state.name()).map(ToOwned::to_owned),
             held_locks: locks.remove(&thread.tid).unwrap_or_default(),
-            stacktrace: if is_reported && !(thrown && differs(thread)) { None } else { stacks.of_thread(thread) },
+            stacktrace: if is_reported && !(thrown && differs(thread)) { None } else { stacks.thread(thread) },
         }
     });
     threads.collect()

@@ -13,8 +13,8 @@ fn run() -> RunFacts {
 }
 
 #[test]
-fn every_other_explanation_rules_it_out() {
-    let now = Conditions::of(&run());
+fn every_other_explanation_rules_out_a_watchdog() {
+    let now = Conditions::from_run(&run());
     assert!(is_watchdog(&run(), &now));
     let mut clock_was_set = run();
     clock_was_set.device.boot_time = Some(Timestamp(1_001_000_000_000));
@@ -38,7 +38,7 @@ fn every_other_explanation_rules_it_out() {
 }
 
 #[test]
-fn its_id_is_its_own_and_its_time_the_last_that_is_known() {
+fn the_event_has_its_own_id_and_the_last_known_time() {
     let mut run = run();
     assert_eq!(event_id(&run), "54545454545444549454545454545454");
     assert_eq!(last_sign(&run), Timestamp(5));

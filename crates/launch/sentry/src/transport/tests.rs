@@ -16,7 +16,7 @@ fn secrets_are_not_shown() {
 }
 
 #[test]
-fn without_a_connection_nothing_was_sent() {
+fn without_a_connection_nothing_leaves() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     // RFC 6761 guarantees that this name never exists.
     for host in ["no-such-host.invalid".to_owned(), nobody.to_string()] {
@@ -28,7 +28,7 @@ fn without_a_connection_nothing_was_sent() {
 }
 
 #[test]
-fn a_shared_transport_says_what_its_own_does() {
+fn a_shared_transport_calls_the_inner_one() {
     let dsn: Dsn = "http://public@no-such-host.invalid/42".parse().unwrap();
     let shared: std::sync::Arc<dyn Transport> =
         std::sync::Arc::new(HttpTransport::new(&dsn, &TransportOptions::default()).unwrap());

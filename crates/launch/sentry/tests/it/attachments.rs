@@ -17,7 +17,7 @@ fn peak() -> u64 {
 }
 
 #[test]
-fn a_minidump_of_the_system_is_the_events_own_and_images_of_windows_have_their_ids() {
+fn a_system_minidump_is_attached_and_windows_images_have_ids() {
     let folder = tempfile::tempdir().unwrap();
     let mut run = RunFacts::default();
     for (name, bytes) in [("minidump.dmp", &b"MDMP of the system"[..]), ("cut.dmp", &[]), ("log.txt", b"MDMP")] {
@@ -45,7 +45,7 @@ fn a_minidump_of_the_system_is_the_events_own_and_images_of_windows_have_their_i
         let crash = Some(Crash { monitor, ..Crash::default() });
         let report = Report { run: Some(run.clone()), crash, images: images.clone(), ..Report::default() };
         let mut event = Event::from_report(&report, &EventOptions::default());
-        let (attached, _) = attachments::of_run(&report, &mut event, 1 << 20);
+        let (attached, _) = attachments::from_run(&report, &mut event, 1 << 20);
         (event, attached.into_iter().map(|attachment| attachment.kind).collect::<Vec<_>>())
     };
     let (event, of_crash) = kinds(Monitor::SEH);
@@ -60,8 +60,8 @@ fn a_minidump_of_the_system_is_the_events_own_and_images_of_windows_have_their_i
 }
 
 #[test]
-fn files_that_are_too_large_together_are_not_all_read() {
-    isolated(concat!(module_path!(), "::files_that_are_too_large_together_are_not_all_read"), || {
+fn the_largest_files_are_left_out_unread() {
+    isolated(concat!(module_path!(), "::the_largest_files_are_left_out_unread"), || {
         const MOST: usize = 20 << 20;
         let folder = tempfile::tempdir().unwrap();
         let mut run = RunFacts::default();
@@ -75,7 +75,7 @@ fn files_that_are_too_large_together_are_not_all_read() {
         let report = Report { run: Some(run), ..Report::default() };
         let mut event = Event::from_report(&report, &EventOptions::default());
         let before = peak();
-        let (mut attached, left_out) = attachments::of_run(&report, &mut event, MOST);
+        let (mut attached, left_out) = attachments::from_run(&report, &mut event, MOST);
         let left_out = attachments::limit(&mut attached, MOST, left_out, &mut event);
         let names: Vec<&str> = attached.iter().map(|attachment| attachment.filename.as_str()).collect();
         assert_eq!((names, left_out.len()), (vec!["0.bin"], 29), "the smallest, as far as they go");

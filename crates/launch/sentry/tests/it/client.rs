@@ -1,5 +1,5 @@
-//! What a client does with answers, and with none. The transport is one that says what a test wants
-//! it to.
+//! The client's handling of answers and of their absence. The transport returns the answers that a
+//! test sets.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -125,7 +125,7 @@ fn report(event: u8) -> Report {
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// How often the one envelope in the queue was tried, and how many seconds it has to wait.
+/// Returns the attempts of the only envelope in the queue, and the seconds that it has to wait.
 fn waits(client: &Client) -> (u32, i64) {
     let queue = client.outbox().queue().unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -133,7 +133,7 @@ fn waits(client: &Client) -> (u32, i64) {
 }
 
 #[test]
-fn a_network_that_fails_is_tried_with_growing_waits_and_nothing_is_given_up() {
+fn a_failing_network_is_retried_with_growing_waits() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| Err(SendError::Network("reset".into())));
     let minutes = |tries: u32| 15 * 60 * (1_i64 << tries.min(5));
@@ -159,7 +159,7 @@ fn a_network_that_fails_is_tried_with_growing_waits_and_nothing_is_given_up() {
     assert_eq!(fake.items("event").len(), 12 + 1);
 }
 
-/// As if a day had passed: all times in the names of the queue are a day older.
+/// Simulates a day: makes all times in the names of the queue a day older.
 fn age_by_a_day(outbox: &Path) {
     const DAY: u64 = 24 * 60 * 60;
     for file in std::fs::read_dir(outbox.join("queue")).unwrap() {
@@ -178,7 +178,7 @@ fn age_by_a_day(outbox: &Path) {
 }
 
 #[test]
-fn forty_days_of_networks_that_fail_in_each_way_lose_nothing() {
+fn forty_days_of_network_failures_lose_nothing() {
     let offline = |why: &str| Err(SendError::Offline(why.to_owned()));
     // What `tests/it/https.rs` and the transport's own tests show that the network's failures are.
     let failures: [Box<dyn Fn() -> Result<Answer, SendError> + Send>; 6] = [
@@ -205,8 +205,8 @@ fn forty_days_of_networks_that_fail_in_each_way_lose_nothing() {
         let options = Options { retry_after: Duration::from_mins(15), ..options() };
         let client = client(folder.path(), options, &fake);
         client.capture(&report(number)).unwrap();
-        let said = client.flush(LONG);
-        assert_eq!(said, client.outbox().queue().unwrap().is_empty(), "day {number}");
+        let printed = client.flush(LONG);
+        assert_eq!(printed, client.outbox().queue().unwrap().is_empty(), "day {number}");
         assert_eq!(client.outbox().given_up().unwrap(), [], "day {number}");
         drop(client);
         age_by_a_day(folder.path());
@@ -219,7 +219,7 @@ fn forty_days_of_networks_that_fail_in_each_way_lose_nothing() {
     assert_eq!(ids, (1..=41_u8).map(|number| format!("{number:02x}").repeat(16)).collect::<Vec<_>>(), "each once");
 }
 
-/// What a server counts of sessions: as often as an update says so, whatever its `seq`.
+/// Returns the counts of a server: it counts each update with `init`, whatever its `seq`.
 fn count(envelopes: &[Envelope]) -> (usize, usize) {
     let items = envelopes.iter().flat_map(|envelope| &envelope.items).filter(|item| item.kind() == "session");
     let updates: Vec<Value> = items.map(|item| serde_json::from_slice(&item.payload).unwrap()).collect();
@@ -289,7 +289,7 @@ fn each_of_500_runs_is_counted_once_whatever_happens_to_requests_and_answers() {
 }
 
 #[test]
-fn errors_of_a_session_that_crashed_are_also_those_that_it_survived() {
+fn a_crashed_sessions_errors_include_those_it_survived() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
     let client = client(folder.path(), options(), &fake);
@@ -321,7 +321,7 @@ impl Transport for AtFirst {
 }
 
 #[test]
-fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
+fn sessions_are_sent_again_after_a_proxy_or_server_error() {
     for first in [Err(SendError::Offline("the proxy answered with status 407".into())), status(500), status(503)] {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::new(|_| ok());
@@ -343,7 +343,7 @@ fn sessions_that_a_proxy_refuses_or_a_server_fails_over_come_again() {
 }
 
 #[test]
-fn sessions_wait_for_a_server_that_fails_as_long_as_events_do() {
+fn sessions_wait_for_a_failing_server_as_long_as_events() {
     for status in [401, 403, 404, 500, 503] {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::new(move |_| Ok(Answer { status, retry_after: Some("3600".to_owned()), ..Answer::default() }));
@@ -364,7 +364,7 @@ fn sessions_wait_for_a_server_that_fails_as_long_as_events_do() {
 }
 
 #[test]
-fn a_server_that_refuses_whoever_asks_is_asked_once_and_not_for_each_event() {
+fn a_server_that_denies_access_is_asked_once_per_round() {
     let folder = tempfile::tempdir().unwrap();
     let options = || Options { retry_after: Duration::from_hours(1), ..options() };
     let offline = client(folder.path(), options(), &Fake::new(|_| Err(SendError::Offline("no such host".into()))));
@@ -385,7 +385,7 @@ fn a_server_that_refuses_whoever_asks_is_asked_once_and_not_for_each_event() {
 }
 
 #[test]
-fn an_event_is_not_removed_for_its_attachment() {
+fn a_limit_on_attachments_does_not_remove_the_event() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("log.txt");
     std::fs::write(&file, vec![b'x'; 100 << 10]).unwrap();
@@ -400,8 +400,8 @@ fn an_event_is_not_removed_for_its_attachment() {
 }
 
 #[test]
-fn the_end_of_a_session_survives_its_event() {
-    // Refused by the server, or removed for want of room.
+fn a_sessions_end_is_sent_even_if_its_event_is_lost() {
+    // Rejected by the server, or removed to meet the limits.
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|envelope| if envelope.event_id().is_some() { status(400) } else { ok() });
     let client = client(folder.path(), options(), &fake);
@@ -426,7 +426,7 @@ fn the_end_of_a_session_survives_its_event() {
 }
 
 #[test]
-fn limits_of_attachments_and_sessions_hold_within_an_events_envelope() {
+fn rate_limits_apply_to_attachments_and_sessions_in_an_envelope() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("notes.txt");
     std::fs::write(&file, "attached").unwrap();
@@ -457,7 +457,7 @@ fn limits_of_attachments_and_sessions_hold_within_an_events_envelope() {
 }
 
 #[test]
-fn an_installation_has_one_id_until_the_user_does_not_agree() {
+fn an_installation_keeps_its_id_until_the_user_refuses() {
     let folder = tempfile::tempdir().unwrap();
     let did = |options: Options, event: u8| {
         let fake = Fake::new(|_| ok());
@@ -483,7 +483,7 @@ fn an_installation_has_one_id_until_the_user_does_not_agree() {
 }
 
 #[test]
-fn without_a_connection_or_behind_a_portal_no_tries_are_lost() {
+fn offline_and_portal_failures_do_not_count_as_attempts() {
     let answers: [fn() -> Result<Answer, SendError>; 2] =
         [|| Err(SendError::Offline("no such host".into())), || status(302)];
     for answer in answers {
@@ -498,12 +498,15 @@ fn without_a_connection_or_behind_a_portal_no_tries_are_lost() {
         }
         assert_eq!(client.outbox().queue().unwrap().len(), 2);
         assert!(client.outbox().queue().unwrap().iter().all(|entry| entry.tries == 0));
-        assert!(fake.items("event").iter().all(|event| event["event_id"] == "01".repeat(16)), "one try tells of all");
+        assert!(
+            fake.items("event").iter().all(|event| event["event_id"] == "01".repeat(16)),
+            "one attempt is enough for all"
+        );
     }
 }
 
 #[test]
-fn what_is_not_sent_is_counted_and_its_session_still_ends() {
+fn a_dropped_event_is_counted_and_its_session_still_ends() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
     let hook = |event: coroner_sentry::event::Event| (event.event_id != "02".repeat(16)).then_some(event);
@@ -530,7 +533,7 @@ fn what_is_not_sent_is_counted_and_its_session_still_ends() {
 }
 
 #[test]
-fn refusals_set_aside_and_limits_hold() {
+fn rejected_events_are_set_aside_and_limits_hold() {
     let folder = tempfile::tempdir().unwrap();
     let mut answers = [400, 429, 200, 200, 200].into_iter();
     let fake = Fake::new(move |envelope| {
@@ -559,7 +562,7 @@ fn refusals_set_aside_and_limits_hold() {
 }
 
 #[test]
-fn too_large_becomes_smaller_until_nothing_is_left() {
+fn an_event_rejected_as_too_large_is_shrunk_step_by_step() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| status(413));
     let client = client(folder.path(), options(), &fake);
@@ -599,7 +602,7 @@ fn an_outbox_full_for_weeks_stays_within_its_limits() {
 }
 
 #[test]
-fn attachments_that_are_too_large_or_no_files_stay_behind() {
+fn attachments_that_are_too_large_or_not_files_are_left_out() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
     let (large, small, pipe) = (folder.path().join("large"), folder.path().join("small"), folder.path().join("pipe"));
@@ -625,7 +628,7 @@ fn attachments_that_are_too_large_or_no_files_stay_behind() {
 }
 
 #[test]
-fn a_gateway_without_its_server_is_a_network_that_fails() {
+fn a_gateway_error_counts_as_a_network_failure() {
     for (not_now, sessions) in [(408, 1), (500, 1), (502, 0), (503, 1), (504, 0), (524, 0)] {
         let folder = tempfile::tempdir().unwrap();
         let mut answers = 0;
@@ -641,7 +644,7 @@ fn a_gateway_without_its_server_is_a_network_that_fails() {
         client.capture(&report(1)).unwrap();
         assert!(!client.flush(LONG));
         let queue = client.outbox().queue().unwrap();
-        assert!(client.outbox().given_up().unwrap().is_empty(), "{not_now} is no refusal");
+        assert!(client.outbox().given_up().unwrap().is_empty(), "{not_now} is not a rejection");
         assert_eq!((queue.len(), queue[0].tries), (1, 1), "{not_now}");
         assert!(queue[0].wait(SystemTime::now()).unwrap() > Duration::from_mins(58), "{not_now}");
         for _ in 0..2 {
@@ -660,7 +663,7 @@ fn a_gateway_without_its_server_is_a_network_that_fails() {
 }
 
 #[test]
-fn an_event_over_which_the_server_fails_each_time_is_set_aside_in_the_end() {
+fn an_event_on_which_the_server_always_fails_is_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     let bad = "01".repeat(16);
     let fake = Fake::new(move |envelope| status(if envelope.event_id() == Some(&bad) { 500 } else { 200 }));
@@ -681,7 +684,7 @@ fn an_event_over_which_the_server_fails_each_time_is_set_aside_in_the_end() {
 }
 
 #[test]
-fn a_page_that_says_ok_in_the_servers_place_has_not_taken_the_event() {
+fn a_login_page_with_status_200_does_not_accept_the_event() {
     for page in ["<!DOCTYPE html><title>Log in to the hotel's network</title>", "\u{feff} <HTML><body>", "<html/>"] {
         let folder = tempfile::tempdir().unwrap();
         let mut answers = 0;
@@ -704,7 +707,7 @@ fn a_page_that_says_ok_in_the_servers_place_has_not_taken_the_event() {
 }
 
 #[test]
-fn an_event_with_dozens_of_attachments_arrives_at_a_server_that_takes_none() {
+fn an_event_arrives_at_a_server_that_accepts_no_attachments() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|envelope| {
         status(if envelope.items.iter().any(|item| item.kind() == "attachment") { 413 } else { 200 })
@@ -726,7 +729,7 @@ fn an_event_with_dozens_of_attachments_arrives_at_a_server_that_takes_none() {
 }
 
 #[test]
-fn what_was_noted_as_sent_is_not_sent_again_though_its_file_is_still_there() {
+fn an_event_recorded_as_sent_is_not_sent_again() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
     let client = client(folder.path(), Options { sessions: SessionMode::Off, ..options() }, &fake);
@@ -742,7 +745,7 @@ fn what_was_noted_as_sent_is_not_sent_again_though_its_file_is_still_there() {
 }
 
 #[test]
-fn a_clock_that_was_or_is_wrong_throws_nothing_away() {
+fn a_wrong_clock_discards_nothing() {
     const DAY: u64 = 24 * 60 * 60;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     // When it was made: at a boot without a clock's battery, a year ago, in a year.
@@ -756,7 +759,7 @@ fn a_clock_that_was_or_is_wrong_throws_nothing_away() {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::new(|_| ok());
         let client = client(folder.path(), options(), &fake);
-        let envelope = Envelope::of_event(&coroner_sentry::event::Event::from_report(
+        let envelope = Envelope::from_event(&coroner_sentry::event::Event::from_report(
             &report(1),
             &coroner_sentry::event::EventOptions::default(),
         ));
@@ -771,13 +774,13 @@ fn a_clock_that_was_or_is_wrong_throws_nothing_away() {
 }
 
 #[test]
-fn an_event_with_the_id_of_its_session_is_sent_though_the_session_is_over() {
+fn an_event_with_the_id_of_an_ended_session_is_sent() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
     let client = client(folder.path(), options(), &fake);
     // Of a crash that left only its record in the run state: its event id is the run's, and so is
-    // the session's. The event could not be kept at first, for want of room, and the run's end was
-    // noted.
+    // the session's. At first the event could not be stored on a full disk, and the run's end was
+    // recorded.
     let report = report(1);
     client.run_ended(report.run.as_ref().unwrap(), Reports { all: 1, crashes: 1 }).unwrap();
     assert!(client.flush(LONG));
@@ -788,7 +791,7 @@ fn an_event_with_the_id_of_its_session_is_sent_though_the_session_is_over() {
 }
 
 #[test]
-fn a_server_that_hangs_over_a_session_does_not_keep_a_report_from_the_outbox() {
+fn a_report_is_queued_while_a_session_is_being_sent() {
     let folder = tempfile::tempdir().unwrap();
     let (answer, answers) = std::sync::mpsc::channel::<()>();
     let fake = Fake::new(move |_| {
@@ -808,7 +811,7 @@ fn a_server_that_hangs_over_a_session_does_not_keep_a_report_from_the_outbox() {
 }
 
 #[test]
-fn beside_a_client_that_counts_runs_that_end_well_those_that_crash_are_no_users_of_their_own() {
+fn crashed_runs_beside_another_client_do_not_add_users() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| ok());
     let client = client(folder.path(), Options { sessions: SessionMode::CrashesOnly, ..options() }, &fake);
@@ -852,7 +855,7 @@ impl Transport for Refused {
 }
 
 #[test]
-fn nothing_leaves_or_stays_after_a_refusal() {
+fn after_a_refusal_nothing_is_sent_or_kept() {
     let lost = Err(SendError::Network("reset".into()));
     for (has_left, answer) in [200, 400, 413, 429, 500, 503, 504]
         .map(Ok)
@@ -877,9 +880,9 @@ fn nothing_leaves_or_stays_after_a_refusal() {
         assert_eq!(*server.left.lock().unwrap(), usize::from(has_left), "{case}");
         let state = client.outbox().read_state();
         assert!(state.begun.is_empty() && state.installation.is_none(), "{case}: {state:?}");
-        let said = serde_json::to_value(&state).unwrap();
+        let printed = serde_json::to_value(&state).unwrap();
         for kept in ["sessions", "discarded"] {
-            assert!(!said[kept].to_string().contains(':'), "{case}: {said}");
+            assert!(!printed[kept].to_string().contains(':'), "{case}: {printed}");
         }
         assert_eq!(client.outbox().given_up().unwrap(), [], "{case}");
         *server.client.lock().unwrap() = None;
@@ -894,7 +897,7 @@ fn set_modified(outbox: &Path, time: SystemTime) {
 }
 
 #[test]
-fn a_clock_that_leaps_throws_no_event_away_and_one_that_goes_on_does() {
+fn only_a_steady_clock_expires_events() {
     const MONTH: Duration = Duration::from_hours(31 * 24);
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
@@ -922,7 +925,7 @@ fn a_clock_that_leaps_throws_no_event_away_and_one_that_goes_on_does() {
 }
 
 #[test]
-fn a_clock_that_is_right_again_takes_back_what_it_said() {
+fn a_corrected_clock_does_not_expire_events() {
     let folder = tempfile::tempdir().unwrap();
     let fake = Fake::new(|_| Err(SendError::Offline("no network".into())));
     let client = client(folder.path(), options(), &fake);

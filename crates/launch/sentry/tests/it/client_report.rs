@@ -1,11 +1,11 @@
-//! What was discarded and is reported.
+//! Counts of discarded items and their reports.
 
 use std::time::SystemTime;
 
 use coroner_sentry::client_report::{Discarded, Reason};
 
 #[test]
-fn what_was_reported_is_taken_away_and_no_more() {
+fn only_reported_counts_are_subtracted() {
     let mut discarded = Discarded::default();
     discarded.count(Reason::BeforeSend, "error");
     discarded.count(Reason::BeforeSend, "error");

@@ -13,11 +13,11 @@ fn sample() -> Envelope {
         kind: AttachmentKind::File,
         bytes: b"two\nlines\n\n".to_vec(),
     };
-    Envelope::of_event(&event).with(Item::attachment(file)).with(Item::new("unheard_of", b"\0\xff".to_vec()))
+    Envelope::from_event(&event).with(Item::attachment(file)).with(Item::new("unheard_of", b"\0\xff".to_vec()))
 }
 
 #[test]
-fn it_comes_back_as_it_was_written() {
+fn an_envelope_is_parsed_as_written() {
     let envelope = sample();
     let bytes = envelope.to_bytes();
     let back = Envelope::parse(&bytes).unwrap();
@@ -42,7 +42,7 @@ fn sent_at_is_written_once_and_only_when_it_is_sent() {
 }
 
 #[test]
-fn what_is_cut_is_refused_wherever_it_is_cut() {
+fn a_truncated_envelope_is_rejected_at_every_length() {
     let bytes = sample().to_bytes();
     let whole = Envelope::parse(&bytes).unwrap();
     for end in 0..bytes.len() - 1 {

@@ -24,7 +24,7 @@ fn of_run(run: RunFacts) -> Event {
 }
 
 #[test]
-fn the_apps_own_by_default() {
+fn the_apps_own_code_is_in_app_by_default() {
     let rules = InAppRules::default();
     let own = |package, function| frame("/opt/paint/bin/paint", &rules, package, function).in_app;
     assert!(own("/opt/paint/bin/paint", "paint::fill"));
@@ -43,7 +43,7 @@ fn the_apps_own_by_default() {
 }
 
 #[test]
-fn lists_include_and_exclude() {
+fn in_app_lists_include_and_exclude() {
     let rules = InAppRules::default().include("libours.so").include("/srv/ours/").exclude("libvendor.so");
     let own = |package| frame("/opt/app/app", &rules, package, "f").in_app;
     assert!(own("/usr/lib/libours.so") && own("/srv/ours/lib/x.so") && own("/opt/app/app"));
@@ -75,7 +75,7 @@ fn a_stack_overflow_is_grouped_by_its_recursion() {
 }
 
 #[test]
-fn tags_are_what_servers_take() {
+fn tags_are_limited_to_what_servers_accept() {
     let mut run = RunFacts::default();
     let (long_key, long_value) = ("k".repeat(300), "ü".repeat(300));
     run.tags = [("a key", "two\nlines "), ("key", " "), (&long_key, &long_value)]
@@ -86,7 +86,7 @@ fn tags_are_what_servers_take() {
 }
 
 #[test]
-fn users_are_what_servers_take() {
+fn users_are_limited_to_what_servers_accept() {
     let map = |pairs: &[(&str, Value)]| {
         Value::Map(pairs.iter().map(|(key, value)| (Value::from(*key), value.clone())).collect())
     };
@@ -116,7 +116,7 @@ fn times_have_microseconds() {
 }
 
 #[test]
-fn an_event_without_an_id_has_its_runs() {
+fn an_event_without_an_id_has_the_runs_id() {
     let run = RunFacts { run_id: model::Id([7; 16]), ..RunFacts::default() };
     assert_eq!(of_run(run).event_id, "07".repeat(16));
 }
@@ -139,7 +139,7 @@ fn the_home_directory_is_hidden() {
 }
 
 #[test]
-fn texts_are_cut_at_characters() {
+fn texts_are_truncated_at_characters() {
     let image = Image { path: format!("/{}/lib.so", "ä".repeat(300)), build_id: vec![7].into(), ..Image::default() };
     let thread = |length| Thread { tid: length as u64, name: Some("ä".repeat(length)), ..Thread::default() };
     let report = Report { images: vec![image], threads: vec![thread(128), thread(129)], ..Report::default() };
@@ -151,7 +151,7 @@ fn texts_are_cut_at_characters() {
 }
 
 #[test]
-fn names_are_what_servers_take() {
+fn names_are_limited_to_what_servers_accept() {
     let event = |release: &str, environment: &str| {
         let (release, environment) = (Some(release.to_owned()), Some(environment.to_owned()));
         let event =
@@ -164,7 +164,7 @@ fn names_are_what_servers_take() {
 }
 
 #[test]
-fn what_is_too_large_loses_texts_then_keys() {
+fn an_oversized_value_loses_texts_then_keys() {
     let mut run = RunFacts::default();
     let context = |key: &str, value: Value| Value::Map(vec![("short".into(), "z".into()), (key.into(), value)]);
     run.contexts.insert("texts".to_owned(), context("long", Value::Text("y".repeat(9000))));
@@ -176,7 +176,7 @@ fn what_is_too_large_loses_texts_then_keys() {
 }
 
 #[test]
-fn the_least_worth_goes_first_and_the_event_says_so() {
+fn the_least_important_data_is_dropped_first_and_listed() {
     let frame = |number: usize| Frame {
         address: model::Address(0x1010),
         function: Some(format!("function_{number}_{}", "x".repeat(400))),
@@ -207,17 +207,17 @@ fn the_least_worth_goes_first_and_the_event_says_so() {
 }
 
 #[test]
-fn an_abort_says_what_the_c_library_said() {
+fn an_abort_has_the_c_librarys_message() {
     use coroner_report::model::{Annotation, Crash, Signal};
     let value = |signal: &'static str, code_name: &'static str| {
         let signal = Signal { name: Some(signal), code_name: Some(code_name), ..Signal::default() };
         let crash = Crash { signal: Some(signal), ..Crash::default() };
-        let said = Annotation {
+        let printed = Annotation {
             source: "libc.so.6".into(),
             text: "free(): invalid pointer\n".into(),
             ..Annotation::default()
         };
-        let report = Report { crash: Some(crash), annotations: vec![said], ..Report::default() };
+        let report = Report { crash: Some(crash), annotations: vec![printed], ..Report::default() };
         Event::from_report(&report, &EventOptions::default()).exception.values[0].value.clone()
     };
     assert_eq!(value("SIGABRT", "SI_TKILL").as_deref(), Some("free(): invalid pointer"));
@@ -225,11 +225,11 @@ fn an_abort_says_what_the_c_library_said() {
 }
 
 #[test]
-fn a_fault_is_explained_behind_what_the_program_said() {
+fn a_faults_explanation_follows_the_programs_message() {
     use model::{Address, BadOperand, Certainty, Explanation, FaultKind, MemoryAccess};
-    let explained = |kind, said: &str| {
+    let explained = |kind, printed: &str| {
         of_crash(Monitor::SIGNAL, false, |report| {
-            report.crash.as_mut().unwrap().message = Some(said.to_owned()).filter(|said| !said.is_empty());
+            report.crash.as_mut().unwrap().message = Some(printed.to_owned()).filter(|printed| !printed.is_empty());
             report.explanation = Some(Explanation {
                 headline: "Null pointer: write of 4 bytes at null + 0x10 (rdi is null) in fill (main.c:22)".to_owned(),
                 kind,
@@ -262,7 +262,7 @@ fn a_fault_is_explained_behind_what_the_program_said() {
 
     let value = explained(FaultKind::NullPointer, "no picture").exception.values[0].value.clone().unwrap();
     assert!(value.starts_with("no picture: Null pointer: "), "{value}");
-    // What the program asked for itself is no fault.
+    // A report that the program requested is not a fault.
     let event = explained(FaultKind::Requested, "out of bread");
     assert_eq!(event.exception.values[0].value.as_deref(), Some("out of bread"));
     assert!(!event.contexts.contains_key("fault"));
@@ -284,7 +284,7 @@ fn thrown(kind: &str) -> model::Exception {
 }
 
 #[test]
-fn the_end_of_the_process_is_fatal_whatever_level_the_app_has_set() {
+fn a_fatal_crash_is_fatal_whatever_the_apps_level() {
     let warning = |report: &mut Report| {
         report.run = Some(RunFacts { level: Some(Level::WARNING), ..RunFacts::default() });
     };
@@ -294,7 +294,7 @@ fn the_end_of_the_process_is_fatal_whatever_level_the_app_has_set() {
 }
 
 #[test]
-fn what_was_handled_says_so_with_its_causes_and_what_ended_a_thread_does_not() {
+fn a_handled_error_is_marked_and_a_panic_that_ends_a_thread_is_not() {
     let handled = |event: &Event| {
         let mechanisms = event.exception.values.iter().filter_map(|exception| exception.mechanism.clone());
         mechanisms.map(|mechanism| (mechanism.kind, mechanism.handled)).collect::<Vec<_>>()
@@ -310,7 +310,7 @@ fn what_was_handled_says_so_with_its_causes_and_what_ended_a_thread_does_not() {
 }
 
 #[test]
-fn what_a_library_said_of_the_end_comes_first() {
+fn a_librarys_abort_message_comes_first() {
     let event = of_crash(Monitor::SIGNAL, false, |report| {
         let crash = report.crash.as_mut().unwrap();
         let code_name = Some("SEGV_MAPERR");
@@ -324,7 +324,7 @@ fn what_a_library_said_of_the_end_comes_first() {
 }
 
 #[test]
-fn a_hang_is_no_crash_at_the_same_place() {
+fn a_hang_is_not_grouped_with_a_crash_at_the_same_place() {
     let event = of_crash(Monitor::HANG, true, |_| ());
     let exception = &event.exception.values[0];
     let mechanism = exception.mechanism.as_ref().unwrap();
@@ -338,7 +338,7 @@ fn a_hang_is_no_crash_at_the_same_place() {
 }
 
 #[test]
-fn the_apps_own_fields_are_beside_coroners_in_one_context_and_a_transaction_is_no_tag() {
+fn app_and_coroner_share_a_context_and_a_transaction_is_not_a_tag() {
     let map = |key: &str, value: &str| Value::Map(vec![(key.into(), value.into())]);
     let mut run = RunFacts::default();
     run.os.version = Some("12".into());
@@ -351,7 +351,7 @@ fn the_apps_own_fields_are_beside_coroners_in_one_context_and_a_transaction_is_n
 }
 
 #[test]
-fn sources_of_others_are_not_the_apps_own() {
+fn sources_of_dependencies_are_not_in_app() {
     let rules = InAppRules::default();
     let image = Image { path: "/opt/paint/paint".to_owned(), is_main: true, ..Image::default() };
     let own = |file: &str| {
@@ -372,7 +372,7 @@ fn sources_of_others_are_not_the_apps_own() {
 }
 
 #[test]
-fn locks_of_threads() {
+fn threads_have_the_locks_they_wait_for() {
     let wait = |tid, owner, kind, address| LockWait {
         tid,
         kind,

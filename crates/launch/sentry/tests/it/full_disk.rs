@@ -24,8 +24,8 @@ impl Transport for Server {
 }
 
 #[test]
-fn on_a_full_disk_each_event_that_waits_is_sent_once() {
-    isolated(concat!(module_path!(), "::on_a_full_disk_each_event_that_waits_is_sent_once"), || {
+fn on_a_full_disk_each_queued_event_is_sent_once() {
+    isolated(concat!(module_path!(), "::on_a_full_disk_each_queued_event_is_sent_once"), || {
         const LONG: std::time::Duration = std::time::Duration::from_secs(30);
         let folder = tempfile::tempdir().unwrap();
         let server = Server::default();

@@ -18,7 +18,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// What servers and proxies were sent, head and body of each request.
+/// Requests received by servers and proxies: head and body.
 type Heard = Arc<Mutex<Vec<String>>>;
 
 /// An authority that no system knows, and its certificate as a file.
@@ -41,7 +41,7 @@ impl Authority {
         self.folder.path().join("ca.pem")
     }
 
-    /// What a server of that name shows.
+    /// Returns the TLS configuration of a server with this name.
     fn server(&self, name: &str) -> Arc<ServerConfig> {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(vec![name.to_owned()]).unwrap().signed_by(&key, &self.issuer).unwrap();
@@ -131,17 +131,17 @@ fn trusting(file: &Path) -> TransportOptions {
 }
 
 fn envelope() -> Vec<u8> {
-    Envelope::of_event(&Event { event_id: "ab".repeat(16), ..Event::default() }).to_bytes_sent_at(SystemTime::now())
+    Envelope::from_event(&Event { event_id: "ab".repeat(16), ..Event::default() }).to_bytes_sent_at(SystemTime::now())
 }
 
 #[test]
-fn a_certificate_of_an_authority_that_nobody_knows_is_refused() {
+fn a_certificate_of_an_unknown_authority_is_rejected() {
     let authority = Authority::new();
     let (port, heard) = server(authority.server("localhost"), 200);
     let transport = HttpTransport::new(&dsn("localhost", port), &options()).unwrap();
     let error = transport.send(&envelope()).unwrap_err();
     assert!(matches!(&error, SendError::Offline(why) if why.contains("UnknownIssuer")), "{error}");
-    assert!(heard.lock().unwrap().is_empty(), "nothing was said to it");
+    assert!(heard.lock().unwrap().is_empty(), "nothing was sent to it");
 
     // Another authority than the one that signed it is as good as none.
     let other = Authority::new();
@@ -151,7 +151,7 @@ fn a_certificate_of_an_authority_that_nobody_knows_is_refused() {
 }
 
 #[test]
-fn the_authority_of_the_options_is_trusted_for_the_name_that_it_signed() {
+fn the_options_authority_is_trusted_for_the_name_it_signed() {
     let authority = Authority::new();
     let (port, heard) = server(authority.server("localhost"), 200);
     let transport = HttpTransport::new(&dsn("localhost", port), &trusting(&authority.file())).unwrap();
@@ -167,21 +167,21 @@ fn the_authority_of_the_options_is_trusted_for_the_name_that_it_signed() {
     assert!(heard.lock().unwrap().is_empty());
 }
 
-/// What the process with the system of [`an_authority_of_the_system_is_trusted`] does.
+/// Sends an envelope, in the process that [`the_systems_authorities_are_trusted`] starts.
 #[test]
-fn in_a_process_of_its_own() {
+fn in_a_separate_process() {
     let Ok(port) = std::env::var("CORONER_TEST_PORT") else { return };
     let transport = HttpTransport::new(&dsn("localhost", port.parse().unwrap()), &options()).unwrap();
     assert!(transport.send(&envelope()).unwrap().is_success());
 }
 
 #[test]
-fn an_authority_of_the_system_is_trusted() {
+fn the_systems_authorities_are_trusted() {
     let authority = Authority::new();
     let (port, heard) = server(authority.server("localhost"), 200);
     let send = |system: &Path| {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "https::in_a_process_of_its_own"]).env("CORONER_TEST_PORT", port.to_string());
+        child.args(["--exact", "https::in_a_separate_process"]).env("CORONER_TEST_PORT", port.to_string());
         child.env("SSL_CERT_FILE", system).env("SSL_CERT_DIR", "/nonexistent").output().unwrap().status.success()
     };
     assert!(send(&authority.file()));
@@ -192,7 +192,7 @@ fn an_authority_of_the_system_is_trusted() {
 }
 
 #[test]
-fn a_proxy_lets_it_through_and_sees_nothing() {
+fn a_proxy_tunnels_tls_without_seeing_the_content() {
     let authority = Authority::new();
     let (port, heard) = server(authority.server("sentry.example.com"), 200);
     let (proxy_port, seen) = proxy();
@@ -218,7 +218,7 @@ fn a_proxy_lets_it_through_and_sees_nothing() {
 }
 
 #[test]
-fn a_proxy_of_a_server_without_tls_gets_the_request_itself() {
+fn without_tls_a_proxy_gets_the_request_itself() {
     let heard = Heard::default();
     let log = Arc::clone(&heard);
     let port = listen(move |stream| {
@@ -260,9 +260,9 @@ fn a_proxy_of_a_server_without_tls_gets_the_request_itself() {
     for line in
         ["Host: sentry.example.com:8080", "Proxy-Authorization: Basic dXNlcjpodW50ZXIy", "Content-Encoding: gzip"]
     {
-        assert!(head.lines().any(|said| said == line), "{line}: {head}");
+        assert!(head.lines().any(|printed| printed == line), "{line}: {head}");
     }
-    // What the proxy says of itself is no answer of the server, which would be final.
+    // The proxy's own error is not the server's answer, which would be final.
     assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
     assert!(matches!(transport.send(&envelope()), Err(SendError::Network(_))));
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());

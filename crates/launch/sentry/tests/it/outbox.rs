@@ -14,11 +14,11 @@ fn now() -> SystemTime {
 }
 
 fn envelope(event: u8) -> Envelope {
-    Envelope::of_event(&Event { event_id: format!("{event:02x}").repeat(16), ..Event::default() })
+    Envelope::from_event(&Event { event_id: format!("{event:02x}").repeat(16), ..Event::default() })
 }
 
 #[test]
-fn what_is_put_in_comes_out_once() {
+fn an_entry_is_queued_once() {
     let folder = tempfile::tempdir().unwrap();
     let outbox = Outbox::open(&folder.path().join("outbox")).unwrap();
     assert_eq!(outbox.push(&envelope(1), Some("abab-abab"), now()).unwrap(), Pushed::Added);
@@ -49,7 +49,7 @@ fn what_is_put_in_comes_out_once() {
 }
 
 #[test]
-fn the_oldest_goes_first_and_is_counted() {
+fn the_oldest_entry_is_removed_first_and_counted() {
     let folder = tempfile::tempdir().unwrap();
     let outbox = Outbox::open(folder.path()).unwrap();
     for event in 1..=5 {
@@ -69,12 +69,16 @@ fn the_oldest_goes_first_and_is_counted() {
         outbox.put_off(&entry, 0, now()).unwrap();
     }
     assert_eq!(outbox.enforce(&old, now() + Duration::from_secs(6)).unwrap(), 0, "the clock may be wrong");
-    assert_eq!(outbox.enforce(&old, now() + Duration::from_secs(9)).unwrap(), 2, "it says so for as long again");
+    assert_eq!(
+        outbox.enforce(&old, now() + Duration::from_secs(9)).unwrap(),
+        2,
+        "the clock shows the age for as long again"
+    );
     assert_eq!(outbox.enforce(&old, now()).unwrap(), 0, "a clock set back loses nothing");
 }
 
 #[test]
-fn damage_is_reported_and_strangers_are_left_alone() {
+fn damaged_entries_are_errors_and_other_files_are_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let outbox = Outbox::open(folder.path()).unwrap();
     outbox.push(&envelope(1), None, now()).unwrap();
@@ -90,7 +94,7 @@ fn damage_is_reported_and_strangers_are_left_alone() {
 }
 
 #[test]
-fn one_process_sends() {
+fn only_one_process_sends() {
     let folder = tempfile::tempdir().unwrap();
     let outbox = Outbox::open(folder.path()).unwrap();
     let other = Outbox::open(&folder.path().join(".")).unwrap();

@@ -1,4 +1,4 @@
-//! What a server says of its limits.
+//! Rate limits in the headers of servers.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ fn wait(limits: &RateLimits, category: &str) -> Option<u64> {
 }
 
 #[test]
-fn categories_and_all() {
+fn a_limit_applies_to_its_categories_or_to_all() {
     let limits = after(200, Some("60:error;session:organization:quota , 2700:transaction:key"), None);
     assert_eq!(
         (wait(&limits, "error"), wait(&limits, "session"), wait(&limits, "attachment")),
@@ -34,7 +34,7 @@ fn categories_and_all() {
 }
 
 #[test]
-fn retry_after_and_nothing() {
+fn a_429_uses_retry_after_or_the_default() {
     assert_eq!(wait(&after(429, None, Some("120")), "error"), Some(120));
     assert_eq!(wait(&after(429, None, Some("Thu, 01 Jan 1970 00:02:00 GMT")), "error"), Some(120));
     assert_eq!(wait(&after(429, None, Some("soon")), "error"), Some(60));
@@ -44,7 +44,7 @@ fn retry_after_and_nothing() {
 }
 
 #[test]
-fn the_longer_one_stands_until_it_is_over() {
+fn the_longer_of_two_limits_applies() {
     let mut limits = after(200, Some("100:error"), None);
     limits.update(200, Some("10:error"), None, NOW);
     assert_eq!(wait(&limits, "error"), Some(100));

@@ -1,4 +1,4 @@
-//! What a run's end makes of its session.
+//! The last session update of a run, by how the run ended.
 
 use coroner_report::model::{AppFacts, Id, RunFacts, Timestamp};
 use coroner_report::model::{Lifecycle, Session, Termination, TerminationReason};
@@ -25,7 +25,7 @@ fn ended_with(lifecycle: Lifecycle, errors: u64, reports: Reports) -> (String, u
 }
 
 #[test]
-fn each_end_has_its_status() {
+fn each_kind_of_end_has_its_status() {
     let at = |exit| Lifecycle { exit, exit_time: Some(Timestamp(130 * SECOND)), ..Lifecycle::default() };
     let ok = |status: &str, errors| (status.to_owned(), errors, Some(30.0), None);
     assert_eq!(ended(at(ExitKind::CLEAN), 0, 0), ok("exited", 0));
@@ -55,7 +55,7 @@ fn each_end_has_its_status() {
 }
 
 #[test]
-fn there_is_no_session_without_a_release() {
+fn a_run_without_a_release_has_no_session() {
     let run = RunFacts { app: AppFacts::default(), ..run(Lifecycle::default(), 0) };
     assert_eq!(SessionTeller::default().began(&run), None);
     let teller = SessionTeller { release: Some("r@1".into()), ..SessionTeller::default() };
@@ -63,7 +63,7 @@ fn there_is_no_session_without_a_release() {
 }
 
 #[test]
-fn one_that_began_and_ended_offline_is_one_update() {
+fn a_session_that_began_and_ended_offline_is_one_update() {
     let teller = SessionTeller::default();
     let facts = run(Lifecycle { exit: ExitKind::CLEAN, ..Lifecycle::default() }, 0);
     let (began, ended) = (teller.began(&facts).unwrap(), teller.ended(&facts, Reports::default()).unwrap());
@@ -100,7 +100,7 @@ fn one_that_began_and_ended_offline_is_one_update() {
 }
 
 #[test]
-fn counts_are_by_minute_and_release() {
+fn aggregates_are_by_minute_and_release() {
     let teller = SessionTeller::default();
     let mut pending = PendingSessions::default();
     let clean = Lifecycle { exit: ExitKind::CLEAN, ..Lifecycle::default() };

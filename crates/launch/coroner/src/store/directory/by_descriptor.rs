@@ -47,7 +47,7 @@ pub(crate) struct Status {
 impl Status {
     // The fields of `stat` have different integer types on different systems.
     #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
-    fn of(stat: &rustix::fs::Stat) -> Self {
+    fn from_stat(stat: &rustix::fs::Stat) -> Self {
         let seconds = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
         // Seconds are too coarse: two runs may begin in the same second.
         let nanoseconds = Duration::from_nanos(u64::try_from(stat.st_mtime_nsec).unwrap_or(0));
@@ -67,12 +67,12 @@ impl Status {
 impl Status {
     /// Returns the status of `path`, or of a symbolic link itself.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(&rustix::fs::lstat(path)?))
+        Ok(Self::from_stat(&rustix::fs::lstat(path)?))
     }
 
     /// Returns the status of an open file.
-    pub(crate) fn of_file(file: &File) -> io::Result<Self> {
-        Ok(Self::of(&rustix::fs::fstat(file)?))
+    pub(crate) fn from_file(file: &File) -> io::Result<Self> {
+        Ok(Self::from_stat(&rustix::fs::fstat(file)?))
     }
 
     /// Whether this is a directory of `user` in which nobody else can write.
@@ -102,7 +102,7 @@ impl Directory {
     }
 
     pub(crate) fn status(&self) -> io::Result<Status> {
-        Ok(Status::of(&rustix::fs::fstat(&self.descriptor)?))
+        Ok(Status::from_stat(&rustix::fs::fstat(&self.descriptor)?))
     }
 
     /// Ensures that only this user can write in the directory.
@@ -145,7 +145,7 @@ impl Directory {
     /// Returns the status of `name`, or of a symbolic link itself.
     pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
         let name = component(name)?;
-        Ok(Status::of(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(Status::from_stat(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
     /// Opens the directory `name` in this one.
@@ -170,7 +170,7 @@ impl Directory {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
-        let kind = Status::of(&rustix::fs::fstat(&descriptor)?).kind;
+        let kind = Status::from_stat(&rustix::fs::fstat(&descriptor)?).kind;
         if kind != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {}, not a file", kind_name(kind))));
         }

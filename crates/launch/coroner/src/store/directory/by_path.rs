@@ -47,7 +47,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    fn of(about: &Metadata, identity: (u64, u64)) -> Self {
+    fn from_metadata(about: &Metadata, identity: (u64, u64)) -> Self {
         let kind = match about.file_type() {
             kind if kind.is_symlink() => FileType::Symlink,
             kind if kind.is_dir() => FileType::Directory,
@@ -60,12 +60,12 @@ impl Status {
 
     /// Returns the status of `path`, or of a symbolic link itself.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::of(&fs::symlink_metadata(path)?, identity_at(path)))
+        Ok(Self::from_metadata(&fs::symlink_metadata(path)?, identity_at(path)))
     }
 
     /// Returns the status of an open file.
-    pub(crate) fn of_file(file: &File) -> io::Result<Self> {
-        Ok(Self::of(&file.metadata()?, identity_of(file)))
+    pub(crate) fn from_file(file: &File) -> io::Result<Self> {
+        Ok(Self::from_metadata(&file.metadata()?, identity_of(file)))
     }
 
     /// Unknown on this system.

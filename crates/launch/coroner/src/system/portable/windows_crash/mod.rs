@@ -314,7 +314,7 @@ fn report(pointers: *const EXCEPTION_POINTERS, number: i32) -> bool {
     let (Some(armed), Some(Some(handlers))) = (armed(), HANDLERS.get()) else { return false };
     let tid = this_thread();
     if WRITERS.iter().any(|writer| writer.load(Ordering::Acquire) == tid) {
-        of_writer(pointers, handlers);
+        handle_writer_fault(pointers, handlers);
     }
     if !own(tid, armed) {
         return false;
@@ -383,7 +383,7 @@ fn survived() {
 }
 
 /// Handles a fault of a writing thread, which then stops for good. The other one writes the rest.
-fn of_writer(pointers: *const EXCEPTION_POINTERS, handlers: &Handlers) -> ! {
+fn handle_writer_fault(pointers: *const EXCEPTION_POINTERS, handlers: &Handlers) -> ! {
     let is_first = WRITERS[0].load(Ordering::Acquire) == this_thread();
     // SAFETY: as in `on_exception`.
     let (exception, context) = unsafe { (&*(*pointers).ExceptionRecord, &*(*pointers).ContextRecord) };
