@@ -1,7 +1,7 @@
 //! Results of a walk: frames, and the reason for its end.
 
-/// How a frame was found, that is, the source of its *caller-side* registers. The numbers are those
-/// of `coroner_report::wire::FoundBy`.
+/// The method by which a frame was found: the source of its *caller-side* registers. The numbers
+/// are those of `coroner_report::wire::FoundBy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Found {
@@ -115,7 +115,7 @@ pub struct Frame {
     /// The CFA: the stack pointer of the caller, before its call. `None` if the walk got no
     /// further, and for frames that are not on the stack ([`Found::SwiftAsync`]).
     pub cfa: Option<u64>,
-    /// How this frame was found.
+    /// The method by which this frame was found.
     pub found: Found,
     /// Kind of [`Self::pc`].
     pub kind: AddressKind,

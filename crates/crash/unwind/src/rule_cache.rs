@@ -24,7 +24,7 @@ const ENTRIES: usize = SETS * WAYS;
 pub(crate) struct FoundRule {
     /// The rule.
     pub rule: Rule,
-    /// How the caller's frame is marked as found.
+    /// The method with which the caller's frame is marked.
     pub found: Found,
     /// Whether the frame is a signal trampoline.
     pub signal_trampoline: bool,

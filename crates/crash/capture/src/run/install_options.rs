@@ -128,11 +128,10 @@ pub struct InstallLimits {
 impl InstallLimits {
     /// Returns each limitation as a sentence.
     pub fn sentences(&self) -> impl Iterator<Item = &'static str> {
-        const IN_MEMORY: &str = "there is no room in the store or no free descriptor: a report is kept in memory and saved if there is room when the process crashes";
-        const NO_THREAD_LIST: &str =
-            "threads can't be listed in /proc/self/task: a report has the crashed thread alone";
-        const NO_STOP_SIGNAL: &str = "every real-time signal has a handler: threads are stopped by ptrace where it is allowed, or are not captured";
-        const NO_FAULTS: &str = "faults and hangs are not reported on this system: panics and errors that the app handles are, with the stack of their thread";
+        const IN_MEMORY: &str = "the store is full or no descriptor is free: a report is kept in memory, and saved if there is space when the process crashes";
+        const NO_THREAD_LIST: &str = "can't list threads in /proc/self/task: reports contain only the crashed thread";
+        const NO_STOP_SIGNAL: &str = "every real-time signal has a handler: other threads are stopped with ptrace where that is allowed, or not captured";
+        const NO_FAULTS: &str = "faults and hangs are not reported on this system; panics and handled errors are, with their thread's stack";
         let all = [
             (self.in_memory, IN_MEMORY),
             (self.no_thread_list, NO_THREAD_LIST),

@@ -79,10 +79,10 @@ impl core::fmt::Display for RunStep {
         f.write_str(match self {
             RunStep::Store => "can't open the store",
             RunStep::Runs => "can't open `runs` in the store",
-            RunStep::Directory => "can't make the run's directory",
+            RunStep::Directory => "can't create the run's directory",
             RunStep::Lock => "can't lock the run (the store must be on a file system with record locks)",
             RunStep::Report => "can't reserve space for a report",
-            RunStep::State => "can't make the run state",
+            RunStep::State => "can't create the run state",
         })
     }
 }

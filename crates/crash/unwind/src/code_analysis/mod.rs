@@ -83,7 +83,7 @@ pub(crate) struct Access {
     pub registers: [u8; 2],
 }
 
-/// Where a path ended.
+/// The end of a path.
 #[derive(Clone, Copy, Debug)]
 // A path is large, is created once per walk, and there is no heap to box it on.
 #[allow(clippy::large_enum_variant)]
@@ -139,7 +139,7 @@ pub(crate) struct Code<'s> {
 /// Result of [`follow`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Followed {
-    /// Where the path ended.
+    /// The end of the path.
     pub reached: Reached,
     /// The outlined functions that the path began in. `reached` then belongs to the function that
     /// called them.

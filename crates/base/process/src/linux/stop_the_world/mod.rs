@@ -85,9 +85,9 @@ pub enum PrepareError {
 impl core::fmt::Display for PrepareError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            PrepareError::NotRealTime(signal) => write!(f, "signal {signal} is no real-time signal"),
-            PrepareError::SignalTaken(signal) => write!(f, "signal {signal} has a handler already"),
-            PrepareError::NoSignalFree => f.write_str("every real-time signal has a handler already"),
+            PrepareError::NotRealTime(signal) => write!(f, "signal {signal} is not a real-time signal"),
+            PrepareError::SignalTaken(signal) => write!(f, "signal {signal} already has a handler"),
+            PrepareError::NoSignalFree => f.write_str("every real-time signal already has a handler"),
             PrepareError::System(errno) => write!(f, "the system refused memory or a handler (errno {})", errno.0),
         }
     }

@@ -52,18 +52,18 @@ impl core::fmt::Display for NotCaptured {
             NotCaptured::SignalQueueFull => "the signal could not be queued: RLIMIT_SIGPENDING is used up",
             NotCaptured::SignalDenied => "a sandbox or the kernel refused to send the signal",
             NotCaptured::ThreadGone => "the thread has ended",
-            NotCaptured::NoProcessLeft => "it did not answer, and no process may be made to trace it",
+            NotCaptured::NoProcessLeft => "it did not answer, and no process can be created to trace it",
             NotCaptured::HelperDenied => {
                 "it did not answer, and a sandbox or the kernel refused to start the tracing helper"
             }
-            NotCaptured::TraceUnsupported => "it did not answer, and this system can't trace",
-            NotCaptured::TraceDenied => "it did not answer, and tracing it was refused",
+            NotCaptured::TraceUnsupported => "it did not answer, and this system doesn't support tracing",
+            NotCaptured::TraceDenied => "it did not answer, and the system refused to trace it",
             NotCaptured::Uninterruptible => "it waits in the kernel and can't be interrupted",
             NotCaptured::TraceDeadline => "it neither answered nor stopped for the tracing helper in time",
             NotCaptured::HelperDied => "it did not answer, and the tracing helper died or did not answer either",
             NotCaptured::RegistersUnreadable => "its registers can't be read",
-            NotCaptured::TableFull => "there are more threads than the tables hold",
-            NotCaptured::KernelThread => "it is a thread of the kernel's",
+            NotCaptured::TableFull => "there are more threads than the tables can hold",
+            NotCaptured::KernelThread => "it is a kernel thread",
         })
     }
 }
