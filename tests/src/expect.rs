@@ -58,8 +58,8 @@ fn abort_message_is_right(report: &Report, fault: &Fault) -> anyhow::Result<()> 
             return Ok(());
         }
     };
-    let said = report.abort_message().context("the report has no abort message")?;
-    ensure!(said.contains(expected), "abort message: expected {expected:?}, got {said:?}");
+    let printed = report.abort_message().context("the report has no abort message")?;
+    ensure!(printed.contains(expected), "abort message: expected {expected:?}, got {printed:?}");
     Ok(())
 }
 

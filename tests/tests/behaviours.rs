@@ -5,7 +5,7 @@
 //! contain a word, or are one. Each is a line; what is wrong stands below it. With
 //! `CORONER_TEST_EMULATED` every instruction is emulated: they are run one by one, and what is
 //! chance is not waited for. A behaviour that this system can't show (no right to mount, no PID
-//! namespace) says so.
+//! namespace) is skipped with a line that states why.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -20,7 +20,7 @@ use coroner_tests::damaged::find_fault;
 use coroner_tests::expect::{report_is_right, signal_and_registers_are_right};
 use coroner_tests::process::{Ended, Run, report_files, reports};
 
-/// What must come of it.
+/// The expected result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), allow(dead_code))]
 enum Expect {
@@ -30,7 +30,7 @@ enum Expect {
     Nothing,
     /// One report of that signal, and the process goes on to a clean exit.
     ReportAndSurvival,
-    /// One report in which other threads may be missing, if it is said why.
+    /// One report, in which other threads may be missing if it records why.
     ReportOfOne,
     /// One report that says how many threads it lacks.
     ThreadsLeftOut,
@@ -40,7 +40,7 @@ enum Expect {
     /// The last report is right, after those of faults that the process lived through, and the end
     /// is as without Coroner.
     LastReport,
-    /// What the next launch delivers says what happened, if nothing but the crash record could be
+    /// The next launch delivers a report of the crash, although only the crash record could be
     /// written.
     CrashRecord,
 }
@@ -57,7 +57,7 @@ struct Behaviour {
     threads: usize,
     conditions: &'static [&'static str],
     expect: Expect,
-    /// What it needs of the system.
+    /// Requirements on the system.
     needs: Needs,
 }
 
@@ -112,7 +112,7 @@ const BEHAVIOURS: &[Behaviour] = &[
     case("default-overflow", "stack-overflow", &["c-dispositions"], Expect::Report),
     case("default-overflow-pthread", "stack-overflow-pthread", &["c-dispositions"], Expect::Report),
     case("uninstalled", "null-store", &["uninstalled"], Expect::Nothing),
-    // Ends that are no crashes.
+    // Terminations that are not crashes.
     case("clean-exit", "exit", &[], Expect::Nothing),
     case("sigterm", "terminate", &[], Expect::Nothing),
     // What is missing when it happens.
@@ -121,7 +121,7 @@ const BEHAVIOURS: &[Behaviour] = &[
     case("poisoned-malloc-100-threads", "null-store", &["poisoned-malloc"], Expect::Report).with_threads(100),
 ];
 
-/// Of this system alone.
+/// Returns the behaviours of this system only.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("1000-threads", "null-store-thread", &[], Expect::Report).with_threads(1000),
@@ -192,7 +192,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("descriptors-replaced", "null-store", &["descriptors-replaced"], Expect::Report).needing(Needs::RealKernel),
     case("descriptors-replaced-by-pipes", "null-store", &["descriptors-replaced-by-pipes"], Expect::Report)
         .needing(Needs::RealKernel),
-    // Sandboxes that know of no timers, and an app that drops its rights.
+    // Sandboxes that forbid timers, and an app that drops its privileges.
     case("timers-trapped", "null-store", &["timers-trapped"], Expect::Report).needing(Needs::RealKernel),
     case("timers-kill", "null-store", &["timers-kill"], Expect::Report).needing(Needs::RealKernel),
     case("timers-refused", "null-store", &["timers-refused"], Expect::Report).needing(Needs::RealKernel),
@@ -267,7 +267,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("pid-1-overflow", "stack-overflow-thread", &[], Expect::Report).needing(Needs::Namespace),
 ];
 
-/// Of this system alone.
+/// Returns the behaviours of this system only.
 #[cfg(target_os = "macos")]
 const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("10-threads", "null-store", &[], Expect::Report).with_threads(10),
@@ -285,7 +285,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("held-locks-abort", "abort", &["c-dispositions", "held-locks"], Expect::Report),
 ];
 
-/// What is said of a behaviour that this system can't show.
+/// The reason that this system can't show a behaviour.
 struct Skipped(String);
 
 fn main() {
@@ -302,7 +302,7 @@ fn main() {
         let expect = if is_fork_of_darwin { Expect::Nothing } else { Expect::Report };
         let alone = case(fault.name, fault.name, &[], expect);
         // An emulator's own SIGSYS, for what the filter refused it, comes back as one that was
-        // sent; and it makes no process that shares its handlers and is no thread.
+        // sent; and it creates no process that shares its handlers without being a thread.
         let is_of_kernel = matches!(fault.name, "bad-system-call" | "sighand-child");
         if is_of_kernel { alone.needing(Needs::RealKernel) } else { alone }
     });
@@ -467,8 +467,8 @@ fn next_launch_reports(behaviour: &Behaviour, store: &Path) -> anyhow::Result<us
     Ok(1)
 }
 
-/// What it said by itself. What bionic says of every crash has the thread's id in it.
-fn said(ended: &Ended) -> &str {
+/// Returns the app's own output. bionic's lines about a crash contain the thread's id.
+fn app_output(ended: &Ended) -> &str {
     if cfg!(target_os = "android") { ended.output.split("libc: ").next().unwrap_or_default() } else { &ended.output }
 }
 
@@ -491,18 +491,22 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     coroner_tests::descriptors::files_are_untouched(store)?;
     if behaviour.conditions.contains(&"descriptors-replaced-by-pipes") {
-        ensure!(said(before) == said(after), "something was written to the app's pipes");
+        ensure!(app_output(before) == app_output(after), "something was written to the app's pipes");
     }
     if behaviour.conditions.iter().any(|condition| condition.contains("-port")) {
         ensure!(after.output.starts_with("earlier port: exception 1 code "), "the earlier port was given nothing");
-        ensure!(said(before) == said(after), "without Coroner the earlier port says {:?}", before.output);
+        ensure!(app_output(before) == app_output(after), "without Coroner the earlier port says {:?}", before.output);
     }
     if behaviour.conditions.contains(&"exiting-handler") {
         ensure!(after.status.code() == Some(HANDLER_EXIT), "the handler that was there before did not end it");
-        ensure!(said(before) == said(after), "the handler that was there before was given {:?} then", before.output);
+        ensure!(
+            app_output(before) == app_output(after),
+            "the handler that was there before was given {:?} then",
+            before.output
+        );
     }
     if behaviour.conditions.iter().any(|condition| condition.contains("breakpad")) {
-        ensure!(said(before) == said(after), "without Coroner the other reporter says {:?}", before.output);
+        ensure!(app_output(before) == app_output(after), "without Coroner the other reporter says {:?}", before.output);
     }
     if behaviour.expect == Expect::CrashRecord {
         return next_launch_reports(behaviour, store);
@@ -540,7 +544,7 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
         Expect::ReportOfOne => {
             report_is_right(report, fault, 0).or_else(|error| {
                 let why = report.threads.iter().filter(|thread| thread.not_captured.is_some()).count();
-                // What is left out is said.
+                // The report records what it leaves out.
                 if why == behaviour.threads { Ok(()) } else { Err(error) }
             })
         }

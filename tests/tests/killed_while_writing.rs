@@ -13,7 +13,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Store, line, repetitions, said, spawn, sweep, wait};
+use common::{Store, line, printed_number, repetitions, spawn, sweep, wait};
 use coroner_tests::{descriptors, session};
 
 #[test]
@@ -26,7 +26,7 @@ fn a_crash_that_is_ended_by_a_kill_is_still_a_crash() {
         std::fs::create_dir_all(store.path()).expect("the store's folder");
         let word = descriptors::shared_word(&session::crash_word(&store.path()));
         let (mut child, mut output) = spawn(Some(&store.path()), "crash-and-be-killed");
-        let thread = said(&line(&mut output), "thread");
+        let thread = printed_number(&line(&mut output), "thread");
         let begun = Instant::now();
         while word.load(Ordering::Relaxed) == 0 {
             assert!(begun.elapsed() < Duration::from_secs(30), "it does not crash");

@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 #[test]
-fn it_crashes_and_says_so_when_it_is_started_again() {
+fn the_next_launch_reports_the_crash() {
     let home = tempfile::tempdir().unwrap();
     let app = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rust-app"));
@@ -18,8 +18,11 @@ fn it_crashes_and_says_so_when_it_is_started_again() {
     assert_eq!(crashed.status.signal(), Some(11), "{crashed:?}");
 
     let again = app(&[]);
-    let said = String::from_utf8(again.stdout).unwrap();
-    assert!(said.contains("the last run crashed") && said.contains("sorry: the last run crashed, report"), "{said}");
+    let printed = String::from_utf8(again.stdout).unwrap();
+    assert!(
+        printed.contains("the last run crashed") && printed.contains("sorry: the last run crashed, report"),
+        "{printed}"
+    );
     let store = if cfg!(target_os = "macos") {
         "Library/Application Support/com.example.paint/Coroner"
     } else {

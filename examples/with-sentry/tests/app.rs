@@ -77,11 +77,11 @@ fn what_the_run_declared_and_what_the_user_says_go_by_the_apps_client() {
     assert_eq!(attachments.len(), 1, "{attachments:?}");
     assert_eq!(attachments[0].header["filename"], "Cargo.toml");
     assert_eq!(attachments[0].payload, std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap());
-    let said = &app.server.items("feedback")[0];
-    let context = &said["contexts"]["feedback"];
+    let printed = &app.server.items("feedback")[0];
+    let context = &printed["contexts"]["feedback"];
     assert_eq!(context["message"], "I was only saving the document");
     assert_eq!(context["associated_event_id"], event["event_id"]);
-    assert_eq!(said["release"], "with-sentry@1.0.0");
+    assert_eq!(printed["release"], "with-sentry@1.0.0");
 }
 
 #[test]
@@ -97,8 +97,8 @@ fn who_logged_out_is_not_in_a_crash() {
 fn a_crash_is_linked_to_the_trace_of_the_clients_scope() {
     let app = App::new();
     let crashed = app.run(&["trace", "crash"]);
-    let said = String::from_utf8_lossy(&crashed.stdout).into_owned();
-    let trace = said.strip_prefix("trace ").expect("it says which").trim_end();
+    let printed = String::from_utf8_lossy(&crashed.stdout).into_owned();
+    let trace = printed.strip_prefix("trace ").expect("it says which").trim_end();
     let event = app.event();
     assert_eq!((trace.len(), &event["contexts"]["trace"]["trace_id"]), (32, &trace.into()), "{event}");
 }

@@ -77,7 +77,7 @@ fn paint(way: &str, watch: &HangWatch) {
         "panic" | "panic-again" => panic!("no ink for {way}"),
         "io-error" => drop(black_box(coroner::report_error(&std::io::Error::other("no ink")))),
         "parse-error" => {
-            let error = black_box("ink").parse::<u32>().expect_err("it is no number");
+            let error = black_box("ink").parse::<u32>().expect_err("not a number");
             black_box(coroner::report_error(&error));
         }
         "hang" => {

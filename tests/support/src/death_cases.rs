@@ -25,7 +25,7 @@ macro_rules! ensure {
     };
 }
 
-/// How a process ends.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// By a signal, with Darwin's number.
@@ -34,7 +34,7 @@ pub enum Ending {
     Status(i32),
 }
 
-/// Checks all cases, or those whose name contains the first of libtest's arguments that is no
+/// Checks all cases, or those whose name contains the first of libtest's arguments that is not an
 /// option, prints a line each, and ends the process: with 1 if one failed, or there was none.
 pub fn check_all<C>(cases: &[C], name: fn(&C) -> &str, check: fn(&C) -> Result<(), String>) -> ! {
     let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));

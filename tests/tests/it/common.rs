@@ -1,4 +1,4 @@
-//! What tests of crash sessions share: a store of their own, scenarios of `session_program`, and
+//! Shared code of the crash session tests: a separate store, scenarios of `session_program`, and
 //! waiting for children.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 pub(crate) const SESSION: &str = env!("CARGO_BIN_EXE_session_program");
 pub(crate) const CRASH: &str = env!("CARGO_BIN_EXE_crash_program");
 
-/// How often a test does what it does.
+/// Returns the number of repetitions of a test.
 pub(crate) fn repetitions(few: u64) -> u64 {
     std::env::var("CORONER_REPETITIONS").ok().map_or(few, |text| text.parse().expect("CORONER_REPETITIONS is a number"))
 }
@@ -52,7 +52,7 @@ impl Store {
         ended.output.trim().to_owned()
     }
 
-    /// What the next launches have delivered.
+    /// Returns the reports that the next launches have delivered.
     pub(crate) fn delivered(&self) -> Vec<Value> {
         let entries = std::fs::read_dir(self.path().join("reports")).into_iter().flatten().flatten();
         let json = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|kind| kind == "json"));
@@ -83,14 +83,14 @@ pub(crate) fn run(store: Option<&Path>, scenario: &str, number: u64) -> Ended {
     run.run(store).unwrap_or_else(|error| panic!("{scenario} {number}: {error:#}"))
 }
 
-/// The number that a scenario said under that name.
-pub(crate) fn said(output: &str, name: &str) -> u64 {
+/// Returns the number that a scenario printed under this name.
+pub(crate) fn printed_number(output: &str, name: &str) -> u64 {
     let mut lines = output.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    let value = lines.next().unwrap_or_else(|| panic!("{name:?} was not said: {output:?}"));
+    let value = lines.next().unwrap_or_else(|| panic!("{name:?} was not printed: {output:?}"));
     value.parse().expect("a number")
 }
 
-/// How a process ended: its exit code and its signal.
+/// Returns the exit code and the signal of a process that has ended.
 pub(crate) fn ending(status: ExitStatus) -> (Option<i32>, Option<i32>) {
     (status.code(), status.signal())
 }

@@ -1,8 +1,8 @@
-//! What a crash session has to live with: apps that close descriptors, children that die twice,
-//! handlers that are left by a jump or repair what was wrong, crashes of several threads, and kills
+//! Crash sessions under adverse conditions: apps that close descriptors, children that crash twice,
+//! handlers that are left by a jump or repair the fault, crashes of several threads, and kills
 //! while the report is written. All are real processes.
 //!
-//! What is chance is swept: repetition `n` of a test has the `n`-th of so many delays.
+//! Timing is swept instead of left to chance: repetition `n` of a test uses the `n`-th delay.
 //! `CORONER_REPETITIONS` is their number, in place of each test's own, which is small. No
 //! repetition is retried, and none may fail.
 
@@ -15,7 +15,7 @@ use coroner_tests::process::{Run, reports};
 use coroner_tests::{descriptors, session};
 use serde_json::Value;
 
-use crate::common::{CRASH, Store, ending, has_flag, line, repetitions, run, said, spawn, sweep, wait};
+use crate::common::{CRASH, Store, ending, has_flag, line, printed_number, repetitions, run, spawn, sweep, wait};
 
 /// In milliseconds. A crash takes a few, and a busy machine may make a second of them; what waits
 /// for a deadline, or for a thread that will never come, takes more.
@@ -53,7 +53,7 @@ fn uninstall_closes_no_descriptor_of_the_app() {
     let store = Store::new();
     let ended = store.run("close-and-uninstall", 0);
     assert!(ended.status.success(), "{ended:?}");
-    assert_eq!(said(&ended.output, "lost"), 0, "of the app's descriptors");
+    assert_eq!(printed_number(&ended.output, "lost"), 0, "of the app's descriptors");
     descriptors::files_are_untouched(&store.path()).expect("the app's files are its own");
 }
 
@@ -80,7 +80,7 @@ fn a_child_with_the_same_handlers_leaves_them_to_the_process() {
     let ended = store.run("child-with-same-handlers", 0);
     assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
     assert!(ended.output.lines().any(|line| line == "child ended by signal 11"), "{ended:?}");
-    assert_eq!(said(&ended.output, "kept"), 1, "the handler");
+    assert_eq!(printed_number(&ended.output, "kept"), 1, "the handler");
     assert_eq!(store.next_launch(), "the last run crashed");
     let reports = store.delivered();
     let children = reports.iter().filter(|report| has_flag(report, "fork_child")).count();
@@ -95,7 +95,7 @@ fn a_caller_whose_code_is_unmapped_is_a_frame_in_no_image_and_its_callers_follow
     let store = Store::new();
     let ended = store.run("caller-unloaded", 0);
     assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
-    let code = said(&ended.output, "code");
+    let code = printed_number(&ended.output, "code");
     let found = reports(&store.path()).expect("readable reports");
     let [report] = &found[..] else { panic!("{} reports", found.len()) };
     let frames = &report.crashed_thread().expect("the crashed thread").frames;
@@ -134,7 +134,7 @@ fn a_child_that_gets_another_crash_signal_dies() {
         let store = Store::new();
         let ended = store.run("second-signal-in-child", delay);
         assert!(ended.status.success(), "after {delay} µs: {ended:?}");
-        let hung = said(&ended.output, "hung");
+        let hung = printed_number(&ended.output, "hung");
         if hung > 0 {
             endless.push((delay, hung));
         }
@@ -150,7 +150,7 @@ fn a_handler_left_by_a_jump_and_a_thread_that_ends_hold_nobody() {
     let store = Store::new();
     let ended = store.run("jump-and-end", 0);
     assert_eq!(ending(ended.status), ending(without.status), "{ended:?}");
-    let stopped = said(&ended.output, "milliseconds stopped");
+    let stopped = printed_number(&ended.output, "milliseconds stopped");
     assert_eq!(store.next_launch(), "the last run crashed");
     let of_main_thread = |report: &Value| report["crash"]["tid"] == report["header"]["pid"];
     let is_reported = store.delivered().iter().any(|report| of_main_thread(report) && report["complete"] == true);
@@ -181,12 +181,16 @@ fn a_thread_that_left_its_handler_by_a_jump_has_a_report_of_its_crash() {
 fn sleeps_after_a_report_end_when_they_should() {
     for scenario in ["jump-and-sleep", "sleep-in-handler"] {
         let without = run(None, scenario, 0);
-        assert_eq!((said(&without.output, "interrupted"), without.status.success()), (0, true), "{without:?}");
+        assert_eq!(
+            (printed_number(&without.output, "interrupted"), without.status.success()),
+            (0, true),
+            "{without:?}"
+        );
     }
     let interrupted = ["jump-and-sleep", "sleep-in-handler"].map(|scenario| {
         let ended = Store::new().run(scenario, 0);
         assert!(ended.status.success(), "{scenario}: {ended:?}");
-        said(&ended.output, "interrupted")
+        printed_number(&ended.output, "interrupted")
     });
     assert_eq!(interrupted, [0, 0], "sleeps behind a jump and in a handler that a timer of Coroner's ended");
 }
@@ -194,13 +198,13 @@ fn sleeps_after_a_report_end_when_they_should() {
 // A handler that repairs what was wrong.
 
 #[test]
-fn hundreds_of_repaired_faults_on_four_threads_are_no_obstacle() {
+fn hundreds_of_repaired_faults_on_four_threads_do_not_delay_the_app() {
     let faults = 300;
     let without = run(None, "repair-for-ever", faults);
     let store = Store::new();
     let ended = store.run("repair-for-ever", faults);
     assert_eq!(ending(ended.status), ending(without.status), "{ended:?}");
-    let (bare, with) = (said(&without.output, "milliseconds"), said(&ended.output, "milliseconds"));
+    let (bare, with) = (printed_number(&without.output, "milliseconds"), printed_number(&ended.output, "milliseconds"));
     assert_eq!(store.next_launch(), "the last run crashed");
     let of_null = |report: &Value| report["crash"]["address"] == "0x0" && report["complete"] == true;
     let is_reported = store.delivered().iter().any(of_null);
@@ -217,7 +221,7 @@ fn threads_whose_faults_are_handled_do_not_wait_for_each_other() {
         for delay in sweep(repetitions(5), 0, 100) {
             let ended = Store::new().run(scenario, delay);
             assert!(ended.status.success(), "{scenario}, {delay} µs after one another: {ended:?}");
-            let longest = said(&ended.output, "milliseconds");
+            let longest = printed_number(&ended.output, "milliseconds");
             if longest >= AT_ONCE {
                 slow.push((scenario, delay, longest));
             }
@@ -232,7 +236,7 @@ fn threads_whose_faults_are_handled_do_not_wait_for_each_other() {
 fn the_frames_of_a_coroutine_end_at_its_beginning() {
     let store = Store::new();
     let ended = store.run("crash-on-coroutine", 0);
-    let stack = said(&ended.output, "stack begins")..=said(&ended.output, "stack ends");
+    let stack = printed_number(&ended.output, "stack begins")..=printed_number(&ended.output, "stack ends");
     let found = reports(&store.path()).expect("readable reports");
     let [report] = &found[..] else { panic!("{} reports", found.len()) };
     let crashed = report.crash.as_ref().expect("what happened").tid;
@@ -252,7 +256,7 @@ fn threads_that_crash_together_do_not_hold_the_process() {
         let store = Store::new();
         let (mut child, mut output) = spawn(Some(&store.path()), "crash-together");
         drop(child.stdin.take());
-        let begin = said(&line(&mut output), "crashes at");
+        let begin = printed_number(&line(&mut output), "crashes at");
         let status = wait(&mut child).expect("it ends");
         let time = session::now().saturating_sub(begin) / 1_000_000;
         assert_eq!(ending(status), ending(without.status));

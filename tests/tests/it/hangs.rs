@@ -41,13 +41,13 @@ impl Program {
     /// Runs it until it says that it hangs, and kills it.
     fn kill(&self, words: &[&str]) {
         let mut child = self.spawn(SHORT, words);
-        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert!(said.any(|line| line.unwrap() == "hangs"), "it ended by itself");
+        let mut shown = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(shown.any(|line| line.unwrap() == "hangs"), "it ended by itself");
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
-    /// What the folder sink wrote, in the order of the crashes.
+    /// Returns the reports that the folder sink wrote, in the order of the crashes.
     fn delivered(&self) -> Vec<Value> {
         let entries = std::fs::read_dir(self.folder.path().join("reports")).into_iter().flatten().flatten();
         let json = entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|kind| kind == "json"));
@@ -77,8 +77,8 @@ fn is_nonfatal(report: &Value) -> bool {
 fn a_hang_that_ends_is_reported_with_its_stack_and_its_length() {
     let program = Program::new();
     program.run(SHORT, &["silent", "beat-for=100", "silent"]);
-    let said = program.run(LONG, &["flush"]);
-    assert!(said.contains("last run: CleanExit") && said.contains("flushed: true"), "{said}");
+    let shown = program.run(LONG, &["flush"]);
+    assert!(shown.contains("last run: CleanExit") && shown.contains("flushed: true"), "{shown}");
     let reports = program.delivered();
     assert_eq!(reports.len(), 2, "one of each hang");
     for (number, report) in reports.iter().enumerate() {
@@ -103,13 +103,13 @@ fn a_hang_that_ends_is_reported_with_its_stack_and_its_length() {
 fn a_hang_ended_by_a_kill_is_fatal() {
     let program = Program::new();
     program.kill(&["silent", "forever"]);
-    let said = program.run(LONG, &["flush"]);
+    let shown = program.run(LONG, &["flush"]);
     let reports = program.delivered();
     let [ended, fatal] = reports.as_slice() else { panic!("{} reports", reports.len()) };
     assert!(is_nonfatal(ended) && !is_nonfatal(fatal));
     assert_eq!(fatal["crash"]["hang"].get("duration_ns"), None);
     let id = fatal["header"]["event_id"].as_str().unwrap();
-    assert!(said.contains(&format!("last run: Hung {id}")), "{said}");
+    assert!(shown.contains(&format!("last run: Hung {id}")), "{shown}");
     assert!(functions(hung_thread(fatal)).iter().any(|name| name.contains("does_not_answer")));
     assert!(program.run(LONG, &["flush"]).contains("last run: CleanExit"));
     assert_eq!(program.delivered().len(), 2, "nothing is reported twice");
@@ -120,8 +120,8 @@ fn a_kill_while_the_report_is_written_is_still_a_hang() {
     for _ in 0..5 {
         let program = Program::new();
         program.kill(&["noted"]);
-        let said = program.run(LONG, &["flush"]);
-        assert!(said.contains("last run: Hung"), "{said}");
+        let shown = program.run(LONG, &["flush"]);
+        assert!(shown.contains("last run: Hung"), "{shown}");
         assert!(program.delivered().len() <= 1);
     }
 }
@@ -213,8 +213,8 @@ fn the_run_state_says_since_when() {
     assert!(since < reported && lifecycle.last_alive.is_some(), "{since} {reported}");
 }
 
-/// Which part of the time of a report's profile was spent in a function of that name, with the
-/// thread in that state.
+/// Returns the share of a report's profile that was spent in the named function with the thread in
+/// the given state.
 #[cfg(target_os = "linux")]
 fn share(profile: &Value, function: &str, state: &str) -> f64 {
     let nodes = profile["nodes"].as_array().unwrap();
@@ -281,7 +281,7 @@ fn a_hang_says_where_its_time_went() {
     });
 }
 
-/// What was sampled is in the file when the process is killed, and its end has not to be seen.
+/// Samples are in the file when the process is killed, without any action at its end.
 #[test]
 #[cfg(target_os = "linux")]
 fn the_profile_of_a_hang_that_is_ended_by_a_kill() {

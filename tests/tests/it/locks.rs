@@ -1,5 +1,5 @@
-//! Threads of Apple's systems that wait for each other's locks: real processes, and who is said to
-//! hold what.
+//! Threads on Apple's systems that wait for each other's locks: real processes, and the reported
+//! owner of each lock.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -82,10 +82,10 @@ fn crash(system: &str, call: &str) {
     let mut both = vec![circle(["unfair-1", "unfair-2"]), circle(["mutex-1", "mutex-2"])];
     both.sort_unstable();
     assert_eq!(circles, both);
-    let said = report["explanation"]["facts"].as_array().expect("facts");
+    let printed = report["explanation"]["facts"].as_array().expect("facts");
     let deadlocks: Vec<_> =
-        said.iter().filter(|fact| fact.as_str().is_some_and(|fact| fact.starts_with("deadlock: "))).collect();
-    assert_eq!(deadlocks.len(), 2, "{said:?}");
+        printed.iter().filter(|fact| fact.as_str().is_some_and(|fact| fact.starts_with("deadlock: "))).collect();
+    assert_eq!(deadlocks.len(), 2, "{printed:?}");
 
     // The functions that Apple's libraries have there, and the call at their end. Where every
     // instruction is emulated no time is left for the names that a process finds as it dies.
@@ -134,15 +134,18 @@ fn a_hang_that_is_a_deadlock() {
     let by_name = threads(&report);
     let (main, partner) = (by_name["main"], by_name["partner"]);
     assert_eq!(report["explanation"]["deadlocks"], json!([[main, partner]]), "{}", report["explanation"]);
-    let said = report["explanation"]["waits_for"].as_str().unwrap_or_default();
+    let printed = report["explanation"]["waits_for"].as_str().unwrap_or_default();
     assert!(
-        said.starts_with(&format!("deadlock: thread {main} ("))
-            || said.starts_with(&format!("deadlock: thread {main} waits")),
-        "{said}"
+        printed.starts_with(&format!("deadlock: thread {main} ("))
+            || printed.starts_with(&format!("deadlock: thread {main} waits")),
+        "{printed}"
     );
-    assert!(said.contains(&format!("waits for thread {partner} (partner), which waits for thread {main}")), "{said}");
     assert!(
-        report["explanation"]["headline"].as_str().is_some_and(|line| line.ends_with(said)),
+        printed.contains(&format!("waits for thread {partner} (partner), which waits for thread {main}")),
+        "{printed}"
+    );
+    assert!(
+        report["explanation"]["headline"].as_str().is_some_and(|line| line.ends_with(printed)),
         "{}",
         report["explanation"]
     );

@@ -50,7 +50,7 @@ fn is_without_coroner(exception: &Exception) {
     assert!(!names.iter().any(|name| name.trim_start_matches('<').starts_with("coroner::")), "{names:#?}");
 }
 
-/// How the next launch says that the run has ended.
+/// Returns the run's outcome as reported by the next launch.
 fn last_run(folder: &tempfile::TempDir) -> coroner::Outcome {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -109,15 +109,19 @@ fn a_caught_panic_is_a_breadcrumb() {
     assert_eq!(breadcrumb.message.as_deref(), Some("panic caught: out of cheese"));
 }
 
-/// What the C library says of its abort is the reason, and not what was caught before.
+/// The reason is the C library's abort message, not a panic that was caught before.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[test]
 fn a_caught_panic_is_not_blamed_for_an_assertion_that_fails() {
     let (_, reports, _folder) = run(&program(), "caught-then-asserts");
     let report = aborted(&reports);
     assert!(report.exceptions.is_empty(), "{:?}", report.exceptions);
-    assert!(report.abort_message().is_some_and(|said| said.contains("pages > 0")), "{:?}", report.annotations);
-    assert!(report.annotations.iter().any(|said| said.text.contains("out of cheese")), "{:?}", report.annotations);
+    assert!(report.abort_message().is_some_and(|printed| printed.contains("pages > 0")), "{:?}", report.annotations);
+    assert!(
+        report.annotations.iter().any(|printed| printed.text.contains("out of cheese")),
+        "{:?}",
+        report.annotations
+    );
 }
 
 fn aborted(reports: &[Report]) -> &Report {
@@ -160,7 +164,7 @@ fn a_panic_that_ends_a_thread_is_reported_and_survived() {
 #[test]
 fn a_panic_that_is_raised_again_and_ends_main_is_the_crash() {
     for (act, what) in [("worker", "cheese"), ("worker-without-handle", "cheese"), ("thread-resumed", "bread")] {
-        // Without a handle in `main` the status tells, in glibc's `on_exit`.
+        // Without a handle in `main`, the exit status shows the panic, in glibc's `on_exit`.
         if act == "worker-without-handle" && !cfg!(target_env = "gnu") {
             continue;
         }
@@ -180,7 +184,7 @@ fn a_panic_that_is_raised_again_and_ends_main_is_the_crash() {
 }
 
 #[test]
-fn a_status_of_101_is_no_panic_of_main() {
+fn a_status_of_101_is_not_taken_for_a_panic_of_main() {
     let (ended, reports, folder) = run(&program(), "caught-then-exit");
     assert_eq!((ended.status.code(), reports.len()), (Some(101), 0), "{}", ended.output);
     assert_eq!(last_run(&folder), coroner::Outcome::CleanExit);
@@ -223,7 +227,7 @@ fn after_an_uninstall_the_hook_before_is_all_there_is() {
 }
 
 #[test]
-fn handled_errors_are_reported_up_to_sixteen_and_are_no_crash() {
+fn handled_errors_are_reported_up_to_sixteen_and_are_not_crashes() {
     let folder = tempfile::tempdir().unwrap();
     let program = program();
     let run = Run { program: &program, fault: "handled", threads: 0, conditions: &[], first_process: false };

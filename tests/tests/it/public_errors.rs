@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What a Rust app never sees: `coroner::InstallError` stands for the one, with its text, and the
-/// other is C's.
+/// Errors that a Rust app never sees: `coroner::InstallError` wraps the first with its text, and
+/// the second is the C API's.
 const INTERNAL: [&str; 2] = ["capture: InstallError", "ffi: Status"];
 
 /// The Rust sources below a folder.

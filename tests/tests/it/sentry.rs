@@ -46,8 +46,8 @@ impl App {
         child.wait().unwrap();
     }
 
-    /// Says of the run that has just ended, as a launch would have found it, that the kernel killed
-    /// it for want of memory.
+    /// Records, as a launch would, that the kernel killed the run that has just ended to free
+    /// memory.
     fn note_out_of_memory(&self) {
         let found =
             r#"{"reason":"out_of_memory","certainty":"certain","evidence":["the kernel's log: Killed process"]}"#;
@@ -352,8 +352,8 @@ fn what_a_process_survives_does_not_leave_it_without_consent() {
     assert_eq!((server.events().len(), app.files("queue")), (1, 0), "and then there is");
 }
 
-/// How a server works release health out of updates: a session counts by `init`, and as crashed or
-/// abnormal by an update that says so; as errored by its id, once.
+/// Computes release health from updates as a server does: a session is counted by `init`, as
+/// crashed or abnormal by an update with that status, and as errored once by its id.
 fn health(updates: &[Value]) -> (usize, usize, usize, usize) {
     let count = |what: &dyn Fn(&Value) -> bool| updates.iter().filter(|update| what(update)).count();
     let errored: std::collections::BTreeSet<String> = updates
@@ -452,7 +452,7 @@ fn a_hang_in_which_the_app_was_killed_ends_its_session_with_its_event() {
 }
 
 #[test]
-fn an_exception_that_was_handled_is_no_crash_of_the_session() {
+fn a_handled_exception_does_not_mark_the_session_as_crashed() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
     app.run(&server.dsn(), &["handled", "no-symbols"]);
@@ -479,8 +479,8 @@ fn an_end_without_a_trace_is_an_event_where_the_app_wants_it() {
     app.run(&server.dsn(), &[&words[..], &["flush=10"]].concat());
     assert_eq!(server.events().len(), 0, "each launch after a kill was of another version");
     app.hang(&server.dsn(), &words);
-    // Linux says that nothing was killed for want of memory, which leaves somebody's SIGKILL. An
-    // account of an earlier launch says otherwise.
+    // Linux reports that no process was killed to free memory, so it was somebody's SIGKILL. An
+    // earlier launch's record says otherwise.
     if cfg!(target_os = "linux") {
         app.note_out_of_memory();
     }

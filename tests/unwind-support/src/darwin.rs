@@ -88,7 +88,7 @@ fn image(header: *const u8, slide: u64) -> Image {
     image
 }
 
-/// What is executable: the images' text segments. There is no other code in these tests.
+/// Returns the executable ranges: the images' text segments. These tests have no other code.
 pub(crate) fn executable(images: &[Image]) -> Vec<AddressRange> {
     images.iter().map(|image| image.text).collect()
 }

@@ -93,7 +93,7 @@ pub fn capture_here() -> Registers {
 #[derive(Debug)]
 pub struct ThisProcess {
     pipe: [i32; 2],
-    /// How often it was read.
+    /// Number of reads.
     pub reads: u64,
 }
 
@@ -170,7 +170,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// As the dynamic linker (and, for what is executable, the kernel) states them now.
+    /// Returns the images that the dynamic linker has loaded now, and the executable ranges.
     pub fn now() -> Loaded {
         let mut images = system::images();
         images.sort_by_key(|image| image.text.start);

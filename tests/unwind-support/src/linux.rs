@@ -34,7 +34,7 @@ pub(crate) fn images() -> Vec<Image> {
     images
 }
 
-/// What is executable, as the kernel has it.
+/// Returns the executable ranges in the kernel's list of mappings.
 pub(crate) fn executable(_images: &[Image]) -> Vec<AddressRange> {
     let mut executable = Vec::new();
     for line in std::fs::read_to_string("/proc/self/maps").unwrap().lines() {
