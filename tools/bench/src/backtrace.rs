@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--package", "backtrace-bench", "--target-dir"]);
     let status = command.arg(&folder).current_dir(tools::workspace_root()).status().context("running cargo")?;
-    ensure!(status.success(), "backtrace-bench could not be built");
+    ensure!(status.success(), "can't build backtrace-bench");
     let program = folder.join("release/backtrace-bench");
 
     let mut all: BTreeMap<String, (Vec<f64>, usize)> = BTreeMap::new();
@@ -96,9 +96,10 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     for _ in 0..arguments.processes.max(1) {
         let output = Command::new(&program).arg(arguments.rounds.to_string()).output().context("backtrace-bench")?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "backtrace-bench ended with {}: {errors}", output.status);
+        ensure!(output.status.success(), "backtrace-bench failed with {}: {errors}", output.status);
         for line in String::from_utf8(output.stdout)?.lines() {
-            let printed: Printed = serde_json::from_str(line).with_context(|| format!("what it prints: {line}"))?;
+            let printed: Printed =
+                serde_json::from_str(line).with_context(|| format!("can't parse the output: {line}"))?;
             ensure!(printed.frames == 64, "{}: {} frames instead of 64", printed.name, printed.frames);
             match printed.peer {
                 Some(peer) => {

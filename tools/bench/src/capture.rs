@@ -216,7 +216,7 @@ pub(super) fn build(reporter: &str) -> anyhow::Result<PathBuf> {
         command.args(["--features", reporter]);
     }
     let status = command.status().context("running cargo")?;
-    ensure!(status.success(), "capture-bench could not be built with {reporter}");
+    ensure!(status.success(), "can't build capture-bench with {reporter}");
     Ok(folder.join("release/capture-bench"))
 }
 
@@ -226,7 +226,7 @@ fn build_for_bionic(bed: &Path) -> anyhow::Result<PathBuf> {
     let mut command = android::cargo(bed, Arch::X86_64, &["build", "--quiet", "--release", "--features", "coroner"]);
     command.arg("--manifest-path").arg(tools::workspace_root().join("tools/bench/capture-bench/Cargo.toml"));
     let status = command.arg("--target-dir").arg(&folder).status().context("running cargo")?;
-    ensure!(status.success(), "capture-bench could not be built for bionic");
+    ensure!(status.success(), "can't build capture-bench for bionic");
     Ok(folder.join(Arch::X86_64.target()).join("release/capture-bench"))
 }
 
@@ -253,7 +253,7 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
     let report = PathBuf::from(line.trim_end());
-    ensure!(report.is_file(), "there is no file {line:?} for the report");
+    ensure!(report.is_file(), "missing report file {line:?}");
     let watch = watch(&report)?;
     let process = pidfd(child.id())?;
     // By then, all threads are waiting.
@@ -285,7 +285,7 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
     ensure!(signal == Some(libc::SIGSEGV), "it ended with {status}");
     let started = fs::read(folder.path().join("started"))?;
     let word = |at| -> anyhow::Result<u64> {
-        Ok(u64::from_le_bytes(started.get(at..at + 8).context("no time was written")?.try_into()?))
+        Ok(u64::from_le_bytes(started.get(at..at + 8).context("missing start time")?.try_into()?))
     };
     let (started, started_wall) = (word(0)?, word(8)?);
     let exit = exit.saturating_sub(started);
@@ -296,13 +296,13 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
         // added.
         let [entry, names, total] = is_whole(&report, threads, names)?;
         let facts = coroner_report::RunFacts::read_file(report.with_file_name("state"))?;
-        let record = facts.crash.context("there is no crash record")?.time.0.saturating_sub(started_wall);
+        let record = facts.crash.context("missing crash record")?.time.0.saturating_sub(started_wall);
         let bytes = fs::read(&report)?.iter().rposition(|byte| *byte != 0).map_or(0, |last| last as u64 + 1);
         return Ok(Sample { report: record + total, exit, bytes, names, record, first: record + entry });
     }
     let bytes = fs::metadata(&report)?.len();
     if reporter != "none" {
-        ensure!(last_write > started && bytes > 100, "there is no report");
+        ensure!(last_write > started && bytes > 100, "missing report");
     }
     Ok(Sample { report: last_write.saturating_sub(started), exit, bytes, ..Sample::default() })
 }
@@ -312,12 +312,12 @@ fn crash(program: &Path, reporter: &str, threads: usize, names: bool) -> anyhow:
 /// Returns the nanoseconds of its first sections, its names, and all of it.
 fn is_whole(report: &Path, threads: usize, names: bool) -> anyhow::Result<[u64; 3]> {
     let report = coroner::Report::read_file(report)?;
-    ensure!(report.complete, "the report is not complete: {:?}", report.problems);
+    ensure!(report.complete, "the report is incomplete: {:?}", report.problems);
     let parked = report.threads.iter().filter(|thread| !thread.crashed);
     let deep = parked.filter(|thread| thread.registers.is_some() && thread.frames.len() > 11).count();
     ensure!(deep + 1 == threads, "{deep} other threads have all their frames, of {}", threads - 1);
     ensure!(report.symbol_names.is_empty() != names, "there are {} names", report.symbol_names.len());
-    let end = report.end.as_ref().context("the report has no end")?;
+    let end = report.end.as_ref().context("missing end of the report")?;
     let took = |wanted| end.phases.iter().filter(|phase| phase.phase == wanted).map(|phase| phase.ns).sum();
     Ok([took(Phase::ENTRY), took(Phase::SYMBOL_NAMES), end.total_ns])
 }

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(tools::workspace_root());
     cargo.args(["build", "--quiet", "--release", "-p", "coroner-tests", "--bin", "crash_program"]);
-    ensure!(toolbox::deadline::status(&mut cargo)?.success(), "crash_program can't be built");
+    ensure!(toolbox::deadline::status(&mut cargo)?.success(), "can't build crash_program");
     println!("{:>16} {:>10} {:>10} {:>10}   ns a fault", "", "coroner", "none", "added");
     let mut rows = Vec::new();
     for conditions in FAULTS {

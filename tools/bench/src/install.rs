@@ -91,8 +91,8 @@ fn install(program: &Path, folder: &Path) -> anyhow::Result<u64> {
     let output = Command::new(program).arg(folder).arg("install").output();
     let output = output.with_context(|| format!("starting {}", program.display()))?;
     ensure!(output.status.success(), "{} ended with {}", program.display(), output.status);
-    let said = String::from_utf8_lossy(&output.stdout);
-    said.trim().parse().with_context(|| format!("{} said {said:?}", program.display()))
+    let printed = String::from_utf8_lossy(&output.stdout);
+    printed.trim().parse().with_context(|| format!("{} said {printed:?}", program.display()))
 }
 
 fn milliseconds(nanoseconds: u64) -> f64 {

@@ -158,7 +158,7 @@ fn build(reporter: &str) -> anyhow::Result<PathBuf> {
         command.args(["--features", reporter]);
     }
     let status = command.status().context("running cargo")?;
-    ensure!(status.success(), "launch-bench with {reporter} was not built");
+    ensure!(status.success(), "can't build launch-bench with {reporter}");
     Ok(target.join("release/launch-bench"))
 }
 
@@ -205,9 +205,9 @@ fn empty_usage() -> libc::rusage {
 /// Returns the program's resident memory at its end, and its own part of it, in KiB.
 fn memory(program: &Path, folder: &Path) -> anyhow::Result<(i64, i64)> {
     let output = command(program, folder, "memory").stdout(Stdio::piped()).stderr(Stdio::null()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let parsed = said.trim().split_once(' ').and_then(|(all, own)| Some((all.parse().ok()?, own.parse().ok()?)));
-    parsed.filter(|(all, _)| *all > 0).with_context(|| format!("{} said {said:?}", program.display()))
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let parsed = printed.trim().split_once(' ').and_then(|(all, own)| Some((all.parse().ok()?, own.parse().ok()?)));
+    parsed.filter(|(all, _)| *all > 0).with_context(|| format!("{} said {printed:?}", program.display()))
 }
 
 /// Returns how many of 1,000 launches of two milliseconds it takes to deliver one crash's report.
@@ -223,12 +223,12 @@ fn after_one_crash(program: &Path) -> anyhow::Result<usize> {
     let mut first = None;
     for launch in 1..=1000 {
         let status = command(program, folder.path(), "sleep").status()?;
-        ensure!(status.success(), "launch {launch} ended with {status}");
+        ensure!(status.success(), "launch {launch} failed with {status}");
         if first.is_none() && count() > 0 {
             first = Some(launch);
         }
     }
-    ensure!(count() == 1, "{} reports of one crash", count());
+    ensure!(count() == 1, "{} reports for one crash", count());
     first.context("no report")
 }
 

@@ -69,16 +69,17 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--package", "scope-bench", "--target-dir"]);
     let status = command.arg(&folder).current_dir(tools::workspace_root()).status().context("running cargo")?;
-    ensure!(status.success(), "scope-bench could not be built");
+    ensure!(status.success(), "can't build scope-bench");
     let program = folder.join("release/scope-bench");
 
     let mut all: BTreeMap<String, BTreeMap<String, Vec<f64>>> = BTreeMap::new();
     for _ in 0..arguments.processes.max(1) {
         let output = Command::new(&program).arg(arguments.rounds.to_string()).output().context("scope-bench")?;
         let errors = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "scope-bench ended with {}: {errors}", output.status);
+        ensure!(output.status.success(), "scope-bench failed with {}: {errors}", output.status);
         for line in String::from_utf8(output.stdout)?.lines() {
-            let printed: Printed = serde_json::from_str(line).with_context(|| format!("what it prints: {line}"))?;
+            let printed: Printed =
+                serde_json::from_str(line).with_context(|| format!("can't parse the output: {line}"))?;
             all.entry(printed.what).or_default().entry(printed.who).or_default().push(printed.ns);
         }
     }

@@ -168,7 +168,7 @@ fn build(feature: Option<&str>, profile: &'static str) -> anyhow::Result<PathBuf
     command.args(["--features", feature.unwrap_or_default()]);
     let status = command.status().context("running cargo")?;
     let what = feature.unwrap_or("no reporter");
-    ensure!(status.success(), "size-bench with {what} was not built");
+    ensure!(status.success(), "can't build size-bench with {what}");
     // The next program has the same name.
     let program = target.join(profile).join(format!("size-bench-{what}"));
     std::fs::copy(target.join(profile).join("size-bench"), &program)?;
@@ -183,7 +183,7 @@ fn crates(feature: Option<&str>, edges: &str) -> anyhow::Result<usize> {
     command.args(["tree", "--locked", "--quiet", "--prefix", "none", "--edges", edges, "--format", "{p}"]);
     command.arg("--manifest-path").arg(manifest()).args(["--features", feature.unwrap_or_default()]);
     let output = command.stderr(Stdio::inherit()).output().context("running cargo")?;
-    ensure!(output.status.success(), "cargo tree ended with {}", output.status);
+    ensure!(output.status.success(), "cargo tree failed with {}", output.status);
     let text = String::from_utf8(output.stdout)?;
     let names = text.lines().filter(|line| !line.is_empty() && !line.starts_with("size-bench "));
     let names: std::collections::BTreeSet<&str> = names.map(|line| line.trim_end_matches(" (*)")).collect();
@@ -213,7 +213,7 @@ fn check_report(program: &Path, form: &str) -> anyhow::Result<()> {
             }
         }
     }
-    bail!("it left no report")
+    bail!("missing report")
 }
 
 /// Returns the C library's size in bytes, stripped as by `cargo xtask dist`.
@@ -226,7 +226,7 @@ fn library(profile: &str, features: Option<&str>) -> anyhow::Result<u64> {
     if let Some(features) = features {
         command.args(["--no-default-features", "--features", features]);
     }
-    ensure!(command.status().context("running cargo")?.success(), "coroner-ffi was not built");
+    ensure!(command.status().context("running cargo")?.success(), "can't build coroner-ffi");
     let built = tools::target_dir().join(profile).join("libcoroner_ffi.so");
     let folder = tempfile::tempdir()?;
     let stripped = folder.path().join("libcoroner_ffi.so");

@@ -158,7 +158,7 @@ fn build() -> anyhow::Result<PathBuf> {
         .arg(tools::workspace_root().join("tools/bench/symbols-bench/Cargo.toml"))
         .status()
         .context("running cargo")?;
-    ensure!(status.success(), "symbols-bench could not be built");
+    ensure!(status.success(), "can't build symbols-bench");
     Ok(folder.join("release/symbols-bench"))
 }
 
@@ -185,7 +185,7 @@ fn output(program: &Path, mode: &str, file: &Path, count: &str) -> anyhow::Resul
         .with_context(|| format!("running {}", program.display()))?;
     ensure!(
         output.status.success(),
-        "symbols-bench {mode} ended with {}: {}{}",
+        "symbols-bench {mode} failed with {}: {}{}",
         output.status,
         String::from_utf8_lossy(&output.stderr),
         String::from_utf8_lossy(&output.stdout)
@@ -193,7 +193,7 @@ fn output(program: &Path, mode: &str, file: &Path, count: &str) -> anyhow::Resul
     let mut all = Vec::new();
     for line in String::from_utf8(output.stdout)?.lines() {
         let printed: Printed =
-            serde_json::from_str(line).with_context(|| format!("what symbols-bench prints: {line}"))?;
+            serde_json::from_str(line).with_context(|| format!("can't parse the output of symbols-bench: {line}"))?;
         match printed.functions {
             Some(functions) => println!("  ({functions} functions that overlap no other to choose from)"),
             None => all.push(printed),

@@ -119,7 +119,7 @@ fn build(way: &str) -> anyhow::Result<PathBuf> {
         command.args(["--features", way]);
     }
     let status = command.status().context("running cargo")?;
-    ensure!(status.success(), "throw-bench could not be built with {way}");
+    ensure!(status.success(), "can't build throw-bench with {way}");
     Ok(folder.join("release/throw-bench"))
 }
 
@@ -134,12 +134,12 @@ fn throw(program: &Path, way: &str, (depth, threads, throws, stacks): (u32, u64,
         .output()
         .with_context(|| format!("starting {}", program.display()))?;
     ensure!(output.status.success(), "it ended with {}: {}", output.status, String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let (time, captured) = said.trim_end().split_once(' ').with_context(|| format!("it said {said:?}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let (time, captured) = printed.trim_end().split_once(' ').with_context(|| format!("it said {printed:?}"))?;
     if way == "coroner" {
         // Each thread makes 200 throws before the timed ones.
         let all = threads * (throws + 200);
-        ensure!(captured.parse() == Ok(all), "{captured} throws of {all} were captured");
+        ensure!(captured.parse() == Ok(all), "captured {captured} of {all} throws");
     }
     Ok(time.parse()?)
 }

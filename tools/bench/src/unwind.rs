@@ -87,14 +87,14 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if !has_libunwind()
         && let Err(error) = tools::install_debian_package("libunwind8")
     {
-        println!("libunwind is left out: {error:#}");
+        println!("skipped: libunwind: {error:#}");
     }
     let (plain, with_frame_pointers) = (build(false)?, build(true)?);
     for program in [&plain, &with_frame_pointers] {
         for printed in output(program, &["check"])? {
             ensure!(
                 printed.right == Some(true),
-                "{} does not see the stack that is there ({} frames) in {}",
+                "{} doesn't find the expected stack of {} frames in {}",
                 printed.name,
                 printed.frames,
                 program.display()
@@ -222,7 +222,7 @@ fn build(frame_pointers: bool) -> anyhow::Result<PathBuf> {
         command.env("RUSTFLAGS", "-Cforce-frame-pointers=yes").env("CORONER_BENCH_FRAME_POINTERS", "1");
     }
     let status = command.status().context("running cargo")?;
-    ensure!(status.success(), "unwind-bench could not be built");
+    ensure!(status.success(), "can't build unwind-bench");
     Ok(folder.join("release/unwind-bench"))
 }
 
@@ -231,13 +231,15 @@ fn output(program: &Path, arguments: &[&str]) -> anyhow::Result<Vec<Printed>> {
         Command::new(program).args(arguments).output().with_context(|| format!("running {}", program.display()))?;
     ensure!(
         output.status.success() || arguments == ["check"],
-        "unwind-bench {arguments:?} ended with {}: {}",
+        "unwind-bench {arguments:?} failed with {}: {}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
     let text = String::from_utf8(output.stdout)?;
     text.lines()
-        .map(|line| serde_json::from_str(line).with_context(|| format!("what unwind-bench prints: {line}")))
+        .map(|line| {
+            serde_json::from_str(line).with_context(|| format!("can't parse the output of unwind-bench: {line}"))
+        })
         .collect()
 }
 

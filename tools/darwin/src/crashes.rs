@@ -28,9 +28,9 @@ const UNDER_AN_EMULATOR: [&str; 7] =
 /// Tests of the next launch to run there, unless all are requested.
 const LAUNCHES_UNDER_AN_EMULATOR: [&str; 4] = [
     "next_launch::a_crash_becomes_one_report_with_names_and_scope",
-    "next_launch::how_a_run_ended_is_known_at_the_next_launch",
+    "next_launch::the_next_launch_knows_how_the_last_run_ended",
     "next_launch::a_fork_child_that_exits_does_not_end_its_parents_run",
-    "next_launch::a_process_that_goes_on_after_a_crash_has_a_report_and_ends_as_it_ends",
+    "next_launch::a_process_that_survives_a_crash_has_a_report_and_its_own_outcome",
 ];
 
 /// A part of this check, with one verdict.
@@ -159,12 +159,12 @@ fn readers(kit: &Kit) -> anyhow::Result<()> {
     let store = folder.path().join("store");
     let run = |fault: &str| kit.run(&program).arg(&store).args([fault, "3"]).output();
     let died = run("null-store")?;
-    ensure!(!died.status.success(), "the program did not die: {}", died.status);
+    ensure!(!died.status.success(), "the program did not crash: {}", died.status);
     let next = run("deliver")?;
-    let said = String::from_utf8_lossy(&next.stdout).into_owned() + &String::from_utf8_lossy(&next.stderr);
+    let printed = String::from_utf8_lossy(&next.stdout).into_owned() + &String::from_utf8_lossy(&next.stderr);
     ensure!(
-        next.status.success() && said.contains("the last run crashed"),
-        "unexpected output of the next launch: {said:?}"
+        next.status.success() && printed.contains("the last run crashed"),
+        "unexpected output of the next launch: {printed:?}"
     );
 
     let mut delivered = fs::read_dir(store.join("reports"))?.collect::<Result<Vec<_>, _>>()?;

@@ -133,9 +133,9 @@ fn judge(case: &Case, stdout: &str, stderr: &str, status: Option<ExitStatus>) ->
         Ending::Signal(signal) => status.signal() == Some(signal),
         Ending::Refused(why) => status.code() == Some(REFUSED) && stderr.contains(why),
     };
-    let said = if stdout.is_empty() { stderr.trim() } else { stdout.trim() };
+    let printed = if stdout.is_empty() { stderr.trim() } else { stdout.trim() };
     if !right {
-        return Err(format!("unexpected exit: expected {:?}, got {status}; output: {said}", case.ending));
+        return Err(format!("unexpected exit: expected {:?}, got {status}; output: {printed}", case.ending));
     }
     if stdout == case.says {
         Ok(())

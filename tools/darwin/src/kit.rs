@@ -90,10 +90,10 @@ pub(super) fn target_folder() -> PathBuf {
 }
 
 pub(super) fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let said = command.get_program().to_string_lossy().into_owned();
-    let status = deadline::status(command).with_context(|| format!("running {said}"))?;
+    let printed = command.get_program().to_string_lossy().into_owned();
+    let status = deadline::status(command).with_context(|| format!("running {printed}"))?;
     let last = command.get_args().last().unwrap_or_default().to_string_lossy();
-    ensure!(status.success(), "{said} … {last} failed ({status})");
+    ensure!(status.success(), "{printed} … {last} failed ({status})");
     Ok(())
 }
 

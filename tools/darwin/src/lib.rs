@@ -62,8 +62,8 @@ impl Row {
     /// Creates and prints a row.
     fn new(program: String, arch: Arch, attempt: impl Fn() -> anyhow::Result<()>) -> Row {
         let verdict = attempt().map_err(|error| format!("{error:#}"));
-        let said = verdict.as_ref().map_or_else(|error| format!("FAILED: {error}"), |()| "ok".into());
-        println!("{:6} {program:30} {said}", arch.name());
+        let printed = verdict.as_ref().map_or_else(|error| format!("FAILED: {error}"), |()| "ok".into());
+        println!("{:6} {program:30} {printed}", arch.name());
         Row { program, arch: arch.name(), passed: verdict.is_ok(), failure: verdict.err() }
     }
 }

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::{Desk, Row, pages, said, write};
+use super::{Desk, Row, failure_text, pages, write};
 use toolbox::tools;
 
 const PART: &str = "accessibility";
@@ -58,8 +58,8 @@ fn scan(desk: &Desk, modules: &Path, page: &str, width: u32, scheme: &str) -> an
         .env("HOME", desk.folder.path())
         .output()
         .context("running node")?;
-    ensure!(output.status.success(), "{}", said(&output));
-    serde_json::from_slice(&output.stdout).context("what axe.cjs prints")
+    ensure!(output.status.success(), "{}", failure_text(&output));
+    serde_json::from_slice(&output.stdout).context("can't parse the output of axe.cjs")
 }
 
 /// Returns the folder `node_modules` with the packages, which are installed once.
@@ -77,7 +77,7 @@ fn packages() -> anyhow::Result<PathBuf> {
         .args(PACKAGES)
         .output()
         .context("running npm")?;
-    ensure!(output.status.success(), "npm: {}", said(&output));
+    ensure!(output.status.success(), "npm: {}", failure_text(&output));
     std::fs::write(marker, wanted)?;
     Ok(folder.join("node_modules"))
 }

@@ -44,7 +44,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let store = folder.path().join("pipe");
     let pattern = format!("|{} collect %P %u %g %t %d --store {}", command.display(), store.display());
-    ensure!(pattern.len() < 128, "the kernel takes no pattern of {} bytes", pattern.len());
+    ensure!(pattern.len() < 128, "the kernel accepts no pattern of {} bytes", pattern.len());
     rows.extend(deaths("pipe", &pattern, &command, &store)?);
     // Use the socket, if the kernel supports it.
     let (store, socket) = (folder.path().join("socket"), folder.path().join("s"));
@@ -95,9 +95,9 @@ impl Changed {
             .stdout(Stdio::piped())
             .spawn()
             .context("running sh")?;
-        let mut said = [0; 8];
+        let mut printed = [0; 8];
         let out = child.stdout.as_mut().context("its output")?;
-        if std::io::Read::read_exact(out, &mut said).is_err() {
+        if std::io::Read::read_exact(out, &mut printed).is_err() {
             child.wait()?;
             return Ok(None);
         }
@@ -117,7 +117,7 @@ impl Drop for Changed {
 fn deaths(way: &str, pattern: &str, command: &Path, store: &Path) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     let Some(changed) = Changed::to(pattern)? else {
-        eprintln!("collect: skipped: this kernel does not take `{pattern}`");
+        eprintln!("collect: skipped: this kernel doesn't accept `{pattern}`");
         return Ok(rows);
     };
     let mut dead = Vec::new();
@@ -167,7 +167,7 @@ fn deaths(way: &str, pattern: &str, command: &Path, store: &Path) -> anyhow::Res
         rows.push(Row::new(PART, &format!("{program} dies, {way}"), format!("a report of {signal}"), seen, is_right));
     }
     let current = std::fs::read_to_string(PATTERN).context(PATTERN)?;
-    rows.push(Row::new(PART, "the pattern is put back", "yes", current.trim(), current.trim() != pattern));
+    rows.push(Row::new(PART, "the pattern is restored", "yes", current.trim(), current.trim() != pattern));
     Ok(rows)
 }
 

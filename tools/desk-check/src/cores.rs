@@ -52,7 +52,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
             }
         }
     }
-    Ok(vec![of_faults.row("programs of known causes"), of_others.row("others' programs at work")])
+    Ok(vec![of_faults.row("programs of known causes"), of_others.row("other programs at work")])
 }
 
 /// Programs not written for this check, each with endless work.
@@ -111,7 +111,7 @@ impl Score {
     fn row(&self, what: &str) -> Row {
         let share = if self.frames == 0 { 0.0 } else { f64::from(self.equal) / f64::from(self.frames) };
         let seen = format!("{} of {}, {:.2} %", self.equal, self.frames, share * 100.0);
-        let what = format!("frames of {} core dumps that are gdb's, {what}", self.cores);
+        let what = format!("frames of {} core dumps that equal gdb's, {what}", self.cores);
         Row::new(PART, &what, format!("at least {} %", WANTED * 100.0), seen, share >= WANTED)
     }
 }
@@ -258,9 +258,13 @@ fn by_gdb(desk: &Desk, program: &Path) -> anyhow::Result<Vec<(u64, Vec<Frame>)>>
         let (pc, kind) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         inlined.push(words.next().filter(|name| !name.is_empty()).map(plain));
         if kind == "call" {
-            let pc = u64::from_str_radix(pc, 16).context("an address of gdb's")?;
+            let pc = u64::from_str_radix(pc, 16).context("invalid address in gdb's output")?;
             let functions = std::mem::take(&mut inlined);
-            threads.last_mut().context("a frame of no thread")?.1.push(Frame { pc, functions, is_nowhere: false });
+            threads.last_mut().context("a frame outside of a thread in gdb's output")?.1.push(Frame {
+                pc,
+                functions,
+                is_nowhere: false,
+            });
         }
     }
     Ok(threads)

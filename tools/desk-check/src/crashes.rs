@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use super::{Desk, said, write};
+use super::{Desk, failure_text, write};
 use toolbox::tools;
 
 /// The causes, each with its function and its statements.
@@ -240,7 +240,7 @@ pub(super) fn build(desk: &Desk) -> anyhow::Result<Vec<PathBuf>> {
         let mut command = Command::new(compiler);
         command.args(["-g", "-w", "-pthread", "-o"]).arg(&program).args(*options).arg(desk.path("causes.c"));
         let built = command.output().with_context(|| format!("running {compiler}"))?;
-        ensure!(built.status.success(), "{compiler}: {}", said(&built));
+        ensure!(built.status.success(), "{compiler}: {}", failure_text(&built));
         programs.push(program);
     }
     ensure!(!programs.is_empty(), "no C compiler found");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use super::{Desk, Row, said, write};
+use super::{Desk, Row, failure_text, write};
 
 const PART: &str = "large-core";
 /// A program with 8 GB of memory that wrote once to each 4 MB: its core dump is a sparse file.
@@ -36,7 +36,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     write(&desk.path("large.c"), PROGRAM)?;
     let compiled =
         Command::new("cc").args(["-g", "-O1", "-o"]).args([desk.path("big"), desk.path("large.c")]).output()?;
-    ensure!(compiled.status.success(), "cc: {}", said(&compiled));
+    ensure!(compiled.status.success(), "cc: {}", failure_text(&compiled));
     let died = Command::new("sh").args(["-c", "ulimit -c unlimited; exec ../big"]).current_dir(&folder).status()?;
     let core = std::fs::read_dir(&folder)?.next().with_context(|| format!("no core dump: {died}"))??;
     let size = core.metadata()?.len();
@@ -53,7 +53,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         ensure!(passed, "coroner {arguments:?} failed");
         rows.push(Row::time(desk, PART, &format!("`{}` of 8 GB", arguments[0]), LIMIT, time));
         let seen = format!("{} MB", memory >> 20);
-        rows.push(Row::new(PART, "its memory at most", "at most 100 MB", seen, memory <= MEMORY));
+        rows.push(Row::new(PART, "peak memory", "at most 100 MB", seen, memory <= MEMORY));
     }
     std::fs::remove_dir_all(&folder)?;
     Ok(rows)

@@ -50,8 +50,8 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     let wanted = desk.reports.div_ceil(100) as usize;
     let is_right = found == wanted && again.1 == wanted;
     Ok(vec![
-        Row::time(desk, PART, &format!("{} reports, for the first time", desk.reports), FIRST, first),
+        Row::time(desk, PART, &format!("{} reports, first time", desk.reports), FIRST, first),
         Row::time(desk, PART, "from the index", AGAIN, again.0),
-        Row::new(PART, "those of one signal", wanted.to_string(), format!("{found}, {}", again.1), is_right),
+        Row::new(PART, "reports with one signal", wanted.to_string(), format!("{found}, {}", again.1), is_right),
     ])
 }

@@ -117,12 +117,12 @@ impl Desk {
     /// Runs the command and returns its output.
     pub(crate) fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command(arguments).output().context("running coroner")?;
-        ensure!(output.status.success(), "coroner {arguments:?}: {}", said(&output));
+        ensure!(output.status.success(), "coroner {arguments:?}: {}", failure_text(&output));
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 
-pub(crate) fn said(output: &Output) -> String {
+pub(crate) fn failure_text(output: &Output) -> String {
     format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
 }
 

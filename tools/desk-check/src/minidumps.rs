@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::{Desk, Row, cores, crashes, said};
+use super::{Desk, Row, cores, crashes, failure_text};
 use toolbox::tools;
 
 const PART: &str = "minidumps";
@@ -57,14 +57,14 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     }
     let share = if frames == 0 { 0.0 } else { f64::from(equal) / f64::from(frames) };
     let seen = format!("{equal} of {frames}, {:.2} %", share * 100.0);
-    let what = format!("frames of {minidumps} minidumps that are Breakpad's");
+    let what = format!("frames of {minidumps} minidumps that equal Breakpad's");
     Ok(vec![Row::new(PART, &what, format!("at least {} %", WANTED * 100.0), seen, share >= WANTED)])
 }
 
 /// Returns the crashed (first) thread's frame addresses, and how each frame was found.
 fn by_breakpad(python: &Path, script: &Path, minidump: &Path) -> anyhow::Result<Vec<(u64, String)>> {
     let output = Command::new(python).arg(script).arg(minidump).output().context("running python")?;
-    ensure!(output.status.success(), "{}", said(&output));
+    ensure!(output.status.success(), "{}", failure_text(&output));
     let state: Value = serde_json::from_slice(&output.stdout)?;
     let frames = state["threads"][0]["frames"].as_array().context("its frames")?.iter();
     let frame = |frame: &Value| Some((frame["address"].as_u64()?, frame["trust"].as_str()?.to_owned()));

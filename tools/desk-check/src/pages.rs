@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
-use super::{Desk, Row, said, write};
+use super::{Desk, Row, failure_text, write};
 use toolbox::tools;
 
 const PART: &str = "pages";
@@ -40,10 +40,10 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
     let console = |opened: &Opened| opened.console.first().cloned().unwrap_or_else(|| "nothing".to_owned());
     Ok(vec![
         Row::time(desk, PART, &format!("a report of {threads} opens"), LIMIT, time.saturating_sub(empty)),
-        Row::new(PART, "its last stack is on the page", "yes", yes(has_all), has_all),
+        Row::new(PART, "its last stack is shown", "yes", yes(has_all), has_all),
         Row::new(PART, "its console", "nothing", console(&large), large.console.is_empty()),
-        Row::new(PART, "a hostile report runs script", "no", yes(ran), !ran),
-        Row::new(PART, "what it wanted to run is text", "yes", yes(shown), shown),
+        Row::new(PART, "scripts run by a hostile report", "no", yes(ran), !ran),
+        Row::new(PART, "its script is shown as text", "yes", yes(shown), shown),
         Row::new(PART, "its console", "nothing", console(&hostile), hostile.console.is_empty()),
     ])
 }
@@ -81,7 +81,7 @@ fn open(page: &Path, profile: &Path) -> anyhow::Result<(Duration, Opened)> {
         .output()
         .context("running chromium")?;
     let time = began.elapsed();
-    ensure!(output.status.success(), "chromium: {}", said(&output));
+    ensure!(output.status.success(), "chromium: {}", failure_text(&output));
     let log = String::from_utf8_lossy(&output.stderr);
     let console = log.lines().filter(|line| line.contains(":CONSOLE")).map(ToOwned::to_owned).collect();
     Ok((time, Opened { dom: String::from_utf8_lossy(&output.stdout).into_owned(), console }))

@@ -242,7 +242,7 @@ fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
     let mut found: Vec<macho::CpuType> = parts.iter().map(|(processor, _)| *processor).collect();
     wanted.sort_unstable();
     found.sort_unstable();
-    ensure!(found == wanted, "it has code for the processors {found:?}, and not {wanted:?}");
+    ensure!(found == wanted, "unexpected processors: expected {wanted:?}, got {found:?}");
     for (processor, part) in parts {
         let mut members = 0;
         let archive = ArchiveFile::parse(part)?;
@@ -252,7 +252,7 @@ fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
                 continue;
             }
             let header = macho::MachHeader64::<LittleEndian>::parse(data, 0)?;
-            ensure!(header.cputype(LittleEndian) == processor, "an object for another processor is in it");
+            ensure!(header.cputype(LittleEndian) == processor, "an object is for another processor");
             let mut commands = header.load_commands(LittleEndian, data, 0)?;
             while let Some(command) = commands.next()? {
                 // For the oldest x86_64 systems, each platform has its own command.
@@ -266,7 +266,7 @@ fn check(library: &Library, path: &Path) -> anyhow::Result<()> {
                     (None, _) => None,
                 };
                 if let Some(platform) = platform {
-                    ensure!(platform == library.number, "an object for the platform {platform:?} is in it");
+                    ensure!(platform == library.number, "an object is for the platform {platform:?}");
                     members += 1;
                 }
             }

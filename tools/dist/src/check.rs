@@ -161,9 +161,9 @@ pub(super) fn same_functions(full: &Path, lean: &Path) -> anyhow::Result<()> {
 fn crash(program: &Path, store: &Path, contents: Contents) -> anyhow::Result<()> {
     let died = Command::new(program).arg(store).arg("crash").output()?;
     ensure!(died.status.signal() == Some(libc::SIGABRT), "unexpected exit: expected SIGABRT, got {}", died.status);
-    let said = String::from_utf8(succeed(Command::new(program).arg(store))?.stdout)?;
-    let is_refused = said.contains("without the feature `json`");
-    ensure!(is_refused == (contents == Contents::Lean), "unexpected answer to a JSON hook: {said:?}");
+    let printed = String::from_utf8(succeed(Command::new(program).arg(store))?.stdout)?;
+    let is_refused = printed.contains("without the feature `json`");
+    ensure!(is_refused == (contents == Contents::Lean), "unexpected answer to a JSON hook: {printed:?}");
     let reports: Vec<PathBuf> =
         fs::read_dir(store.join("reports"))?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
     let form = if contents == Contents::Full { "json" } else { "coroner" };

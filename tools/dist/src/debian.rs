@@ -51,7 +51,7 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     let mut deb = with_tool(CARGO_DEB)?;
     deb.args(["deb", "--quiet", "-p", "coroner-cli", "--no-build", "--profile", &arguments.profile, "--output"]);
     succeed(deb.arg(&package))?;
-    check(&package).context("what was unpacked of the package")?;
+    check(&package).context("checking the unpacked package")?;
     println!("{:>10} {}", package.metadata()?.len(), package.display());
     let list = list(&place)?;
     println!("{:>10} {}", list.metadata()?.len(), list.display());
@@ -104,8 +104,8 @@ fn check(package: &Path) -> anyhow::Result<()> {
         "ulimit -c 0; exec python3 -c 'import ctypes; ctypes.string_at(0)'",
     ]);
     let died = run.output()?;
-    let said = String::from_utf8_lossy(&died.stderr);
-    ensure!(said.contains("Null pointer") || said.contains("SIGSEGV"), "no report of a crash: {said}");
+    let printed = String::from_utf8_lossy(&died.stderr);
+    ensure!(printed.contains("Null pointer") || printed.contains("SIGSEGV"), "missing report of the crash: {printed}");
     Ok(())
 }
 

@@ -209,8 +209,8 @@ fn report(arguments: &Arguments, rows: &[Row], archives: &[&Path]) -> anyhow::Re
 /// # Errors
 /// An error if rustc can't be run.
 pub fn host() -> anyhow::Result<String> {
-    let said = Command::new("rustc").arg("-vV").output().context("rustc")?;
-    let text = String::from_utf8(said.stdout)?;
+    let printed = Command::new("rustc").arg("-vV").output().context("rustc")?;
+    let text = String::from_utf8(printed.stdout)?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("no host in the output of rustc -vV")?.to_owned())
 }

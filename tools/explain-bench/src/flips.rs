@@ -103,9 +103,9 @@ pub(super) fn run(bench: &Bench, crashes: usize, first_seed: u64, is_verbose: bo
     }
     let of = |name: &str| counts.iter().find(|count| count.mode == name);
     for count in ["pointers", "code"].iter().filter_map(|name| of(name)) {
-        ensure!(count.named * 100 >= count.crashes * WANTED, "too few are named: {count:?}");
+        ensure!(count.named * 100 >= count.crashes * WANTED, "too few flips are named: {count:?}");
     }
-    ensure!(of("clean").is_some_and(|clean| clean.accused == 0), "a clean crash is accused");
+    ensure!(of("clean").is_some_and(|clean| clean.accused == 0), "a clean crash is reported as changed");
     Ok(counts)
 }
 
@@ -135,7 +135,11 @@ fn crashes_of(bench: &Bench, program: &Path, mode: Mode, wanted: usize, first_se
             .try_for_each(|worker| worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
     })?;
     let mut found = found.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    ensure!(found.len() >= wanted.div_ceil(2), "{} crashes of {mode:?} in {RUNS} times as many runs", found.len());
+    ensure!(
+        found.len() >= wanted.div_ceil(2),
+        "only {} crashes of {mode:?} within {RUNS} times as many runs",
+        found.len()
+    );
     found.truncate(wanted);
     Ok(found)
 }
@@ -169,26 +173,26 @@ fn crash(
     let mut words = text.split_whitespace();
     let address = words.next().and_then(|word| u64::from_str_radix(word, 16).ok()).context("no address")?;
     let bit: u32 = words.next().and_then(|word| word.parse().ok()).context("no bit")?;
-    let said = explain(&report, &ImageFiles::for_report(&report, symbolizer));
-    let line = format!("seed {seed}, bit {bit} at {address:#x}: {}", said.headline);
+    let printed = explain(&report, &ImageFiles::for_report(&report, symbolizer));
+    let line = format!("seed {seed}, bit {bit} at {address:#x}: {}", printed.headline);
     let has = |piece: &coroner_report::model::Code| {
         address.checked_sub(piece.address.0).is_some_and(|at| at < piece.bytes.0.len() as u64)
     };
     Ok(Some(Flip {
         bit,
         is_in_report: report.code.iter().any(has),
-        is_named: is_named(mode, &said, address, bit),
-        is_accused: mode == Mode::Clean && (said.code_change.is_some() || !said.bit_flips.is_empty()),
+        is_named: is_named(mode, &printed, address, bit),
+        is_accused: mode == Mode::Clean && (printed.code_change.is_some() || !printed.bit_flips.is_empty()),
         line,
     }))
 }
 
-fn is_named(mode: Mode, said: &Explanation, address: u64, bit: u32) -> bool {
+fn is_named(mode: Mode, printed: &Explanation, address: u64, bit: u32) -> bool {
     match mode {
         Mode::Pointer => {
-            said.bit_flips.iter().any(|flip| flip.bit == bit && flip.address.0.wrapping_sub(address) < OBJECT)
+            printed.bit_flips.iter().any(|flip| flip.bit == bit && flip.address.0.wrapping_sub(address) < OBJECT)
         }
-        Mode::Code => said
+        Mode::Code => printed
             .code_change
             .as_ref()
             .is_some_and(|change| change.address.0 == address && change.kind == CodeChangeKind::OneBit),

@@ -221,29 +221,29 @@ impl Bench {
         let mut report = self.crash(row, &program, &store)?;
         symbolizer.symbolicate_report(&mut report);
         let files = ImageFiles::for_report(&report, symbolizer);
-        let said = explain(&report, &files);
-        let variable = variable(row, &said);
-        let why = not_right(row, is_optimised, &report, &said)
+        let printed = explain(&report, &files);
+        let variable = variable(row, &printed);
+        let why = not_right(row, is_optimised, &report, &printed)
             .or_else(|| variable.as_ref().map(|(why, _)| why.clone()))
-            .or_else(|| beside(row, &report, &said))
-            .or_else(|| alone(&report, &said))
+            .or_else(|| beside(row, &report, &printed))
+            .or_else(|| alone(&report, &printed))
             // Data is not compared with the file.
             .or_else(|| changed(&report, &files));
-        let is_certain = said.certainty == Certainty::Certain;
-        let accused = beside(row, &report, &said).is_some() && !row.is_flip;
+        let is_certain = printed.certainty == Certainty::Certain;
+        let accused = beside(row, &report, &printed).is_some() && !row.is_flip;
         fs::remove_dir_all(&store)?;
         fs::remove_file(&program)?;
         Ok(Outcome {
             program: format!("{} {allocator}", row.name).trim_end().to_owned(),
             language: format!("{:?}", row.language),
             optimised: is_optimised,
-            kind: said.kind.name(),
-            certainty: said.certainty.name().to_owned(),
+            kind: printed.kind.name(),
+            certainty: printed.certainty.name().to_owned(),
             right: why.is_none(),
             wrong: accused
                 || variable.is_some_and(|(_, is_named)| is_named)
-                || (is_certain && not_right(row, is_optimised, &report, &said).is_some()),
-            headline: said.headline,
+                || (is_certain && not_right(row, is_optimised, &report, &printed).is_some()),
+            headline: printed.headline,
             why,
         })
     }
@@ -288,7 +288,7 @@ impl Bench {
         }
         command.envs(row.environment.iter().copied());
         let died = command.arg(program).arg(store).output()?;
-        ensure!(died.status.signal().is_some(), "the program did not die: {died:?}");
+        ensure!(died.status.signal().is_some(), "the program did not crash: {died:?}");
         let runs: Vec<PathBuf> =
             fs::read_dir(store.join("runs"))?.map(|run| Ok(run?.path())).collect::<std::io::Result<_>>()?;
         let [run] = runs.as_slice() else { bail!("expected one run, got {}", runs.len()) };
@@ -305,30 +305,30 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
 }
 
 /// Returns the first claim that differs from the table.
-fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation) -> Option<String> {
+fn not_right(row: &Row, is_optimised: bool, report: &Report, printed: &Explanation) -> Option<String> {
     let kind = if is_optimised { row.kind } else { row.kind_unoptimised };
-    if said.kind != kind && said.kind != row.kind {
-        return Some(format!("unexpected kind: expected {}, got {}", kind.name(), said.kind.name()));
+    if printed.kind != kind && printed.kind != row.kind {
+        return Some(format!("unexpected kind: expected {}, got {}", kind.name(), printed.kind.name()));
     }
-    if row.is_doubtful && said.certainty == Certainty::Certain {
-        return Some("called certain; expected possible or unknown".to_owned());
+    if row.is_doubtful && printed.certainty == Certainty::Certain {
+        return Some("unexpected certainty: expected possible or unknown, got certain".to_owned());
     }
-    if !said.headline.contains(row.says) {
+    if !printed.headline.contains(row.says) {
         return Some(format!("the headline doesn't contain `{}`", row.says));
     }
     if kind == FaultKind::Abort {
         return None;
     }
-    if row.is_nameless && operand_register(said).is_some() {
-        return Some(format!("unexpected register: {:?}", operand_register(said)));
+    if row.is_nameless && operand_register(printed).is_some() {
+        return Some(format!("unexpected register: {:?}", operand_register(printed)));
     }
-    let access = said.access.unwrap_or_default();
+    let access = printed.access.unwrap_or_default();
     if let Some((wanted, width)) = row.access
         && (access.kind, access.width) != (Some(wanted), Some(width))
     {
         return Some(format!("unexpected access: {:?} of {:?} bytes", access.kind, access.width));
     }
-    let operand = said.operand.as_ref();
+    let operand = printed.operand.as_ref();
     let unoptimised = if is_optimised { None } else { row.register_unoptimised };
     if let Some((value, offset)) = unoptimised.or(row.register) {
         let named = operand.and_then(|operand| Some((operand.register.as_ref()?, operand.value?.0)));
@@ -336,7 +336,7 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
         let added = operand.and_then(|operand| operand.displacement).unwrap_or(0);
         // A compiler may fold the addition into the access even without optimization.
         if (found, added) != (value, offset) && Some((found, added)) != row.register {
-            return Some(format!("the register holds {found:#x}, and {added:#x} is added"));
+            return Some(format!("unexpected operand: the register contains {found:#x}, plus {added:#x}"));
         }
     }
     // The named register must have held that value.
@@ -348,23 +348,23 @@ fn not_right(row: &Row, is_optimised: bool, report: &Report, said: &Explanation)
             registers.named().any(|(known, held)| known == whole && held & mask(value) == value)
         })
     };
-    named.filter(|named| !is_held(*named)).map(|(name, value)| format!("{name} did not hold {value:#x}"))
+    named.filter(|named| !is_held(*named)).map(|(name, value)| format!("{name} did not contain {value:#x}"))
 }
 
 /// Returns how the variable differs from the table, and whether a wrong one is named.
-fn variable(row: &Row, said: &Explanation) -> Option<(String, bool)> {
-    let found = said.variable.as_ref().map(|named| (named.name.as_str(), named.accessed.as_deref()));
+fn variable(row: &Row, printed: &Explanation) -> Option<(String, bool)> {
+    let found = printed.variable.as_ref().map(|named| (named.name.as_str(), named.accessed.as_deref()));
     // The programs hide values from the compiler in that variable.
     let is_allowed = match row.variable {
-        _ if said.kind == FaultKind::Abort => true,
+        _ if printed.kind == FaultKind::Abort => true,
         Some(_) => found == row.variable,
         None => matches!(found, None | Some(("hidden", _))) || found.map(|(name, _)| name) == row.may_name,
     };
     (!is_allowed).then(|| (format!("unexpected variable: {found:?}"), found.is_some_and(|(name, _)| name != "hidden")))
 }
 
-fn operand_register(said: &Explanation) -> Option<&str> {
-    said.operand.as_ref().and_then(|operand| operand.register.as_deref())
+fn operand_register(printed: &Explanation) -> Option<&str> {
+    printed.operand.as_ref().and_then(|operand| operand.register.as_deref())
 }
 
 /// Returns the register that contains a named part: `esi`, `sil`, `r9d`, `w3`.
@@ -388,17 +388,17 @@ fn mask(value: u64) -> u64 {
 }
 
 /// Checks the claims about flipped bits and changed code: correct if there is one, otherwise none.
-fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
+fn beside(row: &Row, report: &Report, printed: &Explanation) -> Option<String> {
     // A breakpoint and a trap in assembly are in the file, too.
-    if let Some(change) = &said.code_change {
+    if let Some(change) = &printed.code_change {
         return Some(format!("unchanged code reported as changed: {change:?}"));
     }
-    let good = said.operand.as_ref().and_then(|operand| operand.value).unwrap_or_default();
-    let is_named = said.bit_flips.iter().any(|flip| flip.address.0 ^ good.0 == 1 << flip.bit);
+    let good = printed.operand.as_ref().and_then(|operand| operand.value).unwrap_or_default();
+    let is_named = printed.bit_flips.iter().any(|flip| flip.address.0 ^ good.0 == 1 << flip.bit);
     match (row.is_flip, is_named) {
         (true, false) => Some("the flipped bit is not reported".to_owned()),
         (false, true) => {
-            Some(format!("unflipped bit reported as flipped: {:?} ({})", said.bit_flips, report.event_id()))
+            Some(format!("unflipped bit reported as flipped: {:?} ({})", printed.bit_flips, report.event_id()))
         }
         _ => None,
     }
@@ -407,15 +407,15 @@ fn beside(row: &Row, report: &Report, said: &Explanation) -> Option<String> {
 /// Checks that the report alone gives the same explanation as with the program's file.
 ///
 /// The report contains the code.
-fn alone(report: &Report, said: &Explanation) -> Option<String> {
+fn alone(report: &Report, printed: &Explanation) -> Option<String> {
     let blind = explain(report, &NoCode);
-    let register = |said: &Explanation| said.operand.as_ref().and_then(|operand| operand.register.clone());
+    let register = |printed: &Explanation| printed.operand.as_ref().and_then(|operand| operand.register.clone());
     // Without the callers' code it may know less about a call and its callee.
-    let is_less = said.call.is_some() && blind.call.is_none();
-    let is_kind = blind.kind == said.kind
-        || (is_less && (said.kind, blind.kind) == (FaultKind::PoisonedPointer, FaultKind::NonCanonical));
-    let is_same = is_kind && (register(&blind) == register(said) || is_less);
-    (!is_same).then(|| format!("without the file it is {}, {:?}", blind.kind.name(), register(&blind)))
+    let is_less = printed.call.is_some() && blind.call.is_none();
+    let is_kind = blind.kind == printed.kind
+        || (is_less && (printed.kind, blind.kind) == (FaultKind::PoisonedPointer, FaultKind::NonCanonical));
+    let is_same = is_kind && (register(&blind) == register(printed) || is_less);
+    (!is_same).then(|| format!("unexpected kind without the file: {}, {:?}", blind.kind.name(), register(&blind)))
 }
 
 /// Changes a bit of the report's code, which the explanation must name.

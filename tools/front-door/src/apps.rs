@@ -253,7 +253,7 @@ impl App {
         for (what, from, to) in self.build {
             let mut text = if what.contains('#') { documents::code(what)? } else { (*what).to_owned() };
             if what.starts_with("docs/c.md#With the compiler") {
-                ensure!(text.contains(from), "{what} has no {from:?}");
+                ensure!(text.contains(from), "missing {from:?} in {what}");
             }
             if !from.is_empty() {
                 text = text.replace(from, to);
@@ -265,7 +265,7 @@ impl App {
         let kept = shipped.sections().filter_map(|section| section.name().ok().map(str::to_owned));
         let kept: Vec<_> =
             kept.filter(|name| [".debug_info", ".debug_line", ".symtab"].contains(&name.as_str())).collect();
-        ensure!(kept.is_empty(), "what is shipped is not stripped: it has {kept:?}");
+        ensure!(kept.is_empty(), "the shipped files are not stripped: they contain {kept:?}");
         Ok(())
     }
 
@@ -313,7 +313,7 @@ impl App {
             is_end(crash.end, server.wait()?)?;
             server = Server::start(self.command(places, folder, &[])?)?;
         }
-        ensure!(server.ask("/")?.contains("open"), "the server does not answer");
+        ensure!(server.ask("/")?.contains("open"), "no answer from the server");
         let began = Instant::now();
         while reports(self, folder) == before {
             ensure!(began.elapsed() < TIMEOUT, "no report found");
@@ -397,24 +397,24 @@ impl Crash {
         app.die(self, places, folder)?;
         let documented = |place: &str| anyhow::Ok(documents::code(place)?.replace(PAINT, app.id));
         let source = fs::read_to_string(folder.join(self.file))?;
-        let line = source.lines().position(|line| line.contains(self.mark)).context("no line is marked")? + 1;
+        let line = source.lines().position(|line| line.contains(self.mark)).context("missing line marker")? + 1;
         let place = format!("{}:{line}", self.file);
 
         script(places, folder, &documented("docs/getting-started.md#See it work:sh")?)?;
         let show = documented("docs/stripped-releases.md#Where names are looked up:sh")?;
         let text = script(places, folder, &show)?;
-        let said = text.lines().take(2).collect::<Vec<_>>().join("\n");
+        let printed = text.lines().take(2).collect::<Vec<_>>().join("\n");
         for part in self.sentence {
             let part = part.replace("{}", &line.to_string());
-            ensure!(said.contains(&part), "missing {part:?} in the headline: {said:?}");
+            ensure!(printed.contains(&part), "missing {part:?} in the headline: {printed:?}");
         }
-        ensure!(text.contains(&place), "{place} is not in the report: {text}");
+        ensure!(text.contains(&place), "missing {place} in the report: {text}");
 
         let json: Value =
             serde_json::from_str(&script(places, folder, &format!("{} --format json", show.trim_end()))?)?;
         let ended = &json["run"]["lifecycle"]["exit"];
         let expected = if self.end == End::NonFatal { "running" } else { "crashed" };
-        ensure!(*ended == expected, "the run ended as {ended}");
+        ensure!(*ended == expected, "unexpected outcome: {ended}");
         self.has_frame(&json, line as u64)
     }
 
@@ -435,6 +435,6 @@ impl Crash {
             return Ok(());
         }
         let names: Vec<_> = frames.iter().map(|frame| frame["function"].as_str().unwrap_or("?")).collect();
-        bail!("{} at line {line} is not among {names:?}", self.function)
+        bail!("missing {} at line {line} among {names:?}", self.function)
     }
 }

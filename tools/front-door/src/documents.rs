@@ -14,7 +14,7 @@ use toolbox::tools;
 /// # Errors
 /// An error if there is none.
 pub(super) fn code(place: &str) -> anyhow::Result<String> {
-    let (file, rest) = place.split_once('#').with_context(|| format!("{place} names no heading"))?;
+    let (file, rest) = place.split_once('#').with_context(|| format!("missing heading in {place}"))?;
     let text = fs::read_to_string(tools::workspace_root().join(file)).with_context(|| file.to_owned())?;
     let mut words = rest.split(':').rev().collect::<Vec<_>>();
     let number = match words.first().and_then(|word| word.parse::<usize>().ok()) {
@@ -24,7 +24,7 @@ pub(super) fn code(place: &str) -> anyhow::Result<String> {
         }
         None => 1,
     };
-    ensure!(words.len() >= 2, "{place} names no language");
+    ensure!(words.len() >= 2, "missing language in {place}");
     let language = words.remove(0);
     let heading = words.into_iter().rev().collect::<Vec<_>>().join(":");
     find(&text, &heading, language, number).with_context(|| format!("no such code block: {place}"))
@@ -46,8 +46,8 @@ fn find(text: &str, heading: &str, language: &str, number: usize) -> Option<Stri
                 code.push_str(line.get(indent.min(line.len() - inner.len())..).unwrap_or_default());
                 code.push('\n');
             }
-        } else if let Some(said) = inner.strip_prefix("```") {
-            let is_language = said.split(',').next() == Some(language);
+        } else if let Some(printed) = inner.strip_prefix("```") {
+            let is_language = printed.split(',').next() == Some(language);
             count += usize::from(here && is_language);
             fence = Some((line.len() - inner.len(), here && is_language && count == number));
         } else if line.starts_with('#') {
@@ -92,7 +92,7 @@ fn filled(named: &str) -> anyhow::Result<String> {
     } else if lines.last() == Some(&"}") {
         lines.insert(lines.len() - 1, own);
     } else {
-        bail!("{place} has no place for the app's code");
+        bail!("missing placeholder for the app's code in {place}");
     }
     Ok(lines.join("\n") + "\n")
 }

@@ -28,7 +28,7 @@ pub(super) fn unpacked(folder: &Path) -> anyhow::Result<Vec<(String, PathBuf)>> 
     let output = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output().context("running cargo")?;
     ensure!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout)?;
-    let packages = metadata["packages"].as_array().context("cargo names no packages")?;
+    let packages = metadata["packages"].as_array().context("cargo printed no packages")?;
     let (private, public): (Vec<&Value>, Vec<&Value>) =
         packages.iter().partition(|package| package["publish"].as_array().is_some_and(Vec::is_empty));
 

@@ -22,7 +22,7 @@ use anyhow::{bail, ensure};
 use clap::Parser as _;
 use toolbox::tools;
 
-/// What to do.
+/// Command-line arguments.
 #[derive(Debug, clap::Parser)]
 #[command(name = "fuzz-run", about = "Run every fuzz target under libFuzzer")]
 struct Arguments {

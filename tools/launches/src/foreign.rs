@@ -63,8 +63,8 @@ impl App {
     /// It must exit successfully.
     fn run(&self, words: &[&str]) -> anyhow::Result<()> {
         let output = self.command(words).output().with_context(|| format!("starting {}", self.program.display()))?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{words:?} failed: {}: {}", output.status, said.trim());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{words:?} failed: {}: {}", output.status, printed.trim());
         Ok(())
     }
 
@@ -79,7 +79,7 @@ impl App {
             ensure!(line.starts_with("the last run "), "unexpected output: {line:?}");
             // SAFETY: no memory is accessed; the child is this process's own and has not been
             // waited for.
-            ensure!(unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSEGV) } == 0, "it can't be sent a signal");
+            ensure!(unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSEGV) } == 0, "can't send it a signal");
             child
         } else {
             self.command(&["crash"]).spawn()?
@@ -111,7 +111,7 @@ impl App {
         }
         self.run(&["flush"])?;
         let delivered = self.reports();
-        ensure!(delivered == reports, "{delivered} reports of {reports} crashes");
+        ensure!(delivered == reports, "{delivered} reports for {reports} crashes");
         ensure!(!self.store.join("broken").exists(), "a run was set aside");
         ensure!(self.runs() == 0, "{} runs are left", self.runs());
         Ok(Seen::from([("crashes", reports as u64), ("short launches until all reports are there", launches as u64)]))
@@ -171,7 +171,7 @@ fn after_one_crash(app: &App, words: &[&str], own: usize, launches: usize) -> an
     largest = largest.max(disk_bytes(&app.store));
     ensure!(largest <= settled + (64 << 10), "the store grew from {settled} to {largest} bytes");
     ensure!(app.runs() == own, "{} runs are left", app.runs());
-    ensure!(app.reports() == 1, "{} reports of one crash", app.reports());
+    ensure!(app.reports() == 1, "{} reports for one crash", app.reports());
     let mut calls = BTreeMap::<i64, u64>::new();
     let mut command = app.command(words);
     command.stdout(Stdio::null());
@@ -223,7 +223,7 @@ fn build_tool() -> anyhow::Result<PathBuf> {
         fs::write(fetch.join("Cargo.toml"), manifest)?;
         let mut vendor = cargo(&fetch);
         vendor.args(["vendor", "--quiet", "--versioned-dirs", "vendor"]).stdout(Stdio::null());
-        ensure!(deadline::status(&mut vendor)?.success(), "{name} {version} can't be had from crates.io");
+        ensure!(deadline::status(&mut vendor)?.success(), "can't download {name} {version} from crates.io");
         if source.exists() {
             fs::remove_dir_all(&source)?;
         }
@@ -235,7 +235,7 @@ fn build_tool() -> anyhow::Result<PathBuf> {
     let mut build = cargo(&source);
     build.args(["build", "--release", "--quiet", "--target-dir"]).arg(&target);
     build.env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
-    ensure!(deadline::status(&mut build)?.success(), "{name} {version} can't be built");
+    ensure!(deadline::status(&mut build)?.success(), "can't build {name} {version}");
     Ok(target.join("release/rg"))
 }
 
@@ -250,7 +250,7 @@ fn patch(source: &Path) -> anyhow::Result<()> {
     let root = tools::workspace_root();
     let readme = fs::read_to_string(root.join("README.md"))?;
     let (_, rest) = readme.split_once("```rust,no_run\nfn main() {\n").context("README's snippet")?;
-    let (snippet, _) = rest.split_once("\n}\n```").context("the end of README's snippet")?;
+    let (snippet, _) = rest.split_once("\n}\n```").context("missing end of the README's snippet")?;
     let manifest = source.join("Cargo.toml");
     let coroner = root.join("crates/launch/coroner");
     let added = format!("\n[dependencies.coroner]\npath = {:?}\n\n[workspace]\n", coroner.display().to_string());
@@ -278,6 +278,6 @@ fn build_app() -> anyhow::Result<PathBuf> {
     gcc.args(["-O2", "-s", "-Wall", "-pthread", "-o"]).arg(&program).arg(&source);
     gcc.arg("-I").arg(root.join("crates/bindings/ffi/include"));
     gcc.arg(tools::built_library("libcoroner_ffi.a")).args(["-lpthread", "-ldl", "-lm"]);
-    ensure!(gcc.status().context("running gcc")?.success(), "the app in C can't be built");
+    ensure!(gcc.status().context("running gcc")?.success(), "can't build the app in C");
     Ok(program)
 }

@@ -95,8 +95,8 @@ fn find() -> anyhow::Result<()> {
         let mut add = Command::new("rustup");
         add.args(["toolchain", "install", tools::NIGHTLY, "--profile", "minimal", "--component", "miri,rust-src"]);
         let added = add.output().context("can't run rustup to install Miri")?;
-        let said = String::from_utf8_lossy(&added.stderr);
-        ensure!(added.status.success(), "rustup can't install Miri: {}", said.lines().last().unwrap_or_default());
+        let shown = String::from_utf8_lossy(&added.stderr);
+        ensure!(added.status.success(), "rustup can't install Miri: {}", shown.lines().last().unwrap_or_default());
     }
     let made = cargo(&["setup"]).output().context("running Miri")?;
     ensure!(made.status.success(), "cargo miri setup failed: {}", String::from_utf8_lossy(&made.stderr));

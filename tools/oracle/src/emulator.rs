@@ -23,7 +23,7 @@ pub(super) enum Registers {
 }
 
 impl Registers {
-    fn of(cpu: &Cpu<'_>, arch: Arch) -> Registers {
+    fn read(cpu: &Cpu<'_>, arch: Arch) -> Registers {
         match arch {
             Arch::X86_64 => {
                 let values = cpu.read(&X86_64_IDS);
@@ -307,7 +307,7 @@ pub(super) fn run(
 }
 
 fn pc_of(cpu: &Cpu<'_>, arch: Arch) -> u64 {
-    Registers::of(cpu, arch).pc()
+    Registers::read(cpu, arch).pc()
 }
 
 struct Run<'k> {
@@ -358,13 +358,13 @@ impl Run<'_> {
                 {
                     let wild = [0, 0x10, HEAP_BASE + 0x40, 0xdead_beef_0000, STACK_END - 0x2000];
                     let pc = wild[(self.chance % wild.len() as u64) as usize];
-                    let registers = Registers::of(cpu, self.arch).with_pc(pc);
+                    let registers = Registers::read(cpu, self.arch).with_pc(pc);
                     self.chosen();
                     look(program, &State { registers, calls: &self.calls, situation: Situation::BadCall });
                 }
             }
             Next::Returned(call) => {
-                let registers = Registers::of(cpu, self.arch);
+                let registers = Registers::read(cpu, self.arch);
                 let (sp, preserved) = (registers.sp(), registers.preserved());
                 if sp != call.sp || preserved != call.preserved {
                     self.changes.insert(call.number, Changed { sp, preserved });
@@ -397,7 +397,7 @@ impl Run<'_> {
         }
         if self.visits[index] < self.sampling.visits || self.chosen() {
             self.visits[index] = self.visits[index].saturating_add(1);
-            let registers = Registers::of(cpu, self.arch);
+            let registers = Registers::read(cpu, self.arch);
             look(program, &State { registers, calls: &self.calls, situation: Situation::Running });
             if program.format == BinaryFormat::Elf && self.looks.is_multiple_of(SIGNALS) {
                 self.look_from_signal(program, &registers, look)?;
@@ -406,7 +406,7 @@ impl Run<'_> {
         }
         match self.kinds[index] {
             Kind::Call => {
-                let registers = Registers::of(cpu, self.arch);
+                let registers = Registers::read(cpu, self.arch);
                 self.made += 1;
                 self.next = Next::Called(Call {
                     number: self.made,
@@ -491,7 +491,7 @@ impl Run<'_> {
 
     /// Emulates dyld's binder: sets the called pointer, and the register of the jump that follows.
     fn bind(&mut self, cpu: &Cpu<'_>, program: &mut Program) -> anyhow::Result<()> {
-        let sp = Registers::of(cpu, self.arch).sp();
+        let sp = Registers::read(cpu, self.arch).sp();
         let (number, register) = match self.arch {
             Arch::X86_64 => (sp + 8, X86_64_IDS[11]),
             Arch::Aarch64 => (sp, ARM64_IDS[16]),

@@ -19,7 +19,7 @@ pub(super) struct Cause {
     /// Number of states that failed here.
     pub(super) states: u64,
     /// The unwinder's result for one of them.
-    pub(super) said: String,
+    pub(super) description: String,
 }
 
 /// Failures of one program.
@@ -42,14 +42,14 @@ impl Findings {
         // The frame below the wrong one: its instruction, or the call that it is in.
         let below = index.saturating_sub(1);
         let culprit = truth(below).map_or(0, |(pc, _)| if state.is_interrupted(below) { pc } else { pc - 1 });
-        let cause = self.causes.entry(culprit).or_insert_with(|| Cause { states: 0, said: String::new() });
+        let cause = self.causes.entry(culprit).or_insert_with(|| Cause { states: 0, description: String::new() });
         cause.states += 1;
-        if cause.said.is_empty() {
+        if cause.description.is_empty() {
             let expected = truth(index).map_or_else(
                 || String::from("the end of the stack"),
                 |(pc, sp)| format!("{} sp {sp:#x}", program.describe(pc)),
             );
-            cause.said = match walk.frames.get(index) {
+            cause.description = match walk.frames.get(index) {
                 Some(seen) if matches!(verdict, Verdict::WrongRegister(_)) => {
                     let preserved = match index.checked_sub(1) {
                         None => Some(state.registers.preserved()),
@@ -74,7 +74,11 @@ impl Findings {
                     format!("sp {:#x} fp {:#x} lr {}", r.sp, r.fp(), program.describe(r.lr()))
                 }
             };
-            let _ = write!(cause.said, "; frame 0 was at {} with {registers}", program.describe(state.registers.pc()));
+            let _ = write!(
+                cause.description,
+                "; frame 0 was at {} with {registers}",
+                program.describe(state.registers.pc())
+            );
         }
         culprit
     }
@@ -103,7 +107,7 @@ impl Findings {
             // One instruction from each quarter of the function's failing ones.
             for pc in pcs.iter().step_by(pcs.len().div_ceil(4).max(1)) {
                 let cause = &self.causes[pc];
-                let _ = writeln!(into, "- {} ({} states): {}", program.describe(*pc), cause.states, cause.said);
+                let _ = writeln!(into, "- {} ({} states): {}", program.describe(*pc), cause.states, cause.description);
             }
             let _ = writeln!(into, "```text");
             for (address, text) in disassemble(program, &pcs) {

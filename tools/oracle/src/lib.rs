@@ -350,7 +350,8 @@ fn examine(
         let _ = writeln!(summary, "{name}:");
         for (function, count, pcs) in findings.functions(&program).into_iter().take(5) {
             let first = &findings.causes[&pcs[0]];
-            let _ = writeln!(summary, "  {function}: {count} states at {} instructions; {}", pcs.len(), first.said);
+            let _ =
+                writeln!(summary, "  {function}: {count} states at {} instructions; {}", pcs.len(), first.description);
         }
     }
     Ok(Outcome { row, findings: text, summary })

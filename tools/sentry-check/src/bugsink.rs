@@ -36,16 +36,16 @@ impl<'b> Server<'b> {
         // In memory if possible: setup writes a database in hundreds of small steps.
         let memory = Path::new("/dev/shm");
         let data = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
-        let data = data.context("a folder for the server's data")?;
+        let data = data.context("can't create a folder for the server's data")?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let none = String::new;
         let mut server =
             Self { bench, data, port, process: None, dsn: none(), limited_dsn: none(), token: none(), slug: none() };
         let made = server.manage(&["setup"])?;
-        made["dsn"].as_str().context("the server made no DSN")?.clone_into(&mut server.dsn);
-        made["limited_dsn"].as_str().context("the server made no second DSN")?.clone_into(&mut server.limited_dsn);
-        made["token"].as_str().context("the server made no token")?.clone_into(&mut server.token);
-        made["slug"].as_str().context("the server made no project")?.clone_into(&mut server.slug);
+        made["dsn"].as_str().context("the server returned no DSN")?.clone_into(&mut server.dsn);
+        made["limited_dsn"].as_str().context("the server returned no second DSN")?.clone_into(&mut server.limited_dsn);
+        made["token"].as_str().context("the server returned no token")?.clone_into(&mut server.token);
+        made["slug"].as_str().context("the server created no project")?.clone_into(&mut server.slug);
         Ok(server)
     }
 
@@ -64,8 +64,8 @@ impl<'b> Server<'b> {
     fn manage(&self, arguments: &[&str]) -> anyhow::Result<Value> {
         let mut command = self.bench.python("bugsink_server.py")?;
         self.environment(command.args(arguments));
-        let said = output(&mut command)?;
-        Ok(serde_json::from_str(said.lines().last().unwrap_or_default())?)
+        let printed = output(&mut command)?;
+        Ok(serde_json::from_str(printed.lines().last().unwrap_or_default())?)
     }
 
     /// Starts the server, with a quota of events per five minutes if one is given.
@@ -165,71 +165,77 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     app.run(&dsn, &["fault=abort", "no-symbols"])?;
     app.run(&dsn, &["drop", "flush=60", "no-symbols"])?;
     app.run(&dsn, &["fault=null-store"])?;
-    let said = app.run(&dsn, &["flush=60", &attach])?;
-    ensure!(said.contains("flushed: true"), "the app could not deliver: {said}");
+    let printed = app.run(&dsn, &["flush=60", &attach])?;
+    ensure!(printed.contains("flushed: true"), "the app can't deliver its report: {printed}");
     let events = app.events()?;
-    let [(id, sent)] = events.as_slice() else { bail!("{} events were to be sent, not one", events.len()) };
+    let [(id, sent)] = events.as_slice() else {
+        bail!("unexpected number of events: expected 1, got {}", events.len())
+    };
 
     let mut rows = Vec::new();
     let mut row = |what: &str, problems: Vec<String>| rows.push(Row::new("bugsink", what, problems));
     let found = server.manage(&["read", id])?;
-    let kept = found["events"].as_array().context("no list of events")?;
+    let kept = found["events"].as_array().context("missing list of events")?;
     let mut problems = Vec::new();
     if kept.len() != 1 {
-        problems.push(format!("the server has it {} times", kept.len()));
+        problems.push(format!("the server has the event {} times", kept.len()));
     }
     if kept.first() != Some(sent) {
-        problems.push("what the server has is not what was sent".to_owned());
+        problems.push("the server's event differs from the sent one".to_owned());
     }
-    row("the event is in the database as it was sent, once", problems);
+    row("the database has the event once, as sent", problems);
 
     let holds = |text: &str, what: &str| {
         let page = found["page"].as_str().unwrap_or_default();
-        if page.contains(text) { Vec::new() } else { vec![format!("the issue's page does not have {what}")] }
+        if page.contains(text) { Vec::new() } else { vec![format!("the issue's page doesn't contain {what}")] }
     };
     row("the issue's page names the function", holds("null_store", "`null_store`"));
-    row("the issue's page has tags and breadcrumbs' level", holds("weather", "the tag `weather`"));
+    row("the issue's page has tags and breadcrumb levels", holds("weather", "the tag `weather`"));
     let title = found["title"].as_str().unwrap_or_default().to_owned();
     // The app's innermost function, which was inlined into `null_store`. If programs have only line
     // tables, inlined functions have names without paths.
     let grouped = title.trim().rsplit("::").next() == Some("store");
-    row("it is grouped by the function", if grouped { Vec::new() } else { vec![format!("the title is {title:?}")] });
+    row(
+        "the event is grouped by the function",
+        if grouped { Vec::new() } else { vec![format!("the title is {title:?}")] },
+    );
 
     let envelopes = found["envelopes"].as_array().cloned().unwrap_or_default();
     let one = |kind: &str, text: &str| {
         let items = items(&envelopes, kind);
         let is = items.iter().any(|item| item.contains(text));
-        if is { Vec::new() } else { vec![format!("no {kind} with {text}: {items:?}")] }
+        if is { Vec::new() } else { vec![format!("missing {kind} with {text}: {items:?}")] }
     };
-    row("the attachment came", one("attachment", "attached to the crash"));
-    row("the session's end came", one("session", "\"status\":\"crashed\""));
-    row("the next session's beginning came", one("session", "\"init\":true"));
-    row("the client report came", one("client_report", "\"reason\":\"before_send\""));
+    row("the attachment arrived", one("attachment", "attached to the crash"));
+    row("the session's end arrived", one("session", "\"status\":\"crashed\""));
+    row("the next session's start arrived", one("session", "\"init\":true"));
+    row("the client report arrived", one("client_report", "\"reason\":\"before_send\""));
     let complaints = fs::read_to_string(server.log())?;
     let complaints: Vec<String> = complaints
         .lines()
         .filter(|line| line.contains("validation failed") && !line.contains(KNOWN))
         .map(ToOwned::to_owned)
         .collect();
-    row("the server's schema has no complaint", complaints);
+    row("the event conforms to the server's schema", complaints);
 
     // Sending it twice must have the same effect as once.
     let again = app.run(&dsn, &["flush=60"])?;
     let after = server.manage(&["read", id])?;
     let number = after["number_of_all_events"].as_u64();
     let problems = if number == Some(1) { Vec::new() } else { vec![format!("{number:?} events: {again}")] };
-    row("nothing came twice", problems);
+    row("nothing arrived twice", problems);
 
     // The server is down while the app crashes and is started; later it is up again.
     server.stop();
     app.run(&dsn, &["sleep=2100", "fault=divide-by-zero", "no-symbols"]).context("a crash in an outage")?;
-    let said = app.run(&dsn, &["flush=5", "retry=1"])?;
-    let waits = said.contains("flushed: false");
+    let printed = app.run(&dsn, &["flush=5", "retry=1"])?;
+    let waits = printed.contains("flushed: false");
     server.start(None)?;
     std::thread::sleep(Duration::from_millis(1100));
-    let said = app.run(&dsn, &["flush=60", "retry=1"])?;
+    let printed = app.run(&dsn, &["flush=60", "retry=1"])?;
     let came = server.manage(&["read", id])?["number_of_all_events"].as_u64() == Some(2);
-    let problems = if waits && came { Vec::new() } else { vec![format!("waited: {waits}, came: {came}; {said}")] };
+    let problems =
+        if waits && came { Vec::new() } else { vec![format!("waited: {waits}, arrived: {came}; {printed}")] };
     row("an outage loses nothing", problems);
 
     if bench.long {
@@ -237,10 +243,10 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         row(&figures, problems);
     }
 
-    let said = |result: anyhow::Result<Vec<String>>| result.unwrap_or_else(|error| vec![format!("{error:#}")]);
-    row("sentry-cli uploads debug files", said(upload(bench, &server)));
-    row("the server names the functions of a minidump", said(minidump(bench, &server)));
-    row("what is over the server's quota waits, and comes once it may", said(quota.wait_for_end(&server)));
+    let problems_of = |result: anyhow::Result<Vec<String>>| result.unwrap_or_else(|error| vec![format!("{error:#}")]);
+    row("sentry-cli uploads debug files", problems_of(upload(bench, &server)));
+    row("the server names the functions of a minidump", problems_of(minidump(bench, &server)));
+    row("events over the server's quota wait, and arrive once they may", problems_of(quota.wait_for_end(&server)));
     Ok(rows)
 }
 
@@ -262,10 +268,10 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
     let before = number(server)?;
     let (mut crashes, mut slowest) = (0, 0);
     let mut launch = |words: &[&str]| -> anyhow::Result<String> {
-        let said = app.run(&dsn, &[&retry[..], words].concat())?;
-        let took: Option<u64> = said.split_whitespace().nth(2).and_then(|ms| ms.parse().ok());
-        slowest = slowest.max(took.with_context(|| format!("no install time in the output: {said}"))?);
-        Ok(said)
+        let printed = app.run(&dsn, &[&retry[..], words].concat())?;
+        let took: Option<u64> = printed.split_whitespace().nth(2).and_then(|ms| ms.parse().ok());
+        slowest = slowest.max(took.with_context(|| format!("no install time in the output: {printed}"))?);
+        Ok(printed)
     };
     server.stop();
     let began = Instant::now();
@@ -274,9 +280,9 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
         // More than two seconds after its start, so that no launch waits on purpose.
         launch(&["sleep=2100", "fault=null-store"])?;
         crashes += 1;
-        let said = launch(&["flush=1", "sleep=6000"])?;
-        if !said.contains("flushed: false") {
-            problems.push(format!("something was delivered to nobody: {said}"));
+        let printed = launch(&["flush=1", "sleep=6000"])?;
+        if !printed.contains("flushed: false") {
+            problems.push(format!("events count as delivered although there is no server: {printed}"));
         }
     }
     let gone = began.elapsed();
@@ -291,10 +297,10 @@ fn outage(bench: &Bench, server: &mut Server<'_>) -> anyhow::Result<(String, Vec
     }
     let came = number(server)? - before;
     if came != crashes {
-        problems.push(format!("of {crashes} crashes {came} events came"));
+        problems.push(format!("{came} events of {crashes} crashes arrived"));
     }
     let figures = format!(
-        "an outage of {:.0} s loses nothing: {crashes} crashes, all there {:.0} s after its end, once; install took {slowest} ms at \
+        "an outage of {:.0} s loses nothing: {crashes} crashes, all delivered once {:.0} s after its end; install took {slowest} ms at \
          most",
         gone.as_secs_f64(),
         back.elapsed().as_secs_f64()
@@ -325,10 +331,10 @@ impl<'b> Quota<'b> {
         let mut notified = Instant::now();
         for expected in ["flushed: true", "flushed: false"] {
             app.run(&dsn, &["sleep=2100", "fault=null-store", "no-symbols"])?;
-            let said = app.run(&dsn, &["flush=60", "no-symbols"])?;
+            let printed = app.run(&dsn, &["flush=60", "no-symbols"])?;
             notified = Instant::now();
-            if !said.contains(expected) {
-                problems.push(format!("not {expected}: {said}"));
+            if !printed.contains(expected) {
+                problems.push(format!("not {expected}: {printed}"));
             }
         }
         server.stop();
@@ -343,17 +349,17 @@ impl<'b> Quota<'b> {
             Ok(read["number_of_limited_events"].as_u64())
         };
         if self.notified.elapsed() + Duration::from_secs(10) < Self::LIMIT {
-            let said = self.app.run(&server.limited_dsn, &["flush=5", "no-symbols"])?;
+            let printed = self.app.run(&server.limited_dsn, &["flush=5", "no-symbols"])?;
             let number = events()?;
-            if number != Some(1) || !said.contains("flushed: false") {
-                self.problems.push(format!("{number:?} events within the limit: {said}"));
+            if number != Some(1) || !printed.contains("flushed: false") {
+                self.problems.push(format!("{number:?} events within the limit: {printed}"));
             }
         }
         std::thread::sleep((Self::LIMIT + Duration::from_secs(2)).saturating_sub(self.notified.elapsed()));
-        let said = self.app.run(&server.limited_dsn, &["flush=60", "no-symbols"])?;
+        let printed = self.app.run(&server.limited_dsn, &["flush=60", "no-symbols"])?;
         let number = events()?;
-        if number != Some(2) || !said.contains("flushed: true") {
-            self.problems.push(format!("{number:?} events after the limit: {said}"));
+        if number != Some(2) || !printed.contains("flushed: true") {
+            self.problems.push(format!("{number:?} events after the limit: {printed}"));
         }
         Ok(self.problems)
     }
@@ -369,10 +375,12 @@ fn minidump(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
     upload_file(bench, server, &debug)?;
     let app = App::new(bench, "bugsink-minidump")?;
     app.run(&server.dsn, &["fault=null-store", "no-symbols"])?;
-    let said = app.run(&server.dsn, &["minidump", "flush=280", "timeout=280000", "no-symbols"])?;
-    ensure!(said.contains("flushed: true"), "the app could not deliver: {said}");
+    let printed = app.run(&server.dsn, &["minidump", "flush=280", "timeout=280000", "no-symbols"])?;
+    ensure!(printed.contains("flushed: true"), "the app can't deliver its report: {printed}");
     let events = app.events()?;
-    let [(id, sent)] = events.as_slice() else { bail!("{} events were to be sent, not one", events.len()) };
+    let [(id, sent)] = events.as_slice() else {
+        bail!("unexpected number of events: expected 1, got {}", events.len())
+    };
     let found = server.manage(&["read", id])?;
     let kept = &found["events"][0];
     // The server puts the minidump's exception after ours. The innermost frame comes last.
@@ -381,15 +389,15 @@ fn minidump(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
         exception["stacktrace"]["frames"].as_array()?.last().cloned()
     };
     let exceptions = |event: &Value| event["exception"]["values"].as_array().map_or(0, Vec::len);
-    ensure!((exceptions(sent), exceptions(kept)) == (1, 2), "the server made no exception of the minidump");
+    ensure!((exceptions(sent), exceptions(kept)) == (1, 2), "the server created no exception from the minidump");
     let (ours, theirs) = (frame(sent).context("no stack was sent")?, frame(kept).context("the server has no stack")?);
     let mut problems = Vec::new();
     if ours.get("function").is_some() {
-        problems.push(format!("the event had names of its own: {ours}"));
+        problems.push(format!("the event already had names: {ours}"));
     }
     let names = |key: &str, what: &str| theirs[key].as_str().is_some_and(|text| text.contains(what));
     if !names("function", "store") || !names("filename", ".rs") || theirs["lineno"].is_null() {
-        problems.push(format!("the server's answer is {theirs}"));
+        problems.push(format!("unexpected answer of the server: {theirs}"));
     }
     let address = |frame: &Value| {
         let address = &frame["instruction_addr"];
@@ -410,7 +418,7 @@ fn upload(bench: &Bench, server: &Server<'_>) -> anyhow::Result<Vec<String>> {
     let checked: Value = serde_json::from_slice(&checked.stdout)?;
     let id = checked["variants"][0]["debug_id"].as_str().context("no debug id")?.to_owned();
     let known = server.manage(&["read", "00000000000000000000000000000000"])?["debug_ids"].to_string();
-    Ok(if known.contains(&id) { Vec::new() } else { vec![format!("the server does not know {id}: {known}")] })
+    Ok(if known.contains(&id) { Vec::new() } else { vec![format!("the server doesn't have {id}: {known}")] })
 }
 
 fn upload_file(bench: &Bench, server: &Server<'_>, path: &Path) -> anyhow::Result<()> {

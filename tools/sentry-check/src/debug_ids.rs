@@ -36,10 +36,10 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
             rows.push(compare(bench, &path, &image["debug_id"], &image["code_id"])?);
         }
     }
-    ensure!(rows.len() >= 2, "only {} images are files", rows.len());
+    ensure!(rows.len() >= 2, "too few images are files: {}", rows.len());
     let derived = images.iter().any(|image| image["code_file"].as_str().is_some_and(|path| Path::new(path) == library));
     let named: Vec<_> = images.iter().map(|image| &image["code_file"]).collect();
-    ensure!(derived, "no debug ID for {}, which has no build ID, among {named:?}", library.display());
+    ensure!(derived, "missing debug ID for {}, which has no build ID, among {named:?}", library.display());
     let fixtures = tools::workspace_root().join("fixtures/symbols");
     for file in [
         "program.dylib",
@@ -89,10 +89,10 @@ fn uuids(bytes: &[u8]) -> anyhow::Result<Vec<[u8; 16]>> {
 }
 
 fn compare(bench: &Bench, path: &Path, debug_id: &Value, code_id: &Value) -> anyhow::Result<Row> {
-    let said = bench.tool("sentry-cli").args(["debug-files", "check", "--json"]).arg(path).output()?;
-    let said: Value = serde_json::from_slice(&said.stdout)
-        .with_context(|| format!("sentry-cli on {}: {}", path.display(), String::from_utf8_lossy(&said.stderr)))?;
-    let variants = said["variants"].as_array().cloned().unwrap_or_default();
+    let printed = bench.tool("sentry-cli").args(["debug-files", "check", "--json"]).arg(path).output()?;
+    let printed: Value = serde_json::from_slice(&printed.stdout)
+        .with_context(|| format!("sentry-cli on {}: {}", path.display(), String::from_utf8_lossy(&printed.stderr)))?;
+    let variants = printed["variants"].as_array().cloned().unwrap_or_default();
     let agrees = variants.iter().any(|variant| &variant["debug_id"] == debug_id && &variant["code_id"] == code_id);
     let problems =
         if agrees { Vec::new() } else { vec![format!("{debug_id} and {code_id} are not among {variants:?}")] };

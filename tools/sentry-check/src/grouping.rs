@@ -88,7 +88,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     build_programs(&names)?;
     for program in PROGRAMS {
         let is_same = std::fs::read(bench.programs.join(program))? == std::fs::read(other.join(program))?;
-        ensure!(!is_same, "both builds of {program} are one");
+        ensure!(!is_same, "both builds of {program} have the same ID");
     }
     let builds = [events(bench, &bench.programs, "one")?, events(bench, &other, "other")?];
     let [one, another] = &builds;
@@ -101,7 +101,11 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     }
     for (first, second) in ONE_ISSUE {
         let problems = different(&one[first], &another[second]);
-        rows.push(Row::new("grouping", format!("{first} and {second} at one place are one issue"), problems));
+        rows.push(Row::new(
+            "grouping",
+            format!("{first} and {second} at the same place are grouped as one issue"),
+            problems,
+        ));
     }
     let neighbours = FAULTS.iter().zip(&FAULTS[1..]).map(|(first, second)| (*first, *second));
     for (first, second) in neighbours.chain(OTHER_ISSUE) {
@@ -109,7 +113,7 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         let all = [(&one[first], &one[second]), (&one[first], &another[second])];
         let problems = all.iter().filter(|(first, second)| first.group == second.group);
         let problems = problems.map(|(first, _)| format!("one issue by {:?}", first.group)).collect();
-        rows.push(Row::new("grouping", format!("{first} and {second} are two issues"), problems));
+        rows.push(Row::new("grouping", format!("{first} and {second} are grouped as two issues"), problems));
     }
     Ok(rows)
 }
@@ -143,7 +147,7 @@ fn wrong_title(name: &str, inputs: &Inputs) -> Option<String> {
     };
     let last = |title: &str| title.rsplit("::").next().unwrap_or_default().to_owned();
     let is_right = inputs.title == expected || last(&inputs.title) == expected;
-    (!is_right).then(|| format!("the title is `{}` and not of `{expected}`", inputs.title))
+    (!is_right).then(|| format!("unexpected title: expected `{expected}`, got `{}`", inputs.title))
 }
 
 /// Creates the events of all faults and modes.
@@ -155,7 +159,7 @@ fn events(bench: &Bench, programs: &Path, build: &str) -> anyhow::Result<Events>
         let mut command = Command::new(programs.join(program));
         command.arg(&store).arg(way).args(more).env("RUST_BACKTRACE", "0").current_dir(&store);
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().with_context(|| format!("running {program}"))?;
-        let report = report(&store).with_context(|| format!("{program} {way} left no report"))?;
+        let report = report(&store).with_context(|| format!("missing report of {program} {way}"))?;
         let event = output(bench.program("coroner").arg("convert").arg(&report).args(["--to", "sentry"]))?;
         events.insert(way.to_owned(), inputs(&serde_json::from_str(&event)?));
     }

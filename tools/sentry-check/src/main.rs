@@ -136,7 +136,7 @@ impl Bench {
     fn set_up((name, requirements): (&str, &str)) -> anyhow::Result<Self> {
         let venv = tools::python_environment(name, requirements)?;
         build_programs(&[])?;
-        let scratch = tempfile::tempdir().context("a folder for what the programs leave")?;
+        let scratch = tempfile::tempdir().context("can't create a folder for the programs' output")?;
         Ok(Self { venv, programs: tools::target_dir().join("debug"), scratch, long: false, short: false })
     }
 

@@ -60,7 +60,7 @@ fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> 
         let (ours, theirs) = both(bench, victim, fault).with_context(|| format!("fault {fault}"))?;
         let mut problems = compare(&ours, &theirs);
         if !theirs["reason"].as_str().is_some_and(|reason| reason.starts_with(signal)) {
-            problems.push(format!("the processor calls it {}", theirs["reason"]));
+            problems.push(format!("unexpected crash reason: {}", theirs["reason"]));
         }
         rows.push(Row::new("minidump", fault, problems));
         last = Some((ours, theirs));
@@ -68,9 +68,12 @@ fn check_victim(bench: &Bench, victim: &Victim<'_>) -> anyhow::Result<Vec<Row>> 
     // Check the check: it must find one wrong address.
     let (mut ours, theirs) = last.context("no fault")?;
     ours["threads"][0]["frames"][2]["address"] = json!("0x1");
-    let problems =
-        if compare(&ours, &theirs).is_empty() { vec!["a wrong address was not found".to_owned()] } else { Vec::new() };
-    rows.push(Row::new("minidump", "the comparison finds what is wrong", problems));
+    let problems = if compare(&ours, &theirs).is_empty() {
+        vec!["the wrong address was not detected".to_owned()]
+    } else {
+        Vec::new()
+    };
+    rows.push(Row::new("minidump", "the comparison detects a wrong address", problems));
     Ok(rows)
 }
 
@@ -123,10 +126,10 @@ fn compare(ours: &Value, theirs: &Value) -> Vec<String> {
         let their_frames: Vec<u64> = known.filter_map(|frame| frame["address"].as_u64()).collect();
         let number = if our["crashed"] == true { our_frames.len() } else { our_frames.len().min(1) };
         if our_frames.get(..number) != their_frames.get(..number) {
-            problems.push(format!("thread {tid}: {our_frames:x?} became {their_frames:x?}"));
+            problems.push(format!("thread {tid}: expected {our_frames:x?}, got {their_frames:x?}"));
         }
         if our["crashed"] == true && number < FEWEST {
-            problems.push(format!("the crashed thread has {number} frames only"));
+            problems.push(format!("the crashed thread has only {number} frames"));
         }
     }
     problems

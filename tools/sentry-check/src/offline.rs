@@ -79,22 +79,22 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for day in 0..DAYS {
         let network = FAILURES[day % FAILURES.len()];
-        let said = said_by(launch(network, &["fault=null-store"]))?;
+        let printed = output_of(launch(network, &["fault=null-store"]))?;
         // The first launch follows no crash, but it sends the start of a session.
-        ensure!(said.contains("flushed: false"), "on day {day} something was sent ({network:?}): {said}");
+        ensure!(printed.contains("flushed: false"), "unexpected delivery on day {day} ({network:?}): {printed}");
     }
     let before = server.events().len();
-    let said = output(&mut launch(Network::Works, &[]))?;
+    let printed = output(&mut launch(Network::Works, &[]))?;
     let events = server.items("event").len();
     let mut problems = Vec::new();
     if (before, events, server.events().len()) != (0, DAYS, DAYS) {
         problems.push(format!(
-            "{before} events came too early, then {events}, {} of them different",
+            "{before} events arrived too early, then {events}, {} of them distinct",
             server.events().len()
         ));
     }
-    if !said.contains("flushed: true") {
-        problems.push(format!("something is left: {said}"));
+    if !printed.contains("flushed: true") {
+        problems.push(format!("the outbox is not empty: {printed}"));
     }
     rows.push(Row::new("offline", format!("{events} events of {DAYS} launches without a network"), problems));
     let sessions = server.items("session");
@@ -112,7 +112,7 @@ fn store(folder: &std::path::Path) -> PathBuf {
 }
 
 /// Runs a program that may crash, and returns its output.
-fn said_by(mut command: Command) -> anyhow::Result<String> {
+fn output_of(mut command: Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&command.output()?.stdout).into_owned())
 }
 

@@ -60,8 +60,8 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
     wrong["event"]["exception"]["values"][0]["stacktrace"]["frames"][0]["instruction_addr"] = json!("zz");
     let found = judge(bench, &[wrong])?;
     let caught = found.iter().any(|row| !row.problems.is_empty());
-    let problems = if caught { Vec::new() } else { vec!["a wrong address was not found".to_owned()] };
-    rows.push(Row::new("relay", "the normaliser finds what is wrong", problems));
+    let problems = if caught { Vec::new() } else { vec!["the wrong address was not detected".to_owned()] };
+    rows.push(Row::new("relay", "the normaliser detects an invalid address", problems));
     Ok(rows)
 }
 
@@ -111,13 +111,15 @@ fn wrong_mechanism(named: &Value) -> Option<String> {
     let mut exceptions = named["event"]["exception"]["values"].as_array()?.iter().rev();
     let uncaught = exceptions.next()?;
     if uncaught["mechanism"]["type"] != expected {
-        return Some(format!("the mechanism is {} and not {expected}", uncaught["mechanism"]["type"]));
+        return Some(format!("unexpected mechanism: expected {expected}, got {}", uncaught["mechanism"]["type"]));
     }
     if name == "C++ nests" && exceptions.len() == 0 {
-        return Some("what caused it is not there".to_owned());
+        return Some("missing cause".to_owned());
     }
     let chained = |cause: &Value| cause["mechanism"]["type"] == "chained" && cause["mechanism"]["parent_id"].is_u64();
-    exceptions.find(|cause| !chained(cause)).map(|cause| format!("a cause has the mechanism {}", cause["mechanism"]))
+    exceptions
+        .find(|cause| !chained(cause))
+        .map(|cause| format!("unexpected mechanism of a cause: {}", cause["mechanism"]))
 }
 
 /// Faults of Mach-O programs on `darwin-host`, one of each kind that reports distinguish.
@@ -136,7 +138,7 @@ const ON_DARWIN: [&str; 10] = [
 
 /// Checks the events of Mach-O programs that crash on `darwin-host`.
 pub(super) fn check_darwin(bench: &Bench) -> anyhow::Result<Vec<Row>> {
-    let arch = darwin::Arch::ALL.into_iter().find(|arch| !arch.emulated()).context("no Mach-O program runs here")?;
+    let arch = darwin::Arch::ALL.into_iter().find(|arch| !arch.emulated()).context("Mach-O programs can't run here")?;
     let kit = darwin::Kit::set_up(arch)?;
     let program = darwin::crash_program(&kit)?;
     let mut events = Vec::new();
@@ -152,7 +154,7 @@ pub(super) fn check_darwin(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         let exception = &event["event"]["exception"]["values"][0];
         let image = &event["event"]["debug_meta"]["images"][0];
         if image["type"] != "macho" || event["event"]["contexts"]["os"]["name"] != "macOS" {
-            row.problems.push(format!("it is not of macOS: {image}"));
+            row.problems.push(format!("not an image of macOS: {image}"));
         }
         let known = ["mach", "signalhandler", "panic"];
         if !known.iter().any(|kind| exception["mechanism"]["type"] == *kind) {
@@ -173,12 +175,12 @@ fn crash(bench: &Bench, fault: &str) -> anyhow::Result<Vec<Value>> {
 /// Returns the events that a command leaves in a store.
 fn die(bench: &Bench, command: &mut Command, store: &Path, name: &str) -> anyhow::Result<Vec<Value>> {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-    status.with_context(|| format!("running the program that dies of {name}"))?;
+    status.with_context(|| format!("running the program that crashes with {name}"))?;
     let mut events = Vec::new();
     for run in std::fs::read_dir(store.join("runs"))? {
         events.extend(convert(bench, &run?.path())?.map(|event| json!({ "name": name, "event": event })));
     }
-    ensure!(!events.is_empty(), "{name} left no report");
+    ensure!(!events.is_empty(), "missing report of {name}");
     Ok(events)
 }
 
@@ -200,10 +202,10 @@ fn judge(bench: &Bench, events: &[Value]) -> anyhow::Result<Vec<Row>> {
     let writer = std::thread::spawn(move || lines.iter().try_for_each(|line| writeln!(stdin, "{line}")));
     let mut rows = Vec::new();
     for line in BufReader::new(stdout).lines() {
-        let said: Value = serde_json::from_str(&line?)?;
-        let problems = said["problems"].as_array().cloned().unwrap_or_default();
+        let printed: Value = serde_json::from_str(&line?)?;
+        let problems = printed["problems"].as_array().cloned().unwrap_or_default();
         let problems = problems.iter().filter_map(|problem| problem.as_str().map(ToOwned::to_owned)).collect();
-        rows.push(Row::new("relay", said["name"].as_str().unwrap_or_default(), problems));
+        rows.push(Row::new("relay", printed["name"].as_str().unwrap_or_default(), problems));
     }
     let _ = writer.join();
     let status = child.wait()?;

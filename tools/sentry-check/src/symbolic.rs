@@ -43,8 +43,9 @@ pub(super) fn check(bench: &Bench) -> anyhow::Result<Vec<Row>> {
         frame["instruction_addr"] = format!("{address:#x}").into();
     }
     let found = compare(&programs, "multiplied", &event, &[&program])?;
-    let problems = if found.problems.is_empty() { vec!["more frames were not found".to_owned()] } else { Vec::new() };
-    rows.push(Row::new("symbolic", "the comparison finds what is multiplied", problems));
+    let problems =
+        if found.problems.is_empty() { vec!["the additional frames were not detected".to_owned()] } else { Vec::new() };
+    rows.push(Row::new("symbolic", "the comparison detects duplicated frames", problems));
     Ok(rows)
 }
 
@@ -54,7 +55,7 @@ fn build() -> anyhow::Result<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(["build", "--quiet", "--release", "--package", "symbolicator-check", "--target-dir"]).arg(&folder);
     let status = command.current_dir(tools::workspace_root()).status().context("running cargo")?;
-    ensure!(status.success(), "symbolicator-check could not be built");
+    ensure!(status.success(), "can't build symbolicator-check");
     Ok(folder.join("release"))
 }
 
@@ -62,7 +63,7 @@ fn build() -> anyhow::Result<PathBuf> {
 fn die(bench: &Bench, name: &str, mut program: Command, way: &[&str]) -> anyhow::Result<PathBuf> {
     let store = bench.folder(&format!("symbolic/{name}"))?;
     let status = program.arg(&store).args(way).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
-    ensure!(!status.success(), "{name} did not die");
+    ensure!(!status.success(), "{name} did not crash");
     Ok(std::fs::read_dir(store.join("runs"))?.next().context("no run")??.path())
 }
 
@@ -94,9 +95,9 @@ fn compare(programs: &Path, name: &str, event: &Value, files: &[&PathBuf]) -> an
     std::fs::write(&input, event.to_string())?;
     let mut command = Command::new(programs.join("symbolicate_event"));
     command.args(files).stdin(std::fs::File::open(&input)?);
-    let said: Value = serde_json::from_str(&output(&mut command)?)?;
+    let printed: Value = serde_json::from_str(&output(&mut command)?)?;
     let (mut problems, mut frames, mut inlined, mut by_server) = (Vec::new(), 0, 0, 0);
-    for stack in said["stacks"].as_array().into_iter().flatten() {
+    for stack in printed["stacks"].as_array().into_iter().flatten() {
         let side = |side: &str| stack[side].as_array().cloned().unwrap_or_default();
         let (before, after) = (side("before"), side("after"));
         frames += before.len();
@@ -110,7 +111,7 @@ fn compare(programs: &Path, name: &str, event: &Value, files: &[&PathBuf]) -> an
         }
     }
     if inlined < FEWEST || by_server == 0 {
-        problems.push(format!("{inlined} frames are of inlined functions, {by_server} were named by the server"));
+        problems.push(format!("{inlined} frames of inlined functions, {by_server} frames named by the server"));
     }
     Ok(Row::new(
         "symbolic",

@@ -132,7 +132,7 @@ impl Flows {
     pub(super) fn facts(&self, machine: Machine) -> Facts {
         Analysis {
             flows: self,
-            convention: Convention::of(machine),
+            convention: Convention::for_machine(machine),
             states: vec![None; self.leaders.len()],
             deepened: vec![0; self.leaders.len()],
             facts: Facts::default(),

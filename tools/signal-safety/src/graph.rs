@@ -147,7 +147,7 @@ impl<'a> Graph<'a> {
 
     /// Returns the functions that call one of their arguments, by address.
     fn throughs(&self, rules: &Rules) -> BTreeMap<u64, Through> {
-        let return_address = Convention::of(self.program.machine).return_address;
+        let return_address = Convention::for_machine(self.program.machine).return_address;
         let mut throughs = BTreeMap::new();
         for function in self.program.functions() {
             if let Some((argument, switches)) = rules.through(&function.name) {

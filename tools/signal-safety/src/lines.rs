@@ -6,14 +6,14 @@ use std::path::Path;
 pub(super) struct Lines(Option<addr2line::Loader>);
 
 impl Lines {
-    pub(super) fn of(program: &Path) -> Lines {
+    pub(super) fn open(program: &Path) -> Lines {
         Lines(addr2line::Loader::new(program).ok())
     }
 
     /// Returns an instruction's source lines, as `file:line function`.
     ///
     /// Its own line is followed by those that it was inlined into.
-    pub(super) fn of_instruction(&self, address: u64) -> Vec<String> {
+    pub(super) fn at(&self, address: u64) -> Vec<String> {
         let mut lines = Vec::new();
         let Some(mut frames) = self.0.as_ref().and_then(|loader| loader.find_frames(address).ok()) else {
             return lines;

@@ -260,7 +260,7 @@ fn print(path: &Path, verdict: &Verdict, list: bool) {
     for missing in &verdict.missing {
         println!("  FAIL {missing}: function not found: renamed, or unreferenced");
     }
-    let lines = Lines::of(path);
+    let lines = Lines::open(path);
     for (finding, entries) in verdict.findings() {
         println!("\n  {} {}", finding.what, finding.offence.describe());
         if entries.len() > 1 {
@@ -268,7 +268,7 @@ fn print(path: &Path, verdict: &Verdict, list: bool) {
         }
         for step in &finding.path {
             println!("    {}", step.function);
-            for line in lines.of_instruction(step.at) {
+            for line in lines.at(step.at) {
                 println!("        {line}");
             }
         }

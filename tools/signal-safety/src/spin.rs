@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_of_a_store_exclusive_is_no_wait_and_a_lock_is() {
+    fn a_lock_is_a_wait_and_a_retry_of_a_store_exclusive_is_not() {
         // ldaxr w8, [x0]; add w8, w8, #1; stlxr w9, w8, [x0]; cbnz w9, -12; ret
         assert_eq!(arm64(&[0x885f_fc08, 0x1100_0508, 0x8809_fc08, 0x35ff_ffa9, 0xd65f_03c0]), 0);
         // ldaxr w8, [x0]; cbnz w8, -4; stlxr w9, w1, [x0]; cbnz w9, -12; ret: waits for zero

@@ -55,7 +55,7 @@ fn check(target: &str) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let store = folder.path().join("store");
     crash(target, &store).context("running the program")?;
-    let run = fs::read_dir(store.join("runs"))?.next().context("the program left no run")??.path();
+    let run = fs::read_dir(store.join("runs"))?.next().context("missing run of the program")??.path();
     let mut show = Command::new(tools::target_dir().join("debug/coroner"));
     let shown = show.args(["show", "--format", "json", "--thread", "all"]).arg(&run).output()?;
     ensure!(shown.status.success(), "coroner show: {}", String::from_utf8_lossy(&shown.stderr).trim());
@@ -116,7 +116,7 @@ fn succeed(command: &mut Command) -> anyhow::Result<()> {
 
 fn dies(command: &mut Command) -> anyhow::Result<()> {
     let status = deadline::status(command)?;
-    ensure!(!status.success(), "the program did not die: {status}");
+    ensure!(!status.success(), "the program did not crash: {status}");
     Ok(())
 }
 

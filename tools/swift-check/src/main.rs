@@ -102,8 +102,8 @@ fn set_up() -> anyhow::Result<PathBuf> {
 }
 
 fn succeeded(what: &str, output: &Output) -> anyhow::Result<()> {
-    let said = String::from_utf8_lossy(if output.stderr.is_empty() { &output.stdout } else { &output.stderr });
-    ensure!(output.status.success(), "{what} failed: {}: {}", output.status, said.trim());
+    let printed = String::from_utf8_lossy(if output.stderr.is_empty() { &output.stdout } else { &output.stderr });
+    ensure!(output.status.success(), "{what} failed: {}: {}", output.status, printed.trim());
     Ok(())
 }
 
@@ -222,7 +222,7 @@ impl Bed {
     /// backtrace that is on the stack.
     fn death(&self, way: &str, signal: &str, function: &str) -> anyhow::Result<()> {
         self.forget()?;
-        let (said, errors) = self.launch(way)?;
+        let (printed, errors) = self.launch(way)?;
         let (next, _) = self.launch("next")?;
         let wanted = "crashed last run: a report\noutcome: crashed, report: 32, delivered: 1\n";
         ensure!(next == wanted, "unexpected output of the next launch: {next:?}");
@@ -234,7 +234,7 @@ impl Bed {
         let has = |name: &str| frames.iter().any(|frame| name_of(frame).is_some_and(|own| own.starts_with(name)));
         ensure!(has(function), "no frame in {function}");
         let ours: Vec<u64> = frames.iter().filter_map(address).collect();
-        let theirs = backtrace_of_swift(&(said + &errors));
+        let theirs = backtrace_of_swift(&(printed + &errors));
         ensure!(theirs.len() > 1, "no backtrace from Swift");
         // Swift's backtrace leaves out frames that it considers the system's.
         let mut rest = ours.iter();
@@ -274,8 +274,8 @@ impl Bed {
 
     fn errors(&self) -> anyhow::Result<()> {
         self.forget()?;
-        let (said, errors) = self.launch("error")?;
-        ensure!(said == "third: full\ndelivered: 2\n", "unexpected output: {said:?} {errors}");
+        let (printed, errors) = self.launch("error")?;
+        ensure!(printed == "third: full\ndelivered: 2\n", "unexpected output: {printed:?} {errors}");
         let reports = self.reports()?;
         let exceptions = |report: &Value| {
             let all = report["exceptions"].as_array().cloned().unwrap_or_default();
@@ -298,10 +298,10 @@ impl Bed {
     }
 
     fn backtrace(&self) -> anyhow::Result<()> {
-        let (said, errors) = self.launch("backtrace")?;
+        let (printed, errors) = self.launch("backtrace")?;
         ensure!(
-            said.starts_with("true async_Main\n") && said.ends_with("false true\n"),
-            "unexpected output: {said:?} {errors}"
+            printed.starts_with("true async_Main\n") && printed.ends_with("false true\n"),
+            "unexpected output: {printed:?} {errors}"
         );
         Ok(())
     }

@@ -93,7 +93,7 @@ pub(super) fn ours(program: &Path, file: &Path, addresses: &[u64], folder: &Path
     let mut answers = Vec::new();
     for line in BufReader::new(&*printed).lines() {
         let OurAnswer { symbol, calls } = serde_json::from_str(&line?)?;
-        let call = |call: OurCall| of_parts(call.name, call.file, call.line.unwrap_or(0));
+        let call = |call: OurCall| create_call(call.name, call.file, call.line.unwrap_or(0));
         answers.push(Answer { calls: calls.into_iter().map(call).collect(), symbol });
     }
     ensure!(answers.len() == addresses.len(), "{} answers for {} addresses", answers.len(), addresses.len());
@@ -130,15 +130,15 @@ pub(super) fn llvm(
     let mut answers = Vec::new();
     for line in BufReader::new(&*printed).lines() {
         let LlvmAnswer { symbol } = serde_json::from_str(&line?)?;
-        let said = |text: String| Some(text).filter(|text| !text.is_empty() && text != "??" && text != "<invalid>");
-        let call = |call: LlvmCall| of_parts(said(call.function_name), said(call.file_name), call.line);
+        let shown = |text: String| Some(text).filter(|text| !text.is_empty() && text != "??" && text != "<invalid>");
+        let call = |call: LlvmCall| create_call(shown(call.function_name), shown(call.file_name), call.line);
         answers.push(Answer { calls: symbol.into_iter().map(call).collect(), symbol: None });
     }
     ensure!(answers.len() == addresses.len(), "{} answers for {} addresses", answers.len(), addresses.len());
     Ok(Some(answers))
 }
 
-fn of_parts(name: Option<String>, file: Option<String>, line: u64) -> Call {
+fn create_call(name: Option<String>, file: Option<String>, line: u64) -> Call {
     Call { name, file: file.filter(|_| line != 0), line }
 }
 

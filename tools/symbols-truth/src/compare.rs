@@ -98,7 +98,7 @@ pub(super) struct Places {
 
 impl Places {
     /// Reads the sections and symbols of a file.
-    pub(super) fn of(file: &Path) -> anyhow::Result<Places> {
+    pub(super) fn read(file: &Path) -> anyhow::Result<Places> {
         let bytes = fs::read(file)?;
         let parsed = object::File::parse(&*bytes)?;
         let range = |section: &object::Section<'_, '_>| section.address()..section.address() + section.size();
@@ -217,7 +217,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Compares all answers. `others` are those of the other versions.
-    pub(super) fn of(
+    pub(super) fn compare(
         places: &Places,
         addresses: &[u64],
         ours: &[Answer],

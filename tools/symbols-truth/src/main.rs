@@ -164,12 +164,12 @@ fn compare_file(
         let took = answers::costs(&namers, &addresses, folder, LIMIT);
         costs.extend(namers.iter().zip(took).map(|(namer, cost)| CostRow::new(subject.name, &namer.name, cost)));
     }
-    let places = Places::of(file)?;
+    let places = Places::read(file)?;
     let mut rows = Vec::new();
     for (index, (version, answers)) in peers.iter().enumerate() {
         let others: Vec<&[Answer]> =
             peers.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, peer)| peer.1.as_slice()).collect();
-        let tally = Tally::of(&places, &addresses, &ours, answers, &others, arguments.examples);
+        let tally = Tally::compare(&places, &addresses, &ours, answers, &others, arguments.examples);
         let row = row(subject, bytes, version, &tally);
         print_row(&row, &tally);
         rows.push(row);

@@ -54,7 +54,7 @@ pub fn libcxx(bed: &Path, arch: Arch) -> PathBuf {
 /// The archive can't be unpacked.
 pub fn set_up() -> anyhow::Result<Result<PathBuf, String>> {
     if cfg!(not(target_arch = "x86_64")) {
-        return Ok(Err("the bed's native programs are for x86_64".to_owned()));
+        return Ok(Err("the device's native programs are for x86_64".to_owned()));
     }
     // Programs name /system/bin/linker64 as their interpreter, so the device's folder is mounted
     // over /system.
@@ -102,7 +102,7 @@ pub fn unpacked_bed() -> anyhow::Result<Result<PathBuf, String>> {
     let fresh = tempfile::tempdir_in(tools::tools_dir())?;
     let status =
         Command::new("tar").arg("xf").arg(&archive).arg("-C").arg(fresh.path()).status().context("running tar")?;
-    ensure!(status.success(), "{} can't be unpacked: {status}", archive.display());
+    ensure!(status.success(), "can't unpack {}: {status}", archive.display());
     fs::write(fresh.path().join("android-bed/archive"), stamp)?;
     if folder.exists() {
         fs::rename(&folder, fresh.path().join("old"))?;

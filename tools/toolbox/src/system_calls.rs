@@ -26,7 +26,7 @@ pub fn system_calls(mut command: Command, each: &mut dyn FnMut(i64)) -> anyhow::
         let mut status = 0;
         // SAFETY: the kernel writes the status.
         let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL) };
-        ensure!(tid > 0, "the traced program is gone");
+        ensure!(tid > 0, "the traced program has exited");
         if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
             if tid == main {
                 break;

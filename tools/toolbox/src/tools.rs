@@ -60,7 +60,7 @@ pub fn build_workspace() -> anyhow::Result<()> {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace_root()).args(["build", "--quiet"]).args(ALL_TARGETS);
     let status = crate::deadline::status(&mut command).context("running cargo")?;
-    ensure!(status.success(), "the workspace can't be built");
+    ensure!(status.success(), "can't build the workspace");
     Ok(())
 }
 
@@ -83,7 +83,7 @@ pub fn this_program() -> anyhow::Result<PathBuf> {
     if cfg!(target_os = "linux") {
         return Ok("/proc/self/exe".into());
     }
-    env::current_exe().context("this program's own path")
+    env::current_exe().context("can't find this program's path")
 }
 
 /// Returns the folder of a `package` at this `version`, unpacked there by pip if necessary.
@@ -339,7 +339,7 @@ pub fn rust_lld() -> anyhow::Result<PathBuf> {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let (sysroot, version) = (ask(&["--print", "sysroot"])?, ask(&["-vV"])?);
-    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV printed no host")?;
     let lld = Path::new(&sysroot).join("lib/rustlib").join(host).join("bin/rust-lld");
     ensure!(lld.is_file(), "the toolchain has no rust-lld at {}", lld.display());
     Ok(lld)

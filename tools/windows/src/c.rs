@@ -70,7 +70,7 @@ pub(super) fn programs(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::R
         succeed(&mut start(false))?;
         let reports = entries(&store.join("reports"))?;
         let report = reports.iter().find(|path| path.extension().is_some_and(|end| end == "json"));
-        let report = report.with_context(|| format!("no report of {name}"))?;
+        let report = report.with_context(|| format!("missing report of {name}"))?;
         check(&serde_json::from_slice(&fs::read(report)?)?, functions).with_context(|| report.display().to_string())?;
         println!("a program in C, {name}: {}", report.display());
     }

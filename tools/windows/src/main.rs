@@ -81,10 +81,10 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     build.args(["--features", "json,panics,symbolicate,windows-crashes", "--test", "windows_crashes"]);
     let output = build.args(["--message-format", "json"]).stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{build:?} failed: {}", output.status);
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let said = said.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let program = said.filter_map(|line| line["executable"].as_str().map(PathBuf::from)).next_back();
-    let program = program.context("cargo made no program")?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let program = printed.filter_map(|line| line["executable"].as_str().map(PathBuf::from)).next_back();
+    let program = program.context("cargo built no program")?;
     let stripped = folder.join("windows_crashes_stripped.exe");
     succeed(Command::new(STRIP).arg("-o").arg(&stripped).arg(&program))?;
     for (program, is_stripped) in [(&program, false), (&stripped, true)] {
@@ -112,16 +112,16 @@ fn crashes(folder: &Path, prefix: &Path, stores: &Path) -> anyhow::Result<()> {
     ] {
         ensure!(text.contains(expected), "the waiting run's report doesn't contain `{expected}`:\n{text}");
     }
-    println!("the run of a crash is read here: {}", waiting.display());
+    println!("unexpected run of a crash: {}", waiting.display());
     for act in ["read", "abort", "thread"] {
         let reports = entries(&stores.join(format!("minidump {act}/reports")))?;
         let find = |end: &str| reports.iter().find(|path| path.to_string_lossy().ends_with(end));
-        let dump = find("minidump.dmp").with_context(|| format!("no minidump of {act}"))?;
-        let report = find(".json").with_context(|| format!("no report of {act}"))?;
+        let dump = find("minidump.dmp").with_context(|| format!("missing minidump of {act}"))?;
+        let report = find(".json").with_context(|| format!("missing report of {act}"))?;
         let report: Value = serde_json::from_slice(&std::fs::read(report)?)?;
         check_minidump(dump, &report).with_context(|| format!("{}", dump.display()))?;
         check_walk(dump, &report, &stripped, prefix).with_context(|| format!("{}", dump.display()))?;
-        println!("the minidump of {act} is whole: {}", dump.display());
+        println!("the minidump of {act} is not truncated: {}", dump.display());
     }
     Ok(())
 }
@@ -132,7 +132,7 @@ fn check_minidump(path: &Path, report: &Value) -> anyhow::Result<()> {
     let dump = Minidump::read_path(path)?;
     let exception = dump.get_stream::<MinidumpException>()?;
     let tid = u64::from(exception.thread_id);
-    ensure!(report["crash"]["tid"].as_u64() == Some(tid), "the exception is of thread {tid}");
+    ensure!(report["crash"]["tid"].as_u64() == Some(tid), "unexpected thread {tid} of the exception");
     let threads = dump.get_stream::<MinidumpThreadList>()?;
     ensure!(threads.threads.len() > 2, "{} threads", threads.threads.len());
     ensure!(threads.get_thread(exception.thread_id).is_some(), "missing thread {tid}");
@@ -174,7 +174,7 @@ fn check_walk(dump: &Path, report: &Value, program: &Path, prefix: &Path) -> any
     ensure!(found == expected && found.len() > 4, "unexpected frames: expected {expected:?}, got {found:?}");
     let threads = read["threads"].as_array().context("no threads")?;
     for thread in threads {
-        ensure!(thread["walk_end"] == "root", "a stack is not walked to its end: {thread:#}");
+        ensure!(thread["walk_end"] == "root", "incomplete stack: {thread:#}");
     }
     Ok(())
 }
@@ -221,9 +221,9 @@ fn show(path: &Path) -> anyhow::Result<String> {
     let mut command = coroner();
     command.arg("show").arg(path);
     let output = command.output().context("running coroner show")?;
-    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (printed, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "coroner show {}: {error}", path.display());
-    Ok(said.into_owned())
+    Ok(printed.into_owned())
 }
 
 fn entries(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
@@ -244,14 +244,14 @@ fn read_here(stores: &Path) -> anyhow::Result<()> {
         {
             ensure!(text.contains(expected), "{what} doesn't contain `{expected}`:\n{text}");
         }
-        println!("{what} is read here: {}", path.display());
+        println!("unexpected {what}: {}", path.display());
     }
     Ok(())
 }
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let said = command.get_program().to_string_lossy().into_owned();
-    let status = deadline::status(command).with_context(|| format!("running {said}"))?;
+    let printed = command.get_program().to_string_lossy().into_owned();
+    let status = deadline::status(command).with_context(|| format!("running {printed}"))?;
     ensure!(status.success(), "{command:?} failed: {status}");
     Ok(())
 }

@@ -101,7 +101,7 @@ impl Environment {
             return Ok(None);
         }
         mount(Some("none"), store, Some("tmpfs"), MsFlags::empty(), Some(options))
-            .context("a file system for the store")?;
+            .context("can't mount a file system for the store")?;
         let disk = Disk(store.to_path_buf());
         if self == Environment::FullDisk {
             let mut file = std::fs::File::create(store.join(FILLER))?;
@@ -126,7 +126,7 @@ impl Environment {
     }
 
     /// Returns the environment of the next launch.
-    pub(super) fn of_next_launch(self) -> Environment {
+    pub(super) fn for_next_launch(self) -> Environment {
         match self {
             Environment::Unprivileged | Environment::NoPendingSignals => Environment::Unprivileged,
             _ => Environment::Plain,
@@ -180,7 +180,7 @@ impl Environment {
 }
 
 fn filter(action: Action) -> anyhow::Result<()> {
-    seccomp::filter(system_service::REFUSED, action).context("a filter of system calls")
+    seccomp::filter(system_service::REFUSED, action).context("can't install a system call filter")
 }
 
 fn limit(resource: libc::__rlimit_resource_t, to: u64) -> anyhow::Result<()> {

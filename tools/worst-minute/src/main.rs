@@ -181,7 +181,7 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
     if row.environment.is_nobodys() {
         // The workspace may be in a folder that only its owner may enter.
         program = folder.path().join("crash_program");
-        std::fs::copy(crash_program(), &program).context("a copy of the program")?;
+        std::fs::copy(crash_program(), &program).context("can't copy the program")?;
     }
     let command = match hosts.command(row.neighbour, row.fault, &program, &store, folder.path()) {
         Ok(command) => command,
@@ -195,12 +195,12 @@ fn show(row: &Row, hosts: &mut Hosts) -> anyhow::Result<Shown> {
     let reports = reports(&store);
     // As the same user, because a store belongs to its owner.
     let mut next = Command::new(tools::this_program()?);
-    next.args(["--inside", &row.environment.of_next_launch().to_string(), "--"]).arg(&program);
+    next.args(["--inside", &row.environment.for_next_launch().to_string(), "--"]).arg(&program);
     next.arg(&store).args(["deliver", "0"]).env("RUST_BACKTRACE", "0").current_dir(folder.path());
     row.environment.make_room(&store);
     let outcome = match run_to_end(&mut next)? {
-        (End::Exit(0), said) => said.trim().to_owned(),
-        (end, said) => format!("the next launch ended with {end:?}: {said:?}"),
+        (End::Exit(0), printed) => printed.trim().to_owned(),
+        (end, printed) => format!("the next launch ended with {end:?}: {printed:?}"),
     };
     Ok(Shown::Seen(Seen { end, reports, outcome, output }))
 }
@@ -212,7 +212,7 @@ fn run_to_end(command: &mut Command) -> anyhow::Result<(End, String)> {
     let mut child = command.spawn().with_context(|| format!("starting {}", command.get_program().display()))?;
     // Drops its copies of the pipe's end.
     *command = Command::new("true");
-    let said = std::thread::spawn(move || {
+    let printed = std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let _ = std::io::Read::read_to_end(&mut reader, &mut bytes);
         String::from_utf8_lossy(&bytes).into_owned()
@@ -230,12 +230,12 @@ fn run_to_end(command: &mut Command) -> anyhow::Result<(End, String)> {
         std::thread::sleep(Duration::from_millis(2));
     };
     // Processes left behind by a hang may keep the pipe open.
-    while !said.is_finished() && end != End::Hang && began.elapsed() < LIMIT {
+    while !printed.is_finished() && end != End::Hang && began.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(2));
     }
-    let said = if said.is_finished() { said.join().unwrap_or_default() } else { String::new() };
-    let start = said.char_indices().rev().nth(299).map_or(0, |(at, _)| at);
-    Ok((end, said.get(start..).unwrap_or_default().to_owned()))
+    let printed = if printed.is_finished() { printed.join().unwrap_or_default() } else { String::new() };
+    let start = printed.char_indices().rev().nth(299).map_or(0, |(at, _)| at);
+    Ok((end, printed.get(start..).unwrap_or_default().to_owned()))
 }
 
 /// Returns a store's complete reports, sorted by path.

@@ -184,7 +184,7 @@ impl Hosts {
         let build = |name: &str, options: &[&str]| {
             let mut gcc = Command::new("gcc");
             gcc.args(["-g", "-O1", "-Wall", "-pthread", "-o"]).arg(file(name)).arg(file("host.c")).args(options);
-            said(gcc.arg("-ldl")).map(drop)
+            read_output(gcc.arg("-ldl")).map(drop)
         };
         let addon = |name: &str, kind: &str| build(name, &["-shared", "-fPIC", kind]);
         let from_pypi = |package: &str, folder: &str| {
@@ -192,7 +192,7 @@ impl Hosts {
             let mut pip = Command::new("/usr/bin/python3");
             pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
             pip.args(["--only-binary", ":all:", "--break-system-packages", "--target"]).arg(file(folder));
-            said(pip.arg(package)).map(drop)
+            read_output(pip.arg(package)).map(drop)
         };
         // Without the standard libraries if others are given.
         let compile_c_sharp = |name: &str, libraries: &[PathBuf]| {
@@ -205,7 +205,7 @@ impl Hosts {
             let mut output = OsString::from("-out:");
             output.push(file(name));
             mcs.arg(output).args(libraries.iter().map(|library| format!("-r:{}", library.display())));
-            said(mcs.arg(file("Host.cs"))).map(drop)
+            read_output(mcs.arg(file("Host.cs"))).map(drop)
         };
         match neighbour {
             Neighbour::None => Ok(String::new()),
@@ -222,7 +222,7 @@ impl Hosts {
                 fs::write(file("host.go"), GO_SOURCE)?;
                 let mut go = Command::new("go");
                 go.args(["build", "-o", "go-host", "host.go"]).current_dir(self.folder.path());
-                said(go.env("GOCACHE", file("go-cache")).env("CGO_ENABLED", "1"))?;
+                read_output(go.env("GOCACHE", file("go-cache")).env("CGO_ENABLED", "1"))?;
                 first_line(Command::new("go").arg("version"))
             }
             Neighbour::Python => {
@@ -248,13 +248,13 @@ impl Hosts {
                 tools::debian_package("default-jdk-headless", "javac")?;
                 addon("install.node", "-DINSTALL")?;
                 fs::write(file("Host.java"), JAVA_SOURCE)?;
-                said(Command::new("javac").arg("-d").arg(self.folder.path()).arg(file("Host.java")))?;
+                read_output(Command::new("javac").arg("-d").arg(self.folder.path()).arg(file("Host.java")))?;
                 first_line(Command::new("java").arg("--version"))
             }
             Neighbour::DotNet => {
                 from_pypi(DOT_NET, "dotnet")?;
                 let runtimes = file("dotnet/dotnetcore2/bin/shared/Microsoft.NETCore.App");
-                let runtime = fs::read_dir(&runtimes)?.next().context("a runtime in the package")??.path();
+                let runtime = fs::read_dir(&runtimes)?.next().context("missing runtime in the package")??.path();
                 let libraries =
                     ["System.Private.CoreLib.dll", "System.Runtime.dll", "System.Runtime.InteropServices.dll"];
                 compile_c_sharp("Host.dll", &libraries.map(|library| runtime.join(library)))?;
@@ -268,13 +268,13 @@ impl Hosts {
                 first_line(Command::new("mono").arg("--version"))
             }
             Neighbour::Collector => {
-                if !said(Command::new("/sbin/ldconfig").arg("-p"))?.contains("libgc.so.1") {
+                if !read_output(Command::new("/sbin/ldconfig").arg("-p"))?.contains("libgc.so.1") {
                     tools::install_debian_package("libgc1")?;
                 }
                 fs::write(file("host_gc.c"), COLLECTOR_SOURCE)?;
                 let mut gcc = Command::new("gcc");
                 gcc.args(["-g", "-O1", "-Wall", "-pthread", "-o"]).arg(file("collector-host")).arg(file("host_gc.c"));
-                said(gcc.arg("-ldl"))?;
+                read_output(gcc.arg("-ldl"))?;
                 Ok("Boehm's garbage collector, libgc.so.1".to_owned())
             }
             Neighbour::Ruby | Neighbour::RubyPreloaded => {
@@ -299,7 +299,7 @@ fn library() -> PathBuf {
 }
 
 /// Runs a command that must succeed, and returns its output.
-fn said(command: &mut Command) -> anyhow::Result<String> {
+fn read_output(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().with_context(|| format!("running {name}"))?;
     ensure!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr).trim());
@@ -307,5 +307,5 @@ fn said(command: &mut Command) -> anyhow::Result<String> {
 }
 
 fn first_line(command: &mut Command) -> anyhow::Result<String> {
-    said(command).map(|text| text.lines().next().unwrap_or_default().to_owned())
+    read_output(command).map(|text| text.lines().next().unwrap_or_default().to_owned())
 }

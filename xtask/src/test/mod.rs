@@ -17,7 +17,7 @@ use toolbox::tools;
 
 use steps::{STEPS, Step, When};
 
-/// What to run.
+/// Selection of steps.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Print one JSON object with a row a step as the last line
@@ -40,7 +40,7 @@ pub(crate) struct Arguments {
     stop: bool,
 }
 
-/// How a step ended.
+/// Result of a step.
 enum Outcome {
     Passed,
     /// The step passed without a part, or didn't run: what was missing.

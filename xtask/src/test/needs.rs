@@ -1,4 +1,4 @@
-//! What steps need of the machine: looked for, and set up where that is possible.
+//! Requirements of steps: found on the machine, or set up where possible.
 
 use std::path::Path;
 use std::process::Command;

@@ -30,7 +30,7 @@ struct Truth {
 }
 
 impl Truth {
-    fn of(path: &Path) -> Self {
+    fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).expect("the file can be read");
         let file = object::File::parse(&*bytes).expect("an object file");
         let mut by_start: HashMap<u64, (u64, Vec<String>)> = HashMap::new();
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     };
     let (path, count) = (Path::new(path), count.parse::<usize>().unwrap_or(10));
-    let truth = Truth::of(path);
+    let truth = Truth::read(path);
     println!(r#"{{"functions":{}}}"#, truth.addresses.len());
     let right = match mode.as_str() {
         "first" => from_nothing(&truth, path, count, &namers::by_symbols()),

@@ -20,7 +20,7 @@ fn main() {
         "same" => 0,
         "varied" => 1,
         "moved" => 2,
-        other => panic!("no kind of stacks is called {other}"),
+        other => panic!("unknown kind of stacks `{other}`"),
     };
     install(store);
     let run = |rounds: i64| {

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_program_is_an_error() {
+    fn a_file_that_is_not_a_program_is_an_error() {
         let own = std::env::current_exe().expect("a path");
         let error = File::read(&own).expect_err("an ELF file");
         assert!(error.contains("not a 64-bit Mach-O file"), "{error}");

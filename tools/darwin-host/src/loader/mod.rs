@@ -167,21 +167,23 @@ impl Loader {
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         // Variants of a function ($INODE64, $NOCANCEL, $DARWIN_EXTSN, …) are the same function
         // here.
-        self.of_host(name).or_else(|| self.of_images(name, 0)).or_else(|| self.of_host(name.split_once('$')?.0))
+        self.find_in_host(name)
+            .or_else(|| self.find_in_images(name, 0))
+            .or_else(|| self.find_in_host(name.split_once('$')?.0))
     }
 
     /// Like `find`, for RTLD_NEXT in the main program: the program's own definitions are left out.
     pub(crate) fn find_next(&self, name: &str) -> Option<usize> {
-        self.of_host(name).or_else(|| self.of_images(name, 1))
+        self.find_in_host(name).or_else(|| self.find_in_images(name, 1))
     }
 
-    fn of_host(&self, name: &str) -> Option<usize> {
+    fn find_in_host(&self, name: &str) -> Option<usize> {
         let direct = self.direct.iter().find(|(n, _)| n == name).map(|(_, at)| *at);
         direct.or_else(|| self.synthetic.as_ref()?.find(name))
     }
 
     /// Returns an exported symbol, starting at the image with index `first`.
-    fn of_images(&self, name: &str, first: usize) -> Option<usize> {
+    fn find_in_images(&self, name: &str, first: usize) -> Option<usize> {
         let own = |i: &&&'static mut Image| i.path.to_bytes() != synthetic::PATH.as_bytes();
         self.images.iter().skip(first).filter(own).find_map(|i| i.export(name))
     }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_match_is_no_unknown_jump() {
+    fn a_match_is_not_an_unknown_jump() {
         // adr x9, .; ldrb w10, [x8, x0]; add x9, x9, x10, lsl #2; br x9
         let found = targets(&[0x1000_0009, 0x3860_690a, 0x8b0a_0929, 0xd61f_0120]);
         assert_eq!(found, [Target::Address(0x10_000)]);

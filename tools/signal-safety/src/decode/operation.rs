@@ -130,7 +130,7 @@ pub(crate) struct Convention {
 }
 
 impl Convention {
-    pub(crate) fn of(machine: Machine) -> Convention {
+    pub(crate) fn for_machine(machine: Machine) -> Convention {
         match machine {
             // System V AMD64 ABI, figure 3.4: rdi, rsi, rdx, rcx, r8, r9; rbx, rbp, r12 to r15.
             Machine::X86_64 => Convention {
@@ -159,7 +159,7 @@ pub(crate) fn operations(program: &Program, function: &Function) -> Vec<Operatio
 
 /// Decodes the instructions of a function whose `code` is at address `start`.
 pub(crate) fn decode(machine: Machine, code: &[u8], start: u64) -> Vec<Operation> {
-    let convention = Convention::of(machine);
+    let convention = Convention::for_machine(machine);
     let mut operations = match machine {
         Machine::X86_64 => super::x86_64_operations::operations(code, start),
         Machine::Aarch64 => super::aarch64_operations::operations(code, start),

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_match_is_no_unknown_jump() {
+    fn a_match_is_not_an_unknown_jump() {
         // movsxd rax, [rcx + rdi * 4]; add rax, rcx; jmp rax
         assert_eq!(targets(&[0x48, 0x63, 0x04, 0xb9, 0x48, 0x01, 0xc8, 0xff, 0xe0]), []);
         // movsxd rax, [rcx + rdi * 4]; add rax, rcx; mov [rsp + 0x20], rax; jmp [rsp + 0x20] (and

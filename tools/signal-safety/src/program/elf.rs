@@ -45,7 +45,7 @@ impl Program {
                             .as_ref()
                             .context("a relocation without symbols")?
                             .symbol_by_index(index)
-                            .context("a relocation of a missing symbol")?;
+                            .context("a relocation refers to a missing symbol")?;
                         if symbol.is_undefined() {
                             Slot::Import(symbol.name()?.to_owned())
                         } else {

@@ -84,7 +84,7 @@ impl Program {
                 LC_DATA_IN_CODE => {
                     self.blank_data_in_code(file, text, u32_at(file, at + 8)?, u32_at(file, at + 12)?)?;
                 }
-                LC_DYLD_CHAINED_FIXUPS => bail!("it has chained fixups, which are not read here"),
+                LC_DYLD_CHAINED_FIXUPS => bail!("chained fixups are not supported"),
                 _ => {}
             }
             ensure!(size >= 8, "a load command of {size} bytes");
