@@ -40,7 +40,7 @@ fn app_groups_of_ios_forbid_locks() {
 
 /// The first owner keeps all others out until its pipe is closed; dead pipes are removed.
 #[test]
-fn one_has_it_until_it_gives_it_back() {
+fn the_owner_keeps_the_directory_until_it_releases_it() {
     let _alone = without_forked_children();
     let (folder, path) = folder();
     let first = begin(&path).unwrap();
@@ -75,7 +75,7 @@ fn a_dead_process_holds_nothing() {
 
 /// A pipe whose creator died before it counted is removed once nobody can be about to name it.
 #[test]
-fn what_a_dead_maker_left_goes() {
+fn files_of_a_dead_process_are_removed() {
     let _alone = without_forked_children();
     let (folder, path) = folder();
     for (name, time) in [(".held-old", "-d2 hours ago"), (".held-new", "-dnow")] {
@@ -91,7 +91,7 @@ fn what_a_dead_maker_left_goes() {
 
 /// A file that isn't a pipe has no owner, and if no pipe can be created, nobody gets ownership.
 #[test]
-fn a_file_of_such_a_name_is_no_holder() {
+fn a_file_in_the_locks_place_is_not_an_owner() {
     let (folder, path) = folder();
     std::fs::write(folder.path().join("held-0"), "").unwrap();
     assert!(Hold::try_take(&path).unwrap().is_some());
@@ -100,7 +100,7 @@ fn a_file_of_such_a_name_is_no_holder() {
 
 /// Many candidates at once, repeatedly: there are never two owners.
 #[test]
-fn of_many_at_once_one_has_it() {
+fn only_one_of_many_threads_becomes_the_owner() {
     const THREADS: usize = 8;
     let (_folder, path) = folder();
     let (inside, taken, together) = (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));

@@ -87,7 +87,7 @@ fn after_landing(saved: u64, now: u64) -> u64 {
 }
 
 #[test]
-fn frames_that_are_dropped_are_dropped_from_the_shadow_stack() {
+fn dropped_frames_are_dropped_from_the_shadow_stack() {
     const SAVED: u64 = 0x7fff_f000;
     for words in [0, 1, 2, 254, 255, 256, 510, 511, 10_000] {
         assert_eq!(after_landing(SAVED, SAVED - 8 * words), SAVED, "{words} words");
@@ -95,11 +95,11 @@ fn frames_that_are_dropped_are_dropped_from_the_shadow_stack() {
 }
 
 #[test]
-fn without_a_shadow_stack_it_is_left_alone() {
+fn without_a_shadow_stack_nothing_is_changed() {
     assert_eq!(after_landing(0, 0), 0);
 }
 
 #[test]
-fn a_shadow_stack_that_is_shorter_is_left_alone() {
+fn a_shorter_shadow_stack_is_left_unchanged() {
     assert_eq!(after_landing(0x7000, 0x7008), 0x7008);
 }

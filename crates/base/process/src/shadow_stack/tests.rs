@@ -33,7 +33,7 @@ fn of_handler(frames: usize) -> Words {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn the_pointer_before_the_signal_is_found_behind_the_handlers() {
+fn the_shadow_stack_pointer_before_the_signal_is_found() {
     for frames in [1, 2, 30, SEARCHED as usize - 1] {
         assert_eq!(at_signal(BASE, &mut of_handler(frames)), Some(BASE + 8 * (frames as u64 + 1)), "{frames} frames");
     }
@@ -46,7 +46,7 @@ fn the_pointer_before_the_signal_is_found_behind_the_handlers() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn words_that_only_look_like_it_are_not() {
+fn similar_words_are_not_matched() {
     let mut words = of_handler(1);
     // A word for another location, and a restore token (`create_rstor_token`).
     words.0[1] = (BASE + 8) | 1 << 63;

@@ -6,7 +6,7 @@ use coroner_process::files::{close, open, status};
 use coroner_process::path::Path;
 
 #[test]
-fn a_descriptor_is_believed_only_while_it_is_the_same_file() {
+fn a_descriptor_is_used_only_while_it_is_the_same_file() {
     let open = |path| open(libc::AT_FDCWD, path, libc::O_RDONLY, 0).unwrap();
     let owned = OwnedDescriptor::adopt(open(c"/dev/null")).unwrap();
     let number = owned.verified().unwrap();

@@ -23,7 +23,7 @@ fn this_process_lives_and_others_do_not() {
 }
 
 #[test]
-fn a_process_that_nobody_has_waited_for_does_not_live() {
+fn a_zombie_process_is_not_live() {
     let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("starts");
     let start = start_of(child.id());
     let own = ProcessIdentity::of_this_process();

@@ -20,7 +20,7 @@ support::forked![
     a_second_refresh_reads_nothing_anew,
     every_code_address_is_found_and_executable,
     a_small_table_counts_what_it_drops,
-    unreadable_memory_is_no_image,
+    unreadable_memory_is_not_an_image,
     memory_is_read_through_a_pipe,
 ];
 
@@ -254,7 +254,7 @@ fn a_small_table_counts_what_it_drops() {
     }
 }
 
-fn unreadable_memory_is_no_image() {
+fn unreadable_memory_is_not_an_image() {
     struct Nothing;
     impl Memory for Nothing {
         fn read(&mut self, address: u64, _: &mut [u8]) -> Result<(), Unreadable> {
@@ -269,7 +269,7 @@ fn unreadable_memory_is_no_image() {
     assert!(all > 0);
     let blind = images.refresh(&mut Nothing);
     assert!(blind.images >= 1 && blind.images <= all, "{blind:?}");
-    assert!(images.find(unreadable_memory_is_no_image as *const () as u64).is_some());
+    assert!(images.find(unreadable_memory_is_not_an_image as *const () as u64).is_some());
     assert_eq!(images.refresh(&mut AnyMemory::new()).images, all);
 }
 

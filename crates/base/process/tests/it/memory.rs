@@ -49,7 +49,7 @@ fn guarded_loads_of_good_memory() {
 }
 
 #[test]
-fn the_kernel_copies_good_memory_and_refuses_bad() {
+fn the_kernel_copies_readable_memory_and_rejects_bad_addresses() {
     let Some(mut copy) = KernelCopy::new() else { return };
     let words = [1_u64, 2];
     assert_eq!(copy.read_pair(words.as_ptr() as u64), Ok((1, 2)));

@@ -40,7 +40,7 @@ support::forked![
     a_table_that_is_too_small_counts_the_rest,
     a_thread_that_crashes_too_is_parked_before_the_stop,
     a_thread_that_crashes_too_is_parked_during_the_stop,
-    a_stop_whose_asker_has_ended_is_no_obstacle_and_holds_nobody,
+    a_stop_whose_asker_has_ended_blocks_no_thread,
     a_forked_child_stops_its_own_threads,
     one_thread_is_interrupted_and_goes_on,
     a_thread_that_is_held_for_long_sleeps_and_goes_on,
@@ -599,7 +599,7 @@ fn a_thread_that_crashes_too_is_parked_during_the_stop() {
     crashing.join().unwrap();
 }
 
-fn a_stop_whose_asker_has_ended_is_no_obstacle_and_holds_nobody() {
+fn a_stop_whose_asker_has_ended_blocks_no_thread() {
     let (stopper, tasks) = prepare();
     let parked = Parked::start(3);
     let counting = start_counting();

@@ -33,7 +33,7 @@ support::forked![
     threads_that_start_meanwhile_are_traced,
     threads_that_may_not_be_traced_are_sent_the_signal,
     without_a_signal_threads_are_traced,
-    the_helper_is_no_debugger,
+    the_helper_is_not_taken_for_a_debugger,
 ];
 
 static COUNTER: AtomicU64 = AtomicU64::new(0);
@@ -690,7 +690,7 @@ fn without_a_signal_threads_are_traced() {
     finish(threads);
 }
 
-fn the_helper_is_no_debugger() {
+fn the_helper_is_not_taken_for_a_debugger() {
     if support::is_emulated() {
         return;
     }

@@ -12,7 +12,7 @@ fn tids(table: &ConcurrentCrashes, own: u64) -> ([u64; CAPACITY], usize) {
 }
 
 #[test]
-fn a_late_crash_is_no_part_of_the_next_report() {
+fn a_late_crash_is_not_part_of_the_next_report() {
     let table = ConcurrentCrashes::new();
     assert!(table.add(&crash(1), 0));
     table.close();
@@ -25,7 +25,7 @@ fn a_late_crash_is_no_part_of_the_next_report() {
 }
 
 #[test]
-fn the_owners_own_and_a_thread_that_was_stopped_on_its_way_are_left_out() {
+fn the_owner_and_threads_stopped_on_entry_are_left_out() {
     let table = ConcurrentCrashes::new();
     assert!(table.add(&crash(1), 0));
     table.used.fetch_add(1, Ordering::Relaxed); // this one was stopped

@@ -145,7 +145,7 @@ fn a_crash_beside_other_threads() {
 }
 
 #[test]
-fn a_process_that_goes_on_and_crashes_again() {
+fn a_process_that_survives_and_crashes_again_has_two_reports() {
     let first = Installed::behind(repairing());
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -211,7 +211,7 @@ fn two_threads_crash_at_once() {
 /// Writes the run state from several threads at once, while one thread reads it and one records a
 /// crash.
 #[test]
-fn the_run_state_of_many_threads() {
+fn many_threads_fit_in_the_run_state() {
     let limits = Limits { breadcrumbs: 2, breadcrumb_bytes: 64, ..SMALL };
     let words: Vec<_> = (0..limits.size() / 8).map(|_| AtomicU64::new(0)).collect();
     let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).unwrap();

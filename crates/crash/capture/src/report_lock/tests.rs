@@ -8,7 +8,7 @@ extern crate std;
 const NOBODY: i32 = 0x3f_ffff;
 
 #[test]
-fn one_owner_who_may_come_again_and_a_child_that_owns_its_own() {
+fn the_lock_has_one_owner_and_a_child_has_its_own_lock() {
     let lock = ReportLock::new();
     let (pid, tid) = (process_id(), this_thread());
     let Claim::Mine(owner) = lock.claim(pid, tid, false) else { panic!("free") };

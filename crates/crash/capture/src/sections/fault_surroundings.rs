@@ -83,7 +83,11 @@ pub(crate) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
     // address.
     let is_open = context.is_memory_fault && address >= NEAR_NULL && images.mappings.at(address) == Ok(None);
     let said = is_open.then_some(address);
-    let unsaid = context.registers.general().iter().filter(|value| context.address.is_none() && is_no_address(**value));
+    let unsaid = context
+        .registers
+        .general()
+        .iter()
+        .filter(|value| context.address.is_none() && is_one_bit_from_address(**value));
     for bad in said.iter().chain(unsaid).take(SUSPECTS) {
         images.mappings.one_bit_away(*bad, &mut name, &mut write);
     }
@@ -94,7 +98,7 @@ pub(crate) fn write_mappings(session: &mut CrashSession<'_>) -> SectionResult {
 
 /// Whether a value is a non-canonical address on x86_64, and flipping one bit makes it an address
 /// of a process.
-fn is_no_address(value: u64) -> bool {
+fn is_one_bit_from_address(value: u64) -> bool {
     cfg!(target_arch = "x86_64") && (value >> 47).is_power_of_two() && value << 17 >> 17 >= NEAR_NULL
 }
 

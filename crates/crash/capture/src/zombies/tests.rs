@@ -21,7 +21,7 @@ fn name() -> u64 {
 }
 
 #[test]
-fn an_object_is_remembered_with_its_class_until_another_is_there() {
+fn an_object_keeps_its_class_until_its_address_is_reused() {
     assert_eq!(class_at(0x7000_0000_0010), None);
     note(0x7000_0000_0010, 0x5000, name);
     note(0x7000_0000_0020, 0x5008, name);
@@ -34,7 +34,7 @@ fn an_object_is_remembered_with_its_class_until_another_is_there() {
 /// Two objects share one place: the later one is remembered, and the earlier one is not mistaken
 /// for it.
 #[test]
-fn objects_of_one_place_are_not_confused() {
+fn objects_at_the_same_address_are_not_confused() {
     let first = 0x6000_0000_0000_u64;
     let second = (1..1 << 24)
         .map(|step| first + step * 16)
@@ -47,7 +47,7 @@ fn objects_of_one_place_are_not_confused() {
 
 /// Two threads write one place: a concurrent reader finds an address with its own class, or none.
 #[test]
-fn an_address_never_stands_beside_the_class_of_another() {
+fn an_address_is_never_recorded_with_another_objects_class() {
     let first = 0x6100_0000_0000_u64;
     let second = (1..1 << 24)
         .map(|step| first + step * 16)
@@ -77,7 +77,7 @@ fn a_class_is_asked_for_its_name_once() {
 }
 
 #[test]
-fn what_is_at_an_address_now_is_an_object_only_by_a_chain_of_classes() {
+fn a_valid_class_chain_is_required_to_recognize_an_object() {
     enable(&Runtime {
         isa_mask: 0x0000_7fff_ffff_fff8,
         message_send: (0x100, 0x180),
@@ -95,7 +95,7 @@ fn what_is_at_an_address_now_is_an_object_only_by_a_chain_of_classes() {
 }
 
 #[test]
-fn the_exception_that_was_deallocated_last_is_kept_whole() {
+fn the_last_deallocated_exception_is_kept_complete() {
     note_exception(0x10, 0x20, b"NSRangeException", &[b'x'; 2 * MAX_TEXT]);
     let kept = with_last_exception(|address, class, name, reason| {
         assert_eq!(name, b"NSRangeException");

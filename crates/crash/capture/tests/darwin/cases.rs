@@ -1,4 +1,4 @@
-//! The cases: what a process does, and what it must leave.
+//! The cases: the act of a process, and its expected report.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,7 +12,7 @@ use crate::deaths::{call_death, named, park_here, say_last_words};
 use crate::earlier;
 use coroner_test_support::death_cases::{Ending, STORE};
 
-/// Where the death happens.
+/// The thread that crashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     Main,
@@ -20,18 +20,17 @@ pub(crate) enum Where {
     Thread,
 }
 
-/// The name of a thread that dies.
+/// The name of a thread that crashes.
 pub(crate) const VICTIM: &str = "victim";
 
-/// What the report says of the death.
+/// The expected contents of the report.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
     /// Exception and code; none for a signal.
     pub mach: Option<(i32, i64)>,
     pub signal: i32,
-    /// The function of the frame that names the death, and which frame that is, those of the
-    /// system's libraries above it left out (below `abort`, say): how many there are is the
-    /// system's affair.
+    /// The function of the frame that names the death, and the frame's index after leaving out the
+    /// system libraries' frames at the top (such as `abort`), whose number depends on the system.
     pub function: &'static str,
     pub frame: usize,
 }
@@ -42,9 +41,9 @@ pub(crate) struct Case {
     /// The name of a death.
     pub death: &'static str,
     pub place: Where,
-    /// Threads that wait meanwhile.
+    /// Number of threads that wait during the crash.
     pub parked: usize,
-    /// What else is done: a name that [`run`] knows.
+    /// An additional act: a name that [`run`] handles.
     pub with: &'static str,
     pub report: Option<Report>,
     pub ending: Ending,
@@ -87,7 +86,7 @@ const OVERFLOW: Case = case("overflow", Some((BAD_ACCESS, PROTECTION_FAILURE)), 
 #[cfg(target_arch = "x86_64")]
 const KILL: Case = case("kill", None, libc::SIGABRT, "die_kill", 0);
 
-/// Which code a trap's exception has: `EXC_I386_BPT` on x86_64, `EXC_ARM_BREAKPOINT` on arm64.
+/// The code of a trap's exception: `EXC_I386_BPT` on x86_64, `EXC_ARM_BREAKPOINT` on arm64.
 const TRAP_CODE: i64 = if cfg!(target_arch = "x86_64") { 2 } else { 1 };
 
 pub(crate) const CASES: &[Case] = &[
@@ -109,8 +108,7 @@ pub(crate) const CASES: &[Case] = &[
     case("privileged", Some((BAD_ACCESS, GENERAL_PROTECTION)), libc::SIGSEGV, "die_privileged", 0),
     #[cfg(target_arch = "aarch64")]
     case("privileged", Some((BAD_INSTRUCTION, 1)), libc::SIGILL, "die_privileged", 0),
-    // The kernel kills the process, whatever is answered: it becomes no signal that could be
-    // reported.
+    // The kernel kills the process, whatever the answer: there is no signal to report.
     Case { ending: Ending::Signal(libc::SIGKILL), ..case("guard", Some((GUARD, GUARD_CODE)), 0, "die_guard", 0) },
     case("software", Some((SOFTWARE, 0x10002)), libc::SIGABRT, "die_software", 0),
     Case { place: Where::Thread, ..case("in-queue", NULL_MACH, libc::SIGSEGV, "die_null_store", 0) },
@@ -129,20 +127,20 @@ pub(crate) const CASES: &[Case] = &[
     case("signed-frame", NULL_MACH, libc::SIGSEGV, "die_signed", 2),
     ABORT,
     Case { name: "abort-on-a-thread", place: Where::Thread, parked: 10, ..ABORT },
-    // A signal that somebody sent is no exception.
+    // A signal that was sent is not an exception.
     case("raise", None, libc::SIGSEGV, "die_raise", 0),
     // Rust's standard library has a handler for overflows, which prints a line and aborts: the same
     // death.
     Case { ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
     Case { name: "overflow-on-a-thread", place: Where::Thread, ending: Ending::Signal(libc::SIGABRT), ..OVERFLOW },
-    // Without it: the kernel makes a SIGSEGV of the main thread's (which the report can't know), a
-    // SIGBUS of others'.
+    // Without it, the kernel sends SIGSEGV for the main thread's (which the report can't know), and
+    // SIGBUS for others'.
     Case { name: "overflow-default", with: "default", ending: Ending::Signal(libc::SIGSEGV), ..OVERFLOW },
     Case { name: "overflow-default-on-a-thread", with: "default", place: Where::Thread, ..OVERFLOW },
     Case { name: "null-store-default", with: "default", ..NULL },
-    // To the process, while its only thread blocks it: it must not come to one of Coroner's.
-    // (qemu-user knows no signals that are pending for a process: one that finds every thread
-    // blocked is lost to the thread that it came to.)
+    // Sent to the process while its only thread blocks it: it must not be delivered to one of
+    // Coroner's threads. (qemu-user has no signals that are pending for a process: one that finds
+    // every thread blocked stays with the thread that it came to.)
     #[cfg(target_arch = "x86_64")]
     Case { name: "kill-of-a-blocked-signal", parked: 0, ..KILL },
     Case { name: "two-threads", with: "two", place: Where::Thread, ..NULL },
@@ -178,7 +176,7 @@ pub(crate) const CASES: &[Case] = &[
         ..NULL
     },
     Case { name: "later-system-loads", with: "later-live", report: None, ending: Ending::Status(0), ..NULL },
-    // Messages that nobody should believe; then the death, and no other report.
+    // Forged messages; then the crash, and no other report.
     Case { name: "forged-messages", with: "forged", ..NULL },
     // Another thread is in abort(), which has blocked all signals of all threads.
     Case { name: "abort-in-flight", with: "abort-in-flight", place: Where::Thread, ..NULL },
@@ -199,8 +197,8 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case { name: "child-of-fork", with: "fork", report: None, ending: Ending::Status(0), ..NULL },
     Case { name: "loads-beside-a-crash", with: "faulting-loads", ..NULL },
-    // The app's handler repairs the fault: it goes on, whatever other threads do, and every thread
-    // has the mask that it had.
+    // The app's handler repairs the fault: the app continues, whatever other threads do, and every
+    // thread keeps its mask.
     Case { name: "repaired", with: "repair", ending: Ending::Status(0), ..READ_ONLY },
     Case { name: "repaired-beside-loads", with: "repair-beside-loads", ending: Ending::Status(0), ..READ_ONLY },
     // dyld 4, and all that a later system has.
@@ -214,7 +212,7 @@ const NULL_REPORT: Report =
 
 static READY: AtomicU32 = AtomicU32::new(0);
 
-/// The process that dies.
+/// Runs the process that crashes.
 pub(crate) fn run(name: &str) {
     let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is called {name}"));
     let store = CString::new(std::env::var_os(STORE).expect("a store").as_bytes()).expect("a path");
@@ -268,6 +266,6 @@ pub(crate) fn run(name: &str) {
             std::thread::sleep(Duration::from_secs(60));
         }
     }
-    // Whoever held the port before mended it.
+    // The earlier owner of the port repaired the fault.
     std::process::exit(if earlier::MENDED.load(Ordering::SeqCst) { 0 } else { 3 });
 }

@@ -1,9 +1,9 @@
-//! The functions that die. Each has a name of its own, which the report's frames are held to, and
+//! The functions that crash. Each has its own name, which is compared with the report's frames, and
 //! none is inlined.
 
 use std::hint::black_box;
 
-/// `crashreporter_annotations_t`, as a program of Apple's has it: version, message, …, message2.
+/// `crashreporter_annotations_t`, as in Apple's programs: version, message, …, message2.
 #[repr(C)]
 pub(crate) struct CrashInfo(pub [usize; 8]);
 
@@ -12,12 +12,12 @@ pub(crate) struct CrashInfo(pub [usize; 8]);
 #[unsafe(link_section = "__DATA_DIRTY,__crash_info")]
 static mut CRASH_INFO: CrashInfo = CrashInfo([7, 0, 0, 0, 0, 0, 0, 0]);
 
-/// What the program says of its death.
+/// The program's message about its crash.
 pub(crate) const LAST_WORDS: &core::ffi::CStr = c"the test's last words";
 
-/// Sets it.
+/// Sets the message.
 pub(crate) fn say_last_words() {
-    // SAFETY: before any thread but this one is there to read it.
+    // SAFETY: no other thread exists yet that could read it.
     unsafe { (&raw mut CRASH_INFO.0[1]).write_volatile(LAST_WORDS.as_ptr() as usize) };
 }
 
@@ -164,7 +164,7 @@ extern "C" fn die_in_queue() {
         fn dispatch_queue_create(label: *const core::ffi::c_char, attributes: usize) -> usize;
         fn dispatch_sync_f(queue: usize, context: usize, work: extern "C" fn(*mut core::ffi::c_void));
     }
-    // Some processor time of its own, which the report is to tell.
+    // Some processor time, which the report must contain.
     while spent() < 50_000_000 {
         for round in 0..100_000 {
             black_box(round);
@@ -174,7 +174,7 @@ extern "C" fn die_in_queue() {
     unsafe { keep!(dispatch_sync_f(dispatch_queue_create(QUEUE.as_ptr(), 0), 0, work)) };
 }
 
-/// The nanoseconds of processor time that this thread has had, as the kernel tells.
+/// Returns this thread's processor time in nanoseconds, from the kernel.
 fn spent() -> u64 {
     // SAFETY: plain numbers and bytes, of which zeros are valid.
     let mut info: libc::thread_extended_info = unsafe { std::mem::zeroed() };
@@ -251,7 +251,7 @@ unsafe extern "C" {
     fn resume_waiting();
 }
 
-/// A null store below an async function; the thread runs a task if it is said so.
+/// Makes a null store below an async function, on a thread that runs a task if requested.
 fn die_in_async_function(is_task: bool) {
     /// `__PTK_FRAMEWORK_SWIFT_KEY3`, and a task as the Swift runtime has it: 4 words, 4 bytes, the
     /// identifier.
@@ -259,7 +259,7 @@ fn die_in_async_function(is_task: bool) {
     static TASK: [u32; 10] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 7];
     let task = if is_task { TASK.as_ptr().cast() } else { std::ptr::null() };
     let context = [0, resume_waiting as *const () as u64];
-    // SAFETY: a key that libpthread has and nobody else here uses; the function stores the
+    // SAFETY: libpthread has this key and nothing else here uses it; the function stores the
     // context's address, and calls back.
     unsafe {
         assert_eq!(libc::pthread_setspecific(TASK_KEY, task), 0);
@@ -273,7 +273,7 @@ extern "C" fn die_in_task() {
     keep!(die_in_async_function(true));
 }
 
-/// What looks like an async function's frame is none where no task runs.
+/// A frame that looks like an async function's, on a thread that runs no task.
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn die_beside_task() {
@@ -361,7 +361,7 @@ unsafe extern "C" {
     fn die_signed();
 }
 
-/// Dies, if the caller's return address is stored with a code.
+/// Crashes if the caller's return address is stored with an authentication code.
 #[cfg(target_arch = "aarch64")]
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -370,7 +370,7 @@ extern "C" fn die_below_signed(code: u64) {
     keep!(die_null_store());
 }
 
-/// The death of a name.
+/// Returns the function that crashes in the named way.
 pub(crate) fn named(name: &str) -> extern "C" fn() {
     match name {
         "null-store" => die_null_store,
@@ -399,7 +399,7 @@ pub(crate) fn named(name: &str) -> extern "C" fn() {
     }
 }
 
-/// What other threads do meanwhile: they wait, below a function with a name.
+/// Waits below a named function, as the other threads do during the crash.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub(crate) extern "C" fn park_here() {

@@ -1,5 +1,5 @@
-//! What else is in the process: earlier holders of the exception ports, handlers before and after
-//! Coroner's, and what an app does outside a signal handler.
+//! Other code in the process: earlier owners of the exception ports, handlers before and after
+//! Coroner's, and an app's acts outside a signal handler.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -14,15 +14,15 @@ use mach2::traps::mach_task_self;
 
 use crate::{forged, host};
 
-/// An earlier holder of the port has let the thread go on.
+/// Whether an earlier owner of the port let the thread continue.
 pub(crate) static MENDED: AtomicBool = AtomicBool::new(false);
 
-/// How often the earlier holder was asked.
+/// Number of exceptions that the earlier owner received.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 
 #[cfg(target_arch = "x86_64")]
 mod machine {
-    /// `x86_THREAD_STATE64`: its flavour, its words, where the instruction pointer is.
+    /// `x86_THREAD_STATE64`: its flavour, number of words, and index of the instruction pointer.
     pub(super) const FLAVOR: i32 = 4;
     pub(super) const WORDS: usize = 42;
     pub(super) const PC: usize = 16;
@@ -35,12 +35,12 @@ mod machine {
     pub(super) const PC: usize = 32;
 }
 
-/// Where a mended thread goes on: it has seen enough.
+/// The function at which a repaired thread continues; it exits.
 extern "C" fn goes_on() {
     std::process::exit(if MENDED.load(Ordering::SeqCst) { 0 } else { 3 });
 }
 
-/// What the holder of a port answers.
+/// The form of the messages and answers of a port's owner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Answer {
     Refuses,
@@ -53,8 +53,8 @@ enum Answer {
 }
 
 impl Answer {
-    /// The behaviour that it is registered with: `EXCEPTION_DEFAULT` and the protected one with
-    /// 64-bit codes, those with states without them.
+    /// Returns the behaviour for registration: `EXCEPTION_DEFAULT` and the protected one with
+    /// 64-bit codes, those with states without.
     fn behavior(self) -> i32 {
         match self {
             Answer::AcceptsWithProtectedState => 5 | i32::MIN,
@@ -64,7 +64,7 @@ impl Answer {
         }
     }
 
-    /// The id of the messages that it gets.
+    /// Returns the id of the messages that the owner receives.
     fn request(self) -> u32 {
         match self {
             Answer::AcceptsWithProtectedState => 2410,
@@ -74,9 +74,9 @@ impl Answer {
         }
     }
 
-    /// Where the exception's number stands in them, and where the flavour of the state: behind the
-    /// header are a count and descriptors of ports (12 bytes each), if there are any, NDR (8) and
-    /// the thread's id (8), if it is sent; behind the exception a count and two codes.
+    /// Returns the offsets of the exception's number and of the state's flavour in the messages.
+    /// The header is followed by a count and port descriptors (12 bytes each) if there are any, NDR
+    /// (8) and the thread's id (8) if it is sent; the exception by a count and two codes.
     fn places(self) -> (usize, usize) {
         match self {
             Answer::AcceptsWithProtectedState => (24 + 4 + 12 + 8 + 8, 80),
@@ -86,7 +86,7 @@ impl Answer {
     }
 }
 
-/// Takes `EXC_BAD_ACCESS` as an app's own crash handler would that was there first.
+/// Takes `EXC_BAD_ACCESS`, as an app's own earlier crash handler would.
 fn hold_port(answer: Answer) -> u32 {
     let mut port = 0;
     // SAFETY: a port of our own.
@@ -100,8 +100,8 @@ fn hold_port(answer: Answer) -> u32 {
     port
 }
 
-/// `goes_on`, called as by nobody: with the stack as the ABI wants it at a function's first
-/// instruction.
+/// Sets the state to a call of `goes_on` without a caller: with the stack as the ABI requires it at
+/// a function's first instruction.
 fn mend(state: &mut [u64]) {
     state[machine::PC] = goes_on as *const () as u64;
     #[cfg(target_arch = "x86_64")]
@@ -143,7 +143,7 @@ fn serve(port: u32, answer: Answer) {
                 MENDED.store(true, Ordering::SeqCst);
                 let mut state = [0_u64; machine::WORDS / 2];
                 let mut count = machine::WORDS as u32;
-                // Its port in the message may be one that sets nothing.
+                // The message's port may not allow setting the state.
                 let thread = main_thread();
                 // SAFETY: a thread that waits for this reply, and a state of the flavour's size.
                 unsafe {
@@ -185,9 +185,9 @@ fn serve(port: u32, answer: Answer) {
     }
 }
 
-/// An app's signal handler: it is to see the original signal, and ends the process in its own way.
+/// An app's signal handler, which must get the original signal, and exits with its own status.
 extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: what the kernel, or Coroner in its place, hands over.
+    // SAFETY: arguments from the kernel, or from Coroner in its place.
     let right = unsafe { (*info).si_signo == signal } && !context.is_null();
     let expected = [libc::SIGSEGV, libc::SIGABRT].contains(&signal);
     // SAFETY: ends the process.
@@ -223,8 +223,8 @@ pub(crate) fn before_install(with: &str) {
         "port-with-state" => drop(hold_port(Answer::AcceptsWithState)),
         "port-dead" => {
             let port = hold_port(Answer::Refuses);
-            // The holder's thread panics when its port dies; the process goes on.
-            // SAFETY: our own port.
+            // The owner's thread panics when its port dies; the process continues.
+            // SAFETY: this process owns the port.
             unsafe { mach_port_destroy(mach_task_self(), port) };
         }
         "handler" => handle_signals(),
@@ -247,14 +247,14 @@ pub(crate) fn after_install(with: &str) {
         "forged" => forged::send_all(),
         "abort-in-flight" => {
             let all = u32::MAX;
-            // SAFETY: reads one set. What abort() does first, on all threads; then it is
+            // SAFETY: reads one set. Does what abort() does first on all threads, and is then
             // interrupted for a long time.
             unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut()) };
         }
         "handler-after" => handle_signals(),
         "ignore" => assert!(coroner_capture::ignore_next_signal(libc::SIGSEGV)),
         "uninstall" => assert!(coroner_capture::uninstall()),
-        // SAFETY: the process is to end of it.
+        // SAFETY: the process is expected to end here.
         "sigterm" => unsafe {
             libc::raise(libc::SIGTERM);
         },
@@ -273,7 +273,7 @@ pub(crate) fn after_install(with: &str) {
     }
 }
 
-/// Whether somebody holds the task's port for bad accesses.
+/// Whether the task's port for bad accesses has an owner.
 fn has_exception_port() -> bool {
     let (mut mask, mut port, mut behavior, mut flavor, mut count) = (0, 0, 0, 0, 1);
     // SAFETY: results are local, one of each.
@@ -291,15 +291,14 @@ fn has_exception_port() -> bool {
     status == KERN_SUCCESS && count > 0 && port != 0
 }
 
-/// Installs that fail half-way, at each place, and one that is uninstalled: no port of theirs is
-/// left.
+/// Makes an install fail at each step, and uninstalls a complete one: neither leaves a port.
 #[cfg(feature = "fault-injection")]
 pub(crate) fn install_in_vain(store: &std::ffi::CStr, setup: &InstallOptions) {
     use coroner_capture::{InstallError, fault_injection};
-    // Not in the store that is judged.
+    // Not in the store that is checked.
     let store = [store.to_bytes(), b"/in-vain\0"].concat();
     let store = std::ffi::CStr::from_bytes_with_nul(&store).expect("a path");
-    // The first makes what is made once in a process.
+    // The first install creates what a process creates once.
     coroner_capture::install(store, setup).expect("installed");
     assert!(coroner_capture::uninstall());
     let before = host::port_names();
@@ -315,7 +314,7 @@ pub(crate) fn install_in_vain(store: &std::ffi::CStr, setup: &InstallOptions) {
     assert_eq!(host::port_names(), before, "an uninstall leaves ports behind");
 }
 
-/// A child of fork that dies: its death is its own, and its parent lives and has no report.
+/// Crashes in a forked child: the parent continues and has no report.
 fn child_dies() {
     // SAFETY: the child calls nothing but the death.
     let child = unsafe { libc::fork() };
@@ -367,9 +366,8 @@ fn own_threads_are_left_alone() {
     }
 }
 
-/// Threads whose loads all fault, for as long as the process lives: most of the time several of
-/// their exceptions are under way. They are what threads do that throw, and walk their stacks for
-/// it.
+/// Starts threads whose loads all fault until the process exits, so that usually several exceptions
+/// are pending. Threads that throw and walk their stacks behave like this.
 fn fault_in_loads() {
     use coroner_process::memory::Memory;
     use coroner_walk::LiveReader;
@@ -389,15 +387,16 @@ fn fault_in_loads() {
     }
 }
 
-/// What a thread of the app's blocks: SIGBUS, as those do that leave all signals to one thread.
+/// The signals that a thread of the app blocks: SIGBUS, as in apps that leave signals to one
+/// thread.
 static BLOCKED_BY_WORKER: AtomicU32 = AtomicU32::new(0);
 
-/// The app's handler of SIGBUS makes the page of the fault writable. A thread of the app's has it
-/// blocked.
+/// Installs the app's SIGBUS handler, which makes the page of the fault writable, and starts a
+/// thread that blocks SIGBUS.
 fn repair() {
     extern "C" fn on_bus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
-        // SAFETY: what the kernel, or Coroner in its place, hands over; the page is the program's
-        // own constant.
+        // SAFETY: arguments from the kernel, or from Coroner in its place; the page is the
+        // program's constant.
         let made = unsafe {
             let page = (*info).si_addr() as usize & !0x3fff;
             libc::mprotect(page as *mut libc::c_void, 0x4000, libc::PROT_READ | libc::PROT_WRITE)
@@ -408,7 +407,7 @@ fn repair() {
         }
     }
     let action = libc::sigaction { sa_sigaction: on_bus as *const () as usize, sa_mask: 0, sa_flags: libc::SA_SIGINFO };
-    // SAFETY: the handler calls mprotect alone.
+    // SAFETY: the handler only calls mprotect.
     assert_eq!(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) }, 0);
     std::thread::Builder::new()
         .name("worker".into())
@@ -431,7 +430,7 @@ fn repair() {
     }
 }
 
-/// After the fault that was repaired: all threads block what they blocked before.
+/// Checks after the repaired fault that all threads have their earlier masks.
 pub(crate) fn check_masks() {
     use coroner_process::threads::{ThreadList, activity};
     let bus = 1_u32 << (libc::SIGBUS - 1);
@@ -453,5 +452,5 @@ pub(crate) fn check_masks() {
         }
     }
     assert_eq!((own, workers), (2, 1), "the threads by name");
-    assert!(BLOCKED_BY_WORKER.load(Ordering::SeqCst) & bus != 0, "the worker says so itself");
+    assert!(BLOCKED_BY_WORKER.load(Ordering::SeqCst) & bus != 0, "by the worker itself");
 }

@@ -1,6 +1,6 @@
-//! Messages to Coroner's exception port that it must not believe. Each carries a right to answer
-//! with: where a message is thrown away the kernel says so there, and an exception that was taken
-//! would be answered.
+//! Messages to Coroner's exception port that it must reject. Each contains a right for the answer:
+//! the kernel sends a notification there if the message is discarded, and Coroner would answer an
+//! accepted exception.
 
 use mach2::kern_return::KERN_SUCCESS;
 use mach2::mach_init::mach_thread_self;
@@ -11,7 +11,7 @@ use mach2::traps::mach_task_self;
 
 use crate::host;
 
-/// Coroner's port, as anybody in the process can ask for it.
+/// Returns Coroner's port, which any code in the process can request.
 fn exception_port() -> mach_port_t {
     let (mut mask, mut port, mut behavior, mut flavor, mut count) = (0, 0, 0, 0, 1);
     // SAFETY: results are local, one of each.
@@ -30,8 +30,8 @@ fn exception_port() -> mach_port_t {
     port
 }
 
-/// `mach_exception_raise` of this thread for an access to 0x18, with some of its words (at byte
-/// offsets) spoilt, and of so many bytes. The id of what comes back.
+/// Sends a `mach_exception_raise` of this thread for an access to 0x18, with some words (at byte
+/// offsets) replaced and the given size. Returns the id of the answer.
 fn send(spoilt: &[(usize, u32)], size: u32) -> u32 {
     #[repr(C, align(8))]
     struct Message([u32; 256]);
@@ -75,7 +75,7 @@ fn send(spoilt: &[(usize, u32)], size: u32) -> u32 {
     message.0[5]
 }
 
-/// The right that [`send`] took of its thread, by name: once more, to give both back.
+/// Returns the name of the right to this thread that [`send`] used.
 fn message_thread() -> mach_port_t {
     // SAFETY: a right of our own.
     unsafe {
@@ -85,11 +85,11 @@ fn message_thread() -> mach_port_t {
     }
 }
 
-/// `MACH_NOTIFY_SEND_ONCE`: the right to answer was thrown away.
+/// `MACH_NOTIFY_SEND_ONCE`: the right for the answer was destroyed.
 const THROWN_AWAY: u32 = 71;
 const SIZE: u32 = 84;
 
-/// Sends them; none may be taken for an exception, and none may leave a right behind.
+/// Sends forged messages: none may be accepted as an exception or leave a right behind.
 pub(crate) fn send_all() {
     let before = host::port_names();
     // Id, size, descriptors, count of codes; a protected one, which only the kernel can send.

@@ -1,9 +1,9 @@
-//! What the system that is played does for a test, by functions that no Mac has (darwin-host's
-//! README, "What it has that no Mac has").
+//! Services of the simulated system for tests, in functions that no Mac has (darwin-host's README,
+//! "What it has that no Mac has").
 
 use core::ffi::{CStr, c_void};
 
-/// A service by its name.
+/// Returns a service by its name.
 pub(crate) fn service(name: &CStr) -> *mut c_void {
     // SAFETY: a NUL-terminated name.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -11,39 +11,38 @@ pub(crate) fn service(name: &CStr) -> *mut c_void {
     found
 }
 
-/// The system is a later one; `enforced`: the process must protect its exception ports.
+/// Makes the system a later one; `enforced`: the process must protect its exception ports.
 pub(crate) fn be_later(enforced: bool) {
     // SAFETY: the service has this type.
     let be: extern "C" fn(i32) = unsafe { std::mem::transmute(service(c"darwin_host_later_system")) };
     be(enforced.into());
 }
 
-/// What the system at whose start that is set in the environment is like: macOS 11, unless it is
-/// 14.
+/// Environment variable with the version of the simulated macOS: 11 by default, or 14.
 pub(crate) const SYSTEM: &str = "DARWIN_HOST_SYSTEM";
 
-/// The signals that a thread blocks, by its port.
+/// Returns the signals that a thread blocks, by its port.
 pub(crate) fn mask_of(thread: u32) -> u32 {
     // SAFETY: the service has this type.
     let mask: extern "C" fn(u32) -> u32 = unsafe { std::mem::transmute(service(c"darwin_host_signal_mask")) };
     mask(thread)
 }
 
-/// A debugger traces the process.
+/// Simulates a debugger that traces the process.
 pub(crate) fn be_traced() {
     // SAFETY: the service has this type.
     let be: extern "C" fn() = unsafe { std::mem::transmute(service(c"darwin_host_be_traced")) };
     be();
 }
 
-/// Messages come from another process; 0: from this one again.
+/// Makes messages come from another process; 0: from this one again.
 pub(crate) fn send_as(pid: i32) {
     // SAFETY: the service has this type.
     let send: extern "C" fn(i32) = unsafe { std::mem::transmute(service(c"darwin_host_send_as")) };
     send(pid);
 }
 
-/// How many names of rights the process has.
+/// Returns the number of port names of the process.
 pub(crate) fn port_names() -> usize {
     unsafe extern "C" {
         /// <mach/mach_port.h>.

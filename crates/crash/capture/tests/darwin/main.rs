@@ -1,6 +1,6 @@
 //! Crashes of real processes on Darwin: each case is this program, started again, and its report is
-//! read and held to what the case must leave: exception, codes, signal, thread, frames by name, all
-//! other threads, and the ending.
+//! compared with the expected exception, codes, signal, thread, frame names, other threads, and
+//! end.
 //!
 //! Run as a Mach-O program: on a Mac, or by `cargo xtask darwin cargo test -p coroner-capture
 //! --test darwin`. Frames are named by this program itself (dladdr), at the same offset from its

@@ -133,11 +133,11 @@ fn crashes_in_archive(by_descriptor: bool) {
 }
 
 #[test]
-fn a_library_of_a_path_into_an_archive() {
+fn a_library_inside_an_archive_is_named() {
     crashes_in_archive(false);
 }
 
 #[test]
-fn a_library_of_a_descriptor_and_an_offset() {
+fn a_library_loaded_from_a_descriptor_is_named() {
     crashes_in_archive(true);
 }

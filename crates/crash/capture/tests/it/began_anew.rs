@@ -1,4 +1,4 @@
-//! How long an app ran counts from where it says that it goes on. The app is this test's own
+//! The run time of an app counts from the time at which it continues. The app is this test's own
 //! program, started again.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
@@ -12,7 +12,7 @@ use coroner_capture::InstallOptions;
 use coroner_report::model::Report;
 
 const STORE: &str = "CORONER_TEST_STORE";
-/// How long the app waits at its start: longer than a busy machine takes from there to the crash.
+/// Wait of the app at its start: longer than a busy machine takes from there to the crash.
 const WAIT: Duration = Duration::from_secs(1);
 
 /// The process that crashes; a plain pass when it is not started as one.
@@ -27,7 +27,7 @@ fn wait_and_crash() {
 }
 
 #[test]
-fn a_wait_at_the_start_is_none_of_the_apps_time() {
+fn a_wait_at_the_start_does_not_count_as_run_time() {
     let store = tempfile::tempdir().unwrap();
     let started = SystemTime::now();
     // Under the emulator that runs this test, if there is one.

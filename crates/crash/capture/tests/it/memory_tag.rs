@@ -13,7 +13,7 @@ use coroner_capture::InstallOptions;
 use coroner_report::model::Report;
 
 const STORE: &str = "CORONER_TEST_STORE";
-/// How the app's own handler ends the process: it was given an address without a tag, or with one.
+/// Exit statuses of the app's handler: it got an address without a tag, or with one.
 const UNTAGGED: c_int = 40;
 const TAGGED: c_int = 41;
 /// The processor has no memory tags.

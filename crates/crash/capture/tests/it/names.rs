@@ -149,7 +149,7 @@ fn own_and_system_frames_have_names() {
 
 /// By what the process was executed from, though nobody asked for names.
 #[test]
-fn a_program_that_was_replaced_is_named_by_what_ran() {
+fn a_replaced_program_is_named_from_the_running_file() {
     for how in ["deleted", "replaced", "replaced off"] {
         let report = report(how);
         assert!(report.complete, "{how}: {report:#?}");
@@ -166,7 +166,7 @@ fn a_program_that_was_replaced_is_named_by_what_ran() {
 
 /// Nobody finds the file later.
 #[test]
-fn a_program_of_a_file_in_memory_is_named_by_what_ran() {
+fn a_program_in_a_memory_file_is_named_from_that_file() {
     // An emulator is what runs then, and opens the file itself.
     if std::env::var_os("CORONER_TEST_RUNNER").is_some() {
         return;

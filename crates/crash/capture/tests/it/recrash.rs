@@ -81,7 +81,7 @@ fn read_only_report(store: &Path) -> Report {
     Report::read_file(run.join("report")).unwrap()
 }
 
-/// Where arm64 is emulated, names of a program without optimisation take longer than the deadline.
+/// Whether frames are named: on emulated arm64, naming an unoptimised program exceeds the deadline.
 const NAMES: bool = cfg!(target_arch = "x86_64");
 
 const ALL: [SectionKind; 7] = [

@@ -16,7 +16,7 @@ use coroner_report::model::Report;
 const STORE: &str = "CORONER_TEST_STORE";
 const NO_MEMORY: &str = "CORONER_TEST_NO_MEMORY";
 const PAGE: usize = 1 << 16;
-/// Where the first register points to: what follows in its block is less than is wanted.
+/// Offset of the first register's target: less memory follows in its block than is captured.
 const IN_PAGE: u64 = 0x2c8;
 
 fn map(protection: c_int, flags: c_int, file: c_int) -> u64 {
@@ -83,7 +83,7 @@ fn crash(store: &Path, has_memory: bool) -> (Output, Report) {
 }
 
 #[test]
-fn what_registers_point_to_is_kept_once() {
+fn memory_that_registers_point_to_is_recorded_once() {
     let folder = tempfile::tempdir().unwrap();
     let (ended, report) = crash(&folder.path().join("store"), true);
     let said = String::from_utf8(ended.stdout).unwrap();
@@ -114,7 +114,7 @@ fn what_registers_point_to_is_kept_once() {
 }
 
 #[test]
-fn an_app_that_wants_no_stack_has_no_memory() {
+fn stack_memory_can_be_turned_off() {
     let folder = tempfile::tempdir().unwrap();
     assert!(crash(&folder.path().join("store"), false).1.stack_memory.is_empty());
 }

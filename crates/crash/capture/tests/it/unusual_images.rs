@@ -1,6 +1,6 @@
-//! Installs and crashes beside libraries that are not where their headers say, or whose path is no
-//! text. Every case is a real process: this test's own program, started again with a library that
-//! is compiled on the way (by the words of `CORONER_TEST_CC`, or by `cc`).
+//! Installs and crashes with libraries that are not at their headers' addresses, or whose path is
+//! not text. Every case is a real process: this test's own program, started again with a library
+//! that is compiled on the way (by the words of `CORONER_TEST_CC`, or by `cc`).
 #![cfg(all(target_os = "linux", target_env = "gnu", not(target_feature = "crt-static")))]
 
 use std::ffi::{CString, OsStr};
@@ -120,7 +120,7 @@ fn is_emulated() -> bool {
 }
 
 #[test]
-fn a_library_that_was_linked_to_another_base() {
+fn a_library_linked_to_another_base_is_named() {
     if is_emulated() {
         return;
     }
@@ -132,7 +132,7 @@ fn a_library_that_was_linked_to_another_base() {
 }
 
 #[test]
-fn a_library_without_an_elf_header_in_memory() {
+fn a_library_without_an_elf_header_in_memory_is_unwound() {
     if is_emulated() {
         return;
     }
@@ -140,7 +140,7 @@ fn a_library_without_an_elf_header_in_memory() {
 }
 
 #[test]
-fn a_library_whose_path_is_no_text() {
+fn a_library_whose_path_is_not_text_is_named() {
     if is_emulated() {
         return;
     }
@@ -151,7 +151,7 @@ fn a_library_whose_path_is_no_text() {
 
 /// Libraries of `fixtures/sframe`, of which `.eh_frame` can't be found.
 #[test]
-fn a_library_with_sframe_alone() {
+fn a_library_with_only_sframe_is_unwound() {
     if is_emulated() {
         return;
     }
@@ -232,7 +232,7 @@ void crash_in_library(int *at) {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn code_of_a_compiler_in_the_process() {
+fn code_from_a_jit_compiler_is_named() {
     if is_emulated() {
         return;
     }

@@ -1,4 +1,4 @@
-//! The deaths, and what each must leave.
+//! The crashes, and the expected report of each.
 
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -22,7 +22,7 @@ pub(crate) struct Expected {
     pub frames: &'static [&'static str],
 }
 
-/// Whose exception it is.
+/// The exception's language.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thrower {
     Cpp,
@@ -156,19 +156,19 @@ pub(crate) const CASES: &[Case] = &[
     case("what-throws", BAD),
     ends(Ending::Status(7), early(case("door-exits", &[door(PASSES)]))),
     on(Place::Two, case("door-two", ON_PTHREAD)),
-    // `@throw` of what is no `NSException`.
+    // `@throw` of an object that is not an `NSException`.
     early(case("thrown-object", &[Expected { kind: Some("ShopOrder"), message: None, frames: PASSES }])),
     object("object", INFO, OBJECT),
     ends(Ending::Status(7), object("object-exits", INFO, OBJECT)),
     // By `std::terminate`, whose handler is the runtime's before it is Coroner's.
     on(Place::Thread, object("object-terminates", INFO, OBJECT_ON_THREAD)),
-    // What throws while it is asked.
+    // An object that throws when queried.
     object(
         "object-description-throws",
         None,
         &[Expected { kind: Some("NSGenericException"), message: Some("the order failed"), frames: OBJECT_FRAMES }],
     ),
-    // AppKit goes on.
+    // AppKit continues.
     ends(
         Ending::Status(5),
         object(
@@ -183,12 +183,12 @@ pub(crate) const CASES: &[Case] = &[
     ),
 ];
 
-/// The library that throws, loaded.
+/// Loads the library that throws.
 pub(crate) fn library(thrower: Thrower) -> *mut libc::c_void {
     load(thrower.variable())
 }
 
-/// The library that an environment variable names, loaded.
+/// Loads the library that an environment variable names.
 fn load(variable: &str) -> *mut libc::c_void {
     let path = CString::new(std::env::var_os(variable).expect("a library").as_bytes()).expect("a path");
     // SAFETY: a path that ends in NUL.
@@ -197,15 +197,15 @@ fn load(variable: &str) -> *mut libc::c_void {
     library
 }
 
-/// The address of one of its functions.
+/// Returns the address of a function of the library.
 pub(crate) fn function(library: *mut libc::c_void, name: &CStr) -> usize {
-    // SAFETY: a handle of dlopen's, and a name that ends in NUL.
+    // SAFETY: a handle from dlopen, and a name that ends in NUL.
     let function = unsafe { libc::dlsym(library, name.as_ptr()) } as usize;
     assert!(function != 0, "it has no {name:?}");
     function
 }
 
-/// What a case needs before Coroner is installed.
+/// Prepares a case before Coroner is installed.
 fn prepare(name: &str, library: *mut libc::c_void) {
     if name.ends_with("unbound") {
         let unbind = function(library, c"unbinds_throws");
@@ -223,9 +223,8 @@ fn prepare(name: &str, library: *mut libc::c_void) {
     }
 }
 
-/// Throws that are caught, each of which has its stack walked to the end: none may need a load that
-/// faults, each of which is an exception that the kernel delivers (darwin-host counts them; no Mac
-/// does, and there it is not asked).
+/// Checks that walking the stacks of caught throws needs no load that faults. Each such load would
+/// be an exception from the kernel, which darwin-host counts and a Mac doesn't.
 fn throw_many(catches_a_thousand: usize) {
     // SAFETY: a NUL-terminated name.
     let counter = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"darwin_host_exceptions".as_ptr()) } as usize;
@@ -248,7 +247,7 @@ fn throw_many(catches_a_thousand: usize) {
     std::thread::spawn(throw).join().expect("the same on a pthread");
 }
 
-/// The child's part.
+/// Runs the child.
 pub(crate) fn run(name: &str) {
     let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is called {name}"));
     let exits = |library| {

@@ -1,4 +1,4 @@
-//! Starting a case, and holding its report to what it must say.
+//! Starts a case, and compares its report with the expected one.
 
 use coroner_report::model::{CrashFlag, Frame, Report};
 use coroner_report::wire::{Language, Monitor};
@@ -10,7 +10,7 @@ use coroner_test_support::ensure;
 pub(crate) fn check(case: &Case) -> Result<(), String> {
     let store = tempfile::tempdir().map_err(|error| error.to_string())?;
     let ending = start(case.name, store.path(), None)?;
-    ensure!(ending == case.ending, "it ended by {ending:?} and not by {:?}", case.ending);
+    ensure!(ending == case.ending, "unexpected end: {ending:?} instead of {:?}", case.ending);
     let run = the_run(store.path())?;
     // Those of exceptions that a process survives are numbered from 9 on.
     let goes_on = case.name.starts_with("appkit");
@@ -20,8 +20,8 @@ pub(crate) fn check(case: &Case) -> Result<(), String> {
 }
 
 fn holds(report: &Report, case: &Case) -> Result<(), String> {
-    ensure!(report.complete, "it is not complete");
-    let crash = report.crash.as_ref().ok_or("it does not say what happened")?;
+    ensure!(report.complete, "the report is incomplete");
+    let crash = report.crash.as_ref().ok_or("missing crash record")?;
     let (monitor, language) = match case.thrower {
         Thrower::Cpp if case.name == "thrown-object" => (Monitor::CPP_EXCEPTION, Language::OBJC),
         Thrower::Cpp => (Monitor::CPP_EXCEPTION, Language::CPP),
@@ -29,12 +29,12 @@ fn holds(report: &Report, case: &Case) -> Result<(), String> {
     };
     ensure!(crash.monitor == monitor, "its monitor is {:?}", crash.monitor);
     let goes_on = case.name.starts_with("appkit");
-    ensure!(crash.has(CrashFlag::NotFatal) == goes_on, "it says the wrong thing of whether the process goes on");
+    ensure!(crash.has(CrashFlag::NotFatal) == goes_on, "wrong flag for whether the process continues");
     let user_info = report.exceptions.first().and_then(|exception| exception.user_info.as_deref());
     ensure!(user_info == case.user_info, "its user info is {user_info:?}");
     ensure!(crash.signal.is_none() && crash.mach.is_none(), "it has a signal or a Mach exception");
     let thread = report.crashed_thread().ok_or("no thread crashed")?;
-    ensure!(thread.main == (case.place == Place::Main), "the crashed thread is the wrong one");
+    ensure!(thread.main == (case.place == Place::Main), "unexpected crashed thread");
     ensure!(!thread.frames.is_empty(), "the crashed thread has no frames");
     ensure!(
         report.exceptions.len() == case.exceptions.len(),
@@ -50,7 +50,7 @@ fn holds(report: &Report, case: &Case) -> Result<(), String> {
         let is_as_expected = names.iter().map(String::as_str).zip(expected.frames).all(|(name, is)| name == *is);
         ensure!(
             names.len() >= expected.frames.len() && is_as_expected,
-            "it was thrown in {names:?} and not in {:?}",
+            "unexpected frames of the throw: {names:?} instead of {:?}",
             expected.frames
         );
     }
@@ -64,7 +64,7 @@ fn name(report: &Report, frame: &Frame, thrower: Thrower) -> String {
     let pc = frame.lookup_address().0;
     let image = report.images.iter().find(|image| path.ends_with(&image.path) || image.path.ends_with(&path));
     let offset = image.and_then(|image| pc.checked_sub(image.load_address.0).filter(|offset| *offset < image.size));
-    // It is loaded once, and for good.
+    // The library is loaded once and never unloaded.
     let function = || cases::function(cases::library(thrower), thrower.entry());
     offset.and_then(|offset| name_at(function(), offset)).unwrap_or_else(|| format!("{pc:#x}"))
 }

@@ -1,6 +1,6 @@
 //! Exceptions of languages in real processes on Darwin: each case is this program, started again,
-//! which loads a library that throws; its report is read and held to type, message, the frames of
-//! the throw by name, and the ending.
+//! which loads a library that throws; its report is compared with the expected type, message,
+//! frame names of the throw, and end.
 //!
 //! Run by `cargo xtask darwin`, which builds the libraries and names them in the environment.
 //! Frames are named by the library itself (dladdr), at the same offset from its header.

@@ -1,5 +1,5 @@
-//! Objects that are used after they were deallocated, and what the report must say of them; a
-//! reader's sentence of it.
+//! Objects that are used after they were deallocated: their data in the report, and the sentence in
+//! its explanation.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -20,7 +20,7 @@ pub(crate) struct Case {
     object: Option<(&'static str, Option<&'static str>, Option<&'static str>)>,
     /// Name and reason of the exception that was deallocated last.
     exception: Option<(&'static str, &'static str)>,
-    /// How the sentence begins, and a fact that is among the others.
+    /// The start of the sentence, and one of the facts.
     says: &'static str,
     fact: Option<&'static str>,
 }
@@ -54,9 +54,9 @@ pub(crate) const CASES: &[Case] = &[
         fact: None,
         ..sent("zombie-sent-proxy")
     },
-    // Another crash, and the register's object is gone.
+    // Another crash, without the object in a register.
     Case { object: Some(("ShopOrder", None, None)), says: "Address near null: ", ..sent("zombie-beside") },
-    // Another object is there, and nothing is claimed.
+    // The address holds another object, and nothing is claimed.
     Case {
         object: Some(("ShopOrder", None, Some("ShopBasket"))),
         says: "Address near null: ",
@@ -69,7 +69,7 @@ pub(crate) const CASES: &[Case] = &[
         fact: Some(", or of a newer ShopOrder in its place"),
         ..sent("zombie-beside-reused-same")
     },
-    // The same fault, of what never was deallocated; and without the option.
+    // The same fault on an object that was never deallocated; and without the option.
     Case { object: None, says: "Unmapped address: ", fact: None, ..sent("zombie-never") },
     Case { object: None, says: "Unmapped address: ", fact: None, ..sent("zombie-off") },
     Case {
@@ -83,7 +83,7 @@ pub(crate) const CASES: &[Case] = &[
     sent("zombie-again"),
 ];
 
-/// The child's part.
+/// Runs the child.
 pub(crate) fn run(name: &str) {
     let case = CASES.iter().find(|case| case.name == name).unwrap_or_else(|| panic!("no case is called {name}"));
     let library = cases::library(Thrower::ObjC);
@@ -117,31 +117,34 @@ pub(crate) fn run(name: &str) {
 pub(crate) fn check(case: &Case) -> Result<(), String> {
     let store = tempfile::tempdir().map_err(|error| error.to_string())?;
     let ending = start(case.name, store.path(), None)?;
-    ensure!(ending == Ending::Signal(libc::SIGSEGV), "it ended by {ending:?}");
+    ensure!(ending == Ending::Signal(libc::SIGSEGV), "unexpected end: {ending:?}");
     let report = Report::read_file(the_run(store.path())?.join("report")).map_err(|error| format!("{error:?}"))?;
     holds(&report, case).map_err(|error| format!("{error}\n{:#?}\n{:#?}", report.crash, report.zombies))
 }
 
 fn holds(report: &Report, case: &Case) -> Result<(), String> {
-    ensure!(report.complete, "it is not complete");
+    ensure!(report.complete, "the report is incomplete");
     let thread = report.crashed_thread().ok_or("no thread crashed")?;
-    ensure!(thread.main != case.on_thread, "the crashed thread is the wrong one");
+    ensure!(thread.main != case.on_thread, "unexpected crashed thread");
     let (objects, exceptions): (Vec<_>, Vec<_>) = report.zombies.iter().partition(|zombie| zombie.register.is_some());
-    // A register whose value another one has is not named.
+    // A register with the same value as another is not named.
     ensure!(objects.len() == usize::from(case.object.is_some()), "{} objects", objects.len());
     if let (Some((class, selector, now)), Some(zombie)) = (case.object, objects.first()) {
         ensure!(zombie.class == class, "its class is {}", zombie.class);
         ensure!(zombie.register.as_deref() == Some(FIRST), "its register is {:?}", zombie.register);
         ensure!(zombie.selector.as_deref() == selector, "its selector is {:?}", zombie.selector);
-        ensure!(zombie.class_now.as_deref() == now, "its class is {:?} now", zombie.class_now);
+        ensure!(zombie.class_now.as_deref() == now, "unexpected current class: {:?}", zombie.class_now);
     }
     let said =
         exceptions.first().map(|last| (last.name.as_deref().unwrap_or(""), last.reason.as_deref().unwrap_or("")));
-    ensure!(said == case.exception, "the last exception was {said:?}");
+    ensure!(said == case.exception, "unexpected last exception: {said:?}");
     let explanation = coroner_explain::explain(report, &coroner_explain::NoCode);
     ensure!(explanation.headline.starts_with(case.says), "it says {:?}", explanation.headline);
     let facts = &explanation.facts;
-    ensure!(case.fact.is_none_or(|fact| facts.iter().any(|known| known.ends_with(fact))), "its facts are {facts:?}");
+    ensure!(
+        case.fact.is_none_or(|fact| facts.iter().any(|known| known.ends_with(fact))),
+        "unexpected facts: {facts:?}"
+    );
     ensure!(case.object.is_some() || !facts.join(" ").contains("Shop"), "it claims {facts:?}");
     Ok(())
 }

@@ -56,7 +56,7 @@ fn every_permutation_is_decoded() {
 }
 
 #[test]
-fn invalid_permutations_are_refused() {
+fn invalid_permutations_are_rejected() {
     assert_eq!(permutation(7, 0), None);
     assert_eq!(permutation(1, 6), None);
     assert_eq!(permutation(6, 1023), None);

@@ -34,7 +34,7 @@ fn registered_rules_are_returned_unchanged() {
 }
 
 #[test]
-fn invalid_ranges_and_rules_are_refused() {
+fn invalid_ranges_and_rules_are_rejected() {
     let table = RangeTable::<2>::new();
     for (start, end) in [(0x5000, 0x5000), (0x6000, 0x5000), (0, 0x9000), (0xffff_8000_0000_0000, u64::MAX)] {
         assert_eq!(table.register(AddressRange { start, end }, &row(8)), Err(RegisterError::BadRange));

@@ -52,7 +52,7 @@ fn the_forms_that_are_asked_for_are_understood() {
 }
 
 #[test]
-fn forged_messages_are_refused() {
+fn forged_messages_are_rejected() {
     // The sender: another process, and a protected message that the kernel did not send.
     let mut other = this();
     other[5] += 1;
@@ -81,7 +81,7 @@ fn forged_messages_are_refused() {
 }
 
 #[test]
-fn own_messages_are_believed_of_this_process_alone() {
+fn own_messages_are_accepted_only_from_this_process() {
     let own = |sender: [u32; 8], size: usize| {
         let mut buffer = message(OWN | 3, size, 0, sender);
         buffer.put_word(0, MOVE_SEND_ONCE);

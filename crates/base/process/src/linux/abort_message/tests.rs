@@ -55,7 +55,7 @@ fn messages_of_all_bionics_are_found_and_nothing_else_is() {
 }
 
 #[test]
-fn what_lies_far_from_the_linker_is_not_looked_at() {
+fn memory_far_from_the_linker_is_not_searched() {
     let text: &[u8] = b"all is lost";
     let page = page(&[], 8 + text.len() as u64 + 1, text);
     let at = page.0.as_ptr() as u64;

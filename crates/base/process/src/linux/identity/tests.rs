@@ -3,7 +3,7 @@ extern crate std;
 use super::*;
 
 #[test]
-fn a_stat_line_with_any_name() {
+fn a_stat_line_may_contain_any_name() {
     let line = |name: &str, state: &str, threads: u32| {
         std::format!("77 ({name}) {state} 1 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 987654 9 55 9\n")
     };

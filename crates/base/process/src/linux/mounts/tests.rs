@@ -13,7 +13,7 @@ fn the_type_of_a_mount_is_found_by_its_device() {
 }
 
 #[test]
-fn a_block_device_needs_no_server_and_what_is_not_mounted_may_need_one() {
+fn an_unmounted_device_may_need_a_server_and_a_block_device_does_not() {
     assert!(!needs_server(8 << 24 | 1));
     assert!(needs_server(0xff_fff0), "a device that is not mounted");
 }

@@ -24,7 +24,7 @@ fn note<const N: usize>(name: [u8; 4], kind: u32, value: [u8; N]) -> [u8; 40] {
 }
 
 #[test]
-fn the_build_id_is_found_behind_other_notes() {
+fn the_build_id_is_found_after_other_notes() {
     let mut bytes = [0; 76];
     // An ABI tag of 17 bytes, padded to 20: the next note starts at 36.
     bytes[..36].copy_from_slice(&note(*b"GNU\0", 1, [7; 17])[..36]);
@@ -62,7 +62,7 @@ fn eh_frame_pointers_of_every_encoding_linkers_write() {
 }
 
 #[test]
-fn a_header_table_that_ends_in_nowhere_is_refused() {
+fn a_header_table_that_leaves_the_image_is_rejected() {
     let mut bytes = [0; 64 + 56];
     bytes[..6].copy_from_slice(&MAGIC);
     bytes[32] = 64;

@@ -13,7 +13,7 @@ fn message(pid: i32, tid: Tid) -> Option<&'static str> {
 }
 
 #[test]
-fn a_threads_last_panic_is_that_threads_once_and_not_for_long() {
+fn a_threads_last_panic_is_used_once_and_expires() {
     let (pid, tid) = (process_id(), this_thread());
     assert_eq!(message(pid, tid), None);
     keep(&panic("first"));

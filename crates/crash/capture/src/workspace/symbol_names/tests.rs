@@ -8,7 +8,7 @@ fn frame(pc: u64, address_kind: AddressKind) -> Frame {
 }
 
 #[test]
-fn each_address_is_noted_once_and_asked_for_once() {
+fn each_address_is_recorded_and_returned_once() {
     let mut addresses = Box::new(Addresses::new());
     for _ in 0..3 {
         addresses.note(&frame(0x1000, AddressKind::INSTRUCTION));
@@ -26,7 +26,7 @@ fn each_address_is_noted_once_and_asked_for_once() {
 }
 
 #[test]
-fn what_finds_no_room_is_counted() {
+fn crashes_that_do_not_fit_are_counted() {
     let mut addresses = Box::new(Addresses::new());
     for number in 0..CAPACITY as u64 + 10 {
         addresses.note(&frame(0x40_0000 + number * 16, AddressKind::RETURN));

@@ -52,7 +52,7 @@ fn both_ways_of_asking_agree() {
 }
 
 #[test]
-fn what_lies_around_an_address() {
+fn the_surroundings_of_an_address_are_described() {
     let mappings = Mappings::open().unwrap();
     // Three pages: the first is inaccessible and the last is unmapped.
     // SAFETY: a fresh mapping, used here alone.

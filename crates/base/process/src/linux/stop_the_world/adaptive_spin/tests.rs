@@ -7,12 +7,12 @@ fn habits() -> Habits {
 }
 
 #[test]
-fn a_thread_that_is_new_is_looked_for() {
+fn a_new_thread_is_polled() {
     assert_eq!(habits().spin_time(7), MAX_TIME);
 }
 
 #[test]
-fn looking_takes_about_as_long_as_the_last_answers() {
+fn polling_lasts_about_as_long_as_the_last_answers() {
     for time in [0, 300, 3_000, 20_000, MAX_TIME - 1] {
         let habits = habits();
         habits.note(7, Answered::After(time));
@@ -26,7 +26,7 @@ fn looking_takes_about_as_long_as_the_last_answers() {
 }
 
 #[test]
-fn a_thread_that_answers_where_the_asker_was_is_not_looked_for_until_it_would_help() {
+fn a_thread_that_answers_on_the_askers_cpu_is_not_polled_until_that_helps() {
     let habits = habits();
     habits.note(7, Answered::InPlaceOfTheAsker);
     assert_eq!(habits.spin_time(7), 0);
@@ -38,7 +38,7 @@ fn a_thread_that_answers_where_the_asker_was_is_not_looked_for_until_it_would_he
 }
 
 #[test]
-fn a_thread_that_is_late_again_and_again_is_not_looked_for_until_it_would_help() {
+fn a_repeatedly_late_thread_is_not_polled_until_that_helps() {
     let habits = habits();
     for _ in 0..50 {
         for late in [Answered::After(MAX_TIME), Answered::Not] {
@@ -56,7 +56,7 @@ fn a_thread_that_is_late_again_and_again_is_not_looked_for_until_it_would_help()
 }
 
 #[test]
-fn looking_ends_with_the_word_or_the_time() {
+fn polling_ends_with_the_answer_or_the_time_limit() {
     let word = AtomicU32::new(5);
     assert_eq!(while_it_is(&word, 4, u64::MAX), 5);
     assert_eq!(while_it_is(&word, 5, 0), 5);
