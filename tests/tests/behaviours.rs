@@ -1,10 +1,10 @@
-//! The table of behaviours: each is a real process that dies, once without Coroner and once with
+//! The table of behaviours: each is a real process that crashes, once without Coroner and once with
 //! it.
 //!
 //! `cargo test -p coroner-tests --test behaviours [-- [--exact] WORD…]` runs those whose names
-//! contain a word, or are one. Each is a line; what is wrong stands below it. With
-//! `CORONER_TEST_EMULATED` every instruction is emulated: they are run one by one, and what is
-//! chance is not waited for. A behaviour that this system can't show (no right to mount, no PID
+//! contain a word, or equal one. Each prints a line, followed by its failures. With
+//! `CORONER_TEST_EMULATED` every instruction is emulated: they run one by one, and chance events
+//! are not waited for. A behaviour that this system can't show (no right to mount, no PID
 //! namespace) is skipped with a line that states why.
 #![cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 
@@ -24,21 +24,19 @@ use coroner_tests::process::{Ended, Run, report_files, reports};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(any(target_os = "linux", target_os = "android")), allow(dead_code))]
 enum Expect {
-    /// One report, right in all that the fault's entry says, and an end as without Coroner.
+    /// One report that matches the fault's entry, and an end as without Coroner.
     Report,
     /// No report, and an end as without Coroner.
     Nothing,
-    /// One report of that signal, and the process goes on to a clean exit.
+    /// One report of that signal, and the process continues to a clean exit.
     ReportAndSurvival,
     /// One report, in which other threads may be missing if it records why.
     ReportOfOne,
-    /// One report that says how many threads it lacks.
-    ThreadsLeftOut,
-    /// One report that has signal and registers, and what else could be read, and an end as without
+    /// One report with signal, registers and whatever else could be read, and an end as without
     /// Coroner.
     SignalAndRegisters,
-    /// The last report is right, after those of faults that the process lived through, and the end
-    /// is as without Coroner.
+    /// The last report is correct, after those of faults that the process survived, and the end is
+    /// as without Coroner.
     LastReport,
     /// The next launch delivers a report of the crash, although only the crash record could be
     /// written.
@@ -67,11 +65,11 @@ enum Needs {
     Nothing,
     /// A disk of a few megabytes, to be filled.
     SmallDisk,
-    /// A PID namespace of its own.
+    /// A separate PID namespace.
     Namespace,
-    /// Memory that blocks whoever reads it, the kernel too.
+    /// Memory that blocks its readers, including the kernel.
     BlockedPage,
-    /// Not an emulator of user programs, which has threads and descriptors of its own and no
+    /// A real kernel: an emulator of user programs has its own threads and descriptors, and no
     /// ptrace.
     RealKernel,
 }
@@ -97,11 +95,11 @@ impl Behaviour {
     }
 }
 
-/// Beside every fault of the table by itself, on every system.
+/// Returns the behaviours of every system, in addition to each fault of the table.
 const BEHAVIOURS: &[Behaviour] = &[
     case("alone", "null-store", &[], Expect::Report).with_threads(0),
     case("100-threads", "null-store", &[], Expect::Report).with_threads(100),
-    // Who was there before.
+    // Earlier handlers.
     case("exiting-handler-is-called", "null-store", &["exiting-handler"], Expect::Report),
     case("repairing-handler-after", "read-only-store", &["repairing-handler"], Expect::ReportAndSurvival),
     case("ignored-raise", "raise-fpe", &["fpe-ignored"], Expect::Nothing),
@@ -115,7 +113,7 @@ const BEHAVIOURS: &[Behaviour] = &[
     // Terminations that are not crashes.
     case("clean-exit", "exit", &[], Expect::Nothing),
     case("sigterm", "terminate", &[], Expect::Nothing),
-    // What is missing when it happens.
+    // Resources that are missing during the crash.
     case("poisoned-malloc", "null-store", &["poisoned-malloc"], Expect::Report),
     case("poisoned-malloc-abort", "abort", &["poisoned-malloc"], Expect::Report),
     case("poisoned-malloc-100-threads", "null-store", &["poisoned-malloc"], Expect::Report).with_threads(100),
@@ -131,7 +129,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("ignore-next-signal", "read-only-store", &["repairing-handler", "ignore-next-signal"], Expect::Nothing),
     case("chain-first-not-taken", "null-store", &["c-dispositions", "chain-first"], Expect::Report),
     case("handler-over-ours", "null-store", &["reinstalled"], Expect::Report),
-    // Who deals with faults: no report of these, and one of the crash behind them.
+    // Runtimes that handle faults: no report of these, and one of the crash after them.
     case("seccomp-broker", "exit", &["seccomp-broker"], Expect::Nothing).needing(Needs::RealKernel),
     case("seccomp-broker-then-crash", "null-store", &["seccomp-broker"], Expect::Report).needing(Needs::RealKernel),
     case("seccomp-broker-first-then-crash", "null-store", &["seccomp-broker", "chain-first"], Expect::Report)
@@ -150,7 +148,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("jit-crash-ends-at-once", "null-store", &["jit-crash-ends-at-once"], Expect::CrashRecord),
     case("handler-exits", "null-store", &["handler-exits"], Expect::CrashRecord),
     case("handler-exits-first", "null-store", &["handler-exits", "chain-first"], Expect::Report),
-    // Who came later.
+    // Later handlers.
     case("handler-after-reinstalled", "null-store", &["handler-after", "reinstall-handlers"], Expect::Report),
     case("handler-over-ours-reinstalled", "null-store", &["reinstalled", "reinstall-handlers"], Expect::Report),
     case("handler-after", "null-store", &["handler-after"], Expect::Nothing),
@@ -162,7 +160,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("breakpad-after-abort", "abort", &["breakpad-after"], Expect::Report),
     // Children.
     case("silent-fork-child", "fork-child", &["silent-fork"], Expect::Nothing),
-    // What is missing when it happens.
+    // Resources that are missing during the crash.
     case("full-disk", "null-store", &["full-disk"], Expect::Report).needing(Needs::SmallDisk),
     case("full-disk-100-threads", "null-store", &["full-disk"], Expect::Report)
         .with_threads(100)
@@ -184,8 +182,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
         .needing(Needs::RealKernel),
     case("deaf-threads-no-processes", "null-store", &["deaf-threads", "no-processes"], Expect::ReportOfOne)
         .needing(Needs::RealKernel),
-    // An app that closes descriptors which it does not know, and one that has files in their
-    // places.
+    // An app that closes descriptors of others, and one that then opens files with their numbers.
     case("descriptors-closed", "null-store", &["descriptors-closed"], Expect::Report).needing(Needs::RealKernel),
     case("descriptors-closed-in-a-loop", "null-store", &["descriptors-closed-in-a-loop"], Expect::Report)
         .needing(Needs::RealKernel),
@@ -201,7 +198,7 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
         .with_threads(0)
         .needing(Needs::RealKernel),
     case("unprivileged", "null-store", &["unprivileged"], Expect::Report).needing(Needs::RealKernel),
-    // A run state that is cut, by a program that cleans up or by a disk that fails.
+    // A run state that is truncated by a cleanup program or a failing disk.
     case("state-cut", "null-store", &["state-cut"], Expect::SignalAndRegisters).needing(Needs::RealKernel),
     case("state-cut-abort", "abort", &["state-cut"], Expect::SignalAndRegisters).needing(Needs::RealKernel),
     case("state-cut-exit", "exit", &["state-cut"], Expect::Nothing).needing(Needs::RealKernel),
@@ -209,21 +206,21 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("nearly-all-refused", "null-store", &["c-dispositions", "nearly-all-refused"], Expect::SignalAndRegisters)
         .with_threads(0)
         .needing(Needs::RealKernel),
-    // Memory that can't be read any more.
+    // Memory that became unreadable.
     case("blocked-stack-page", "blocked-stack-page", &[], Expect::SignalAndRegisters).needing(Needs::BlockedPage),
     case("overwritten-got", "overwritten-got", &[], Expect::CrashRecord).needing(Needs::RealKernel),
     case("overwritten-relro", "overwritten-relro", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
     case("overwritten-rodata", "overwritten-rodata", &[], Expect::CrashRecord).needing(Needs::RealKernel),
     case("overwritten-eh-frame", "overwritten-eh-frame", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
     case("overwritten-dynamic", "overwritten-dynamic", &[], Expect::SignalAndRegisters).needing(Needs::RealKernel),
-    // The handle of a library is its `struct link_map` in glibc and musl alone.
+    // Only in glibc and musl is a library's handle its `struct link_map`.
     #[cfg(not(target_os = "android"))]
     case("cut-link-map", "cut-link-map", &[], Expect::Report).needing(Needs::RealKernel),
     case("overwritten-image", "overwritten-image", &[], Expect::CrashRecord).needing(Needs::RealKernel),
-    // Above the app's memory lies that of Coroner. Other threads' stacks would be in between, with
-    // guards of their own.
+    // Coroner's memory is above the app's. Other threads' stacks would be in between, with guards
+    // of their own.
     case("overrun", "overrun", &[], Expect::Report).needing(Needs::RealKernel).with_threads(0),
-    // Faults that do not occur again, of which the process dies all the same.
+    // Faults that do not occur again, but kill the process nevertheless.
     case("passing-store", "passing-store", &["c-dispositions"], Expect::Report).needing(Needs::RealKernel),
     case("passing-store-of-rust", "passing-store", &[], Expect::Report).needing(Needs::RealKernel),
     case("passing-store-100-threads", "passing-store", &["c-dispositions"], Expect::Report)
@@ -233,8 +230,8 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
     case("restartable-sequence", "restartable-sequence", &["c-dispositions"], Expect::Report)
         .needing(Needs::RealKernel),
-    // Where only the instruction itself kills, it does not: the process dies of its next fault,
-    // which is reported.
+    // Where only the instruction itself can kill the process, it does not: the process dies of its
+    // next fault, which is reported.
     case("pid-1-passing-store", "passing-store-then-null", &["c-dispositions"], Expect::LastReport)
         .needing(Needs::Namespace),
     case("filtered-passing-store", "passing-store-then-null", &["c-dispositions", "queue-kills"], Expect::LastReport)
@@ -273,12 +270,12 @@ const OF_THIS_SYSTEM: &[Behaviour] = &[
     case("10-threads", "null-store", &[], Expect::Report).with_threads(10),
     case("200-threads", "null-store-thread", &[], Expect::Report).with_threads(200),
     case("200-threads-abort", "abort", &[], Expect::Report).with_threads(200),
-    // Who had the task's exception port before.
+    // Earlier owners of the task's exception port.
     case("accepting-port", "read-only-store", &["accepting-port"], Expect::ReportAndSurvival),
     case("accepting-port-with-state", "read-only-store", &["accepting-port-with-state"], Expect::ReportAndSurvival),
     case("refusing-port", "null-store", &["c-dispositions", "refusing-port"], Expect::Report),
     case("refusing-port-with-state", "null-store", &["c-dispositions", "refusing-port-with-state"], Expect::Report),
-    // What others do, or hold, when it happens.
+    // Actions and locks of other threads during the crash.
     case("loading-images", "null-store", &["c-dispositions", "loading-images"], Expect::Report),
     case("held-locks", "null-store", &["c-dispositions", "held-locks"], Expect::Report),
     case("held-locks-200-threads", "null-store", &["c-dispositions", "held-locks"], Expect::Report).with_threads(200),
@@ -296,8 +293,8 @@ fn main() {
     }
     let is_wanted = |name: &str, word: &str| if given("--exact") { name == word } else { name.contains(word) };
     let every_fault = FAULTS.iter().map(|fault| {
-        // A child of fork has none of Coroner's threads there, and what it inherits are its
-        // parent's ports (docs/internals/darwin.md).
+        // There, a forked child has none of Coroner's threads, and inherits its parent's ports
+        // (docs/internals/darwin.md).
         let is_fork_of_darwin = cfg!(target_vendor = "apple") && fault.name == "fork-child";
         let expect = if is_fork_of_darwin { Expect::Nothing } else { Expect::Report };
         let alone = case(fault.name, fault.name, &[], expect);
@@ -358,15 +355,14 @@ fn run(behaviour: &Behaviour) -> anyhow::Result<Option<Skipped>> {
     if emulated && behaviour.needs != Needs::Nothing {
         return Ok(Some(Skipped("not under an emulator".to_owned())));
     }
-    // qemu makes no such process as bionic's handler wants for debuggerd, which then calls
-    // `exit(1)`; and lists of images are not read there by loads, without which code of a JIT
-    // compiler is not known.
+    // qemu can't create the process that bionic's handler needs for debuggerd, so the handler calls
+    // `exit(1)`. Image lists are not read by loads there, so JIT code is not recognized.
     let not_on_its_android = ["fork-child", "jit-faults", "breakpad-before-first", "-then-fpe"];
     let is_shown = |word: &&str| !behaviour.name.contains(word) && !behaviour.fault.contains(word);
     if emulated && cfg!(target_os = "android") && !not_on_its_android.iter().all(is_shown) {
         return Ok(Some(Skipped("not under an emulator".to_owned())));
     }
-    // qemu writes /proc/self/maps, which it makes up, to a file when somebody opens it; that raises
+    // When a program opens /proc/self/maps, qemu writes its own version to a file, which raises
     // SIGXFSZ.
     if emulated && behaviour.conditions.contains(&"no-file-size") {
         return Ok(Some(Skipped("not under an emulator".to_owned())));
@@ -374,15 +370,14 @@ fn run(behaviour: &Behaviour) -> anyhow::Result<Option<Skipped>> {
     if behaviour.fault != "two-threads" {
         return run_once(behaviour, &mut 0);
     }
-    // Two threads that crash at the same moment: whether the second is stopped before its fault is
-    // chance, and likely on a busy machine. Both are in every report; the second's fault must be
-    // seen in one.
+    // Two threads crash at the same moment. The second may be stopped before its fault, which is
+    // likely on a busy machine. Every report has both threads; one must contain the second's fault.
     let mut seconds = 0;
     for times in 1..=200 {
         if let Some(skipped) = run_once(behaviour, &mut seconds)? {
             return Ok(Some(skipped));
         }
-        // Where it is emulated a run takes seconds.
+        // A run takes seconds under an emulator.
         if (seconds > 0 && times >= 6) || (is_emulated() && times >= 3) {
             return Ok(None);
         }
@@ -402,7 +397,7 @@ fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option
             return Ok(Some(Skipped("no right to use userfaultfd".to_owned())));
         }
         Needs::Namespace if !may_unshare() => {
-            return Ok(Some(Skipped("no right to make a PID namespace".to_owned())));
+            return Ok(Some(Skipped("no right to create a PID namespace".to_owned())));
         }
         _ => None,
     };
@@ -414,7 +409,7 @@ fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option
         conditions: behaviour.conditions,
         first_process: behaviour.needs == Needs::Namespace,
     };
-    // Without Coroner there is no store to fill, and no call of it to make.
+    // Without Coroner there is no store to fill and nothing to call.
     let only_with = [
         "full-disk",
         "ignore-next-signal",
@@ -431,13 +426,13 @@ fn run_once(behaviour: &Behaviour, seconds: &mut usize) -> anyhow::Result<Option
     let before = Run { conditions: &without, ..process.clone() }.run(None).context("without Coroner")?;
     let after = process.run(Some(&store)).context("with Coroner")?;
     *seconds += check(behaviour, &before, &after, &store).with_context(|| {
-        format!("it ended with {} after {:?} and said {:?}", after.status, after.time, after.output)
+        format!("it ended with {} after {:?}; output: {:?}", after.status, after.time, after.output)
     })?;
     Ok(None)
 }
 
-/// The next launch has a report that says what happened, if of the crash record alone. Returns how
-/// many reports there are.
+/// Checks that the next launch delivers a report of the crash, even if only of the crash record.
+/// Returns the number of reports.
 fn next_launch_reports(behaviour: &Behaviour, store: &Path) -> anyhow::Result<usize> {
     let launch = Run {
         program: Path::new(env!("CARGO_BIN_EXE_crash_program")),
@@ -447,23 +442,23 @@ fn next_launch_reports(behaviour: &Behaviour, store: &Path) -> anyhow::Result<us
         first_process: false,
     };
     let ended = launch.run(Some(store)).context("the next launch")?;
-    ensure!(ended.output.contains("crashed"), "the next launch says {:?}", ended.output);
+    ensure!(ended.output.contains("crashed"), "unexpected output of the next launch: {:?}", ended.output);
     let entries = std::fs::read_dir(store.join("reports")).context("the reports")?.flatten();
     let json: Vec<_> =
         entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|kind| kind == "json")).collect();
-    let [path] = &json[..] else { bail!("{} reports and not one", json.len()) };
+    let [path] = &json[..] else { bail!("expected one report, got {}", json.len()) };
     let report: serde_json::Value = serde_json::from_slice(&std::fs::read(path)?)?;
     let Some(Ending::Signal(number)) = find_fault(behaviour.fault).map(|fault| fault.ending) else {
-        bail!("{} does not end by one signal", behaviour.fault)
+        bail!("{} does not end with one signal", behaviour.fault)
     };
-    // What is ended by `_exit` leaves no more than the record.
+    // A process that ends with `_exit` leaves only the record.
     let is_whole = ["jit-crash-aborts", "jit-crash-exits", "handler-exits"];
     ensure!(
         !behaviour.conditions.iter().any(|condition| is_whole.contains(condition)) || report["complete"] == true,
-        "the report is not complete"
+        "the report is incomplete"
     );
     let signal = &report["crash"]["signal"]["number"];
-    ensure!(*signal == number, "the report says {}", report["crash"]);
+    ensure!(*signal == number, "unexpected crash in the report: {}", report["crash"]);
     Ok(1)
 }
 
@@ -473,40 +468,48 @@ fn app_output(ended: &Ended) -> &str {
 }
 
 fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> anyhow::Result<usize> {
-    ensure!(after.status.code() != Some(POISONED_EXIT), "memory was asked for on the crash path");
+    ensure!(after.status.code() != Some(POISONED_EXIT), "the crash path allocated memory");
     let same = (before.status.code(), before.status.signal()) == (after.status.code(), after.status.signal());
     // The first process of a namespace can't be killed by a signal that it sends itself; what a
-    // bare program does then (the C library's abort executes `hlt`) is an accident. With Coroner it
-    // exits as a shell would say it.
+    // bare program does then (the C library's abort executes `hlt`) is accidental. With Coroner it
+    // exits with a shell's status for the signal.
     let signal = find_fault(behaviour.fault).map(|fault| fault.ending);
     let same = same
         || (behaviour.needs == Needs::Namespace
             && matches!(signal, Some(Ending::Signal(number) | Ending::Either(number, _)) if after.status.code() == Some(128 + number)));
-    // Unaligned accesses of the handler that was there before (Rust's own) are faults then, too, on
-    // some processors; with Coroner the process dies of the fault itself.
+    // On some processors, unaligned accesses of the earlier handler (Rust's own) are faults then
+    // too; with Coroner the process dies of the original fault.
     let same = same
         || (behaviour.fault == "alignment-check"
             && matches!(signal, Some(Ending::Either(_, number)) if after.status.signal() == Some(number)));
-    ensure!(same, "without Coroner it ends with {}", before.status);
+    ensure!(same, "without Coroner the process ends with {}", before.status);
     #[cfg(any(target_os = "linux", target_os = "android"))]
     coroner_tests::descriptors::files_are_untouched(store)?;
     if behaviour.conditions.contains(&"descriptors-replaced-by-pipes") {
-        ensure!(app_output(before) == app_output(after), "something was written to the app's pipes");
+        ensure!(app_output(before) == app_output(after), "unexpected data in the app's pipes");
     }
     if behaviour.conditions.iter().any(|condition| condition.contains("-port")) {
-        ensure!(after.output.starts_with("earlier port: exception 1 code "), "the earlier port was given nothing");
-        ensure!(app_output(before) == app_output(after), "without Coroner the earlier port says {:?}", before.output);
-    }
-    if behaviour.conditions.contains(&"exiting-handler") {
-        ensure!(after.status.code() == Some(HANDLER_EXIT), "the handler that was there before did not end it");
+        ensure!(after.output.starts_with("earlier port: exception 1 code "), "the earlier port received nothing");
         ensure!(
             app_output(before) == app_output(after),
-            "the handler that was there before was given {:?} then",
+            "without Coroner the earlier port receives {:?}",
+            before.output
+        );
+    }
+    if behaviour.conditions.contains(&"exiting-handler") {
+        ensure!(after.status.code() == Some(HANDLER_EXIT), "the earlier handler did not end the process");
+        ensure!(
+            app_output(before) == app_output(after),
+            "without Coroner the earlier handler receives {:?}",
             before.output
         );
     }
     if behaviour.conditions.iter().any(|condition| condition.contains("breakpad")) {
-        ensure!(app_output(before) == app_output(after), "without Coroner the other reporter says {:?}", before.output);
+        ensure!(
+            app_output(before) == app_output(after),
+            "without Coroner the other reporter prints {:?}",
+            before.output
+        );
     }
     if behaviour.expect == Expect::CrashRecord {
         return next_launch_reports(behaviour, store);
@@ -514,25 +517,25 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
     let files = report_files(store)?;
     let found = reports(store)?;
     if matches!(behaviour.expect, Expect::Nothing) {
-        ensure!(found.is_empty(), "there are reports: {files:?}");
+        ensure!(found.is_empty(), "unexpected reports: {files:?}");
         return Ok(0);
     }
     let found = match found.last() {
         Some(last) if behaviour.expect == Expect::LastReport => std::slice::from_ref(last),
         _ => &found[..],
     };
-    let [report] = found else { bail!("there are {} reports and not one: {files:?}", found.len()) };
+    let [report] = found else { bail!("expected one report, got {}: {files:?}", found.len()) };
     let fault: &Fault = find_fault(behaviour.fault).context("no such fault")?;
     if let Ending::Child(signal) = fault.ending {
         let expected = format!("child ended by signal {signal}");
-        ensure!(after.output.contains(&expected), "the child did not end by signal {signal}");
+        ensure!(after.output.contains(&expected), "the child did not end with signal {signal}");
     }
     match behaviour.expect {
         Expect::ReportAndSurvival => {
-            ensure!(after.status.success(), "the process did not go on");
+            ensure!(after.status.success(), "the process did not continue");
             report_is_right(report, fault, behaviour.threads)
         }
-        Expect::CrashRecord => unreachable!("judged above"),
+        Expect::CrashRecord => unreachable!("checked above"),
         Expect::SignalAndRegisters => signal_and_registers_are_right(report, fault),
         Expect::ThreadsLeftOut => {
             let end = report.end.as_ref().context("the report has no end record")?;
@@ -548,7 +551,7 @@ fn check(behaviour: &Behaviour, before: &Ended, after: &Ended, store: &Path) -> 
                 if why == behaviour.threads { Ok(()) } else { Err(error) }
             })
         }
-        // A child of fork has no other threads.
+        // A forked child has no other threads.
         _ if matches!(fault.ending, Ending::Child(_)) => report_is_right(report, fault, 0),
         _ => report_is_right(report, fault, behaviour.threads),
     }?;

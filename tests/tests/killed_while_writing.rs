@@ -1,8 +1,8 @@
 //! Kills while the report is written.
 //!
-//! A program of its own, with one test: the child announces its crash by a store before the
-//! faulting instruction. Beside other tests it lost its processor between the two for longer than
-//! the delay of the kill, which then came before the crash.
+//! A separate program with one test: the child announces its crash with a store before the faulting
+//! instruction. Beside other tests it lost its processor between the two for longer than the delay
+//! of the kill, which then came before the crash.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
 #[path = "it/common.rs"]
@@ -17,7 +17,7 @@ use common::{Store, line, printed_number, repetitions, spawn, sweep, wait};
 use coroner_tests::{descriptors, session};
 
 #[test]
-fn a_crash_that_is_ended_by_a_kill_is_still_a_crash() {
+fn a_process_killed_during_its_crash_has_crashed() {
     let count = repetitions(20);
     let mut lost = Vec::new();
     for (number, delay) in sweep(count, 100, 2000).enumerate() {
@@ -36,7 +36,7 @@ fn a_crash_that_is_ended_by_a_kill_is_still_a_crash() {
         while session::now() < until {
             std::hint::spin_loop();
         }
-        // SAFETY: a signal to the child, which nobody has waited for yet.
+        // SAFETY: sends a signal to the child, which has not been waited for yet.
         unsafe { libc::kill(child.id() as libc::pid_t, signal) };
         let Some(status) = wait(&mut child) else {
             lost.push(format!("signal {signal} after {delay} µs: it hangs"));

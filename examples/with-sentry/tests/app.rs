@@ -66,7 +66,7 @@ fn the_apps_own_client_sends_the_crash_with_its_scope() {
 }
 
 #[test]
-fn what_the_run_declared_and_what_the_user_says_go_by_the_apps_client() {
+fn attachments_and_feedback_are_sent_by_the_apps_client() {
     let app = App::new();
     app.run(&["attach", "crash"]);
     app.run(&["feedback"]);
@@ -85,7 +85,7 @@ fn what_the_run_declared_and_what_the_user_says_go_by_the_apps_client() {
 }
 
 #[test]
-fn who_logged_out_is_not_in_a_crash() {
+fn a_logged_out_user_is_not_in_the_event() {
     let app = App::new();
     app.run(&["logout", "crash"]);
     let event = app.event();
@@ -116,7 +116,7 @@ fn a_panic_is_one_event_and_its_run_one_session() {
 }
 
 #[test]
-fn a_crash_before_an_update_is_of_the_release_that_crashed() {
+fn a_crash_before_an_update_has_the_crashed_release() {
     let app = App::new();
     app.run_with(&["crash"], &[("SENTRY_RELEASE", "app@1"), ("SENTRY_ENVIRONMENT", "beta")]);
     let updated = app.run_with(&[], &[("SENTRY_RELEASE", "app@2"), ("SENTRY_ENVIRONMENT", "production")]);
@@ -130,7 +130,7 @@ fn a_crash_before_an_update_is_of_the_release_that_crashed() {
 }
 
 #[test]
-fn release_and_environment_are_those_of_the_clients_own_options() {
+fn release_and_environment_come_from_the_clients_options() {
     let app = App::new();
     app.run_with(&["options", "crash"], &[]);
     let event = app.event();

@@ -19,12 +19,12 @@ pub(crate) fn repetitions(few: u64) -> u64 {
     std::env::var("CORONER_REPETITIONS").ok().map_or(few, |text| text.parse().expect("CORONER_REPETITIONS is a number"))
 }
 
-/// The `n`-th of so many delays from `least` to `most`.
+/// Returns the `n`-th of a number of delays from `least` to `most`.
 pub(crate) fn sweep(count: u64, least: u64, most: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |n| least + (most - least) * n / count.max(1))
 }
 
-/// A store of its own.
+/// A separate store.
 pub(crate) struct Store {
     folder: tempfile::TempDir,
 }
@@ -43,7 +43,7 @@ impl Store {
         run(Some(&self.path()), scenario, number)
     }
 
-    /// The next launch; returns what it says of the last run.
+    /// Starts the next launch; returns its line about the last run.
     pub(crate) fn next_launch(&self) -> String {
         let run =
             Run { program: Path::new(CRASH), fault: "deliver", threads: 0, conditions: &[], first_process: false };
@@ -59,7 +59,7 @@ impl Store {
         json.map(|path| serde_json::from_slice(&std::fs::read(path).expect("a report")).expect("JSON")).collect()
     }
 
-    /// The one report of a crash that ended its process, once it has been delivered.
+    /// Returns the only fatal crash report, once it has been delivered.
     pub(crate) fn delivered_crash(&self) -> Value {
         let mut fatal = self.delivered();
         fatal.retain(|report| !has_flag(report, "not_fatal"));
@@ -95,7 +95,7 @@ pub(crate) fn ending(status: ExitStatus) -> (Option<i32>, Option<i32>) {
     (status.code(), status.signal())
 }
 
-/// Waits for a child, which is killed if it does not end: then `None`.
+/// Waits for a child. Kills it at the time limit, and then returns `None`.
 pub(crate) fn wait(child: &mut Child) -> Option<ExitStatus> {
     let begun = Instant::now();
     loop {

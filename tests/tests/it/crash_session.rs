@@ -3,7 +3,7 @@
 //! while the report is written. All are real processes.
 //!
 //! Timing is swept instead of left to chance: repetition `n` of a test uses the `n`-th delay.
-//! `CORONER_REPETITIONS` is their number, in place of each test's own, which is small. No
+//! `CORONER_REPETITIONS` overrides the number of repetitions, which is small by default. No
 //! repetition is retried, and none may fail.
 
 use std::io::Write as _;
@@ -17,24 +17,24 @@ use serde_json::Value;
 
 use crate::common::{CRASH, Store, ending, has_flag, line, printed_number, repetitions, run, spawn, sweep, wait};
 
-/// In milliseconds. A crash takes a few, and a busy machine may make a second of them; what waits
-/// for a deadline, or for a thread that will never come, takes more.
+/// Time limit in milliseconds. A crash takes a few, on a busy machine up to a second; waiting for a
+/// deadline, or for a thread that never answers, takes longer.
 const AT_ONCE: u64 = 1000;
 
 // An app that closes descriptors.
 
 #[test]
-fn a_living_run_whose_descriptors_are_closed_is_not_claimed() {
+fn a_live_run_whose_descriptors_are_closed_is_not_claimed() {
     let store = Store::new();
     let (mut child, mut output) = spawn(Some(&store.path()), "close-and-wait");
-    assert!(line(&mut output).starts_with("ready"), "it closes its descriptors");
+    assert!(line(&mut output).starts_with("ready"), "the app closes its descriptors");
     let mut runs = std::fs::read_dir(store.path().join("runs")).expect("runs").flatten();
     let state = runs.next().expect("the living run").path().join("state");
     let outcome = store.next_launch();
     let still_there = state.exists();
     child.stdin.take().expect("its input").write_all(b"\n").expect("it waits for a line");
     let status = wait(&mut child).expect("it ends");
-    // Before the living run there was none.
+    // There was no run before the live one.
     assert!(
         still_there && outcome.contains("this is the first launch"),
         "the living run is {}, and another launch says: {outcome}",
@@ -42,7 +42,7 @@ fn a_living_run_whose_descriptors_are_closed_is_not_claimed() {
     );
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
     descriptors::files_are_untouched(&store.path()).expect("the app's files are its own");
-    // The last run is the launch in between; the report is delivered all the same.
+    // The last run is the launch in between; the report is delivered nevertheless.
     store.next_launch();
     let report = store.delivered_crash();
     assert_eq!((&report["complete"], &report["crash"]["signal"]["number"]), (&true.into(), &11.into()), "{report}");
@@ -53,14 +53,14 @@ fn uninstall_closes_no_descriptor_of_the_app() {
     let store = Store::new();
     let ended = store.run("close-and-uninstall", 0);
     assert!(ended.status.success(), "{ended:?}");
-    assert_eq!(printed_number(&ended.output, "lost"), 0, "of the app's descriptors");
+    assert_eq!(printed_number(&ended.output, "lost"), 0, "descriptors of the app");
     descriptors::files_are_untouched(&store.path()).expect("the app's files are its own");
 }
 
 // Children in the memory of this process.
 
 #[test]
-fn children_made_by_vfork_that_crash_at_once_have_a_report_each_and_the_process_its_own() {
+fn vfork_children_that_crash_at_once_and_their_parent_have_one_report_each() {
     const CHILDREN: u64 = 4;
     let store = Store::new();
     let ended = store.run("vfork-children-together", CHILDREN);
@@ -71,7 +71,7 @@ fn children_made_by_vfork_that_crash_at_once_have_a_report_each_and_the_process_
     let reports = store.delivered();
     let children = reports.iter().filter(|report| has_flag(report, "fork_child")).count();
     assert_eq!((children as u64, reports.len() as u64), (8 * CHILDREN, 8 * CHILDREN + 1));
-    assert!(reports.iter().all(|report| report["complete"] == true), "a report is cut");
+    assert!(reports.iter().all(|report| report["complete"] == true), "a report is truncated");
 }
 
 #[test]
@@ -85,13 +85,13 @@ fn a_child_with_the_same_handlers_leaves_them_to_the_process() {
     let reports = store.delivered();
     let children = reports.iter().filter(|report| has_flag(report, "fork_child")).count();
     assert_eq!((children, reports.len()), (1, 2));
-    assert!(reports.iter().all(|report| report["complete"] == true), "a report is cut");
+    assert!(reports.iter().all(|report| report["complete"] == true), "a report is truncated");
 }
 
-// Code that goes away.
+// Code that is unmapped.
 
 #[test]
-fn a_caller_whose_code_is_unmapped_is_a_frame_in_no_image_and_its_callers_follow() {
+fn an_unmapped_caller_is_a_frame_without_an_image_and_its_callers_follow() {
     let store = Store::new();
     let ended = store.run("caller-unloaded", 0);
     assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
@@ -117,7 +117,7 @@ fn a_caller_whose_code_is_unmapped_is_a_frame_in_no_image_and_its_callers_follow
 // A thread that ends.
 
 #[test]
-fn a_thread_that_ends_has_its_alternate_stack_while_destructors_run() {
+fn an_exiting_thread_keeps_its_alternate_stack_during_destructors() {
     let store = Store::new();
     let ended = store.run("overflow-in-destructor", 0);
     assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{ended:?}");
@@ -125,7 +125,7 @@ fn a_thread_that_ends_has_its_alternate_stack_while_destructors_run() {
     assert!(has_flag(&store.delivered_crash(), "stack_overflow"));
 }
 
-// A child that dies of two signals.
+// A child that receives two fatal signals.
 
 #[test]
 fn a_child_that_gets_another_crash_signal_dies() {
@@ -145,7 +145,7 @@ fn a_child_that_gets_another_crash_signal_dies() {
 // A handler that is left by a jump.
 
 #[test]
-fn a_handler_left_by_a_jump_and_a_thread_that_ends_hold_nobody() {
+fn a_handler_left_by_a_jump_and_a_thread_that_exits_block_no_thread() {
     let without = run(None, "jump-and-end", 0);
     let store = Store::new();
     let ended = store.run("jump-and-end", 0);
@@ -161,12 +161,12 @@ fn a_handler_left_by_a_jump_and_a_thread_that_ends_hold_nobody() {
 }
 
 #[test]
-fn a_thread_that_left_its_handler_by_a_jump_has_a_report_of_its_crash() {
+fn a_crash_after_a_handler_was_left_by_a_jump_is_reported() {
     let without = run(None, "jump-and-crash", 0);
     let store = Store::new();
     let ended = store.run("jump-and-crash", 0);
     assert_eq!(ending(ended.status), ending(without.status), "{ended:?}");
-    // The fault that the handler dealt with was in no such function.
+    // The fault that the handler repaired was in another function.
     let is_of_crash = |report: &Report| {
         let frames = report.crashed_thread().map_or(&[][..], |thread| &thread.frames);
         report.complete
@@ -195,7 +195,7 @@ fn sleeps_after_a_report_end_when_they_should() {
     assert_eq!(interrupted, [0, 0], "sleeps behind a jump and in a handler that a timer of Coroner's ended");
 }
 
-// A handler that repairs what was wrong.
+// A handler that repairs the fault.
 
 #[test]
 fn hundreds_of_repaired_faults_on_four_threads_do_not_delay_the_app() {
@@ -233,7 +233,7 @@ fn threads_whose_faults_are_handled_do_not_wait_for_each_other() {
 // A coroutine that crashes.
 
 #[test]
-fn the_frames_of_a_coroutine_end_at_its_beginning() {
+fn a_coroutines_frames_end_at_its_start() {
     let store = Store::new();
     let ended = store.run("crash-on-coroutine", 0);
     let stack = printed_number(&ended.output, "stack begins")..=printed_number(&ended.output, "stack ends");
@@ -243,13 +243,13 @@ fn the_frames_of_a_coroutine_end_at_its_beginning() {
     let thread = report.threads.iter().find(|thread| thread.tid == crashed).expect("the crashed thread");
     assert!(thread.frames.len() > 2, "{:?}", thread.frames);
     let elsewhere = thread.frames.iter().find(|frame| frame.sp.is_some_and(|sp| !stack.contains(&sp.0)));
-    assert!(elsewhere.is_none(), "whose frame is this? {elsewhere:?}");
+    assert!(elsewhere.is_none(), "unexpected frame: {elsewhere:?}");
 }
 
 // Several threads that crash.
 
 #[test]
-fn threads_that_crash_together_do_not_hold_the_process() {
+fn simultaneous_crashes_do_not_delay_the_exit() {
     let without = run(None, "crash-together", 100);
     let mut slow = Vec::new();
     for delay in sweep(repetitions(20), 0, 1500) {
@@ -270,11 +270,11 @@ fn threads_that_crash_together_do_not_hold_the_process() {
     assert!(slow.is_empty(), "from the first fault to the exit: (µs between them, ms) {slow:?}");
 }
 
-// A process that drops its rights.
+// A process that drops its privileges.
 
 #[test]
-fn the_crash_of_a_child_that_may_not_write_to_the_store_is_known() {
-    // SAFETY: asks for a number.
+fn a_childs_crash_is_reported_even_if_it_cannot_write_to_the_store() {
+    // SAFETY: returns a number.
     if unsafe { libc::getuid() } != 0 {
         println!("skipped: not root");
         return;
@@ -293,7 +293,7 @@ fn the_crash_of_a_child_that_may_not_write_to_the_store_is_known() {
     let outcome = store.next_launch();
     assert_eq!(outcome, "the last run exited normally", "the parent's run is unharmed");
     let delivered = store.delivered();
-    let [report] = &delivered[..] else { panic!("{} reports of the child's death and not one", delivered.len()) };
+    let [report] = &delivered[..] else { panic!("expected one report of the child's crash, got {}", delivered.len()) };
     assert!(has_flag(report, "fork_child"), "{}", report["crash"]);
     assert_eq!(report["crash"]["signal"]["number"], libc::SIGSEGV);
     assert_ne!(report["header"]["pid"], report["header"]["ppid"]);

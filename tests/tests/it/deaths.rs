@@ -1,5 +1,5 @@
-//! The end of a process by each fault, with Coroner and without: exit status, core flag, and what
-//! the kernel wrote into the core dump of the signal and the thread.
+//! The end of a process by each fault, with and without Coroner: exit status, core flag, and the
+//! core dump's notes on the signal and the thread.
 //!
 //! `cargo test -p coroner-tests --test it -- deaths:: --nocapture` prints the table.
 
@@ -24,7 +24,7 @@ struct Core {
     signal: i32,
     code: i32,
     errno: i32,
-    /// `si_addr`, or the user and whether it is the process itself that sent the signal.
+    /// `si_addr`, or the user and whether the process itself sent the signal.
     cause: Cause,
     pc: u64,
 }
@@ -55,10 +55,10 @@ impl fmt::Display for Death {
 }
 
 impl Death {
-    /// The same without what depends on where memory is mapped: Coroner maps some, too. Of an
-    /// address in such memory, the place in its page is left; of a stack overflow, neither address
-    /// nor the function's instruction, nor whether the kernel found room there for the frame of
-    /// Rust's handler (on a thread that has an alternate stack only with Coroner).
+    /// Removes what depends on where memory is mapped, because Coroner maps memory too. Of an
+    /// address in such memory, keeps the offset in its page; of a stack overflow, removes the
+    /// address, the instruction, and whether the kernel had space for the frame of Rust's handler
+    /// (a thread may have an alternate stack only with Coroner).
     fn without_places(mut self, fault: &Fault) -> Death {
         const MAPPED: u64 = 0x7000_0000_0000;
         let is_overflow = fault.name.starts_with("stack-overflow");
@@ -76,7 +76,7 @@ impl Death {
     }
 }
 
-/// Runs the program with that fault to its end, in an empty folder, where it leaves its core dump.
+/// Runs the program with this fault to its end, in an empty folder for its core dump.
 fn die(fault: &Fault, conditions: &[&str], store: Option<&Path>) -> Death {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_crash_program"));
@@ -90,7 +90,7 @@ fn die(fault: &Fault, conditions: &[&str], store: Option<&Path>) -> Death {
             if libc::setrlimit(libc::RLIMIT_CORE, &raw const all) != 0 {
                 return Err(std::io::Error::last_os_error());
             }
-            // Images where they were last time; no memory in the dump.
+            // Images at the same addresses each time; no memory in the dump.
             libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong);
             let filter = libc::open(c"/proc/self/coredump_filter".as_ptr(), libc::O_WRONLY);
             libc::write(filter, c"0".as_ptr().cast(), 1);
@@ -154,7 +154,7 @@ impl Core {
 /// Whether the kernel writes core dumps into the working directory.
 fn leaves_cores() -> bool {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
-    // SAFETY: only asks.
+    // SAFETY: only queries.
     let is_root = unsafe { libc::geteuid() } == 0;
     !pattern.contains(['|', '/']) && !pattern.trim().is_empty() && is_root
 }
@@ -166,7 +166,7 @@ fn every_fault_ends_the_process_as_without_coroner() {
         return;
     }
     let mut wrong = Vec::new();
-    // Rust's handlers of SIGSEGV and SIGBUS, and none, as in a C program.
+    // With Rust's handlers of SIGSEGV and SIGBUS, and without, as in a C program.
     for conditions in [&[][..], &["c-dispositions"]] {
         let passing = ["passing-store", "passing-bus"].map(|name| find_fault(name).expect("a fault"));
         for fault in FAULTS.iter().chain(passing) {
@@ -174,10 +174,10 @@ fn every_fault_ends_the_process_as_without_coroner() {
             let without = die(fault, conditions, None);
             let with = die(fault, conditions, Some(store.path()));
             println!("{:30} {conditions:?}\n    without: {without}\n    with:    {with}", fault.name);
-            // Those that die of a signal leave a core.
+            // Processes that die of a signal leave a core dump.
             let dies = matches!(fault.ending, Ending::Signal(_) | Ending::Either(..));
             assert!(!dies || without.status.core_dumped(), "{}: {without}", fault.name);
-            // Rust's handler makes unaligned accesses, which are faults then: it never comes to its
+            // Rust's handler makes unaligned accesses, which are faults then: it never reaches its
             // end.
             let is_exempt = fault.name == "alignment-check" && conditions.is_empty();
             if without.without_places(fault) != with.without_places(fault) && !is_exempt {

@@ -1,5 +1,5 @@
-//! Threads that do not answer: real processes that hang, and go on or are killed, and what the next
-//! launch makes of it.
+//! Threads that do not answer: real processes that hang and continue or are killed, and the reports
+//! at the next launch.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -10,10 +10,9 @@ use std::time::Duration;
 use coroner_tests::hang;
 use serde_json::Value;
 
-/// Long enough for a machine that is busy with other tests to be in time, if something is to be in
-/// time.
+/// A threshold that a busy machine does not exceed, for threads that beat in time.
 const LONG: &str = "1000";
-/// Short, where the thread is silent until it was seen to be.
+/// A short threshold, for threads that stay silent until the hang is detected.
 const SHORT: &str = "200";
 
 struct Program {
@@ -31,14 +30,14 @@ impl Program {
         command.spawn().unwrap()
     }
 
-    /// Runs it to its end; gives what it printed.
+    /// Runs the program to its end and returns its output.
     fn run(&self, threshold: &str, words: &[&str]) -> String {
         let output = self.spawn(threshold, words).wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Runs it until it says that it hangs, and kills it.
+    /// Runs the program until it prints that it hangs, and kills it.
     fn kill(&self, words: &[&str]) {
         let mut child = self.spawn(SHORT, words);
         let mut shown = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -127,7 +126,7 @@ fn a_kill_while_the_report_is_written_is_still_a_hang() {
 }
 
 #[test]
-fn a_thread_that_is_not_the_main_one() {
+fn a_hang_of_another_thread_is_reported() {
     let program = Program::new();
     program.run(SHORT, &["in-thread", "silent"]);
     program.run(LONG, &["flush"]);
@@ -139,7 +138,7 @@ fn a_thread_that_is_not_the_main_one() {
 }
 
 #[test]
-fn who_beats_in_time_is_idle_or_is_unwatched_does_not_hang() {
+fn threads_that_beat_are_idle_or_unwatched_do_not_hang() {
     let program = Program::new();
     program.run(LONG, &["idle-for=2500", "beat-for=2500", "idle-for=100"]);
     program.run(SHORT, &["uninstall", "silent-for=1000"]);
@@ -147,7 +146,7 @@ fn who_beats_in_time_is_idle_or_is_unwatched_does_not_hang() {
     assert_eq!(program.delivered().len(), 0);
 }
 
-/// It is stopped in the middle of a silence that alone is too short, for longer than the threshold.
+/// The process is stopped for longer than the threshold, during a silence that is shorter.
 #[test]
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn a_process_that_is_stopped_does_not_hang() {
@@ -156,11 +155,11 @@ fn a_process_that_is_stopped_does_not_hang() {
     let pid = child.id() as i32;
     for _ in 0..2 {
         let mut status = 0;
-        // SAFETY: of a child of this process, which has not ended; writes one int.
+        // SAFETY: waits for a child of this process; writes one int.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
         assert!(waited == pid && libc::WIFSTOPPED(status), "it is to stop itself: {status:#x}");
         std::thread::sleep(Duration::from_secs(5));
-        // SAFETY: a signal to that child.
+        // SAFETY: sends a signal to that child.
         unsafe { libc::kill(pid, libc::SIGCONT) };
     }
     assert!(child.wait().unwrap().success());
@@ -168,14 +167,13 @@ fn a_process_that_is_stopped_does_not_hang() {
     assert_eq!(program.delivered().len(), 0);
 }
 
-/// The run loop of an app is played: the main thread works through its queue, and beats for
-/// nothing.
+/// Simulates the run loop of an app: the main thread processes its queue, and never beats.
 #[test]
 #[cfg(target_os = "macos")]
 fn the_main_thread_is_watched_by_its_queue() {
     let program = Program::new();
     program.run(LONG, &["main-queue-for=2500"]);
-    // One that never comes to its queue is not watched.
+    // A main thread that never processes its queue is not watched.
     program.run(SHORT, &["idle-for=1000"]);
     program.run(SHORT, &["main-queue-for=300", "stuck"]);
     program.run(LONG, &["flush"]);
@@ -191,10 +189,10 @@ fn the_main_thread_is_watched_by_its_queue() {
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn under_a_debugger_nothing_hangs() {
     let program = Program::new();
-    // Time to be seized before it falls silent.
+    // Leaves time to seize the process before it falls silent.
     let mut child = program.spawn(SHORT, &["idle-for=1000", "silent-for=2000", "idle-for=1"]);
     // `PTRACE_SEIZE` of <linux/ptrace.h>, for which the libc crate has no name on Android.
-    // SAFETY: of a child of this process; no memory is touched.
+    // SAFETY: seizes a child of this process; accesses no memory.
     let seized = unsafe { libc::ptrace(0x4206, child.id() as i32, 0, 0) };
     assert_eq!(seized, 0, "{}", std::io::Error::last_os_error());
     assert!(child.wait().unwrap().success());
@@ -203,7 +201,7 @@ fn under_a_debugger_nothing_hangs() {
 }
 
 #[test]
-fn the_run_state_says_since_when() {
+fn the_run_state_records_when_a_hang_began() {
     let program = Program::new();
     program.kill(&["forever"]);
     let run = std::fs::read_dir(program.folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
@@ -245,9 +243,8 @@ fn only_profile(program: &Program) -> (Value, Value) {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_hang_says_where_its_time_went() {
-    // Whether it was on a processor or waited for one depends on who else is at work on this
-    // machine.
+fn a_hang_report_has_a_profile() {
+    // Whether the thread was on a processor or waited for one depends on the load of this machine.
     let works = |profile: &Value| {
         share(profile, "hang_program::spins", "running") + share(profile, "hang_program::spins", "runnable")
     };
@@ -284,7 +281,7 @@ fn a_hang_says_where_its_time_went() {
 /// Samples are in the file when the process is killed, without any action at its end.
 #[test]
 #[cfg(target_os = "linux")]
-fn the_profile_of_a_hang_that_is_ended_by_a_kill() {
+fn a_process_killed_in_a_hang_has_a_profile() {
     let program = Program::new();
     let mut child = program.spawn(SHORT, &["begins-hang", "works-for=600000"]);
     let runs = program.folder.path().join("runs");

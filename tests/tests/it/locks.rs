@@ -7,14 +7,14 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
-/// Runs the program; the system that darwin-host plays is that one.
+/// Runs the program on this system, as simulated by darwin-host.
 fn run(store: &Path, act: &str, system: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lock_program"));
     command.arg(store).arg(act).env("DARWIN_HOST_SYSTEM", system);
     command.output().expect("it runs")
 }
 
-/// The one report that the act left, as the next launch delivered it.
+/// Returns the only report of the act, as the next launch delivered it.
 fn report_of(act: &str, system: &str) -> Value {
     let store = tempfile::tempdir().expect("a folder");
     let ended = run(store.path(), act, system);
@@ -27,7 +27,7 @@ fn report_of(act: &str, system: &str) -> Value {
     serde_json::from_slice(&std::fs::read(json).expect("a report")).expect("JSON")
 }
 
-/// The report's threads: the number of each name, that of the main one as `main`.
+/// Returns the numbers of the report's threads by name, the main thread's as `main`.
 fn threads(report: &Value) -> BTreeMap<&str, u64> {
     let threads = report["threads"].as_array().expect("threads").iter();
     let named = threads.filter_map(|thread| {
@@ -37,7 +37,7 @@ fn threads(report: &Value) -> BTreeMap<&str, u64> {
     named.collect()
 }
 
-/// Name, kind, owner and whether it is for a limited time, of each wait.
+/// Returns the name, kind, owner and time limit of each wait.
 fn waits(report: &Value) -> BTreeMap<&str, (&str, Option<&str>, bool)> {
     let by_name = threads(report);
     let named = |tid: &Value| by_name.iter().find(|(_, other)| tid == **other).map(|(name, _)| *name);
@@ -87,8 +87,8 @@ fn crash(system: &str, call: &str) {
         printed.iter().filter(|fact| fact.as_str().is_some_and(|fact| fact.starts_with("deadlock: "))).collect();
     assert_eq!(deadlocks.len(), 2, "{printed:?}");
 
-    // The functions that Apple's libraries have there, and the call at their end. Where every
-    // instruction is emulated no time is left for the names that a process finds as it dies.
+    // The functions of Apple's libraries, and the system call at their end. Under full emulation,
+    // no time is left to find names during the crash.
     let is_named = std::env::var_os("CORONER_TEST_EMULATED").is_none();
     let all = report["threads"].as_array().expect("threads");
     let begins = |name, syscall: &str, functions: &[[&str; 2]]| {
@@ -119,7 +119,7 @@ fn crash(system: &str, call: &str) {
 }
 
 #[test]
-fn waits_and_circles_beside_a_crash() {
+fn a_crash_report_has_lock_waits_and_deadlocks() {
     crash("11", "ulock_wait");
 }
 
@@ -129,7 +129,7 @@ fn on_a_later_system() {
 }
 
 #[test]
-fn a_hang_that_is_a_deadlock() {
+fn a_deadlock_is_reported_as_a_hang() {
     let report = report_of("hang", "11");
     let by_name = threads(&report);
     let (main, partner) = (by_name["main"], by_name["partner"]);

@@ -1,7 +1,6 @@
-//! Rust panics, each in a real process: what becomes a crash, what a report that the process
-//! survives, what a breadcrumb.
+//! Rust panics, each in a real process: those that are crashes, non-fatal reports or breadcrumbs.
 //!
-//! With `panic = "abort"` the program is another one: `cargo xtask test` builds it and names it in
+//! `panic = "abort"` needs another program: `cargo xtask test` builds it and passes its path in
 //! `CORONER_PANIC_ABORT_PROGRAM`.
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +15,7 @@ fn program() -> PathBuf {
     env!("CARGO_BIN_EXE_panic_program").into()
 }
 
-/// Runs it and reads what it left.
+/// Runs the program and reads the reports that it left.
 fn run(program: &Path, act: &str) -> (Ended, Vec<Report>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let run = Run { program, fault: act, threads: 0, conditions: &[], first_process: false };
@@ -25,7 +24,7 @@ fn run(program: &Path, act: &str) -> (Ended, Vec<Report>, tempfile::TempDir) {
     (ended, reports, folder)
 }
 
-/// The last parts of the names of an exception's frames.
+/// Returns the last parts of the names of an exception's frames.
 fn functions(exception: &Exception) -> Vec<String> {
     let names = exception.frames.iter().flat_map(|frame| {
         let inlined = frame.inlined.iter().filter_map(|inlined| inlined.function.clone());
@@ -44,7 +43,7 @@ fn is_panic(exception: &Exception, kind: &str, message: &str, function: &str) {
     is_without_coroner(exception);
 }
 
-/// The stack begins where Coroner was called from.
+/// Checks that the stack begins at the call of Coroner.
 fn is_without_coroner(exception: &Exception) {
     let names: Vec<&str> = exception.frames.iter().filter_map(|frame| frame.function.as_deref()).collect();
     assert!(!names.iter().any(|name| name.trim_start_matches('<').starts_with("coroner::")), "{names:#?}");
@@ -83,7 +82,8 @@ fn a_panic_of_main_is_the_cause_of_the_crash() {
     assert!(functions(exception).contains(&"main".to_owned()));
     let thread = report.crashed_thread().unwrap();
     assert!(thread.main && thread.has_frames_of(exception), "{:#?}", thread.frames);
-    // What was not captured is not shown, the stack once, from the app's call on.
+    // Registers that were not captured are missing, and the stack is shown once, from the app's
+    // call.
     let registers = thread.registers.as_ref().unwrap();
     assert!(registers.named().all(|(name, _)| !["rax", "rflags", "x0", "pstate"].contains(&name)));
     let text = report.to_text(&TextOptions { images: false, ..TextOptions::default() });
@@ -112,7 +112,7 @@ fn a_caught_panic_is_a_breadcrumb() {
 /// The reason is the C library's abort message, not a panic that was caught before.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[test]
-fn a_caught_panic_is_not_blamed_for_an_assertion_that_fails() {
+fn a_caught_panic_is_not_the_cause_of_a_later_assertion() {
     let (_, reports, _folder) = run(&program(), "caught-then-asserts");
     let report = aborted(&reports);
     assert!(report.exceptions.is_empty(), "{:?}", report.exceptions);
@@ -130,7 +130,7 @@ fn aborted(reports: &[Report]) -> &Report {
     report
 }
 
-/// Whoever catches a panic and aborts has its stack no more.
+/// A program that catches a panic and aborts no longer has the panic's stack.
 #[test]
 fn a_panic_that_leads_to_an_abort_is_in_its_report() {
     let (ended, reports, _folder) = run(&program(), "aborts-for-it");
@@ -152,7 +152,7 @@ fn a_panic_that_ends_a_thread_is_reported_and_survived() {
     is_panic(&report.exceptions[0], "panic that ended its thread", "out of bread", "panics");
     assert_eq!(report.crashed_thread().unwrap().name.as_deref(), Some("baker"));
 
-    // Joined and unwrapped, it is the main thread's panic, too.
+    // If it is joined and unwrapped, the main thread panics too.
     let (ended, reports, _folder) = run(&program(), "thread-unwrapped");
     assert_eq!(ended.status.code(), Some(101), "{}", ended.output);
     let fatal: Vec<bool> =
@@ -160,9 +160,9 @@ fn a_panic_that_ends_a_thread_is_reported_and_survived() {
     assert_eq!(fatal, [true, false], "the crash has the first file");
 }
 
-/// `resume_unwind` calls no hook. One panic is one report, the last one's.
+/// `resume_unwind` calls no hook. A panic that is resumed has one report.
 #[test]
-fn a_panic_that_is_raised_again_and_ends_main_is_the_crash() {
+fn a_resumed_panic_that_ends_main_is_the_crash() {
     for (act, what) in [("worker", "cheese"), ("worker-without-handle", "cheese"), ("thread-resumed", "bread")] {
         // Without a handle in `main`, the exit status shows the panic, in glibc's `on_exit`.
         if act == "worker-without-handle" && !cfg!(target_env = "gnu") {
@@ -175,7 +175,7 @@ fn a_panic_that_is_raised_again_and_ends_main_is_the_crash() {
         is_panic(&report.exceptions[0], "panic", &format!("out of {what}"), "panics");
         assert_eq!(last_run(&folder), coroner::Outcome::Crashed, "{act}");
     }
-    // A scope panics itself, with a panic of its own.
+    // A thread scope panics separately.
     let (ended, reports, folder) = run(&program(), "scope");
     assert_eq!(ended.status.code(), Some(101), "{}", ended.output);
     let crash = reports[0].crash.as_ref().unwrap();
@@ -191,7 +191,7 @@ fn a_status_of_101_is_not_taken_for_a_panic_of_main() {
 }
 
 #[test]
-fn a_caught_panic_is_reported_by_wish() {
+fn a_caught_panic_is_reported_on_request() {
     let (ended, reports, _folder) = run(&program(), "caught-and-reported");
     assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
     let report = one(&reports);
@@ -200,7 +200,7 @@ fn a_caught_panic_is_reported_by_wish() {
 }
 
 #[test]
-fn a_panic_while_panicking_is_one_death_with_both() {
+fn a_panic_while_panicking_is_one_report_with_both_panics() {
     for act in ["twice", "twice-caught"] {
         let (ended, reports, _folder) = run(&program(), act);
         assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
@@ -213,14 +213,14 @@ fn a_panic_while_panicking_is_one_death_with_both() {
 }
 
 #[test]
-fn a_panic_in_a_function_that_cannot_unwind() {
+fn a_panic_in_a_function_that_cannot_unwind_is_the_cause() {
     let (ended, reports, _folder) = run(&program(), "cannot-unwind");
     assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{}", ended.output);
     is_panic(&one(&reports).exceptions[0], "panic in a function that cannot unwind", "out of hope", "cannot_unwind");
 }
 
 #[test]
-fn after_an_uninstall_the_hook_before_is_all_there_is() {
+fn an_uninstall_restores_the_earlier_hook() {
     let (ended, reports, _folder) = run(&program(), "uninstalled");
     assert_eq!((ended.status.code(), reports.len()), (Some(101), 0), "{}", ended.output);
     assert!(ended.output.contains("the hook before: panicked at"), "{}", ended.output);
@@ -250,7 +250,7 @@ fn handled_errors_are_reported_up_to_sixteen_and_are_not_crashes() {
 }
 
 #[test]
-fn a_crash_while_a_handled_error_is_reported_has_a_report_of_its_own() {
+fn a_crash_during_the_report_of_a_handled_error_has_its_own_report() {
     for _ in 0..3 {
         let (ended, reports, _folder) = run(&program(), "handled-as-another-crashes");
         assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{}", ended.output);

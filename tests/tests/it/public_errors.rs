@@ -1,4 +1,4 @@
-//! Every public type that a `Result` has as its error is an `Error`, so that an app can use `?` and
+//! Every public error type of a `Result` implements `Error`, so that an app can use `?` and
 //! `Box<dyn Error>` with it.
 
 use std::collections::BTreeSet;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// the second is the C API's.
 const INTERNAL: [&str; 2] = ["capture: InstallError", "ffi: Status"];
 
-/// The Rust sources below a folder.
+/// Returns the Rust sources below a folder.
 fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("a folder of sources").flatten() {
         let path = entry.path();
@@ -20,7 +20,7 @@ fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// The name of the last argument of each `Result<…, NAME>` in a text.
+/// Returns the name of the last argument of each `Result<…, NAME>` in a text.
 fn errors_of_results(text: &str) -> BTreeSet<&str> {
     let mut names = BTreeSet::new();
     for (at, _) in text.match_indices("Result<") {
@@ -28,7 +28,7 @@ fn errors_of_results(text: &str) -> BTreeSet<&str> {
         let (mut depth, mut last) = (0_i32, None);
         for (at, character) in arguments.char_indices() {
             match character {
-                // The arrow of a function's type.
+                // The arrow of a function type.
                 '>' if arguments[..at].ends_with('-') => {}
                 '<' | '(' | '[' => depth += 1,
                 '>' if depth == 0 => {
@@ -47,7 +47,7 @@ fn errors_of_results(text: &str) -> BTreeSet<&str> {
     names
 }
 
-/// The public types that a text declares, each with what stands before it.
+/// Returns the public types that a text declares, each with the text before it.
 fn declared(text: &str) -> impl Iterator<Item = (&str, &str)> {
     ["pub enum ", "pub struct "].into_iter().flat_map(move |word| {
         text.match_indices(word).map(move |(at, _)| {

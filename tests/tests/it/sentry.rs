@@ -1,5 +1,5 @@
-//! From a crash to a server that speaks Sentry's protocol: real apps that die and are started
-//! again, and a server that does not always do what it should.
+//! From a crash to a server that implements Sentry's protocol: real apps that crash and are started
+//! again, and a server that fails in various ways.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -29,7 +29,7 @@ impl App {
         command.spawn().unwrap()
     }
 
-    /// Runs it and gives what it printed.
+    /// Runs the app and returns its output.
     fn run(&self, dsn: &str, words: &[&str]) -> String {
         let output = self.spawn(dsn, words).wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -37,7 +37,7 @@ impl App {
         text
     }
 
-    /// Runs it until it hangs, and kills it as a user would.
+    /// Runs the app until it hangs, and kills it as a user would.
     fn hang(&self, dsn: &str, words: &[&str]) {
         let mut child = self.spawn(dsn, &[words, &["hang"]].concat());
         let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -56,7 +56,7 @@ impl App {
         }
     }
 
-    /// Crashes; nothing is delivered yet.
+    /// Runs the app until it crashes; nothing is delivered yet.
     fn crash(&self, dsn: &str) {
         self.run(dsn, &["fault=null-store", "no-symbols"]);
     }
@@ -66,7 +66,7 @@ impl App {
     }
 }
 
-/// Nothing listens there.
+/// A DSN of a server that does not exist.
 fn dead_dsn() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("http://public:secret@127.0.0.1:{port}/7")
@@ -111,7 +111,7 @@ fn a_crash_is_an_event_at_the_next_launch() {
     let exception = &event["exception"]["values"][0];
     assert_eq!((&exception["type"], &exception["mechanism"]["type"]), (&"SIGSEGV".into(), &"signalhandler".into()));
     let frames = exception["stacktrace"]["frames"].as_array().unwrap();
-    // What was inlined into it comes after it.
+    // Inlined functions follow their caller.
     let names: Vec<&str> = frames.iter().rev().take(4).filter_map(|frame| frame["function"].as_str()).collect();
     assert!(names.iter().any(|name| name.contains("null_store")), "{names:?}");
     assert_eq!(frames.last().unwrap()["in_app"], true);
@@ -130,8 +130,8 @@ fn a_crash_is_an_event_at_the_next_launch() {
     let text = event.to_string();
     assert!(!text.contains("PATH=") && !text.contains("fault=null-store"), "no environment, no command line");
 
-    // The first run's beginning was sent by its own launch or is sent with its end; the second's is
-    // sent.
+    // The start of the first run's session was sent by its own launch or is sent with its end; the
+    // second's is sent.
     let sessions = server.sessions();
     let crashed = sessions.iter().filter(|update| update["status"] == "crashed").count();
     let begun = sessions.iter().filter(|update| update["init"] == true).count();
@@ -140,11 +140,11 @@ fn a_crash_is_an_event_at_the_next_launch() {
 }
 
 #[test]
-fn nothing_is_lost_in_an_outage_and_launch_does_not_wait() {
+fn an_outage_loses_nothing_and_does_not_delay_the_launch() {
     let app = App::new();
     let dead = dead_dsn();
     for _ in 0..3 {
-        // Later than two seconds after its start, so that no launch waits on purpose.
+        // Crash later than two seconds after the start, so that no launch waits for the delivery.
         app.run(&dead, &["sleep=2100", "fault=null-store", "no-symbols", "retry=1", "tries=50"]);
     }
     let said = app.run(&dead, &["flush=10", "retry=1", "tries=50", "no-symbols"]);
@@ -162,7 +162,7 @@ fn nothing_is_lost_in_an_outage_and_launch_does_not_wait() {
 }
 
 #[test]
-fn quota_is_kept_over_restarts_and_nothing_is_lost() {
+fn a_rate_limit_survives_restarts_and_loses_nothing() {
     let limits = vec![("X-Sentry-Rate-Limits", "3:error;attachment:key, 86400:transaction".to_owned())];
     let server = Server::start(
         move |_, request| {
@@ -176,8 +176,8 @@ fn quota_is_kept_over_restarts_and_nothing_is_lost() {
     app.run(&server.dsn(), &["flush=5", "no-symbols"]);
     app.run(&server.dsn(), &["flush=5", "no-symbols"]);
     let asked = server.requests().iter().filter(|request| has_event(request)).count();
-    // Launches themselves deliver, so the limit may have ended in between once; but not one request
-    // for each chance.
+    // The launches deliver too, so the limit may have ended once in between; but there is not one
+    // request for each launch.
     assert!((1..=2).contains(&asked), "{asked} events were sent into a limit");
     assert_eq!(app.files("queue"), 2);
     assert!(!server.sessions().is_empty(), "sessions are not limited");
@@ -190,7 +190,7 @@ fn quota_is_kept_over_restarts_and_nothing_is_lost() {
 }
 
 #[test]
-fn what_is_too_large_is_made_smaller() {
+fn an_oversized_event_is_shrunk() {
     let server =
         Server::start(|_, request| if request.body.len() > 30_000 { Reply::Status(413, vec![]) } else { Reply::ok() });
     let server = server.unwrap();
@@ -207,7 +207,7 @@ fn what_is_too_large_is_made_smaller() {
 }
 
 #[test]
-fn a_wrong_key_is_tried_again_and_set_aside_until_there_is_a_right_one() {
+fn an_event_is_set_aside_until_the_key_is_valid() {
     let server = Server::start(|_, request| {
         if request.headers["x-sentry-auth"].contains("public") { Reply::Status(403, vec![]) } else { Reply::ok() }
     })
@@ -221,23 +221,27 @@ fn a_wrong_key_is_tried_again_and_set_aside_until_there_is_a_right_one() {
     assert_eq!((server.events().len(), app.files("queue"), app.files("given-up")), (0, 0, 1));
     let asked = server.requests().iter().filter(|request| has_event(request)).count();
     app.run(&server.dsn(), &["flush=10", "no-symbols"]);
-    assert_eq!(server.requests().iter().filter(|request| has_event(request)).count(), asked, "it is not asked again");
+    assert_eq!(
+        server.requests().iter().filter(|request| has_event(request)).count(),
+        asked,
+        "the event is not sent again"
+    );
 
     let right = server.dsn().replace("public", "right");
     app.run(&right, &["flush=10", "no-symbols"]);
     assert_eq!((server.events().len(), app.files("given-up")), (1, 0));
-    assert!(server.items("client_report")[0].to_string().contains("send_error"), "what was refused is reported");
+    assert!(server.items("client_report")[0].to_string().contains("send_error"), "the rejected event is counted");
 }
 
 #[test]
-fn what_waits_after_a_wrong_key_is_sent_at_once_with_the_right_one() {
+fn queued_events_are_sent_at_once_when_the_key_becomes_valid() {
     let server = Server::start(|_, request| {
         if request.headers["x-sentry-auth"].contains("public") { Reply::Status(403, vec![]) } else { Reply::ok() }
     })
     .unwrap();
     let app = App::new();
     app.crash(&server.dsn());
-    // The next try would be in 15 minutes.
+    // The next attempt would be in 15 minutes.
     app.run(&server.dsn(), &["flush=1", "no-symbols"]);
     assert_eq!((server.events().len(), app.files("queue")), (0, 1));
     app.run(&server.dsn().replace("public", "right"), &["flush=10", "no-symbols"]);
@@ -245,7 +249,7 @@ fn what_waits_after_a_wrong_key_is_sent_at_once_with_the_right_one() {
 }
 
 #[test]
-fn servers_that_hang_or_talk_nonsense_are_tried_again() {
+fn hanging_and_faulty_servers_are_tried_again() {
     for bad in [Reply::Hang, Reply::Garbage, Reply::Close] {
         let reply = bad.clone();
         let server = Server::start(move |_, _| reply.clone()).unwrap();
@@ -263,13 +267,13 @@ fn servers_that_hang_or_talk_nonsense_are_tried_again() {
 }
 
 #[test]
-fn killed_at_any_moment_of_sending() {
+fn an_app_killed_at_any_moment_of_sending_delivers_once() {
     const CRASHES: usize = 12;
     let server = Server::start(|number, _| Reply::Late(Duration::from_millis(number as u64 * 7 % 40))).unwrap();
     let app = App::new();
     for number in 0..CRASHES {
         app.run(&server.dsn(), &["fault=null-store", "no-symbols", "attempts=1000"]);
-        // Then launches that are killed somewhere in delivering it.
+        // Then start launches that are killed during the delivery.
         for part in 0..2 {
             let mut child = app.spawn(
                 &server.dsn(),
@@ -287,7 +291,7 @@ fn killed_at_any_moment_of_sending() {
         std::thread::sleep(Duration::from_secs(1));
     }
     assert!(!app.store().join("broken").exists(), "no run was set aside");
-    // A server knows an event that comes twice by its id, and has each once.
+    // A server recognizes a duplicate event by its id, and has each event once.
     assert_eq!(server.events().len(), CRASHES);
     assert_eq!((app.files("queue"), app.files("given-up")), (0, 0));
     let mut begun: BTreeMap<String, usize> = BTreeMap::new();
@@ -300,15 +304,15 @@ fn killed_at_any_moment_of_sending() {
 }
 
 #[test]
-fn a_crash_at_the_start_gets_out_before_the_next() {
+fn a_crash_at_the_start_is_delivered_before_the_next() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
     app.crash(&server.dsn());
-    // It crashes again right after install; what the first left is out by then.
+    // It crashes again right after install; the first report is delivered by then.
     app.crash(&server.dsn());
     assert_eq!(server.events().len(), 1);
 
-    // A server that does not answer holds a launch up for five seconds at most, and once.
+    // A server that does not answer delays one launch, by at most five seconds.
     server.answer(|_, _| Reply::Hang);
     let installed = |said: &str| said.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap();
     let first = installed(&app.run(&server.dsn(), &["no-symbols"]));
@@ -322,7 +326,7 @@ fn nothing_leaves_without_consent() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
     app.crash(&server.dsn());
-    // Runs that could have sent, had they been allowed to. The crash above was one.
+    // Runs that could have sent events if consent had been given. The crash above was one.
     let before = server.requests().len();
     let said = app.run(&server.dsn(), &["require-consent", "flush=2", "no-symbols"]);
     assert!(said.contains("flushed: false"), "{said}");
@@ -339,10 +343,10 @@ fn nothing_leaves_without_consent() {
 }
 
 #[test]
-fn what_a_process_survives_does_not_leave_it_without_consent() {
+fn handled_errors_are_not_sent_without_consent() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
-    // The process delivers it itself, a second later.
+    // The process itself delivers it a second later.
     let words = ["require-consent", "handled", "no-symbols", "linger=4000"];
     app.run(&server.dsn(), &words);
     assert_eq!((server.requests().len(), app.files("queue")), (0, 1), "it waits for consent");
@@ -366,11 +370,11 @@ fn health(updates: &[Value]) -> (usize, usize, usize, usize) {
 }
 
 #[test]
-fn release_health_is_right_over_100_runs() {
+fn release_health_is_exact_over_100_runs() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
     let dsn = server.dsn();
-    // Half of the runs end while the server can't be reached.
+    // Half of the runs end while the server is unreachable.
     let dead = dsn.replace(&server.port().to_string(), "9");
     for number in 0..100 {
         let ending: &[&str] = match number % 5 {
@@ -397,7 +401,7 @@ fn release_health_is_right_over_100_runs() {
         launches += 1;
     }
     let (begun, crashed, abnormal, errored) = health(&server.sessions());
-    // The runs that look count as begun.
+    // The runs that check the queue count as begun.
     assert_eq!(
         (begun, crashed, abnormal, errored),
         (100 + launches, 20, 40, 80),
@@ -414,7 +418,7 @@ fn release_health_is_right_over_100_runs() {
         BTreeMap::from([("anr_foreground".to_owned(), 20)]),
         "those that hung, and not those killed"
     );
-    // By its id: a launch that is killed while it sends leaves one that comes again.
+    // Count by id: a launch that is killed while it sends leaves an event that is sent again.
     let events: BTreeMap<String, Value> =
         server.items("event").into_iter().map(|event| (event["event_id"].to_string(), event)).collect();
     let kinds = events.values().fold(BTreeMap::new(), |mut counts: BTreeMap<String, usize>, event| {
@@ -427,10 +431,10 @@ fn release_health_is_right_over_100_runs() {
 }
 
 #[test]
-fn a_hang_in_which_the_app_was_killed_ends_its_session_with_its_event() {
+fn a_fatal_hang_ends_its_session_with_its_event() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
-    // That it was ended by the system is not reported beside it.
+    // The termination by the system is not reported in addition.
     app.hang(&server.dsn(), &["watch=100", "watchdog"]);
     app.run(&server.dsn(), &["flush=60", "watchdog"]);
     let events = server.items("event");
@@ -448,7 +452,7 @@ fn a_hang_in_which_the_app_was_killed_ends_its_session_with_its_event() {
     let ends: Vec<&Value> = sessions.iter().filter(|update| update["status"] == "abnormal").collect();
     let [end] = ends.as_slice() else { panic!("{sessions:?}") };
     assert_eq!(end["abnormal_mechanism"], "anr_foreground");
-    assert!(end["duration"].as_f64().is_some(), "it is known to have lived when it was looked at last");
+    assert!(end["duration"].as_f64().is_some(), "the run was alive at the last check");
 }
 
 #[test]
@@ -468,12 +472,12 @@ fn a_handled_exception_does_not_mark_the_session_as_crashed() {
 }
 
 #[test]
-fn an_end_without_a_trace_is_an_event_where_the_app_wants_it() {
+fn an_end_without_a_trace_is_an_event_if_the_app_enables_it() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
     let words = ["no-symbols", "watchdog"];
     app.run(&server.dsn(), &[&words[..], &["kill"]].concat());
-    // An update explains an end; so does nothing else here.
+    // An update explains an end; nothing else explains these.
     app.run(&server.dsn(), &[&words[..], &["flush=10", "kill", "version=1.2.2"]].concat());
     app.run(&server.dsn(), &[&words[..], &["flush=10"]].concat());
     app.run(&server.dsn(), &[&words[..], &["flush=10"]].concat());
@@ -502,14 +506,14 @@ fn an_end_without_a_trace_is_an_event_where_the_app_wants_it() {
     let sessions = server.sessions();
     let abnormal = sessions.iter().filter(|update| update["status"] == "abnormal").count();
     assert_eq!(abnormal, 3, "{sessions:?}");
-    // The session's end goes with its event.
+    // The session's end is sent with its event.
     let accepted = server.accepted();
     let with_event = accepted.iter().find(|envelope| envelope.items.iter().any(|item| item.kind() == "event"));
     assert!(with_event.unwrap().items.iter().any(|item| item.kind() == "session"));
 }
 
 #[test]
-fn a_minidump_goes_with_a_crash_where_the_app_wants_it() {
+fn a_minidump_is_attached_if_the_app_enables_it() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
     app.run(&server.dsn(), &["fault=null-store", "stack=4096", "no-symbols"]);
@@ -522,7 +526,7 @@ fn a_minidump_goes_with_a_crash_where_the_app_wants_it() {
     let id = server.events().pop_first().unwrap();
     assert_eq!(minidump.header["filename"], format!("{id}.dmp"));
 
-    // Of an end that the system did not bring about there is none.
+    // There is none for an end that the system did not cause.
     app.run(&server.dsn(), &["watchdog", "kill", "no-symbols"]);
     app.note_out_of_memory();
     app.run(&server.dsn(), &["watchdog", "minidump", "flush=20", "no-symbols"]);
@@ -532,7 +536,7 @@ fn a_minidump_goes_with_a_crash_where_the_app_wants_it() {
 }
 
 #[test]
-fn runs_are_counted_together_where_the_app_wants_it() {
+fn runs_are_aggregated_if_the_app_enables_it() {
     let server = Server::start(|_, _| Reply::ok()).unwrap();
     let app = App::new();
     for ending in ["kill", "errors=1", "exit=3", "fault=null-store"] {
@@ -546,7 +550,7 @@ fn runs_are_counted_together_where_the_app_wants_it() {
             *counts.entry(kind.to_owned()).or_default() += aggregate[kind].as_u64().unwrap();
         }
     }
-    // A crash is sent with its event, as a session by itself.
+    // A crash's session is sent with its event, not aggregated.
     let crashed = server.sessions().iter().filter(|update| update["status"] == "crashed").count();
     assert_eq!((counts["exited"], counts["errored"], counts["abnormal"], crashed), (1, 1, 1, 1), "{counts:?}");
 }

@@ -1,6 +1,6 @@
-//! A program or a library that is replaced while it runs, as every deploy and every package upgrade
-//! does, and that then crashes: its frames have names, those of the version that ran, and the
-//! report says so. The next launch is the new version.
+//! A program or library that is replaced while it runs, as in every deploy and package upgrade, and
+//! that then crashes: its frames have the names of the version that ran, and the report records the
+//! replacement. The next launch is the new version.
 //!
 //! The app is this test program, copied, started again with `CORONER_TEST_STORE` set. Its new
 //! version is a copy with other function names at the same addresses, so frames that are named

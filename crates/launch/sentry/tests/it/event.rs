@@ -19,7 +19,7 @@ fn frame(program: &str, rules: &InAppRules, package: &str, function: &str) -> co
     event.threads.values.remove(0).stacktrace.unwrap().frames.remove(0)
 }
 
-fn of_run(run: RunFacts) -> Event {
+fn event_of_run(run: RunFacts) -> Event {
     Event::from_report(&Report { run: Some(run), ..Report::default() }, &EventOptions::default())
 }
 
@@ -82,7 +82,7 @@ fn tags_are_limited_to_what_servers_accept() {
         .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .into();
     let expected = [("a_key".to_owned(), "two lines".to_owned()), ("k".repeat(200), "ü".repeat(200))];
-    assert_eq!(of_run(run).tags, expected.into());
+    assert_eq!(event_of_run(run).tags, expected.into());
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn users_are_limited_to_what_servers_accept() {
         ("data", map(&[("seats", Value::Unsigned(3))])),
         ("x", Value::Null),
     ]);
-    let event = of_run(RunFacts { user: Some(user), ..RunFacts::default() });
+    let event = event_of_run(RunFacts { user: Some(user), ..RunFacts::default() });
     let expected = json!({"id": "5", "username": "Ada", "data": {"email": "", "plan": "pro", "seats": 3}});
     assert_eq!(json!(event.user), expected);
 }
@@ -118,7 +118,7 @@ fn times_have_microseconds() {
 #[test]
 fn an_event_without_an_id_has_the_runs_id() {
     let run = RunFacts { run_id: model::Id([7; 16]), ..RunFacts::default() };
-    assert_eq!(of_run(run).event_id, "07".repeat(16));
+    assert_eq!(event_of_run(run).event_id, "07".repeat(16));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn an_oversized_value_loses_texts_then_keys() {
     let context = |key: &str, value: Value| Value::Map(vec![("short".into(), "z".into()), (key.into(), value)]);
     run.contexts.insert("texts".to_owned(), context("long", Value::Text("y".repeat(9000))));
     run.contexts.insert("lists".to_owned(), context("list", Value::Array(vec![Value::Unsigned(1); 5000])));
-    let contexts = of_run(run).contexts;
+    let contexts = event_of_run(run).contexts;
     let long = contexts["texts"]["long"].as_str().map(|text| text.chars().count());
     assert_eq!((&contexts["texts"]["short"], long), (&json!("z"), Some(4096)));
     assert_eq!(contexts["lists"], json!({ "short": "z" }));
@@ -228,7 +228,7 @@ fn an_abort_has_the_c_librarys_message() {
 fn a_faults_explanation_follows_the_programs_message() {
     use model::{Address, BadOperand, Certainty, Explanation, FaultKind, MemoryAccess};
     let explained = |kind, printed: &str| {
-        of_crash(Monitor::SIGNAL, false, |report| {
+        event_of_crash(Monitor::SIGNAL, false, |report| {
             report.crash.as_mut().unwrap().message = Some(printed.to_owned()).filter(|printed| !printed.is_empty());
             report.explanation = Some(Explanation {
                 headline: "Null pointer: write of 4 bytes at null + 0x10 (rdi is null) in fill (main.c:22)".to_owned(),
@@ -269,7 +269,7 @@ fn a_faults_explanation_follows_the_programs_message() {
 }
 
 /// The event of what that monitor noticed, which the process went on after or not.
-fn of_crash(monitor: Monitor, survived: bool, change: impl FnOnce(&mut Report)) -> Event {
+fn event_of_crash(monitor: Monitor, survived: bool, change: impl FnOnce(&mut Report)) -> Event {
     let flags = if survived { vec![model::CrashFlag::NotFatal] } else { Vec::new() };
     let crash = model::Crash { monitor, tid: 1, flags, ..model::Crash::default() };
     let frame = Frame { address: model::Address(0x1010), ..Frame::default() };
@@ -288,9 +288,9 @@ fn a_fatal_crash_is_fatal_whatever_the_apps_level() {
     let warning = |report: &mut Report| {
         report.run = Some(RunFacts { level: Some(Level::WARNING), ..RunFacts::default() });
     };
-    assert_eq!(of_crash(Monitor::SIGNAL, false, warning).level, "fatal");
-    assert_eq!(of_crash(Monitor::USER, true, warning).level, "warning");
-    assert_eq!(of_crash(Monitor::USER, true, |_| ()).level, "error");
+    assert_eq!(event_of_crash(Monitor::SIGNAL, false, warning).level, "fatal");
+    assert_eq!(event_of_crash(Monitor::USER, true, warning).level, "warning");
+    assert_eq!(event_of_crash(Monitor::USER, true, |_| ()).level, "error");
 }
 
 #[test]
@@ -299,10 +299,11 @@ fn a_handled_error_is_marked_and_a_panic_that_ends_a_thread_is_not() {
         let mechanisms = event.exception.values.iter().filter_map(|exception| exception.mechanism.clone());
         mechanisms.map(|mechanism| (mechanism.kind, mechanism.handled)).collect::<Vec<_>>()
     };
-    let error = of_crash(Monitor::USER, true, |report| report.exceptions = vec![thrown("Error"), thrown("cause")]);
+    let error =
+        event_of_crash(Monitor::USER, true, |report| report.exceptions = vec![thrown("Error"), thrown("cause")]);
     assert_eq!(handled(&error), [("chained".to_owned(), Some(true)), ("generic".to_owned(), Some(true))]);
     let of_panic = |kind: &str, survived| {
-        handled(&of_crash(Monitor::PANIC, survived, |report| report.exceptions = vec![thrown(kind)]))
+        handled(&event_of_crash(Monitor::PANIC, survived, |report| report.exceptions = vec![thrown(kind)]))
     };
     assert_eq!(of_panic("panic that ended its thread", true), [("panic".to_owned(), Some(false))]);
     assert_eq!(of_panic("caught panic", true), [("panic".to_owned(), Some(true))]);
@@ -311,7 +312,7 @@ fn a_handled_error_is_marked_and_a_panic_that_ends_a_thread_is_not() {
 
 #[test]
 fn a_librarys_abort_message_comes_first() {
-    let event = of_crash(Monitor::SIGNAL, false, |report| {
+    let event = event_of_crash(Monitor::SIGNAL, false, |report| {
         let crash = report.crash.as_mut().unwrap();
         let code_name = Some("SEGV_MAPERR");
         crash.signal = Some(model::Signal { number: 11, name: Some("SIGSEGV"), code_name, ..Default::default() });
@@ -325,7 +326,7 @@ fn a_librarys_abort_message_comes_first() {
 
 #[test]
 fn a_hang_is_not_grouped_with_a_crash_at_the_same_place() {
-    let event = of_crash(Monitor::HANG, true, |_| ());
+    let event = event_of_crash(Monitor::HANG, true, |_| ());
     let exception = &event.exception.values[0];
     let mechanism = exception.mechanism.as_ref().unwrap();
     assert_eq!(
@@ -333,7 +334,7 @@ fn a_hang_is_not_grouped_with_a_crash_at_the_same_place() {
         ("App Hanging", "AppHang", None)
     );
     assert_eq!(exception.stacktrace.as_ref().unwrap().snapshot, Some(true));
-    let crash = of_crash(Monitor::SIGNAL, false, |_| ());
+    let crash = event_of_crash(Monitor::SIGNAL, false, |_| ());
     assert_eq!(crash.exception.values[0].mechanism.as_ref().unwrap().synthetic, Some(true));
 }
 
@@ -344,7 +345,7 @@ fn app_and_coroner_share_a_context_and_a_transaction_is_not_a_tag() {
     run.os.version = Some("12".into());
     run.contexts = [("os".to_owned(), map("theme", "dark")), ("gpu".to_owned(), map("name", "A"))].into();
     run.tags.insert("transaction".to_owned(), "editor".to_owned());
-    let event = of_run(run);
+    let event = event_of_run(run);
     assert_eq!(event.contexts["os"], json!({"type": "os", "version": "12", "theme": "dark"}));
     assert_eq!(event.contexts["gpu"], json!({"name": "A"}));
     assert_eq!((event.transaction.as_deref(), event.tags.len()), (Some("editor"), 0));
