@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_and_its_children_are_none() {
+    fn a_module_and_its_children_are_not_a_cycle() {
         let files = [("lib.rs", "mod a;"), ("a/mod.rs", "mod b; use b::B;"), ("a/b.rs", "use super::A;")];
         assert!(found(&files).is_empty());
     }

@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_whose_address_is_given_away_is_not_trusted_after_a_call() {
+    fn a_word_whose_address_escapes_is_unknown_after_a_call() {
         let found = through(|a| {
             let mut other = a.create_label();
             a.lea(rax, qword_ptr(other)).unwrap();

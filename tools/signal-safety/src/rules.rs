@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_reason_is_refused() {
+    fn an_entry_without_a_reason_is_rejected() {
         let error = Rules::parse("crate a -- b\nimport strlen").unwrap_err();
         assert!(format!("{error:#}").contains("line 2"), "{error:#}");
         assert!(Rules::parse("syscall read 0 -- x").is_err());

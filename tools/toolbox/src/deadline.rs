@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hangs_is_killed_with_all_below_it() {
+    fn a_hanging_command_is_killed_with_its_children() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("pid");
         let script = format!("sh -c 'echo $$ > {0}.new; mv {0}.new {0}; sleep 1000' & wait", file.display());

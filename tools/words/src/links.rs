@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_that_are_named_exist() {
+    fn named_source_files_exist() {
         let text = "//! `linux/deadline.rs` and `a.rs b.rs`\n//! not `line.rs`";
         let findings = missing_sources(text, |source| source == "linux/deadline.rs");
         let found: Vec<_> = findings.into_iter().map(|finding| (finding.line, finding.text)).collect();
