@@ -172,10 +172,10 @@ pub(crate) fn current(memory: &mut impl Memory) -> Option<Current> {
     let class_at = |memory: &mut _, at: u64| Memory::read_u64(memory, header.wrapping_add(at)).unwrap_or(0);
     let (gnu, llvm) = (class_at(memory, GNU_UNWIND_AT), class_at(memory, LLVM_UNWIND_AT));
     if gnu & !1 == GNU {
-        return of_object(header + GNU_UNWIND_AT + UNWIND_HEADER, memory);
+        return read_object(header + GNU_UNWIND_AT + UNWIND_HEADER, memory);
     }
     if llvm & !1 == LLVM {
-        return of_object(header + LLVM_UNWIND_AT + UNWIND_HEADER, memory);
+        return read_object(header + LLVM_UNWIND_AT + UNWIND_HEADER, memory);
     }
     // The place of a foreign exception's class depends on the runtime: the right one contains
     // letters.
@@ -186,7 +186,7 @@ pub(crate) fn current(memory: &mut impl Memory) -> Option<Current> {
 
 /// Returns the exception whose object (for a dependent exception: what is in its place) is at that
 /// address.
-pub(crate) fn of_object(object: u64, memory: &mut impl Memory) -> Option<Current> {
+pub(crate) fn read_object(object: u64, memory: &mut impl Memory) -> Option<Current> {
     let class = memory.read_u64(object.checked_sub(CLASS)?).ok()?;
     // A dependent exception (`std::rethrow_exception`) refers to the primary one, whose header is
     // an ordinary one.

@@ -342,7 +342,7 @@ fn cause(memory: &mut LiveReader, object: u64, type_info: u64) -> Option<(u64, u
     let nested = itanium::base(memory, object, type_info, b"St16nested_exception")?;
     // {virtual table, std::exception_ptr}, the latter one pointer to the object.
     let inner = memory.read_u64(nested.wrapping_add(8)).ok().filter(|inner| *inner != 0)?;
-    match itanium::of_object(inner, memory)? {
+    match itanium::read_object(inner, memory)? {
         Current::Cpp { object, type_info } => Some((object, type_info)),
         Current::Foreign { .. } => None,
     }

@@ -222,8 +222,8 @@ extern "C" fn on_proxy(object: Id, selector: Selector) {
 extern "C" fn on_exception(object: Id, selector: Selector) {
     if crate::is_on() {
         let (mut name, mut reason) = ([0; MAX_TEXT], [0; MAX_TEXT]);
-        let name = said(object, &EXCEPTION_NAME, &mut name);
-        let reason = said(object, &EXCEPTION_REASON, &mut reason);
+        let name = read_text(object, &EXCEPTION_NAME, &mut name);
+        let reason = read_text(object, &EXCEPTION_REASON, &mut reason);
         let class = class_of(object);
         // For its name: `NSObject`'s method notes the object itself.
         zombies::note(object as u64, class as u64, || name_of(class));
@@ -233,7 +233,7 @@ extern "C" fn on_exception(object: Id, selector: Selector) {
 }
 
 /// Returns the text that one of `NSException`'s own methods returns.
-fn said<'b>(object: Id, method: &AtomicUsize, into: &'b mut [u8; MAX_TEXT]) -> &'b [u8] {
+fn read_text<'b>(object: Id, method: &AtomicUsize, into: &'b mut [u8; MAX_TEXT]) -> &'b [u8] {
     let (method, send) = (method.load(Ordering::Acquire), SEND.load(Ordering::Acquire));
     if method == 0 || send == 0 {
         return &[];

@@ -100,7 +100,7 @@ fn slot_at(number: usize) -> Option<&'static Slot> {
         match chunk.compare_exchange(0, mapped as usize, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => at = mapped as usize,
             Err(other) => {
-                // SAFETY: another thread was first; nobody knows of this mapping.
+                // SAFETY: another thread was first; nothing else uses this mapping.
                 unsafe { libc::munmap(mapped, size) };
                 at = other;
             }

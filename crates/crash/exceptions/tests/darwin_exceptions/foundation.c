@@ -233,9 +233,9 @@ static NOINLINE void gives_up(struct object *exception)
 }
 
 // With a C++ runtime `@throw` is a C++ throw of the object, of a type whose virtual table is
-// libobjc's, and where nobody catches it the handler that libobjc has set ends the process (objc4,
-// runtime/objc-exception.mm): it tells the handler of uncaught exceptions, and goes on in the one
-// that was there before.
+// libobjc's. If it is not caught, libobjc's terminate handler ends the process (objc4,
+// runtime/objc-exception.mm): it calls the handler of uncaught exceptions, and then the earlier
+// terminate handler.
 EXPORT void *objc_ehtype_vtable[6];
 static struct {
     void **vtable;
