@@ -32,6 +32,8 @@ enum Expect {
     ReportAndSurvival,
     /// One report, in which other threads may be missing if it records why.
     ReportOfOne,
+    /// One report that says how many threads it lacks.
+    ThreadsLeftOut,
     /// One report with signal, registers and whatever else could be read, and an end as without
     /// Coroner.
     SignalAndRegisters,
