@@ -95,6 +95,19 @@ fn a_panic_of_main_is_the_cause_of_the_crash() {
 }
 
 #[test]
+fn a_foreign_main_survives_a_panic_that_its_function_catches() {
+    let program: PathBuf = env!("CARGO_BIN_EXE_foreign_main_program").into();
+    for (act, status) in [("caught", 0), ("caught-then-101", 101)] {
+        let (ended, reports, _folder) = run(&program, act);
+        assert_eq!((ended.status.code(), reports.len()), (Some(status), 0), "{act}: {}", ended.output);
+    }
+    let (ended, reports, _folder) = run(&program, "caught-then-crash");
+    assert_eq!(ended.status.signal(), Some(libc::SIGSEGV), "{}", ended.output);
+    let [report] = &reports[..] else { panic!("{} reports", reports.len()) };
+    assert_eq!(report.crash.as_ref().unwrap().monitor, Monitor::SIGNAL);
+}
+
+#[test]
 fn a_caught_panic_is_a_breadcrumb() {
     let (ended, reports, _folder) = run(&program(), "caught");
     assert_eq!((ended.status.code(), reports.len()), (Some(0), 0), "{}", ended.output);

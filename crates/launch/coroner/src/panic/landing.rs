@@ -87,7 +87,8 @@ fn search() -> Search {
 /// Returns where a panic that begins at the caller will end.
 pub(super) fn find_landing() -> Landing {
     let search = search();
-    let is_top = search.catches == 1 && (search.behind <= MAX_START_FRAMES || !super::is_main_thread());
+    let is_top = search.catches == 1
+        && (!super::is_main_thread() || (search.behind <= MAX_START_FRAMES && super::runs_rust_main()));
     if search.landing == Landing::Caught && is_top { Landing::Top } else { search.landing }
 }
 

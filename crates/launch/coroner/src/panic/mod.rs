@@ -261,7 +261,7 @@ fn main_ended() {
 /// Called when a [`Coroner`](crate::Coroner) is dropped. If a panic is unwinding `main`, the
 /// process is ending.
 pub(crate) fn dropped() {
-    if std::thread::panicking() && is_main_thread() && landing::is_caught_by_top() {
+    if std::thread::panicking() && runs_rust_main() && landing::is_caught_by_top() {
         main_ended();
     }
 }
@@ -280,7 +280,7 @@ fn watch_exit() {
         const PANICKED: c_int = 101;
         extern "C" fn ends(status: c_int, _argument: *mut c_void) {
             // If the app called `exit`, the frames of `main` are still on the stack.
-            if status == PANICKED && is_main_thread() && landing::is_main_gone() {
+            if status == PANICKED && runs_rust_main() && landing::is_main_gone() {
                 main_ended();
             }
         }
@@ -291,6 +291,14 @@ fn watch_exit() {
             on_exit(ends, std::ptr::null_mut());
         });
     }
+}
+
+/// Whether the standard library runs `main` on the calling thread.
+///
+/// It then names the thread. A program whose `main` is of another language may catch a panic in any
+/// function that it calls, and go on.
+fn runs_rust_main() -> bool {
+    is_main_thread() && std::thread::current().name() == Some("main")
 }
 
 fn is_main_thread() -> bool {
