@@ -1,8 +1,8 @@
 // An app in C++ with Coroner.
 //
 //     cargo build -p coroner-ffi --release
-//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/bindings/ffi/include \
-//         target/release/libcoroner_ffi.a -lpthread -ldl -lm
+//     L="target/release/libcoroner_ffi.a -lpthread -ldl -lm"
+//     c++ -std=c++17 -g -o shapes examples/c/shapes.cpp -Icrates/bindings/ffi/include $L
 //     ./shapes crash     # crashes
 //     ./shapes           # reports it, and stores the report
 

@@ -69,8 +69,6 @@ pub(crate) struct Counts {
     pub dropped_names: u64,
     pub threads: u64,
     pub captured: u64,
-    /// Whether there may be more threads: the system refused both a list and a number of them.
-    pub are_threads_unlisted: bool,
 }
 
 impl<'c> CrashSession<'c> {

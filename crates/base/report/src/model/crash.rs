@@ -396,7 +396,7 @@ pub struct End {
     /// Elements that were left out, by section kind.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<SectionCount>,
-    /// Number of threads in the process; 0 if the system did not tell it.
+    /// Number of threads in the process.
     pub threads: u64,
     /// Number of threads whose registers are in the report.
     pub threads_captured: u64,

@@ -382,7 +382,7 @@ impl Writer<'_> {
         let report = self.report;
         if let Some(end) = &report.end {
             self.heading("How it was captured")?;
-            let all = if end.threads > 0 { count(end.threads, "thread") } else { "unknown threads".to_owned() };
+            let all = count(end.threads, "thread");
             let threads = format!("{} of {all}, {}", end.threads_captured, duration(end.total_ns));
             self.field("Captured", Style::Plain, &threads)?;
             let phases: Vec<String> = end
@@ -393,9 +393,6 @@ impl Writer<'_> {
             self.field("Phases", Style::Faint, &phases.join(", "))?;
             if end.deadline {
                 self.field("Note", Style::Warning, "the deadline cut the capture short")?;
-            }
-            if end.threads == 0 {
-                self.field("Note", Style::Warning, "the system did not list the threads")?;
             }
             for dropped in &end.dropped {
                 let what = format!("{}: {} left out", dropped.section.to_string().replace('_', " "), dropped.count);

@@ -237,7 +237,7 @@ pub struct End<'a> {
     pub phases: &'a [PhaseDuration],
     /// Elements that were left out, by section kind.
     pub dropped: &'a [Dropped],
-    /// Number of threads in the process; 0 if the system did not tell it.
+    /// Number of threads in the process.
     pub threads: u64,
     /// Number of threads whose registers are in the report.
     pub threads_captured: u64,

@@ -18,15 +18,11 @@ pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     ];
     let some = dropped.iter().any(|dropped| dropped.count > 0);
     let end = End {
-        complete: !late
-            && !some
-            && !counts.are_threads_unlisted
-            && session.faults == 0
-            && session.report.error.is_none(),
+        complete: !late && !some && session.faults == 0 && session.report.error.is_none(),
         total_ns: monotonic_now().saturating_sub(session.started),
         phases: session.phases.all(),
         dropped: if some { &dropped } else { &[] },
-        threads: if counts.are_threads_unlisted { 0 } else { counts.threads },
+        threads: counts.threads,
         threads_captured: counts.captured,
         deadline: late,
     };

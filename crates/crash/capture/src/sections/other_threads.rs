@@ -40,14 +40,14 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
     session.threads = Some(threads);
 }
 
-/// Notes the threads that are missing because the system refused a list of them.
+/// Notes the threads that are missing because the system refused a list of them. Without `/proc`,
+/// it tells no number either: then those count that were announced.
 pub(crate) fn note_unlisted(session: &mut CrashSession<'_>) {
-    let all = other_threads::count(&session.held.resources);
+    let Some(all) = other_threads::count(&session.held.resources) else { return };
     let counts = &mut session.counts;
-    let missing = all.unwrap_or(0).saturating_sub(counts.threads);
+    let missing = all.saturating_sub(counts.threads);
     counts.threads = counts.threads.saturating_add(missing);
     counts.dropped_threads = counts.dropped_threads.saturating_add(missing);
-    counts.are_threads_unlisted = all.is_none();
 }
 
 /// Not inlined, so that `xtask signal-safety` can identify its loop by name.

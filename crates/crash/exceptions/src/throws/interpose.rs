@@ -85,12 +85,22 @@ impl Caller {
     }
 }
 
+/// Replaces the terminate handler again if the app has set its own since.
+#[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
+fn take_terminate_place_again() {
+    #[cfg(not(target_vendor = "apple"))]
+    if super::is_on() {
+        crate::terminate::take_place_again();
+    }
+}
+
 /// Handles a call of `__cxa_throw` with its arguments; returns the address at which it continues.
 ///
 /// # Safety
 /// Must only be called by the definitions below.
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 unsafe extern "C" fn coroner_cxa_thrown(object: u64, type_info: u64, caller: &Caller) -> usize {
+    take_terminate_place_again();
     super::thrown(object, type_info, &caller.registers());
     next::throw(caller.pc)
 }
@@ -102,6 +112,7 @@ unsafe extern "C" fn coroner_cxa_thrown(object: u64, type_info: u64, caller: &Ca
 #[cfg(any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 unsafe extern "C" fn coroner_cxa_rethrown(_: u64, _: u64, caller: &Caller) -> usize {
     if let Some((object, type_info)) = crate::itanium::current_object() {
+        take_terminate_place_again();
         super::thrown_again(object, type_info, &caller.registers());
     }
     next::rethrow(caller.pc)

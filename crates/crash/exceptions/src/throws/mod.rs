@@ -81,7 +81,7 @@ pub(crate) fn install() -> ThrowStacks {
     ThrowStacks::Captured
 }
 
-#[cfg(target_vendor = "apple")]
+#[cfg(any(target_vendor = "apple", feature = "interpose-cxa-throw", feature = "wrap-cxa-throw"))]
 pub(crate) fn is_on() -> bool {
     ON.load(Ordering::Acquire)
 }
@@ -97,8 +97,6 @@ fn thrown(object: u64, type_info: u64, registers: &Registers) {
     if !ON.load(Ordering::Acquire) {
         return;
     }
-    #[cfg(all(not(target_vendor = "apple"), any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
-    crate::terminate::take_place_again();
     record(object, type_info, registers);
 }
 
@@ -124,8 +122,6 @@ fn thrown_again(object: u64, type_info: u64, registers: &Registers) {
     if !ON.load(Ordering::Acquire) {
         return;
     }
-    #[cfg(all(not(target_vendor = "apple"), any(feature = "interpose-cxa-throw", feature = "wrap-cxa-throw")))]
-    crate::terminate::take_place_again();
     if let Some(mut slot) = thread_slots::enter()
         && slot.refresh(object, type_info)
     {

@@ -2,7 +2,7 @@
 
 use coroner::Report;
 use coroner_explain::Explanation;
-use coroner_report::model::{CrashFlag, End};
+use coroner_report::model::CrashFlag;
 use coroner_report::signature::Signature;
 use maud::{Markup, html};
 
@@ -166,13 +166,6 @@ pub(super) fn images(report: &Report) -> Markup {
     collapsed("Loaded images", &report.images.len().to_string(), &content)
 }
 
-fn threads_captured(end: &End) -> String {
-    match end.threads {
-        0 => format!("{}; the system did not list the threads", end.threads_captured),
-        all => format!("{} of {all}", end.threads_captured),
-    }
-}
-
 pub(super) fn capture(report: &Report) -> Markup {
     let end = report.end.as_ref();
     if end.is_none() && report.problems.is_empty() && report.faults.is_empty() {
@@ -181,7 +174,7 @@ pub(super) fn capture(report: &Report) -> Markup {
     let content = html! {
         @if let Some(end) = end {
             (list(&[
-                ("Threads", threads_captured(end)),
+                ("Threads", format!("{} of {}", end.threads_captured, end.threads)),
                 ("Duration", format!("{:.3?}", end.total())),
                 ("Coroner", report.header.sdk_version.clone()),
             ]))

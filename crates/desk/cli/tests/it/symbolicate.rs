@@ -266,7 +266,7 @@ fn symbol_files_are_described() {
     std::fs::write(bench.path("notes.txt"), "nothing").unwrap();
     std::fs::create_dir(bench.path("folder")).unwrap();
     for (arguments, code, result) in [
-        (&["symbols", "notes.txt"][..], 1, "neither ELF, Mach-O nor breakpad symbols"),
+        (&["symbols", "notes.txt"][..], 1, "not an ELF, Mach-O, PE or breakpad file"),
         (&["symbols", "missing"], 1, "missing: No such file"),
         (&["symbols", "folder"], 1, "not a dSYM bundle"),
         (&["symbols", "app.sym", "--report", "notes.txt"], 1, "not a Coroner report"),
