@@ -41,7 +41,7 @@ pub(crate) fn write(session: &mut CrashSession<'_>) {
 }
 
 /// Notes the threads that are missing because the system refused a list of them. Without `/proc`,
-/// it tells no number either: then those count that were announced.
+/// their number is missing, too: then those count that were announced.
 pub(crate) fn note_unlisted(session: &mut CrashSession<'_>) {
     let Some(all) = other_threads::count(&session.held.resources) else { return };
     let counts = &mut session.counts;
