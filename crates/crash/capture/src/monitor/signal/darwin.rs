@@ -73,3 +73,8 @@ pub(super) fn handler_returned(installed: &Installed, (_, tid): (i32, Tid), _num
 pub(super) fn is_dealt_with(_installed: &Installed, info: &SignalInfo, context: &SignalContext, tid: Tid) -> bool {
     info.is_fault() && ignored_signals::try_again(tid, context.machine().pc(), info.address())
 }
+
+/// Returns `false`: the kernel doesn't distinguish signals to the process and to a thread.
+pub(super) fn is_sent_to_process(_info: &SignalInfo) -> bool {
+    false
+}

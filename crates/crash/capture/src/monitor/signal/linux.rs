@@ -153,3 +153,8 @@ pub(super) fn is_dealt_with(installed: &Installed, info: &SignalInfo, context: &
         || ignored_signals::try_again(tid, context.pc(), info.address())
         || signal_death::is_repaired(info, context)
 }
+
+/// Returns `true` if the signal was sent to the whole process (`kill`), not to a thread.
+pub(super) fn is_sent_to_process(info: &SignalInfo) -> bool {
+    info.code == libc::SI_USER
+}

@@ -185,8 +185,7 @@ impl Caught<'_> {
     ///
     /// `abort` and `raise` send signals to their own thread, and with another code.
     fn is_sent_by_running_handler(&self, installed: &Installed) -> bool {
-        cfg!(not(target_vendor = "apple"))
-            && self.info.code == libc::SI_USER
+        system::is_sent_to_process(self.info)
             && self.info.sender().is_some_and(|(sender, _)| sender == self.ids.0)
             && installed.platform.running_handlers.is_any_reported(self.ids.0)
     }
