@@ -18,43 +18,65 @@ type Create = unsafe extern "C" fn(*mut libc::pthread_t, *const libc::pthread_at
 /// The address of the C library's own function, once it has been looked up.
 static REAL: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the C library's own function in a program that is linked with `libc.a`; else 0.
-///
-/// In such a program no function is found by name. There it has a second name,
-/// `__pthread_create_2_1`, which no shared library has, so the reference is weak. A weak reference
-/// alone links nothing, and nobody else needs the object that contains it, since `pthread_create`
-/// is defined here. So `thrd_create`, whose object needs it and which a shared C library also has,
-/// is declared as undefined. No instruction uses that name: a linker that doesn't find it anywhere
-/// (glibc before 2.28) reports nothing.
-fn linked_in() -> usize {
-    let address: usize;
-    // SAFETY: it reads an address from the global offset table, which exists where this code is.
-    unsafe {
-        #[cfg(target_arch = "x86_64")]
-        core::arch::asm!(
-            ".weak __pthread_create_2_1",
-            ".globl thrd_create",
-            "mov {address}, qword ptr [rip + __pthread_create_2_1@GOTPCREL]",
-            address = out(reg) address,
-            options(nostack, preserves_flags, pure, readonly),
-        );
-        #[cfg(target_arch = "aarch64")]
-        core::arch::asm!(
-            ".weak __pthread_create_2_1",
-            ".globl thrd_create",
-            "adrp {address}, :got:__pthread_create_2_1",
-            "ldr {address}, [{address}, :got_lo12:__pthread_create_2_1]",
-            address = out(reg) address,
-            options(nostack, preserves_flags, pure, readonly),
-        );
-    }
-    address
+/// Defines a function that returns the address of a symbol of the program itself, which no shared
+/// library has; 0 if there is none. `$pull` is declared as undefined, but not used.
+macro_rules! weak {
+    ($(#[$doc:meta])* $name:ident: $symbol:literal $(, $pull:literal)?) => {
+        $(#[$doc])*
+        fn $name() -> usize {
+            let address: usize;
+            // SAFETY: it reads an address from the global offset table, which exists where this
+            // code is.
+            unsafe {
+                #[cfg(target_arch = "x86_64")]
+                core::arch::asm!(
+                    concat!(".weak ", $symbol),
+                    $(concat!(".globl ", $pull),)?
+                    concat!("mov {address}, qword ptr [rip + ", $symbol, "@GOTPCREL]"),
+                    address = out(reg) address,
+                    options(nostack, preserves_flags, pure, readonly),
+                );
+                #[cfg(target_arch = "aarch64")]
+                core::arch::asm!(
+                    concat!(".weak ", $symbol),
+                    $(concat!(".globl ", $pull),)?
+                    concat!("adrp {address}, :got:", $symbol),
+                    concat!("ldr {address}, [{address}, :got_lo12:", $symbol, "]"),
+                    address = out(reg) address,
+                    options(nostack, preserves_flags, pure, readonly),
+                );
+            }
+            address
+        }
+    };
+}
+weak! {
+    /// Returns the C library's own function in a program that is linked with `libc.a`; else 0.
+    ///
+    /// In such a program no function is found by name. There it has a second name,
+    /// `__pthread_create_2_1`, which no shared library has, so the reference is weak. A weak
+    /// reference alone links nothing, and nobody else needs the object that contains it, since
+    /// `pthread_create` is defined here. So `thrd_create`, whose object needs it and which a shared
+    /// C library also has, is declared as undefined. No instruction uses that name: a linker that
+    /// doesn't find it anywhere (glibc before 2.28) reports nothing.
+    linked_in: "__pthread_create_2_1", "thrd_create"
+}
+weak! {
+    /// Returns the interceptor of a sanitizer whose runtime is linked into the program, as clang
+    /// does; else 0.
+    ///
+    /// The runtime defines `pthread_create` as a weak second name of it, which the definition here
+    /// replaces.
+    interceptor: "__interceptor_pthread_create"
 }
 
 fn real() -> Option<Create> {
     let mut found = REAL.load(Ordering::Acquire);
     if found == 0 {
-        found = linked_in();
+        found = interceptor();
+        if found == 0 {
+            found = linked_in();
+        }
         REAL.store(found, Ordering::Release);
     }
     if found == 0 {

@@ -124,6 +124,23 @@ fn an_exception_is_described_though_the_app_has_set_its_terminate_handler_since(
     }
 }
 
+/// clang links the sanitizers' runtimes into the program.
+#[test]
+fn sanitizers_of_the_program_see_its_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = Path::new(SOURCE).with_file_name("host.c");
+    for sanitizer in ["thread", "address"] {
+        let program = folder.path().join(sanitizer);
+        let Some(mut command) = cxx(&format!("clang -fsanitize={sanitizer}")) else { continue };
+        command.arg(&source).arg("-o").arg(&program).args(crate::common::fast_linker()).arg(library("a"));
+        if !command.args(["-lpthread", "-ldl", "-lm"]).status().unwrap().success() {
+            // The runtime is a package of its own.
+            continue;
+        }
+        are_successful(sanitizer, &run(&program, &folder.path().join("store"), &["onstack", "8"]));
+    }
+}
+
 /// Returns the path of the shared library for the linker, by the name that programs look for.
 fn shared_library(folder: &Path) -> PathBuf {
     let shared = folder.join(env!("CORONER_SONAME"));
