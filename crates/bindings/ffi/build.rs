@@ -21,10 +21,10 @@ fn main() {
         println!("cargo::rustc-cdylib-link-arg=-Wl,-z,shstk");
     }
     if system == "linux" {
-        // `thrd_create` makes a static program link the C library's own `pthread_create`
-        // (coroner-process). Don't let the shared library refer to it: glibc before 2.28 lacks it,
-        // and programs linked with the shared library would fail to find it.
-        println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=thrd_create=0");
+        // `timer_create` makes a static program link the C library's own `pthread_create`
+        // (coroner-process). Don't let the shared library refer to it: glibc before 2.34 has it in
+        // librt, and programs linked with the shared library would fail to find it.
+        println!("cargo::rustc-cdylib-link-arg=-Wl,--defsym=timer_create=0");
     }
     if system == "windows" && std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|env| env == "gnu") {
         // The build ID that ties a report to its debug file, as Microsoft's linker writes it; and

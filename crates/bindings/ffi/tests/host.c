@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <threads.h>
 #include <unistd.h>
 
 static char *action, **more;
@@ -67,6 +68,11 @@ static void *crashes(void *unused) {
 }
 
 // Threads.
+
+static int on_c11_thread(void *unused) {
+    (void)unused;
+    return is("c11-overflow") ? overflow(0) : 17;
+}
 
 static atomic_int started, chosen = -1;
 
@@ -126,6 +132,13 @@ int main(int count, char **arguments) {
         raises(NULL);
         pthread_create(&thread, NULL, raises, NULL);
         pthread_join(thread, NULL);
+    }
+    if (is("c11") || is("c11-overflow")) {
+        thrd_t c11;
+        int result = 0;
+        if (thrd_create(&c11, on_c11_thread, NULL) != thrd_success || thrd_join(c11, &result) != thrd_success)
+            return 14;
+        return result == 17 ? 0 : 15;
     }
     if (is("threads-before")) {
         chosen = atoi(more[0]) - 1;

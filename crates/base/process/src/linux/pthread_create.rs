@@ -1,4 +1,5 @@
-//! A definition of `pthread_create` that gives each new thread an alternate signal stack.
+//! Definitions of `pthread_create` and `thrd_create` that give each new thread an alternate signal
+//! stack.
 //!
 //! The dynamic linker binds every image's calls to the program's definition, which gives the new
 //! thread its stack and starts it; the C library's own function does the rest. (Rust's std detects
@@ -56,10 +57,11 @@ weak! {
     /// In such a program no function is found by name. There it has a second name,
     /// `__pthread_create_2_1`, which no shared library has, so the reference is weak. A weak
     /// reference alone links nothing, and nobody else needs the object that contains it, since
-    /// `pthread_create` is defined here. So `thrd_create`, whose object needs it and which a shared
-    /// C library also has, is declared as undefined. No instruction uses that name: a linker that
-    /// doesn't find it anywhere (glibc before 2.28) reports nothing.
-    linked_in: "__pthread_create_2_1", "thrd_create"
+    /// `pthread_create` is defined here. So `timer_create`, whose object needs it and which a
+    /// shared C library also has, is declared as undefined. No instruction uses that name: a linker
+    /// that doesn't find it anywhere reports nothing. (glibc before 2.34 has it in librt, and its
+    /// `pthread_join` needs the object.)
+    linked_in: "__pthread_create_2_1", "timer_create"
 }
 weak! {
     /// Returns the interceptor of a sanitizer whose runtime is linked into the program, as clang
@@ -142,6 +144,30 @@ fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
     size
 }
 
+/// Calls `create` with a start routine and its argument: those of the caller or, if threads get an
+/// alternate stack, [`begin`] with a stack for a thread with these attributes. Returns its result,
+/// which is 0 if the thread was created.
+fn create_with_stack(
+    attributes: *const libc::pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+    create: impl FnOnce(Start, *mut c_void) -> c_int,
+) -> c_int {
+    if !NEW_THREADS.load(Ordering::Relaxed) {
+        return create(start, argument);
+    }
+    let Ok(stack) = new_stack_beside(stack_size(attributes)) else { return create(start, argument) };
+    let at = (stack.top() as *mut Begin).wrapping_sub(1);
+    let (address, size) = (stack.base(), stack.size());
+    // SAFETY: the stack's highest bytes are ours and unused; its top is page-aligned.
+    unsafe { at.write(Begin { start, argument, stack }) };
+    let answer = create(begin, at.cast());
+    if answer != 0 {
+        Stack::from_parts(address, size, page_size()).unmap();
+    }
+    answer
+}
+
 /// pthread_create(3), like the C library's, with an alternate signal stack if enabled.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
@@ -151,20 +177,39 @@ unsafe extern "C" fn pthread_create(
     argument: *mut c_void,
 ) -> c_int {
     let Some(real) = real() else { return libc::EAGAIN };
-    if NEW_THREADS.load(Ordering::Relaxed)
-        && let Ok(stack) = new_stack_beside(stack_size(attributes))
-    {
-        let at = (stack.top() as *mut Begin).wrapping_sub(1);
-        let (address, size) = (stack.base(), stack.size());
-        // SAFETY: the stack's highest bytes are ours and unused; its top is page-aligned.
-        unsafe { at.write(Begin { start, argument, stack }) };
-        // SAFETY: the caller's arguments, except for the start routine, which calls the caller's.
-        let answer = unsafe { real(thread, attributes, begin, at.cast()) };
-        if answer != 0 {
-            Stack::from_parts(address, size, page_size()).unmap();
-        }
-        return answer;
+    // SAFETY: the caller's arguments, except for the start routine, which calls the caller's.
+    create_with_stack(attributes, start, argument, |start, argument| unsafe {
+        real(thread, attributes, start, argument)
+    })
+}
+
+// <threads.h> of glibc.
+const THRD_SUCCESS: c_int = 0;
+const THRD_ERROR: c_int = 2;
+const THRD_NOMEM: c_int = 3;
+
+/// thrd_create(3) of ISO C 11, like the C library's, with an alternate signal stack if enabled.
+///
+/// A thread's result is the same word in both interfaces, of which thrd_join(3) takes an `int`.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn thrd_create(thread: *mut libc::pthread_t, start: Start, argument: *mut c_void) -> c_int {
+    // SAFETY: a NUL-terminated name; a thread is being created.
+    let next = unsafe { libc::dlsym(libc::RTLD_NEXT, c"thrd_create".as_ptr()) } as usize;
+    if next != 0 {
+        type Create = unsafe extern "C" fn(*mut libc::pthread_t, Start, *mut c_void) -> c_int;
+        // SAFETY: the next definition of `thrd_create` has this signature.
+        let next = unsafe { core::mem::transmute::<usize, Create>(next) };
+        // SAFETY: as in `pthread_create`.
+        return create_with_stack(core::ptr::null(), start, argument, |start, argument| unsafe {
+            next(thread, start, argument)
+        });
     }
-    // SAFETY: the caller's arguments.
-    unsafe { real(thread, attributes, start, argument) }
+    // A program that is linked with `libc.a`.
+    // SAFETY: the caller's arguments. The start routine returns an `int`: nobody reads the
+    // register's other half.
+    match unsafe { pthread_create(thread, core::ptr::null(), start, argument) } {
+        0 => THRD_SUCCESS,
+        libc::ENOMEM => THRD_NOMEM,
+        _ => THRD_ERROR,
+    }
 }

@@ -42,7 +42,7 @@ fn the_library_exports_only_its_functions_and_interposed_names() {
     assert!(expected.len() > 80 && expected.contains("coroner_install"), "{expected:?}");
     expected.extend(["_exit", "_Exit"].map(String::from));
     if cfg!(feature = "interpose-pthread-create") {
-        expected.insert("pthread_create".to_owned());
+        expected.extend(["pthread_create", "thrd_create"].map(String::from));
     }
     if cfg!(feature = "interpose-cxa-throw") {
         let interposed = ["__cxa_init_primary_exception", "__cxa_rethrow", "__cxa_throw"];

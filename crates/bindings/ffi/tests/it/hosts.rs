@@ -84,6 +84,19 @@ fn earlier_handlers_dump_before_the_process_dies_as_it_would_have() {
     }
 }
 
+/// With a glibc that is linked into the program, too: its `pthread_create` must be found.
+#[test]
+fn c11_threads_have_alternate_stacks() {
+    for arguments in [&[][..], &["-static"]] {
+        let host = Host::new(arguments);
+        are_successful("c11", &host.run(&["c11"]));
+        let report = host.dies_of(libc::SIGSEGV, &["c11-overflow"]);
+        is_stack_overflow(&report);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    are_successful("c11", &run(&shared_host(folder.path()).0, &folder.path().join("store"), &["c11"]));
+}
+
 #[test]
 fn each_of_many_threads_from_before_install_has_an_alternate_stack() {
     let report = Host::new(&[]).dies_of(libc::SIGSEGV, &["threads-before", "300"]);
@@ -148,6 +161,18 @@ fn shared_library(folder: &Path) -> PathBuf {
     shared
 }
 
+/// Builds the host with the shared library; returns its path, the library's and the linker's option
+/// by which programs find the library.
+fn shared_host(folder: &Path) -> (PathBuf, PathBuf, String) {
+    let (host, shared) = (folder.join("host"), shared_library(folder));
+    let rpath = format!("-Wl,-rpath,{}", folder.display());
+    let mut command = Command::new("cc");
+    command.args(["-g", "-I"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"));
+    command.arg(Path::new(SOURCE).with_file_name("host.c")).arg("-o").arg(&host).arg(&shared);
+    succeed(command.args([&rpath, "-lpthread", "-ldl"]));
+    (host, shared, rpath)
+}
+
 /// Returns a C++ compiler's command, if that compiler and its linker are installed.
 fn cxx(words: &str) -> Option<Command> {
     let mut words = words.split(' ');
@@ -190,13 +215,8 @@ fn programs_with_their_own_libstdcxx_throw_beside_the_shared_library() {
 #[cfg(not(feature = "wrap-cxa-throw"))]
 fn plugins_with_any_libstdcxx_throw_in_a_c_program() {
     let folder = tempfile::tempdir().unwrap();
-    let shared = shared_library(folder.path());
-    let rpath = format!("-Wl,-rpath,{}", folder.path().display());
-    let (host, store) = (folder.path().join("host"), folder.path().join("store"));
-    let source = Path::new(SOURCE).with_file_name("host.c");
-    let mut command = Command::new("cc");
-    command.args(["-g", "-I"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include")).arg(source);
-    succeed(command.arg("-o").arg(&host).arg(&shared).args([&rpath, "-lpthread", "-ldl"]));
+    let (host, shared, rpath) = shared_host(folder.path());
+    let store = folder.path().join("store");
     let plugin = |name: &str, linkage: &[&str], with_coroner: bool| {
         let path = folder.path().join(name);
         let mut command = cxx("c++").unwrap();
