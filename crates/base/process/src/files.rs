@@ -298,6 +298,20 @@ pub fn map_shared(file: i32, length: usize) -> Result<usize> {
     unsafe { call!(mmap, 0, length, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0) }
 }
 
+/// Maps a private page that the kernel zeros in a child that copies this process's memory.
+///
+/// # Errors
+/// The kernel's error; `EINVAL` before Linux 4.14.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn map_wiped_on_fork() -> Result<usize> {
+    // SAFETY: a new mapping touches nothing that exists.
+    let page = unsafe { map_anonymous(0, PIECE) }?;
+    // SAFETY: advice about the new mapping.
+    let advised = unsafe { call!(madvise, page, PIECE, libc::MADV_WIPEONFORK) };
+    // SAFETY: nobody uses it.
+    advised.map(|_| page).inspect_err(|_| unsafe { unmap(page, PIECE) })
+}
+
 /// Disables read-ahead for a file mapping.
 ///
 /// The first page of a file of zeros would otherwise cost as much as hundreds of them.

@@ -54,6 +54,8 @@ mod mapping;
 pub mod path;
 mod process_identity;
 #[cfg(supported)]
+pub mod process_mark;
+#[cfg(supported)]
 mod processor_fault;
 #[cfg(supported)]
 pub mod shadow_stack;

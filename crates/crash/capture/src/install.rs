@@ -4,6 +4,7 @@ use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coroner_process::files;
+use coroner_process::process_mark::{self, ProcessMark};
 use coroner_process::stack::page_size;
 use coroner_process::syscall::Errno;
 use coroner_process::threads::{
@@ -65,6 +66,7 @@ pub fn install(store: &CStr, options: &InstallOptions) -> Result<Run, InstallErr
 
 fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
     let ([installed_at, _], pid) = (clocks(), note_process_id());
+    process_mark::prepare();
     if store.to_bytes_with_nul().len() > STORE_PATH {
         return Err(InstallError::PathTooLong);
     }
@@ -182,6 +184,7 @@ fn make_owned(
         is_on_disk: files.is_on_disk(),
         state_mapping: files.state_mapping(),
         pid,
+        process: ProcessMark::of_caller(pid),
         #[cfg(not(target_vendor = "apple"))]
         identity,
         installed_at: AtomicU64::new(installed_at),
@@ -283,7 +286,7 @@ pub fn uninstall() -> bool {
 #[cfg(not(target_vendor = "apple"))]
 pub fn after_fork() -> Result<Option<Run>, InstallError> {
     let pid = process_id();
-    let Some(parent) = installed::get().filter(|installed| installed.run.pid != pid) else { return Ok(None) };
+    let Some(parent) = installed::get().filter(|installed| !installed.is_own_process(pid)) else { return Ok(None) };
     os::install::undisturbed(|| {
         let Some(mut owner) = own_lock(pid, this_thread(), parent.options.deadline_ms) else {
             return (Err(InstallError::AlreadyInstalled), false);
@@ -314,6 +317,7 @@ fn make_child(parent: &'static Installed, pid: i32, owner: &mut ReportOwner) -> 
         is_on_disk: true,
         state_mapping: files.state_mapping(),
         pid,
+        process: ProcessMark::of_caller(pid),
         identity,
         installed_at: AtomicU64::new(monotonic_now()),
         process_start: identity.started_at().unwrap_or_else(wall_now),
@@ -367,7 +371,7 @@ pub fn is_unused() -> bool {
 /// start time in the run's lock count the running time from this call.
 pub fn begin_anew() {
     let pid = process_id();
-    let Some(installed) = installed::get().filter(|installed| installed.run.pid == pid) else { return };
+    let Some(installed) = installed::get().filter(|installed| installed.is_own_process(pid)) else { return };
     installed.run.installed_at.store(monotonic_now(), Ordering::Relaxed);
     if let Some(owner) = own_lock(pid, this_thread(), installed.options.deadline_ms) {
         let owner = match installed.claim(owner) {

@@ -13,6 +13,8 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use coroner_process::process_mark::ProcessMark;
+use coroner_process::threads::process_id;
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::RunState;
@@ -39,8 +41,11 @@ pub(crate) struct CurrentRun {
     pub is_on_disk: bool,
     /// Addresses at which the state is mapped, for the process's life.
     pub state_mapping: Range<usize>,
-    /// ID of the process that created the run; a child made by fork or vfork has a different ID.
+    /// ID of the process that created the run. Use [`Installed::is_own_process`] to tell it from
+    /// its children.
     pub pid: i32,
+    /// The process that created the run.
+    pub process: ProcessMark,
     /// Identity of the process that created the run, as the run state stores it.
     #[cfg(not(target_vendor = "apple"))]
     pub identity: ProcessIdentity,
@@ -121,6 +126,12 @@ pub(crate) fn get() -> Option<&'static Installed> {
     unsafe { INSTALLED.load(Ordering::Acquire).as_ref() }
 }
 
+/// Whether the calling process created its run, and is not a child of the process that did (made by
+/// fork, vfork or clone). `false` while nothing is installed. Async-signal-safe.
+pub fn is_own_process() -> bool {
+    get().is_some_and(|installed| installed.is_own_process(process_id()))
+}
+
 impl Installed {
     /// Writes the fields into zeroed memory, without a copy on the caller's stack.
     ///
@@ -148,6 +159,12 @@ impl Installed {
             (&raw mut (*at).reports).write_volatile(AtomicU32::new(0));
             &*at
         }
+    }
+
+    /// Whether the calling process, whose ID is `pid`, created the run, and is not a child of that
+    /// process (made by fork, vfork or clone). Async-signal-safe.
+    pub(crate) fn is_own_process(&self, pid: i32) -> bool {
+        self.run.process.is_of_caller(pid)
     }
 
     /// Returns the store's path.

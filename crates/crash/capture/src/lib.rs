@@ -114,6 +114,8 @@ pub use install::after_fork;
 pub use install::{Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
 #[cfg(supported)]
 pub use install_error::InstallError;
+#[cfg(supported)]
+pub use installed::is_own_process;
 pub use run::{AlternateStacks, Budget, CleanRun, ForkPolicy, InstallLimits, InstallOptions, KEPT_VITALS};
 #[cfg(supported)]
 pub use run::{RunError, RunStep, app_memory, keep_output};

@@ -36,7 +36,7 @@ pub fn look_at_signals(found: &mut dyn FnMut(TakenSignal)) {
     /// The other handler that was last found for each signal.
     static OTHERS: [AtomicUsize; 65] = [const { AtomicUsize::new(usize::MAX) }; 65];
     let Some(installed) =
-        installed::get().filter(|installed| installed.run.pid == coroner_process::threads::process_id())
+        installed::get().filter(|installed| installed.is_own_process(coroner_process::threads::process_id()))
     else {
         return;
     };

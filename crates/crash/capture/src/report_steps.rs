@@ -117,7 +117,7 @@ fn write_rest(session: &mut CrashSession<'_>) {
     app_memory::write_all(session);
     section(session, SectionKind::STACK_MEMORY, tid, register_memory::write);
     // Before the end, which records how long all of it took.
-    if session.context.pid == session.installed.run.pid {
+    if session.installed.is_own_process(session.context.pid) {
         guarded(session, SectionKind::RUN_STATE, None, |session| note_memory(session.installed));
     }
     section(session, SectionKind::END, None, end::write);

@@ -178,7 +178,7 @@ pub(crate) fn release(owner: ReportOwner) {
 /// Opens the report file for a crash, and determines how much of an earlier report is in it.
 fn open_report(installed: &Installed, held: &Held, context: &CrashContext) -> Result<OpenedReport> {
     let (place, run) = (installed.report_place(held), &held.files);
-    if context.pid != installed.run.pid {
+    if !installed.is_own_process(context.pid) {
         return OpenedReport::of_child(&place);
     }
     let further = |number| OpenedReport::further(&place, number);

@@ -21,7 +21,7 @@ use crate::clock::now_ns;
 use crate::delivery_thread::DeliveryThread;
 use crate::device_state;
 use crate::store::Store;
-use crate::system::capture::FIRST_NON_FATAL;
+use crate::system::capture::{self, FIRST_NON_FATAL};
 use crate::system::process::threads::process_id;
 
 /// Time to wait for further reports after the first. If the process ends in the meantime, a report
@@ -65,7 +65,7 @@ fn installed() -> Option<&'static OwnRun> {
 
 /// Returns the run if it belongs to this process and not to its parent.
 fn current() -> Option<&'static OwnRun> {
-    installed().filter(|run| run.pid == process_id())
+    installed().filter(|run| run.pid == process_id() && capture::is_own_process())
 }
 
 fn ask(within: Duration) {

@@ -13,6 +13,7 @@ use crate::descriptor::OwnedDescriptor;
 use crate::files::{close, open, status};
 use crate::memory::Memory;
 use crate::path::Path;
+use crate::process_mark::ProcessMark;
 use crate::registers::Registers;
 
 /// A thread's id, as returned by gettid(2).
@@ -221,7 +222,7 @@ pub struct TaskDirectory {
     /// If there is none, the directory is opened for each use.
     descriptor: Option<OwnedDescriptor>,
     /// The process that opened it: a child of fork inherits the descriptor of its parent's threads.
-    pid: i32,
+    process: ProcessMark,
 }
 
 /// A current descriptor of a task directory, and whether it was opened only for this use.
@@ -249,12 +250,15 @@ impl TaskDirectory {
 
     /// Like [`open`](Self::open), for a caller that knows the process id.
     pub fn open_by(pid: i32) -> Result<TaskDirectory> {
-        Ok(TaskDirectory { descriptor: Some(OwnedDescriptor::adopt(open_task()?)?), pid })
+        Ok(TaskDirectory {
+            descriptor: Some(OwnedDescriptor::adopt(open_task()?)?),
+            process: ProcessMark::of_caller(pid),
+        })
     }
 
     /// Creates the value without opening the directory: it is opened at each use.
     pub fn unopened() -> TaskDirectory {
-        TaskDirectory { descriptor: None, pid: process_id() }
+        TaskDirectory { descriptor: None, process: ProcessMark::of_caller(process_id()) }
     }
 
     /// Whether the directory could be opened when the value was created.
@@ -279,7 +283,7 @@ impl TaskDirectory {
     /// After fork the kept one shows the parent's threads, and some apps close every descriptor
     /// that they don't know.
     fn current(&self) -> Result<Current> {
-        if self.pid == process_id()
+        if self.process.is_of_caller(process_id())
             && let Some(descriptor) = self.descriptor()
         {
             return Ok(Current { descriptor, borrowed: true });

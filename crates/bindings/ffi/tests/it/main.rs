@@ -27,3 +27,5 @@ mod last_words;
 mod metric_kit;
 #[cfg(target_os = "linux")]
 mod setters;
+#[cfg(all(target_os = "linux", target_env = "gnu", feature = "interpose-cxa-throw"))]
+mod workers;

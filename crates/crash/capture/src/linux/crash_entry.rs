@@ -156,7 +156,7 @@ pub(crate) fn record(
     (pid, tid): (i32, i32),
     time_ns: u64,
 ) -> u64 {
-    if source.is_non_fatal() || pid != installed.run.pid {
+    if source.is_non_fatal() || !installed.is_own_process(pid) {
         return 0;
     }
     let record = match source {
@@ -229,7 +229,7 @@ pub(crate) fn report_context(
     (pid, tid): (i32, i32),
     context: &CrashContext,
 ) -> bool {
-    let silent = pid != installed.run.pid && installed.options.fork == ForkPolicy::Silent;
+    let silent = installed.options.fork == ForkPolicy::Silent && !installed.is_own_process(pid);
     if silent || REPORT_LOCK.is_mine(pid, tid) {
         return false;
     }
@@ -264,7 +264,7 @@ unsafe extern "C" fn on_report_stack(entering: *mut c_void) {
         }
     };
     let is_crash = !source.is_non_fatal();
-    let is_own_run = ids.0 == installed.run.pid;
+    let is_own_run = installed.is_own_process(ids.0);
     if let Some(mut session) = CrashSession::open(&mut entering.claimed, context, started) {
         if is_crash && let Some(state) = session.child_state() {
             state.set_crash(&context.record());

@@ -183,7 +183,7 @@ pub(crate) fn survive(info: &SignalInfo, context: &mut SignalContext, (pid, tid)
     if RETRY.is_reported.load(Ordering::Relaxed)
         && let Some(installed) = installed::get()
     {
-        if installed.run.pid == pid {
+        if installed.is_own_process(pid) {
             installed.run.state.set_crash_not_fatal(RETRY.number.load(Ordering::Relaxed));
         }
         if let Some(owner) = REPORT_LOCK.own_again(pid, tid) {

@@ -16,7 +16,7 @@ use crate::report_lock::REPORT_LOCK;
 pub fn ends_clean(finish: fn()) -> bool {
     let Some(installed) = installed::get() else { return false };
     let pid = process_id();
-    if pid != installed.run.pid {
+    if !installed.is_own_process(pid) {
         return false;
     }
     finish();

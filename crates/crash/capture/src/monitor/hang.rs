@@ -53,7 +53,7 @@ pub fn report(thread: Tid, hang: Hang) -> bool {
     let Some(installed) = installed::get() else { return false };
     let (pid, tid) = (process_id(), this_thread());
     let is_ending = taken_signals::is_dying(pid) || exception::is_reported_as_fatal();
-    if pid != installed.run.pid || thread == tid || is_ending {
+    if !installed.is_own_process(pid) || thread == tid || is_ending {
         return false;
     }
     let context = CrashContext::of_hang(&NON_FATAL, Hung { hang, watcher: tid }, pid, thread);

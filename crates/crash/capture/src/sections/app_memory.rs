@@ -13,7 +13,7 @@ use crate::session::{CrashSession, memory};
 #[inline(never)]
 pub(crate) fn write_all(session: &mut CrashSession<'_>) {
     let dies = session.context.hung.is_none() && !session.is_non_fatal();
-    let calls_back = dies && session.context.pid == session.installed.run.pid;
+    let calls_back = dies && session.installed.is_own_process(session.context.pid);
     for number in 0..app_memory::SECTIONS + usize::from(calls_back) {
         super::section(session, SectionKind::APP_MEMORY, None, |session| {
             let payload = ReportWriter::payload_bytes(&mut session.workspace.buffer);

@@ -18,7 +18,7 @@ pub(crate) fn write(session: &mut CrashSession<'_>) -> SectionResult {
     let flags = [
         (session.is_overflow, CrashFlags::STACK_OVERFLOW),
         (session.faults > 0, CrashFlags::RECRASH),
-        (context.pid != session.installed.run.pid, CrashFlags::FORK_CHILD),
+        (!session.installed.is_own_process(context.pid), CrashFlags::FORK_CHILD),
         (session.is_bad_stack_pointer, CrashFlags::BAD_STACK_POINTER),
         (session.is_non_fatal(), CrashFlags::NOT_FATAL),
     ];

@@ -16,6 +16,7 @@ use crate::files::{close, open};
 use crate::linux::syscall::{Errno, Result, syscall};
 use crate::linux::threads::process_id;
 use crate::mapping::{FileId, Mapping, Permissions};
+use crate::process_mark::ProcessMark;
 
 /// The kernel's suffix for the path of a file that no longer has a name.
 pub const DELETED_MARK: &[u8] = b" (deleted)";
@@ -25,7 +26,8 @@ pub const DELETED_MARK: &[u8] = b" (deleted)";
 pub struct Mappings {
     /// `None` if the file could not be opened: it is tried again at each use.
     descriptor: Option<OwnedDescriptor>,
-    pid: i32,
+    /// The process that opened it.
+    process: ProcessMark,
 }
 
 impl Mappings {
@@ -39,12 +41,12 @@ impl Mappings {
 
     /// Like [`open`](Self::open), for a caller that knows the process id.
     pub fn open_by(pid: i32) -> Result<Mappings> {
-        Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), pid })
+        Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), process: ProcessMark::of_caller(pid) })
     }
 
     /// Creates the list without opening it, if that isn't possible now (not async-signal-safe).
     pub fn unopened() -> Mappings {
-        Mappings { descriptor: None, pid: process_id() }
+        Mappings { descriptor: None, process: ProcessMark::of_caller(process_id()) }
     }
 
     /// Closes the list (not async-signal-safe).
@@ -159,7 +161,7 @@ impl Mappings {
     ///
     /// `None` if it is the parent's, or was closed by the app and is now something else.
     fn kept(&self) -> Option<i32> {
-        self.descriptor.as_ref().filter(|_| self.pid == process_id())?.verified()
+        self.descriptor.as_ref().filter(|_| self.process.is_of_caller(process_id()))?.verified()
     }
 
     /// Opens the list for some queries.

@@ -103,7 +103,7 @@ pub(crate) unsafe extern "C" fn entry(signal: i32, info: *mut SignalInfo, contex
 /// on the stack: the signal is recorded, and the process dies as by the default action.
 #[cold]
 fn die_unseen(signal: i32) {
-    let current = installed::get().filter(|installed| installed.run.pid == process_id());
+    let current = installed::get().filter(|installed| installed.is_own_process(process_id()));
     if let Some(installed) = current.filter(|installed| installed.options.signals.contains(signal)) {
         let (monitor, tid, time_ns) = (Monitor::SIGNAL, this_thread() as u64, wall_now());
         installed.run.state.set_crash(&CrashRecord { monitor, signal, tid, time_ns, ..CrashRecord::default() });

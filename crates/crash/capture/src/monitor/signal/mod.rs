@@ -130,7 +130,7 @@ impl Caught<'_> {
         let leaves_children = cfg!(target_vendor = "apple") || installed.options.fork == ForkPolicy::Silent;
         if !is_wanted
             || ignored_signals::take_ignored(tid, self.info.signo)
-            || (pid != installed.run.pid && leaves_children)
+            || (leaves_children && !installed.is_own_process(pid))
             || taken_signals::is_dying(pid)
             || exception::is_dying(pid, tid)
             || self.is_sent_by_running_handler(installed)

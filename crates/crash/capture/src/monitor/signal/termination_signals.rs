@@ -28,7 +28,10 @@ pub(super) fn note(installed: &Installed, info: &SignalInfo, pid: i32) -> bool {
     let others = has_default && is_taken(signal) && !is_ours(signal);
     // While a crash is being reported, the process dies of that crash. SIGTERM requests an end,
     // whoever deals with it.
-    if pid == installed.run.pid && !REPORT_LOCK.is_busy(pid) && (signal == libc::SIGTERM || (has_default && !others)) {
+    if installed.is_own_process(pid)
+        && !REPORT_LOCK.is_busy(pid)
+        && (signal == libc::SIGTERM || (has_default && !others))
+    {
         let kind = if signal == libc::SIGTERM { ExitKind::SIGTERM } else { ExitKind::SIGNAL };
         let is_sent = cfg!(target_vendor = "apple") || SENT.contains(&info.code);
         let sender = info.sender().filter(|_| is_sent).map_or(0, |(process, _)| process as u64);

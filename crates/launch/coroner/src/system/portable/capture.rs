@@ -21,6 +21,11 @@ pub(crate) fn ignore_next_signal(_signal: i32) -> bool {
 /// Does nothing, because output is only read at crash time.
 pub(crate) fn keep_output() {}
 
+/// Returns `true`: a child created by fork has another process ID.
+pub(crate) fn is_own_process() -> bool {
+    true
+}
+
 /// Returns `false`, because a run's files are not reused.
 pub(crate) fn is_unused() -> bool {
     false

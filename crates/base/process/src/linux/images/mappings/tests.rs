@@ -105,7 +105,7 @@ fn the_kept_descriptor_is_used_only_while_it_is_ours() {
     assert_eq!(mappings.kept(), None);
     assert!(mappings.at(here).unwrap().unwrap().permissions.execute);
     // Nor is another process's descriptor used.
-    let of_parent = Mappings { pid: mappings.pid + 1, ..Mappings::open().unwrap() };
+    let of_parent = Mappings::open_by(process_id() + 1).unwrap();
     assert_eq!(of_parent.kept(), None);
     of_parent.close();
     mappings.close();
