@@ -1,7 +1,7 @@
-//! Process mark: tells a process from the ancestors whose memory it copied.
+//! Process mark: distinguishes a process from the ancestors whose memory it copied.
 //!
-//! A process ID doesn't: a child in a new pid namespace may have its parent's. The mark therefore
-//! includes a number in a page that the kernel zeros in a child made by fork or clone(2)
+//! A process ID is not enough: a child in a new pid namespace may have its parent's. The mark
+//! therefore includes a number in a page that the kernel zeros in a child made by fork or clone(2)
 //! (`MADV_WIPEONFORK` in madvise(2), Linux 4.14). A child that shares its parent's memory (vfork,
 //! `CLONE_VM`) has the same number and another process ID. Without such a page, only the process ID
 //! counts.
@@ -14,7 +14,7 @@ static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 /// Highest number that this process or an ancestor has had.
 static LAST: AtomicU32 = AtomicU32::new(0);
 
-/// A process, as told from its ancestors.
+/// A process, distinguished from its ancestors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessMark {
     pid: i32,
@@ -23,12 +23,12 @@ pub struct ProcessMark {
 
 impl ProcessMark {
     /// Returns the mark of the calling process, whose ID is `pid`. Async-signal-safe.
-    pub fn of_caller(pid: i32) -> ProcessMark {
+    pub fn for_caller(pid: i32) -> ProcessMark {
         ProcessMark { pid, number: number() }
     }
 
     /// Whether this is the mark of the calling process, whose ID is `pid`. Async-signal-safe.
-    pub fn is_of_caller(&self, pid: i32) -> bool {
+    pub fn is_caller(&self, pid: i32) -> bool {
         self.pid == pid && self.number == number()
     }
 }

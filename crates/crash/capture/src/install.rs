@@ -184,7 +184,7 @@ fn make_owned(
         is_on_disk: files.is_on_disk(),
         state_mapping: files.state_mapping(),
         pid,
-        process: ProcessMark::of_caller(pid),
+        process: ProcessMark::for_caller(pid),
         #[cfg(not(target_vendor = "apple"))]
         identity,
         installed_at: AtomicU64::new(installed_at),
@@ -317,7 +317,7 @@ fn make_child(parent: &'static Installed, pid: i32, owner: &mut ReportOwner) -> 
         is_on_disk: true,
         state_mapping: files.state_mapping(),
         pid,
-        process: ProcessMark::of_caller(pid),
+        process: ProcessMark::for_caller(pid),
         identity,
         installed_at: AtomicU64::new(monotonic_now()),
         process_start: identity.started_at().unwrap_or_else(wall_now),

@@ -164,7 +164,7 @@ impl Installed {
     /// Whether the calling process, whose ID is `pid`, created the run, and is not a child of that
     /// process (made by fork, vfork or clone). Async-signal-safe.
     pub(crate) fn is_own_process(&self, pid: i32) -> bool {
-        self.run.process.is_of_caller(pid)
+        self.run.process.is_caller(pid)
     }
 
     /// Returns the store's path.

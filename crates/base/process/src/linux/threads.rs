@@ -252,13 +252,13 @@ impl TaskDirectory {
     pub fn open_by(pid: i32) -> Result<TaskDirectory> {
         Ok(TaskDirectory {
             descriptor: Some(OwnedDescriptor::adopt(open_task()?)?),
-            process: ProcessMark::of_caller(pid),
+            process: ProcessMark::for_caller(pid),
         })
     }
 
     /// Creates the value without opening the directory: it is opened at each use.
     pub fn unopened() -> TaskDirectory {
-        TaskDirectory { descriptor: None, process: ProcessMark::of_caller(process_id()) }
+        TaskDirectory { descriptor: None, process: ProcessMark::for_caller(process_id()) }
     }
 
     /// Whether the directory could be opened when the value was created.
@@ -283,7 +283,7 @@ impl TaskDirectory {
     /// After fork the kept one shows the parent's threads, and some apps close every descriptor
     /// that they don't know.
     fn current(&self) -> Result<Current> {
-        if self.process.is_of_caller(process_id())
+        if self.process.is_caller(process_id())
             && let Some(descriptor) = self.descriptor()
         {
             return Ok(Current { descriptor, borrowed: true });

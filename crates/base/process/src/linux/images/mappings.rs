@@ -41,12 +41,12 @@ impl Mappings {
 
     /// Like [`open`](Self::open), for a caller that knows the process id.
     pub fn open_by(pid: i32) -> Result<Mappings> {
-        Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), process: ProcessMark::of_caller(pid) })
+        Ok(Mappings { descriptor: Some(OwnedDescriptor::adopt(open_maps()?)?), process: ProcessMark::for_caller(pid) })
     }
 
     /// Creates the list without opening it, if that isn't possible now (not async-signal-safe).
     pub fn unopened() -> Mappings {
-        Mappings { descriptor: None, process: ProcessMark::of_caller(process_id()) }
+        Mappings { descriptor: None, process: ProcessMark::for_caller(process_id()) }
     }
 
     /// Closes the list (not async-signal-safe).
@@ -161,7 +161,7 @@ impl Mappings {
     ///
     /// `None` if it is the parent's, or was closed by the app and is now something else.
     fn kept(&self) -> Option<i32> {
-        self.descriptor.as_ref().filter(|_| self.process.is_of_caller(process_id()))?.verified()
+        self.descriptor.as_ref().filter(|_| self.process.is_caller(process_id()))?.verified()
     }
 
     /// Opens the list for some queries.
