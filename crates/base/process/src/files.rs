@@ -11,6 +11,7 @@ use crate::os::files as system;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub use crate::os::files::move_mapping;
 use crate::os::syscall::{Errno, Result, call};
+use crate::trust;
 
 /// openat(2) with close-on-exec.
 pub fn open(directory: i32, path: &CStr, flags: i32, mode: u32) -> Result<i32> {
@@ -31,6 +32,33 @@ pub fn status(file: i32) -> Result<libc::stat> {
     // SAFETY: as above.
     unsafe { call!(fstat, file, &raw mut status) }?;
     Ok(status)
+}
+
+/// Checks a directory that is open by [`trust`]'s rule.
+///
+/// # Errors
+/// `EPERM` if it fails, or the error of fstat.
+pub fn check_directory(file: i32) -> Result<()> {
+    entry(file)?.check_directory(effective_user()).map_err(|_| Errno(libc::EPERM))
+}
+
+/// Checks a file that is open by [`trust`]'s rule.
+///
+/// # Errors
+/// `EPERM` if it fails, or the error of fstat.
+pub fn check_file(file: i32) -> Result<()> {
+    entry(file)?.check_file(effective_user()).map_err(|_| Errno(libc::EPERM))
+}
+
+#[allow(clippy::unnecessary_cast, clippy::useless_conversion, reason = "the types differ by system")]
+fn entry(file: i32) -> Result<trust::Entry> {
+    let status = status(file)?;
+    Ok(trust::Entry { mode: status.st_mode.into(), owner: status.st_uid, links: status.st_nlink as u64 })
+}
+
+fn effective_user() -> u32 {
+    // SAFETY: no memory is touched. Async-signal-safe: one system call, which can't fail.
+    unsafe { call!(geteuid) }.map_or(u32::MAX, |user| user as u32)
 }
 
 /// fstatat(2), for a symbolic link itself.

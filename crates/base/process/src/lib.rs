@@ -63,6 +63,7 @@ pub mod signal_set;
 #[cfg(supported)]
 pub mod stack;
 pub mod symtab;
+pub mod trust;
 
 #[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
 mod linux;

@@ -3,7 +3,6 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -175,14 +174,15 @@ impl LastRun {
         const LENGTH: usize = 1024;
         let mut bytes = serde_json::to_vec(self)?;
         bytes.resize(LENGTH.max(bytes.len()), b' ');
-        let mut options = File::options();
-        options.write(true).create(true).truncate(false);
-        #[cfg(unix)]
-        std::os::unix::fs::OpenOptionsExt::custom_flags(
-            std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600),
-            libc::O_NOFOLLOW,
-        );
-        options.open(store.join(record_file_name(app)))?.write_all(&bytes)
+        let (store, name) = (Directory::open_own(store)?, record_file_name(app));
+        let file = store.file(&name, true).or_else(|error| {
+            // Another user's file, or a link.
+            if error.kind() != io::ErrorKind::NotFound {
+                store.remove_file(&name)?;
+            }
+            store.new_file(&name)
+        });
+        file?.write_all(&bytes)
     }
 }
 

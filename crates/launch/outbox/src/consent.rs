@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-use crate::files::{Change, is_link, sync_directory};
+use crate::files::{Change, is_untrusted, sync_directory};
 use crate::outbox::{Outbox, open_file, remove, write_atomically};
 
-const CONSENT: &str = "consent";
+pub(crate) const CONSENT: &str = "consent";
 /// The content of the file if the user has agreed. Any other content means refusal.
 const GIVEN: &str = "given\n";
 
@@ -23,8 +23,8 @@ impl Outbox {
         let file = match open_file(&self.path().join(CONSENT)) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            // A directory, a pipe or a link.
-            Err(error) if error.kind() == ErrorKind::InvalidData || is_link(&error) => return Ok(Some(false)),
+            // A directory, a pipe, a link, or a file that others may have written.
+            Err(error) if is_untrusted(&error) => return Ok(Some(false)),
             Err(error) => return Err(error),
         };
         let mut content = Vec::new();

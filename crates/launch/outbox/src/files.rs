@@ -1,24 +1,54 @@
 //! Opens a sink's files and the files it sends.
 //!
 //! Files are accessible only to their owner; opening them neither follows links nor blocks on
-//! pipes. On Windows the files inherit their access rights from the user's folders, which are
-//! private.
+//! pipes. Files and directories that others may have put there are replaced
+//! ([`coroner_process::trust`]). On Windows the files inherit their access rights from the user's
+//! folders, which are private.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::path::Path;
 
 pub use system::{Change, open_waiting_for_nothing, read_at, write_at};
-pub(crate) use system::{is_link, is_passing, lock, private_directories, sync_directory, try_lock, unlock};
+pub(crate) use system::{
+    check_file, is_passing, is_untrusted, lock, own_directory, remove_foreign, sync_directory, try_lock, unlock,
+};
+
+/// Opens the outbox's file at `path` for reading and writing, creating it if necessary. A file that
+/// others may have put there is replaced.
+///
+/// # Errors
+/// An I/O error if the file can't be opened or replaced.
+pub fn own_file(path: &Path) -> io::Result<File> {
+    remove_foreign(path)?;
+    let open = || {
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).private().neither_link_nor_pipe();
+        let file = options.open(path)?;
+        check_file(&file, path).map(|()| file)
+    };
+    open().or_else(|error| {
+        if !is_untrusted(&error) {
+            return Err(error);
+        }
+        log::warn!("coroner: replacing `{}`: {error}", path.display());
+        crate::outbox::remove(path)?;
+        open()
+    })
+}
 
 #[cfg(unix)]
 mod system {
-    use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
-    use std::path::Path;
+    use std::fs::{Metadata, Permissions};
+    use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+    use std::time::{SystemTime, UNIX_EPOCH};
 
+    use coroner_process::trust::{Distrust, Entry, OTHERS_WRITE};
     use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
     use rustix::io::Errno;
+    use rustix::process::geteuid;
 
-    use super::{DirBuilder, File, OpenOptions, io};
+    use super::{DirBuilder, File, OpenOptions, Path, io};
 
     /// Options for opening a file for writing.
     pub trait Change {
@@ -62,9 +92,90 @@ mod system {
         file.write_all_at(bytes, offset)
     }
 
-    /// Whether a file was not opened because it is a link.
-    pub(crate) fn is_link(error: &io::Error) -> bool {
-        Errno::from_io_error(error) == Some(Errno::LOOP)
+    fn entry(metadata: &Metadata) -> Entry {
+        Entry { mode: metadata.mode(), owner: metadata.uid(), links: metadata.nlink() }
+    }
+
+    /// Checks that the open file at `path` is this user's, has one name, and can't be written by
+    /// others.
+    ///
+    /// # Errors
+    /// An error for which [`is_untrusted`] returns `true`, or that of fstat.
+    pub(crate) fn check_file(file: &File, path: &Path) -> io::Result<()> {
+        check_entry(&file.metadata()?, path)
+    }
+
+    fn check_entry(metadata: &Metadata, path: &Path) -> io::Result<()> {
+        let checked = entry(metadata).check_file(geteuid().as_raw());
+        let has_permissions = || {
+            let directory = path.parent().and_then(|parent| parent.metadata().ok());
+            directory.is_none_or(|directory| directory.mode() & OTHERS_WRITE == 0)
+        };
+        match checked {
+            // The outbox removed this permission from the directory, so this file system has none.
+            Err(Distrust::Writable) if !has_permissions() => Ok(()),
+            checked => checked.map_err(|distrust| io::Error::new(io::ErrorKind::InvalidData, distrust)),
+        }
+    }
+
+    /// Removes the file at `path` if another user or another name of it may have put it there.
+    ///
+    /// # Errors
+    /// An I/O error if the file can't be removed.
+    pub(crate) fn remove_foreign(path: &Path) -> io::Result<()> {
+        let Ok(metadata) = path.symlink_metadata() else { return Ok(()) };
+        match entry(&metadata).check_file(geteuid().as_raw()) {
+            Err(distrust @ (Distrust::Owner(_) | Distrust::Links(_))) => {
+                log::warn!("coroner: removing `{}`, which {distrust}", path.display());
+                crate::outbox::remove(path)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a file or directory was put there by others: what [`check_file`] refuses, a link, or
+    /// another kind of file.
+    pub(crate) fn is_untrusted(error: &io::Error) -> bool {
+        const KINDS: [Errno; 4] = [Errno::LOOP, Errno::NOTDIR, Errno::ISDIR, Errno::NXIO];
+        error.kind() == io::ErrorKind::InvalidData
+            || KINDS.iter().any(|kind| Errno::from_io_error(error) == Some(*kind))
+    }
+
+    fn is_of_another_user(path: &Path) -> bool {
+        path.symlink_metadata().is_ok_and(|metadata| metadata.uid() != geteuid().as_raw())
+    }
+
+    /// Creates the directory at `path` if necessary, and ensures that only this user can write to
+    /// it. An entry that belongs to another user, a link or a file is renamed.
+    ///
+    /// # Errors
+    /// An I/O error if the directory can't be created or checked.
+    pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
+        let check = || {
+            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+            let directory = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+            let entry = entry(&directory.metadata()?);
+            match entry.check_directory(geteuid().as_raw()) {
+                // What is in the directory is checked by itself.
+                Err(Distrust::Writable) => {
+                    directory.set_permissions(Permissions::from_mode(entry.mode & 0o7777 & !OTHERS_WRITE))
+                }
+                checked => checked.map_err(|distrust| io::Error::new(io::ErrorKind::InvalidData, distrust)),
+            }
+        };
+        match check() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) if is_untrusted(&error) || is_of_another_user(path) => {
+                let mut aside = path.as_os_str().to_owned();
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                aside.push(format!(".untrusted-{:x}", now.as_nanos()));
+                std::fs::rename(path, &aside)?;
+                log::warn!("coroner: `{}` is renamed to `{}`: {error}", path.display(), aside.display());
+            }
+            checked => return checked,
+        }
+        private_directories().create(path)?;
+        check()
     }
 
     /// Whether the error may be temporary.
@@ -74,7 +185,7 @@ mod system {
     }
 
     /// Returns a builder for directories accessible only to their owner.
-    pub(crate) fn private_directories() -> DirBuilder {
+    fn private_directories() -> DirBuilder {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700);
         builder
@@ -105,9 +216,8 @@ mod system {
 #[cfg(not(unix))]
 mod system {
     use std::io::{Read, Seek, SeekFrom, Write};
-    use std::path::Path;
 
-    use super::{DirBuilder, File, OpenOptions, io};
+    use super::{DirBuilder, File, OpenOptions, Path, io};
 
     /// Options for opening a file for writing.
     pub trait Change {
@@ -166,10 +276,29 @@ mod system {
         file.write_all(bytes)
     }
 
-    /// Whether a file was not opened because it is a link; always `false`, because links can be
-    /// opened.
-    pub(crate) fn is_link(_error: &io::Error) -> bool {
-        false
+    /// Checks that an open file is a regular file: a user's folders are private by inherited
+    /// permissions.
+    pub(crate) fn check_file(file: &File, _path: &Path) -> io::Result<()> {
+        if file.metadata()?.is_file() {
+            Ok(())
+        } else {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"))
+        }
+    }
+
+    /// Does nothing: a user's folders are private by inherited permissions.
+    pub(crate) fn remove_foreign(_path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether a file is of another kind.
+    pub(crate) fn is_untrusted(error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::InvalidData
+    }
+
+    /// Creates the directory at `path` if necessary.
+    pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
+        private_directories().create(path)
     }
 
     /// Whether the error may be temporary: any error except a missing file or invalid data.
@@ -178,7 +307,7 @@ mod system {
     }
 
     /// Returns a builder for directories.
-    pub(crate) fn private_directories() -> DirBuilder {
+    fn private_directories() -> DirBuilder {
         let mut builder = DirBuilder::new();
         builder.recursive(true);
         builder

@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::sync::MutexGuard;
 
-use crate::files::{Change, lock, try_lock, unlock};
+use crate::files::{lock, own_file, try_lock, unlock};
 
 #[derive(Debug)]
 pub(crate) enum Gate {
@@ -38,13 +38,11 @@ impl Gate {
 
             let directory = outbox.join(format!("{name}.held"));
             if coroner_process::directory_owner::forbids_locks(directory.as_os_str().as_bytes()) {
-                crate::files::private_directories().create(&directory)?;
+                crate::files::own_directory(&directory)?;
                 return Ok(Self::Pipe(std::ffi::CString::new(directory.as_os_str().as_bytes())?));
             }
         }
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).private();
-        Ok(Self::File(options.open(outbox.join(name))?))
+        Ok(Self::File(own_file(&outbox.join(name))?))
     }
 }
 

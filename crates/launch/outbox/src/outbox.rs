@@ -28,7 +28,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{Change, is_passing, private_directories, sync_directory};
+use crate::consent::CONSENT;
+use crate::files::{Change, check_file, is_passing, own_directory, remove_foreign, sync_directory};
 use crate::gate::{Entered, Gate};
 use crate::locked::locked;
 use crate::waits::MAX_WAIT;
@@ -222,14 +223,17 @@ const STATE: &str = "state.json";
 impl Outbox {
     /// Opens the outbox in the directory `path`, creating it if necessary.
     ///
-    /// The directory is accessible only to its owner. Messages are files with the given extension.
+    /// The directory is accessible only to its owner. If it is a link or belongs to another user,
+    /// it is renamed, and a new one is created. Messages are files with the given extension.
     ///
     /// # Errors
     /// An I/O error if the directory or its files can't be created or opened.
     pub fn open(path: &Path, extension: &'static str) -> io::Result<Self> {
-        let builder = private_directories();
         for directory in [path.to_owned(), path.join(QUEUE), path.join(GIVEN_UP)] {
-            builder.create(directory)?;
+            own_directory(&directory)?;
+        }
+        for name in [STATE, CONSENT] {
+            remove_foreign(&path.join(name))?;
         }
         let path = fs::canonicalize(path)?;
         let mut open = locked(&Open::current_process().outboxes);
@@ -544,14 +548,11 @@ pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io
     sync_directory(directory)
 }
 
-/// Opens a regular file for reading. Doesn't follow links, and fails for a pipe, which could block.
+/// Opens a regular file for reading. Fails for a link, for a pipe, which could block, and for a
+/// file that others may have put there.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     let file = File::options().read(true).neither_link_nor_pipe().open(path)?;
-    if file.metadata()?.is_file() {
-        Ok(file)
-    } else {
-        Err(io::Error::new(io::ErrorKind::InvalidData, "not a regular file"))
-    }
+    check_file(&file, path).map(|()| file)
 }
 
 fn read_whole(file: File) -> io::Result<Vec<u8>> {

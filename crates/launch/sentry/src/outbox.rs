@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use coroner_outbox::files::{Change, read_at, write_at};
+use coroner_outbox::files::{own_file, read_at, write_at};
 use serde::{Deserialize, Serialize};
 
 pub use coroner_outbox::{Entry, OutboxLimits, Pushed, Sending, SentIds};
@@ -110,9 +110,7 @@ impl Outbox {
     /// An I/O error if the directory or its files can't be created or opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let messages = coroner_outbox::Outbox::open(path, "envelope")?;
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).private();
-        let leaving = Arc::new(options.open(messages.path().join("leaving"))?);
+        let leaving = Arc::new(own_file(&messages.path().join("leaving"))?);
         Ok(Self { messages, leaving })
     }
 

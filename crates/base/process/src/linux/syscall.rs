@@ -103,6 +103,9 @@ macro_rules! number {
     (ftruncate) => {
         if cfg!(target_arch = "x86_64") { 77 } else { 46 }
     };
+    (geteuid) => {
+        libc::SYS_geteuid
+    };
     (getrlimit) => {
         libc::SYS_getrlimit
     };

@@ -255,25 +255,35 @@ impl RunFiles {
         if directory_owner::forbids_locks(store.to_bytes()) {
             return None;
         }
-        let lock = OwnedDescriptor::adopt(open_clean(store, b"/lock").ok()?).ok()?;
-        let reused = Self::reuse_locked(store, lock, sizes, limits);
-        if reused.is_none() {
-            lock.close();
+        let reused = open_clean(store).and_then(|clean| {
+            let lock = OwnedDescriptor::adopt(open_own(&clean, c"lock")?)?;
+            let reused = Self::reuse_locked(store, &clean, lock, sizes, limits);
+            if reused.is_none() {
+                lock.close();
+                for name in [c"state", c"report"] {
+                    close(open_own(&clean, name)?);
+                }
+            }
+            Ok(reused)
+        });
+        if let Err(Errno(libc::EPERM | libc::EACCES | libc::ELOOP | libc::ENOTDIR | libc::EISDIR)) = reused {
+            set_clean_aside(store);
         }
-        reused
+        reused.ok().flatten()
     }
 
     fn reuse_locked(
         store: &CStr,
+        directory: &Directory,
         lock: OwnedDescriptor,
         sizes: RunSizes,
         limits: &Limits,
     ) -> Option<(RunFiles, CleanRun)> {
         let lock_number = lock.opened_at();
         files::take_lock(lock_number).ok()?;
-        let (state_address, state_file) = map_clean(store, b"/state", sizes.state)?;
+        let (state_address, state_file) = map_clean(directory, c"state", sizes.state)?;
         let whole = (sizes.reserve + sizes.spare) as usize;
-        let report = map_clean(store, b"/report", whole).map(|(address, _)| address);
+        let report = map_clean(directory, c"report", whole).map(|(address, _)| address);
         // The kernel usually puts one mapping directly below the other.
         if report.is_some_and(|report| report + whole == state_address) {
             files::read_nothing_ahead(state_address - whole, whole + sizes.state);
@@ -546,15 +556,35 @@ fn in_store(store: &CStr, parts: &[&[u8]]) -> LongPath {
     parts.iter().fold(LongPath::new().push(store.to_bytes()).push(b"/"), |path, part| path.push(part))
 }
 
-/// Opens a file of the run that exited cleanly.
-fn open_clean(store: &CStr, name: &[u8]) -> Result<i32> {
-    files::open(libc::AT_FDCWD, in_store(store, &[CLEAN, name]).as_c_str(), libc::O_RDWR | libc::O_NOFOLLOW, 0)
+/// Opens the directory of the run that exited cleanly, if it is only this user's: others could read
+/// a crash that is written to its files.
+fn open_clean(store: &CStr) -> Result<Directory> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let clean = files::open(libc::AT_FDCWD, in_store(store, &[CLEAN]).as_c_str(), flags, 0).map(Directory)?;
+    files::check_directory(clean.0).map(|()| clean)
+}
+
+/// Renames the directory of the run that exited cleanly, so that the next delivery removes it. For
+/// another user's directory, the kernel may permit only a new name in the same directory.
+fn set_clean_aside(store: &CStr) {
+    let clean = in_store(store, &[CLEAN]);
+    let name = Path::new().push_hex(&random_id());
+    let [removed, aside] = [&b"runs/.removed-"[..], b"clean.untrusted-"]
+        .map(|prefix| in_store(store, &[prefix, name.as_c_str().to_bytes()]));
+    let _ = files::rename(libc::AT_FDCWD, clean.as_c_str(), removed.as_c_str())
+        .or_else(|_| files::rename(libc::AT_FDCWD, clean.as_c_str(), aside.as_c_str()));
+}
+
+/// Opens a file of the run that exited cleanly, if it is only this user's.
+fn open_own(clean: &Directory, name: &CStr) -> Result<i32> {
+    let file = open(clean, name, libc::O_RDWR | libc::O_NONBLOCK, 0)?;
+    files::check_file(file).map(|()| file).inspect_err(|_| close(file))
 }
 
 /// Maps a file of the run that exited cleanly, if it has that size in bytes; the file is open for a
 /// short time.
-fn map_clean(store: &CStr, name: &[u8], bytes: usize) -> Option<(usize, Directory)> {
-    let file = Directory(open_clean(store, name).ok()?);
+fn map_clean(clean: &Directory, name: &CStr, bytes: usize) -> Option<(usize, Directory)> {
+    let file = Directory(open_own(clean, name).ok()?);
     let is_whole = status(file.0).ok()?.st_size as usize == bytes;
     Some((is_whole.then(|| files::map_shared(file.0, bytes).ok())??, file))
 }

@@ -82,6 +82,8 @@ const REMOVED: &str = ".removed-";
 #[derive(Debug, Clone)]
 pub struct Store {
     path: PathBuf,
+    /// Whether the store was checked to be this user's, and only this user's files in it are used.
+    is_own: bool,
 }
 
 /// A run in a store, as returned by [`Store::list`].
@@ -132,11 +134,13 @@ pub(crate) struct ListedRun {
 impl Store {
     /// Opens the store at `path`, or creates it with access for its owner only (mode 0700).
     ///
-    /// If the group or others can write to an existing store, that permission is removed.
+    /// If the group or others can write to an existing store, that permission is removed. A
+    /// directory in it that is a symbolic link or belongs to another user, who could read or
+    /// replace reports, is renamed to `<name>.untrusted-<number>` and created again.
     ///
     /// # Errors
-    /// [`StoreError`] if the store can't be created or opened, or if the store or a directory in it
-    /// is a symbolic link or belongs to another user, who could read or replace reports.
+    /// [`StoreError`] if the store can't be created or opened, or if the store itself is a symbolic
+    /// link or belongs to another user.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let store = Self::open_with_runs(path)?.0;
         store.make_private()?;
@@ -150,7 +154,7 @@ impl Store {
     /// count (most count two links, plus one for each subdirectory) and the store's own count is
     /// plausible.
     pub(crate) fn open_with_runs(path: &Path) -> Result<(Self, Option<u64>), StoreError> {
-        let store = Self { path: path.to_owned() };
+        let store = Self { path: path.to_owned(), is_own: true };
         let user = user();
         // Most launches don't create anything. An attacker who could replace the store between the
         // check and the use could also do so before.
@@ -164,21 +168,15 @@ impl Store {
         }
         let root = Directory::create(path).map_err(StoreError::at("create the store", path))?;
         root.make_private_to(user).map_err(StoreError::at("use the store", path))?;
-        let directory = root.subdirectory(RUNS.as_ref()).or_else(|_| root.create_subdirectory(RUNS.as_ref()));
-        let directory = directory.and_then(|directory| directory.make_private_to(user));
-        directory.map_err(StoreError::at("create or use", &runs))?;
+        root.private_subdirectory(RUNS.as_ref(), user).map_err(StoreError::at("create or use", &runs))?;
         Ok((store, None))
     }
 
     /// Ensures that only this user can write to the directories of delivered and set-aside reports.
     fn make_private(&self) -> Result<(), StoreError> {
         for name in [BROKEN, REPORTS] {
-            match self.root().and_then(|root| root.subdirectory(name.as_ref())?.make_private()) {
-                Err(error) if !is_missing_directory(&error) => {
-                    return Err(StoreError::at("use", &self.path.join(name))(error));
-                }
-                _ => {}
-            }
+            let checked = self.root().and_then(|root| root.private_subdirectory_if_any(name.as_ref(), user()));
+            checked.map_err(StoreError::at("use", &self.path.join(name)))?;
         }
         Ok(())
     }
@@ -190,7 +188,7 @@ impl Store {
     pub fn open_existing(path: &Path) -> Result<Self, StoreError> {
         let root = Directory::open(path).map_err(StoreError::at("open the store", path))?;
         root.subdirectory(RUNS.as_ref()).map_err(StoreError::at("open", &path.join(RUNS)))?;
-        Ok(Self { path: path.to_owned() })
+        Ok(Self { path: path.to_owned(), is_own: false })
     }
 
     /// Returns the store's directory.
@@ -360,14 +358,7 @@ impl Store {
     /// its new path.
     pub(crate) fn set_aside(&self, run: &EndedRun, why: &str) -> io::Result<PathBuf> {
         let root = self.root()?;
-        let broken = match root.create_subdirectory(BROKEN.as_ref()) {
-            // The entry is something else. Keep it under another name.
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                root.rename(BROKEN.as_ref(), &root, format!("{BROKEN}-{}", run.id).as_ref())?;
-                root.create_subdirectory(BROKEN.as_ref())?
-            }
-            made => made?,
-        };
+        let broken = root.private_subdirectory(BROKEN.as_ref(), user())?;
         let name = name_of(run.id);
         // The run matters more than the reason, which is left out on a full disk.
         let noted = run.directory.write_atomically(WHY.as_ref(), format!("{why}\n").as_bytes());
@@ -471,7 +462,7 @@ impl Store {
 
     /// Opens the store's directory.
     pub(crate) fn root(&self) -> io::Result<Directory> {
-        Directory::open(&self.path)
+        if self.is_own { Directory::open_own(&self.path) } else { Directory::open(&self.path) }
     }
 
     fn runs(&self) -> io::Result<Directory> {

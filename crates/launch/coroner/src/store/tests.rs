@@ -190,11 +190,58 @@ fn a_store_of_another_user_is_rejected_by_root_too() {
     other(&store.path().join(RUNS).join(id(1).to_string()));
     let why = claim::claim(&store.runs().unwrap(), id(1), &ProcessIdentity::default()).unwrap_err().to_string();
     assert!(why.contains("belongs to user 4711"), "{why}");
-    for path in [store.path().join(RUNS), store.path().to_owned()] {
-        other(&path);
-        let why = Store::open(store.path()).unwrap_err().to_string();
-        assert!(why.contains("belongs to user 4711"), "{why}");
-        std::os::unix::fs::chown(path, Some(0), None).unwrap();
+    other(store.path());
+    let why = Store::open(store.path()).unwrap_err().to_string();
+    assert!(why.contains("belongs to user 4711"), "{why}");
+}
+
+#[test]
+fn what_others_planted_in_a_store_is_set_aside() {
+    let is_root = rustix::process::geteuid().is_root();
+    let plants: [fn(&Path, &Path); 3] = [
+        |place, elsewhere| symlink(elsewhere, place).unwrap(),
+        |place, _| std::fs::write(place, "not a directory").unwrap(),
+        |place, _| {
+            std::fs::create_dir(place).unwrap();
+            std::os::unix::fs::chown(place, Some(4711), None).unwrap();
+        },
+    ];
+    // Only root can change a directory's owner.
+    for plant in &plants[..if is_root { 3 } else { 2 }] {
+        for name in [RUNS, BROKEN, REPORTS] {
+            let (folder, store) = store();
+            let (place, elsewhere) = (store.path().join(name), folder.path().join("elsewhere"));
+            std::fs::create_dir(&elsewhere).unwrap();
+            let _ = std::fs::remove_dir(&place);
+            plant(&place, &elsewhere);
+            let opened = Store::open(store.path()).unwrap();
+            let names: Vec<_> =
+                std::fs::read_dir(store.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            assert!(names.iter().any(|entry| entry.to_string_lossy().starts_with(&format!("{name}.untrusted-"))));
+            let run = opened.create_ended(id(1), SystemTime::now()).unwrap();
+            assert!(run.path().starts_with(store.path()));
+            assert!(place.symlink_metadata().map_or(name != RUNS, |found| found.is_dir()));
+            assert!(std::fs::read_dir(&elsewhere).unwrap().next().is_none());
+        }
+    }
+}
+
+#[test]
+fn files_with_a_second_name_or_of_another_user_are_not_read() {
+    let (folder, store) = store();
+    let root = store.root().unwrap();
+    store.set_evicted(7);
+    let path = store.path().join(EVICTED);
+    std::fs::hard_link(&path, folder.path().join("second")).unwrap();
+    let why = root.read(EVICTED.as_ref(), 32).unwrap_err().to_string();
+    assert_eq!((why.as_str(), store.evicted()), ("has 2 names", 0));
+    std::fs::remove_file(folder.path().join("second")).unwrap();
+    assert_eq!(store.evicted(), 7);
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
+        assert_eq!(store.evicted(), 0);
+        // Another program, such as the command, may read another user's store.
+        assert_eq!(Store::open_existing(store.path()).unwrap().evicted(), 7);
     }
 }
 

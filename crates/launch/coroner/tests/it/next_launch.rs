@@ -903,6 +903,46 @@ fn a_clean_run_leaves_only_its_files_for_the_next_launch() {
 }
 
 #[test]
+fn clean_files_that_others_may_read_are_not_reused() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    let plants: [fn(&Path, &Path); 5] = [
+        |clean, kept| std::fs::hard_link(clean.join("report"), kept.join("report")).unwrap(),
+        |clean, kept| std::fs::hard_link(clean.join("state"), kept.join("state")).unwrap(),
+        |clean, _| std::fs::set_permissions(clean, std::fs::Permissions::from_mode(0o777)).unwrap(),
+        |clean, kept| {
+            std::fs::rename(clean, kept.join("clean")).unwrap();
+            symlink(kept.join("clean"), clean).unwrap();
+        },
+        |clean, _| {
+            let user = std::fs::metadata(clean).unwrap().uid();
+            // Only root can change a file's owner.
+            std::os::unix::fs::chown(clean.join("report"), Some(if user == 0 { 4711 } else { user }), None).unwrap();
+            std::fs::set_permissions(clean.join("lock"), std::fs::Permissions::from_mode(0o666)).unwrap();
+        },
+    ];
+    for (number, plant) in plants.iter().enumerate() {
+        let bench = Bench::new();
+        assert!(bench.run("exit").success());
+        let (clean, kept) = (bench.store().join("clean"), bench.store().join("kept"));
+        std::fs::create_dir(&kept).unwrap();
+        let planted = std::fs::metadata(clean.join("report")).unwrap().ino();
+        plant(&clean, &kept);
+        bench.crash();
+        let runs = std::fs::read_dir(bench.store().join("runs")).unwrap().map(|run| run.unwrap().path());
+        let crashed: Vec<_> = runs.filter(|run| run.join("report").exists()).collect();
+        let whole = |run: &&PathBuf| coroner::Report::read_file(run.join("report")).is_ok();
+        let report = crashed.iter().find(whole).unwrap_or_else(|| panic!("form {number}: {crashed:?}"));
+        let metadata = std::fs::metadata(report.join("report")).unwrap();
+        assert_ne!(metadata.ino(), planted, "form {number}");
+        assert_eq!((metadata.nlink(), metadata.mode() & 0o077), (1, 0), "form {number}");
+        assert!(!clean.exists() || !clean.is_symlink(), "form {number}");
+        assert!(bench.deliver().2);
+        assert_eq!((bench.reports().len(), bench.runs()), (1, 0), "form {number}");
+    }
+}
+
+#[test]
 fn the_shortest_launch_stores_waiting_reports_and_names_are_added_later() {
     let bench = Bench::new();
     bench.crash();

@@ -9,6 +9,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use coroner_process::trust::{self, Distrust, OTHERS_WRITE};
 pub(crate) use rustix::fs::FileType;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -23,6 +24,8 @@ use super::kind_name;
 pub(crate) struct Directory {
     descriptor: OwnedFd,
     path: PathBuf,
+    /// User to whom the files in it must belong, if only theirs may be used.
+    user: Option<u32>,
 }
 
 /// Metadata of a directory entry.
@@ -38,8 +41,8 @@ pub(crate) struct Status {
     pub(crate) identity: (u64, u64),
     /// User id of the owner.
     pub(crate) owner: u32,
-    /// Permission bits.
-    pub(crate) mode: u32,
+    /// Kind and permission bits.
+    mode: u32,
     /// Number of links. On most file systems a directory has two, plus one for each subdirectory.
     pub(crate) links: u64,
 }
@@ -58,7 +61,7 @@ impl Status {
             modified: UNIX_EPOCH.checked_add(seconds + nanoseconds).unwrap_or(UNIX_EPOCH),
             identity: (stat.st_dev as u64, stat.st_ino as u64),
             owner: stat.st_uid as u32,
-            mode: stat.st_mode as u32 & 0o7777,
+            mode: stat.st_mode as u32,
             links: stat.st_nlink as u64,
         }
     }
@@ -77,8 +80,11 @@ impl Status {
 
     /// Whether this is a directory of `user` in which nobody else can write.
     pub(crate) fn is_private_directory_of_user(&self, user: u32) -> bool {
-        let others_write = (Mode::WGRP | Mode::WOTH).bits();
-        self.kind == FileType::Directory && self.owner == user && self.mode & u32::from(others_write) == 0
+        self.entry().check_directory(user).is_ok()
+    }
+
+    fn entry(&self) -> trust::Entry {
+        trust::Entry { mode: self.mode, owner: self.owner, links: self.links }
     }
 
     /// Whether the file has holes, which take no space on disk.
@@ -92,7 +98,12 @@ impl Directory {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
-        Ok(Self { descriptor, path: path.to_owned() })
+        Ok(Self { descriptor, path: path.to_owned(), user: None })
+    }
+
+    /// Like [`open`](Self::open), for a directory whose files must belong to this user.
+    pub(crate) fn open_own(path: &Path) -> io::Result<Self> {
+        Ok(Self { user: Some(user()), ..Self::open(path)? })
     }
 
     /// Returns the path by which the directory was opened, for messages and for callers that can't
@@ -105,27 +116,54 @@ impl Directory {
         Ok(Status::from_stat(&rustix::fs::fstat(&self.descriptor)?))
     }
 
-    /// Ensures that only this user can write in the directory.
+    /// Ensures that only `user` can write in the directory.
     ///
     /// It must belong to the user, and write permission of the group and others is removed. Root
     /// doesn't use directories of other users, either, because they could replace the contents.
-    pub(crate) fn make_private(&self) -> io::Result<()> {
-        self.make_private_to(user())
-    }
-
-    /// Like [`make_private`](Self::make_private), for `user`.
     pub(crate) fn make_private_to(&self, user: u32) -> io::Result<()> {
         let status = self.status()?;
-        if status.owner != user {
-            let message = format!("belongs to user {}, not to user {user}", status.owner);
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        match status.entry().check_directory(user) {
+            Err(Distrust::Writable) => {
+                Ok(rustix::fs::fchmod(&self.descriptor, Mode::from_bits_truncate((status.mode & !OTHERS_WRITE) as _))?)
+            }
+            Err(Distrust::Owner(owner)) => {
+                let message = format!("belongs to user {owner}, not to user {user}");
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+            }
+            checked => checked.map_err(io::Error::other),
         }
-        let others_write = (Mode::WGRP | Mode::WOTH).bits();
-        let mode = Mode::from_bits_truncate(status.mode as _);
-        if mode.bits() & others_write != 0 {
-            rustix::fs::fchmod(&self.descriptor, mode - Mode::from_bits_truncate(others_write))?;
+    }
+
+    /// Opens the directory `name` in this one, and ensures that only `user` can write in it.
+    /// Creates it if it doesn't exist. An entry that can't be trusted is set aside.
+    pub(crate) fn private_subdirectory(&self, name: &OsStr, user: u32) -> io::Result<Self> {
+        match self.private_subdirectory_if_any(name, user)? {
+            Some(directory) => Ok(directory),
+            None => self.create_subdirectory(name),
         }
-        Ok(())
+    }
+
+    /// Like [`private_subdirectory`](Self::private_subdirectory), without creating it.
+    pub(crate) fn private_subdirectory_if_any(&self, name: &OsStr, user: u32) -> io::Result<Option<Self>> {
+        let opened = self.subdirectory(name);
+        let checked = opened.and_then(|directory| directory.make_private_to(user).map(|()| directory));
+        match checked {
+            Ok(directory) => Ok(Some(directory)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if is_untrusted(&error) => {
+                let mut aside = name.to_owned();
+                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                aside.push(format!(".untrusted-{:x}", now.as_nanos()));
+                self.rename(name, self, &aside)?;
+                log::warn!(
+                    "coroner: `{}` is renamed to `{}`: {error}",
+                    self.path.join(name).display(),
+                    aside.display()
+                );
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the names in the directory, sorted, without `.` and `..`.
@@ -152,7 +190,7 @@ impl Directory {
     pub(crate) fn subdirectory(&self, name: &OsStr) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
-        Ok(Self { descriptor, path: self.path.join(name) })
+        Ok(Self { descriptor, path: self.path.join(name), user: self.user })
     }
 
     /// Opens the directory `name` in this one, and creates it if it doesn't exist.
@@ -165,14 +203,21 @@ impl Directory {
 
     /// Opens the regular file `name` for reading, and also for writing if `write` is set.
     ///
-    /// A named pipe or a device with this name is an error, and doesn't block.
+    /// A named pipe or a device with this name is an error, and doesn't block. So is a file of
+    /// another user, or with a second name, in a store that is this process's own.
     pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
         let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
-        let kind = Status::from_stat(&rustix::fs::fstat(&descriptor)?).kind;
-        if kind != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("is {}, not a file", kind_name(kind))));
+        let status = Status::from_stat(&rustix::fs::fstat(&descriptor)?);
+        if status.kind != FileType::RegularFile {
+            let message = format!("is {}, not a file", kind_name(status.kind));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        if let Some(user) = self.user
+            && let Err(distrust @ (Distrust::Owner(_) | Distrust::Links(_))) = status.entry().check_file(user)
+        {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, distrust));
         }
         Ok(File::from(descriptor))
     }
@@ -264,6 +309,12 @@ impl Directory {
             locked => Ok(locked.map(|()| true)?),
         }
     }
+}
+
+/// Whether a directory must not be used: another user's, a link or a file.
+fn is_untrusted(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory)
+        || Errno::from_io_error(error) == Some(Errno::LOOP)
 }
 
 /// Locks a file for this process (`F_SETLK` of fcntl(2)). Returns `false` if another process holds

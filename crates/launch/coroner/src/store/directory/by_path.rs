@@ -90,6 +90,11 @@ impl Directory {
         }
     }
 
+    /// Like [`open`](Self::open): a user's folders are private by inherited permissions.
+    pub(crate) fn open_own(path: &Path) -> io::Result<Self> {
+        Self::open(path)
+    }
+
     /// Returns the directory's path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -99,13 +104,22 @@ impl Directory {
         Status::at(&self.path)
     }
 
-    pub(crate) fn make_private(&self) -> io::Result<()> {
-        self.make_private_to(user())
-    }
-
     /// Does nothing: a user's folders are private by inherited permissions.
     pub(crate) fn make_private_to(&self, _user: u32) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Opens the directory `name` in this one, and creates it if it doesn't exist.
+    pub(crate) fn private_subdirectory(&self, name: &OsStr, _user: u32) -> io::Result<Self> {
+        self.subdirectory(name).or_else(|_| self.create_subdirectory(name))
+    }
+
+    /// Opens the directory `name` in this one, if it exists.
+    pub(crate) fn private_subdirectory_if_any(&self, name: &OsStr, _user: u32) -> io::Result<Option<Self>> {
+        match self.subdirectory(name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            opened => opened.map(Some),
+        }
     }
 
     /// Returns the names in the directory, sorted.
