@@ -6,15 +6,7 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 
-use crate::terminal::is_control;
-
-/// Replaces the characters that a terminal interprets.
-///
-/// File names and servers' answers are part of the text.
-fn sanitize(text: &str) -> String {
-    let is_unsafe = |character: &char| (character.is_control() && *character != '\n') || is_control(*character);
-    text.chars().map(|character| if is_unsafe(&character) { '\u{fffd}' } else { character }).collect()
-}
+use crate::terminal::sanitize;
 
 #[derive(Debug)]
 pub(crate) struct Failure {

@@ -11,7 +11,7 @@ use coroner_report::signature::Signature;
 use coroner_report::text::{Step, short_function, short_path, steps};
 
 use crate::summary::{State, Summary};
-use crate::terminal::is_control;
+use crate::terminal::{is_control, sanitize};
 
 /// Maximum lines of a stack.
 const MAX_FRAMES: usize = 40;
@@ -146,8 +146,7 @@ fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut Str
             // Replace what would end the code block.
             let line =
                 format!("{mark}{number:3} {module} {name}{source}").replace("```", "'''").replace(['\n', '\r'], " ");
-            let line = line.replace(is_control, "\u{fffd}");
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", sanitize(&line))?;
             lines += 1;
         }
     }

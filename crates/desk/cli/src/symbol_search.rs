@@ -13,6 +13,7 @@ use indicatif::ProgressBar;
 
 use crate::failure::{Context, Failure};
 use crate::progress;
+use crate::terminal::sanitize;
 
 /// The folder in a dSYM bundle that contains its files.
 const IN_BUNDLE: &str = "Contents/Resources/DWARF";
@@ -281,9 +282,10 @@ fn describe_mismatch(path: &Path, ids_of_file: &[DebugId], images: &[ImageKey]) 
 
 fn warn(problem: &impl Display) {
     let yellow = Style::new().fg_color(Some(AnsiColor::Yellow.into()));
-    anstream::eprintln!("{yellow}warning{yellow:#}: {problem}");
+    anstream::eprintln!("{yellow}warning{yellow:#}: {}", sanitize(&problem.to_string()));
 }
 
-pub(crate) fn file_name(path: &Path) -> std::borrow::Cow<'_, str> {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()
+/// Returns a file's name for messages.
+pub(crate) fn file_name(path: &Path) -> String {
+    sanitize(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy())
 }

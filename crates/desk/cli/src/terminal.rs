@@ -184,10 +184,16 @@ pub(crate) fn truncate(text: &str, width: Option<usize>) -> Cow<'_, str> {
     Cow::Owned(text.chars().take(width.saturating_sub(1)).chain(['…']).collect())
 }
 
-/// Whether a terminal interprets the character.
+/// Replaces the characters that a terminal or a browser interprets.
+pub(crate) fn sanitize(text: &str) -> String {
+    text.replace(is_control, "\u{fffd}")
+}
+
+/// Whether a terminal or a browser interprets the character.
 ///
-/// These are control characters and those that change the text direction.
+/// These are control characters and those that change the text direction (`Bidi_Control` of
+/// Unicode), with which text before and after them is displayed in another order.
 pub(crate) fn is_control(character: char) -> bool {
     (character.is_control() && !matches!(character, '\n' | '\t'))
-        || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }

@@ -13,7 +13,7 @@ mod threads;
 mod time_line;
 mod wait_graph;
 
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use coroner::Report;
 use coroner_explain::{Explanation, ImageFiles};
+use coroner_process::trust::Entry;
 use coroner_report::model::{InApp, InAppRules};
 use maud::{DOCTYPE, Markup, html};
 use sha2::{Digest, Sha256};
@@ -77,7 +78,8 @@ pub(crate) fn render(report: &Report, explanation: &Explanation) -> String {
             }
         }
     };
-    page.into_string()
+    // The template escapes only what HTML interprets.
+    terminal::sanitize(&page.into_string())
 }
 
 /// A collapsed part of the page, which the keyboard and printing open like any `details` element.
@@ -104,11 +106,7 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
         runtime.filter(|folder| folder.is_absolute() && folder.parent().is_some_and(Path::is_dir)).or_else(cache);
     let folder =
         folder.unwrap_or_else(|| std::env::temp_dir().join(format!("coroner-{}", rustix::process::geteuid().as_raw())));
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(&folder)
-        .context(format!("can't create `{}`", folder.display()))?;
+    let folder = own_folder(folder)?;
     let path = folder.join(format!("{}.html", report.header.event_id));
     atomic_file::write(&path, render(&report, &explanation).as_bytes())?;
     let printed = terminal::print_line(path.display());
@@ -119,6 +117,23 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
             .advice("open the path above in a browser, or name a browser in $BROWSER")
     })?;
     Ok(printed?)
+}
+
+/// Creates the folder if it doesn't exist. If others could write in it, creates one with another
+/// name: they could replace the page.
+fn own_folder(folder: PathBuf) -> Result<PathBuf, Failure> {
+    let doing = || format!("can't create `{}`", folder.display());
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    match folder.symlink_metadata() {
+        Ok(found) => {
+            let entry = Entry { mode: found.mode(), owner: found.uid(), links: found.nlink() };
+            if entry.check_directory(rustix::process::geteuid().as_raw()).is_ok() {
+                return Ok(folder);
+            }
+            Ok(tempfile::Builder::new().prefix("coroner-").tempdir().context(doing())?.keep())
+        }
+        Err(error) => Err(made.err().unwrap_or(error)).context(doing()),
+    }
 }
 
 /// Time to wait for a browser to fail.

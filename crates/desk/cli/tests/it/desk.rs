@@ -473,8 +473,9 @@ fn a_report_without_names_joins_the_group_with_names() {
 
 #[test]
 fn a_page_is_complete_and_escapes_report_content() {
-    const EVIL: &str =
-        "\"'><script>alert(1)</script><img src=x onerror=alert(2)> javascript:alert(3) </title></style>\u{1b}[31m";
+    const EVIL: &str = "\"'><script>alert(1)</script><img src=x onerror=alert(2)> javascript:alert(3) </title></style>\
+        \u{1b}[31m \u{9b}32m \u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\
+        \u{2066}\u{2067}\u{2068}\u{2069}";
     let bench = Bench::new();
     let evil = report(1, |report| {
         report["header"]["process_name"] = json!(EVIL);
@@ -507,9 +508,27 @@ fn a_page_is_complete_and_escapes_report_content() {
         (2, 1),
         "the page's and the picture's"
     );
-    // The terminal interprets nothing, and Markdown shows no element.
-    assert!(!bench.run(&["show", "evil.json"]).out.contains('\x1b'));
-    assert!(!bench.run(&["list", "."]).out.contains('\x1b'));
+    // Neither a terminal nor a browser changes the order of the text around a name.
+    let acts = |character: char| {
+        character.is_control() && character != '\n' && character != '\t'
+            || "\u{61c}\u{200e}\u{200f}".contains(character)
+            || ('\u{202a}'..='\u{202e}').contains(&character)
+            || ('\u{2066}'..='\u{2069}').contains(&character)
+    };
+    assert!(!html.contains(acts));
+    for arguments in [
+        &["show", "evil.json"][..],
+        &["list", "."],
+        &["top", "."],
+        &["show", "evil.json", "--raw"],
+        &["show", "evil.json", "--format", "markdown"],
+        &["show", "evil.json", "--thread", "all"],
+        &["symbolicate", "evil.json", "-o", "named.json"],
+    ] {
+        let result = bench.run(arguments);
+        assert!(!result.out.contains(acts) && !result.err.contains(acts), "{arguments:?}: {result:?}");
+    }
+    // Markdown shows no element.
     let markdown = bench.run(&["show", "evil.json", "--format", "markdown"]).out;
     let outside: String = markdown.split("```").step_by(2).collect();
     assert!(outside.contains("&lt;script&gt;") && !outside.contains("<img"), "{markdown}");
@@ -527,6 +546,13 @@ fn a_page_is_complete_and_escapes_report_content() {
     let failed = command_output(&open.env("BROWSER", "false").output().unwrap());
     assert!(failed.code == 1 && failed.err.contains("`false` failed: exit status: 1"), "{failed:?}");
     assert!(Path::new(failed.out.trim()).is_file(), "{failed:?}");
+    // The folder is another user's, or was: others may replace what is in it.
+    let pages = Path::new(failed.out.trim()).parent().unwrap();
+    std::fs::set_permissions(pages, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let mut open = bench.command(Path::new(env!("CARGO_BIN_EXE_coroner")), &["open", "evil.json"]);
+    let elsewhere = command_output(&open.env("BROWSER", "true").env("TMPDIR", bench.folder.path()).output().unwrap());
+    let (page, folder) = (Path::new(elsewhere.out.trim()), bench.folder.path());
+    assert!(page.is_file() && !page.starts_with(pages) && page.starts_with(folder), "{elsewhere:?}");
 }
 
 #[test]
