@@ -1,6 +1,7 @@
 //! The default sink: a folder with two files per report.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -233,11 +234,20 @@ fn attachments(report: &Report, stem: &str, mut max_bytes: u64) -> (Vec<(OsStrin
 
 /// Reads a file; `None` if it is larger than `max_bytes`.
 fn read_attachment(path: &Path, max_bytes: u64) -> io::Result<Option<Vec<u8>>> {
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
-    }
+    let check = |metadata: Metadata| match metadata.is_file() {
+        true => Ok(()),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    };
+    // Opening a device may have side effects.
+    check(std::fs::metadata(path)?)?;
+    let mut options = File::options();
+    // A named pipe that has replaced the file must not block.
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    let file = options.read(true).open(path)?;
+    check(file.metadata()?)?;
     let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
+    file.take(max_bytes.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok((bytes.len() as u64 <= max_bytes).then_some(bytes))
 }
 

@@ -120,3 +120,40 @@ fn attachments_are_stored_and_removed_with_the_report() {
     deliver(&sink, &report(2, 6));
     assert!(names(&path).iter().all(|name| !name.starts_with(&stem)), "{:?}", names(&path));
 }
+
+/// Replaces the attachment by a named pipe, and back, while it is read.
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_an_attachment_does_not_block() {
+    const ROUNDS: usize = 3000;
+    let folder = tempfile::tempdir().unwrap();
+    let [file, pipe, place, next] = ["file", "pipe", "place", "next"].map(|name| folder.path().join(name));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::fs::write(&file, b"a log").unwrap();
+    std::fs::hard_link(&file, &place).unwrap();
+    let path = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    // SAFETY: a path that ends in a zero.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    let (finished, finishes) = std::sync::mpsc::channel();
+    let reads = place.clone();
+    let reader = std::thread::spawn(move || {
+        let read = (0..ROUNDS).filter(|_| matches!(read_attachment(&reads, 100), Ok(Some(_)))).count();
+        finished.send(read).unwrap();
+    });
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for source in [&file, &pipe] {
+                    // Renaming one name of a file to another does nothing.
+                    let _ = std::fs::remove_file(&next);
+                    std::fs::hard_link(source, &next).unwrap();
+                    std::fs::rename(&next, &place).unwrap();
+                }
+            }
+        });
+        let read = finishes.recv_timeout(Duration::from_secs(60));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(read.is_ok_and(|read| read > 0), "the reader waits for the pipe");
+    });
+    reader.join().unwrap();
+}
