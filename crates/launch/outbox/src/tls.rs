@@ -4,6 +4,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::ring::cipher_suite::{
     TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
     TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, TLS13_AES_128_GCM_SHA256,
@@ -12,9 +14,10 @@ use rustls::crypto::ring::cipher_suite::{
 use rustls::crypto::ring::kx_group::{SECP256R1, SECP384R1, X25519};
 use rustls::crypto::{CryptoProvider, GetRandomFailed, KeyProvider, SecureRandom, WebPkiSupportedAlgorithms};
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::sign::SigningKey;
-use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use webpki::ring as signatures;
 
 /// Creates a client configuration that trusts these authorities, or the system's if `None`.
@@ -43,11 +46,81 @@ pub(crate) fn config(certificates: Option<&[CertificateDer<'static>]>) -> Result
         secure_random: &System,
         key_provider: &System,
     };
-    let config = ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions()?;
-    let mut config = config.with_root_certificates(roots).with_no_client_auth();
+    let provider = Arc::new(provider);
+    let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider)).build();
+    let chains = chains.map_err(|error| rustls::Error::General(error.to_string()))?;
+    let verifier = Verifier { chains, trusted: certificates.map(<[_]>::to_vec) };
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut config = config.dangerous().with_custom_certificate_verifier(Arc::new(verifier)).with_no_client_auth();
     // Messages are too rare for session resumption to be useful.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
+}
+
+/// Verifies a server's certificate as `webpki` does, and accepts a self-signed one with `CA:TRUE`,
+/// the default of `openssl req -x509`, that is itself among the trusted ones, as OpenSSL does.
+#[derive(Debug)]
+struct Verifier {
+    chains: Arc<WebPkiServerVerifier>,
+    /// The trusted certificates; `None` for the system's.
+    trusted: Option<Vec<CertificateDer<'static>>>,
+}
+
+impl Verifier {
+    fn trusts(&self, certificate: &CertificateDer<'_>) -> bool {
+        match &self.trusted {
+            Some(trusted) => trusted.contains(certificate),
+            None => rustls_native_certs::load_native_certs().certs.contains(certificate),
+        }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.chains.verify_server_cert(certificate, intermediates, name, ocsp_response, now) {
+            // `webpki` has already checked the time for which the certificate is valid.
+            Err(error) if is_authority(&error) && self.trusts(certificate) => {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chains.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+/// Whether the server's own certificate was rejected because it is an authority's.
+fn is_authority(error: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(other)) = error else { return false };
+    other.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity)
 }
 
 /// The signature algorithms that `rustls` accepts with *ring*, in the same order.

@@ -167,6 +167,39 @@ fn the_options_authority_is_trusted_for_the_name_it_signed() {
     assert!(heard.lock().unwrap().is_empty());
 }
 
+#[test]
+fn a_self_signed_certificate_that_the_options_contain_is_trusted() {
+    // As made by `openssl req -x509`, whose default is `CA:TRUE`; and without.
+    for is_ca in [IsCa::Ca(BasicConstraints::Unconstrained), IsCa::NoCa] {
+        let make = |name: &str, until: i32| {
+            let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+            params.is_ca = is_ca;
+            params.not_after = rcgen::date_time_ymd(until, 1, 1);
+            let key = KeyPair::generate().unwrap();
+            (params.self_signed(&key).unwrap(), PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der())))
+        };
+        let serve = |(certificate, key): (rcgen::Certificate, PrivateKeyDer<'static>), listed: Option<String>| {
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+            let folder = tempfile::tempdir().unwrap();
+            let file = folder.path().join("ca.pem");
+            std::fs::write(&file, listed.unwrap_or_else(|| certificate.pem())).unwrap();
+            let config = config.with_no_client_auth().with_single_cert(vec![certificate.der().clone()], key).unwrap();
+            let (port, _) = server(Arc::new(config), 200);
+            let transport = HttpTransport::new(&dsn("localhost", port), &trusting(&file)).unwrap();
+            transport.send(&envelope()).map(|answer| answer.is_success())
+        };
+        assert!(matches!(serve(make("localhost", 2100), None), Ok(true)), "{is_ca:?}");
+        for (name, until) in [("other.example.com", 2100), ("localhost", 2001)] {
+            let refused = serve(make(name, until), None);
+            assert!(matches!(refused, Err(SendError::Offline(_))), "{is_ca:?}: {refused:?}");
+        }
+        let other = make("localhost", 2100).0.pem();
+        let refused = serve(make("localhost", 2100), Some(other));
+        assert!(matches!(refused, Err(SendError::Offline(_))), "{is_ca:?}: {refused:?}");
+    }
+}
+
 /// Sends an envelope, in the process that [`the_systems_authorities_are_trusted`] starts.
 #[test]
 fn in_a_separate_process() {
