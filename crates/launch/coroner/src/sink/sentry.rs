@@ -236,8 +236,11 @@ impl Sink for SentrySink {
     }
 
     fn flush(&self, timeout: Duration) -> bool {
-        let client = locked(&self.inner).client.get();
-        client.is_none_or(|client| client.flush(timeout))
+        if locked(&self.inner).outbox.is_none() {
+            return true;
+        }
+        // What waits in an outbox that can't be opened is not sent.
+        self.client().is_ok_and(|client| client.flush(timeout))
     }
 }
 
