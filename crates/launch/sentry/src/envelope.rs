@@ -167,6 +167,11 @@ impl Envelope {
         self.header.get("event_id").and_then(Value::as_str)
     }
 
+    /// Returns the category under which servers count and limit the envelope: its first item's.
+    pub fn category(&self) -> &'static str {
+        self.items.first().map_or("default", Item::category)
+    }
+
     /// Returns the event, if Coroner can parse it.
     pub fn event(&self) -> Option<Event> {
         let item = self.items.iter().find(|item| item.kind() == item_type::EVENT)?;

@@ -15,7 +15,7 @@ const MAX_TIME: Duration = MAX_WAIT;
 /// The key for all categories.
 const ALL: &str = "";
 /// The categories of the items that Coroner sends. Limits of other categories are ignored.
-const CATEGORIES: [&str; 5] = ["default", "error", "attachment", "session", "internal"];
+const CATEGORIES: [&str; 6] = ["default", "error", "attachment", "feedback", "session", "internal"];
 
 /// One server's rate limits by category, persisted across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,20 +26,29 @@ pub struct RateLimits {
 }
 
 impl RateLimits {
-    /// Updates the limits from a response's headers, whatever its status: `X-Sentry-Rate-Limits`,
-    /// else `Retry-After` for a 429.
-    pub fn update(&mut self, status: u16, rate_limits: Option<&str>, retry_after: Option<&str>, now: SystemTime) {
+    /// Updates the limits from the headers of the response to an envelope of `category`, whatever
+    /// its status: `X-Sentry-Rate-Limits`, else `Retry-After` for a 429 or an unavailable server.
+    pub fn update(
+        &mut self,
+        category: &str,
+        status: u16,
+        rate_limits: Option<&str>,
+        retry_after: Option<&str>,
+        now: SystemTime,
+    ) {
         self.until.retain(|_, until| *until > seconds(now));
+        let requested = retry_after.and_then(|text| parse_retry_after(text, now));
         match (rate_limits, status) {
             (Some(header), _) => self.parse(header, now),
-            (None, 429) => {
-                let wait = retry_after.and_then(|text| parse_retry_after(text, now)).unwrap_or(DEFAULT);
-                self.limit(ALL, wait, now);
+            (None, 429) => self.limit(ALL, requested.unwrap_or(DEFAULT), now),
+            // 511 comes from a network that requires a login (RFC 6585).
+            (None, 408 | 425 | 500..=510 | 512..=599) => {
+                requested.into_iter().for_each(|wait| self.limit(ALL, wait, now));
             }
             (None, _) => {}
         }
-        // A 429 always stops error events, whatever its headers contain.
-        if status == 429 && self.wait("error", now).is_none() {
+        // A 429 always stops what was sent, whatever its headers contain.
+        if status == 429 && self.wait(category, now).is_none() {
             self.limit(ALL, DEFAULT, now);
         }
     }

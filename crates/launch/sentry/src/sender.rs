@@ -150,7 +150,7 @@ impl Sender {
     /// Sends those of `entries` that may be sent. `next` is what is known so far.
     fn send_entries(&self, entries: Vec<Entry>, mut next: Next) -> std::io::Result<Next> {
         for (place, entry) in entries.into_iter().enumerate() {
-            if self.wait("error", SystemTime::now()).is_some() {
+            if self.is_limited(SystemTime::now()).is_some() {
                 continue;
             }
             if place > 0 {
@@ -181,13 +181,18 @@ impl Sender {
         self.outbox.read_state().rate_limits.wait(category, now)
     }
 
+    /// Returns how long neither events nor feedback may be sent.
+    fn is_limited(&self, now: SystemTime) -> Option<Duration> {
+        Some(self.wait("error", now)?.min(self.wait("feedback", now)?))
+    }
+
     /// Returns how many items wait and when to try again. After the server accepted nothing
     /// (`stopped`), it isn't contacted for each entry at once.
     fn what_is_left(&self, may_send: bool, stopped: bool) -> std::io::Result<Round> {
         let now = SystemTime::now();
         let queue = self.outbox.queue()?;
         let state = self.outbox.read_state();
-        let limited = state.rate_limits.wait("error", now).unwrap_or_default();
+        let limited = self.is_limited(now).unwrap_or_default();
         let due = queue.iter().map(|entry| entry.wait(now).unwrap_or_default().max(limited)).min();
         let waiting = match self.options.sessions {
             SessionMode::Individual | SessionMode::CrashesOnly => state.sessions.len(),
@@ -216,6 +221,11 @@ impl Sender {
                 return Ok(Next::Unknown);
             }
         };
+        let now = SystemTime::now();
+        if let Some(wait) = self.wait(envelope.category(), now) {
+            self.outbox.put_off(&entry, entry.tries, now + wait)?;
+            return Ok(Next::Unknown);
+        }
         self.leave_out_limited(&mut envelope);
         // If a process is killed before the answer arrives, it is unknown whether the session was
         // counted. The next process sends the event again, which a server recognises by its id, but
@@ -296,7 +306,7 @@ impl Sender {
                     };
                     self.note(|state| state.discarded.add(&dropped));
                 }
-                Ok(answer) => return Ok(self.judge(entry, &answer)),
+                Ok(answer) => return Ok(self.judge(entry, envelope.category(), &answer)),
                 Err(error) => return Ok(self.judge_failure(entry, &error)),
             }
         }
@@ -316,6 +326,7 @@ impl Sender {
             let now = SystemTime::now();
             let noted = self.note(|state| {
                 state.rate_limits.update(
+                    envelope.category(),
                     answer.status,
                     answer.rate_limits.as_deref(),
                     answer.retry_after.as_deref(),
@@ -332,7 +343,7 @@ impl Sender {
         answer
     }
 
-    fn judge(&self, entry: &Entry, answer: &Answer) -> Outcome {
+    fn judge(&self, entry: &Entry, category: &str, answer: &Answer) -> Outcome {
         let later = |after, tries| Outcome::Later { after, tries, stop: true, arrived: false };
         if answer.is_success() {
             log::info!("coroner: sent event {}", entry.event_id);
@@ -345,8 +356,9 @@ impl Sender {
         if answer.status == 429 {
             // The server has counted the drop, so no client report does. The event is kept: crashes
             // are rare, and the limit may end in a minute. After each further 429 it waits longer.
-            let limit = self.wait("error", SystemTime::now()).unwrap_or(Duration::from_mins(1));
-            log::warn!("coroner: the server accepts no events for {} s", limit.as_secs());
+            let limit = self.wait(category, SystemTime::now()).unwrap_or(Duration::from_mins(1));
+            let what = if category == "error" { "events" } else { category };
+            log::warn!("coroner: the server accepts no {what} for {} s", limit.as_secs());
             let more = if entry.tries == 0 { Duration::ZERO } else { self.delay(entry.tries - 1) };
             return later(limit.max(more), entry.tries.saturating_add(1));
         }

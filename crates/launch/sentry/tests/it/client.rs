@@ -357,7 +357,13 @@ fn sessions_wait_for_a_failing_server_as_long_as_events() {
             assert!((Duration::from_mins(58)..Duration::from_mins(61)).contains(&wait), "{status}: {wait:?}");
         }
         let client = client(folder.path(), options(), &fake);
-        client.outbox().update(|state| state.sessions_after = 1).unwrap();
+        client
+            .outbox()
+            .update(|state| {
+                state.sessions_after = 1;
+                state.rate_limits.clear();
+            })
+            .unwrap();
         client.flush(LONG);
         assert_eq!(fake.sent().len(), 2, "{status}: when it is over");
     }
@@ -651,6 +657,7 @@ fn a_gateway_error_counts_as_a_network_failure() {
             for entry in client.outbox().queue().unwrap() {
                 client.outbox().put_off(&entry, entry.tries, UNIX_EPOCH + Duration::from_secs(1)).unwrap();
             }
+            client.outbox().update(|state| state.rate_limits.clear()).unwrap();
             client.flush(LONG);
         }
         let arrived = fake.accepted();
@@ -941,4 +948,33 @@ fn a_corrected_clock_does_not_expire_events() {
     for (day, removed) in [(40, 0), (60, 0), (71, 1)] {
         assert_eq!(client.outbox().enforce(&limits, days(day)).unwrap(), removed, "day {day}");
     }
+}
+
+#[test]
+fn nothing_is_sent_before_the_time_that_an_unavailable_server_asks_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| Ok(Answer { status: 503, retry_after: Some("60".into()), ..Answer::default() }));
+    let client = client(folder.path(), options(), &fake);
+    for event in 1..4 {
+        client.capture(&report(event)).unwrap();
+        assert!(!client.flush(LONG));
+    }
+    assert_eq!(fake.sent().len(), 1);
+}
+
+#[test]
+fn a_limit_of_feedback_does_not_delay_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let limit = Some("3600:feedback:organization".to_owned());
+    let fake = Fake::new(move |_| Ok(Answer { status: 200, rate_limits: limit.clone(), ..Answer::default() }));
+    let client = client(folder.path(), options(), &fake);
+    client.capture(&report(1)).unwrap();
+    assert!(client.flush(LONG));
+    let feedback = coroner_sentry::Feedback { message: "it broke".into(), ..coroner_sentry::Feedback::default() };
+    assert!(client.feedback(&feedback).unwrap());
+    assert!(!client.flush(LONG));
+    client.capture(&report(2)).unwrap();
+    assert!(!client.flush(LONG), "the feedback waits");
+    assert_eq!((fake.items("event").len(), fake.items("feedback").len()), (2, 0));
+    assert!(waits(&client).1 > 3000);
 }

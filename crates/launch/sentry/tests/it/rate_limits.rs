@@ -8,7 +8,7 @@ const NOW: SystemTime = UNIX_EPOCH;
 
 fn after(status: u16, limits: Option<&str>, retry: Option<&str>) -> RateLimits {
     let mut all = RateLimits::default();
-    all.update(status, limits, retry, NOW);
+    all.update("error", status, limits, retry, NOW);
     all
 }
 
@@ -39,14 +39,13 @@ fn a_429_uses_retry_after_or_the_default() {
     assert_eq!(wait(&after(429, None, Some("Thu, 01 Jan 1970 00:02:00 GMT")), "error"), Some(120));
     assert_eq!(wait(&after(429, None, Some("soon")), "error"), Some(60));
     assert_eq!(wait(&after(429, None, None), "error"), Some(60));
-    assert_eq!(wait(&after(503, None, Some("120")), "error"), None);
     assert_eq!(wait(&after(429, Some("60:transaction"), None), "error"), Some(60), "a 429 is a 429");
 }
 
 #[test]
 fn the_longer_of_two_limits_applies() {
     let mut limits = after(200, Some("100:error"), None);
-    limits.update(200, Some("10:error"), None, NOW);
+    limits.update("error", 200, Some("10:error"), None, NOW);
     assert_eq!(wait(&limits, "error"), Some(100));
     assert_eq!(limits.wait("error", NOW + Duration::from_secs(100)), None);
     let kept = serde_json::to_string(&limits).unwrap();
@@ -54,6 +53,30 @@ fn the_longer_of_two_limits_applies() {
     // A clock set back does not make a limit of years.
     assert_eq!(after(200, Some("100:error"), None).wait("error", NOW), Some(Duration::from_secs(100)));
     let mut future = RateLimits::default();
-    future.update(200, Some("100:error"), None, NOW + Duration::from_hours(10_000));
+    future.update("error", 200, Some("100:error"), None, NOW + Duration::from_hours(10_000));
     assert_eq!(future.wait("error", NOW), None);
+}
+
+#[test]
+fn an_unavailable_server_is_left_alone_for_the_time_it_asks_for() {
+    for status in [408, 425, 500, 502, 503, 504, 520] {
+        for category in ["error", "session", "feedback", "attachment"] {
+            assert_eq!(wait(&after(status, None, Some("120")), category), Some(120), "{status}");
+            assert_eq!(wait(&after(status, None, None), category), None, "{status}");
+        }
+    }
+    // These are not about the time.
+    for status in [200, 400, 413, 511] {
+        assert_eq!(wait(&after(status, None, Some("120")), "error"), None, "{status}");
+    }
+}
+
+#[test]
+fn feedback_has_its_own_limit() {
+    let limits = after(200, Some("3600:feedback:organization"), None);
+    assert_eq!((wait(&limits, "feedback"), wait(&limits, "error")), (Some(3600), None));
+    let mut limits = RateLimits::default();
+    limits.update("feedback", 429, Some("3600:feedback:organization"), None, NOW);
+    assert_eq!((wait(&limits, "feedback"), wait(&limits, "error")), (Some(3600), None));
+    assert_eq!(wait(&after(429, Some("3600:feedback"), None), "error"), Some(60), "a 429 is a 429");
 }
