@@ -74,7 +74,7 @@ pub fn report_exception_above(handled: &HandledException<'_>, registers: &Regist
 fn survive(registers: &Registers, exceptions: &[Exception<'_>]) -> bool {
     let reported = exception::report(registers, Monitor::USER, exceptions, Ending::NonFatal);
     if reported {
-        own_run::survived();
+        own_run::survived_error();
     }
     reported
 }

@@ -145,7 +145,7 @@ pub fn report_foreign_exception_above(thrown: &ForeignException<'_>, registers: 
     let ending = if thrown.fatal { Ending::Fatal } else { Ending::NonFatal };
     let reported = exception::report_with(threads, registers, Monitor::USER, &[exception], ending);
     if reported && !thrown.fatal {
-        own_run::survived();
+        own_run::survived_error();
     }
     reported
 }

@@ -37,7 +37,15 @@ impl std::error::Error for InvalidReport {
 pub(crate) fn own_report(raw: &RawRun, index: usize) -> Result<Report, InvalidReport> {
     let bytes = raw.reports.get(index).map_or(&[][..], Vec::as_slice);
     let mut report = Report::read(bytes).map_err(|error| InvalidReport { index, error })?;
-    stitch(&mut report, &raw.state);
+    match report.run.take() {
+        // The state of the moment: the process went on after the report.
+        Some(mut run) => {
+            let left_out = RunFacts::read(&raw.state).map(|facts| facts.lifecycle.reports_left_out);
+            run.lifecycle.reports_left_out = left_out.unwrap_or(run.lifecycle.reports_left_out);
+            report.stitch(run);
+        }
+        None => stitch(&mut report, &raw.state),
+    }
     let survived = report.crash.as_ref().is_none_or(|crash| crash.has(CrashFlag::NotFatal) || crash.hang.is_some());
     if let (Some(run), Some(path)) = (&mut report.run, &raw.minidump)
         && report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::SEH)

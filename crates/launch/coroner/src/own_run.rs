@@ -3,7 +3,7 @@
 //! Everything that wakes the delivery thread is in this file.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom};
+use std::io::{Seek, SeekFrom, Write as _};
 #[cfg(feature = "panics")]
 use std::path::PathBuf;
 use std::ptr;
@@ -16,13 +16,14 @@ use coroner_report::model::{Id, Report};
 use coroner_report::run_state::ExitKind;
 use coroner_report::run_state::{RunState, Scalar};
 
+use crate::bundle;
 #[cfg(not(target_vendor = "apple"))]
 use crate::clock::now_ns;
 use crate::delivery_thread::DeliveryThread;
 use crate::device_state;
 use crate::store::Store;
 use crate::system::capture::{self, FIRST_NON_FATAL};
-use crate::system::process::threads::process_id;
+use crate::system::process::threads::{process_id, this_thread};
 
 /// Time to wait for further reports after the first. If the process ends in the meantime, a report
 /// that its end makes superfluous is not delivered.
@@ -79,6 +80,25 @@ pub(crate) fn survived() {
     ask(SETTLE);
 }
 
+/// Adds the scope of this moment to the non-fatal report that the calling thread has just written,
+/// and starts its delivery.
+///
+/// If that fails, the report gets the scope of its delivery.
+pub(crate) fn survived_error() {
+    let run = current().map(|run| (run, run.state.to_bytes()));
+    let section = run.and_then(|(run, state)| Some((run, bundle::run_state_section(&state)?)));
+    let is_own = |report: &Report| {
+        report.run.is_none() && report.crash.as_ref().is_some_and(|crash| crash.tid == this_thread() as u64)
+    };
+    if let Some((run, section)) = section
+        && let Some(mut file) = newest_report(run, is_own)
+        && let Err(error) = file.write_all(&section)
+    {
+        log::info!("coroner: can't store the scope of a handled error: {error}");
+    }
+    survived();
+}
+
 /// Wakes the delivery thread for other work, such as reading the device's state.
 pub(crate) fn wake() {
     ask(Duration::ZERO);
@@ -94,7 +114,14 @@ pub(crate) fn directory() -> Option<PathBuf> {
 ///
 /// `None` if it can't be opened, for example because the run is in memory only.
 pub(crate) fn report_of_hang(number: u8) -> Option<File> {
-    let run = current()?;
+    newest_report(current()?, |report| {
+        let hang = report.crash.as_ref().and_then(|crash| crash.hang.as_ref());
+        hang.is_some_and(|hang| hang.number == number && hang.duration_ns.is_none())
+    })
+}
+
+/// Opens the newest non-fatal report that matches for appending.
+fn newest_report(run: &OwnRun, matches: impl Fn(&Report) -> bool) -> Option<File> {
     let (directory, mut reports) = run.store.reports_of(run.id).ok()?;
     reports.retain(|(number, _)| (FIRST_NON_FATAL..u32::MAX).contains(number));
     // It is the newest report, unless another thread has written one since.
@@ -102,8 +129,7 @@ pub(crate) fn report_of_hang(number: u8) -> Option<File> {
     let found = reports.into_iter().rev().take(8).find_map(|(_, name)| {
         let bytes = directory.read(&name, MAX_REPORT).ok()?;
         let report = Report::read(&bytes).ok().filter(|report| report.end.is_some())?;
-        let hang = report.crash.and_then(|crash| crash.hang)?;
-        (hang.number == number && hang.duration_ns.is_none()).then_some(name)
+        matches(&report).then_some(name)
     })?;
     let mut file = directory.file(&found, true).ok()?;
     file.seek(SeekFrom::End(0)).ok()?;

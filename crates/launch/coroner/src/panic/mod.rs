@@ -202,7 +202,7 @@ fn report(recent: &mut Recent, kinds: &[&str], ending: Ending, registers: &Regis
     let reported = exception::report(registers, Monitor::PANIC, &exceptions, ending);
     recent.reported = reported;
     if reported && ending == Ending::NonFatal {
-        own_run::survived();
+        own_run::survived_error();
     } else if reported {
         recent.fatal = true;
         exception::dies();

@@ -44,9 +44,11 @@ impl Sink for Says {
         let crash = report.crash.as_ref().unwrap();
         let left_out = report.run.as_ref().and_then(|run| run.contexts.get("coroner_store"));
         let hang = crash.hang.as_ref().map(|hang| hang.duration_ns.is_some());
+        let request = report.run.as_ref().and_then(|run| run.tags.get("request"));
+        let request = request.map_or_else(String::new, |request| format!(" in request {request}"));
         let message = report.exceptions.first().and_then(|first| first.message.clone()).unwrap_or_default();
         say(&format!(
-            "got {} by {} tries {} hang over {hang:?} flags {:?} left {} of [{message}]",
+            "got {} by {} tries {} hang over {hang:?} flags {:?} left {} of [{message}]{request}",
             report.header.event_id,
             std::process::id(),
             submission.tries,
@@ -106,6 +108,20 @@ fn app() {
                 std::thread::yield_now();
             }
             say("no thread");
+            wait();
+        }
+        "serves" | "serves and dies" => {
+            let begin =
+                |request: &str| coroner::configure_scope(|scope| scope.set_tag("request", request).unwrap()).unwrap();
+            begin("1");
+            assert!(error(1));
+            begin("2");
+            assert!(std::thread::spawn(|| panic!("of a thread")).join().is_err());
+            begin("3");
+            if act == "serves and dies" {
+                // SAFETY: ends this process.
+                unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            }
             wait();
         }
         "dies" | "retries" => {
@@ -250,6 +266,24 @@ fn handled_errors_are_delivered_by_the_process_itself_and_omissions_are_recorded
     assert_eq!(app.rest(), Vec::<String>::new());
     assert_eq!(next_launch(&store), Vec::<String>::new(), "once");
     assert_eq!(reports(&store).len(), 2);
+}
+
+#[test]
+fn an_error_has_the_scope_of_the_moment_it_is_reported() {
+    for act in ["serves", "serves and dies"] {
+        let (_folder, store) = store();
+        let mut app = App::start(&store, act);
+        let printed = match act {
+            "serves" => vec![app.says().unwrap(), app.says().unwrap()],
+            _ => {
+                assert_eq!(app.rest(), Vec::<String>::new());
+                next_launch(&store)
+            }
+        };
+        let ends = |end: &str| printed.iter().filter(|line| line.ends_with(end)).count();
+        assert_eq!(ends("of [error 1] in request 1"), 1, "{act}: {printed:?}");
+        assert_eq!(ends("of [of a thread] in request 2"), 1, "{act}: {printed:?}");
+    }
 }
 
 #[test]
