@@ -2,7 +2,7 @@
 //!
 //! Nothing may overflow the window, and axe must report nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
@@ -22,7 +22,7 @@ pub(super) fn examine(desk: &Desk) -> anyhow::Result<Vec<Row>> {
         eprintln!("accessibility: skipped: missing `chromium` or `npm` (Debian's packages)");
         return Ok(Vec::new());
     }
-    let modules = packages()?;
+    let modules = tools::npm_packages("desk-npm", &PACKAGES)?;
     let reports = [("a report of all kinds", pages::rich()), ("4,096 threads", pages::large())];
     let mut rows = Vec::new();
     for (number, (name, report)) in reports.iter().enumerate() {
@@ -60,24 +60,4 @@ fn scan(desk: &Desk, modules: &Path, page: &str, width: u32, scheme: &str) -> an
         .context("running node")?;
     ensure!(output.status.success(), "{}", failure_text(&output));
     serde_json::from_slice(&output.stdout).context("can't parse the output of axe.cjs")
-}
-
-/// Returns the folder `node_modules` with the packages, which are installed once.
-fn packages() -> anyhow::Result<PathBuf> {
-    let folder = tools::tools_dir().join("desk-npm");
-    let marker = folder.join("packages");
-    let wanted = PACKAGES.join(" ");
-    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
-        return Ok(folder.join("node_modules"));
-    }
-    std::fs::create_dir_all(&folder)?;
-    let output = Command::new("npm")
-        .args(["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", "--prefix"])
-        .arg(&folder)
-        .args(PACKAGES)
-        .output()
-        .context("running npm")?;
-    ensure!(output.status.success(), "npm: {}", failure_text(&output));
-    std::fs::write(marker, wanted)?;
-    Ok(folder.join("node_modules"))
 }

@@ -23,8 +23,11 @@ const CARGO_CYCLONEDX: (&str, &str) = ("cargo-cyclonedx", "0.5.9");
 /// An error if a build fails, or the unpacked command doesn't work.
 pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
     tools::debian_package("dpkg-dev", "dpkg-shlibdeps")?;
-    let place = tools::workspace_root().join("target/dist");
-    let parts = place.join("debian");
+    let place = tools::target_dir().join("dist");
+    fs::create_dir_all(&place)?;
+    let profile = if arguments.profile == "dev" { "debug" } else { &arguments.profile };
+    // cargo-deb finds files below the profile's folder wherever the target folder is.
+    let parts = tools::target_dir().join(profile).join("debian");
     if parts.is_dir() {
         fs::remove_dir_all(&parts)?;
     }
@@ -39,7 +42,6 @@ pub(super) fn make(arguments: &Arguments) -> anyhow::Result<PathBuf> {
         "--profile",
         &arguments.profile,
     ]))?;
-    let profile = if arguments.profile == "dev" { "debug" } else { &arguments.profile };
     let command = tools::target_dir().join(profile).join("coroner");
     succeed(Command::new(&command).arg("man").arg(parts.join("man")))?;
     for shell in ["bash", "fish", "zsh"] {

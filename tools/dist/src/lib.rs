@@ -6,6 +6,7 @@
 mod apple;
 mod check;
 mod debian;
+mod workflows;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -41,6 +42,9 @@ pub struct Arguments {
     /// Make the command's Debian package and its SBOM instead
     #[arg(long, conflicts_with_all = ["target", "prefix", "check", "features", "apple"])]
     debian: bool,
+    /// Check the workflows and rehearse a release instead
+    #[arg(long, conflicts_with_all = ["target", "prefix", "check", "features", "apple", "debian"])]
+    workflows: bool,
     /// Print one JSON object, a row per file and check, as the last line
     #[arg(long)]
     json: bool,
@@ -83,6 +87,9 @@ struct Row {
 /// # Errors
 /// An error if a build fails, a file can't be written, or a check fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.workflows {
+        return report(arguments, &workflows::check(), &[]);
+    }
     let other: Option<fn(&Arguments) -> _> = match (arguments.apple, arguments.debian) {
         (true, _) => Some(apple::make),
         (_, true) => Some(debian::make),
@@ -120,7 +127,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             let scratch = tempfile::tempdir()?;
             unpack(archive, scratch.path())?;
             let name = folder.file_name().unwrap_or_default();
-            for (what, outcome) in check::all(&scratch.path().join(name), scratch.path(), *contents) {
+            for (what, outcome) in
+                check::all(&scratch.path().join(name), scratch.path(), *contents) {
                 let what = format!("{}: {what}", name.display());
                 rows.push(Row { what, bytes: None, error: outcome.err().map(|error| format!("{error:#}")) });
             }
@@ -159,6 +167,7 @@ pub fn unpacked(prefix: &Path) -> anyhow::Result<PathBuf> {
         check: false,
         apple: false,
         debian: false,
+        workflows: false,
         json: false,
     };
     let (_, archive) = make(&arguments, &target, Contents::Full)?;

@@ -253,6 +253,29 @@ pub fn cargo_tool(name: &str, version: &str) -> anyhow::Result<PathBuf> {
     Ok(folder.join("bin"))
 }
 
+/// Returns the folder `node_modules` with exactly these packages (`name@version`) of npm, which are
+/// installed into the tool folder `name` if necessary.
+///
+/// # Errors
+/// An error if npm is missing, or can't install a package; the message ends with npm's output.
+pub fn npm_packages(name: &str, packages: &[&str]) -> anyhow::Result<PathBuf> {
+    let folder = tools_dir().join(name);
+    let (marker, wanted) = (folder.join("packages"), packages.join(" "));
+    if fs::read_to_string(&marker).is_ok_and(|installed| installed == wanted) {
+        return Ok(folder.join("node_modules"));
+    }
+    fs::create_dir_all(&folder)?;
+    let output = Command::new("npm")
+        .args(["install", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--silent", "--prefix"])
+        .arg(&folder)
+        .args(packages)
+        .output()
+        .context("running npm")?;
+    ensure!(output.status.success(), "npm: {}", String::from_utf8_lossy(&output.stderr).trim());
+    fs::write(marker, wanted)?;
+    Ok(folder.join("node_modules"))
+}
+
 /// Whether a program with this name is on the path.
 pub fn on_path(program: &str) -> bool {
     env::var_os("PATH").is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))

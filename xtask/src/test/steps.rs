@@ -58,6 +58,7 @@ const VENV: Need = File("/usr/share/doc/python3-venv", "python3-venv");
 const MAKE: Need = Program("make", "make");
 const CLANG: Need = Program("clang", "clang");
 const XZ: Need = Program("xz", "xz-utils");
+const NPM: Need = Program("npm", "npm");
 const JAVAC: Need = Program("javac", "default-jdk-headless");
 const QEMU: Need = Program("qemu-aarch64-static", "qemu-user-static");
 const ARM64_GCC: Need = Program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu");
@@ -72,6 +73,8 @@ const PKG_CONFIG: Need = Program("pkg-config", "pkg-config");
 const GDB: Need = Program("gdb", "gdb");
 const LIBCXX: [Need; 2] =
     [File("/usr/share/doc/libc++-dev", "libc++-dev"), File("/usr/share/doc/libc++abi-dev", "libc++abi-dev")];
+
+const CARGO_DENY: &str = "0.20.2";
 
 const ARM64: &str = "aarch64-unknown-linux-gnu";
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
@@ -176,8 +179,10 @@ pub(crate) const STEPS: &[Step] = &[
     step("32-bit Linux runs", Whole, 30, portable_linux).needs(&[Target(I686)]),
     step("each feature of coroner", Whole, 120, each_feature),
     step("benches compile", Whole, 200, benches),
-    step("archive for C", Whole, 60, || tool("dist", &["--profile", "dev", "--check"])),
+    step("archive for C", Whole, 400, || tool("dist", &["--check"])),
     step("package for Apple's systems", Whole, 120, || tool("dist", &["--profile", "dev", "--apple"])).needs(&[PIP]),
+    step("workflows", Whole, 5, || tool("dist", &["--workflows"])).needs(&[NPM]),
+    step("licenses", Whole, 5, licenses),
     step("Debian package", Whole, 60, || tool("dist", &["--profile", "dev", "--debian"])),
     step("events through Relay", Whole, 60, || tool("sentry-check", &["--only", "relay"])).needs(&[PIP, VENV]),
     step("events of macOS through Relay", Whole, 60, || tool("sentry-check", &["--only", "relay-darwin"]))
@@ -447,6 +452,15 @@ fn manifest(bench: &str) -> PathBuf {
 }
 
 /// Whether the lock files of these workspaces and of `fuzz` match what the crates depend on.
+/// Checks licenses and sources of all packages; advisories can't be had everywhere.
+fn licenses() -> anyhow::Result<()> {
+    let folder = tools::cargo_tool("cargo-deny", CARGO_DENY)?;
+    let mut command = Command::new(folder.join("cargo-deny"));
+    command.current_dir(tools::workspace_root());
+    command.args(["--workspace", "--all-features", "check", "licenses", "bans", "sources"]);
+    run(command)
+}
+
 fn lock_files_of_benches() -> anyhow::Result<()> {
     for (bench, _) in BENCHES {
         let mut command = cargo(&["metadata", "--locked", "--format-version", "1", "--manifest-path"]);
