@@ -143,6 +143,10 @@ pub(crate) fn image(line: &str, process_arch: Arch) -> Option<AppleImage> {
     {
         (name, image_arch) = (first.trim_end(), arch(last));
     }
+    // `???` stands for all addresses without an image.
+    if start == 0 && size == u64::MAX {
+        return None;
+    }
     Some(AppleImage {
         name: name.trim().to_owned(),
         path: path.to_owned(),

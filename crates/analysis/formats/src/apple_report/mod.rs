@@ -34,6 +34,7 @@ mod ips;
 mod model;
 mod named_frame;
 mod sampled_stacks;
+mod termination_codes;
 mod text;
 mod unsupported_kind;
 

@@ -440,7 +440,7 @@ fn a_text_report_is_converted() {
         "Code Type:           ARM-64 (Native)",
         "Path:                /var/containers/My Program\nIdentifier:          com.example.program\nVersion:             1.2 (34)\n\
          Code Type:           ARM-64 (Native)\nParent Process:      launchd [1]\nDate/Time:           2026-11-21 10:11:12.500 +0100\n\
-         OS Version:          iPhone OS 14.8 (18H17)\nException Type:  EXC_BAD_ACCESS (SIGSEGV)",
+         OS Version:          iPhone OS 15.8 (19H370)\nException Type:  EXC_BAD_ACCESS (SIGSEGV)",
     );
     let mut report = read_report(original.as_bytes()).unwrap();
     let crash = report.crash.as_ref().unwrap();

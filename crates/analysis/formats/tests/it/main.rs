@@ -1,6 +1,7 @@
 //! The integration tests, linked as one program.
 
 mod apple_reports;
+mod apple_variants;
 mod core_dump;
 mod logs;
 mod minidump_stacks;

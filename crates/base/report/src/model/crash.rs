@@ -254,12 +254,23 @@ pub struct Mach {
     pub code_name: Option<&'static str>,
     /// Exception subcode.
     pub subcode: i64,
+    /// Whether the codes are unknown, and therefore 0: a report of another tool may not have them.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unknown_codes: bool,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub extra: Extra,
 }
 
 impl Mach {
+    /// Returns the code's name, or else its number; `None` if it is unknown.
+    pub fn code_text(&self) -> Option<String> {
+        match self.code_name {
+            Some(name) => Some(name.to_owned()),
+            None => (!self.unknown_codes).then(|| format!("code {:#x}", self.code)),
+        }
+    }
+
     /// Fills in the names of the numbers.
     pub(super) fn name(&mut self) {
         self.name = names::mach_exception_name(self.exception);

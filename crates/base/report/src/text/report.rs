@@ -134,8 +134,9 @@ impl Writer<'_> {
         }
         if let Some(mach) = &crash.mach {
             let name = mach.name.map_or_else(|| format!("exception {}", mach.exception), str::to_owned);
-            let code = mach.code_name.map_or_else(|| format!("code {:#x}", mach.code), str::to_owned);
-            self.field("Exception", fatal, &format!("{name}, {code}, subcode {:#x}", mach.subcode))?;
+            let subcode = (!mach.unknown_codes).then(|| format!("subcode {:#x}", mach.subcode));
+            let parts: Vec<String> = [Some(name), mach.code_text(), subcode].into_iter().flatten().collect();
+            self.field("Exception", fatal, &parts.join(", "))?;
         }
         if let Some(signal) = crash.signal.as_ref().filter(|_| crash.monitor == Monitor::SEH) {
             let code = format!("{:#010x}", signal.number.cast_unsigned());

@@ -78,8 +78,7 @@ pub(super) fn what_happened(report: &Report) -> Markup {
     });
     let mach = crash.mach.as_ref().map(|mach| {
         let name = mach.name.map_or_else(|| mach.exception.to_string(), ToOwned::to_owned);
-        let code = mach.code_name.map_or_else(|| format!("code {:#x}", mach.code), ToOwned::to_owned);
-        format!("{name}, {code}")
+        mach.code_text().map_or_else(|| name.clone(), |code| format!("{name}, {code}"))
     });
     let address = crash.address.map(|address| {
         let access = crash.access.map_or_else(String::new, |access| format!(" ({access})"));

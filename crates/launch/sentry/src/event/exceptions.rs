@@ -280,7 +280,7 @@ fn mechanism(report: &Report, crash: &Crash) -> Mechanism {
             name: signal.name.map(ToOwned::to_owned),
             code_name: signal.code_name.map(ToOwned::to_owned),
         }),
-        mach_exception: crash.mach.as_ref().map(|mach| MachExceptionMeta {
+        mach_exception: crash.mach.as_ref().filter(|mach| !mach.unknown_codes).map(|mach| MachExceptionMeta {
             exception: mach.exception.into(),
             code: mach.code as u64,
             subcode: mach.subcode as u64,

@@ -6,8 +6,9 @@ use coroner_report::wire::{AddressKind, FoundBy};
 use coroner_symbols::Arch as ImageArch;
 use serde_json::Value;
 
+use super::text::{frame, is_uncaught, name_and_reason};
 use super::{MAX_FRAMES, MAX_IMAGES, MAX_THREADS, Parsed, thrown, time};
-use crate::apple_report::{AppleImage, AppleReportError, arch, ips};
+use crate::apple_report::{AppleImage, AppleReportError, arch, ips, termination_codes};
 
 pub(super) fn read(bytes: &[u8]) -> Result<Parsed, AppleReportError> {
     let (heading, document) = ips::values(bytes)?;
@@ -70,6 +71,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<Parsed, AppleReportError> {
         })
         .collect();
     parsed.thrown = exception(&document, &parsed.images);
+    parsed.annotate_exception(text(&document, &["exception", "message"]).as_deref());
+    for key in ["vmRegionInfo", "vmregioninfo"] {
+        parsed.annotate("VM region", text(&document, &[key]).unwrap_or_default());
+    }
     annotations(&document, &mut parsed);
     Ok(parsed)
 }
@@ -141,14 +146,24 @@ fn registers(state: &Value, arch: Arch) -> Option<Registers> {
     Some(Registers { arch: Some(arch), general: general?, ..Registers::default() })
 }
 
+/// Returns what was thrown.
+///
+/// Older systems name it only in the text of an image, and write its stack only as lines of text.
 fn exception(document: &Value, images: &[AppleImage]) -> Option<Exception> {
-    let frames = stack(&document["lastExceptionBacktrace"], images, false);
+    let mut frames = stack(&document["lastExceptionBacktrace"], images, false);
     let reason = document.get("exceptionReason").filter(|reason| reason.is_object());
-    if frames.is_empty() && reason.is_none() {
+    let texts = document.get("asi").and_then(Value::as_object).into_iter().flat_map(|texts| texts.values());
+    let uncaught = texts.flat_map(list).filter_map(Value::as_str).find(|text| is_uncaught(text));
+    if frames.is_empty() && reason.is_none() && uncaught.is_none() {
         return None;
     }
+    if frames.is_empty() {
+        let backtrace = list(&document["asiBacktraces"]).first().and_then(Value::as_str).unwrap_or_default();
+        frames = backtrace.lines().take(MAX_FRAMES).filter_map(|line| frame(line, false)).collect();
+    }
     let text = |key: &str| reason?.get(key)?.as_str().map(ToOwned::to_owned);
-    Some(thrown(text("name").or_else(|| text("class")), text("composed_message"), frames))
+    let (name, message) = uncaught.map_or((None, None), name_and_reason);
+    Some(thrown(text("name").or_else(|| text("class")).or(name), text("composed_message").or(message), frames))
 }
 
 fn annotations(document: &Value, parsed: &mut Parsed) {
@@ -162,7 +177,8 @@ fn annotations(document: &Value, parsed: &mut Parsed) {
     if termination.is_object() {
         let text = |key: &str| termination.get(key).and_then(Value::as_str).unwrap_or_default();
         let code = termination.get("code").and_then(Value::as_u64).map_or_else(String::new, |code| format!(" {code}"));
-        let mut parts = vec![format!("{}{code} {}", text("namespace"), text("indicator")).trim().to_owned()];
+        let reason = format!("{}{code} {}", text("namespace"), text("indicator"));
+        let mut parts = vec![termination_codes::explain(reason.trim())];
         parts.extend(["reasons", "details"].iter().flat_map(|key| {
             list(&termination[*key]).iter().filter_map(Value::as_str).map(ToOwned::to_owned).collect::<Vec<_>>()
         }));

@@ -10,7 +10,7 @@ use coroner_process::registers::Arch;
 use coroner_report::Report;
 use coroner_report::model::{
     Address, Annotation, AppFacts, Bytes, Crash, DeviceFacts, Exception, Header, Id, Image, Mach, OsFacts, Problem,
-    RunFacts, Signal, TextRange, Thread, Timestamp, mach_exception_name, signal_name,
+    RunFacts, Signal, TextRange, Thread, Timestamp, mach_code_name, mach_exception_name, signal_code_name, signal_name,
 };
 use coroner_report::wire::{FORMAT_VERSION, ImageKind, Language, Monitor, Os};
 
@@ -34,7 +34,14 @@ const MAX_IMAGES: usize = 65_536;
 /// stacks, which are not a crash. Lines that can't be parsed are skipped; missing parts are listed
 /// in [`Report::problems`].
 pub fn read_report(bytes: &[u8]) -> Result<Report, AppleReportError> {
-    let form = AppleReport::read(bytes)?.form();
+    let (form, lacking) = match AppleReport::read(bytes) {
+        Ok(report) => (report.form(), None),
+        // A process that the system killed before it ran has neither images nor stacks.
+        Err(error @ AppleReportError::NoFrames { .. }) => {
+            (if crate::apple_report::ips::is_document(bytes) { Form::Ips } else { Form::Text }, Some(error))
+        }
+        Err(error) => return Err(error),
+    };
     let parsed = match form {
         Form::Ips => ips::read(bytes)?,
         Form::Text => text::read(bytes),
@@ -42,8 +49,8 @@ pub fn read_report(bytes: &[u8]) -> Result<Report, AppleReportError> {
             return Err(AppleReportError::OtherKind { kind: "sampled stacks of a running process" });
         }
     };
-    if parsed.threads.is_empty() && parsed.thrown.is_none() {
-        return Err(AppleReportError::NoFrames { lacks: "threads", bug_type: None });
+    if parsed.threads.is_empty() && parsed.thrown.is_none() && parsed.exception.is_none() {
+        return Err(lacking.unwrap_or(AppleReportError::NoFrames { lacks: "threads", bug_type: None }));
     }
     Ok(parsed.report(bytes))
 }
@@ -91,6 +98,17 @@ impl Parsed {
         }
     }
 
+    /// Keeps what the exception's subtype contains beside a code's name and an address, and the
+    /// exception's message.
+    fn annotate_exception(&mut self, message: Option<&str>) {
+        let subtype = self.subtype.clone().unwrap_or_default();
+        let is_plain =
+            subtype.split(' ').count() <= 3 && (subtype.starts_with("KERN_") || subtype.starts_with("SEGV_"));
+        let parts = [Some(subtype.as_str()).filter(|_| !is_plain), message];
+        let parts: Vec<&str> = parts.into_iter().flatten().filter(|part| !part.is_empty()).collect();
+        self.annotate("exception", parts.join(": "));
+    }
+
     /// Returns the architecture, if its registers are supported.
     fn arch(&self) -> Option<Arch> {
         self.is_arm64.map(|is_arm64| if is_arm64 { Arch::Aarch64 } else { Arch::X86_64 })
@@ -112,7 +130,13 @@ impl Parsed {
         // The crashed thread comes first, as in all reports.
         self.threads.sort_by_key(|thread| !thread.crashed);
         let crash = self.crash(os, tid);
-        let images = self.images.iter().take(MAX_IMAGES).map(|image| self.image(image)).collect();
+        let images = self
+            .images
+            .iter()
+            .filter(|image| image.load_address != 0)
+            .take(MAX_IMAGES)
+            .map(|image| self.image(image))
+            .collect();
         let id = self.incident.as_deref().and_then(|id| id.trim().parse().ok()).filter(|id: &Id| !id.is_nil());
         let run_id = id.unwrap_or_else(|| content_id([bytes]));
         let mut report = Report {
@@ -168,20 +192,33 @@ impl Parsed {
             let name = name.as_deref()?;
             (1..64).find(|number| name_of(*number) == Some(name))
         };
-        let code = |place: usize| self.codes.get(place).copied().unwrap_or_default();
-        let mach = number(&self.exception, &mach_exception_name).map(|number| Mach::new(number, code(0), code(1)));
-        let is_bad_access = mach.as_ref().is_some_and(|mach| mach.exception == 1);
-        let subtype = self.subtype.as_deref().and_then(|text| text.rsplit_once(" at ")).map(|(_, address)| address);
+        let name = self.subtype.as_deref().and_then(|subtype| subtype.split_whitespace().next());
+        let subtype = self.subtype.as_deref().and_then(|text| text.split_once(" at ")).map(|(_, address)| address);
         let parsed = subtype.and_then(|text| crate::apple_report::images::hexadecimal(text.split_whitespace().next()?));
+        let mach = number(&self.exception, &mach_exception_name).map(|number| match self.codes[..] {
+            [] => {
+                let code = (1..64).find(|code| name.is_some() && mach_code_name(number, *code) == name);
+                let codes = Mach::new(number, code.unwrap_or_default(), parsed.unwrap_or_default() as i64);
+                Mach { unknown_codes: code.is_none(), ..codes }
+            }
+            [code] => Mach::new(number, code, 0),
+            [code, subcode, ..] => Mach::new(number, code, subcode),
+        });
+        let is_bad_access = mach.as_ref().is_some_and(|mach| mach.exception == 1);
         // If the processor doesn't report the address, the subcode is meaningless
         // (`EXC_I386_GPFLT`).
-        let by_code = self.codes.get(1).filter(|_| is_bad_access && code(0) != 13).map(|subcode| *subcode as u64);
-        let address = parsed.or(by_code).map(Address);
-        let signal = number(&self.signal, &|number| signal_name(os, number)).map(|number| Signal {
-            number,
-            name: signal_name(os, number),
-            address,
-            ..Signal::default()
+        let by_code = self.codes.get(1).filter(|_| is_bad_access && self.codes.first() != Some(&13));
+        let address = parsed.or(by_code.map(|subcode| *subcode as u64)).map(Address);
+        let signal = number(&self.signal, &|number| signal_name(os, number)).map(|number| {
+            let code = (1..16).find(|code| name.is_some() && signal_code_name(os, number, *code) == name);
+            Signal {
+                number,
+                name: signal_name(os, number),
+                code: code.unwrap_or_default(),
+                code_name: name.filter(|_| code.is_some()).and_then(|_| signal_code_name(os, number, code?)),
+                address,
+                ..Signal::default()
+            }
         });
         Crash {
             time: self.time.unwrap_or_default(),
@@ -189,7 +226,7 @@ impl Parsed {
             signal,
             mach,
             tid,
-            address: address.filter(|_| is_bad_access),
+            address: address.filter(|_| is_bad_access || self.exception.is_none()),
             ..Crash::default()
         }
     }

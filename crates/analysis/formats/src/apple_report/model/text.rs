@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use super::{MAX_FRAMES, MAX_THREADS, Parsed, thrown, time};
 use crate::apple_report::images::{hexadecimal, lines};
+use crate::apple_report::termination_codes;
 use crate::apple_report::text::{Parts, is_placeholder, lists};
 
 /// The section to which the current lines belong.
@@ -101,7 +102,7 @@ pub(super) fn read(bytes: &[u8]) -> Parsed {
             Below::Registers => registers(trimmed, &mut values),
             Below::Information(what) => {
                 let text = trimmed.to_owned();
-                if text.starts_with("*** Terminating app due to uncaught exception") {
+                if is_uncaught(&text) {
                     reason = Some(text.clone());
                 }
                 let what = what.clone();
@@ -120,13 +121,15 @@ pub(super) fn read(bytes: &[u8]) -> Parsed {
     if parsed.is_arm64.is_none() {
         parsed.is_arm64 = Some(values.contains_key("pc"));
     }
+    order_versions(&mut parsed, bytes);
+    parsed.annotate_exception(None);
     let crashed = parsed.crashed.unwrap_or_default();
     let found = parsed.arch().and_then(|arch| general(arch, &values));
     if let Some(thread) = parsed.threads.get_mut(crashed) {
         thread.registers = found;
     }
     if !thrown_frames.is_empty() || reason.is_some() {
-        let (name, message) = reason.as_deref().map_or((None, None), uncaught);
+        let (name, message) = reason.as_deref().map_or((None, None), name_and_reason);
         parsed.thrown = Some(thrown(name, message, thrown_frames));
     }
     if lists.images.iter().all(|image| image.debug_id.is_none()) {
@@ -134,6 +137,33 @@ pub(super) fn read(bytes: &[u8]) -> Parsed {
         parsed.problems.push(Problem { section: None, offset: end as u64, what });
     }
     parsed
+}
+
+/// The first line of an `.ips` with a report in text.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct FirstLine {
+    app_version: Option<String>,
+    build_version: Option<String>,
+}
+
+/// Exchanges version and build where the report has them in the order of older systems.
+///
+/// iOS 15 and macOS write `1.2 (34)`, iOS 14 and earlier `34 (1.2)`. The line of JSON decides, if
+/// there is one.
+fn order_versions(parsed: &mut Parsed, bytes: &[u8]) {
+    let first = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let heading: FirstLine = serde_json::from_slice(first).unwrap_or_default();
+    if let (Some(version), Some(build)) = (heading.app_version, heading.build_version) {
+        (parsed.version, parsed.build) = (Some(version), Some(build));
+        return;
+    }
+    let os = parsed.os.as_deref().unwrap_or_default();
+    let version = ["iPhone OS ", "iOS ", "iPadOS ", "Apple TVOS "].iter().find_map(|name| os.strip_prefix(name));
+    let major: Option<u32> = version.and_then(|version| version.split(['.', ' ']).next()?.parse().ok());
+    if major.is_some_and(|major| major < 15) && parsed.build.is_some() {
+        std::mem::swap(&mut parsed.version, &mut parsed.build);
+    }
 }
 
 enum Heading<'t> {
@@ -162,6 +192,10 @@ fn thread_heading(line: &str) -> Option<(usize, Heading<'_>)> {
 
 /// Parses a line `Key: value`; returns `false` for other lines.
 fn header(parsed: &mut Parsed, line: &str) -> bool {
+    // The header of a translated report may follow its title without an empty line.
+    if line.starts_with("Translated Report") || line.bytes().all(|byte| byte == b'-') {
+        return true;
+    }
     let Some((key, value)) = line.split_once(':') else { return false };
     let value = value.trim();
     let text = || Some(value.to_owned()).filter(|value| !value.is_empty() && value != "???");
@@ -177,11 +211,9 @@ fn header(parsed: &mut Parsed, line: &str) -> bool {
         "Path" => parsed.path = text(),
         "Identifier" => parsed.bundle_id = text(),
         "Version" => {
-            // `1.2 (34)`; on older systems `34 (1.2)`.
             let (version, build) = value.split_once(" (").unwrap_or((value, ""));
-            parsed.version = Some(version.to_owned()).filter(|version| !version.is_empty() && version != "???");
-            parsed.build =
-                Some(build.trim_end_matches(')').to_owned()).filter(|build| !build.is_empty() && build != "???");
+            let known = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty() && text != "???");
+            (parsed.version, parsed.build) = (known(version), known(build.trim_end_matches(')')));
         }
         "Code Type" if value.starts_with("ARM-64") => parsed.is_arm64 = Some(true),
         "Code Type" if value.starts_with("X86-64") => parsed.is_arm64 = Some(false),
@@ -190,12 +222,15 @@ fn header(parsed: &mut Parsed, line: &str) -> bool {
         "Launch Time" => parsed.start = time(value),
         "OS Version" => parsed.os = text(),
         "Exception Type" => {
-            // `EXC_BAD_ACCESS (SIGSEGV)`.
+            // `EXC_BAD_ACCESS (SIGSEGV)`; PLCrashReporter writes the signal alone.
             let (name, signal) = value.split_once(" (").unwrap_or((value, ""));
-            parsed.exception = Some(name.trim().to_owned());
+            let (name, signal) = if name.starts_with("SIG") { ("", name) } else { (name, signal) };
+            parsed.exception = Some(name.trim().to_owned()).filter(|name| !name.is_empty());
             parsed.signal = Some(signal.trim_end_matches(')').to_owned());
         }
         "Exception Subtype" => parsed.subtype = text(),
+        "Exception Message" | "Exception Note" if value != "EXC_CORPSE_NOTIFY" => parsed.annotate(key, value),
+        "VM Region Info" => parsed.annotate("VM region", value),
         "Exception Codes" => {
             let codes = value.split(',').map(|code| hexadecimal(code.trim()));
             match codes.collect::<Option<Vec<u64>>>() {
@@ -203,13 +238,15 @@ fn header(parsed: &mut Parsed, line: &str) -> bool {
                 None => parsed.subtype = text(),
             }
         }
-        "Termination Reason" | "Termination Description" | "Termination Signal" => parsed.annotate(key, value),
+        "Termination Reason" => parsed.annotate(key, termination_codes::explain(value)),
+        "Termination Description" | "Termination Signal" => parsed.annotate(key, value),
         _ => {}
     }
     true
 }
 
-fn frame(line: &str, is_innermost: bool) -> Option<Frame> {
+/// Parses a line of a stack.
+pub(super) fn frame(line: &str, is_innermost: bool) -> Option<Frame> {
     let Parts { image, address, rest, .. } = Parts::parse(line)?;
     let mut frame = at(address, is_innermost);
     if is_placeholder(rest, image) {
@@ -268,10 +305,15 @@ fn general(arch: Arch, values: &HashMap<String, u64>) -> Option<Registers> {
     Some(Registers { arch: Some(arch), general: general?, ..Registers::default() })
 }
 
-/// Returns name and reason of an uncaught exception.
+/// Whether a text is the system's line about an uncaught exception.
 ///
-/// The text is `*** Terminating app due to uncaught exception 'NSRangeException', reason: '…'`.
-fn uncaught(text: &str) -> (Option<String>, Option<String>) {
+/// `*** Terminating app due to uncaught exception 'NSRangeException', reason: '…'`.
+pub(super) fn is_uncaught(text: &str) -> bool {
+    text.starts_with("*** Terminating app due to uncaught exception")
+}
+
+/// Returns name and reason of an uncaught exception.
+pub(super) fn name_and_reason(text: &str) -> (Option<String>, Option<String>) {
     let mut quoted = text.splitn(3, '\'');
     let name = quoted.nth(1).map(ToOwned::to_owned);
     let reason = quoted.next().and_then(|rest| rest.split_once("reason: '")).map(|(_, reason)| reason);
