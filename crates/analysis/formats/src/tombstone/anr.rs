@@ -49,6 +49,8 @@ struct Parser {
     waits: Vec<(u64, String)>,
     /// Pairs of ART's thread number and the system's thread id.
     tids: Vec<(u64, u64)>,
+    /// Threads with the place in the kernel where they wait.
+    channels: Vec<Thread>,
     is_channels: bool,
 }
 
@@ -65,6 +67,7 @@ pub(crate) fn report(bytes: &[u8]) -> Report {
         images: Images::default(),
         waits: Vec::new(),
         tids: Vec::new(),
+        channels: Vec::new(),
         is_channels: false,
     };
     let mut stacks = 0;
@@ -75,8 +78,8 @@ pub(crate) fn report(bytes: &[u8]) -> Report {
             parser.end_thread();
             stacks += usize::from(head.is_some());
             // Another process, or the same one again as seen by the kernel.
-            let has_threads = !parser.report.threads.is_empty();
-            if stacks > 1 || (channels.is_some() && has_threads) {
+            let is_other = !parser.channels.is_empty() && parser.report.header.pid != pid(rest);
+            if stacks > 1 || is_other || (channels.is_some() && !parser.report.threads.is_empty()) {
                 break;
             }
             parser.is_channels = channels.is_some();
@@ -88,10 +91,15 @@ pub(crate) fn report(bytes: &[u8]) -> Report {
     parser.finish()
 }
 
+/// Parses `1234 at 2022-10-03 16:52:23.938520831+0200 -----`.
+fn pid(rest: &str) -> u32 {
+    rest.split_whitespace().next().and_then(|pid| pid.parse().ok()).unwrap_or(0)
+}
+
 impl Parser {
     fn process(&mut self, rest: &str) {
-        let (pid, time) = rest.split_once(" at ").unwrap_or((rest, ""));
-        self.report.header.pid = pid.trim().parse().unwrap_or(0);
+        let (_, time) = rest.split_once(" at ").unwrap_or((rest, ""));
+        self.report.header.pid = pid(rest);
         self.timestamp = time.trim_end().trim_end_matches('-').trim().to_owned();
     }
 
@@ -133,7 +141,7 @@ impl Parser {
         }
     }
 
-    /// Parses `"main" daemon prio=5 tid=1 Native`.
+    /// Parses `"main" daemon prio=5 tid=1 Native`; debuggerd writes `"main" sysTid=1234`.
     fn begin_thread(&mut self, line: &str) {
         let Some((name, rest)) = line[1..].rsplit_once('"') else { return };
         let art = rest.split_once("tid=").and_then(|(_, rest)| {
@@ -141,6 +149,7 @@ impl Parser {
         });
         let state = rest.split_once("tid=").and_then(|(_, rest)| rest.split_whitespace().nth(1));
         let thread = Thread {
+            tid: rest.trim().strip_prefix("sysTid=").and_then(|tid| tid.parse().ok()).unwrap_or(0),
             name: Some(name.to_owned()),
             state: Some(if state == Some("Runnable") { ThreadState::RUNNING } else { ThreadState::BLOCKED }),
             captured_by: Some(CaptureMethod::SIGNAL),
@@ -160,8 +169,8 @@ impl Parser {
             function: Some(function.to_owned()),
             ..Frame::default()
         });
-        if self.report.threads.len() < MAX_THREADS {
-            self.report.threads.push(Thread { tid, frames: frame.into_iter().collect(), ..Thread::default() });
+        if self.channels.len() < MAX_THREADS {
+            self.channels.push(Thread { tid, frames: frame.into_iter().collect(), ..Thread::default() });
         }
     }
 
@@ -178,8 +187,21 @@ impl Parser {
         self.report.threads.push(thread);
     }
 
+    /// Adds the threads of which only the place in the kernel is known.
+    fn add_channels(&mut self) {
+        let threads = &mut self.report.threads;
+        for channel in std::mem::take(&mut self.channels) {
+            match threads.iter_mut().find(|thread| thread.tid == channel.tid) {
+                Some(thread) if thread.frames.is_empty() => thread.frames = channel.frames,
+                Some(_) => {}
+                None => threads.push(channel),
+            }
+        }
+    }
+
     fn finish(mut self) -> Report {
         self.end_thread();
+        self.add_channels();
         let time = time::parse(&self.timestamp).unwrap_or_default();
         let (os, mut device) = parse_fingerprint(&self.fingerprint);
         let mut report = self.report;

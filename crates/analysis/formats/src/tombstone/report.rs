@@ -214,24 +214,26 @@ impl Images {
         let width = if arch_of(tombstone.arch).is_some() || tombstone.arch == architecture::RISCV64 { 64 } else { 32 };
         let mut images = Images { images: Vec::new(), by_frame: BTreeMap::new(), width, is_made_up: false };
         let mut rest = &tombstone.memory_mappings[..];
-        while let Some(first) = rest.first() {
+        while let Some((first, others)) = rest.split_first() {
             // A file's mappings follow each other with increasing offsets. There may be unnamed
             // ones in between (.bss, gaps).
-            let belongs = |before: &MemoryMapping, next: &MemoryMapping| {
-                next.mapping_name == before.mapping_name
-                    && next.offset > before.offset
-                    && next.build_id == before.build_id
-            };
-            let mut count = 1;
-            while rest.get(count).is_some_and(|next| belongs(&rest[count - 1], next)) {
-                count += 1;
-            }
-            let (group, others) = rest.split_at(count);
+            let mut group = vec![first];
             rest = others;
+            while let Some(skipped) = rest.iter().position(|next| !next.mapping_name.is_empty()) {
+                let (before, next) = (group[group.len() - 1], &rest[skipped]);
+                let belongs = next.mapping_name == before.mapping_name
+                    && next.offset > before.offset
+                    && (next.build_id == before.build_id || next.build_id.is_empty());
+                if !belongs {
+                    break;
+                }
+                group.push(next);
+                rest = &rest[skipped + 1..];
+            }
             let is_file = !first.mapping_name.is_empty() && !first.mapping_name.starts_with('[');
             let is_code = group.iter().any(|mapping| mapping.execute);
             if is_file && (is_code || !first.build_id.is_empty()) {
-                images.images.push(image(group, tombstone));
+                images.images.push(image(&group, tombstone));
             }
         }
         images
@@ -331,16 +333,22 @@ impl Images {
 
 /// Creates the image for a file's mappings.
 ///
-/// A frame's address in the file is pc − mapping + offset + load bias. The offset is relative to
-/// the start of the ELF file, which in an APK is the offset of its first mapping.
-fn image(group: &[MemoryMapping], tombstone: &Tombstone) -> Image {
-    let (first, last) = (&group[0], &group[group.len() - 1]);
-    let bias = group.iter().map(|mapping| mapping.load_bias).max().unwrap_or(0);
+/// A frame's address in the file is pc − mapping + offset + load bias, where mapping, offset and
+/// bias are those of the first executable segment: in files aligned to 16 KiB, segments have
+/// different ones. The offset is relative to the start of the ELF file, which in an APK is the
+/// offset of its first mapping.
+fn image(group: &[&MemoryMapping], tombstone: &Tombstone) -> Image {
+    let (first, last) = (group[0], group[group.len() - 1]);
     // If the start of a file is not mapped, the offset shows where it would be.
     let is_archive = first.mapping_name.split('!').next().is_some_and(|path| path.ends_with(".apk"));
     let begin = if is_archive { first.begin_address } else { first.begin_address.wrapping_sub(first.offset) };
     let begin = if begin > first.begin_address { first.begin_address } else { begin };
-    let text = group.iter().find(|mapping| mapping.execute).unwrap_or(first);
+    let text = group.iter().find(|mapping| mapping.execute).copied().unwrap_or(first);
+    let bias = match text.load_bias {
+        0 => group.iter().map(|mapping| mapping.load_bias).max().unwrap_or(0),
+        bias => bias,
+    };
+    let offset = text.offset.wrapping_sub(if is_archive { first.offset } else { 0 });
     let segment = |mapping: &MemoryMapping| Segment {
         address: Address(mapping.begin_address),
         size: mapping.end_address.saturating_sub(mapping.begin_address),
@@ -352,13 +360,13 @@ fn image(group: &[MemoryMapping], tombstone: &Tombstone) -> Image {
         kind: ImageKind::ELF,
         path: first.mapping_name.clone(),
         load_address: Address(begin),
-        slide: Address(begin.wrapping_sub(bias)),
+        slide: Address(text.begin_address.wrapping_sub(offset).wrapping_sub(bias)),
         size: last.end_address.saturating_sub(begin),
         text: TextRange { address: Address(text.begin_address), size: segment(text).size },
         build_id: bytes_of_hex(
             group.iter().map(|mapping| mapping.build_id.as_str()).find(|id| !id.is_empty()).unwrap_or(""),
         ),
-        segments: group.iter().map(segment).collect(),
+        segments: group.iter().copied().map(segment).collect(),
         is_main: executable == Some(&first.mapping_name) || first.mapping_name.contains("/bin/app_process"),
         ..Image::default()
     }

@@ -21,10 +21,24 @@ const THREAD_SEPARATOR: &str = "--- --- --- --- --- ---";
 /// Maximum number of bytes searched for the start: a log may contain much before it.
 const MAX_BEFORE: usize = 16 << 20;
 
-/// Returns the offset of the first tombstone in the text: its line of stars.
+/// Tags of the log's lines: debuggerd's, and that of `MediaTek`'s systems.
+const TAGS: [&str; 2] = ["DEBUG", "AEE/AED"];
+
+/// Returns the offset of the first tombstone in the text: of its line of stars, or of its first
+/// line if that was left out.
 pub(crate) fn begins(bytes: &[u8]) -> Option<usize> {
     let bytes = bytes.get(..MAX_BEFORE).unwrap_or(bytes);
-    let at = bytes.windows(START_MARKER.len()).position(|window| window == START_MARKER.as_bytes())?;
+    let find = |from: usize, mark: &[u8]| {
+        bytes[from..].windows(mark.len()).position(|window| window == mark).map(|at| from + at)
+    };
+    let Some(at) = find(0, START_MARKER.as_bytes()) else {
+        // `pid: 4100, tid: 4123, name: Checkout  >>> com.example.shop <<<`
+        let pid = find(0, b"pid: ")?;
+        let line = bytes[pid..].split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let has = |mark: &[u8]| line.windows(mark.len()).any(|window| window == mark);
+        let is_head = has(b", tid: ") && has(b", name: ") && has(b">>> ") && find(pid, b"backtrace:").is_some();
+        return is_head.then(|| find(0, b"Build fingerprint: ").filter(|head| *head < pid).unwrap_or(pid));
+    };
     // The head of a tombstone must follow, because other programs may print stars as well.
     let rest = &bytes[at..bytes.len().min(at + (64 << 10))];
     let is_head = |mark: &[u8]| rest.windows(mark.len()).any(|window| window == mark);
@@ -35,18 +49,18 @@ pub(crate) fn begins(bytes: &[u8]) -> Option<usize> {
 enum Prefix {
     /// No prefix: the lines are from a file.
     None,
-    /// The tag `DEBUG`, with something before and after it.
+    /// One of [`TAGS`], with something before and after it.
     Log,
 }
 
-/// Returns the text of a logcat line with the tag `DEBUG`; `None` for other lines.
+/// Returns the text of a logcat line with one of [`TAGS`]; `None` for other lines.
 fn without_prefix(line: &str) -> Option<&str> {
-    let at = line.find("DEBUG")?;
+    let (at, tag) = TAGS.iter().find_map(|tag| Some((line.find(tag)?, tag)))?;
     let before = &line[..at];
     if !before.is_empty() && !before.ends_with([' ', '/', '\t']) {
         return None;
     }
-    let rest = line[at + "DEBUG".len()..].trim_start_matches(' ');
+    let rest = line[at + tag.len()..].trim_start_matches(' ');
     // `F/DEBUG   ( 1234): …`
     let rest = match rest.strip_prefix('(') {
         Some(number) => number.split_once(')')?.1,
@@ -104,9 +118,8 @@ pub(crate) fn parse(bytes: &[u8]) -> (Tombstone, TextFacts, Option<Damage>) {
         part: Part::Head,
         began: false,
     };
-    let mut lines = text.lines();
-    lines.next();
-    for line in lines {
+    let has_marker = bytes[start..].starts_with(START_MARKER.as_bytes());
+    for line in text.lines().skip(usize::from(has_marker)) {
         let line = match prefix {
             Prefix::None => line,
             Prefix::Log => match without_prefix(line) {

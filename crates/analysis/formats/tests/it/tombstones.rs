@@ -297,6 +297,82 @@ fn a_java_stack_trace_is_read_as_a_chain_of_exceptions() {
     assert!(exceptions_of_stack_trace("", 7).is_empty());
 }
 
+const MAP_16_KIB: &str = "\
+Build fingerprint: 'maker/shop/shop:16/BP2A/1:user/release-keys'
+ABI: 'arm64'
+Timestamp: 2026-10-01 10:00:00.000000000+0000
+Cmdline: com.example.shop
+pid: 4100, tid: 4123, name: Checkout  >>> com.example.shop <<<
+signal 11 (SIGSEGV), code 1 (SEGV_MAPERR), fault addr 0x0000000000000010
+
+backtrace:
+      #00 pc 0000000000040e94  /data/app/base.apk (offset 0x368000) (BuildId: dd8f78e3)
+      #01 pc 0000000000040e9c  /data/app/base.apk (offset 0x368000) (BuildId: dd8f78e3)
+
+memory map (5 entries):
+    00000070'13000000-00000070'13036fff r--    368000     37000  /data/app/base.apk (BuildId: dd8f78e3) (load bias 0x4000)
+    00000070'13037000-00000070'13039fff ---         0      3000
+--->00000070'1303a000-00000070'13040fff r-x    39e000      7000  /data/app/base.apk (BuildId: dd8f78e3) (load bias 0x4000)
+    00000070'13041000-00000070'13043fff ---         0      3000
+    00000070'13044000-00000070'13044fff r--    3a4000      1000  /data/app/base.apk
+";
+
+#[test]
+fn segments_of_a_file_aligned_to_16_kib_are_one_image() {
+    // A paste without the line of stars.
+    let report = read(MAP_16_KIB.as_bytes()).unwrap();
+    assert_eq!(report.images.len(), 1, "{:?}", report.images);
+    let image = &report.images[0];
+    // The load bias belongs to the executable segment: the file begins at its first mapping.
+    assert_eq!((image.slide.0, image.load_address.0, image.size), (0x70_1300_0000, 0x70_1300_0000, 0x45000));
+    let addresses: Vec<u64> = report.threads[0].frames.iter().map(|frame| frame.address.0).collect();
+    assert_eq!(addresses, [0x70_1304_0e94, 0x70_1304_0e9c]);
+    assert_eq!((report.header.pid, report.threads[0].name.as_deref()), (4100, Some("Checkout")));
+}
+
+#[test]
+fn a_log_of_mediatek_is_read() {
+    let stars = "*** *** *** *** *** *** *** *** *** *** *** *** *** *** *** ***\n";
+    let log: String = (stars.to_owned() + MAP_16_KIB).lines().fold(String::new(), |log, line| {
+        log + "10-01 10:00:00.123  4200  4200 I AEE/AED : " + line + "\n10-01 10:00:00.124  1  1 I init: other\n"
+    });
+    let report = read(log.as_bytes()).unwrap();
+    assert_eq!(report.threads[0].frames.len(), 2);
+    assert_eq!(report.images.len(), 1);
+}
+
+#[test]
+fn threads_of_a_trace_by_debuggerd_occur_once() {
+    let trace = "\
+----- Waiting Channels: pid 9955 at 2023-07-04 14:51:13.302627725+0200 -----
+Cmd line: com.example.app
+
+sysTid=9955      futex_wait_queue_me
+sysTid=9965      do_sigtimedwait
+sysTid=9977      do_epoll_wait
+
+----- end 9955 -----
+
+----- pid 9955 at 2023-07-04 14:51:23.352279396+0200 -----
+Cmd line: com.example.app
+ABI: 'arm64'
+
+\"example.app\" sysTid=9955
+    #00 pc 000000000004c35c  /apex/com.android.runtime/lib64/bionic/libc.so (syscall+28) (BuildId: ba48)
+
+\"Signal Catcher\" sysTid=9965
+    #00 pc 000000000009b1cc  /apex/com.android.runtime/lib64/bionic/libc.so (__rt_sigtimedwait+12) (BuildId: ba48)
+
+----- end 9955 -----
+";
+    let report = read(trace.as_bytes()).unwrap();
+    let threads: Vec<_> = report.threads.iter().map(|thread| (thread.tid, functions(&thread.frames))).collect();
+    // Of the last thread, only the place in the kernel is known.
+    let expected = [(9955, vec!["syscall"]), (9965, vec!["__rt_sigtimedwait"]), (9977, vec!["do_epoll_wait"])];
+    assert_eq!(threads, expected);
+    assert!(report.threads[0].main && report.threads[0].crashed);
+}
+
 #[test]
 fn other_files_are_refused() {
     for bytes in
