@@ -40,6 +40,26 @@ int main(int count, char **words)
 }
 "#;
 
+/// A Rust library that unwinds, with the standard library in it.
+const OTHER_LIBRARY: &str = r#"
+#[unsafe(no_mangle)]
+pub extern "C" fn other_rust(number: i32) -> i32 {
+    let sum = move || std::panic::catch_unwind(|| (0..number).collect::<Vec<i32>>().iter().sum::<i32>());
+    std::thread::spawn(sum).join().map_or(-1, |sum| sum.unwrap_or(-1))
+}
+"#;
+
+/// Calls the other library before `main`.
+const OTHER_CALLER: &str = "
+int other_rust(int);
+void _Exit(int);
+__attribute__((constructor)) static void call(void)
+{
+    if (other_rust(10) != 45)
+        _Exit(3);
+}
+";
+
 const CMAKE_LISTS: &str = "
 cmake_minimum_required(VERSION 3.16)
 project(app C)
@@ -59,8 +79,13 @@ fn succeed(command: &mut Command) -> anyhow::Result<Output> {
 
 /// Runs all checks of the archive at `unpacked`, and returns each outcome.
 ///
-/// Files go below `scratch`.
-pub(super) fn all(unpacked: &Path, scratch: &Path, contents: Contents) -> Vec<(String, anyhow::Result<()>)> {
+/// Files go below `scratch`. With `is_shipped`, the library is made with link-time optimization.
+pub(super) fn all(
+    unpacked: &Path,
+    scratch: &Path,
+    contents: Contents,
+    is_shipped: bool,
+) -> Vec<(String, anyhow::Result<()>)> {
     let source = scratch.join("main.c");
     let written = fs::write(&source, PROGRAM).context("the program");
     let mut rows = vec![("the program is written".to_owned(), written)];
@@ -70,6 +95,10 @@ pub(super) fn all(unpacked: &Path, scratch: &Path, contents: Contents) -> Vec<(S
         rows.push((name.to_owned(), by_pkg_config(unpacked, scratch, &source, words, contents)));
     }
     rows.extend([("CMake".to_owned(), by_cmake(unpacked, scratch, &source, contents))]);
+    if is_shipped {
+        let beside = beside_another_rust_library(unpacked, scratch, &source, contents);
+        rows.push(("static, beside another Rust library".to_owned(), beside));
+    }
     rows
 }
 
@@ -118,6 +147,43 @@ fn by_cmake(unpacked: &Path, scratch: &Path, source: &Path, contents: Contents) 
     needs_by_version(&build.join("shared"))?;
     for kind in ["static", "shared"] {
         crash(&build.join(kind), &scratch.join(format!("store-{kind}")), contents).context(kind)?;
+    }
+    Ok(())
+}
+
+/// Links the static library with two others of Rust, before and after it, and by clang with LTO.
+///
+/// One of the others is made with link-time optimization, as Coroner's is.
+fn beside_another_rust_library(
+    unpacked: &Path,
+    scratch: &Path,
+    source: &Path,
+    contents: Contents,
+) -> anyhow::Result<()> {
+    let folder = scratch.join("beside");
+    fs::create_dir_all(&folder)?;
+    let (rust, caller) = (folder.join("other.rs"), folder.join("caller.c"));
+    fs::write(&rust, OTHER_LIBRARY)?;
+    fs::write(&caller, OTHER_CALLER)?;
+    let ours = unpacked.join("lib/libcoroner_ffi.a");
+    let links_by_clang = tools::on_path("clang") && tools::on_path("ld.lld");
+    let compilers: &[&[&str]] =
+        if links_by_clang { &[&["cc"], &["clang", "-flto", "-fuse-ld=lld"]] } else { &[&["cc"]] };
+    for lto in ["lto=off", "lto=fat"] {
+        let other = folder.join(format!("{lto}.a"));
+        let mut rustc = Command::new("rustc");
+        rustc.args(["--edition", "2024", "-O", "--crate-type", "staticlib", "-C", lto]);
+        succeed(rustc.arg("-o").arg(&other).arg(&rust))?;
+        for compiler in compilers {
+            for (number, order) in [[&ours, &other], [&other, &ours]].iter().enumerate() {
+                let program = folder.join("program");
+                let mut link = Command::new(compiler[0]);
+                link.args(&compiler[1..]).arg("-I").arg(unpacked.join("include")).arg("-o").arg(&program);
+                succeed(link.arg(source).arg(&caller).args(*order).args(["-lpthread", "-ldl", "-lm"]))?;
+                crash(&program, &folder.join(format!("store-{lto}-{}-{number}", compiler[0])), contents)
+                    .with_context(|| format!("{compiler:?}, {lto}, order {number}"))?;
+            }
+        }
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod check;
 mod debian;
 mod workflows;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 use flate2::{Compression, GzBuilder};
+use object::{Object as _, ObjectSymbol as _};
 
 use toolbox::{deadline, tools};
 
@@ -42,7 +44,7 @@ pub struct Arguments {
     /// Make the command's Debian package and its SBOM instead
     #[arg(long, conflicts_with_all = ["target", "prefix", "check", "features", "apple"])]
     debian: bool,
-    /// Check the workflows and rehearse a release instead
+    /// Check the workflows and try the release scripts instead
     #[arg(long, conflicts_with_all = ["target", "prefix", "check", "features", "apple", "debian"])]
     workflows: bool,
     /// Print one JSON object, a row per file and check, as the last line
@@ -128,7 +130,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             unpack(archive, scratch.path())?;
             let name = folder.file_name().unwrap_or_default();
             for (what, outcome) in
-                check::all(&scratch.path().join(name), scratch.path(), *contents) {
+                check::all(&scratch.path().join(name), scratch.path(), *contents, arguments.profile == "ship")
+            {
                 let what = format!("{}: {what}", name.display());
                 rows.push(Row { what, bytes: None, error: outcome.err().map(|error| format!("{error:#}")) });
             }
@@ -368,12 +371,59 @@ fn strip(archive: &Path, shared: &Path, target: &str) -> anyhow::Result<()> {
     };
     if target.contains("windows") {
         leave_out_split_debug_information(archive)?;
+    } else {
+        separate_from_other_rust(archive, &program.replace("strip", "objcopy"))?;
     }
     for (file, what) in [(archive, "--strip-debug"), (shared, "--strip-unneeded")] {
         // A DLL contains timestamps, too.
         quietly(Command::new(program).args([what, "--preserve-dates", "--enable-deterministic-archives"]).arg(file))?;
     }
     Ok(())
+}
+
+/// Makes the static library linkable beside another Rust static library, and by clang with LTO.
+///
+/// Both libraries would define Rust's personality routine, and those items of the standard library
+/// that link-time optimization leaves global. Rust's bitcode is of another LLVM than the linker's.
+fn separate_from_other_rust(archive: &Path, objcopy: &str) -> anyhow::Result<()> {
+    let mut command = Command::new(objcopy);
+    command.args(["--preserve-dates", "--enable-deterministic-archives"]);
+    command.args(["--remove-section", ".llvmbc", "--remove-section", ".llvmcmd"]);
+    let list = archive.with_extension("local-symbols");
+    // Without link-time optimization, the standard library has its own members in both libraries,
+    // and the linker takes one of them.
+    if let Some(names) = local_names(&fs::read(archive)?)? {
+        fs::write(&list, names)?;
+        command.arg("--localize-symbols").arg(&list);
+        for prefix in ["", "DW.ref."] {
+            let name = format!("{prefix}rust_eh_personality={prefix}coroner_rust_eh_personality");
+            command.args(["--redefine-sym", &name]);
+        }
+    }
+    let done = quietly(command.arg(archive));
+    _ = fs::remove_file(&list);
+    done.map(drop)
+}
+
+/// Returns Rust's mangled names that one member of the archive defines and no other refers to, a
+/// line each; `None` if the Rust code is in several members.
+fn local_names(archive: &[u8]) -> anyhow::Result<Option<String>> {
+    let (mut defined, mut used) = (BTreeSet::new(), BTreeSet::new());
+    let mut rust_members = 0;
+    for member in object::read::archive::ArchiveFile::parse(archive)?.members() {
+        let member = member?;
+        let name = String::from_utf8_lossy(member.name());
+        rust_members += usize::from(name.ends_with(".rcgu.o") && !name.starts_with("compiler_builtins"));
+        let file = object::File::parse(member.data(archive)?)?;
+        for symbol in file.symbols().filter(object::ObjectSymbol::is_global) {
+            let name = symbol.name()?;
+            if name.starts_with("_R") || name.starts_with("_ZN") {
+                if symbol.is_undefined() { &mut used } else { &mut defined }.insert(name.to_owned());
+            }
+        }
+    }
+    let names = defined.difference(&used).map(|name| format!("{name}\n")).collect();
+    Ok((rust_members == 1).then_some(names))
 }
 
 /// Runs a binutils tool.

@@ -1,4 +1,4 @@
-//! Checks the workflows with actionlint, and rehearses the release's scripts.
+//! Checks the workflows with actionlint, and tries the release's scripts.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -26,7 +26,7 @@ const JOBS: [&[&str]; 5] = [
 pub(super) fn check() -> Vec<Row> {
     let mut rows = vec![row("actionlint".to_owned(), actionlint())];
     for failing in ["nothing", "dry-run", "create", "publish", "missing file", "folder"] {
-        rows.push(row(format!("a release in which this fails: {failing}"), rehearse(failing)));
+        rows.push(row(format!("a release in which this fails: {failing}"), try_release(failing)));
     }
     rows
 }
@@ -56,7 +56,7 @@ fn text(output: &Output) -> String {
 /// one call fails.
 ///
 /// Packages may be published only after everything else succeeded.
-fn rehearse(failing: &str) -> anyhow::Result<()> {
+fn try_release(failing: &str) -> anyhow::Result<()> {
     let scratch = tempfile::tempdir()?;
     let scripts = tools::workspace_root().join(".github/release");
     let (archives, calls) = (scratch.path().join("archives"), scratch.path().join("calls"));
