@@ -1,4 +1,4 @@
-//! Reads crash data of other systems: dumps, and reports of Android, Apple and Swift.
+//! Reads crash data of other systems: dumps, reports of Android, Apple and Swift, and logs.
 
 use std::fs::File;
 use std::io::Read;
@@ -22,11 +22,40 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
         Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
             Some(coroner_formats::apple_report::read_report(bytes).map_err(|error| error.to_string()))
         }
-        Err(TombstoneError::NotATombstone) => {
-            Some(coroner_formats::swift_crash_log::read_swift_crash_log(bytes)?.map_err(|error| error.to_string()))
-        }
+        Err(TombstoneError::NotATombstone) => match coroner_formats::swift_crash_log::read_swift_crash_log(bytes) {
+            Some(read) => Some(read.map_err(|error| error.to_string())),
+            None => read_log(bytes),
+        },
         read => Some(read.map_err(|error| error.to_string())),
     }
+}
+
+/// Reads a text that contains one crash, such as a Java virtual machine's `hs_err_pid….log`.
+fn read_log(bytes: &[u8]) -> Option<Result<Report, String>> {
+    if bytes.contains(&0) {
+        return None;
+    }
+    let mut reports = coroner_formats::log::read_log(bytes, None).ok()?;
+    match reports.len() {
+        0 => None,
+        1 => reports.pop().map(Ok),
+        crashes => Some(Err(format!("a log with {crashes} crashes: `coroner import --log FILE` imports them"))),
+    }
+}
+
+/// Describes a file that isn't a report, by its first bytes, with what reads it.
+pub(crate) fn describe(bytes: &[u8]) -> Option<&'static str> {
+    const MAGICS: [(&[u8], &str); 8] = [
+        (b"\x7fELF", "a program or a library (ELF): `coroner symbols` reads it"),
+        (b"MZ", "a program or a library (PE): `coroner symbols` reads it"),
+        (b"\xcf\xfa\xed\xfe", "a program or a library (Mach-O): `coroner symbols` reads it"),
+        (b"\xca\xfe\xba\xbe", "a program or a library (Mach-O): `coroner symbols` reads it"),
+        (b"MODULE ", "a symbol file (Breakpad): give it to `--symbols`"),
+        (b"\x1f\x8b", "compressed (gzip): unpack it first"),
+        (b"PK\x03\x04", "an archive (ZIP): unpack it first"),
+        (b"\xfd7zXZ", "compressed (xz): unpack it first"),
+    ];
+    MAGICS.iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, what)| *what)
 }
 
 /// Returns the format of the dump at `path`.

@@ -25,7 +25,10 @@ pub(crate) struct ImportArguments {
     /// reports. From a folder, all core dumps, minidumps and Apport reports are imported.
     #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Import each AddressSanitizer report and Go or Rust panic in a log; repeatable
+    /// Import each crash in a log; repeatable
+    ///
+    /// Crashes are reports of sanitizers and Valgrind, panics of Go and Rust, fatal errors of Java
+    /// virtual machines, Node and Python, and lines of systemd-coredump and the Linux kernel.
     ///
     /// `-` is standard input. A named pipe must already have a writer.
     #[arg(long, value_name = "FILE")]
@@ -44,7 +47,7 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         Failure::new(NO_STORE).advice("name a store with `--store DIR`, or a folder with `--output DIR`")
     })?;
     let mut symbolizer = arguments.symbols.symbolizer()?;
-    let (mut failed, mut images) = (0, Vec::new());
+    let (mut failed, mut images, mut count) = (0, Vec::new(), 0);
     // All files are imported, even if standard output is closed.
     let mut printed = Ok(());
     let mut all: Vec<(PathBuf, bool)> = Vec::new();
@@ -63,6 +66,7 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         match imported {
             Ok(ids) => {
                 for id in ids {
+                    count += 1;
                     printed = printed.and(terminal::print_line(format_args!("{id}  {}", path.display())));
                 }
             }
@@ -76,6 +80,8 @@ pub(crate) fn run(arguments: ImportArguments, store: Option<PathBuf>) -> Result<
         arguments.symbols.match_images(&images);
     }
     match (failed, all.len()) {
+        // Logs without a crash are reported already.
+        (0, _) if count == 0 => Err(Failure::new("nothing was imported")),
         (0, _) => Ok(printed?),
         (_, 1) => Err(Failure::new("can't import the file")),
         (failed, all) => Err(Failure::new(format!("can't import {failed} of {all} files"))),

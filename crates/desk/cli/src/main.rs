@@ -260,7 +260,7 @@ Exit status: 0 success, 1 failure (including a browser that fails), 2 invalid us
   coroner import upload.dmp --symbols build/symbols
   coroner import tombstone_00 anr_2026 -o reports
   coroner import App-2026-11-21-101112.ips --symbols App.dSYM
-  coroner import --log server.log          AddressSanitizer reports, Go and Rust panics
+  coroner import --log server.log          sanitizers, panics, fatal errors, kernel lines
   journalctl -u shop | coroner import --log -
 
 Stacks are unwound with the programs' own files. These are found by build ID, at their paths, in /usr/lib/debug and in the --symbols folders. \

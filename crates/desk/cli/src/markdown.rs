@@ -47,7 +47,7 @@ fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mu
         ("App", [summary.app.as_str(), &summary.version].join(" ").trim().to_owned()),
         ("Release", summary.release.clone().unwrap_or_default()),
         ("System", format!("{} {arch}", system.unwrap_or_else(|| report.header.os.to_string())).trim().to_owned()),
-        ("Time", summary.time.to_string()),
+        ("Time", summary.time.known_text()),
         ("Event", summary.event_id.clone()),
         ("Signature", format!("`{}`", signature.id())),
     ];

@@ -129,7 +129,10 @@ fn read_any(path: &Path, bytes: &[u8]) -> Result<Report, Failure> {
     let doing = || format!("can't read `{}`", path.display());
     match Report::read(bytes) {
         Err(error @ ReadError::NotAReport { .. }) => match foreign_reports::read(bytes) {
-            None => Err(error).context(doing()),
+            None => match foreign_reports::describe(bytes) {
+                Some(what) => Err(Failure::new(format!("{}: not a report, but {what}", doing()))),
+                None => Err(error).context(doing()),
+            },
             Some(read) => read.map_err(|why| Failure::new(format!("{}: {why}", doing()))),
         },
         read => read.context(doing()),

@@ -19,15 +19,13 @@
 //! thread was created) become annotations. Source: `compiler-rt/lib/asan/asan_errors.cpp` and
 //! `sanitizer_stacktrace_printer.cpp` of LLVM.
 
-use std::collections::BTreeMap;
-
 use coroner_process::registers::Arch;
-use coroner_report::model::{Address, Annotation, Bytes, Exception, Frame, Image};
-use coroner_report::wire::{Access, AddressKind, FoundBy, ImageKind, Language, Monitor};
+use coroner_report::model::{Address, Annotation, Exception, Frame};
+use coroner_report::wire::{Access, AddressKind, FoundBy, Language, Monitor};
 
+use super::images::Images;
 use super::lines::Lines;
 use super::{Death, Found, MAX_FRAMES, MAX_LINES, address, exception, own, parse_location};
-use crate::MAX_IMAGES;
 
 const SANITIZERS: [&str; 4] =
     ["AddressSanitizer: ", "HWAddressSanitizer: ", "MemorySanitizer: ", "UndefinedBehaviorSanitizer: "];
@@ -36,15 +34,18 @@ const MAX_OTHER_STACKS: usize = 32;
 /// Maximum size of such a stack's text, in bytes.
 const MAX_OTHER_STACK_BYTES: usize = 16 << 10;
 
+/// Marks between the process id and the sanitizer's name.
+const MARKS: [&str; 2] = ["==ERROR: ", "==WARNING: "];
+
 pub(super) fn head(line: &str) -> Option<usize> {
-    let error = line.find("==ERROR: ")?;
-    let start = line.get(..error)?.rfind("==")?;
+    let mark = MARKS.iter().find_map(|mark| line.find(mark))?;
+    let start = line.get(..mark)?.rfind("==")?;
     parts(line.get(start..)?).map(|_| start)
 }
 
 /// Returns the process id, the sanitizer, and its message.
 fn parts(head: &str) -> Option<(u32, &'static str, &str)> {
-    let (pid, rest) = head.strip_prefix("==")?.split_once("==ERROR: ")?;
+    let (pid, rest) = MARKS.iter().find_map(|mark| head.strip_prefix("==")?.split_once(mark))?;
     let (sanitizer, said) = SANITIZERS.iter().find_map(|name| Some((*name, rest.strip_prefix(name)?)))?;
     Some((pid.parse().ok()?, sanitizer, said))
 }
@@ -111,8 +112,8 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         text,
         ..Annotation::default()
     }));
-    death.arch = (!images.0.is_empty()).then_some(Arch::NATIVE);
-    death.images = images.0.into_iter().map(|(path, found)| found.image(path)).collect();
+    death.images = images.into_images();
+    death.arch = (!death.images.is_empty()).then_some(Arch::NATIVE);
     Some(Found { death, rest: lines })
 }
 
@@ -177,7 +178,8 @@ impl Texts {
 ///
 /// Frames have the form `#1 0x4f5e2d in total(cart*) /home/shop/cart.c:7:10` or `#2 0x41b
 /// (/tmp/shop+0x41b) (BuildId: 51657f81)`.
-fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
+/// Parses a line of a stack: `#1 0x55cb04b86196 in main /home/shop/cart.c:21:46`.
+pub(super) fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
     let (number, rest) = text.strip_prefix('#')?.split_once(' ')?;
     let _: u32 = number.parse().ok()?;
     let (pc, rest) = address(rest.trim_start())?;
@@ -235,49 +237,4 @@ fn frame(text: &str, before: usize, images: &mut Images) -> Option<Frame> {
         _ => own(&frame, of_sanitizer),
     };
     Some(frame)
-}
-
-/// The images in frames, by path.
-#[derive(Default)]
-struct Images(BTreeMap<String, FoundImage>);
-
-struct FoundImage {
-    load_address: u64,
-    size: u64,
-    build_id: String,
-}
-
-impl Images {
-    fn add(&mut self, path: &str, load_address: u64, offset: u64, build_id: &str) {
-        if !path.starts_with('/') || (self.0.len() >= MAX_IMAGES && !self.0.contains_key(path)) {
-            return;
-        }
-        let found = self.0.entry(path.to_owned()).or_insert_with(|| FoundImage {
-            load_address,
-            size: 0,
-            build_id: build_id.to_owned(),
-        });
-        if found.load_address == load_address {
-            found.size = found.size.max(offset.saturating_add(1));
-        }
-    }
-}
-
-impl FoundImage {
-    fn image(self, path: String) -> Image {
-        let load_address = Address(self.load_address);
-        let is_whole =
-            self.build_id.len().is_multiple_of(2) && self.build_id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let digits = if is_whole { self.build_id.as_bytes() } else { b"" };
-        let pair = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap_or_default(), 16).unwrap_or(0);
-        Image {
-            kind: ImageKind::ELF,
-            path,
-            load_address,
-            slide: load_address,
-            size: self.size,
-            build_id: Bytes(digits.as_chunks::<2>().0.iter().map(pair).collect()),
-            ..Image::default()
-        }
-    }
 }

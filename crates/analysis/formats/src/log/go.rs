@@ -79,10 +79,13 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
             None => message.push(line.text.trim().to_owned()),
         }
     }
+    let message = message_of(message, kind);
     // Without a goroutine it is only a log line.
     let mut current = current?;
     if kind.starts_with("SIG") {
-        signal = signal_of(&format!("{kind}: "));
+        // `PC=0x47fcf6 m=3 sigcode=1 addr=0x0`
+        let values = message.iter().find(|line| line.starts_with("PC=")).map_or("", String::as_str);
+        signal = signal_of(&format!("{kind}: {values}"));
     }
     let mut threads: Vec<Thread> = Vec::new();
     let mut is_creator = false;
@@ -135,9 +138,6 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
         .frames
         .is_empty()
         .then(|| format!("after line {}: the text ends before the first goroutine's stack", lines.number()));
-    while message.last().is_some_and(String::is_empty) {
-        message.pop();
-    }
     let thrown = Exception {
         language: Language::GO,
         type_name: Some(kind.to_owned()),
@@ -152,6 +152,22 @@ pub(super) fn read(mut lines: Lines<'_>) -> Option<Found<'_>> {
     death.crash.signal = signal;
     death.threads = threads;
     Some(Found { death, rest: lines })
+}
+
+/// Returns the lines of a message without the marks of panics that were recovered and raised again.
+///
+/// `panic: boom [recovered]`, then `panic: boom`; since Go 1.23 `panic: boom [recovered,
+/// repanicked]`.
+fn message_of(mut lines: Vec<String>, kind: &str) -> Vec<String> {
+    let first = &mut lines[0];
+    for mark in [" [recovered, repanicked]", " [recovered]"] {
+        if let Some(message) = first.strip_suffix(mark) {
+            *first = message.to_owned();
+        }
+    }
+    let again = format!("{kind}: {first}");
+    lines.retain(|line| !line.is_empty() && *line != again && *line != format!("{again} [recovered]"));
+    lines
 }
 
 fn thread(number: u64, state: &str) -> Thread {
@@ -184,7 +200,8 @@ fn signal_of(text: &str) -> Option<Signal> {
     let os = Os::NATIVE;
     let number = (1..32).find(|number| signal_name(os, *number) == Some(name))?;
     let value = |key: &str| Some(address(text.split_once(key)?.1)?.0);
-    let code = value(" code=").unwrap_or_default() as u32 as i32;
+    let decimal = || text.split_once(" sigcode=")?.1.split(' ').next()?.parse().ok();
+    let code = value(" code=").map(|code| code as u32 as i32).or_else(decimal).unwrap_or_default();
     Some(Signal {
         number,
         name: signal_name(os, number),

@@ -1,14 +1,25 @@
 //! Reads crashes that programs wrote to a log themselves.
 //!
-//! Supported are reports of AddressSanitizer and related tools, and Go and Rust panics.
+//! Supported are reports of sanitizers and Valgrind, panics of Go and Rust, fatal errors of Java
+//! virtual machines, Node and Python, and the lines of systemd-coredump and of Linux.
 //!
 //! A log may contain several, between other lines, and each line may start with a logger's prefix
 //! (a time, a host, `program[pid]:`). Each kind has a file and an entry in `KINDS`.
 
 mod address_sanitizer;
+mod color_eyre;
 mod go;
+mod images;
+mod java;
+mod kernel;
 mod lines;
+mod node;
+mod python;
 mod rust;
+mod rust_overflow;
+mod systemd;
+mod undefined_behavior;
+mod valgrind;
 
 use coroner_report::Report;
 use coroner_report::model::{Crash, Exception, Frame, Header, Problem, Thread, Timestamp, is_runtime_code};
@@ -37,7 +48,7 @@ pub enum LogError {
         size: usize,
     },
     /// The log contains no crash of a known kind.
-    #[error("no AddressSanitizer report and no Go or Rust panic in {lines} lines")]
+    #[error("no crash of a known kind in {lines} lines")]
     Nothing {
         /// The number of lines in the log.
         lines: usize,
@@ -53,8 +64,17 @@ struct Kind {
     read: for<'t> fn(Lines<'t>) -> Option<Found<'t>>,
 }
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 12] = [
     Kind { head: address_sanitizer::head, read: address_sanitizer::read },
+    Kind { head: undefined_behavior::head, read: undefined_behavior::read },
+    Kind { head: valgrind::head, read: valgrind::read },
+    Kind { head: java::head, read: java::read },
+    Kind { head: python::head, read: python::read },
+    Kind { head: node::head, read: node::read },
+    Kind { head: systemd::head, read: systemd::read },
+    Kind { head: kernel::head, read: kernel::read },
+    Kind { head: rust_overflow::head, read: rust_overflow::read },
+    Kind { head: color_eyre::head, read: color_eyre::read },
     Kind { head: rust::head, read: rust::read },
     Kind { head: go::head, read: go::read },
 ];
@@ -76,6 +96,8 @@ struct Death {
     annotations: Vec<coroner_report::model::Annotation>,
     arch: Option<coroner_process::registers::Arch>,
     pid: Option<u32>,
+    /// The process's name, if the text contains it.
+    name: Option<String>,
     /// Description of what is missing, with the line number.
     problem: Option<String>,
 }
@@ -115,8 +137,8 @@ pub fn read_log(bytes: &[u8], time: Option<Timestamp>) -> Result<Vec<Report>, Lo
 }
 
 fn report(death: Death, prefix: &str, offset: usize, text: &[u8], time: Option<Timestamp>) -> Report {
-    let Death { mut crash, exceptions, threads, images, annotations, arch, pid, problem } = death;
-    let (name, logged) = process_of(prefix);
+    let Death { mut crash, exceptions, threads, images, annotations, arch, pid, name, problem } = death;
+    let (logger, logged) = process_of(prefix);
     if let (0, Some(time)) = (crash.time.0, time) {
         crash.time = time;
     }
@@ -128,7 +150,7 @@ fn report(death: Death, prefix: &str, offset: usize, text: &[u8], time: Option<T
             format_version: FORMAT_VERSION,
             event_id: id,
             pid: pid.or(logged).unwrap_or_default(),
-            process_name: name.unwrap_or_default(),
+            process_name: name.or(logger).unwrap_or_default(),
             arch,
             os: Os::NATIVE,
             ..Header::default()

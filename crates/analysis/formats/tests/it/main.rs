@@ -3,6 +3,7 @@
 mod apple_reports;
 mod apple_variants;
 mod core_dump;
+mod log_kinds;
 mod logs;
 mod minidump_stacks;
 mod minidump_writer;

@@ -17,6 +17,11 @@ impl Timestamp {
         let seconds = (self.0 / 1_000_000_000) as f64;
         seconds + f64::from(nanoseconds) / 1e9
     }
+
+    /// Returns the time as text; an empty text if it is unknown (0).
+    pub fn known_text(self) -> String {
+        if self.0 == 0 { String::new() } else { self.to_string() }
+    }
 }
 
 impl From<std::time::SystemTime> for Timestamp {

@@ -111,7 +111,7 @@ impl Writer<'_> {
             None => joined(&[header.os.to_string(), header.arch.map_or("", |arch| arch.name()).to_owned()]),
         };
         self.field("System", Style::Plain, &system)?;
-        if let Some(crash) = &report.crash {
+        if let Some(crash) = report.crash.as_ref().filter(|crash| crash.time.0 != 0) {
             let mut when = crash.time.to_string();
             // Not known for a crash reported by the system itself.
             if !header.sdk_version.is_empty() || crash.since_install_ns > 0 {

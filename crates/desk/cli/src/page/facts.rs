@@ -38,7 +38,7 @@ pub(super) fn identity(report: &Report, summary: &Summary) -> Markup {
     let main = report.images.iter().find(|image| image.is_main);
     let signature = Signature::from_report(report);
     list(&[
-        ("Time", summary.time.to_string()),
+        ("Time", summary.time.known_text()),
         (
             "Process",
             if header.pid == 0 {

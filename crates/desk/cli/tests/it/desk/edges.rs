@@ -136,16 +136,35 @@ fn a_log_can_be_a_pipe_with_a_writer() {
 }
 
 #[test]
-fn a_log_without_crashes_is_not_a_failure() {
+fn logs_are_a_failure_if_none_has_a_crash() {
     let bench = Bench::new();
     std::fs::write(bench.path("empty.log"), "").unwrap();
     std::fs::write(bench.path("good.log"), "started\nstopped\n").unwrap();
     let imported = bench.run(&["import", "--log", "empty.log", "--log", "good.log"]);
-    assert!(imported.code == 0 && imported.out.is_empty(), "{imported:?}");
+    assert!(imported.code == 1 && imported.out.is_empty(), "{imported:?}");
     for name in ["`empty.log`: ", "`good.log`: "] {
         assert!(imported.err.contains(name), "{imported:?}");
     }
+    std::fs::write(bench.path("crash.log"), PANIC).unwrap();
+    assert_eq!(bench.run(&["import", "--log", "empty.log", "--log", "crash.log"]).code, 0);
     assert_eq!(bench.run(&["import", "--log", "none.log"]).code, 1);
+}
+
+#[test]
+fn show_reads_a_log_with_one_crash_and_describes_other_files() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("one.log"), format!("started\n{PANIC}")).unwrap();
+    let shown = bench.run(&["show", "one.log"]);
+    assert!(
+        shown.code == 0 && shown.out.starts_with("Panic: out of cheese") && !shown.out.contains("1970"),
+        "{shown:?}"
+    );
+    std::fs::write(bench.path("two.log"), format!("{PANIC}\n{PANIC}")).unwrap();
+    let shown = bench.run(&["show", "two.log"]);
+    assert!(shown.code == 1 && shown.err.contains("a log with 2 crashes: `coroner import --log FILE`"), "{shown:?}");
+    std::fs::write(bench.path("app.sym"), "MODULE Linux x86_64 0 app\n").unwrap();
+    let shown = bench.run(&["show", "app.sym"]);
+    assert!(shown.code == 1 && shown.err.contains("not a report, but a symbol file (Breakpad)"), "{shown:?}");
 }
 
 #[test]
