@@ -4,12 +4,18 @@
 #include "coroner.h"
 
 #include <dlfcn.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <threads.h>
 #include <unistd.h>
 
@@ -84,6 +90,65 @@ static void *waits_for_its_turn(void *number) {
     return NULL;
 }
 
+// Threads that must not be sent the stop signal.
+
+static atomic_int received;
+static atomic_int tid;
+
+static void *waits_for_signals(void *unused) {
+    sigset_t all;
+    sigfillset(&all);
+    tid = gettid();
+    while (is("sigwaitinfo")) {
+        siginfo_t info;
+        if (sigwaitinfo(&all, &info) > 0)
+            received++;
+    }
+    int file = signalfd(-1, &all, 0);
+    struct signalfd_siginfo info;
+    while (read(file, &info, sizeof info) == sizeof info)
+        received++;
+    return unused;
+}
+
+static void *is_sandboxed(void *unused) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_nanosleep, 2, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_rt_sigreturn, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    tid = gettid();
+    if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program))
+        return unused;
+    for (;;)
+        usleep(1000);
+}
+
+static int capture_other(void *(*thread)(void *)) {
+    pthread_t id;
+    pthread_create(&id, NULL, thread, NULL);
+    while (!tid)
+        usleep(1000);
+    usleep(50000);
+    coroner_backtrace backtrace;
+    for (int round = 0; round < 3; round++) {
+        // A stop might kill a thread with a filter of its own.
+        int captured = coroner_backtrace_of_thread(&backtrace, tid, NULL) == CORONER_STATUS_OK;
+        if (captured == is("sandboxed-thread")) {
+            fprintf(stderr, "%s\n", coroner_last_error());
+            return 11;
+        }
+        if (coroner_report_exception(CORONER_EXCEPTION_LANGUAGE_CPP, "Error", "handled") != CORONER_STATUS_OK)
+            return 12;
+    }
+    usleep(50000);
+    return received ? 13 : 0;
+}
+
 // Plugins.
 
 static int use_plugins(void) {
@@ -144,6 +209,14 @@ int main(int count, char **arguments) {
         chosen = atoi(more[0]) - 1;
         pause();
     }
+    if (is("sigwaitinfo") || is("signalfd")) {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_BLOCK, &all, NULL);
+        return capture_other(waits_for_signals);
+    }
+    if (is("sandboxed-thread"))
+        return capture_other(is_sandboxed);
     if (is("plugins"))
         return use_plugins();
     return 0;

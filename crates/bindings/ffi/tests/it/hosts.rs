@@ -103,6 +103,15 @@ fn each_of_many_threads_from_before_install_has_an_alternate_stack() {
     is_stack_overflow(&report);
 }
 
+/// The former are captured by ptrace, the latter not at all.
+#[test]
+fn threads_that_await_signals_or_have_a_sandbox_are_not_sent_one() {
+    let host = Host::new(&[]);
+    for action in ["sigwaitinfo", "signalfd", "sandboxed-thread"] {
+        are_successful(action, &host.run(&[action]));
+    }
+}
+
 /// Builds the program of `own_runtime.cpp` with the static library.
 #[cfg(not(feature = "wrap-cxa-throw"))]
 fn cxx_program(folder: &Path) -> PathBuf {

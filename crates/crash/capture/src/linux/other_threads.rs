@@ -38,13 +38,13 @@ impl<'r> OtherThreads<'r> {
         context: &CrashContext,
     ) -> Option<OtherThreads<'r>> {
         let (stopper, tasks) = (&installed.platform.stopper, &resources.tasks);
+        let traced = context.ending() == Ending::NonFatal;
         if process::has_seccomp_filter() {
             // A filter may kill the process for asking whether it may be traced, and for a timer.
-            let threads = stopper.begin(tasks, &[])?;
+            let threads = if traced { stopper.begin_carefully(tasks, &[]) } else { stopper.begin(tasks, &[]) }?;
             stopper.watch_asker();
             return Some(OtherThreads { threads, resources, traced: false });
         }
-        let traced = context.ending() == Ending::NonFatal;
         let threads = if traced { stopper.begin_silently(tasks, &[]) } else { stopper.begin(tasks, &[]) };
         Some(OtherThreads { threads: threads?, resources, traced })
     }
@@ -207,9 +207,11 @@ fn thread_state(state: KernelState) -> Option<ThreadState> {
 /// Converts the reason why a thread has no registers to the report's form.
 fn reason(reason: NotCaptured) -> wire::NotCaptured {
     match reason {
-        NotCaptured::SignalDenied | NotCaptured::HelperDenied | NotCaptured::TraceDenied => wire::NotCaptured::DENIED,
+        NotCaptured::SignalDenied | NotCaptured::HelperDenied | NotCaptured::TraceDenied | NotCaptured::OwnFilter => {
+            wire::NotCaptured::DENIED
+        }
         NotCaptured::ThreadGone | NotCaptured::KernelThread => wire::NotCaptured::ENDED,
-        NotCaptured::TraceUnsupported => wire::NotCaptured::SIGNAL_BLOCKED,
+        NotCaptured::TraceUnsupported | NotCaptured::SignalUnsafe => wire::NotCaptured::SIGNAL_BLOCKED,
         NotCaptured::Uninterruptible => wire::NotCaptured::UNINTERRUPTIBLE,
         NotCaptured::RegistersUnreadable => wire::NotCaptured::FAULT,
         NotCaptured::TableFull => wire::NotCaptured::LIMIT,

@@ -24,15 +24,22 @@ pub(super) fn with_stopped(
         return Err(NotCaptured::ThreadGone);
     }
     let marks = swift_tasks::for_this_thread();
-    if by_ptrace && !has_seccomp_filter() {
-        let traced = stop_thread::trace(thread, |registers| with(registers, marks));
-        if !traced.is_err_and(NotCaptured::is_trace_refused) {
-            return traced;
-        }
+    let mut trace = || {
+        let is_tried = !has_seccomp_filter();
+        let traced = is_tried.then(|| stop_thread::trace(thread, |registers| with(registers, marks)));
+        traced.filter(|traced| !traced.is_err_and(NotCaptured::is_trace_refused))
+    };
+    if by_ptrace && let Some(traced) = trace() {
+        return traced;
     }
-    let stopped = stop_thread::stop(thread)?;
-    with(&stopped.context().registers(), marks);
-    Ok(())
+    match stop_thread::stop(thread) {
+        Ok(stopped) => {
+            with(&stopped.context().registers(), marks);
+            Ok(())
+        }
+        Err(NotCaptured::SignalUnsafe) if !by_ptrace => trace().unwrap_or(Err(NotCaptured::SignalUnsafe)),
+        Err(reason) => Err(reason),
+    }
 }
 
 /// Whether this thread has a seccomp filter; also `true` if that can't be read.

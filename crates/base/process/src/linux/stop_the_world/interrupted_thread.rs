@@ -5,6 +5,7 @@ use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use super::adaptive_spin::{self, Answered};
 use super::futex::{self, Reach};
+use super::signal_safety;
 use super::thread_slot::{Phase, Request, Slot, free, next_generation, word};
 use super::{NotCaptured, ThreadStopper};
 use crate::linux::context::Context;
@@ -69,14 +70,19 @@ impl ThreadStopper {
     /// allocator's, so nothing that takes a lock may be called meanwhile.
     ///
     /// # Errors
-    /// [`NotCaptured::NoAnswer`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`],
-    /// [`NotCaptured::TableFull`] if 16 captures are in progress, or why the signal could not be
-    /// sent. The thread is then left as it was.
+    /// [`NotCaptured::SignalUnsafe`] if the thread awaits signals, [`NotCaptured::OwnFilter`] if it
+    /// has a seccomp filter that this one has not; [`NotCaptured::NoAnswer`] after `timeout`
+    /// nanoseconds, [`NotCaptured::ThreadGone`], [`NotCaptured::TableFull`] if 16 captures are in
+    /// progress, or why the signal could not be sent. The thread is then left as it was.
     pub fn interrupt(&self, tid: Tid, timeout: u64) -> Result<Interrupted<'_>, NotCaptured> {
+        let began = monotonic_now();
+        if let Some(reason) = signal_safety::settled_refusal(tid, self.signal, (began, timeout)) {
+            return Err(reason);
+        }
         let pid = process_id();
         let (index, slot) = self.claim(pid).ok_or(NotCaptured::TableFull)?;
         slot.asker.store(this_thread(), SeqCst);
-        let deadline = monotonic_now().saturating_add(timeout);
+        let deadline = began.saturating_add(timeout);
         let reason = loop {
             match self.ask(slot, index, (pid, tid), deadline) {
                 Ok(Answer::Held) => return Ok(Interrupted { slot }),
@@ -110,9 +116,12 @@ impl ThreadStopper {
     ///
     /// # Errors
     /// [`NotCaptured::TraceDeadline`] after `timeout` nanoseconds, [`NotCaptured::ThreadGone`],
-    /// [`NotCaptured::TableFull`] as above, or why the thread can't be traced
-    /// ([`NotCaptured::is_trace_refused`]).
+    /// [`NotCaptured::OwnFilter`] and [`NotCaptured::TableFull`] as above, or why the thread can't
+    /// be traced ([`NotCaptured::is_trace_refused`]).
     pub fn trace<R>(&self, tid: Tid, timeout: u64, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
+        if signal_safety::has_own_filter(tid) {
+            return Err(NotCaptured::OwnFilter);
+        }
         let deadline = monotonic_now().saturating_add(timeout);
         let _alone = OnlyTracer::claim(deadline)?;
         let tracer = Tracer::prepare(1, page_size()).map_err(|_| NotCaptured::HelperDenied)?;

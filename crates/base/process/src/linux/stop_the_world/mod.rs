@@ -29,6 +29,7 @@ pub mod futex;
 mod interrupted_thread;
 mod not_captured;
 pub(crate) mod queued_signal;
+mod signal_safety;
 mod stopped_threads;
 mod thread_slot;
 

@@ -43,6 +43,10 @@ pub enum NotCaptured {
     ///
     /// It has no registers of the app's.
     KernelThread = 14,
+    /// The thread was not sent the signal, which the app would receive (sigwaitinfo, signalfd).
+    SignalUnsafe = 15,
+    /// The thread was not stopped: a seccomp filter of its own might kill it for that.
+    OwnFilter = 16,
 }
 
 impl core::fmt::Display for NotCaptured {
@@ -64,6 +68,8 @@ impl core::fmt::Display for NotCaptured {
             NotCaptured::RegistersUnreadable => "its registers can't be read",
             NotCaptured::TableFull => "there are more threads than the tables can hold",
             NotCaptured::KernelThread => "it is a kernel thread",
+            NotCaptured::SignalUnsafe => "it blocks or awaits signals, and might receive the one that stops it",
+            NotCaptured::OwnFilter => "it has a seccomp filter of its own, which may kill it for being stopped",
         })
     }
 }
@@ -94,6 +100,8 @@ impl NotCaptured {
             12 => NotCaptured::RegistersUnreadable,
             13 => NotCaptured::TableFull,
             14 => NotCaptured::KernelThread,
+            15 => NotCaptured::SignalUnsafe,
+            16 => NotCaptured::OwnFilter,
             _ => return None,
         })
     }

@@ -4,6 +4,7 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 use super::futex::{self, Reach};
 use super::queued_signal::is_alive;
+use super::signal_safety;
 use super::thread_slot::{Phase, Request, Shared, Slot, next_generation, word};
 use super::{NotCaptured, ThreadStopper};
 use crate::linux::context::Context;
@@ -107,6 +108,8 @@ pub struct StoppedThreads<'a> {
     tracing: Option<Tracing<'a>>,
     /// Whether threads that are added to the table are sent the signal.
     signals: bool,
+    /// Whether a thread is stopped only if that does it no harm: the process continues.
+    is_careful: bool,
     /// Whether the silent threads have been checked for the kernel's own threads.
     workers_noted: bool,
 }
@@ -125,12 +128,19 @@ impl ThreadStopper {
     ///
     /// [`Config::hold`]: super::Config::hold
     pub fn begin<'a>(&'a self, tasks: &'a TaskDirectory, excluded: &'a [Tid]) -> Option<StoppedThreads<'a>> {
-        self.begin_by(tasks, excluded, true)
+        self.begin_by(tasks, excluded, true, false)
     }
 
-    /// Like [`Self::begin`], but asks no threads: [`StoppedThreads::trace_all`] stops them.
+    /// Like [`Self::begin`], for a process that continues: threads that block or await the signal
+    /// are only traced, those with a seccomp filter of their own not stopped at all.
+    pub fn begin_carefully<'a>(&'a self, tasks: &'a TaskDirectory, excluded: &'a [Tid]) -> Option<StoppedThreads<'a>> {
+        self.begin_by(tasks, excluded, true, true)
+    }
+
+    /// Like [`Self::begin_carefully`], but asks no threads: [`StoppedThreads::trace_all`] stops
+    /// them.
     pub fn begin_silently<'a>(&'a self, tasks: &'a TaskDirectory, excluded: &'a [Tid]) -> Option<StoppedThreads<'a>> {
-        self.begin_by(tasks, excluded, false)
+        self.begin_by(tasks, excluded, false, true)
     }
 
     fn begin_by<'a>(
@@ -138,6 +148,7 @@ impl ThreadStopper {
         tasks: &'a TaskDirectory,
         excluded: &'a [Tid],
         signals: bool,
+        is_careful: bool,
     ) -> Option<StoppedThreads<'a>> {
         let shared = self.shared;
         if shared.busy.swap(1, SeqCst) != 0 {
@@ -173,6 +184,7 @@ impl ThreadStopper {
             listing: Listing::default(),
             tracing: None,
             signals,
+            is_careful,
             workers_noted: false,
         };
         if !stop.ask_announced() {
@@ -310,10 +322,26 @@ impl<'a> StoppedThreads<'a> {
         let index = self.used;
         self.used = self.used.saturating_add(1);
         // A thread that is parked as crashing already blocks the signal.
-        if !self.find_crashing(slot) && self.signals {
-            self.send(index, slot);
+        if self.find_crashing(slot) {
+            return true;
+        }
+        if self.signals {
+            self.send_carefully(index, slot);
+        } else if self.is_careful && signal_safety::has_own_filter(tid) {
+            slot.verdict.store(NotCaptured::OwnFilter as u32, Relaxed);
         }
         true
+    }
+
+    /// Sends the signal, unless it would do harm to a thread that continues.
+    fn send_carefully(&mut self, index: usize, slot: &Slot) {
+        if self.is_careful
+            && let Some(reason) = signal_safety::refusal(slot.tid.load(Relaxed), self.stopper.signal)
+        {
+            slot.verdict.store(reason as u32, Relaxed);
+        } else {
+            self.send(index, slot);
+        }
     }
 
     fn send(&mut self, index: usize, slot: &Slot) {
@@ -502,7 +530,9 @@ impl<'a> StoppedThreads<'a> {
         let slots = self.slots();
         let wanted = |stop: &Self, slot: &Slot| match slot.verdict.load(Relaxed) {
             0 => !stop.is_captured(slot),
-            verdict => verdict == NotCaptured::SignalQueueFull as u32 || verdict == NotCaptured::SignalDenied as u32,
+            verdict => [NotCaptured::SignalQueueFull, NotCaptured::SignalDenied, NotCaptured::SignalUnsafe]
+                .into_iter()
+                .any(|reason| verdict == reason as u32),
         };
         for slot in slots {
             if slot.job.load(Relaxed) == 0
@@ -553,7 +583,7 @@ impl<'a> StoppedThreads<'a> {
                 continue;
             }
             slot.job.store(0, Relaxed);
-            self.send(index, slot);
+            self.send_carefully(index, slot);
         }
     }
 
