@@ -16,6 +16,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <threads.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ static int is(const char *name) { return strcmp(action, name) == 0; }
 static void install(const char *store) {
     coroner_config *config = coroner_config_new("host");
     coroner_config_set_store_dir(config, store);
+    coroner_config_set_reinstall_handlers(config, !strncmp(action, "replaces", strlen("replaces")));
     if (coroner_install(config) != CORONER_STATUS_OK) {
         fprintf(stderr, "install: %s\n", coroner_last_error());
         exit(3);
@@ -149,6 +151,57 @@ static int capture_other(void *(*thread)(void *)) {
     return received ? 13 : 0;
 }
 
+// Handlers that are installed after Coroner's, by programs that never call it.
+
+static void dies(int number) {
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void replace_handler(void) {
+    struct sigaction own = {.sa_handler = dies};
+    sigaction(SIGSEGV, &own, NULL);
+}
+
+static int is_replaced(void) {
+    struct sigaction now;
+    sigaction(SIGSEGV, NULL, &now);
+    return now.sa_handler == dies;
+}
+
+static void *does_nothing(void *unused) { return unused; }
+
+static int wait_for_child(void) {
+    int status;
+    wait(&status);
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV ? 0 : 16;
+}
+
+static int replaces_handler(void) {
+    pthread_t thread;
+    // A worker, and a daemon that starts its threads later.
+    if (is("replaces-worker"))
+        replace_handler();
+    if (!is("replaces") && !is("replaces-uninstall") && fork())
+        return wait_for_child();
+    if (is("replaces-daemon")) {
+        replace_handler();
+        pthread_create(&thread, NULL, does_nothing, NULL);
+        pthread_join(thread, NULL);
+    }
+    if (is("replaces") || is("replaces-uninstall"))
+        replace_handler();
+    if (is("replaces-worker") && is_replaced())
+        return 17;
+    while (is_replaced())
+        usleep(1000);
+    if (!is("replaces-uninstall"))
+        crashes(NULL);
+    coroner_uninstall();
+    // Its thread ends.
+    return system("until test $(ls /proc/$PPID/task | wc -l) = 1; do sleep 0.01; done");
+}
+
 // Plugins.
 
 static int use_plugins(void) {
@@ -217,6 +270,8 @@ int main(int count, char **arguments) {
     }
     if (is("sandboxed-thread"))
         return capture_other(is_sandboxed);
+    if (!strncmp(action, "replaces", strlen("replaces")))
+        return replaces_handler();
     if (is("plugins"))
         return use_plugins();
     return 0;

@@ -107,7 +107,7 @@ pub use coroner_process::identity::is_traced;
 #[cfg(supported)]
 pub use coroner_process::signal_set::SignalSet;
 #[cfg(supported)]
-pub use coroner_process::thread_stacks::interposes as interposes_thread_creation;
+pub use coroner_process::thread_stacks::{call_before_creation, interposes as interposes_thread_creation};
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub use install::after_fork;
 #[cfg(supported)]

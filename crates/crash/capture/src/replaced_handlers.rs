@@ -5,9 +5,10 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use coroner_process::signals::SignalAction;
-use coroner_process::threads::this_thread;
+use coroner_process::threads::{process_id, this_thread};
 use coroner_walk::loaded_image;
 
+use crate::ForkPolicy;
 use crate::installed;
 use crate::monitor::signal;
 use crate::previous_handler;
@@ -29,18 +30,23 @@ pub struct TakenSignal {
 /// the signal is taken back.
 ///
 /// A handler that chains to Coroner's also counts as having taken the signal: chaining can't be
-/// detected.
+/// detected. Nothing is checked while an earlier handler runs after a report: it may restore the
+/// default action to end the process.
 ///
 /// Not async-signal-safe. Makes some system calls; don't call it continuously.
 pub fn look_at_signals(found: &mut dyn FnMut(TakenSignal)) {
     /// The other handler that was last found for each signal.
     static OTHERS: [AtomicUsize; 65] = [const { AtomicUsize::new(usize::MAX) }; 65];
-    let Some(installed) =
-        installed::get().filter(|installed| installed.is_own_process(coroner_process::threads::process_id()))
-    else {
+    let Some(installed) = installed::get() else { return };
+    let pid = process_id();
+    let has_no_reports = cfg!(target_vendor = "apple") || installed.options.fork == ForkPolicy::Silent;
+    if has_no_reports && !installed.is_own_process(pid) {
         return;
-    };
+    }
     signal::settle(installed, this_thread());
+    if taken_signals::is_dying(pid) || installed.platform.running_handlers.is_any_reported(pid) {
+        return;
+    }
     loaded_image::prepare();
     for (number, other) in (0..).zip(&OTHERS) {
         let is_wanted = installed.options.signals.contains(number) && taken_signals::is_taken(number);

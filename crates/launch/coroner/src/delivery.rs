@@ -180,7 +180,7 @@ impl Deliverer {
         self.announce();
         #[cfg(supported)]
         if let Some(state) = self.runs.own_state {
-            Scope::new(state).note_signal_owners(now_ns());
+            Scope::new(state).note_signal_owners(Some(now_ns()));
         }
         let now = SystemTime::now();
         let found = match self.runs.list() {

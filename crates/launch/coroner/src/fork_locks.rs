@@ -49,7 +49,7 @@ mod over_forks {
     type HeldOverForks = (&'static Mutex<dyn Any + Send>, u32);
 
     /// Number of locks.
-    const COUNT: usize = 4;
+    const COUNT: usize = 5;
 
     static LOCKS: OnceLock<[HeldOverForks; COUNT]> = OnceLock::new();
 

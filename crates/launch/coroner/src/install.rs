@@ -24,6 +24,8 @@ use crate::panic;
 #[cfg(all(supported, target_vendor = "apple"))]
 use crate::run_id_stack::thread::RunIdThread;
 use crate::scope::{Scope, set_before_breadcrumb};
+#[cfg(supported)]
+use crate::signal_watch;
 use crate::sink::{FolderSink, Sink};
 use crate::store::{REPORTS, Store};
 use crate::system::capture::{self, InstallOptions, SignalSet};
@@ -46,7 +48,8 @@ const MAX_INTAKE: Duration = Duration::from_millis(4);
 ///
 /// Call it once, as early in `main` as possible. It takes well under a millisecond. It starts a
 /// thread only if an earlier run left something to deliver, or a sink follows runs; that thread
-/// ends when its work is done. With [`Config::hang_threshold`] there is also a watchdog thread.
+/// ends when its work is done. With [`Config::hang_threshold`] there is also a watchdog thread, and
+/// with [`Crashes::reinstall_handlers`] one that checks the signals.
 ///
 /// Sinks that store reports early ([`Sink::store_early`]) get waiting reports before install
 /// returns, which takes a few milliseconds, so that even a short launch stores them. If ten
@@ -98,6 +101,8 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
 
     let deliverer = Deliverer::new(store, id, sinks, &config).announcing(run.state).after(last_run, pending);
     let deliverer = Arc::new(deliverer);
+    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
+    hold_locks_over_forks();
     let inner = Inner {
         run: id,
         limits: run.limits,
@@ -108,12 +113,12 @@ pub fn install(mut config: Config) -> Result<Coroner, InstallError> {
         keeps: AtomicBool::new(false),
         notes_end: (!is_noted && !pending).then_some(began),
         watchdog: Mutex::new(watchdog),
+        #[cfg(supported)]
+        signal_watch: Mutex::new(config.crashes.reinstall_handlers.then(signal_watch::start).flatten()),
         #[cfg(all(supported, target_vendor = "apple"))]
         run_id_thread: Mutex::new(run_id_thread),
     };
     let coroner = Coroner { inner: Arc::new(inner) };
-    #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
-    hold_locks_over_forks();
     *installed = Some(coroner.clone());
     drop(installed);
     exit_handler::register();
@@ -325,12 +330,13 @@ fn note_previous(run: &capture::Run, store: &Store, app: u64, pending: bool) -> 
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 fn hold_locks_over_forks() {
     use crate::fork_locks::{MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks};
-    use crate::{backtrace, installed, scope};
+    use crate::{backtrace, installed, scope, signal_owners};
 
     hold_over_forks([
         (&installed::INSTALLED, MAX_TRIES_OF_APP),
         (&scope::CHANGE, MAX_TRIES_OF_APP),
         (&scope::FLAGS, MAX_TRIES),
+        (&signal_owners::TAKEN, MAX_TRIES),
         (&backtrace::images::IN_APP, MAX_TRIES),
     ]);
 }

@@ -22,6 +22,8 @@ use crate::panic;
 #[cfg(all(supported, target_vendor = "apple"))]
 use crate::run_id_stack::thread::RunIdThread;
 use crate::scope::{Scope, ScopeError};
+#[cfg(supported)]
+use crate::signal_watch;
 use crate::store::directory::Directory;
 use crate::store::{CLEAN, RUNS};
 use crate::system::capture::{self, InstallLimits};
@@ -57,6 +59,9 @@ pub(crate) struct Inner {
     pub(crate) notes_end: Option<SystemTime>,
     /// Taken by `uninstall`.
     pub(crate) watchdog: Mutex<Option<Watchdog>>,
+    /// Taken by `uninstall`.
+    #[cfg(supported)]
+    pub(crate) signal_watch: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// Taken by `uninstall`.
     #[cfg(all(supported, target_vendor = "apple"))]
     pub(crate) run_id_thread: Mutex<Option<RunIdThread>>,
@@ -159,6 +164,7 @@ pub fn after_fork() -> Result<bool, InstallError> {
             keeps: AtomicBool::new(false),
             notes_end: None,
             watchdog: Mutex::new(None),
+            signal_watch: Mutex::new(signal_watch::continue_in_child()),
         };
         *installed = Some(Coroner { inner: Arc::new(inner) });
         return Ok(true);
@@ -288,6 +294,8 @@ impl Coroner {
             if let Some(watchdog) = watchdog {
                 watchdog.stop();
             }
+            #[cfg(supported)]
+            signal_watch::end(locked(&self.inner.signal_watch).take());
             Scope::deactivate();
             own_run::deactivate();
             #[cfg(feature = "panics")]

@@ -71,6 +71,8 @@ mod run_reports;
 mod scope;
 #[cfg(supported)]
 mod signal_owners;
+#[cfg(supported)]
+mod signal_watch;
 mod sink;
 mod store;
 mod system;

@@ -69,6 +69,11 @@ fn current() -> Option<&'static OwnRun> {
     installed().filter(|run| run.pid == process_id() && capture::is_own_process())
 }
 
+/// Returns the state of the installed run; in a child without a run, its copy of the parent's.
+pub(crate) fn state() -> Option<RunState<'static>> {
+    installed().map(|run| run.state)
+}
+
 fn ask(within: Duration) {
     if let Some(thread) = current().and_then(|run| run.thread.as_ref()) {
         thread.ask(false, within);

@@ -550,16 +550,16 @@ impl Scope {
             if IS_FIRST.load(Ordering::Relaxed) && IS_FIRST.swap(false, Ordering::Relaxed) {
                 own_run::note_storage();
             }
-            self.note_signal_owners(time_ns);
+            self.note_signal_owners(Some(time_ns));
         }
         vitals::note_at(&self.state, time_ns);
     }
 
     /// Logs which handler has taken a crash signal from Coroner, and records it in a tag, if that
-    /// is new.
+    /// is new. With a time, checks at most once a second.
     #[cfg(supported)]
-    pub(crate) fn note_signal_owners(&self, now_ns: u64) {
-        if let Some(taken) = signal_owners::look(now_ns) {
+    pub(crate) fn note_signal_owners(&self, now_ns: Option<u64>) {
+        if let Some(taken) = now_ns.map_or_else(signal_owners::look_now, signal_owners::look) {
             log::warn!("coroner: {taken}");
             let _ = self.set_tag(SIGNALS_TAKEN, &taken);
         }

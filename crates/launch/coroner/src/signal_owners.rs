@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use coroner_capture::{TakenSignal, look_at_signals};
 
-use crate::locked::locked;
+use crate::fork_locks::lock;
 
 /// Minimum time between two checks, in nanoseconds.
 const INTERVAL_NS: u64 = 1_000_000_000;
@@ -25,18 +25,35 @@ pub(crate) fn look(now_ns: u64) -> Option<String> {
     {
         return None;
     }
-    let mut all = locked(&TAKEN);
-    let mut is_new = false;
+    look_now()
+}
+
+/// Same as [`look`], whenever the last check was.
+pub(crate) fn look_now() -> Option<String> {
+    let mut all = lock(&TAKEN);
+    add_taken(&mut all);
+    IS_NEW.swap(false, Ordering::Relaxed).then(|| describe(&all))
+}
+
+/// Checks the signals before a fork, unless another thread does. The next [`look`] describes them.
+pub(crate) fn look_before_fork() {
+    if let Ok(mut all) = TAKEN.try_lock() {
+        add_taken(&mut all);
+    }
+}
+
+fn add_taken(all: &mut Vec<TakenSignal>) {
     look_at_signals(&mut |taken| {
         all.retain(|other| other.signal != taken.signal);
         all.push(taken);
-        is_new = true;
+        IS_NEW.store(true, Ordering::Relaxed);
     });
-    is_new.then(|| describe(&all))
 }
 
-/// The taken signals of this run.
-static TAKEN: Mutex<Vec<TakenSignal>> = Mutex::new(Vec::new());
+/// The taken signals of this run. Held over forks.
+pub(crate) static TAKEN: Mutex<Vec<TakenSignal>> = Mutex::new(Vec::new());
+/// Whether `TAKEN` has signals that were not described yet.
+static IS_NEW: AtomicBool = AtomicBool::new(false);
 
 /// Describes the taken signals, with one sentence per handler.
 fn describe(all: &[TakenSignal]) -> String {

@@ -4,3 +4,6 @@
 pub fn interposes() -> bool {
     false
 }
+
+/// Does nothing: thread creation isn't interposed on Darwin.
+pub fn call_before_creation(_function: Option<extern "C" fn()>) {}

@@ -114,6 +114,23 @@ pub(super) fn is_first() -> bool {
     first == pthread_create as *const () as usize || first == REAL.load(Ordering::Acquire)
 }
 
+/// The address of a function that is called before each thread is created; 0 for none.
+static BEFORE: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets the function that is called before each thread is created, by the creating thread.
+pub(super) fn call_before_creation(function: Option<extern "C" fn()>) {
+    BEFORE.store(function.map_or(0, |function| function as usize), Ordering::Release);
+}
+
+fn before_creation() {
+    let function = BEFORE.load(Ordering::Acquire);
+    if function != 0 {
+        // SAFETY: the address of such a function, from `call_before_creation`.
+        let function = unsafe { core::mem::transmute::<usize, extern "C" fn()>(function) };
+        function();
+    }
+}
+
 /// A new thread's start data, at the top of its own alternate stack.
 ///
 /// The stack is not in use yet, and its pages are present.
@@ -153,6 +170,7 @@ fn create_with_stack(
     argument: *mut c_void,
     create: impl FnOnce(Start, *mut c_void) -> c_int,
 ) -> c_int {
+    before_creation();
     if !NEW_THREADS.load(Ordering::Relaxed) {
         return create(start, argument);
     }

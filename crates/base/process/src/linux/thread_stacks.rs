@@ -17,6 +17,17 @@ pub fn attach_new_threads(wants: bool) {
     let _ = wants;
 }
 
+/// Sets a function that is called before each thread is created, by the creating thread. It may
+/// create threads itself.
+///
+/// Works only if [`interposes`] returns true.
+pub fn call_before_creation(function: Option<extern "C" fn()>) {
+    #[cfg(interpose)]
+    pthread_create::call_before_creation(function);
+    #[cfg(not(interpose))]
+    let _ = function;
+}
+
 /// Whether threads that are created from now on get an alternate stack automatically.
 pub fn interposes() -> bool {
     #[cfg(interpose)]

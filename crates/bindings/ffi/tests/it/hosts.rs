@@ -112,6 +112,20 @@ fn threads_that_await_signals_or_have_a_sandbox_are_not_sent_one() {
     }
 }
 
+/// Without a breadcrumb or a delivery; the handler's own action ends the process.
+#[test]
+fn handlers_that_replace_coroners_come_after_it() {
+    let host = Host::new(&[]);
+    host.dies_of(libc::SIGSEGV, &["replaces"]);
+    are_successful("uninstalled", &host.run(&["replaces-uninstall"]));
+    for children in ["replaces-worker", "replaces-daemon"] {
+        let _ = std::fs::remove_dir_all(host.store());
+        are_successful(children, &host.run(&[children]));
+        assert!(host.run(&[]).status.success());
+        assert_eq!(reports(&host.store()).len(), 1, "{children}");
+    }
+}
+
 /// Builds the program of `own_runtime.cpp` with the static library.
 #[cfg(not(feature = "wrap-cxa-throw"))]
 fn cxx_program(folder: &Path) -> PathBuf {

@@ -49,9 +49,10 @@ group! {
         /// Sets whether to take back crash signals whose handlers are replaced after install.
         ///
         /// Default: no. A replacing handler that doesn't call Coroner's prevents reports. If this
-        /// is set, that handler is called after the report. Coroner checks when it delivers and
-        /// when a breadcrumb is added, at most once a second, and always logs which handler has the
-        /// signal.
+        /// is set, that handler is called after the report. A thread of Coroner then checks 10 and
+        /// 100 ms after install and every second, and each fork does. Otherwise Coroner checks only
+        /// when it delivers and when a breadcrumb is added, at most once a second. It always logs
+        /// which handler has the signal.
         reinstall_handlers: bool = InstallOptions::DEFAULT.reinstall_handlers,
         /// Sets whether crashes of children created by `fork` are reported.
         ///
