@@ -193,8 +193,11 @@ static int replaces_handler(void) {
         replace_handler();
     if (is("replaces-worker") && is_replaced())
         return 17;
-    while (is_replaced())
+    for (int tries = 0; is_replaced(); tries++) {
+        if (tries == 20000)
+            return 17;
         usleep(1000);
+    }
     if (!is("replaces-uninstall"))
         crashes(NULL);
     coroner_uninstall();
