@@ -8,11 +8,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Crash, CrashFlag, Frame, InApp, InAppRules, Report, is_runtime_code};
+use crate::model::{Crash, CrashFlag, Frame, InApp, InAppRules, Report};
 use crate::wire::Monitor;
 
 /// Maximum number of frames in a signature.
 pub const MAX_FRAMES: usize = 8;
+
+/// Maximum number of frames in an id of places ([`Signature::id_of_places`]).
+const MAX_PLACES: usize = 64;
 
 /// Maximum number of frames examined: enough to have some left after folding a deep recursion.
 const MAX_FOLDED: usize = 4096;
@@ -103,7 +106,8 @@ impl Signature {
     ///
     /// The frames are the app's own in the stack that the report is about (that of the throw, if
     /// there is one). If none is the app's own, they are the named functions that don't belong to a
-    /// runtime; if there are none of these either, images with offsets.
+    /// runtime; if there are none of these either, images with offsets. A report without a stack
+    /// has the program and the message instead, without its numbers.
     pub fn from_report(report: &Report) -> Signature {
         Self::with_rules(report, &InAppRules::default())
     }
@@ -120,15 +124,23 @@ impl Signature {
             let placed = stack.iter().filter_map(place).take(MAX_FRAMES);
             frames = placed.collect();
         }
+        if frames.is_empty() {
+            frames = described(report);
+        }
         Self::folded(report, frames)
     }
 
     fn folded(report: &Report, frames: Vec<String>) -> Signature {
+        let mut signature = Self::whole(report, frames);
+        signature.frames.truncate(MAX_FRAMES);
+        signature
+    }
+
+    /// Returns the signature with all frames, recursions folded.
+    fn whole(report: &Report, frames: Vec<String>) -> Signature {
         let kind = report.crash.as_ref().map_or_else(|| "unknown".to_owned(), |crash| kind(report, crash));
         let round = if kind == STACK_OVERFLOW { round(&frames) } else { None };
-        let mut frames = round.unwrap_or_else(|| fold_recursion(frames));
-        frames.truncate(MAX_FRAMES);
-        Signature { kind, frames }
+        Signature { kind, frames: round.unwrap_or_else(|| fold_recursion(frames)) }
     }
 
     /// Returns the id of the place where `report` crashed.
@@ -147,7 +159,13 @@ impl Signature {
             Some(format!("{build:02x?} + {}", frame.module_offset?))
         });
         let places: Vec<String> = places.take(MAX_FOLDED).collect();
-        (!places.is_empty()).then(|| Self::folded(report, places).id())
+        if places.is_empty() {
+            return None;
+        }
+        // A language's runtime may take more frames than a signature has: without names, they
+        // can't be left out.
+        let Signature { kind, frames } = Self::whole(report, places);
+        Some(Signature { kind, frames: frames.into_iter().take(MAX_PLACES).collect() }.id())
     }
 
     /// Whether one of the functions has no name.
@@ -198,6 +216,24 @@ fn stack(report: &Report) -> &[Frame] {
     }
 }
 
+/// Describes a crash without a stack: its program, and the place or the message of its exception.
+fn described(report: &Report) -> Vec<String> {
+    let exception = report.exceptions.first();
+    let location = exception.and_then(|exception| exception.location.as_deref());
+    // Lines and columns differ between builds.
+    let file = location.map(|location| location.trim_end_matches(|end: char| end.is_ascii_digit() || end == ':'));
+    let message = exception
+        .and_then(|exception| exception.message.as_deref())
+        .or(report.crash.as_ref().and_then(|crash| crash.message.as_deref()));
+    let words = message.map(|message| {
+        let first = message.lines().next().unwrap_or_default();
+        first.split(|digit: char| digit.is_ascii_digit()).filter(|part| !part.is_empty()).collect::<Vec<_>>().join("#")
+    });
+    let program = Some(report.header.process_name.as_str()).filter(|name| !name.is_empty());
+    let parts = [words.as_deref(), file, program];
+    parts.into_iter().flatten().map(ToOwned::to_owned).collect()
+}
+
 fn kind(report: &Report, crash: &Crash) -> String {
     if crash.has(CrashFlag::StackOverflow) {
         return STACK_OVERFLOW.to_owned();
@@ -224,7 +260,7 @@ fn kind(report: &Report, crash: &Crash) -> String {
 fn own_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
     let functions = stack.iter().flat_map(|frame| in_app.functions(frame).map(move |function| (frame, function)));
     let own = functions.filter(|(_, function)| function.in_app);
-    let labels = own.filter_map(|(frame, function)| match function.name {
+    let labels = own.filter_map(|(frame, function)| match function.name.filter(|_| !is_giant(frame)) {
         Some(name) => Some(normalise(name)).filter(|name| !is_carrier(name)),
         None if function.is_inlined => None,
         None => place(frame),
@@ -232,10 +268,20 @@ fn own_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
     labels.take(MAX_FOLDED).collect()
 }
 
+/// Whether a frame's symbol stands for much of its image, such as all code of a Dart program.
+fn is_giant(frame: &Frame) -> bool {
+    const GIANT: u64 = 1 << 20;
+    if frame.function.as_deref().is_some_and(|name| name.starts_with("_kDart")) {
+        return true;
+    }
+    let start = frame.symbol_address.filter(|_| frame.inlined.is_empty());
+    start.is_some_and(|start| frame.address.0.wrapping_sub(start.0) >= GIANT)
+}
+
 fn named_frames(stack: &[Frame], in_app: &InApp<'_>) -> Vec<String> {
     let functions = stack.iter().flat_map(|frame| in_app.functions(frame));
     let named = functions.filter_map(|function| {
-        let name = function.name.filter(|name| !is_runtime_code(Some(name), function.file))?;
+        let name = function.name.filter(|name| !in_app.is_runtime(Some(name), function.file))?;
         Some(normalise(name)).filter(|name| !is_carrier(name))
     });
     named.take(MAX_FOLDED).collect()
@@ -471,8 +517,9 @@ impl Rarity {
 /// of all frames in either. A frame weighs more the nearer it is to the crash and the rarer it is,
 /// as in TraceSim (Vasiliev and others, 2020). Signatures of different kinds have similarity 0.
 pub fn similarity(a: &Signature, b: &Signature, rarity: &Rarity) -> f64 {
+    // Crashes about which nothing is known are not the same.
     if a.kind != b.kind || a.frames.is_empty() || b.frames.is_empty() {
-        return if a == b { 1.0 } else { 0.0 };
+        return 0.0;
     }
     let weights = |signature: &Signature| -> Vec<f64> {
         let places = signature.frames.iter().enumerate();

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use coroner::Report;
 use coroner_explain::{CodeSource, Explanation};
-use coroner_report::model::{InApp, InAppRules, Thread, hide_home, is_runtime_code};
+use coroner_report::model::{InApp, InAppRules, Thread, hide_home};
 use coroner_report::signature::Signature;
 use coroner_report::text::{Step, short_function, short_path, steps};
 
@@ -128,7 +128,7 @@ fn stack(report: &Report, frames: &[coroner_report::model::Frame], out: &mut Str
                 writeln!(out, "     … {} more frames", frames.len() - number)?;
                 return writeln!(out, "```");
             }
-            if number > 0 && function.name.is_some() && is_runtime_code(function.name, function.file) {
+            if number > 0 && function.name.is_some() && in_app.is_runtime(function.name, function.file) {
                 folded += 1;
                 continue;
             }

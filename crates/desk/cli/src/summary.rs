@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use coroner::Report;
-use coroner_report::model::{CrashFlag, InApp, InAppRules, PURE_VIRTUAL_CALL, Timestamp, is_runtime_code};
+use coroner_report::model::{CrashFlag, InApp, InAppRules, PURE_VIRTUAL_CALL, Timestamp};
 use coroner_report::signature::Signature;
 use coroner_report::text::short_function;
 use coroner_report::wire::Monitor;
@@ -171,7 +171,7 @@ pub(crate) fn key_function(report: &Report) -> Option<String> {
         for function in in_app.functions(frame) {
             match function.name {
                 Some(name) if function.in_app => return Some(name.to_owned()),
-                Some(name) if !is_runtime_code(Some(name), function.file) => {
+                Some(name) if !in_app.is_runtime(Some(name), function.file) => {
                     other.get_or_insert(name);
                 }
                 None if function.in_app && !function.is_inlined => {

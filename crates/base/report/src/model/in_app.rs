@@ -1,6 +1,8 @@
 //! Decides which code is the app's own, for titles, signatures and events alike.
 
+use super::own_code::OwnCode;
 use super::{Frame, Report, is_runtime_code};
+use crate::wire::{Language, Os};
 
 /// Directories in which systems keep their own images.
 const SYSTEM: [&str; 10] = [
@@ -24,7 +26,9 @@ const SYSTEM: [&str; 10] = [
 /// directories (an interpreter, say), every image outside the system's directories is the app's
 /// own. Rust's standard library, crates from a registry or a `vendor` directory, the C++ library
 /// and Coroner are never the app's own code, although they may be in its image
-/// ([`is_runtime_code`]).
+/// ([`is_runtime_code`]); the crate and the package with a Rust program's `main` always are,
+/// wherever they were built. On Android, images below `/data` are the app's own, and Java code
+/// whose package begins like the app's ID.
 ///
 /// A pattern matches an image with that file name, or whose path begins with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +61,9 @@ pub struct InApp<'r> {
     rules: &'r InAppRules,
     program: Option<&'r str>,
     home: Home<'r>,
+    own: OwnCode<'r>,
+    /// The first two parts of the app's ID: `com.example`.
+    java_package: Option<&'r str>,
 }
 
 /// Location of the files that came with the program.
@@ -66,6 +73,8 @@ enum Home<'r> {
     Below(&'r str),
     /// In no particular place: the program is one of the system's.
     Elsewhere,
+    /// The program is one of Android's, which runs the app's libraries.
+    Data,
     /// The program is not known.
     Unknown,
 }
@@ -73,15 +82,30 @@ enum Home<'r> {
 impl<'r> InApp<'r> {
     /// Applies `rules` to the images of `report`.
     pub fn new(rules: &'r InAppRules, report: &'r Report) -> Self {
-        let program = report.images.iter().find(|image| image.is_main).map(|image| image.path.as_str());
-        Self { rules, program, home: program.map_or(Home::Unknown, home) }
+        let program = report.images.iter().find(|image| image.is_main).map(|image| plain(&image.path));
+        let home = if report.header.os == Os::ANDROID { Home::Data } else { program.map_or(Home::Unknown, home) };
+        let app = report.run.as_ref().and_then(|run| run.app.id.as_deref());
+        let java_package = app.map(|id| id.match_indices('.').nth(1).map_or(id, |(end, _)| &id[..end]));
+        Self { rules, program, home, own: OwnCode::new(report, program), java_package }
+    }
+
+    /// Whether a function of the app's image belongs to a runtime or another dependency.
+    ///
+    /// As [`is_runtime_code`], but the program's own crate never does, and another crate does where
+    /// its file is in a folder of its package.
+    pub fn is_runtime(&self, function: Option<&str>, file: Option<&str>) -> bool {
+        self.own.is(function, file).map_or_else(|| is_runtime_code(function, file), |own| !own)
     }
 
     /// Whether a function of the image at `package`, from the source `file`, is the app's own.
     ///
     /// Pass `None` for what is not known.
     pub fn is(&self, package: Option<&str>, function: Option<&str>, file: Option<&str>) -> bool {
-        let Some(package) = package else { return false };
+        let Some(package) = package.map(plain) else { return false };
+        if package == Language::JAVA.name().unwrap_or_default() {
+            let is_of = |prefix: &str| function.and_then(|name| name.strip_prefix(prefix)?.strip_prefix('.')).is_some();
+            return self.java_package.is_some_and(is_of);
+        }
         let named = |patterns: &[String]| patterns.iter().any(|pattern| matches(package, pattern));
         if named(&self.rules.exclude) {
             return false;
@@ -95,9 +119,10 @@ impl<'r> InApp<'r> {
                 Home::Below(home) => package.starts_with(home) && !is_systems(),
                 // An image without a path is the kernel's (`[vdso]`) or code without a file.
                 Home::Elsewhere => package.starts_with(['/', '~']) && !is_systems() && !is_shared(directory(package)),
+                Home::Data => package.starts_with("/data/"),
                 Home::Unknown => false,
             };
-        is_own && !is_runtime_code(function, file)
+        is_own && !self.is_runtime(function, file)
     }
 
     /// Whether the non-inlined function of `frame` is the app's own. [`Frame::in_app`] takes
@@ -143,6 +168,11 @@ pub struct Function<'f> {
 
 fn matches(path: &str, pattern: &str) -> bool {
     !pattern.is_empty() && (path.rsplit('/').next() == Some(pattern) || path.starts_with(pattern))
+}
+
+/// Returns a path without the `/private` through which Apple's systems reach `/var` and `/tmp`.
+fn plain(path: &str) -> &str {
+    path.strip_prefix("/private").filter(|rest| rest.starts_with("/var/") || rest.starts_with("/tmp/")).unwrap_or(path)
 }
 
 /// Returns the path up to and including its last `/`.

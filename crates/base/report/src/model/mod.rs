@@ -17,6 +17,7 @@ mod image;
 mod in_app;
 mod lock_wait;
 mod names;
+mod own_code;
 mod profile;
 mod run;
 mod runtime;

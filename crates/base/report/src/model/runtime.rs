@@ -1,7 +1,7 @@
 //! Functions of compilers, libraries and runtimes, which no app wrote even if its image has them.
 
 /// The standard libraries of Rust and Swift, the C++ exception runtime, and Coroner itself.
-const CRATES: [&str; 22] = [
+const CRATES: [&str; 25] = [
     "__cxa_",
     "__cxxabiv1::",
     "__gxx_personality",
@@ -20,6 +20,10 @@ const CRATES: [&str; 22] = [
     "coroner_report::",
     "coroner_unwind::",
     "coroner_walk::",
+    // Go's runtime.
+    "runtime.",
+    "runtime/",
+    "internal/runtime/",
     // Swift's standard library and Coroner's module, demangled and mangled.
     "Swift.",
     "$ss",
@@ -138,13 +142,15 @@ fn without_return_type(function: &str) -> &str {
 /// Rust's standard library as built and as a toolchain component, Cargo's registries and checkouts,
 /// C++ library headers, glibc, Apple's SDKs, and Coroner's own crates if they are in a folder
 /// beside the app's.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "/rustc/",
     // Dependencies of the standard library.
     "/rust/deps/",
     "/rustlib/src/rust/library/",
     "/registry/src/",
     "/git/checkouts/",
+    // Go's modules.
+    "/pkg/mod/",
     "/include/c++/",
     "/sysdeps/",
     "/Developer/Platforms/",
@@ -157,8 +163,16 @@ const SOURCES: [&str; 15] = [
     "/crates/crash/walk/src/",
 ];
 /// Beginnings of paths that contain other authors' sources.
-const SOURCE_ROOTS: [&str; 6] =
-    ["/usr/include/", "/usr/lib/gcc/", "/usr/lib/llvm", "library/core/", "library/alloc/", "library/std/"];
+const SOURCE_ROOTS: [&str; 8] = [
+    "/usr/include/",
+    "/usr/lib/gcc/",
+    "/usr/lib/go-",
+    "/usr/lib/llvm",
+    "/usr/local/go/src/",
+    "library/core/",
+    "library/alloc/",
+    "library/std/",
+];
 
 /// Whether a source file belongs to a language runtime or another dependency instead of the app.
 ///

@@ -3,7 +3,7 @@
 use super::report::{Writer, count};
 use super::source_path::{short_function, short_path};
 use super::{Folding, Style};
-use crate::model::{Frame, Skipped, is_runtime_code};
+use crate::model::{Frame, InApp, Skipped};
 use crate::wire::FoundBy;
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
@@ -48,14 +48,15 @@ impl<'f> Line<'f> {
         }
     }
 
-    fn is_runtime(&self) -> bool {
-        self.function().is_some_and(|function| is_runtime_code(Some(function), self.source().0))
+    fn is_runtime(&self, in_app: &InApp<'_>) -> bool {
+        self.function().is_some_and(|function| in_app.is_runtime(Some(function), self.source().0))
     }
 }
 
 impl Writer<'_> {
     /// Writes an exception's frames, beginning with the app's call if it is known.
     pub(super) fn frames_of_exception(&mut self, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
+        let in_app = self.in_app;
         let is_of_app = |frame: &Frame| {
             let inlined = frame.inlined.iter().map(|inlined| (inlined.function.as_deref(), inlined.file.as_deref()));
             let all = inlined.chain([(frame.function.as_deref(), frame.file.as_deref())]);
@@ -64,7 +65,7 @@ impl Writer<'_> {
                 // A stripped runtime's functions have no names.
                 return !CPP_RUNTIME.iter().any(|name| module_name(frame).starts_with(name));
             }
-            functions.any(|(function, file)| !is_runtime_code(function, file))
+            functions.any(|(function, file)| !in_app.is_runtime(function, file))
         };
         let first = match self.options.folding {
             Folding::None => 0,
@@ -123,11 +124,12 @@ impl Writer<'_> {
     ///
     /// The innermost line is always written.
     fn lines(&mut self, mut lines: &[Line<'_>], width: usize) -> fmt::Result {
+        let in_app = self.in_app;
         while let Some(first) = lines.first() {
             let is_innermost = first.number == 0 && first.inlined.is_none_or(|index| index == 0);
             let folded = match self.options.folding < Folding::Runtime || is_innermost {
                 true => 0,
-                false => lines.iter().take_while(|line| line.is_runtime()).count(),
+                false => lines.iter().take_while(|line| line.is_runtime(&in_app)).count(),
             };
             if folded >= MIN_FOLDED_LINES {
                 let (from, to) = (first.function().unwrap_or("?"), lines[folded - 1].function().unwrap_or("?"));

@@ -12,7 +12,7 @@ mod source_path;
 pub use frames::{Step, steps};
 pub use source_path::{short_function, short_path};
 
-use crate::model::{Frame, Report, Skipped, Thread};
+use crate::model::{Frame, InApp, InAppRules, Report, Skipped, Thread};
 use std::fmt;
 use std::str::FromStr;
 
@@ -167,7 +167,9 @@ pub fn write_frames(sink: &mut dyn Sink, frames: &[Frame]) -> fmt::Result {
 /// # Errors
 /// The error of the sink.
 pub fn write_stack(sink: &mut dyn Sink, frames: &[Frame], skipped: &[Skipped]) -> fmt::Result {
-    report::Writer { sink, report: &Report::default(), options: &TextOptions::default() }.frames(frames, skipped)
+    let (report, rules) = (Report::default(), InAppRules::default());
+    let in_app = InApp::new(&rules, &report);
+    report::Writer { sink, report: &report, options: &TextOptions::default(), in_app }.frames(frames, skipped)
 }
 
 impl Report {
@@ -176,7 +178,8 @@ impl Report {
     /// # Errors
     /// The error of the sink.
     pub fn write_text(&self, sink: &mut dyn Sink, options: &TextOptions) -> fmt::Result {
-        report::Writer { sink, report: self, options }.all()
+        let rules = InAppRules::default();
+        report::Writer { sink, report: self, options, in_app: InApp::new(&rules, self) }.all()
     }
 
     /// Returns the report as plain text.

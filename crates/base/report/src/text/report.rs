@@ -1,7 +1,9 @@
 //! Writes a report as text.
 
 use super::{Sink, Style, TextOptions, ThreadFilter, registers};
-use crate::model::{Address, Crash, CrashFlag, Exception, GENERAL_PROTECTION_FAULT, Image, Report, RunFacts, Thread};
+use crate::model::{
+    Address, Crash, CrashFlag, Exception, GENERAL_PROTECTION_FAULT, Image, InApp, Report, RunFacts, Thread,
+};
 use crate::wire::{Monitor, WalkEnd};
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -14,6 +16,7 @@ pub(super) struct Writer<'a> {
     pub(super) sink: &'a mut dyn Sink,
     pub(super) report: &'a Report,
     pub(super) options: &'a TextOptions,
+    pub(super) in_app: InApp<'a>,
 }
 
 impl Writer<'_> {

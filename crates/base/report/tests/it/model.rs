@@ -2,8 +2,9 @@
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Bytes, Id, IdError, Image, ImageIndex, Timestamp, hide_home, is_runtime_code, is_runtime_function,
-    mach_code_name, mach_exception_name, signal_code_name, signal_name, system_call_name,
+    Address, AppFacts, Bytes, Frame, Id, IdError, Image, ImageIndex, InApp, InAppRules, Report, RunFacts, Thread,
+    Timestamp, hide_home, is_runtime_code, is_runtime_function, mach_code_name, mach_exception_name, signal_code_name,
+    signal_name, system_call_name,
 };
 use coroner_report::wire::{ImageKind, Os, crc32c};
 
@@ -246,4 +247,99 @@ fn windows_paths_are_split_like_others() {
     assert!(is_theirs("C:\\Users\\ada\\.cargo\\registry\\src\\index\\serde\\src\\lib.rs"));
     assert!(is_theirs("/rustc/59807616e1fa\\library\\std\\src\\panicking.rs"));
     assert!(!is_theirs("C:\\Users\\ada\\paint\\src\\main.rs"));
+}
+
+/// Whether each function, with its file, is the app's own in a report with this stack.
+fn own(program: &str, stack: &[(&str, &str)]) -> Vec<bool> {
+    let frame = |(function, file): &(&str, &str)| Frame {
+        module: Some(program.to_owned()),
+        function: Some((*function).to_owned()),
+        file: Some((*file).to_owned()).filter(|file| !file.is_empty()),
+        ..Frame::default()
+    };
+    let frames: Vec<Frame> = stack.iter().map(frame).collect();
+    let image = Image { path: program.to_owned(), is_main: true, ..Image::default() };
+    let thread = Thread { crashed: true, main: true, frames, ..Thread::default() };
+    let report = Report { images: vec![image], threads: vec![thread], ..Report::default() };
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, &report);
+    report.threads[0].frames.iter().map(|frame| in_app.is_frame(frame)).collect()
+}
+
+#[test]
+fn the_crate_with_main_is_the_apps_own_wherever_it_was_built() {
+    const STD: &str = "/rustc/59807616e1fa/library/std/src/rt.rs";
+    for (own_root, dependency_root) in [
+        // `cargo install`, `cargo vendor`, Bazel, remapped paths, Nix.
+        ("/home/ada/.cargo/registry/src/index-1/paint-1.2.0", "/home/ada/.cargo/registry/src/index-1/serde-1.0.219"),
+        ("/build/vendor/paint", "/build/vendor/serde"),
+        ("/build/paint", "/build/external/crates_io__serde-1.0.219"),
+        ("/tmp/paint", "registry/serde-1.0.219"),
+        ("/build/source", "/build/paint-1.2.0-vendor.tar.gz/serde-1.0.219"),
+    ] {
+        let (main, other) = (format!("{own_root}/src/main.rs"), format!("{own_root}/src/brush.rs"));
+        let dependency = format!("{dependency_root}/src/lib.rs");
+        let stack = [
+            ("serde::de::read", dependency.as_str()),
+            ("<paint::Brush as serde::Deserialize>::deserialize", &other),
+            ("paint_core::load", &other),
+            ("paint::main", &main),
+            ("std::rt::lang_start_internal", STD),
+        ];
+        assert_eq!(own("/home/ada/.cargo/bin/paint", &stack), [false, true, true, true, false], "{own_root}");
+    }
+    // Another crate of the same checkout, and a panic on a thread without `main`.
+    let checkout = "/home/ada/.cargo/git/checkouts/paint-0123/4567/crates";
+    let stack = [
+        ("core_paint::fill", &*format!("{checkout}/core/src/lib.rs")),
+        ("paint::main", &format!("{checkout}/cli/src/main.rs")),
+        ("std::rt::lang_start", STD),
+    ];
+    assert_eq!(own("/opt/paint/paint", &stack), [true, true, false]);
+    let stack = [("my_paint::fill", "/home/ada/.cargo/registry/src/index-1/my-paint-1.0.0/src/main.rs")];
+    assert_eq!(own("/opt/bin/my-paint", &stack), [true]);
+}
+
+#[test]
+fn runtime_functions_of_go_are_not_the_apps_own() {
+    let stack = [
+        ("runtime.raise", "/usr/lib/go-1.19/src/runtime/sys_linux_amd64.s"),
+        ("runtime.sigpanic", ""),
+        ("github.com/pkg/errors.Wrap", "/root/go/pkg/mod/github.com/pkg/errors@v0.9.1/errors.go"),
+        ("main.(*T).get", "/home/ada/shop/main.go"),
+    ];
+    assert_eq!(own("/opt/shop", &stack), [false, false, false, true]);
+}
+
+#[test]
+fn both_forms_of_a_path_below_var_are_the_same_program() {
+    let frame = |path: &str| Frame { module: Some(path.to_owned()), ..Frame::default() };
+    let image = Image { path: "/private/var/containers/X/Shop.app/Shop".to_owned(), is_main: true, ..Image::default() };
+    let report = Report { images: vec![image], ..Report::default() };
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, &report);
+    assert!(in_app.is_frame(&frame("/var/containers/X/Shop.app/Frameworks/Cart.framework/Cart")));
+    assert!(in_app.is_frame(&frame("/private/var/containers/X/Shop.app/Shop")));
+    assert!(!in_app.is_frame(&frame("/usr/lib/libobjc.A.dylib")));
+}
+
+#[test]
+fn on_android_the_apps_data_and_its_java_package_are_its_own() {
+    let mut report = Report::default();
+    report.header.os = Os::ANDROID;
+    let app = AppFacts { id: Some("com.example.shop".to_owned()), ..AppFacts::default() };
+    report.run = Some(RunFacts { app, ..RunFacts::default() });
+    let rules = InAppRules::default();
+    let in_app = InApp::new(&rules, &report);
+    for (module, function, is_own) in [
+        ("/data/app/~~x==/com.example.shop-y==/lib/arm64/libshop.so", "pay", true),
+        ("/apex/com.android.runtime/lib64/bionic/libc.so", "abort", false),
+        ("java", "com.example.shop.Cart.pay", true),
+        ("java", "com.example.common.Lock.take", true),
+        ("java", "com.examples.Other.run", false),
+        ("java", "android.view.View.performClick", false),
+    ] {
+        let found = in_app.is(Some(module), Some(function), None);
+        assert_eq!(found, is_own, "{module} {function}");
+    }
 }

@@ -154,3 +154,52 @@ fn names_are_taken_over_from_the_same_report() {
     assert_eq!(bare.threads[0].frames[1].function, None, "another address");
     assert_eq!(bare.take_names(&named), 0);
 }
+
+#[test]
+fn the_frames_of_a_runtime_dont_make_different_places_one() {
+    // With `panic=abort`, more frames of the standard library than a signature has are on top.
+    let at = |offsets: &[u64]| {
+        let mut report = report(&vec!["std::panicking::begin"; offsets.len()]);
+        report.images[0].build_id.0 = vec![7; 20];
+        for (frame, offset) in report.threads[0].frames.iter_mut().zip(offsets) {
+            frame.module_offset = Some(RelativeAddress(*offset));
+        }
+        Signature::id_of_places(&report).unwrap()
+    };
+    let std_frames: Vec<u64> = (1..=14).collect();
+    let (one, two) = ([&std_frames[..], &[100, 200]].concat(), [&std_frames[..], &[101, 200]].concat());
+    assert_ne!(at(&one), at(&two));
+    assert_eq!(at(&one), at(&one));
+}
+
+#[test]
+fn crashes_about_which_nothing_is_known_are_not_the_same() {
+    let nothing = Signature { kind: "panic".to_owned(), frames: Vec::new() };
+    assert_eq!(similarity(&nothing, &nothing, &Rarity::default()), 0.0);
+    // Without a stack, the message and the program decide.
+    let panic = |message: &str, program: &str| {
+        let mut report = report(&[]);
+        report.threads.clear();
+        report.header.process_name = program.to_owned();
+        report.crash.as_mut().unwrap().message = Some(message.to_owned());
+        Signature::from_report(&report)
+    };
+    let first = panic("the len is 3 but the index is 99", "shop");
+    assert_eq!(first, panic("the len is 4 but the index is 7", "shop"));
+    assert_ne!(first, panic("called `Option::unwrap()` on a `None` value", "shop"));
+    assert_ne!(first, panic("the len is 3 but the index is 99", "paint"));
+}
+
+#[test]
+fn a_symbol_for_all_code_is_not_a_name() {
+    let at = |offset: u64| {
+        let mut report = report(&["all_code"]);
+        let frame = &mut report.threads[0].frames[0];
+        frame.address = coroner_report::model::Address(0x7000_0000 + offset);
+        frame.symbol_address = Some(coroner_report::model::Address(0x7000_0000));
+        frame.module_offset = Some(RelativeAddress(offset));
+        Signature::from_report(&report)
+    };
+    assert_ne!(at(0x22_a1c8), at(0x4f_0010));
+    assert_eq!(at(0x1000).frames, ["all_code"]);
+}

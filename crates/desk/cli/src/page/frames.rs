@@ -1,6 +1,6 @@
 //! A stack as a list with an item for each function; a runtime's functions are folded.
 
-use coroner_report::model::{Frame, Function, InApp, Skipped, is_runtime_code};
+use coroner_report::model::{Frame, Function, InApp, Skipped};
 use coroner_report::text::{Step, short_function, short_path, steps};
 use coroner_report::wire::FoundBy;
 use maud::{Markup, html};
@@ -28,11 +28,11 @@ struct Item<'f> {
 }
 
 impl Item<'_> {
-    fn is_runtime(&self) -> bool {
+    fn is_runtime(&self, in_app: &InApp<'_>) -> bool {
         self.number > 0
             && self.function.name.is_some()
             && !self.function.in_app
-            && is_runtime_code(self.function.name, self.function.file)
+            && in_app.is_runtime(self.function.name, self.function.file)
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn stack(frames: &[Frame], skipped: &[Skipped], view: View<'_>) -> Ma
 fn list_items(mut items: &[Item<'_>], view: View<'_>) -> Markup {
     let mut parts: Vec<Markup> = Vec::new();
     while let Some(first) = items.first() {
-        let folded = items.iter().take_while(|item| item.is_runtime()).count();
+        let folded = items.iter().take_while(|item| item.is_runtime(view.in_app)).count();
         if folded >= 2 {
             let names = (name(&items[0], 48), name(&items[folded - 1], 48));
             parts.push(html! {

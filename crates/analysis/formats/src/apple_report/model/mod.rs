@@ -245,10 +245,17 @@ impl Parsed {
             size: image.size,
             text: TextRange { address: load_address, size: image.size },
             build_id: Bytes(id),
-            is_main: self.path.as_deref() == Some(path) || (self.path.is_none() && image.name == self.process_name),
+            is_main: self.path.as_deref().map(without_private) == Some(without_private(path))
+                || (self.path.is_none() && image.name == self.process_name),
             ..Image::default()
         }
     }
+}
+
+/// Returns a path without the `/private` through which Apple's systems reach `/var`: one report has
+/// both forms.
+fn without_private(path: &str) -> &str {
+    path.strip_prefix("/private").filter(|rest| rest.starts_with("/var/")).unwrap_or(path)
 }
 
 /// Creates the thrown exception, which is usually an Objective-C exception.
