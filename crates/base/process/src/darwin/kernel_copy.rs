@@ -22,6 +22,19 @@ impl PresentPages {
     }
 }
 
+/// Whether this process may currently read the byte at `address`. Whether it may write it is not
+/// determined.
+pub fn is_accessible(address: u64, _write: bool) -> bool {
+    let mut byte = [0];
+    KernelCopy::new().is_some_and(|mut copy| copy.read(address, &mut byte).is_ok())
+}
+
+/// Whether the 32-bit word at `address` is zero; `false` if it can't be read.
+pub fn is_zero(address: u64) -> bool {
+    let mut word = [1; 4];
+    KernelCopy::new().is_some_and(|mut copy| copy.read(address, &mut word).is_ok()) && word == [0; 4]
+}
+
 /// A reader that copies this process's own memory through `mach_vm_read_overwrite`.
 #[derive(Clone, Copy, Debug)]
 pub struct KernelCopy {

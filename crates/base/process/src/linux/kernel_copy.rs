@@ -30,6 +30,17 @@ pub fn is_accessible(address: u64, write: bool) -> bool {
     answer.is_ok() || matches!(answer, Err(Errno(libc::EAGAIN | libc::ETIMEDOUT)))
 }
 
+/// Whether the 32-bit word at `address`, a multiple of 4, is zero; `false` if it can't be read.
+///
+/// The kernel compares it (`FUTEX_WAIT` that doesn't wait, as in [`is_accessible`]).
+pub fn is_zero(address: u64) -> bool {
+    let at_once = [0_i64; 2];
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel reads the word and a timespec of zeros. Async-signal-safe: one system call.
+    let answer = unsafe { syscall!(libc::SYS_futex, address, operation, 0_u32, at_once.as_ptr()) };
+    answer == Err(Errno(libc::ETIMEDOUT))
+}
+
 /// The pages of this process that are in its page tables, by `/proc/self/pagemap`.
 ///
 /// Reading a present page neither waits for a file, a swap device or a page fault server, nor

@@ -22,9 +22,9 @@ mod snapshot;
 mod windowed;
 
 #[cfg(all(supported, any(target_os = "linux", target_os = "android")))]
-pub use crate::os::kernel_copy::{CheckedMemory, is_accessible};
+pub use crate::os::kernel_copy::CheckedMemory;
 #[cfg(supported)]
-pub use crate::os::kernel_copy::{KernelCopy, PresentPages};
+pub use crate::os::kernel_copy::{KernelCopy, PresentPages, is_accessible, is_zero};
 #[cfg(supported)]
 pub use guarded_load::{LoadGuarded, recover_guarded_load};
 pub(crate) use reader::read_out_of_line;

@@ -181,16 +181,12 @@ impl<'a> RunState<'a> {
         id
     }
 
-    /// Zeroes the state, as in a new file.
+    /// Number of bytes from the state's start beyond which all are zero, as in a new file.
     ///
-    /// Returns `false` and changes nothing if the app has set values or left breadcrumbs: then more
-    /// of the file is in use than is worth touching.
-    pub fn wipe(&self) -> bool {
+    /// Returns `None` if the app has set values or left breadcrumbs: then any may be in use.
+    pub fn used_bytes(&self) -> Option<usize> {
         let is_unused = self.load(SEQUENCE_WORD) == 0 && self.load(BREADCRUMB_WORD) == 0;
-        if is_unused {
-            (0..self.layout.breadcrumbs).for_each(|index| self.store(index, 0));
-        }
-        is_unused
+        is_unused.then(|| self.layout.breadcrumbs.saturating_mul(8))
     }
 
     /// Copies the beginning of the facts to `into`, as far as it fits.

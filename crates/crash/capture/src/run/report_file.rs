@@ -15,7 +15,7 @@ use core::sync::atomic::AtomicU32;
 use coroner_process::syscall::{Errno, Result};
 use coroner_report::wire::{Encoder, FILE_PREFIX, FRAME_HEADER_LEN, SectionKind, seal};
 
-use coroner_process::files;
+use coroner_process::{files, memory};
 
 /// Size in bytes of the buffer in which a section is encoded. The largest single element (a thread
 /// with its registers and frames, an image) is far smaller.
@@ -81,10 +81,11 @@ impl ReportFile {
         (ReportFile { capacity, ..self }, rest)
     }
 
-    /// Returns `true` if no report was written to the file (not for crash time: a load may fault).
+    /// Returns `true` if the file is mapped whole, and neither its first word nor its last one was
+    /// written. The kernel reads them: the file may have been cut.
     pub(crate) fn is_unused(&self) -> bool {
-        // SAFETY: mapped for at least a page, and aligned to one.
-        self.is_none() || unsafe { (self.address as *const u32).read_volatile() } == 0
+        let is_zero = |at: usize| memory::is_zero((self.address + at) as u64);
+        self.capacity.checked_sub(size_of::<u32>()).is_some_and(|last| is_zero(0) && is_zero(last))
     }
 
     /// Makes the pages that most reports write first resident before a crash (not
@@ -100,12 +101,12 @@ impl ReportFile {
         Ok(ReportFile { address, capacity: capacity as usize, is_file: false })
     }
 
-    /// Returns the last word of the mapping.
+    /// Returns the last word of the mapping; `None` if there is none, or the file was cut.
     pub(crate) fn last_word(&self) -> Option<&AtomicU32> {
-        let at = self.capacity.checked_sub(size_of::<AtomicU32>())?;
+        let at = self.address + self.capacity.checked_sub(size_of::<AtomicU32>())?;
         // SAFETY: inside the mapping, aligned (its capacity is a multiple of the page size, or of
         // four), and shared as atomics are.
-        Some(unsafe { &*((self.address + at) as *const AtomicU32) })
+        memory::is_accessible(at as u64, true).then(|| unsafe { &*(at as *const AtomicU32) })
     }
 
     /// Returns the file without its last word.

@@ -1,7 +1,7 @@
 //! Creates a run's files, and releases them.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_process::descriptor::OwnedDescriptor;
 use coroner_process::directory_owner;
@@ -11,10 +11,12 @@ use coroner_process::syscall::{Errno, Result};
 use coroner_process::threads::{clocks, process_id, wall_now};
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::ExitKind;
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::run_state::FIXED_BYTES;
 use coroner_report::run_state::{Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
 
 use super::clean_run::{CleanRun, KEPT_VITALS};
-use super::report_file::ReportFile;
+use super::report_file::{ReportFile, write_all};
 
 /// Bytes of disk space for the spare report, which lies at the end of the main report's file.
 const SPARE: u32 = 128 << 10;
@@ -281,36 +283,13 @@ impl RunFiles {
     ) -> Option<(RunFiles, CleanRun)> {
         let lock_number = lock.opened_at();
         files::take_lock(lock_number).ok()?;
-        let (state_address, state_file) = map_clean(directory, c"state", sizes.state)?;
-        let whole = (sizes.reserve + sizes.spare) as usize;
-        let report = map_clean(directory, c"report", whole).map(|(address, _)| address);
-        // The kernel usually puts one mapping directly below the other.
-        if report.is_some_and(|report| report + whole == state_address) {
-            files::read_nothing_ahead(state_address - whole, whole + sizes.state);
-        } else {
-            files::read_nothing_ahead(state_address, sizes.state);
-            report.inspect(|report| files::read_nothing_ahead(*report, whole));
-        }
-        let split = report.map_or((ReportFile::NONE, ReportFile::NONE), |report| {
-            ReportFile::mapped(report, whole).split(sizes.spare)
-        });
-        let run = RunFiles {
-            id: random_id(),
-            lock: Some(lock),
-            pipe: None,
-            report: split.0,
-            spare: split.1,
-            state_address,
-            state_size: sizes.state,
-        };
-        let unmap = || {
-            // SAFETY: mapped above, and nobody uses them.
-            unsafe {
-                run.unmap_reports();
-                files::unmap(state_address, sizes.state);
-            }
-        };
-        let before = state_of(&run, limits)?;
+        let whole = sizes.reserve + sizes.spare;
+        let state_file = open_clean_whole(directory, c"state", sizes.state as u32)?;
+        let report_file = open_clean_whole(directory, c"report", whole);
+        // Read by the kernel and not through a mapping: a page that the disk can't provide would
+        // end the app.
+        let mut head = StateHead::read(state_file.0)?;
+        let before = RunState::reopen(&head.0, limits);
         let names_lock = before.scalar(Scalar::LOCK_FILE) == lock.inode();
         let mut clean = CleanRun {
             id: before.run_id(),
@@ -324,8 +303,8 @@ impl RunFiles {
         };
         let run_path = |id: &[u8; 16]| in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes()]);
         let clean_path = in_store(store, &[CLEAN]);
-        if !before.has_limits(limits) || !before.ended_clean() || !run.is_unused() {
-            unmap();
+        let is_unused = report_file.as_ref().is_some_and(|file| has_no_report(file.0, whole) && sizes.spare > 0);
+        if !before.has_limits(limits) || !before.ended_clean() || !is_unused {
             // Its thread or a destructor crashed after it was moved here, or another version of the
             // app uses other sizes.
             let _ = files::rename(libc::AT_FDCWD, clean_path.as_c_str(), run_path(&clean.id).as_c_str());
@@ -334,11 +313,52 @@ impl RunFiles {
         if !before.facts_start(&mut clean.facts) {
             clean.machine = 0;
         }
+        let used = before.used_bytes().filter(|used| *used <= STATE_TOUCHED);
+        let is_zero = match used {
+            Some(used) => head.write_zeros(state_file.0, used),
+            None => files::make_zero(state_file.0, sizes.state as u32).is_ok(),
+        };
+        if !is_zero {
+            return None;
+        }
+        let whole = whole as usize;
+        let report_address = files::map_shared(report_file?.0, whole).ok()?;
+        let (report, spare) = ReportFile::mapped(report_address, whole).split(sizes.spare);
+        let Ok(state_address) = files::map_shared(state_file.0, sizes.state) else {
+            // SAFETY: mapped above, and nobody uses them.
+            unsafe {
+                report.unmap();
+                spare.unmap();
+            }
+            return None;
+        };
+        let run = RunFiles {
+            id: random_id(),
+            lock: Some(lock),
+            pipe: None,
+            report,
+            spare,
+            state_address,
+            state_size: sizes.state,
+        };
+        // The kernel usually puts one mapping directly below the other.
+        if spare.ends_at(state_address) {
+            files::read_nothing_ahead(state_address - whole, whole + sizes.state);
+        } else {
+            files::read_nothing_ahead(state_address, sizes.state);
+            files::read_nothing_ahead(report_address, whole);
+        }
+        let unmap = || {
+            // SAFETY: mapped above, and nobody uses them.
+            unsafe {
+                run.unmap_reports();
+                files::unmap(state_address, sizes.state);
+            }
+        };
         // A failing disk must not end the app at the first store.
-        let is_zero = files::populate(state_address, STATE_TOUCHED.min(sizes.state)) != Err(Errno(libc::EFAULT))
-            && (before.wipe() || files::make_zero(state_file.0, sizes.state as u32).is_ok());
+        let is_there = files::populate(state_address, STATE_TOUCHED.min(sizes.state)) != Err(Errno(libc::EFAULT));
         let path = run_path(&run.id);
-        if !is_zero || files::rename(libc::AT_FDCWD, clean_path.as_c_str(), path.as_c_str()).is_err() {
+        if !is_there || files::rename(libc::AT_FDCWD, clean_path.as_c_str(), path.as_c_str()).is_err() {
             unmap();
             return None;
         }
@@ -494,8 +514,7 @@ impl RunFiles {
     /// Returns `true` if no report was begun in the run's files by a crash that needs to open no
     /// file, in any process.
     pub(crate) fn is_unused(&self) -> bool {
-        let is_free = |taken: &AtomicU32| taken.load(Ordering::Acquire) == 0;
-        self.is_on_disk() && self.report.is_unused() && self.spare.last_word().is_some_and(is_free)
+        self.is_on_disk() && self.report.is_unused() && self.spare.is_unused()
     }
 
     /// Closes and removes the run, as if it had never been created, after a failed install.
@@ -518,15 +537,14 @@ pub(crate) fn note_end(store: &CStr, id: &[u8; 16], state_size: usize, limits: &
     else {
         return;
     };
-    if status(state.0).is_ok_and(|status| status.st_size as usize == state_size)
-        && let Ok(state_address) = files::map_file(state.0, state_size)
-    {
-        if let Some(state) = state_at(state_address, state_size, limits).filter(RunState::is_open) {
-            state.set_scalar(Scalar::EXIT_TIME, wall_now());
-            state.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
-        }
-        // SAFETY: mapped above, and nobody uses it.
-        unsafe { files::unmap(state_address, state_size) };
+    let is_whole = status(state.0).is_ok_and(|status| status.st_size as usize == state_size);
+    let Some(mut head) = is_whole.then(|| StateHead::read(state.0)).flatten() else { return };
+    let run = RunState::reopen(&head.0, limits);
+    if run.is_open() {
+        run.set_scalar(Scalar::EXIT_TIME, wall_now());
+        run.set_scalar(Scalar::EXIT, ExitKind::CLEAN.0.into());
+        // Its process has ended: nobody else writes to it.
+        let _ = write_all(state.0, &raw const head.as_bytes()[..FIXED_BYTES as usize]);
     }
 }
 
@@ -581,12 +599,63 @@ fn open_own(clean: &Directory, name: &CStr) -> Result<i32> {
     files::check_file(file).map(|()| file).inspect_err(|_| close(file))
 }
 
-/// Maps a file of the run that exited cleanly, if it has that size in bytes; the file is open for a
-/// short time.
-fn map_clean(clean: &Directory, name: &CStr, bytes: usize) -> Option<(usize, Directory)> {
+/// Opens a file of the run that exited cleanly, if it has that size in bytes, all of which the file
+/// system has room for.
+fn open_clean_whole(clean: &Directory, name: &CStr, bytes: u32) -> Option<Directory> {
     let file = Directory(open_own(clean, name).ok()?);
-    let is_whole = status(file.0).ok()?.st_size as usize == bytes;
-    Some((is_whole.then(|| files::map_shared(file.0, bytes).ok())??, file))
+    let status = status(file.0).ok()?;
+    let is_sparse = (status.st_blocks as u64).saturating_mul(512) < u64::from(bytes);
+    let is_whole = status.st_size as u64 == u64::from(bytes) && (!is_sparse || files::reserve(file.0, bytes).is_ok());
+    is_whole.then_some(file)
+}
+
+/// The first bytes of a run state, copied from its file.
+struct StateHead([AtomicU64; STATE_TOUCHED / 8]);
+
+impl StateHead {
+    /// Reads them; what is beyond the file's end is zeros. Returns `None` if the disk can't provide
+    /// them.
+    fn read(file: i32) -> Option<StateHead> {
+        let mut head = StateHead([const { AtomicU64::new(0) }; STATE_TOUCHED / 8]);
+        read_all(file, head.as_bytes(), 0)?;
+        Some(head)
+    }
+
+    fn as_bytes(&mut self) -> &mut [u8] {
+        // SAFETY: borrowed mutably, so the words are nobody else's; a word is eight plain bytes.
+        unsafe { core::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), STATE_TOUCHED) }
+    }
+
+    /// Zeros the first `length` bytes of the file, and returns whether the file system did.
+    fn write_zeros(&mut self, file: i32, length: usize) -> bool {
+        let bytes = self.as_bytes();
+        bytes.fill(0);
+        write_all(file, &raw const bytes[..length]).is_ok()
+    }
+}
+
+/// Reads bytes at an offset; those beyond the file's end are left as they are. Returns `None` if
+/// the disk can't provide them.
+fn read_all(file: i32, into: &mut [u8], offset: u64) -> Option<()> {
+    let mut at = 0;
+    while let Some(rest) = into.get_mut(at..).filter(|rest| !rest.is_empty()) {
+        match files::read_at(file, rest, offset + at as u64) {
+            Ok(0) => break,
+            Ok(count) => at += count,
+            Err(Errno::INTR) => {}
+            Err(_) => return None,
+        }
+    }
+    Some(())
+}
+
+/// Returns `true` if neither the report nor the spare one in a file of that size was begun.
+fn has_no_report(file: i32, whole: u32) -> bool {
+    let is_zero = |offset: u32| {
+        let mut word = [1; 4];
+        read_all(file, &mut word, offset.into()).is_some() && word == [0; 4]
+    };
+    is_zero(0) && is_zero(whole - 4)
 }
 
 /// Creates a new file of that size in bytes, all zero, and maps it.

@@ -12,6 +12,8 @@ mod all_threads;
 mod app_memory;
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 mod backtrace;
+#[cfg(target_os = "linux")]
+mod changed_files;
 #[cfg(all(target_os = "linux", feature = "otlp", feature = "sentry"))]
 mod consent;
 #[cfg(target_os = "linux")]
