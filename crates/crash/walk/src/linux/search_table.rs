@@ -39,7 +39,7 @@ pub(super) fn prepare<M: Memory>(memory: &mut M, program: &Image) {
     if program.kind != ImageKind::Main || !program.eh_frame_hdr.is_empty() || !load(&TABLE).is_empty() {
         return;
     }
-    let Some(section) = with_file(|file| find_section(file, memory, program)).flatten() else { return };
+    let Some(section) = find_section(memory, program) else { return };
     // 16 bytes per entry, which itself has at least 16 bytes.
     let size = (section.end.wrapping_sub(section.start) as usize).saturating_add(64);
     let Ok(at) = files::map_untouched(size) else { return };
@@ -57,38 +57,31 @@ pub(super) fn prepare<M: Memory>(memory: &mut M, program: &Image) {
     }
 }
 
-/// Calls `look` with the bytes of the program's file; returns `None` if they are not available.
-fn with_file<T>(look: impl FnOnce(&[u8]) -> T) -> Option<T> {
-    let file = files::open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY | libc::O_CLOEXEC, 0).ok()?;
-    let size = files::status(file).map_or(0, |status| status.st_size as usize);
-    // SAFETY: a new mapping touches nothing that exists. (An empty one is refused.)
-    let at = unsafe { libc::mmap(core::ptr::null_mut(), size, libc::PROT_READ, libc::MAP_PRIVATE, file, 0) };
-    files::close(file);
-    if at == libc::MAP_FAILED {
-        return None;
-    }
-    // SAFETY: the mapping has these bytes; the kernel lets nobody write to or truncate a file that
-    // runs (ETXTBSY).
-    let given = look(unsafe { core::slice::from_raw_parts(at.cast::<u8>(), size) });
-    // SAFETY: `look` has returned.
-    unsafe { libc::munmap(at, size) };
-    Some(given)
-}
-
 /// Finds the section that is loaded as data and begins with a CIE: `.eh_frame`, whatever its name
 /// is.
-fn find_section<M: Memory>(file: &[u8], memory: &mut M, program: &Image) -> Option<AddressRange> {
-    let header = FileHeader::parse(file.first_chunk()?)?;
-    let sections = file.get(usize::try_from(header.sections_offset).ok()?..)?;
-    let (sections, _) = sections.as_chunks::<{ SectionHeader::SIZE }>();
-    let ranges = sections.iter().take(header.section_count.into()).filter_map(|section| {
-        let section = SectionHeader::parse(section);
+fn find_section<M: Memory>(memory: &mut M, program: &Image) -> Option<AddressRange> {
+    let file = files::open(libc::AT_FDCWD, c"/proc/self/exe", libc::O_RDONLY, 0).ok()?;
+    let found = find_section_in(file, memory, program);
+    files::close(file);
+    found
+}
+
+/// Reads the section headers by system calls: a mapping of a file that somebody cuts would fault.
+fn find_section_in<M: Memory>(file: i32, memory: &mut M, program: &Image) -> Option<AddressRange> {
+    let header = FileHeader::parse(&read_at(file, 0)?)?;
+    (0..u64::from(header.section_count)).find_map(|index| {
+        let at = index.checked_mul(SectionHeader::SIZE as u64)?.checked_add(header.sections_offset)?;
+        let section = SectionHeader::parse(&read_at(file, at)?);
         let is_data = section.flags & 0x6 == 0x2; // SHF_ALLOC without SHF_EXECINSTR
         let start = section.address.wrapping_add(program.slide);
         let end = start.checked_add(section.size)?;
-        (is_data && end <= program.range.end).then_some(AddressRange { start, end })
-    });
-    ranges.into_iter().find(|range| is_cie(memory, range.start))
+        (is_data && end <= program.range.end && is_cie(memory, start)).then_some(AddressRange { start, end })
+    })
+}
+
+fn read_at<const N: usize>(file: i32, offset: u64) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    (files::read_at(file, &mut bytes, offset) == Ok(N)).then_some(bytes)
 }
 
 /// Returns `true` if there is a CIE at `address` in the form that compilers write: an ID of 0,

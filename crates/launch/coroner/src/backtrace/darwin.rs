@@ -9,7 +9,7 @@ use coroner_process::symtab::{MachO, NameScan, Placement, Problem, ScanError};
 use coroner_unwind::SwiftAsync;
 use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 
-use super::loaded_image::LoadedImage;
+use super::loaded_image::{LoadedImage, MappedFile};
 use super::{NotCaptured, ThreadId};
 
 /// Calls `with` with a stopped thread's registers and how to handle marks of Swift async frames.
@@ -38,7 +38,7 @@ pub(super) fn candidate_paths(image: &LoadedImage) -> Vec<PathBuf> {
 }
 
 /// Returns `false`: the symbols are read from memory, not from a mapped file.
-pub(super) fn is_loaded_from(_image: &LoadedImage, _map: &[u8]) -> bool {
+pub(super) fn is_loaded_from(_image: &LoadedImage, _map: &MappedFile) -> bool {
     false
 }
 

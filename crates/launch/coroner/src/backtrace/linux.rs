@@ -9,7 +9,7 @@ use coroner_process::symtab::{ElfLoaded, NameScan, ScanError};
 use coroner_unwind::SwiftAsync;
 use coroner_walk::{LiveReader, stop_thread, swift_tasks};
 
-use super::loaded_image::LoadedImage;
+use super::loaded_image::{LoadedImage, MappedFile};
 use super::{NotCaptured, ThreadId};
 
 /// Calls `with` with a stopped thread's registers and how to handle marks of Swift async frames.
@@ -68,9 +68,9 @@ pub(super) fn candidate_paths(image: &LoadedImage) -> Vec<PathBuf> {
 }
 
 /// Whether a file that has been mapped is the one that the image was loaded from.
-pub(super) fn is_loaded_from(image: &LoadedImage, map: &[u8]) -> bool {
+pub(super) fn is_loaded_from(image: &LoadedImage, map: &MappedFile) -> bool {
     let file = |address| mapping_at(address).map(|mapping| mapping.file).filter(|file| file.is_file());
-    file(image.range.start).is_some_and(|loaded| file(map.as_ptr() as u64) == Some(loaded))
+    file(image.range.start).is_some_and(|loaded| file(map.address) == Some(loaded))
 }
 
 fn mapping_at(address: u64) -> Option<Mapping> {

@@ -7,7 +7,11 @@ use std::path::Path;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+#[cfg(supported)]
+use coroner_process::memory::Windowed;
 use coroner_unwind::AddressRange;
+#[cfg(supported)]
+use coroner_walk::LiveReader;
 #[cfg(supported)]
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -26,8 +30,15 @@ pub(super) struct LoadedImage {
 }
 
 /// A file that is mapped for reading.
+///
+/// It is read only by guarded loads or copies of the kernel, because somebody may cut the file.
 #[derive(Debug)]
-pub(super) struct MappedFile(&'static [u8]);
+pub(super) struct MappedFile {
+    #[cfg_attr(not(supported), allow(dead_code, reason = "no file is mapped"))]
+    pub address: u64,
+    #[cfg_attr(not(supported), allow(dead_code, reason = "no file is mapped"))]
+    pub length: usize,
+}
 
 #[cfg(supported)]
 impl MappedFile {
@@ -37,26 +48,20 @@ impl MappedFile {
         // SAFETY: the kernel chooses the address, so no existing mapping is touched. It refuses an
         // empty file.
         let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.ok()?;
-        // SAFETY: mapped with that length until the drop, which ends the last use. The file runs in
-        // this process. Tools that install programs replace such a file by renaming instead of
-        // overwriting it, because the kernel rejects writes to a program mapped as code (ETXTBSY).
-        Some(MappedFile(unsafe { std::slice::from_raw_parts(at.cast(), length) }))
+        Some(MappedFile { address: at as u64, length })
     }
-}
 
-impl std::ops::Deref for MappedFile {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        self.0
+    /// Returns a reader for the mapping.
+    pub(super) fn reader() -> Option<Box<Windowed<LiveReader, 4>>> {
+        LiveReader::new_after_query().map(|memory| Box::new(Windowed::new(memory)))
     }
 }
 
 #[cfg(supported)]
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: `open` mapped it, and the borrows from `deref` have ended.
-        let _ = unsafe { munmap(self.0.as_ptr().cast_mut().cast(), self.0.len()) };
+        // SAFETY: `open` mapped it, and nothing refers to it.
+        let _ = unsafe { munmap(self.address as *mut _, self.length) };
     }
 }
 

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use coroner_process::memory::{Memory, Snapshot, SnapshotRange};
-use coroner_process::symtab::{Extent, LookupAddress, NameScan};
+use coroner_process::memory::Memory;
+#[cfg(supported)]
+use coroner_process::symtab::Extent;
+use coroner_process::symtab::{LookupAddress, NameScan};
 use coroner_report::model::is_runtime_code;
 
 use super::Backtrace;
@@ -161,16 +163,15 @@ impl SymbolTable {
     ) -> bool {
         let mut buffer = [0; 1024];
         match self {
+            #[cfg(not(supported))]
+            SymbolTable::File(_) => true,
+            #[cfg(supported)]
             SymbolTable::File(map) => {
-                // The mapped file is read as a memory that starts at address 4096, because 0 isn't
-                // a valid address.
-                const BASE: u64 = 4096;
-                let ranges = [SnapshotRange { address: BASE, bytes: map }];
-                let mut memory = Snapshot { ranges: &ranges };
-                let extent = Extent { address: BASE, size: map.len() as u64 };
+                let Some(mut memory) = MappedFile::reader() else { return true };
+                let extent = Extent { address: map.address, size: map.length as u64 };
                 let id = (!image.build_id.is_empty()).then_some(&image.build_id[..]);
-                if scan.elf_file(&mut memory, extent, id, MAX_SYMBOLS).is_ok() {
-                    for_each_name(scan, &mut memory, &mut buffer, &mut each);
+                if scan.elf_file(&mut *memory, extent, id, MAX_SYMBOLS).is_ok() {
+                    for_each_name(scan, &mut *memory, &mut buffer, &mut each);
                 }
                 true
             }

@@ -408,26 +408,63 @@ fn captures_work_while_libraries_are_loaded_and_unloaded() {
 /// Captures inside a function of a library that is loaded for it and unloaded after it, before the
 /// names are asked for.
 fn through(library: &Path, name: &str) -> Backtrace {
+    let handle = load(library);
+    let taken = capture_in(handle, name);
+    unload(handle);
+    taken
+}
+
+fn load(library: &Path) -> *mut c_void {
+    let path = CString::new(library.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: loads a library of this test's own.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
+    assert!(!handle.is_null());
+    handle
+}
+
+fn unload(handle: *mut c_void) {
+    // SAFETY: from `load`.
+    let closed: c_int = unsafe { libc::dlclose(handle) };
+    assert_eq!(closed, 0);
+}
+
+fn capture_in(handle: *mut c_void, name: &str) -> Backtrace {
     unsafe extern "C" fn capture(into: *mut c_void) {
-        // SAFETY: `through` passes its own local.
+        // SAFETY: `capture_in` passes its own local.
         unsafe { *into.cast::<Option<Backtrace>>() = Some(Backtrace::current()) };
     }
-    let path = CString::new(library.as_os_str().as_encoded_bytes()).unwrap();
     let name = CString::new(name).unwrap();
     let mut taken: Option<Backtrace> = None;
-    // SAFETY: loads a library of this test's own, whose function has this type, calls it, and
-    // unloads it.
+    // SAFETY: the library's function has this type.
     unsafe {
-        let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW);
-        assert!(!handle.is_null());
         let symbol = libc::dlsym(handle, name.as_ptr());
         assert!(!symbol.is_null());
         let call: unsafe extern "C" fn(unsafe extern "C" fn(*mut c_void), *mut c_void) = std::mem::transmute(symbol);
         call(capture, (&raw mut taken).cast());
-        let closed: c_int = libc::dlclose(handle);
-        assert_eq!(closed, 0);
     }
     taken.unwrap()
+}
+
+/// A plugin is unloaded, and its file written over in place: its names are gone, but nothing reads
+/// beyond the file's new end.
+#[test]
+fn a_stack_of_an_unloaded_library_whose_file_was_cut_can_be_named() {
+    isolated(concat!(module_path!(), "::a_stack_of_an_unloaded_library_whose_file_was_cut_can_be_named"), || {
+        LazyLock::force(&INSTALLED);
+        let directory = tempfile::tempdir().unwrap();
+        let Some([library, _]) = libraries(directory.path()) else { panic!("a C compiler is needed") };
+        // An app may handle SIGBUS itself.
+        // SAFETY: no handler of this program.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+        let handle = load(&library);
+        let named = capture_in(handle, "coroner_first");
+        let other = capture_in(handle, "coroner_first");
+        assert!(functions(&named).iter().any(|name| name == "coroner_first"));
+        unload(handle);
+        std::fs::File::create(&library).unwrap();
+        let functions = functions(&other);
+        assert!(functions.iter().any(|name| name.contains("backtrace::capture_in")), "{functions:?}");
+    });
 }
 
 // Calls its first argument with its second, from a frame whose record is at the address in the
