@@ -8,8 +8,6 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::os::files as system;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub use crate::os::files::move_mapping;
 use crate::os::syscall::{Errno, Result, call};
 use crate::trust;
 
@@ -340,6 +338,16 @@ pub fn map_wiped_on_fork() -> Result<usize> {
     advised.map(|_| page).inspect_err(|_| unsafe { unmap(page, PIECE) })
 }
 
+/// Maps `length` bytes of a file at `address`, in place of another mapping of that length.
+///
+/// # Safety
+/// The caller must own that mapping, and its users must be prepared for the file's contents.
+pub unsafe fn map_file_at(address: usize, file: i32, length: usize) -> Result<()> {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: by the contract.
+    unsafe { call!(mmap, address, length, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0) }.map(|_| ())
+}
+
 /// Disables read-ahead for a file mapping.
 ///
 /// The first page of a file of zeros would otherwise cost as much as hundreds of them.
@@ -398,23 +406,16 @@ pub unsafe fn replace_page(address: usize, page: usize) -> bool {
     unsafe { map_anonymous(address, page) }.is_ok()
 }
 
-/// Replaces a shared mapping with a private copy of itself, at the same address.
+/// Replaces a mapping with private memory of zeros at the same address.
 ///
-/// If that fails, it stays shared.
+/// If the kernel refuses, it stays as it is.
 ///
 /// # Safety
-/// The caller must own the mapping, which consists of whole words, and the calling thread must be
-/// the only one in its process (a child right after fork).
-pub unsafe fn make_private(address: usize, length: usize) {
-    let Ok(copy) = map_untouched(length) else { return };
-    // SAFETY: both are mappings of that length, page-aligned; the first is replaced by the
-    // contract.
-    unsafe {
-        copy_words(address, copy, length);
-        if map_anonymous(address, length).is_ok() {
-            copy_words(copy, address, length);
-        }
-        unmap(copy, length);
+/// The caller must own the mapping, and its users must expect zeros.
+pub unsafe fn replace(address: usize, length: usize) {
+    if length != 0 {
+        // SAFETY: by the contract.
+        let _ = unsafe { map_anonymous(address, length) };
     }
 }
 

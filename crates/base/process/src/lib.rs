@@ -43,6 +43,7 @@ pub mod descriptor;
 #[cfg(supported)]
 mod errno;
 pub mod exception_set;
+pub mod file_mirror;
 #[cfg(supported)]
 pub mod files;
 #[cfg(supported)]

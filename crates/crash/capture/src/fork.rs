@@ -13,8 +13,6 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
-use coroner_process::files::make_private;
-
 use crate::installed;
 use crate::report_lock::REPORT_LOCK;
 
@@ -39,8 +37,9 @@ unsafe extern "C" fn in_child() {
     if let Some(installed) = installed::get() {
         #[cfg(not(target_vendor = "apple"))]
         crate::os::parent_exit::note_fork(installed);
-        let state = &installed.run.state_mapping;
-        // SAFETY: the state's mapping, in a child right after fork.
-        unsafe { make_private(state.start, state.len()) };
+        // The file is the parent's.
+        if let Some(mirror) = installed.run.mirror {
+            mirror.close();
+        }
     }
 }

@@ -10,7 +10,7 @@ use coroner_process::syscall::Errno;
 use coroner_process::threads::{
     self, TaskList, Tid, clocks, monotonic_now, note_process_id, process_id, this_thread, wall_now,
 };
-use coroner_report::run_state::{ExitKind, ProcessIdentity, RunState, Scalar, words_of_mapping};
+use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity, RunState, Scalar};
 use coroner_walk::ImageList;
 
 #[cfg(feature = "fault-injection")]
@@ -21,7 +21,7 @@ use crate::limits::report_size;
 use crate::os;
 use crate::os::platform_state::PlatformState;
 use crate::report_lock::{Claim, REPORT_LOCK, ReportOwner, WaitEnd};
-use crate::run::{CleanRun, RunFiles, RunSizes, STATE_TOUCHED};
+use crate::run::{CleanRun, RunFiles, RunSizes};
 use crate::session;
 use crate::workspace::Workspace;
 use crate::{InstallLimits, InstallOptions};
@@ -79,7 +79,11 @@ fn make(store: &CStr, options: &InstallOptions) -> Result<Run, InstallError> {
         };
         let made = make_owned(store, options, installed_at, (pid, tasks), &mut owner).and_then(|(installed, run)| {
             installed.publish();
-            os::install::begin(installed, options, tasks).map(|()| run).inspect_err(|_| {
+            let begun = os::install::begin(installed, options, tasks);
+            if begun.is_ok() {
+                installed.open_mirror(FIXED_BYTES as usize);
+            }
+            begun.map(|()| run).inspect_err(|_| {
                 installed.withdraw();
                 if let Some(files) = release(installed, &mut owner) {
                     files.discard(store);
@@ -126,33 +130,32 @@ fn make_owned(
     let files = match files {
         Err(error) if error.may_pass() => RunFiles::in_memory(sizes).map_err(InstallError::Memory),
         // A failing disk must not end the app at the first store.
-        Ok(run)
-            if previous.is_none()
-                && files::populate(run.state_address, STATE_TOUCHED.min(run.state_size))
-                    == Err(Errno(libc::EFAULT)) =>
-        {
+        Ok(run) if previous.is_none() && run.populate_state() == Err(Errno(libc::EFAULT)) => {
             run.discard(store);
             RunFiles::in_memory(sizes).map_err(InstallError::Memory)
         }
         made => made.map_err(InstallError::Run),
     };
-    let files = files.inspect_err(|_| tasks.close())?;
+    let mut files = files.inspect_err(|_| tasks.close())?;
+    if let Err(errno) = files.keep_state() {
+        tasks.close();
+        files.discard(store);
+        return Err(InstallError::Memory(errno));
+    }
     files.report.touch();
     // Whatever else a crash needs lies above its own guard page, and the report usually directly
     // above that.
     files.guard_state();
     let id = files.id;
-    // SAFETY: a fresh mapping of that size, which is never unmapped, and of which only the run
-    // state's words are used.
-    let words = unsafe { words_of_mapping(files.state_address as *mut u8, files.state_size) };
     let identity = ProcessIdentity::in_this_boot(pid);
-    let state = words.and_then(|words| RunState::create(words, &limits, id, &identity).ok());
+    let state = files.state_words().and_then(|words| RunState::create(words, &limits, id, &identity).ok());
     let Some(state) = state else {
         tasks.close();
         files.discard(store);
         return Err(InstallError::StateTooSmall);
     };
     files.name_lock(&state);
+    let state = files.mirror.map_or(state, |mirror| state.mirrored(mirror));
     let page = page_size();
     let (platform, resources) = match PlatformState::new(options, page, tasks) {
         Ok(made) => made,
@@ -183,6 +186,7 @@ fn make_owned(
         id,
         is_on_disk: files.is_on_disk(),
         state_mapping: files.state_mapping(),
+        mirror: files.mirror,
         pid,
         process: ProcessMark::for_caller(pid),
         #[cfg(not(target_vendor = "apple"))]
@@ -246,6 +250,7 @@ fn release(installed: &Installed, owner: &mut ReportOwner) -> Option<RunFiles> {
 /// needs. Returns `false` if nothing was installed.
 pub fn uninstall() -> bool {
     let Some(installed) = installed::get() else { return false };
+    restore_state();
     os::install::undisturbed(|| {
         let own = || own_lock(process_id(), this_thread(), installed.options.deadline_ms);
         // On Darwin, Coroner's threads own the lock, and end first. `Some(None)`: a report that
@@ -258,10 +263,8 @@ pub fn uninstall() -> bool {
             run.state.set_scalar(Scalar::EXIT_TIME, wall_now());
             run.state.set_scalar(Scalar::EXIT, ExitKind::UNINSTALLED.0.into());
             // The app may keep its scope and continue to write to it.
-            if run.is_on_disk {
-                // SAFETY: ours. A store that another thread makes in the meantime is lost: it is
-                // too late for it anyway.
-                unsafe { files::make_private(run.state_mapping.start, run.state_mapping.len()) };
+            if let Some(mirror) = run.mirror {
+                mirror.close();
             }
         }
         os::install::end(installed);
@@ -272,6 +275,9 @@ pub fn uninstall() -> bool {
             }
             session::release(owner);
         }
+        let mapping = &run.state_mapping;
+        // SAFETY: the file's mapping, which a thread may still be copying a change to.
+        unsafe { files::replace(mapping.start, mapping.len()) };
         INSTALLED.store(false, Ordering::Release);
         (true, false)
     })
@@ -300,12 +306,12 @@ pub fn after_fork() -> Result<Option<Run>, InstallError> {
 #[cfg(not(target_vendor = "apple"))]
 fn make_child(parent: &'static Installed, pid: i32, owner: &mut ReportOwner) -> Result<Run, InstallError> {
     let limits = parent.options.state.allowed();
-    let sizes = RunSizes::of(report_size(&parent.options), parent.run.state_mapping.len(), true);
+    let sizes = RunSizes::of(report_size(&parent.options), limits.size(), true);
     let at = files::map(size_of::<Installed>()).map_err(InstallError::Memory)? as *mut Installed;
     let mut files = RunFiles::create(parent.store(), sizes).map_err(InstallError::Run)?;
     let identity = ProcessIdentity::in_this_boot(pid);
     let held = parent.take_held(owner);
-    let Some(held) = held.filter(|held| files.replace_parent(&held.files, &limits, &identity)) else {
+    let Some(held) = held.filter(|held| files.take_state(&held.files, &limits, &identity)) else {
         files.discard(parent.store());
         return Err(InstallError::StateTooSmall);
     };
@@ -316,6 +322,7 @@ fn make_child(parent: &'static Installed, pid: i32, owner: &mut ReportOwner) -> 
         id,
         is_on_disk: true,
         state_mapping: files.state_mapping(),
+        mirror: files.mirror,
         pid,
         process: ProcessMark::for_caller(pid),
         identity,
@@ -340,6 +347,10 @@ fn make_child(parent: &'static Installed, pid: i32, owner: &mut ReportOwner) -> 
         )
     };
     installed.publish();
+    installed.open_mirror(limits.size());
+    let mapping = &parent.run.state_mapping;
+    // SAFETY: the mapping of the parent's file, to which this process copies nothing any more.
+    unsafe { files::replace(mapping.start, mapping.len()) };
     os::parent_exit::begin_own(parent);
     coroner_walk::stop_thread::set_stopper(Some(&installed.platform.stopper));
     let (limits, program) = (os::install::limits(&installed.platform), parent.run.program);
@@ -349,6 +360,7 @@ fn make_child(parent: &'static Installed, pid: i32, owner: &mut ReportOwner) -> 
 /// Returns `true` if this process's run has left no report of any kind so far, so that the next run
 /// can reuse its files.
 pub fn is_unused() -> bool {
+    restore_state();
     let Some(installed) = installed::get() else { return false };
     let begun = installed.reports.load(Ordering::Acquire) + installed.non_fatal_reports.load(Ordering::Acquire);
     if begun != 0 {
@@ -365,6 +377,26 @@ pub fn is_unused() -> bool {
     };
     session::release(owner);
     is_unused
+}
+
+/// Writes the run state's file again if somebody has cut it; otherwise does nothing. If a report is
+/// being written, that does it.
+pub fn restore_state() {
+    let pid = process_id();
+    let Some(installed) = installed::get().filter(|installed| installed.is_own_process(pid)) else { return };
+    if !installed.run.state.is_file_cut() {
+        return;
+    }
+    let Claim::Mine(owner) = REPORT_LOCK.claim(pid, this_thread(), true) else { return };
+    let owner = match installed.claim(owner) {
+        Ok(mut claimed) => {
+            let limits = installed.options.state.allowed();
+            claimed.parts().0.files.restore_state(installed.store(), &limits);
+            claimed.into_owner()
+        }
+        Err(owner) => owner,
+    };
+    session::release(owner);
 }
 
 /// Restarts the run's clock, for an app that waited at its start: from now on, reports and the

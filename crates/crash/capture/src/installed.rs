@@ -13,6 +13,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use coroner_process::file_mirror::FileMirror;
 use coroner_process::process_mark::ProcessMark;
 use coroner_process::threads::process_id;
 #[cfg(not(target_vendor = "apple"))]
@@ -39,8 +40,10 @@ pub(crate) struct CurrentRun {
     pub id: [u8; 16],
     /// Whether a later launch can find the run.
     pub is_on_disk: bool,
-    /// Addresses at which the state is mapped, for the process's life.
+    /// Addresses at which the state's file is mapped, for the process's life.
     pub state_mapping: Range<usize>,
+    /// Copies the state's changes to the file.
+    pub mirror: Option<&'static FileMirror>,
     /// ID of the process that created the run. Use [`Installed::is_own_process`] to tell it from
     /// its children.
     pub pid: i32,
@@ -56,7 +59,7 @@ pub(crate) struct CurrentRun {
     pub page_size: u32,
     /// Path of the executable, stored in [`Installed`].
     pub program: &'static [u8],
-    /// The mapped state.
+    /// The state.
     pub state: RunState<'static>,
 }
 
@@ -219,13 +222,29 @@ impl Installed {
         }
     }
 
+    /// Copies the first `bytes` bytes of the state to its file, and all changes from now on.
+    pub(crate) fn open_mirror(&self, bytes: usize) {
+        let address = self.run.state_mapping.start;
+        if let Some(mirror) = self.run.mirror.filter(|_| address != 0) {
+            // SAFETY: mapped for the state's size, and only ever replaced by private memory.
+            unsafe { mirror.open(address) };
+            self.run.state.copy_to_file(bytes);
+        }
+    }
+
     /// Replaces the page at `address` after a SIGBUS or bad access, and returns `true`, if it is in
-    /// the run state, whose file was truncated or whose disk fails. The app must not die because it
-    /// records something for Coroner; the access is retried. Crash path: one system call.
+    /// the mapping of the run state's file, which was truncated or whose disk fails. The app must
+    /// not die because it records something for Coroner; the access is retried. Crash path: one
+    /// system call.
     pub(crate) fn replace_lost_page(&self, address: u64) -> bool {
         let page = self.run.page_size as usize;
-        let is_ours = self.run.state_mapping.contains(&(address as usize));
-        // SAFETY: the page is in the run state's mapping, for which all zeros is a valid state.
-        is_ours && unsafe { coroner_process::files::replace_page(address as usize & !page.wrapping_sub(1), page) }
+        if !self.run.state_mapping.contains(&(address as usize)) {
+            return false;
+        }
+        if let Some(mirror) = self.run.mirror {
+            mirror.set_cut();
+        }
+        // SAFETY: the page is in that mapping, to which the state is only copied.
+        unsafe { coroner_process::files::replace_page(address as usize & !page.wrapping_sub(1), page) }
     }
 }

@@ -111,7 +111,7 @@ pub use coroner_process::thread_stacks::{call_before_creation, interposes as int
 #[cfg(all(supported, not(target_vendor = "apple")))]
 pub use install::after_fork;
 #[cfg(supported)]
-pub use install::{Run, begin_anew, ignore_next_signal, install, is_unused, uninstall};
+pub use install::{Run, begin_anew, ignore_next_signal, install, is_unused, restore_state, uninstall};
 #[cfg(supported)]
 pub use install_error::InstallError;
 #[cfg(supported)]

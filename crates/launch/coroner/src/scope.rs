@@ -1,9 +1,9 @@
 //! The scope: data that the app adds to its reports, such as tags, user, contexts and breadcrumbs.
 //!
-//! Everything is stored in the run state, a mapped file that survives any end of the process, even
-//! SIGKILL. Nothing has to be collected when the process dies. Setting a tag or adding a breadcrumb
-//! doesn't allocate and never waits, from any number of threads. If the process dies during an
-//! update, the previous value remains.
+//! Everything is stored in the run state and copied to its file, which survives any end of the
+//! process, even SIGKILL. Nothing has to be collected when the process dies. Setting a tag or
+//! adding a breadcrumb doesn't allocate and never waits, from any number of threads. If the process
+//! dies during an update, the previous value remains.
 //!
 //! There is room for 64 tags of 416 bytes each (key and value), 32 contexts, extras, user and
 //! fingerprint of 4 KiB each, and the last 100 breadcrumbs of 512 bytes.
@@ -322,6 +322,10 @@ impl Scope {
             return Err(ScopeError::NotInstalled);
         }
         let state = active.state;
+        #[cfg(supported)]
+        if state.is_file_cut() {
+            crate::system::capture::restore_state();
+        }
         Ok(Self { state: if is_changing() { state.together() } else { state } })
     }
 

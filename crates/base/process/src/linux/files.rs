@@ -21,18 +21,6 @@ pub(crate) fn preallocate(file: i32, bytes: u32) -> Result<bool> {
     }
 }
 
-/// Moves a mapping to the place of another one of the same length.
-///
-/// # Safety
-/// The caller must own both, and users of the second one must be prepared for the contents of the
-/// first.
-pub unsafe fn move_mapping(from: usize, to: usize, length: usize) -> Result<()> {
-    /// `MREMAP_MAYMOVE` and `MREMAP_FIXED` (linux/mman.h), which libc lacks for Android.
-    const MOVE_TO: i32 = 1 | 2;
-    // SAFETY: by the contract. Async-signal-safe: one system call.
-    unsafe { syscall!(libc::SYS_mremap, from, length, length, MOVE_TO, to) }.map(|_| ())
-}
-
 /// Maps inaccessible memory at an address if nothing is mapped there.
 pub(crate) fn map_inaccessible(address: usize, length: usize) {
     /// `MAP_FIXED_NOREPLACE` in asm-generic/mman-common.h. Before Linux 4.17 the address is only a

@@ -36,9 +36,31 @@ pub fn is_accessible(address: u64, write: bool) -> bool {
 pub fn is_zero(address: u64) -> bool {
     let at_once = [0_i64; 2];
     let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel reads the word and a timespec of zeros. Async-signal-safe: one system call.
+    // SAFETY: the kernel reads the word and a timespec of zeros. Async-signal-safe: one system
+    // call.
     let answer = unsafe { syscall!(libc::SYS_futex, address, operation, 0_u32, at_once.as_ptr()) };
     answer == Err(Errno(libc::ETIMEDOUT))
+}
+
+/// Copies `length` bytes of this process's memory by the kernel, from one address to another.
+///
+/// # Errors
+/// `EFAULT` if a byte can't be read or written; other errors if the kernel lacks
+/// process_vm_readv(2) or a sandbox refuses it.
+///
+/// # Safety
+/// The caller must own the bytes at `to`, as far as there are any.
+#[inline(always)]
+pub(crate) unsafe fn copy_own(from: usize, to: usize, length: usize) -> Result<()> {
+    let local = libc::iovec { iov_base: to as *mut _, iov_len: length };
+    let remote = libc::iovec { iov_base: from as *mut _, iov_len: length };
+    // SAFETY: the kernel writes into the caller's bytes. Async-signal-safe: two system calls. The
+    // process ID is not remembered: a child of fork must not read its parent.
+    let copied = unsafe {
+        let pid = syscall!(libc::SYS_getpid)?;
+        syscall!(libc::SYS_process_vm_readv, pid, &raw const local, 1, &raw const remote, 1, 0)
+    }?;
+    if copied == length { Ok(()) } else { Err(Errno(libc::EFAULT)) }
 }
 
 /// The pages of this process that are in its page tables, by `/proc/self/pagemap`.

@@ -88,6 +88,7 @@ pub const fn bit(signal: i32) -> u64 {
     if signal >= 1 && signal <= 64 { 1 << (signal - 1) } else { 0 }
 }
 
+#[inline(always)]
 fn change_mask(how: i32, set: *const u64) -> u64 {
     let mut before = 0_u64;
     // SAFETY: the kernel reads one 8-byte set, if there is one, and writes one. Async-signal-safe:
@@ -97,6 +98,7 @@ fn change_mask(how: i32, set: *const u64) -> u64 {
 }
 
 /// Blocks exactly the signals of `mask` on this thread; returns the previous mask.
+#[inline(always)]
 pub fn block_exactly(mask: u64) -> u64 {
     change_mask(libc::SIG_SETMASK, &raw const mask)
 }
@@ -104,6 +106,12 @@ pub fn block_exactly(mask: u64) -> u64 {
 /// Blocks the signals of `mask` too; returns the previous mask.
 pub fn block_too(mask: u64) -> u64 {
     change_mask(libc::SIG_BLOCK, &raw const mask)
+}
+
+/// Unblocks the signals of `mask` on this thread; returns the previous mask.
+#[inline(always)]
+pub fn unblock(mask: u64) -> u64 {
+    change_mask(libc::SIG_UNBLOCK, &raw const mask)
 }
 
 /// Returns the signals that this thread blocks.

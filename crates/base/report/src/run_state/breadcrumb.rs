@@ -95,10 +95,13 @@ impl RunState<'_> {
         let check = put(&mut data.iter(), bytes, mix(mix(0, number), bytes.len() as u64));
         head_word.store(head(bytes.len(), check).to_le(), Relaxed);
         number_word.store(number.to_le(), Release);
+        let used = at.wrapping_add(BREADCRUMB_HEADER_WORDS).wrapping_add(bytes.len().div_ceil(8));
+        self.publish(&[at..used, Self::word_range(BREADCRUMB_WORD)]);
     }
 
     /// Clears all breadcrumbs left until now.
     pub fn clear_breadcrumbs(&self) {
         self.store(CLEARED_WORD, self.load(BREADCRUMB_WORD));
+        self.publish_range(Self::word_range(CLEARED_WORD));
     }
 }

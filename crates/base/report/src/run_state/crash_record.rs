@@ -70,8 +70,18 @@ impl RunState<'_> {
         }
         check_word.store(check.to_le(), Relaxed);
         number_word.store(number.to_le(), Release);
-        self.set_scalar(Scalar::EXIT_TIME, record.time_ns);
-        self.set_scalar(Scalar::EXIT, ExitKind::CRASHED.0.into());
+        let exit = [(Scalar::EXIT_TIME, record.time_ns), (Scalar::EXIT, ExitKind::CRASHED.0.into())];
+        for (scalar, value) in exit {
+            if let Some(word) = self.scalar_word(scalar) {
+                word.store(value.to_le(), Relaxed);
+            }
+        }
+        self.publish(&[
+            at..at.wrapping_add(CRASH_RECORD_WORDS),
+            Self::word_range(CRASH_WORD),
+            self.scalar_range(Scalar::EXIT_TIME),
+            self.scalar_range(Scalar::EXIT),
+        ]);
         number
     }
 
@@ -90,12 +100,14 @@ impl RunState<'_> {
             && let Some(word) = self.words.get(at.wrapping_add(NOT_FATAL_WORD))
         {
             word.store(number.to_le(), Release);
+            self.publish_range(Self::word_range(at.wrapping_add(NOT_FATAL_WORD)));
         }
         // An exit recorded since then is kept. The exit of another thread's crash is replaced, but
         // that crash has its own record.
         if let Some(exit) = self.scalar_word(Scalar::EXIT) {
             let (crashed, running) = (u64::from(ExitKind::CRASHED.0), u64::from(ExitKind::RUNNING.0));
             let _ = exit.compare_exchange(crashed.to_le(), running.to_le(), AcqRel, Acquire);
+            self.publish_range(self.scalar_range(Scalar::EXIT));
         }
     }
 }

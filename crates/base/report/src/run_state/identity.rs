@@ -20,6 +20,7 @@ impl RunState<'_> {
             index = index.wrapping_add(1);
         }
         self.store(index, content.into_iter().fold(0, mix));
+        self.publish_range(self.layout.identity..index.wrapping_add(1));
     }
 }
 

@@ -1,10 +1,12 @@
-//! The run state: a mapped file that the app writes outside a signal handler.
+//! The run state: memory that is copied to a mapped file, which the app writes outside a signal
+//! handler.
 //!
 //! The file outlives the process. Tags, contexts, breadcrumbs and the run's lifecycle are not
 //! gathered in a dying process: they are already in this file. A crash adds only one
-//! [record](RunState::set_crash), before anything else. The file is mapped shared, so all stores
-//! survive a `SIGKILL` at any instruction, and every update leaves the previous value readable
-//! until the new one is whole.
+//! [record](RunState::set_crash), before anything else. The file is mapped shared, and each change
+//! is copied to it before the call returns, so that it survives a `SIGKILL` at any instruction.
+//! Every update leaves the previous value readable until the new one is whole. Without a
+//! [mirror](RunState::mirrored), the words themselves are the mapping.
 //!
 //! Writers ([`RunState`]) never wait: no locks, no allocation, a bounded number of steps, from any
 //! number of threads and from signal handlers. The file's blocks must be allocated before it is

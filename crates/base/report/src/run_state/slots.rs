@@ -71,6 +71,7 @@ impl<'a> RunState<'a> {
     pub fn commit(&self) {
         if let Some(committed) = self.words.get(COMMITTED_WORD) {
             committed.store(self.load(SEQUENCE_WORD).to_le(), Release);
+            self.publish_range(Self::word_range(COMMITTED_WORD));
         }
     }
 
@@ -261,6 +262,12 @@ impl<'a> RunState<'a> {
         meta_word.store(meta.to_le(), Relaxed);
         check_word.store(check.to_le(), Relaxed);
         sequence_word.store(sequence.to_le(), Release);
+        let used = VERSION_HEADER_WORDS.wrapping_add(key.len().div_ceil(8)).wrapping_add(value.len().div_ceil(8));
+        self.publish(&[
+            Self::word_range(table.directory.wrapping_add(number)),
+            at..at.wrapping_add(used),
+            Self::word_range(SEQUENCE_WORD),
+        ]);
     }
 }
 

@@ -8,8 +8,10 @@ use super::layout::{
 };
 use super::numbers::{ExitKind, Scalar};
 use crate::wire::{Encoder, crc32c};
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use coroner_process::file_mirror::FileMirror;
 use coroner_process::identity::ProcessIdentity;
 
 /// The run state of this run.
@@ -22,6 +24,8 @@ pub struct RunState<'a> {
     pub(super) layout: Layout,
     /// Whether values set through this copy count only after [`commit`](RunState::commit).
     pub(super) together: bool,
+    /// The file to which changes are copied, unless the words are the file's mapping.
+    pub(super) mirror: Option<&'a FileMirror>,
 }
 
 /// Why a run state can't be created.
@@ -113,7 +117,7 @@ impl<'a> RunState<'a> {
         if words.len() < layout.words {
             return Err(CreateError::TooSmall { needed: limits.size() });
         }
-        let state = RunState { words, layout, together: false };
+        let state = RunState { words, layout, together: false, mirror: None };
         let (low, high) = run_id.split_at(8);
         let mut header = [0; CHECK_WORD - VERSION_WORD];
         let content = [u64::from(VERSION) | (HEADER_WORDS as u64) << 32, limits.size() as u64, word(low), word(high)];
@@ -138,7 +142,43 @@ impl<'a> RunState<'a> {
     ///
     /// For example a copy of another process's run state.
     pub fn reopen(words: &'a [AtomicU64], limits: &Limits) -> RunState<'a> {
-        RunState { words, layout: Layout::new(&limits.allowed()), together: false }
+        RunState { words, layout: Layout::new(&limits.allowed()), together: false, mirror: None }
+    }
+
+    /// Returns the state with a file to which changes are copied while the mirror has one.
+    #[must_use]
+    pub fn mirrored(self, mirror: &'a FileMirror) -> RunState<'a> {
+        RunState { mirror: Some(mirror), ..self }
+    }
+
+    /// Copies the state's first `bytes` bytes to the file, which must be as the rest of the state.
+    pub fn copy_to_file(&self, bytes: usize) {
+        self.publish_range(0..self.words.len().min(bytes / 8));
+    }
+
+    /// Whether a part of the file is lost, so that it doesn't have all changes.
+    pub fn is_file_cut(&self) -> bool {
+        self.mirror.is_some_and(FileMirror::is_cut)
+    }
+
+    /// Copies changed words to the file.
+    #[inline(always)]
+    pub(super) fn publish(&self, ranges: &[Range<usize>]) {
+        if let Some(mirror) = self.mirror {
+            mirror.copy(self.words, ranges);
+        }
+    }
+
+    /// Copies one range of changed words to the file.
+    #[inline(always)]
+    pub(super) fn publish_range(&self, range: Range<usize>) {
+        self.publish(core::slice::from_ref(&range));
+    }
+
+    /// The range of the word at an index.
+    #[inline(always)]
+    pub(super) fn word_range(index: usize) -> Range<usize> {
+        index..index.wrapping_add(1)
     }
 
     /// Turns a copy of another process's state into that of this process's new run.
@@ -218,12 +258,24 @@ impl<'a> RunState<'a> {
     /// Sets a word that changes during the run.
     #[inline(always)]
     pub fn set_scalar(&self, scalar: Scalar, value: u64) {
-        self.store(self.layout.scalars.wrapping_add(usize::from(scalar.0)), value);
+        if let Some(word) = self.scalar_word(scalar) {
+            word.store(value.to_le(), Relaxed);
+            self.publish_range(self.scalar_range(scalar));
+        }
+    }
+
+    /// The range of a scalar's word.
+    #[inline(always)]
+    pub(super) fn scalar_range(&self, scalar: Scalar) -> Range<usize> {
+        Self::word_range(self.layout.scalars.wrapping_add(usize::from(scalar.0)))
     }
 
     /// Adds to a word that changes during the run; returns its previous value.
     pub fn add_scalar(&self, scalar: Scalar, value: u64) -> u64 {
-        self.scalar_word(scalar).map_or(0, |word| word.fetch_add(value, AcqRel))
+        let Some(word) = self.scalar_word(scalar) else { return 0 };
+        let before = word.fetch_add(value, AcqRel);
+        self.publish_range(self.scalar_range(scalar));
+        before
     }
 
     /// Reads a word that changes during the run.
@@ -263,6 +315,7 @@ impl<'a> RunState<'a> {
         }
         let head_value = bytes.len() as u64 | u64::from(crc32c(0, bytes)) << 32;
         head.store(head_value.to_le(), Release);
+        self.publish_range(self.layout.facts..index.wrapping_add(1));
         Ok(())
     }
 

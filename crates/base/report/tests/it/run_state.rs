@@ -1,6 +1,8 @@
 //! The run state: written data is there, whenever the process terminated.
 
 use crate::common::{ONE_OF, Random};
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+use coroner_process::{file_mirror::FileMirror, signals::SignalAction};
 use coroner_report::model::{Address, AppFacts, CrashFlag, Id, Timestamp, Value};
 use coroner_report::run_state::{
     Breadcrumb, CrashRecord, CreateError, ExitKind, FIXED_BYTES, Fact, Foreground, Kind, Level, Limits, MAGIC, MAX_KEY,
@@ -697,6 +699,29 @@ fn shared_region(limits: &Limits) -> &'static [AtomicU64] {
     unsafe { coroner_report::run_state::words_of_mapping(address.cast(), size) }.expect("aligned")
 }
 
+/// States of a writer, each with the file's state that a reader finds: a mapping, and memory whose
+/// changes are copied to a mapping by stores and by the kernel.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn writers() -> [[RunState<'static>; 2]; 3] {
+    let create = |words| RunState::create(words, &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
+    let mapped = create(shared_region(&SMALL));
+    let mirrored = |handler| {
+        let file = shared_region(&SMALL);
+        let mirror: &'static FileMirror = Box::leak(Box::default());
+        // SAFETY: mapped for as many bytes, and never unmapped, so there are no lost pages.
+        unsafe {
+            mirror.open(file.as_ptr() as usize);
+            mirror.set_handler(handler);
+        }
+        let state = create(region(&SMALL).leak()).mirrored(mirror);
+        state.copy_to_file(SMALL.size());
+        [state, RunState::reopen(file, &SMALL)]
+    };
+    let handler = SignalAction::of(libc::SIGBUS).expect("a signal").handler;
+    assert_ne!(handler, 0, "the standard library handles SIGBUS");
+    [[mapped, mapped], mirrored(handler), mirrored(0)]
+}
+
 /// Starts a child that stops itself, then does `work` and exits.
 ///
 /// `work` must be async-signal-safe.
@@ -777,6 +802,30 @@ fn a_change_of_several_keys_counts_as_a_whole() {
     assert_eq!((seen["user"].as_str(), seen["new"].as_str()), ("3", "still"));
 }
 
+/// Threads that change the same words leave the same in memory and in the file.
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[test]
+fn concurrent_changes_are_all_in_the_file() {
+    for [state, file] in writers() {
+        std::thread::scope(|scope| {
+            for thread in 0..4_u64 {
+                scope.spawn(move || {
+                    for number in 0..2000 {
+                        state.set_scalar(Scalar::EXIT_TIME, thread << 32 | number);
+                        state.add_scalar(Scalar::SESSION_ERRORS, 1);
+                        // Another thread may be setting the key.
+                        let _ = state.set_text(Kind::TAG, "key", &format!("{thread} {number}"));
+                        state.breadcrumb(&crumb(number, "one of many"));
+                    }
+                });
+            }
+        });
+        assert_eq!(file.scalar(Scalar::SESSION_ERRORS), 8000);
+        assert_eq!(file.scalar(Scalar::EXIT_TIME), state.scalar(Scalar::EXIT_TIME));
+        assert_eq!(tags_of(&file), tags_of(&state));
+    }
+}
+
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_writer_stopped_anywhere_damages_nothing() {
@@ -813,8 +862,11 @@ fn a_writer_stopped_anywhere_damages_nothing() {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_kill_at_any_instruction_leaves_whole_values() {
-    let state =
-        RunState::create(shared_region(&SMALL), &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
+    writers().into_iter().for_each(kill_at_any_instruction);
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn kill_at_any_instruction([state, file]: [RunState<'static>; 2]) {
     state.set_text(Kind::TAG, "key", "old").expect("fits");
     state.breadcrumb(&crumb(1, "one"));
     let child = traced_child(|| {
@@ -828,7 +880,7 @@ fn a_kill_at_any_instruction_leaves_whole_values() {
     let stages = [Some("old".to_owned()), Some("new, and longer than it was".to_owned()), None];
     let (mut stage, mut crumbs, mut crashes, mut steps) = (0, 1, 0, 0u64);
     while stopped(child) {
-        let bytes = state.to_bytes();
+        let bytes = file.to_bytes();
         let seen = tag_of(&bytes);
         if seen != stages[stage] {
             stage += 1;
@@ -843,7 +895,7 @@ fn a_kill_at_any_instruction_leaves_whole_values() {
         assert!(messages == ["one"] || messages == ["one", "two"], "{messages:?}");
         assert!(messages.len() >= crumbs, "a breadcrumb went");
         crumbs = messages.len();
-        let (exit, crash) = crash_of(&state);
+        let (exit, crash) = crash_of(&file);
         let crash = crash.map_or(0, |record| record.tid);
         assert!(crash >= crashes && (exit == ExitKind::CRASHED) == (crash > 0), "{exit} {crash} after {crashes}");
         crashes = crash;
@@ -859,11 +911,14 @@ fn a_kill_at_any_instruction_leaves_whole_values() {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[test]
 fn a_change_killed_at_any_instruction_is_all_or_nothing() {
-    let state =
-        RunState::create(shared_region(&SMALL), &SMALL, [1; 16], &ProcessIdentity::default()).expect("large enough");
+    writers().into_iter().for_each(change_killed_at_any_instruction);
+}
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn change_killed_at_any_instruction([state, file]: [RunState<'static>; 2]) {
     state.set_text(Kind::TAG, "user", "1").expect("fits");
     state.set_text(Kind::TAG, "plan", "free").expect("fits");
-    let before = tags_of(&state);
+    let before = tags_of(&file);
     let child = traced_child(|| {
         let change = state.together();
         let _ = change.set_text(Kind::TAG, "user", "2");
@@ -874,7 +929,7 @@ fn a_change_killed_at_any_instruction_is_all_or_nothing() {
     });
     let (mut committed, mut steps) = (None, 0_u64);
     while stopped(child) {
-        let seen = tags_of(&state);
+        let seen = tags_of(&file);
         if seen != before {
             let first = committed.get_or_insert_with(|| (steps, seen.clone()));
             assert_eq!(first.1, seen, "after {steps} instructions");

@@ -139,7 +139,12 @@ pub(crate) fn begin(
     monitor::signal::install(options.signals, options.endings)
         .inspect_err(|_| thread_stacks::attach_new_threads(false))
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
-    coroner_walk::fault_handler::set_owner(taken_signals::recovers_loads());
+    let recovers = taken_signals::recovers_loads();
+    coroner_walk::fault_handler::set_owner(recovers);
+    if let Some(mirror) = installed.run.mirror {
+        // SAFETY: the handler replaces lost pages of the current install's mapping first.
+        unsafe { mirror.set_handler(recovers.unwrap_or(0)) };
+    }
     coroner_walk::stop_thread::set_stopper(Some(&platform.stopper));
     Ok(())
 }

@@ -49,7 +49,7 @@ pub fn settle_parent() {
     let is_gone = parent.run.identity.lives(&own) == Some(false);
     let is_only = IS_ONLY_CHILD.load(Ordering::Relaxed);
     if is_gone && is_only {
-        note_end(parent.store(), &parent.run.id, parent.run.state_mapping.len(), &parent.options.state.allowed());
+        note_end(parent.store(), &parent.run.id, &parent.options.state.allowed());
     }
     if is_gone || !is_only || monotonic_now().saturating_sub(FORKED.load(Ordering::Relaxed)) > MAX_PARENT_NS {
         PARENT.store(core::ptr::null_mut(), Ordering::Release);

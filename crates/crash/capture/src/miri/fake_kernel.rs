@@ -502,7 +502,11 @@ fn call(number: i64, arguments: [usize; 6]) -> Answer {
             let before = thread.mask;
             if second != 0 {
                 let set: u64 = get(second);
-                thread.mask = if first as i32 == libc::SIG_SETMASK { set } else { before | set };
+                thread.mask = match first as i32 {
+                    libc::SIG_SETMASK => set,
+                    libc::SIG_UNBLOCK => before & !set,
+                    _ => before | set,
+                };
             }
             put(third, before);
             Ok(0)

@@ -54,4 +54,4 @@ pub(crate) use run_files::note_end;
 #[cfg(supported)]
 pub use run_files::{RunError, RunStep};
 #[cfg(supported)]
-pub(crate) use run_files::{RunFiles, RunSizes, STATE_TOUCHED, random_id};
+pub(crate) use run_files::{RunFiles, RunSizes, random_id};

@@ -127,7 +127,8 @@ impl OpenedReport {
                 // reported at install. Removed files are created again.
                 let _ = persist(place, report);
             }
-            OpenedKind::Reserved | OpenedKind::Finished => {}
+            OpenedKind::Reserved => place.run.restore_state(place.store, &place.limits),
+            OpenedKind::Finished => {}
             OpenedKind::ForSession(descriptor) => {
                 // SAFETY: mapped for this session, whose last use of the report this is.
                 unsafe { self.file.unmap() };
@@ -135,6 +136,7 @@ impl OpenedReport {
                     let _ = files::truncate(number, report.committed() as u64);
                     close(number);
                 }
+                place.run.restore_state(place.store, &place.limits);
             }
             OpenedKind::ChildRun(run) => run.close(),
         }
@@ -155,9 +157,8 @@ fn persist(place: &Place<'_>, report: &ReportWriter) -> core::result::Result<(),
     let written = report.file().persist(file, report.committed());
     close(file);
     written.map_err(at(RunStep::Report))?;
-    let state = core::ptr::slice_from_raw_parts(run.state_address as *const u8, run.state_size);
     let file = open(&directory, c"state", flags, 0o600).map_err(at(RunStep::State))?;
-    let written = write_all(file, state);
+    let written = write_all(file, run.state_bytes());
     close(file);
     written.map_err(at(RunStep::State))
 }

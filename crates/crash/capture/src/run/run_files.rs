@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use coroner_process::descriptor::OwnedDescriptor;
 use coroner_process::directory_owner;
+use coroner_process::file_mirror::FileMirror;
 use coroner_process::files::{self, close, status};
 use coroner_process::path::{LongPath, Path};
 use coroner_process::syscall::{Errno, Result};
@@ -13,7 +14,7 @@ use coroner_process::threads::{clocks, process_id, wall_now};
 use coroner_report::run_state::ExitKind;
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::FIXED_BYTES;
-use coroner_report::run_state::{Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
+use coroner_report::run_state::{Kind, Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
 
 use super::clean_run::{CleanRun, KEPT_VITALS};
 use super::report_file::{ReportFile, write_all};
@@ -23,11 +24,14 @@ const SPARE: u32 = 128 << 10;
 /// Bytes requested if the disk has less than the options require.
 const LEAST_RESERVE: u32 = 64 << 10;
 
+/// The tag that notes a cut state file.
+const STATE_CUT: &str = "coroner.state_file";
+
 /// Name of the store's directory for a run that exited cleanly.
 const CLEAN: &[u8] = b"clean";
 
 /// Number of bytes of the run state that are touched at install: its fixed part and the facts.
-pub(crate) const STATE_TOUCHED: usize = 12 << 10;
+const STATE_TOUCHED: usize = 12 << 10;
 
 /// A run's files, mapped.
 #[derive(Debug)]
@@ -44,10 +48,15 @@ pub(crate) struct RunFiles {
     /// word, which no report reaches, records who uses it: its mapping is shared with children made
     /// by fork.
     spare: ReportFile,
-    /// Address at which the state is mapped.
-    pub(crate) state_address: usize,
+    /// Address of the state: in memory after [`keep_state`](Self::keep_state), before that of the
+    /// file's mapping.
+    state_address: usize,
     /// Size of the state in bytes.
     pub(crate) state_size: usize,
+    /// Address at which the state's file is mapped, for [`mirror`](Self::mirror); 0 if it isn't.
+    state_file: usize,
+    /// Copies the state's changes to the file.
+    pub(crate) mirror: Option<&'static FileMirror>,
 }
 
 /// The step that failed when creating a run.
@@ -340,6 +349,8 @@ impl RunFiles {
             spare,
             state_address,
             state_size: sizes.state,
+            state_file: 0,
+            mirror: None,
         };
         // The kernel usually puts one mapping directly below the other.
         if spare.ends_at(state_address) {
@@ -382,7 +393,6 @@ impl RunFiles {
     /// The error of mmap, if there is no memory.
     pub(crate) fn in_memory(sizes: RunSizes) -> Result<RunFiles> {
         let report = ReportFile::in_memory(sizes.reserve)?;
-        let state_address = files::map(sizes.state)?;
         let id = random_id();
         Ok(RunFiles {
             id,
@@ -390,9 +400,62 @@ impl RunFiles {
             pipe: None,
             report,
             spare: ReportFile::NONE,
-            state_address,
+            state_address: 0,
             state_size: sizes.state,
+            state_file: 0,
+            mirror: None,
         })
+    }
+
+    /// Moves the state from its file into memory, which no change of the file can take away. The
+    /// state must still be all zeros.
+    ///
+    /// # Errors
+    /// The error of mmap, if there is no memory.
+    pub(crate) fn keep_state(&mut self) -> Result<()> {
+        let (size, touched) = (self.state_size, STATE_TOUCHED.min(self.state_size));
+        let memory = files::map_but(size + size_of::<FileMirror>(), touched..size)?;
+        self.state_file = core::mem::replace(&mut self.state_address, memory);
+        // SAFETY: a fresh mapping that is never unmapped, page-aligned, with a multiple of eight
+        // bytes before this value, for which zeros are valid.
+        self.mirror = Some(unsafe { &*((memory + size) as *const FileMirror) });
+        Ok(())
+    }
+
+    /// Returns the words of the state.
+    pub(crate) fn state_words(&self) -> Option<&'static [AtomicU64]> {
+        // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped;
+        // only the run state's words use it.
+        unsafe { words_of_mapping(self.state_address as *mut u8, self.state_size) }
+    }
+
+    /// Writes the whole state to its file again if somebody has cut it, and notes that in a tag
+    /// (async-signal-safe).
+    pub(crate) fn restore_state(&self, store: &CStr, limits: &Limits) {
+        let Some(mirror) = self.mirror.filter(|mirror| mirror.is_cut() && self.is_on_disk()) else { return };
+        if let Ok(directory) = open_run(store, &self.id)
+            && let Ok(file) = open(&directory, c"state", libc::O_RDWR | libc::O_CREAT, 0o600)
+        {
+            if let Some(state) = state_of(self, limits) {
+                let _ = state.set_text(Kind::TAG, STATE_CUT, "cut by another program, and written again");
+            }
+            // Mapped again first, so that a change in the meantime is copied, too. Reserving checks
+            // the limit of file sizes.
+            // SAFETY: the file's mapping, to which the state is only copied.
+            let mapped = files::reserve(file, self.state_size as u32)
+                .and_then(|()| unsafe { files::map_file_at(self.state_file, file, self.state_size) });
+            if mapped.is_ok() {
+                // SAFETY: mapped just now.
+                unsafe { mirror.open(self.state_file) };
+                let _ = write_all(file, self.state_bytes());
+            }
+            close(file);
+        }
+    }
+
+    /// Returns the state's bytes.
+    pub(super) fn state_bytes(&self) -> *const [u8] {
+        core::ptr::slice_from_raw_parts(self.state_address as *const u8, self.state_size)
     }
 
     fn fill(
@@ -421,7 +484,8 @@ impl RunFiles {
                 give_back();
             });
             let state_address = state.map_err(at(RunStep::State))?;
-            Ok(RunFiles { id, lock: Some(lock), pipe, report, spare, state_address, state_size: sizes.state })
+            let (lock, state_size) = (Some(lock), sizes.state);
+            Ok(RunFiles { id, lock, pipe, report, spare, state_address, state_size, state_file: 0, mirror: None })
         });
         made.inspect_err(|_| lock.close())
     }
@@ -433,12 +497,17 @@ impl RunFiles {
         }
     }
 
-    /// Puts an inaccessible page below the state, unless something is mapped there: usually the
-    /// run's own reports are.
+    /// Puts an inaccessible page below the state, unless something is mapped there.
     pub(crate) fn guard_state(&self) {
-        if !self.report.ends_at(self.state_address) && !self.spare.ends_at(self.state_address) {
-            files::guard_below(self.state_address);
-        }
+        files::guard_below(self.state_address);
+    }
+
+    /// Makes the first pages of the state's file resident.
+    ///
+    /// # Errors
+    /// `EFAULT` if the disk can't provide them.
+    pub(crate) fn populate_state(&self) -> Result<()> {
+        files::populate(self.state_address, STATE_TOUCHED.min(self.state_size))
     }
 
     /// Records in the run's state which file is its lock.
@@ -446,9 +515,10 @@ impl RunFiles {
         state.set_scalar(Scalar::LOCK_FILE, self.lock.map_or(0, |lock| lock.inode()));
     }
 
-    /// Returns the addresses at which the state is mapped.
+    /// Returns the addresses at which the state's file is mapped.
     pub(crate) fn state_mapping(&self) -> core::ops::Range<usize> {
-        self.state_address..self.state_address + self.state_size
+        let size = if self.state_file == 0 { 0 } else { self.state_size };
+        self.state_file..self.state_file + size
     }
 
     /// Returns `true` if a later launch can find the run.
@@ -492,23 +562,20 @@ impl RunFiles {
         }
     }
 
-    /// Copies the parent's state into this run's state, and moves it to the parent's address, where
-    /// the app's scopes refer to. Returns `false` if the state can't be mapped there.
+    /// Takes over the state of the parent, which is this process's private copy, as that of this
+    /// run.
     #[cfg(not(target_vendor = "apple"))]
-    pub(crate) fn replace_parent(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
-        copy_state(parent, self, limits);
-        let begun = state_of(self, limits).is_some_and(|state| {
+    pub(crate) fn take_state(&mut self, parent: &RunFiles, limits: &Limits, process: &ProcessIdentity) -> bool {
+        let state = state_of(parent, limits);
+        let begun = state.is_some_and(|state| {
             self.name_lock(&state);
             state.begin_again(limits, self.id, process).is_ok()
         });
-        // SAFETY: both are mappings of run states of one size; the parent's is this process's
-        // private copy.
-        if !begun || unsafe { files::move_mapping(self.state_address, parent.state_address, self.state_size) }.is_err()
-        {
-            return false;
+        if begun {
+            self.state_file = core::mem::replace(&mut self.state_address, parent.state_address);
+            self.mirror = parent.mirror;
         }
-        self.state_address = parent.state_address;
-        true
+        begun
     }
 
     /// Returns `true` if no report was begun in the run's files by a crash that needs to open no
@@ -528,16 +595,16 @@ impl RunFiles {
     }
 }
 
-/// Notes a clean end in the state, of that size in bytes, of a run of another process that has
-/// ended, unless the state already records how it ended.
+/// Notes a clean end in the state of a run of another process that has ended, unless the state
+/// already records how it ended.
 #[cfg(not(target_vendor = "apple"))]
-pub(crate) fn note_end(store: &CStr, id: &[u8; 16], state_size: usize, limits: &Limits) {
+pub(crate) fn note_end(store: &CStr, id: &[u8; 16], limits: &Limits) {
     let path = in_store(store, &[b"runs/", Path::new().push_hex(id).as_c_str().to_bytes(), b"/state"]);
     let Ok(state) = files::open(libc::AT_FDCWD, path.as_c_str(), libc::O_RDWR | libc::O_NOFOLLOW, 0).map(Directory)
     else {
         return;
     };
-    let is_whole = status(state.0).is_ok_and(|status| status.st_size as usize == state_size);
+    let is_whole = status(state.0).is_ok_and(|status| status.st_size as usize == limits.size());
     let Some(mut head) = is_whole.then(|| StateHead::read(state.0)).flatten() else { return };
     let run = RunState::reopen(&head.0, limits);
     if run.is_open() {
@@ -680,15 +747,7 @@ fn remove(store: &CStr, id: &[u8; 16], directory: &Directory) {
 
 /// Returns a run's state if it is mapped.
 pub(crate) fn state_of(run: &RunFiles, limits: &Limits) -> Option<RunState<'static>> {
-    state_at(run.state_address, run.state_size, limits)
-}
-
-/// Returns the state that is mapped at an address.
-fn state_at(address: usize, size: usize, limits: &Limits) -> Option<RunState<'static>> {
-    // SAFETY: mapped for that size, zero or a run state of these limits, and never unmapped; only
-    // the run state's words use it.
-    let words = unsafe { words_of_mapping(address as *mut u8, size) };
-    words.map(|words| RunState::reopen(words, limits))
+    run.state_words().map(|words| RunState::reopen(words, limits))
 }
 
 /// Copies a run's state into another run of this process.

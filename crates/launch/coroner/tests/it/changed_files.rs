@@ -7,26 +7,100 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use coroner::Config;
+use coroner_report::RunFacts;
 use coroner_test_support::isolated;
 
 const STORE: &str = "CORONER_TEST_STORE";
+const ACT: &str = "CORONER_TEST_ACT";
 
 /// Not a test: the app, when the variable is set.
 #[test]
 fn app() {
-    let Some(store) = std::env::var_os(STORE) else { return };
-    let coroner = coroner::install(Config::new("com.example.changed").store_dir(store));
+    let Some(store) = std::env::var_os(STORE).map(PathBuf::from) else { return };
+    let act = std::env::var(ACT).unwrap();
+    let coroner = coroner::install(Config::new("com.example.changed").store_dir(&store));
     println!("\napp: installed {}", coroner.is_ok());
+    match act.as_str() {
+        "handles SIGBUS" => act_on(libc::SIGBUS, libc::SIG_DFL),
+        "ignores SIGBUS" => act_on(libc::SIGBUS, libc::SIG_IGN),
+        _ => {}
+    }
+    if !act.contains("SIGBUS") {
+        return;
+    }
+    for end in ["continued", "killed"] {
+        cut_files(&store.join("runs"));
+        let records = move || {
+            if act_blocks() {
+                block_all();
+            }
+            for number in 0..200 {
+                coroner::set_tag(&format!("key{}", number % 50), &format!("{end} {number}")).unwrap();
+                coroner::add_breadcrumb(&coroner::Breadcrumb::new(end));
+            }
+        };
+        std::thread::spawn(records).join().unwrap();
+    }
+    println!("\napp: recorded");
+    // SAFETY: ends this process.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-fn run(store: &Path) -> Output {
+fn act_blocks() -> bool {
+    std::env::var(ACT).is_ok_and(|act| act == "blocks SIGBUS")
+}
+
+fn block_all() {
+    // SAFETY: a set of all signals, for this thread.
+    unsafe {
+        let mut all = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+    }
+}
+
+fn act_on(signal: i32, action: libc::sighandler_t) {
+    // SAFETY: no handler of this program.
+    unsafe { libc::signal(signal, action) };
+}
+
+/// Cuts all files of the runs.
+fn cut_files(runs: &Path) {
+    for run in std::fs::read_dir(runs).unwrap() {
+        for file in std::fs::read_dir(run.unwrap().path()).unwrap() {
+            File::create(file.unwrap().path()).unwrap();
+        }
+    }
+}
+
+fn run(store: &Path, act: &str) -> Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "changed_files::app", "--nocapture", "--test-threads", "1"]).env(STORE, store);
-    command.output().unwrap()
+    command.args(["--exact", "changed_files::app", "--nocapture", "--test-threads", "1"]);
+    command.env(STORE, store).env(ACT, act).output().unwrap()
+}
+
+/// Tags and breadcrumbs neither end the app nor are they lost, if somebody cuts the run's files,
+/// even twice, whatever the app does with SIGBUS.
+#[test]
+fn an_app_whose_files_were_cut_keeps_what_it_records() {
+    for act in ["blocks SIGBUS", "handles SIGBUS", "ignores SIGBUS", "leaves SIGBUS"] {
+        let folder = tempfile::tempdir().unwrap();
+        let output = run(folder.path(), act);
+        assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{act}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("app: recorded"), "{act}: {output:?}");
+        let state = std::fs::read_dir(folder.path().join("runs")).unwrap().next().unwrap().unwrap().path();
+        let facts = RunFacts::read(&std::fs::read(state.join("state")).unwrap()).unwrap();
+        assert_eq!(facts.tags["key49"], "killed 199", "{act}");
+        assert_eq!(facts.tags["coroner.state_file"], "cut by another program, and written again", "{act}");
+        let own = facts.tags.iter().filter(|(key, value)| key.starts_with("key") && value.starts_with("killed"));
+        assert_eq!((own.count(), facts.breadcrumbs.len()), (50, 100), "{act}");
+        assert!(facts.breadcrumbs.iter().all(|breadcrumb| breadcrumb.message.as_deref() == Some("killed")), "{act}");
+    }
 }
 
 fn c_string(path: &Path) -> CString {
@@ -67,9 +141,9 @@ fn a_sparse_file_of_the_last_run_on_a_full_disk_does_not_end_an_install() {
                 return;
             }
             let store = folder.path().join("store");
-            assert!(run(&store).status.success());
+            assert!(run(&store, "exits").status.success());
             make_sparse(&store.join("clean").join(name), folder.path());
-            let output = run(&store);
+            let output = run(&store, "exits");
             assert!(output.status.success(), "{name}: {output:?}");
             assert!(String::from_utf8_lossy(&output.stdout).contains("app: installed true"), "{name}: {output:?}");
             // SAFETY: the string ends in NUL and outlives the call.
