@@ -8,7 +8,7 @@ use coroner::Report;
 use coroner_formats::apple_report::AppleReport;
 use coroner_formats::dump::{Form, Noted};
 use coroner_formats::tombstone::TombstoneError;
-use coroner_report::model::Timestamp;
+use coroner_report::model::{Problem, Timestamp};
 use coroner_symbols::Symbolizer;
 
 use crate::failure::{Context, Failure};
@@ -18,6 +18,9 @@ use crate::{bounded_read, progress};
 ///
 /// `None` if the format is unknown.
 pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
+    if coroner::is_metric_kit(bytes) {
+        return Some(read_metric_kit(bytes));
+    }
     match coroner_formats::tombstone::read(bytes) {
         Err(TombstoneError::NotATombstone) if AppleReport::is_likely(bytes) => {
             Some(coroner_formats::apple_report::read_report(bytes).map_err(|error| error.to_string()))
@@ -28,6 +31,23 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Result<Report, String>> {
         },
         read => Some(read.map_err(|error| error.to_string())),
     }
+}
+
+/// Reads the first diagnostic of a MetricKit payload: crashes come first.
+fn read_metric_kit(bytes: &[u8]) -> Result<Report, String> {
+    let reports = coroner::read_metric_kit(bytes).map_err(|error| error.to_string())?;
+    let count = reports.len();
+    let mut report = reports.into_iter().next().ok_or("a MetricKit payload without diagnostics")?;
+    if count > 1 {
+        let what = format!("the payload has {count} diagnostics, of which this is the first");
+        report.problems.push(Problem { section: None, offset: 0, what });
+    }
+    report.header.event_id = coroner_formats::content_id([bytes]);
+    report.header.run_id = report.header.event_id;
+    if let Some(run) = &mut report.run {
+        run.run_id = report.header.run_id;
+    }
+    Ok(report)
 }
 
 /// Reads a text that contains one crash, such as a Java virtual machine's `hs_err_pid….log`.

@@ -21,8 +21,8 @@ pub(crate) struct ImportArguments {
     /// Files to import, or folders of dumps
     ///
     /// Files can be core dumps, minidumps, Apport reports, Apple .ips and .crash files, Android
-    /// tombstones and ANR traces, Swift crash logs (SWIFT_BACKTRACE=format=json) and Coroner
-    /// reports. From a folder, all core dumps, minidumps and Apport reports are imported.
+    /// tombstones and ANR traces, MetricKit payloads, Swift crash logs
+    /// (SWIFT_BACKTRACE=format=json) and Coroner reports. From a folder, all core dumps, minidumps and Apport reports are imported.
     #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Import each crash in a log; repeatable

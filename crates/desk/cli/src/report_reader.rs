@@ -110,6 +110,7 @@ fn is_json(bytes: &[u8]) -> bool {
     let is_one_line = bytes.trim_ascii().iter().all(|byte| *byte != b'\n');
     if (!is_one_line && coroner_formats::apple_report::AppleReport::is_likely(bytes))
         || coroner_formats::swift_crash_log::is_swift_crash_log(bytes)
+        || coroner::is_metric_kit(bytes)
     {
         return false;
     }

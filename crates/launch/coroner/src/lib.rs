@@ -136,7 +136,7 @@ pub use store::{RawRun, Retention, Store, StoreError, StoredRun};
 pub use system_report::complete_report;
 pub use system_report::{ExitInfo, SystemEnd, SystemReport};
 #[cfg(feature = "system-reports")]
-pub use system_report::{MetricKitError, metric_kit_reports};
+pub use system_report::{MetricKitError, is_metric_kit, metric_kit_reports, read_metric_kit};
 pub use unwind_range::{UnwindRange, UnwindRangeError, UnwindRule, register_unwind_range};
 
 /// Compiles the examples of the README and of the documentation's pages with those of this crate.

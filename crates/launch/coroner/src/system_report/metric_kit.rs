@@ -23,8 +23,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Annotation, Bytes, Crash, CrashFlag, Exception, Frame, Hang, Header, Id, Image, Mach, Report, Signal,
-    Thread, Timestamp, mach_code_name, mach_exception_name, signal_name,
+    Address, Annotation, AppFacts, Bytes, Crash, CrashFlag, DeviceFacts, Exception, Frame, Hang, Header, Id, Image,
+    Mach, OsFacts, Report, RunFacts, Signal, Thread, Timestamp, mach_code_name, mach_exception_name, signal_name,
 };
 use coroner_report::wire::{AddressKind, CaptureMethod, FORMAT_VERSION, FoundBy, ImageKind, Monitor, Os};
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,8 @@ const STACK: usize = 64 << 20;
 pub enum MetricKitError {
     /// The JSON is not that of an `MXDiagnosticPayload`.
     NotAPayload(serde_json::Error),
+    /// The JSON is that of one diagnostic, such as an `MXCrashDiagnostic`, without the payload's time.
+    SingleDiagnostic,
     /// The payload contains no valid time.
     NoTime(String),
     /// The payload is larger or nested more deeply than the limit.
@@ -78,6 +80,9 @@ impl fmt::Display for MetricKitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             MetricKitError::NotAPayload(error) => write!(f, "not the JSON of an MXDiagnosticPayload: {error}"),
+            MetricKitError::SingleDiagnostic => {
+                f.write_str("the JSON of a single diagnostic instead of an MXDiagnosticPayload, which has the time")
+            }
             MetricKitError::NoTime(time) => write!(f, "the payload's timeStampEnd is not a valid time: {time:?}"),
             MetricKitError::TooLarge { bytes, depth } => write!(
                 f,
@@ -115,6 +120,9 @@ struct Payload<'a> {
     disk_write_exception_diagnostics: Vec<&'a RawValue>,
     #[serde(borrow, default)]
     app_launch_diagnostics: Vec<&'a RawValue>,
+    /// Only in the JSON of a single diagnostic.
+    #[serde(borrow)]
+    call_stack_tree: Option<&'a RawValue>,
 }
 
 impl<'a> Payload<'a> {
@@ -213,7 +221,9 @@ struct MetaData {
     platform_architecture: Option<String>,
     os_version: Option<String>,
     app_version: Option<String>,
-    application_build_version: Option<String>,
+    // `applicationBuildVersion` in older documentation.
+    #[serde(alias = "applicationBuildVersion")]
+    app_build_version: Option<String>,
     device_type: Option<String>,
     bundle_identifier: Option<String>,
     #[serde(rename = "objectiveCexceptionReason", alias = "exceptionReason")]
@@ -342,6 +352,9 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
     on_deep_stack(json, || {
         let mut payload: Payload<'_> = deep(json)?;
         let end_of_payload = std::mem::take(&mut payload.time_stamp_end);
+        if payload.call_stack_tree.is_some() {
+            return Err(MetricKitError::SingleDiagnostic);
+        }
         let traces = payload.traces();
         if traces.is_empty() {
             return Ok(Vec::new());
@@ -380,6 +393,39 @@ pub fn metric_kit_reports(json: &[u8]) -> Result<Vec<SystemReport>, MetricKitErr
     })?
 }
 
+/// Converts each diagnostic of an `MXDiagnosticPayload`, or a single diagnostic, to a report.
+///
+/// For developers who have the JSON in a file: nothing is left out, and nothing is known about the
+/// run. The time is the payload's end; a single diagnostic has none.
+///
+/// # Errors
+/// [`MetricKitError`] as [`metric_kit_reports`].
+pub fn read_metric_kit(json: &[u8]) -> Result<Vec<Report>, MetricKitError> {
+    on_deep_stack(json, || {
+        let payload: Payload<'_> = deep(json)?;
+        let time = time_of(&payload.time_stamp_end).map(Timestamp::from).unwrap_or_default();
+        let traces: Vec<Trace<'_>> = match payload.call_stack_tree {
+            Some(_) => vec![Trace::MetricKitCrash(deep(json)?)],
+            None => payload.traces().into_iter().map(|(_, trace)| trace).collect(),
+        };
+        let reports = traces.iter().map(|trace| {
+            let mut report = report_of_trace(trace)?;
+            if let Some(crash) = report.crash.as_mut() {
+                crash.time = time;
+            }
+            Ok(report)
+        });
+        reports.collect()
+    })?
+}
+
+/// Whether a file looks like the JSON of a payload or of a diagnostic.
+pub fn is_metric_kit(bytes: &[u8]) -> bool {
+    let start = bytes.get(..1 << 20).unwrap_or(bytes);
+    let has = |key: &[u8]| start.windows(key.len()).any(|window| window == key);
+    start.trim_ascii_start().starts_with(b"{") && has(b"\"callStackTree\"") && has(b"\"callStacks\"")
+}
+
 /// Parses a time such as `2022-09-18 15:28:37`, with or without a fraction and an offset from UTC.
 fn time_of(text: &str) -> Option<SystemTime> {
     let mut words = text.split_whitespace();
@@ -395,7 +441,7 @@ fn details(meta: &MetaData) -> BTreeMap<String, String> {
         ("virtual_memory_region", meta.virtual_memory_region_info.clone()),
         ("os_version", meta.os_version.clone()),
         ("app_version", meta.app_version.clone()),
-        ("app_build", meta.application_build_version.clone()),
+        ("app_build", meta.app_build_version.clone()),
         ("device", meta.device_type.clone()),
         ("bundle", meta.bundle_identifier.clone()),
         ("hang_duration", meta.hang_duration.clone()),
@@ -419,28 +465,28 @@ pub(super) fn is_of_it(trace: &[u8]) -> bool {
 
 /// Converts a trace to a report.
 pub(super) fn read(trace: &[u8]) -> Option<Report> {
-    let read = || {
-        let trace: Trace<'_> = deep(trace).ok()?;
-        let diagnostic: Diagnostic = deep(trace.diagnostic()).ok()?;
-        let survived = trace.survived(&diagnostic.diagnostic_meta_data);
-        let hang = matches!(trace, Trace::MetricKitHang(_)).then(|| {
-            let lasted = diagnostic.diagnostic_meta_data.hang_duration.as_deref().and_then(nanoseconds).unwrap_or(0);
-            Hang { lasted_ns: lasted, duration_ns: Some(lasted).filter(|lasted| *lasted > 0), ..Hang::default() }
-        });
-        let mut report = report_of(diagnostic);
-        if let (Some((kind, message)), Some(crash)) = (survived, report.crash.as_mut()) {
-            crash.flags.push(CrashFlag::NotFatal);
-            crash.monitor = if hang.is_some() { Monitor::HANG } else { Monitor::USER };
-            if hang.is_none() {
-                let type_name = Some(kind.to_owned());
-                let exception = Exception { type_name, message: Some(message), tid: crash.tid, ..Exception::default() };
-                report.exceptions.push(exception);
-            }
-            crash.hang = hang;
+    on_deep_stack(trace, || report_of_trace(&deep(trace).ok()?).ok()).ok()?
+}
+
+fn report_of_trace(trace: &Trace<'_>) -> Result<Report, serde_json::Error> {
+    let diagnostic: Diagnostic = deep(trace.diagnostic())?;
+    let survived = trace.survived(&diagnostic.diagnostic_meta_data);
+    let hang = matches!(trace, Trace::MetricKitHang(_)).then(|| {
+        let lasted = diagnostic.diagnostic_meta_data.hang_duration.as_deref().and_then(nanoseconds).unwrap_or(0);
+        Hang { lasted_ns: lasted, duration_ns: Some(lasted).filter(|lasted| *lasted > 0), ..Hang::default() }
+    });
+    let mut report = report_of(diagnostic);
+    if let (Some((kind, message)), Some(crash)) = (survived, report.crash.as_mut()) {
+        crash.flags.push(CrashFlag::NotFatal);
+        crash.monitor = if hang.is_some() { Monitor::HANG } else { Monitor::USER };
+        if hang.is_none() {
+            let type_name = Some(kind.to_owned());
+            let exception = Exception { type_name, message: Some(message), tid: crash.tid, ..Exception::default() };
+            report.exceptions.push(exception);
         }
-        Some(report)
-    };
-    on_deep_stack(trace, read).ok()?
+        crash.hang = hang;
+    }
+    Ok(report)
 }
 
 /// Parses a duration as the system writes it for people: `20 sec`, `2,5 s`, `900 ms`, `1.5 min`.
@@ -470,6 +516,7 @@ fn report_of(diagnostic: Diagnostic) -> Report {
         _ => None,
     };
     let number = meta.signal.filter(|number| *number > 0);
+    let meta_facts = details(&meta);
     let reason = meta.exception_reason.unwrap_or_default();
     let text = |text: String| Some(text).filter(|text| !text.is_empty());
     let mut report = Report {
@@ -480,7 +527,15 @@ fn report_of(diagnostic: Diagnostic) -> Report {
             signal: number.map(|number| Signal { number, name: signal_name(os, number), ..Signal::default() }),
             mach: meta.exception_type.map(|exception| {
                 let (code, name) = (meta.exception_code.unwrap_or(0) as i64, mach_exception_name(exception));
-                Mach { exception, name, code, code_name: mach_code_name(exception, code), ..Mach::default() }
+                let code_name = mach_code_name(exception, code);
+                Mach {
+                    exception,
+                    name,
+                    code,
+                    code_name,
+                    unknown_codes: meta.exception_code.is_none(),
+                    ..Mach::default()
+                }
             }),
             message: text(reason.composed_message),
             exception_type: text(reason.exception_name),
@@ -512,13 +567,71 @@ fn report_of(diagnostic: Diagnostic) -> Report {
             ..Thread::default()
         });
     }
+    // `dyld` was loaded beside the app before iOS 16.
+    let is_own = |image: &Image| is_below_shared_cache(image.load_address.0, arch) && image.path != "dyld";
+    if let Some(main) = images.values_mut().find(|image| is_own(image)) {
+        main.is_main = true;
+    }
+    let own: Vec<u64> = images.values().filter(|image| is_own(image)).map(|image| image.load_address.0).collect();
     report.images = images.into_values().collect();
+    report.run = Some(run_facts(&report, &meta_facts));
     let texts = [("termination reason", meta.termination_reason), ("memory", meta.virtual_memory_region_info)];
     for (source, text) in texts.into_iter().filter_map(|(source, text)| Some((source, text?))) {
         report.annotations.push(Annotation { source: source.to_owned(), text, ..Annotation::default() });
     }
     report.attribute_frames();
+    for frame in report.threads.iter_mut().flat_map(|thread| &mut thread.frames) {
+        let start = frame.module_offset.map(|offset| frame.address.0.wrapping_sub(offset.0));
+        frame.in_app = start.map(|start| own.contains(&start));
+    }
     report
+}
+
+/// Returns what a diagnostic contains about the app, the system and the device.
+fn run_facts(report: &Report, details: &BTreeMap<String, String>) -> RunFacts {
+    let of = |key: &str| details.get(key).cloned();
+    // `iPhone OS 18.5 (22F76)`
+    let system = of("os_version").unwrap_or_default();
+    let (version, build) = system.split_once(" (").unwrap_or((&system, ""));
+    let (name, version) = version.rsplit_once(' ').unwrap_or(("", version));
+    let known = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let name = if name == "iPhone OS" { "iOS" } else { name };
+    let release = of("bundle").zip(of("app_version")).map(|(bundle, version)| match of("app_build") {
+        Some(build) => format!("{bundle}@{version}+{build}"),
+        None => format!("{bundle}@{version}"),
+    });
+    RunFacts {
+        app: AppFacts {
+            release,
+            id: of("bundle"),
+            version: of("app_version"),
+            build: of("app_build"),
+            name: report.images.iter().find(|image| image.is_main).map(|image| image.path.clone()),
+            ..AppFacts::default()
+        },
+        os: OsFacts {
+            name: known(name),
+            version: known(version),
+            build: known(build.trim_end_matches(')')),
+            ..OsFacts::default()
+        },
+        device: DeviceFacts {
+            model: of("device"),
+            arch: report.header.arch.map(|arch| arch.name().to_owned()),
+            ..DeviceFacts::default()
+        },
+        ..RunFacts::default()
+    }
+}
+
+/// Whether an address is in the app's own images: those of the system are in the shared cache, which
+/// begins at these addresses.
+fn is_below_shared_cache(address: u64, arch: Option<Arch>) -> bool {
+    match arch {
+        Some(Arch::Aarch64) => address < 0x1_8000_0000,
+        Some(Arch::X86_64) => address < 0x7ff0_0000_0000,
+        _ => false,
+    }
 }
 
 fn frame_of(frame: &MetricFrame, is_first: bool, images: &mut BTreeMap<u64, Image>) -> Frame {

@@ -40,7 +40,7 @@ mod trace;
 
 pub use android::ExitInfo;
 #[cfg(feature = "system-reports")]
-pub use metric_kit::{MetricKitError, metric_kit_reports};
+pub use metric_kit::{MetricKitError, is_metric_kit, metric_kit_reports, read_metric_kit};
 
 /// In a run's directory: the system's record of its end.
 pub(crate) const FILE: &str = "system";

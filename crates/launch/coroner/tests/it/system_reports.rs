@@ -513,6 +513,9 @@ fn an_invalid_metric_kit_payload_is_rejected() {
     assert!(refused(br#"{"crashDiagnostics":[{}],"timeStampEnd":"yesterday"}"#).contains("\"yesterday\""));
     assert!(refused("[".repeat(100_000).as_bytes()).contains("nesting depth"));
     assert!(coroner::metric_kit_reports(b"{}").unwrap().is_empty());
+    // An `MXCrashDiagnostic` instead of the payload around it.
+    let single = coroner::metric_kit_reports(br#"{"version":"1.0.0","callStackTree":{"callStacks":[]}}"#).unwrap_err();
+    assert!(matches!(single, coroner::MetricKitError::SingleDiagnostic), "{single}");
     // One of another form takes no other with it. The exception stands under the key that MetricKit
     // gives it.
     let one_of_two = br#"{"timeStampEnd":"2025-01-02 03:04:05","crashDiagnostics":[{"callStackTree":7},{"diagnosticMetaData":{"pid":7,

@@ -167,6 +167,34 @@ fn show_reads_a_log_with_one_crash_and_describes_other_files() {
     assert!(shown.code == 1 && shown.err.contains("not a report, but a symbol file (Breakpad)"), "{shown:?}");
 }
 
+const DIAGNOSTIC: &str = r#"{"version":"1.0.0","callStackTree":{"callStacks":[{"threadAttributed":true,"callStackRootFrames":[
+    {"binaryUUID":"B215A491-8BCA-3D2D-81CD-39E3C145EA07","offsetIntoBinaryTextSegment":213664,"sampleCount":1,"subFrames":[
+    {"binaryUUID":"6934E19E-BF21-3C57-AAE8-D3B4192615D1","offsetIntoBinaryTextSegment":118160,"sampleCount":1,"subFrames":[],
+    "binaryName":"shop","address":4378332560}],"binaryName":"libswiftCore.dylib","address":6885675680}]}],
+    "callStackPerThread":true},"diagnosticMetaData":{"platformArchitecture":"arm64e","exceptionType":6,"appBuildVersion":"34",
+    "osVersion":"iPhone OS 18.5 (22F76)","bundleIdentifier":"com.example.shop","deviceType":"iPhone14,6","exceptionCode":1,
+    "signal":5,"appVersion":"1.2"}}"#;
+
+#[test]
+fn show_reads_metric_kits_payloads_and_diagnostics() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("diagnostic.json"), DIAGNOSTIC).unwrap();
+    let payload = format!(r#"{{"timeStampEnd":"2025-07-01 09:00:00","crashDiagnostics":[{DIAGNOSTIC}]}}"#);
+    std::fs::write(bench.path("payload.json"), payload).unwrap();
+    for (file, time) in [("diagnostic.json", ""), ("payload.json", "2025-07-01T09:00:00Z")] {
+        let shown = bench.run(&["show", file, "--no-debuginfod"]);
+        assert_eq!(shown.code, 0, "{shown:?}");
+        for text in ["com.example.shop 1.2 (34)", "iOS 18.5 (22F76) arm64 on iPhone14,6", "EXC_BREAKPOINT", time] {
+            assert!(shown.out.contains(text), "{text}: {}", shown.out);
+        }
+        let event = bench.run(&["convert", file, "--to", "sentry"]).json();
+        let frames = &event["exception"]["values"][0]["stacktrace"]["frames"];
+        let own: Vec<_> = frames.as_array().unwrap().iter().map(|frame| frame["in_app"].as_bool()).collect();
+        assert_eq!(own, [Some(true), Some(false)], "{event:#}");
+        assert_eq!(event["release"], "com.example.shop@1.2+34");
+    }
+}
+
 #[test]
 fn errors_name_the_requested_file() {
     let bench = Bench::new();
