@@ -766,7 +766,9 @@ fn an_interruption_that_fails_says_why() {
     READY.await_set("it blocks");
     let tid = TID.load(Ordering::SeqCst);
     for _ in 0..40 {
-        assert_eq!(stopper.interrupt(tid, MS).err(), Some(NotCaptured::NoAnswer));
+        // While it runs, it may be about to await signals.
+        let reason = stopper.interrupt(tid, MS).err();
+        assert!(matches!(reason, Some(NotCaptured::NoAnswer | NotCaptured::SignalUnsafe)), "{reason:?}");
     }
     TAKEN.set();
     until("it answers", || stopper.interrupt(tid, GRACE).is_ok());

@@ -36,29 +36,30 @@ pub(super) fn refusal(tid: Tid, signal: i32) -> Option<NotCaptured> {
     check(tid, signal).err()
 }
 
-/// Like [`refusal`], but asks the kernel only once in [`SAFE_TIME`], and waits for a thread that
+/// Like [`refusal`], but asks the kernel only once in [`KNOWN_TIME`], and waits for a thread that
 /// runs and blocks the signal: it may be in a short critical section, or about to await signals.
 /// `began` is the monotonic time, and `timeout` limits the wait, both in nanoseconds.
 pub(super) fn settled_refusal(tid: Tid, signal: i32, (began, timeout): (u64, u64)) -> Option<NotCaptured> {
-    /// The first wait in nanoseconds, and the number of waits, each twice as long: 51 ms in all.
-    const WAIT: libc::c_long = 50_000;
-    const WAITS: u32 = 10;
+    /// The first and the longest time between two checks, in nanoseconds; each is twice as long as
+    /// the one before.
+    const STEPS: core::ops::RangeInclusive<libc::c_long> = 50_000..=2_000_000;
     if Recent::find(tid, began) == Some(Recent::Safe) {
         return None;
     }
-    for turn in 0..=WAITS {
+    let mut step = *STEPS.start();
+    loop {
         match check(tid, signal) {
-            Ok(Sent::Blocked) if turn < WAITS && monotonic_now().saturating_sub(began) < timeout => {
-                let time = libc::timespec { tv_sec: 0, tv_nsec: WAIT << turn };
+            Ok(Sent::Blocked) if monotonic_now().saturating_sub(began) < timeout => {
+                let time = libc::timespec { tv_sec: 0, tv_nsec: step };
                 // SAFETY: reads one timespec. Async-signal-safe: one system call.
                 let _ = unsafe { syscall!(libc::SYS_nanosleep, &raw const time, 0) };
+                step = (step.saturating_mul(2)).min(*STEPS.end());
             }
-            Ok(Sent::Blocked) => break,
+            Ok(Sent::Blocked) => return Some(NotCaptured::SignalUnsafe),
             Ok(Sent::Answered) => return None,
             Err(reason) => return Some(reason),
         }
     }
-    Some(NotCaptured::SignalUnsafe)
 }
 
 /// The fate of a signal that is sent to a thread.
@@ -94,13 +95,11 @@ fn check(tid: Tid, signal: i32) -> Result<Sent, NotCaptured> {
     }
 }
 
-/// Time in nanoseconds for which a thread is known to run its handlers.
+/// Time in nanoseconds for which the result of a check holds.
 ///
-/// Reading its `status` and `syscall` takes longer than a walk of its stack, so a profiler should
-/// not do so for each sample.
-const SAFE_TIME: u64 = 10_000_000;
-/// Time in nanoseconds for which a thread is known to have awaited signals.
-const AWAITED_TIME: u64 = 100_000_000;
+/// Reading a thread's `status` and `syscall` takes longer than a walk of its stack, on a busy
+/// machine several times as long as the stop, so a profiler should not do so for each sample.
+const KNOWN_TIME: u64 = 100_000_000;
 
 /// The result of the last check of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,9 +133,9 @@ impl Recent {
 
     fn find(tid: Tid, now: u64) -> Option<Recent> {
         let found = Self::place(tid).load(Relaxed);
-        let (recent, limit) = if found & 1 == 0 { (Recent::Safe, SAFE_TIME) } else { (Recent::Awaits, AWAITED_TIME) };
+        let recent = if found & 1 == 0 { Recent::Safe } else { Recent::Awaits };
         let age = (Self::time(now) << 1).wrapping_sub(found as u32 & !1) >> 1;
-        (found >> 32 == u64::from(tid.unsigned_abs()) && u64::from(age) < limit >> 20).then_some(recent)
+        (found >> 32 == u64::from(tid.unsigned_abs()) && u64::from(age) < KNOWN_TIME >> 20).then_some(recent)
     }
 }
 
