@@ -89,5 +89,6 @@ pub fn register_memory(name: &str, start: *const u8, size: usize) -> Result<Regi
 /// wait, or leave by a jump or an exception. It must not write more bytes than the buffer has.
 /// `context` must be valid for it until another function is set and no crash is being reported.
 pub unsafe fn set_crash_callback(callback: Option<CrashCallback>, context: *mut c_void) {
-    app_memory::set_callback(callback, context);
+    // SAFETY: by the contract.
+    unsafe { app_memory::set_callback(callback, context) };
 }

@@ -17,7 +17,7 @@ use super::output_tail;
 pub const MAX_REGIONS: usize = 16;
 /// Number of sections that [`encode`] numbers: one for each region, and for stderr and stdout
 /// ([`keep_output`](super::keep_output)).
-pub const SECTIONS: usize = MAX_REGIONS + output_tail::COUNT;
+pub(crate) const SECTIONS: usize = MAX_REGIONS + output_tail::COUNT;
 /// Maximum length of a name in bytes.
 pub const MAX_NAME: usize = 64;
 /// Maximum number of bytes kept of each region and output, and written by the callback.
@@ -53,9 +53,28 @@ static REGIONS: [Region; MAX_REGIONS] = [const {
     }
 }; MAX_REGIONS];
 
-/// The callback's address, and its argument.
-static CALLBACK: AtomicUsize = AtomicUsize::new(0);
-static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+/// A callback's address and its context, which belong together.
+struct Pair {
+    state: AtomicU32,
+    /// Number of times that the place was filled.
+    filled: AtomicU64,
+    callback: AtomicUsize,
+    context: AtomicUsize,
+}
+
+/// Pairs, of which [`CURRENT`] is in use: threads that set callbacks at the same time fill
+/// different places.
+static PAIRS: [Pair; 16] = [const {
+    Pair {
+        state: AtomicU32::new(FREE),
+        filled: AtomicU64::new(0),
+        callback: AtomicUsize::new(0),
+        context: AtomicUsize::new(0),
+    }
+}; 16];
+
+/// One more than the place of the callback in [`PAIRS`]; 0 for none.
+static CURRENT: AtomicUsize = AtomicUsize::new(0);
 
 /// Registers memory under a name, which is truncated if it is too long. Returns the region's
 /// number, or `None` if [`MAX_REGIONS`] are already registered.
@@ -91,16 +110,50 @@ pub fn unregister(number: usize) {
 }
 
 /// Sets the function that is called when the process crashes; `None` for none.
-pub fn set_callback(callback: Option<CrashCallback>, context: *mut c_void) {
-    // Never combines the new callback with the old one's context.
-    CALLBACK.store(0, Ordering::Release);
-    CONTEXT.store(context as usize, Ordering::Release);
-    CALLBACK.store(callback.map_or(0, |callback| callback as usize), Ordering::Release);
+///
+/// # Safety
+/// The function must be as [`CrashCallback`] describes it, and `context` valid for it until another
+/// function is set and no crash is being reported.
+pub unsafe fn set_callback(callback: Option<CrashCallback>, context: *mut c_void) {
+    let current = callback.map_or(0, |callback| fill_pair(callback as usize, context as usize));
+    let before = CURRENT.swap(current, Ordering::AcqRel);
+    if let Some(pair) = before.checked_sub(1).and_then(|place| PAIRS.get(place)) {
+        pair.state.store(FREE, Ordering::Release);
+    }
+}
+
+/// Stores a callback and its context in a free place; returns one more than the place.
+fn fill_pair(callback: usize, context: usize) -> usize {
+    loop {
+        let take =
+            |pair: &Pair| pair.state.compare_exchange(FREE, CHANGING, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Usually the first or second one. Others are taken only for the length of this call.
+        if let Some(place) = PAIRS.iter().position(take)
+            && let Some(pair) = PAIRS.get(place)
+        {
+            pair.filled.fetch_add(1, Ordering::AcqRel);
+            pair.callback.store(callback, Ordering::Release);
+            pair.context.store(context, Ordering::Release);
+            return place.wrapping_add(1);
+        }
+        core::hint::spin_loop();
+    }
+}
+
+/// Returns the callback's address with its context; `None` if there is none, or it is being
+/// replaced.
+fn current_pair() -> Option<(usize, usize)> {
+    let current = CURRENT.load(Ordering::Acquire);
+    let pair = PAIRS.get(current.checked_sub(1)?)?;
+    let filled = pair.filled.load(Ordering::Acquire);
+    let found = (pair.callback.load(Ordering::Acquire), pair.context.load(Ordering::Acquire));
+    let is_same = CURRENT.load(Ordering::Acquire) == current && pair.filled.load(Ordering::Acquire) == filled;
+    is_same.then_some(found)
 }
 
 /// Encodes the section with that number into a report's buffer; returns its length in bytes, 0 for
 /// nothing.
-pub fn encode<M: Memory>(number: usize, payload: &mut [u8], memory: &mut M) -> usize {
+pub(crate) fn encode<M: Memory>(number: usize, payload: &mut [u8], memory: &mut M) -> usize {
     if let Some(number) = number.checked_sub(MAX_REGIONS) {
         let Some((front, into)) = split(payload) else { return 0 };
         return output_tail::read(number, into).map_or(0, |output| section(front, &output));
@@ -131,16 +184,15 @@ pub fn encode<M: Memory>(number: usize, payload: &mut [u8], memory: &mut M) -> u
 ///
 /// Not inlined, so that `xtask signal-safety` can identify the call by name.
 #[inline(never)]
-pub fn call_back(payload: &mut [u8]) -> usize {
-    let callback = CALLBACK.load(Ordering::Acquire);
-    let Some((front, into)) = split(payload).filter(|_| callback != 0) else { return 0 };
-    let context = CONTEXT.load(Ordering::Acquire) as *mut c_void;
+pub(crate) fn call_back(payload: &mut [u8]) -> usize {
+    let Some((callback, context)) = current_pair() else { return 0 };
+    let Some((front, into)) = split(payload) else { return 0 };
     let room = into.len().min(MAX_BYTES);
     // SAFETY: a function of this type, by `set_callback`; async-signal-safe by its contract; there
     // is room for that many bytes.
     let written = unsafe {
         let callback = core::mem::transmute::<usize, CrashCallback>(callback);
-        callback(context, into.as_mut_ptr(), room)
+        callback(context as *mut c_void, into.as_mut_ptr(), room)
     };
     let bytes = into.get(..written.min(room)).unwrap_or_default();
     if bytes.is_empty() {
@@ -162,3 +214,6 @@ fn section(front: &mut [u8], memory: &AppMemory<'_>) -> usize {
     encoder.end();
     encoder.position()
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,7 +55,11 @@ pub(crate) mod app_memory {
 
     pub(crate) fn unregister(_number: usize) {}
 
-    pub(crate) fn set_callback(_callback: Option<CrashCallback>, _context: *mut c_void) {}
+    /// Does nothing.
+    ///
+    /// # Safety
+    /// None; unsafe as on other systems.
+    pub(crate) unsafe fn set_callback(_callback: Option<CrashCallback>, _context: *mut c_void) {}
 }
 
 /// Does nothing, because an abort after a caught panic is not detected on this system.
