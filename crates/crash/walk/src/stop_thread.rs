@@ -5,20 +5,17 @@ use coroner_process::threads::Tid;
 #[cfg(target_vendor = "apple")]
 pub use darwin::{NotCaptured, stop};
 #[cfg(not(target_vendor = "apple"))]
-pub use linux::{NotCaptured, set_stopper, stop, trace};
+pub use linux::{NotCaptured, blocks_stop_signal, set_stopper, stop, trace};
 
 #[cfg(not(target_vendor = "apple"))]
 mod linux {
     use core::sync::atomic::{AtomicPtr, Ordering};
 
     use coroner_process::registers::Registers;
+    use coroner_process::signals::bit;
     pub use coroner_process::stop_the_world::NotCaptured;
     use coroner_process::stop_the_world::{Interrupted, ThreadStopper};
     use coroner_process::threads::{TaskDirectory, Tid};
-
-    /// Maximum time in nanoseconds that a thread may take to answer the signal: it must be
-    /// scheduled first.
-    const TIMEOUT_NS: u64 = 100_000_000;
 
     static STOPPER: AtomicPtr<ThreadStopper> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -37,20 +34,28 @@ mod linux {
     /// that may take a lock: the thread may hold it.
     ///
     /// # Errors
-    /// [`NotCaptured::NoAnswer`] after 100 ms or while Coroner is not installed; for the others see
-    /// [`ThreadStopper::interrupt`].
-    pub fn stop(tid: Tid) -> Result<Interrupted<'static>, NotCaptured> {
-        stopper().ok_or(NotCaptured::NoAnswer)?.interrupt(tid, TIMEOUT_NS)
+    /// [`NotCaptured::NoAnswer`] after `timeout` nanoseconds or while Coroner is not installed; for
+    /// the others see [`ThreadStopper::interrupt`].
+    pub fn stop(tid: Tid, timeout: u64) -> Result<Interrupted<'static>, NotCaptured> {
+        stopper().ok_or(NotCaptured::NoAnswer)?.interrupt(tid, timeout)
+    }
+
+    /// Returns `true` if a thread of this process, with this `status` in its `/proc` directory
+    /// (proc_pid_status(5)), blocks the signal that stops threads.
+    pub fn blocks_stop_signal(status: &str) -> bool {
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        let blocked = blocked.and_then(|blocked| u64::from_str_radix(blocked.trim(), 16).ok());
+        stopper().is_some_and(|stopper| blocked.unwrap_or(0) & bit(stopper.signal()) != 0)
     }
 
     /// Same as [`stop`], but by ptrace, so that no system call of the thread is interrupted: calls
     /// `with` with the thread's registers while it is stopped.
     ///
     /// # Errors
-    /// [`NotCaptured::TraceDeadline`] after 100 ms, [`NotCaptured::NoAnswer`] while Coroner is not
-    /// installed; for the others see [`ThreadStopper::trace`].
-    pub fn trace<R>(tid: Tid, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
-        stopper().ok_or(NotCaptured::NoAnswer)?.trace(tid, TIMEOUT_NS, with)
+    /// [`NotCaptured::TraceDeadline`] after `timeout` nanoseconds, [`NotCaptured::NoAnswer`] while
+    /// Coroner is not installed; for the others see [`ThreadStopper::trace`].
+    pub fn trace<R>(tid: Tid, timeout: u64, with: impl FnOnce(&Registers) -> R) -> Result<R, NotCaptured> {
+        stopper().ok_or(NotCaptured::NoAnswer)?.trace(tid, timeout, with)
     }
 
     pub(super) fn for_each(each: &mut impl FnMut(Tid)) -> bool {

@@ -18,12 +18,18 @@ use super::{NotCaptured, ThreadId};
 pub(super) fn with_stopped(
     thread: ThreadId,
     _by_ptrace: bool,
+    _timeout: u64,
     mut memory: LiveReader,
     with: &mut impl FnMut(&Registers, SwiftAsync),
 ) -> Result<(), NotCaptured> {
     let stopped = stop_thread::stop(thread)?;
     let marks = swift_tasks::for_stopped_thread(&stopped, &mut memory);
     with(&stopped.context().registers(), marks);
+    Ok(())
+}
+
+/// Returns no error: the kernel stops threads without a signal.
+pub(super) fn can_answer(_thread: ThreadId) -> Result<(), NotCaptured> {
     Ok(())
 }
 

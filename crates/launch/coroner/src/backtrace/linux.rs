@@ -16,6 +16,7 @@ use super::{NotCaptured, ThreadId};
 pub(super) fn with_stopped(
     thread: ThreadId,
     by_ptrace: bool,
+    timeout: u64,
     _memory: LiveReader,
     with: &mut impl FnMut(&Registers, SwiftAsync),
 ) -> Result<(), NotCaptured> {
@@ -26,13 +27,13 @@ pub(super) fn with_stopped(
     let marks = swift_tasks::for_this_thread();
     let mut trace = || {
         let is_tried = !has_seccomp_filter();
-        let traced = is_tried.then(|| stop_thread::trace(thread, |registers| with(registers, marks)));
+        let traced = is_tried.then(|| stop_thread::trace(thread, timeout, |registers| with(registers, marks)));
         traced.filter(|traced| !traced.is_err_and(NotCaptured::is_trace_refused))
     };
     if by_ptrace && let Some(traced) = trace() {
         return traced;
     }
-    match stop_thread::stop(thread) {
+    match stop_thread::stop(thread, timeout) {
         Ok(stopped) => {
             with(&stopped.context().registers(), marks);
             Ok(())
@@ -40,6 +41,13 @@ pub(super) fn with_stopped(
         Err(NotCaptured::SignalUnsafe) if !by_ptrace => trace().unwrap_or(Err(NotCaptured::SignalUnsafe)),
         Err(reason) => Err(reason),
     }
+}
+
+/// Returns an error if a thread can't answer the signal that stops threads, because it blocks it.
+pub(super) fn can_answer(thread: ThreadId) -> Result<(), NotCaptured> {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{thread}/status"));
+    let is_blocked = status.is_ok_and(|status| stop_thread::blocks_stop_signal(&status));
+    if is_blocked { Err(NotCaptured::NoAnswer) } else { Ok(()) }
 }
 
 /// Whether this thread has a seccomp filter; also `true` if that can't be read.

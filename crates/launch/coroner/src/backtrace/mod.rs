@@ -49,6 +49,7 @@ use std::mem::MaybeUninit;
 #[cfg(supported)]
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use coroner_process::registers::Registers;
 #[cfg(supported)]
@@ -208,18 +209,19 @@ impl Backtrace {
         if thread == thread_id() {
             Ok(Self::above_with(&registers, options))
         } else {
-            Self::capture_other(thread, options)
+            Self::capture_other(thread, options, TIMEOUT_NS)
         }
     }
 
-    /// Like [`Self::of_thread`], for a thread other than the calling one.
+    /// Like [`Self::of_thread`], for a thread other than the calling one, which has `timeout`
+    /// nanoseconds to answer.
     #[cfg(supported)]
-    fn capture_other(thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
+    fn capture_other(thread: ThreadId, options: &CaptureOptions, timeout: u64) -> Result<Backtrace, NotCaptured> {
         // Update the list of images first: the stopped thread may hold any lock.
         let Some(memory) = LiveReader::new() else { return Err(NotCaptured::RegistersUnreadable) };
         let mut backtrace = Self::empty(images::current(Some(memory)));
         let mut rules = claim_rules();
-        os::with_stopped(thread, options.by_ptrace, memory, &mut |registers, marks| {
+        os::with_stopped(thread, options.by_ptrace, timeout, memory, &mut |registers, marks| {
             backtrace.fill(registers, memory, options, options.walk_options(marks), &mut rules);
         })?;
         Ok(backtrace)
@@ -230,6 +232,8 @@ impl Backtrace {
     /// The result contains each thread's id. Threads are captured one after another, not at one
     /// moment. The calling thread's stack begins with the caller of this function, if `skip` is 0.
     /// Empty while Coroner is not installed.
+    ///
+    /// Threads that don't answer take at most about a second in total.
     #[inline(never)]
     #[must_use]
     pub fn of_all_threads(options: &CaptureOptions) -> Vec<(ThreadId, Result<Backtrace, NotCaptured>)> {
@@ -248,9 +252,10 @@ impl Backtrace {
                 break;
             }
         }
-        let capture = |thread| match thread {
+        let mut silence = Silence::default();
+        let mut capture = |thread| match thread {
             own if own == thread_id() => Ok(Self::above_with(&registers, options)),
-            other => Self::capture_other(other, options),
+            other => silence.ask(other, options),
         };
         threads.into_iter().map(|thread| (thread, capture(thread))).collect()
     }
@@ -397,6 +402,43 @@ impl Backtrace {
     /// image's symbol table.
     pub fn names(&self) -> Arc<Names> {
         cache::cached_names(self)
+    }
+}
+
+/// Maximum time in nanoseconds that a thread may take to answer: it must be scheduled first.
+const TIMEOUT_NS: u64 = 100_000_000;
+
+/// The time that threads which didn't answer have taken so far.
+#[derive(Default)]
+struct Silence(Duration);
+
+impl Silence {
+    /// Maximum of that time for all threads, after which each has only the time to be scheduled.
+    const MAX: Duration = Duration::from_secs(1);
+    const SCHEDULED_NS: u64 = 2_000_000;
+
+    /// Captures a thread. After the first one that didn't answer, those that block the signal have
+    /// only the time to be scheduled, and none when the time is over.
+    fn ask(&mut self, thread: ThreadId, options: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
+        let rest = Self::MAX.saturating_sub(self.0).as_nanos() as u64;
+        #[cfg_attr(not(supported), allow(unused_mut, reason = "no thread is asked"))]
+        let mut timeout = rest.clamp(Self::SCHEDULED_NS, TIMEOUT_NS);
+        #[cfg(supported)]
+        if !self.0.is_zero()
+            && !options.by_ptrace
+            && let Err(reason) = os::can_answer(thread)
+        {
+            if rest == 0 {
+                return Err(reason);
+            }
+            timeout = Self::SCHEDULED_NS;
+        }
+        let began = Instant::now();
+        let captured = Backtrace::capture_other(thread, options, timeout);
+        if captured.is_err() {
+            self.0 += began.elapsed();
+        }
+        captured
     }
 }
 

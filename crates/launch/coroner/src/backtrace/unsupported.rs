@@ -34,7 +34,7 @@ impl Backtrace {
         Self::empty(Arc::default())
     }
 
-    pub(super) fn capture_other(_: ThreadId, _: &CaptureOptions) -> Result<Backtrace, NotCaptured> {
+    pub(super) fn capture_other(_: ThreadId, _: &CaptureOptions, _: u64) -> Result<Backtrace, NotCaptured> {
         Err(NotCaptured::Unsupported)
     }
 }

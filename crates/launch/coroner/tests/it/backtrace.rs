@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, LazyLock, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use coroner::backtrace::{Backtrace, CaptureOptions, ThreadId, thread_id};
+use coroner::backtrace::{Backtrace, CaptureOptions, NotCaptured, ThreadId, thread_id};
 use coroner_test_support::isolated;
 
 /// Coroner, installed once for all tests of this program.
@@ -443,6 +443,39 @@ fn capture_in(handle: *mut c_void, name: &str) -> Backtrace {
         call(capture, (&raw mut taken).cast());
     }
     taken.unwrap()
+}
+
+/// Threads that can't answer are missing, and nobody waits for each of them.
+#[test]
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn all_threads_beside_many_that_block_signals() {
+    isolated(concat!(module_path!(), "::all_threads_beside_many_that_block_signals"), || {
+        LazyLock::force(&INSTALLED);
+        let (ready, go) = (std::sync::Barrier::new(202), std::sync::Barrier::new(202));
+        std::thread::scope(|scope| {
+            for number in 0..201 {
+                let (ready, go) = (&ready, &go);
+                scope.spawn(move || {
+                    if number != 200 {
+                        // SAFETY: a set of all signals, for this thread.
+                        unsafe {
+                            let mut all = std::mem::zeroed();
+                            libc::sigfillset(&raw mut all);
+                            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+                        }
+                    }
+                    ready.wait();
+                    go.wait();
+                });
+            }
+            ready.wait();
+            let all = Backtrace::of_all_threads(&CaptureOptions::default());
+            let silent = all.iter().filter(|(_, captured)| matches!(captured, Err(NotCaptured::NoAnswer)));
+            assert_eq!(silent.count(), 200);
+            assert!(all.iter().filter(|(_, captured)| captured.is_ok()).count() >= 2, "{all:?}");
+            go.wait();
+        });
+    });
 }
 
 /// A plugin is unloaded, and its file written over in place: its names are gone, but nothing reads
