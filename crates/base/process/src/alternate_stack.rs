@@ -103,7 +103,8 @@ unsafe extern "C" fn release(value: *mut c_void) {
     now.flags = libc::SS_DISABLE;
     // SAFETY: takes the stack out of use.
     if unsafe { set_alternate_stack(&now) }.is_ok() {
-        Stack::from_parts(base, size, page_size()).unmap();
+        // SAFETY: the stack that `attach` made for this thread and forgot; nothing runs on it.
+        unsafe { Stack::from_parts(base, size, page_size()) }.unmap();
     }
 }
 

@@ -86,7 +86,10 @@ impl Stack {
     }
 
     /// Reconstructs a stack from [`Stack::map`] by its base, its size and its page size.
-    pub fn from_parts(base: usize, size: usize, page: usize) -> Stack {
+    ///
+    /// # Safety
+    /// There must be such a stack, whose value was forgotten.
+    pub(crate) unsafe fn from_parts(base: usize, size: usize, page: usize) -> Stack {
         let guard = page.max(4096);
         Stack { mapping: base - guard, guard, size }
     }

@@ -13,7 +13,10 @@ pub use crate::os::fault_handler::Owner;
 static OWNER: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets the owner that recovers guarded loads from now on; `None` if there is none.
-pub fn set_owner(owner: Option<Owner>) {
+///
+/// # Safety
+/// While the kernel sends faults to the owner, it must recover guarded loads before anything else.
+pub unsafe fn set_owner(owner: Option<Owner>) {
     OWNER.store(owner.map_or(0, |owner| owner as usize), Ordering::Release);
     ask_again();
 }

@@ -181,7 +181,8 @@ fn create_with_stack(
     unsafe { at.write(Begin { start, argument, stack }) };
     let answer = create(begin, at.cast());
     if answer != 0 {
-        Stack::from_parts(address, size, page_size()).unmap();
+        // SAFETY: the stack from above, whose value was moved to `at`: there is no thread.
+        unsafe { Stack::from_parts(address, size, page_size()) }.unmap();
     }
     answer
 }

@@ -169,7 +169,8 @@ pub(crate) fn begin(
     }
     platform.ports.take(platform.primary_port).map_err(|answer| failed(InstallError::Mach(answer)))?;
     let takes_faults = platform.exceptions.contains(ExceptionSet::BAD_ACCESS);
-    coroner_walk::fault_handler::set_owner(takes_faults.then_some(platform.primary_port));
+    // SAFETY: the port of Coroner's thread, which recovers guarded loads first.
+    unsafe { coroner_walk::fault_handler::set_owner(takes_faults.then_some(platform.primary_port)) };
     if options.alternate_stacks != AlternateStacks::Leave {
         // A thread that can't get one (it runs on one) keeps what it has.
         let _ = alternate_stack::attach();
@@ -185,7 +186,8 @@ pub(crate) fn begin(
 pub(crate) fn end(installed: &Installed) {
     let platform = &installed.platform;
     taken_signals::uninstall();
-    coroner_walk::fault_handler::set_owner(None);
+    // SAFETY: no owner.
+    unsafe { coroner_walk::fault_handler::set_owner(None) };
     platform.ports.give_back(platform.primary_port);
     platform.take_again.store(false, Ordering::Release);
     // The primary thread first: while it writes it needs the other.

@@ -140,7 +140,8 @@ pub(crate) fn begin(
         .inspect_err(|_| thread_stacks::attach_new_threads(false))
         .map_err(|(signal, errno)| InstallError::Signal { signal, errno })?;
     let recovers = taken_signals::recovers_loads();
-    coroner_walk::fault_handler::set_owner(recovers);
+    // SAFETY: Coroner's handler, which recovers guarded loads first.
+    unsafe { coroner_walk::fault_handler::set_owner(recovers) };
     if let Some(mirror) = installed.run.mirror {
         // SAFETY: the handler replaces lost pages of the current install's mapping first.
         unsafe { mirror.set_handler(recovers.unwrap_or(0)) };
@@ -152,7 +153,8 @@ pub(crate) fn begin(
 /// Ends capture.
 pub(crate) fn end(_installed: &Installed) {
     coroner_walk::stop_thread::set_stopper(None);
-    coroner_walk::fault_handler::set_owner(None);
+    // SAFETY: no owner.
+    unsafe { coroner_walk::fault_handler::set_owner(None) };
     thread_stacks::attach_new_threads(false);
     taken_signals::uninstall();
 }
