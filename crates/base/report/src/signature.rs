@@ -89,6 +89,27 @@ const CARRIER_PREFIXES: [&str; 12] = [
     "__str",
 ];
 
+/// Beginnings of the file names of C libraries and dynamic linkers, in lower case.
+const C_LIBRARIES: [&str; 17] = [
+    "[vdso]",
+    "kernel32.",
+    "kernelbase.",
+    "ld-",
+    "ld.so",
+    "libc.",
+    "libc-",
+    "libdyld.",
+    "libpthread.",
+    "libpthread-",
+    "libsystem_",
+    "linker64",
+    "linux-vdso",
+    "msvcrt.",
+    "ntdll.",
+    "ucrtbase.",
+    "win32u.",
+];
+
 /// A crash signature: its kind and its frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
@@ -128,6 +149,27 @@ impl Signature {
             frames = described(report);
         }
         Self::folded(report, frames)
+    }
+
+    /// Returns the kind of crash, and image and offset of the innermost frame outside the C
+    /// library, if the stack has no frame of the app and that one has no name.
+    ///
+    /// Without it, a server groups such reports by frames that all have in common, such as
+    /// `start_thread`.
+    pub fn unnamed_place(report: &Report, rules: &InAppRules) -> Option<[String; 2]> {
+        let in_app = InApp::new(rules, report);
+        let stack = stack(report);
+        if stack.iter().flat_map(|frame| in_app.functions(frame)).any(|function| function.in_app) {
+            return None;
+        }
+        let is_c_library = |module: &str| {
+            let file = module.rsplit(['/', '\\']).next().unwrap_or(module).to_ascii_lowercase();
+            C_LIBRARIES.iter().any(|library| file.starts_with(library))
+        };
+        let frame = stack.iter().find(|frame| frame.module.as_deref().is_some_and(|module| !is_c_library(module)))?;
+        let is_named = in_app.functions(frame).any(|function| function.name.is_some());
+        let kind = kind(report, report.crash.as_ref()?);
+        place(frame).filter(|_| !is_named).map(|place| [kind, place])
     }
 
     fn folded(report: &Report, frames: Vec<String>) -> Signature {

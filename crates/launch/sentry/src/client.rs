@@ -139,8 +139,18 @@ impl Client {
         let is_hang = report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::HANG);
         let all = run.map_or(0, |run| run.lifecycle.reports_delivered as usize).saturating_add(1);
         let session = self.last_update(run, Reports { all, crashes: usize::from(!is_hang) });
-        let event = Event::from_report(report, &options.event);
+        let mut event = Event::from_report(report, &options.event);
+        self.name_user(&mut event);
         self.keep(event, session, |event| self.attachments(report, event))
+    }
+
+    /// Sets the installation as the user of an event whose app set none, so that a server can count
+    /// the users that an issue affects.
+    fn name_user(&self, event: &mut Event) {
+        let wanted = self.inner.options.installation_id && event.user.is_empty();
+        if let Some(id) = wanted.then(|| self.installation()).flatten() {
+            event.user.insert("id".to_owned(), id.into());
+        }
     }
 
     /// Queues an event with its attachments and its session update.
@@ -244,7 +254,8 @@ impl Client {
         let update = self.last_update(Some(run), reports);
         if self.is_watchdog_termination(run, reports) {
             let (id, time) = (termination::event_id(run), termination::last_sign(run));
-            let event = Event::from_watchdog_termination(&id, time, run, &self.inner.options.event);
+            let mut event = Event::from_watchdog_termination(&id, time, run, &self.inner.options.event);
+            self.name_user(&mut event);
             return self.keep(event, update, |_| Ok(Vec::new())).map(drop);
         }
         let Some(update) = update else { return Ok(()) };

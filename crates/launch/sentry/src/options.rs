@@ -75,9 +75,10 @@ pub struct Options {
     pub transport: TransportOptions,
     /// Limits on what is queued.
     pub limits: OutboxLimits,
-    /// Whether sessions carry a random id of this installation. Default: yes.
+    /// Whether sessions, and events of an app that sets no user, carry a random id of this
+    /// installation. Default: yes.
     ///
-    /// Servers use the id to count users and crash-free users.
+    /// Servers use the id to count affected and crash-free users.
     ///
     /// The id is stored in the outbox and replaced after the user has refused consent. Without it,
     /// sessions carry the user's id if the app has set one.

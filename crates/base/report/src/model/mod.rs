@@ -53,7 +53,7 @@ pub use run::{
     AppFacts, Attachment, Breadcrumb, CrashRecord, DeviceFacts, DeviceState, Lifecycle, OsFacts, ProcessIdentity,
     Processing, RunFacts, Session,
 };
-pub use runtime::{is_runtime_code, is_runtime_function, is_runtime_source};
+pub use runtime::{is_panic_function, is_runtime_code, is_runtime_function, is_runtime_source};
 pub use scrub::{Scrub, hide_home, hide_secrets};
 pub use system_calls::system_call_name;
 pub use termination::{Termination, TerminationCertainty, TerminationReason, Vitals};

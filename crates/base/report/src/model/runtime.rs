@@ -70,6 +70,30 @@ const START: [&str; 33] = [
     "__pthread_kill_implementation",
 ];
 
+/// Functions by which Rust's standard library begins a panic.
+const PANIC: [&str; 14] = [
+    "__rustc::",
+    "alloc::alloc::handle_alloc_error",
+    "alloc::raw_vec::capacity_overflow",
+    "core::cell::panic_",
+    "core::option::expect_failed",
+    "core::option::unwrap_failed",
+    "core::panicking::",
+    "core::result::unwrap_failed",
+    "core::slice::index::slice_",
+    "core::str::slice_error_fail",
+    "rust_begin_unwind",
+    "rust_panic",
+    "std::panicking::",
+    "std::sys::backtrace::",
+];
+
+/// Whether a function only passes a panic of Rust on to the panic hook, by its demangled name.
+pub fn is_panic_function(function: &str) -> bool {
+    PANIC.iter().any(|prefix| function.starts_with(prefix))
+        || (function.starts_with("<alloc::boxed::Box<") && function.contains("PanicHookInfo"))
+}
+
 /// Whether a function belongs to a language runtime, a program's startup code or Coroner itself.
 ///
 /// Such a function is not the one to look at first, whatever image it is in. `function` is a

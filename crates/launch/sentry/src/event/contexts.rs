@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::time_text;
 
 /// The contexts that Coroner fills in.
-pub const OWN_CONTEXTS: [&str; 7] = ["app", "device", "os", "runtime", "culture", "coroner", "fault"];
+pub const OWN_CONTEXTS: [&str; 8] = ["app", "device", "os", "runtime", "culture", "coroner", "fault", "trace"];
 
 /// A context under construction; contains only known values.
 struct Context(Map<String, Value>);
@@ -66,7 +66,23 @@ pub(super) fn from_report(
     if let Some(explanation) = report.explanation.as_ref().filter(|explanation| explanation.kind.is_fault()) {
         fault(explanation).add(&mut contexts, "fault");
     }
+    if !contexts.contains_key("trace") {
+        trace(report, run).add(&mut contexts, "trace");
+    }
     contexts
+}
+
+/// Returns the trace of an event of an app that set none: all events of a run belong to one trace,
+/// whose id is the run's.
+fn trace(report: &Report, run: &RunFacts) -> Context {
+    let mut context = Context::new("trace");
+    let Some(trace) = [report.header.run_id, run.run_id].into_iter().find(|id| !id.is_nil()) else { return context };
+    let event = Some(report.event_id()).filter(|id| !id.is_nil()).unwrap_or(trace);
+    let span = event.to_string().get(16..).unwrap_or_default().to_owned();
+    if span.bytes().any(|digit| digit != b'0') {
+        context.set("trace_id", Some(trace.to_string())).set("span_id", Some(span));
+    }
+    context
 }
 
 fn app(run: &RunFacts) -> Context {

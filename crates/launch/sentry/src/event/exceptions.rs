@@ -30,6 +30,22 @@ pub struct Exception {
     pub stacktrace: Option<Stacktrace>,
 }
 
+impl Exception {
+    /// Makes a server use type and message as the title, which now ends with the place of the
+    /// crash, and not the function of an arbitrary frame.
+    pub(super) fn name_place(&mut self, place: &str) {
+        if let Some(mechanism) = &mut self.mechanism {
+            mechanism.synthetic = None;
+        }
+        let value = self.value.take().filter(|value| !value.is_empty());
+        self.value = Some(match value {
+            Some(value) if value.contains(place) => value,
+            Some(value) => format!("{value} in {place}"),
+            None => format!("in {place}"),
+        });
+    }
+}
+
 /// The mechanism that detected an exception.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Mechanism {

@@ -239,6 +239,14 @@ impl Event {
             // depend on which function, and which line, touched the last page.
             event.fingerprint = std::iter::once("stack overflow".to_owned()).chain(recursion).collect();
         }
+        if event.fingerprint.is_empty()
+            && let Some([kind, place]) = Signature::unnamed_place(report, &options.in_app)
+        {
+            if let Some(exception) = event.exception.values.last_mut() {
+                exception.name_place(&place);
+            }
+            event.fingerprint = vec![kind, place];
+        }
         if !options.send_default_pii {
             event.hide_home_directory();
         }

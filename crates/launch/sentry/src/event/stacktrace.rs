@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use coroner_report::model::{
-    Exception, Frame as Found, ImageIndex, InApp, InAppRules, Registers, Report, Skipped, Thread,
+    Exception, Frame as Found, ImageIndex, InApp, InAppRules, Registers, Report, Skipped, Thread, is_panic_function,
 };
-use coroner_report::wire::FoundBy;
+use coroner_report::wire::{FoundBy, Monitor};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -84,6 +84,13 @@ pub struct Frame {
     pub trust: String,
 }
 
+/// Whether all functions of a frame only pass a panic on to the panic hook.
+fn passes_panic_on(frame: &Found) -> bool {
+    let whole = frame.function.as_deref();
+    let mut names = frame.inlined.iter().map(|inlined| inlined.function.as_deref()).chain([whole]);
+    names.all(|name| name.is_some_and(is_panic_function))
+}
+
 pub(super) struct Stacks<'r> {
     report: &'r Report,
     index: ImageIndex,
@@ -130,7 +137,11 @@ impl<'r> Stacks<'r> {
     /// Returns the stack of a throw, if the runtime kept it.
     pub(super) fn exception(&self, thrown: &Exception) -> Option<Stacktrace> {
         let name = || format!("exception {}", thrown.type_name.as_deref().unwrap_or_default());
-        self.convert_frames(&thrown.frames, &thrown.skipped, name)
+        let is_panic = self.report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::PANIC);
+        let above = if is_panic { thrown.frames.iter().take_while(|frame| passes_panic_on(frame)).count() } else { 0 };
+        // The frames inside the app's own call that panicked are the same for all panics.
+        let frames = thrown.frames.get(above..).filter(|frames| !frames.is_empty()).unwrap_or(&thrown.frames);
+        self.convert_frames(frames, &thrown.skipped, name)
     }
 
     fn convert_frames(
