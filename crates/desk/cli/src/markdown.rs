@@ -89,7 +89,11 @@ fn write(report: &Report, summary: &Summary, explanation: &Explanation, out: &mu
             let category = breadcrumb.category.as_deref().or(breadcrumb.kind.as_deref()).unwrap_or_default();
             let message = breadcrumb.message.as_deref().unwrap_or_default();
             let category = if category.is_empty() { String::new() } else { format!("**{}** ", escaped(category)) };
-            writeln!(out, "- {} {category}{}", breadcrumb.time, escaped(message))?;
+            let times = match breadcrumb.repetitions {
+                0 => String::new(),
+                repetitions => format!(" ({} times)", repetitions + 1),
+            };
+            writeln!(out, "- {} {category}{}{times}", breadcrumb.time, escaped(message))?;
         }
     }
     Ok(())

@@ -6,7 +6,8 @@
 //! dies during an update, the previous value remains.
 //!
 //! There is room for 64 tags of 416 bytes each (key and value), 32 contexts, extras, user and
-//! fingerprint of 4 KiB each, and the last 100 breadcrumbs of 512 bytes.
+//! fingerprint of 4 KiB each, and 100 breadcrumbs of 512 bytes: the first 8 of the run, the last 16
+//! of level warning and above, and the last 76 others. Equal ones in a row are counted as one.
 
 mod known;
 

@@ -373,6 +373,7 @@ fn breadcrumb(left: &Breadcrumb) -> Field {
         .text("category", left.category.as_ref())
         .text("message", left.message.as_ref())
         .text("level", left.level.name())
-        .set("data", left.data.as_ref());
+        .set("data", left.data.as_ref())
+        .set("times", (left.repetitions > 0).then_some(left.repetitions + 1));
     attributes.into()
 }

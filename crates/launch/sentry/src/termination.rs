@@ -81,7 +81,7 @@ pub(crate) fn event_id(run: &RunFacts) -> String {
 /// Returns the last time at which the run is known to have been alive.
 pub(crate) fn last_sign(run: &RunFacts) -> Timestamp {
     let lifecycle = &run.lifecycle;
-    let breadcrumb = run.breadcrumbs.last().map(|breadcrumb| breadcrumb.time);
+    let breadcrumb = run.breadcrumbs.last().map(|breadcrumb| breadcrumb.last.unwrap_or(breadcrumb.time));
     let signs =
         [run.app.installed, lifecycle.last_alive, lifecycle.foreground_changed, lifecycle.hang_since, breadcrumb];
     signs.into_iter().flatten().max().unwrap_or_default()

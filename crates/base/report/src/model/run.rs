@@ -434,6 +434,13 @@ pub struct Breadcrumb {
     /// Data of the breadcrumb, as a map.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data: Option<Value>,
+    /// Number of equal breadcrumbs that followed at once, and are counted instead of kept; at most
+    /// 65,535.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub repetitions: u64,
+    /// Time of the last repetition, if this is the newest breadcrumb.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<Timestamp>,
     /// Keys of a later version.
     #[serde(skip_serializing_if = "Extra::is_empty")]
     pub unknown: Extra,

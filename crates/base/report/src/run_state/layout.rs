@@ -36,6 +36,9 @@ pub(super) const CRASH_WORD: usize = 13;
 ///
 /// Pending versions belong to a change of several keys.
 pub(super) const COMMITTED_WORD: usize = 14;
+/// Index of the counters of the rings of breadcrumbs: in the low half of those of level warning and
+/// above, in the high half of the others.
+pub(super) const BREADCRUMB_RINGS_WORD: usize = 15;
 
 /// Number of words for [`Scalar`](super::Scalar)s.
 pub(super) const SCALAR_WORDS: usize = 64;
@@ -75,7 +78,7 @@ pub struct Limits {
     pub large_slots: u32,
     /// Bytes of a large slot's key and value together. At most 64 KiB.
     pub large_bytes: u32,
-    /// Number of breadcrumbs in the ring. At most 4,096.
+    /// Number of breadcrumbs. At most 4,096.
     pub breadcrumbs: u32,
     /// Bytes of an encoded breadcrumb. At most 1,024.
     pub breadcrumb_bytes: u32,
@@ -185,6 +188,17 @@ pub(super) struct Layout {
     pub(super) words: usize,
 }
 
+/// The numbers of slots of each kind of breadcrumbs, in the order of the slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BreadcrumbAreas {
+    /// Slots of the first breadcrumbs, which are never overwritten.
+    pub(super) first: u64,
+    /// Slots of the ring of breadcrumbs of level warning and above.
+    pub(super) warnings: u64,
+    /// Slots of the ring of all others.
+    pub(super) others: u64,
+}
+
 /// A table of slots: a directory with one word per slot (the hash of its key), then the slots.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
@@ -268,6 +282,14 @@ impl Layout {
     pub(super) fn crash_record(&self, number: u64) -> usize {
         let place = number as usize % CRASH_RECORDS;
         self.crash_records.wrapping_add(place.wrapping_mul(CRASH_RECORD_WORDS))
+    }
+
+    /// Divides the slots of breadcrumbs: a twelfth is for the first ones of the run, a sixth for
+    /// those of level warning and above.
+    pub(super) fn breadcrumb_areas(&self) -> BreadcrumbAreas {
+        let count = self.breadcrumb_count as u64;
+        let (first, warnings) = (count / 12, count / 6);
+        BreadcrumbAreas { first, warnings, others: count.wrapping_sub(first).wrapping_sub(warnings) }
     }
 
     /// Index of breadcrumb slot `number`.

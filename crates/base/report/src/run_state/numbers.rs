@@ -91,6 +91,10 @@ open_numbers! {
         EXIT = 0 "exit",
         /// Time at which [`EXIT`](Self::EXIT) was set, in nanoseconds since the Unix epoch.
         EXIT_TIME = 1 "exit_time",
+        /// The newest breadcrumb: bits 0 to 15 its slot, plus 1; bits 16 to 63 its number.
+        NEWEST_BREADCRUMB = 2 "newest_breadcrumb",
+        /// Time of the last repetition of a breadcrumb, in nanoseconds since the Unix epoch.
+        BREADCRUMB_REPEATED = 3 "breadcrumb_repeated",
         /// Whether the app is in the foreground: [`Foreground`].
         FOREGROUND = 4 "foreground",
         /// Time at which [`FOREGROUND`](Self::FOREGROUND) was set, nanoseconds since the Unix

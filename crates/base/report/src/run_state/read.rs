@@ -1,6 +1,6 @@
 //! Reads a run state file, whatever state its process left it in.
 
-use super::breadcrumb::head;
+use super::breadcrumb::{head, newest, split};
 use super::checksum::mix;
 use super::crash_record::{NotWhole, read_crash};
 use super::identity::read_identity;
@@ -416,14 +416,18 @@ impl<'a> Reading<'a> {
         let left = self.file.at(BREADCRUMB_WORD);
         // At most the breadcrumbs that were left can be cleared; otherwise the word is damaged.
         let cleared = Some(self.file.at(CLEARED_WORD)).filter(|cleared| *cleared <= left).unwrap_or(0);
-        let mut found = Vec::new();
+        let (mut found, mut kept) = (Vec::new(), 0);
+        let scalar = |scalar: Scalar| self.file.at(layout.scalars + usize::from(scalar.0));
+        let newest = newest(scalar(Scalar::NEWEST_BREADCRUMB));
+        let repeated = Timestamp(scalar(Scalar::BREADCRUMB_REPEATED));
         for slot in 0..layout.breadcrumb_count {
             let at = layout.breadcrumb(slot);
-            let (number, head_word) = (self.file.at(at), self.file.at(at + 1));
+            let ((number, repetitions), head_word) = (split(self.file.at(at)), self.file.at(at + 1));
             // Number 0: never written, or being written when the process ended.
             if number == 0 || number <= cleared {
                 continue;
             }
+            kept += 1;
             let len = head_word as u32 as usize;
             let data = at + BREADCRUMB_HEADER_WORDS;
             let words =
@@ -434,15 +438,17 @@ impl<'a> Reading<'a> {
                 continue;
             }
             match decode_item(&mut Decoder::new(self.file.bytes(data, len)), &mut Limit(ITEMS)).map(Fields::new) {
-                Ok(Some(mut fields)) => found.push((number, breadcrumb(&mut fields))),
+                Ok(Some(mut fields)) => {
+                    let last = Some(repeated).filter(|_| repetitions > 0 && number == newest);
+                    found.push((number, Breadcrumb { repetitions, last, ..breadcrumb(&mut fields) }));
+                }
                 Ok(None) => self.problem(at, format!("breadcrumb {number} is not a map")),
                 Err(error) => self.problem(at, format!("breadcrumb {number} is malformed CBOR: {error}")),
             }
         }
         heap_sort(&mut found, |(first, _), (second, _)| first < second);
         self.facts.breadcrumbs = found.into_iter().map(|(_, breadcrumb)| breadcrumb).collect();
-        self.facts.breadcrumbs_overwritten =
-            left.saturating_sub(cleared).saturating_sub(layout.breadcrumb_count as u64);
+        self.facts.breadcrumbs_overwritten = left.saturating_sub(cleared).saturating_sub(kept);
     }
 }
 
@@ -455,5 +461,6 @@ fn breadcrumb(fields: &mut Fields) -> Breadcrumb {
         message: fields.text(keys::breadcrumb::MESSAGE),
         data: fields.value(keys::breadcrumb::DATA),
         unknown: fields.rest(),
+        ..Breadcrumb::default()
     }
 }

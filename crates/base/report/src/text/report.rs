@@ -357,7 +357,11 @@ impl Writer<'_> {
                 let level = if breadcrumb.level.0 == 0 { String::new() } else { format!("[{}] ", breadcrumb.level) };
                 let message = breadcrumb.message.as_deref().unwrap_or_default();
                 let data = breadcrumb.data.as_ref().map_or_else(String::new, |data| format!(" {}", data.to_json()));
-                self.line(Style::Plain, &format!("{level}{category}{message}{data}\n"))?;
+                let times = match breadcrumb.repetitions {
+                    0 => String::new(),
+                    repetitions => format!(" ({} times)", repetitions + 1),
+                };
+                self.line(Style::Plain, &format!("{level}{category}{message}{data}{times}\n"))?;
             }
         }
         Ok(())

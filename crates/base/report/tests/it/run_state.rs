@@ -3,7 +3,7 @@
 use crate::common::{ONE_OF, Random};
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use coroner_process::{file_mirror::FileMirror, signals::SignalAction};
-use coroner_report::model::{Address, AppFacts, CrashFlag, Id, Timestamp, Value};
+use coroner_report::model::{Address, AppFacts, Breadcrumb as Crumb, CrashFlag, Id, Timestamp, Value};
 use coroner_report::run_state::{
     Breadcrumb, CrashRecord, CreateError, ExitKind, FIXED_BYTES, Fact, Foreground, Kind, Level, Limits, MAGIC, MAX_KEY,
     ProcessIdentity, Refused, RunState, RunStateError, Scalar, SessionStatus, Stored,
@@ -257,6 +257,62 @@ fn new_breadcrumbs_replace_the_oldest() {
     assert_eq!(messages()[1], "without its data");
 }
 
+#[test]
+fn a_storm_of_one_message_is_one_breadcrumb_with_a_count() {
+    let limits = Limits { breadcrumbs: 24, ..SMALL };
+    let words = region(&limits);
+    let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
+    let time = 1_800_000_000_000_000_000;
+    let leave = |offset: u64, message: &str| state.breadcrumb(&crumb(time + offset, message));
+    leave(1, "start");
+    for offset in 0..70_000 {
+        leave(2 + offset, "retry");
+    }
+    let read = || RunFacts::read(&state.to_bytes()).expect("whole");
+    let counted = || {
+        let crumbs = read().breadcrumbs.into_iter();
+        crumbs.map(|crumb| (crumb.message.unwrap_or_default(), crumb.repetitions)).collect::<Vec<_>>()
+    };
+    assert_eq!(counted(), [("start".into(), 0), ("retry".into(), 65_535)]);
+    assert_eq!(read().breadcrumbs[1].last, Some(Timestamp(time + 70_001)));
+    leave(80_000, "other");
+    leave(80_001, "retry");
+    leave(80_002, "retry");
+    assert_eq!(counted()[2..], [("other".into(), 0), ("retry".into(), 1)]);
+    assert_eq!((read().breadcrumbs_overwritten, read().problems), (0, vec![]));
+    assert_eq!(read().breadcrumbs[1].last, None, "of the newest only");
+    state.clear_breadcrumbs();
+    leave(80_003, "retry");
+    assert_eq!(counted(), [("retry".into(), 0)]);
+    // Another level, or other data, is another breadcrumb.
+    state.breadcrumb(&Breadcrumb { level: Level::ERROR, ..crumb(time + 80_004, "retry") });
+    assert_eq!(counted().len(), 2);
+}
+
+#[test]
+fn the_first_breadcrumbs_and_warnings_outlive_a_storm() {
+    let limits = Limits { breadcrumbs: 24, ..SMALL };
+    let words = region(&limits);
+    let state = RunState::create(&words, &limits, [1; 16], &ProcessIdentity::default()).expect("large enough");
+    let messages = || {
+        let facts = RunFacts::read(&state.to_bytes()).expect("whole");
+        assert_eq!(facts.problems, []);
+        let overwritten = facts.breadcrumbs_overwritten;
+        (facts.breadcrumbs.into_iter().filter_map(|crumb| crumb.message).collect::<Vec<_>>(), overwritten)
+    };
+    for number in 0..200_u64 {
+        let level = if number % 20 == 19 { Level::WARNING } else { Level::INFO };
+        state.breadcrumb(&Breadcrumb { level, ..crumb(number, &format!("{number}")) });
+    }
+    let (left, overwritten) = messages();
+    let number = |text: &String| text.parse::<u64>().unwrap();
+    let mut expected: Vec<u64> = vec![0, 1, 139, 159, 179, 199];
+    expected.extend((0..200).rev().filter(|number| number % 20 != 19).take(18));
+    expected.sort_unstable();
+    assert_eq!(left.iter().map(number).collect::<Vec<_>>(), expected, "2 first, 4 warnings, 18 others");
+    assert_eq!(overwritten, 176);
+}
+
 /// The values of one tag that a reader may see at any moment of an update.
 fn tag_of(bytes: &[u8]) -> Option<String> {
     let facts = RunFacts::read(bytes).expect("readable");
@@ -322,7 +378,9 @@ fn damage_is_reported_and_loses_only_what_it_hit() {
                 // any number.
                 let app = AppFacts { process_start: whole.app.process_start, ..facts.app.clone() };
                 assert_eq!((&facts.tags, &app), (&whole.tags, &whole.app), "byte {offset}");
-                assert_eq!(facts.breadcrumbs, whole.breadcrumbs, "byte {offset}");
+                let uncounted = |crumb: Crumb| Crumb { repetitions: 0, last: None, ..crumb };
+                let crumbs: Vec<_> = facts.breadcrumbs.into_iter().map(uncounted).collect();
+                assert_eq!(crumbs, whole.breadcrumbs, "byte {offset}");
                 unnoticed += 1;
             }
             Ok(facts) => {
@@ -615,8 +673,9 @@ fn values_of_concurrent_threads_stay_whole() {
     assert_eq!(facts.session, None);
     assert_eq!(state.scalar(Scalar::SESSION_ERRORS), (THREADS * ROUNDS) as u64);
     // A breadcrumb is lost only if a thread was delayed for a whole round of the ring.
-    assert!(facts.breadcrumbs.len() + facts.problems.len() <= 16);
-    assert_eq!(facts.breadcrumbs_overwritten, (THREADS * ROUNDS - 16) as u64);
+    // None is a warning, for which two slots are kept.
+    assert!(facts.breadcrumbs.len() + facts.problems.len() <= 14);
+    assert_eq!(facts.breadcrumbs_overwritten, (THREADS * ROUNDS - 14) as u64);
 }
 
 /// Threads that set one key simultaneously leave one of their values, and never the earlier one.

@@ -67,10 +67,9 @@ fn category(breadcrumb: &Breadcrumb) -> &str {
 
 fn message(breadcrumb: &Breadcrumb) -> String {
     let message = breadcrumb.message.clone().unwrap_or_default();
-    match &breadcrumb.data {
-        Some(data) => format!("{message} {}", data.to_json()),
-        None => message,
-    }
+    let data = breadcrumb.data.as_ref().map_or_else(String::new, |data| format!(" {}", data.to_json()));
+    let times = breadcrumb.repetitions + 1;
+    if times > 1 { format!("{message}{data} ({times} times)") } else { format!("{message}{data}") }
 }
 
 /// Formats the time before the crash in a readable unit.

@@ -59,11 +59,14 @@ fn user(value: Value) -> Map<String, Value> {
 }
 
 fn breadcrumb(left: &Left) -> Breadcrumb {
-    let data = match left.data.as_ref().map(coroner_report::model::Value::to_json) {
+    let mut data = match left.data.as_ref().map(coroner_report::model::Value::to_json) {
         Some(Value::Object(data)) => data,
         Some(other) if !other.is_null() => Map::from_iter([("value".to_owned(), other)]),
         _ => Map::new(),
     };
+    if left.repetitions > 0 {
+        data.insert("times".to_owned(), (left.repetitions + 1).into());
+    }
     Breadcrumb {
         timestamp: time_text(left.time),
         kind: left.kind.clone().unwrap_or_else(|| "default".to_owned()),
