@@ -21,6 +21,8 @@ use crate::url::Url;
 const MAX_HEAD: u64 = 64 << 10;
 /// Maximum number of bytes written at once.
 const PIECE: usize = 64 << 10;
+/// Number of bytes of a message for which the answer may take a second longer.
+const SLOWEST_PER_SECOND: u64 = 16 << 10;
 
 /// A byte stream: TCP, or TLS on top of another stream.
 trait Stream: Read + Write {}
@@ -85,8 +87,9 @@ impl Connection {
         Ok(Self { stream: Box::new(stream), deadline: self.deadline })
     }
 
-    /// Posts `body` to `target` with these headers and waits for the answer until the deadline.
-    /// `leaves` is called before each piece but the first is written.
+    /// Posts `body` to `target` with these headers and waits for the answer. `leaves` is called
+    /// before each piece but the first is written. Each piece may take `timeout`, and so may the
+    /// answer.
     ///
     /// # Errors
     /// An I/O error if no answer is received, or the error of `leaves`.
@@ -96,9 +99,9 @@ impl Connection {
         headers: &[(&str, &str)],
         body: &[u8],
         leaves: &mut dyn FnMut() -> io::Result<()>,
-        deadline: Instant,
+        timeout: Duration,
     ) -> io::Result<Response> {
-        self.deadline.set(deadline);
+        self.deadline.set(Instant::now() + timeout);
         let mut request = format!("POST {target} HTTP/1.1\r\n").into_bytes();
         for (name, value) in headers {
             write!(request, "{name}: {value}\r\n")?;
@@ -109,9 +112,12 @@ impl Connection {
             if place > 0 {
                 leaves()?;
             }
+            self.deadline.set(Instant::now() + timeout);
             self.stream.write_all(piece)?;
         }
         self.stream.flush()?;
+        let in_buffers = Duration::from_secs(body.len() as u64 / SLOWEST_PER_SECOND);
+        self.deadline.set(Instant::now() + timeout + in_buffers);
         read_answer(&mut BufReader::new(self.stream))
     }
 }

@@ -39,7 +39,11 @@ pub struct TransportOptions {
     pub ca_file: Option<PathBuf>,
     /// Timeout for connecting. Default: 10 s.
     pub connect_timeout: Duration,
-    /// Timeout for one message in all. Default: 30 s.
+    /// Time without progress after which sending is given up. Default: 30 s.
+    ///
+    /// This is the time for each 64 KiB of a message, so that a large one may take long on a slow
+    /// uplink, and then for the answer. A proxy, or this machine, may still hold a part of a large
+    /// message then: for each 16 KiB of it, the answer may take a second longer.
     pub timeout: Duration,
 }
 
@@ -146,14 +150,13 @@ impl HttpClient {
     /// # Errors
     /// [`SendError`] if no answer is received. Any answer, including a refusal, is `Ok`.
     pub fn post(&self, message: &[u8], leaves: &mut dyn FnMut() -> io::Result<()>) -> Result<Response, SendError> {
-        let now = Instant::now();
         let compressed = self.gzip.then(|| compress(message)).transpose();
         let compressed =
             compressed.map_err(|error| SendError::Network(format!("can't compress the message: {error}")))?;
         let body = compressed.as_deref().unwrap_or(message);
         // A longer timeout would overflow or is a mistake.
         let timeout = self.timeout.min(MAX_WAIT);
-        let connection = self.connect(now + self.connect_timeout.min(timeout));
+        let connection = self.connect(Instant::now() + self.connect_timeout.min(timeout));
         let connection = connection.map_err(|error| SendError::Offline(error.to_string()))?;
         leaves().map_err(|error| SendError::Offline(error.to_string()))?;
 
@@ -172,7 +175,7 @@ impl HttpClient {
         let Url { authority, target, .. } = &self.url;
         let target = if forward.is_some() { format!("http://{authority}{target}") } else { target.clone() };
 
-        let answer = connection.post(&target, &headers, body, leaves, now + timeout);
+        let answer = connection.post(&target, &headers, body, leaves, timeout);
         let answer = answer.map_err(|error| SendError::Network(error.to_string()))?;
         match answer.status {
             // From the proxy itself: it requires a login and has forwarded nothing.

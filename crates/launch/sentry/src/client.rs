@@ -25,6 +25,10 @@ use crate::session::{Reports, SessionMode, SessionTeller, SessionUpdate, is_coun
 use crate::termination::{self, Conditions};
 use crate::transport::{HttpTransport, Transport, TransportError, project};
 
+/// Size in bytes above which an attachment is sent after its event, and not with it. On a slow
+/// uplink the event would otherwise arrive minutes later, or never.
+const SEPARATE: usize = 256 << 10;
+
 /// Delivers reports to one server from a background thread.
 ///
 /// Events are stored in an on-disk outbox until they are sent.
@@ -178,7 +182,9 @@ impl Client {
         };
         // Servers recognise duplicates by the id, so a hook can't change it.
         event.event_id = event_id;
-        let attachments = attachments(&mut event)?;
+        let (separate, attachments): (Vec<_>, Vec<_>) = attachments(&mut event)?
+            .into_iter()
+            .partition(|attachment| attachment.kind == AttachmentKind::File && attachment.bytes.len() > SEPARATE);
         let mut envelope = Envelope::from_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));
         // Prevent updates of this session from being sent while its last update is created.
@@ -201,6 +207,16 @@ impl Client {
                 state.note_ended(sid);
                 state.begun.retain(|begun| begun != sid);
             })?;
+        }
+        for (number, attachment) in separate.into_iter().enumerate() {
+            let header = envelope.header.clone();
+            let own = Envelope { header, items: vec![Item::attachment(attachment)] };
+            // Later than its event, which is sent first.
+            let time = SystemTime::now() + Duration::from_millis(1);
+            if let Err(error) = self.outbox().push_attachment(&own, number, time) {
+                log::warn!("coroner: can't write an attachment of event {} to the outbox: {error}", event.event_id);
+                self.outbox().update(|state| state.discarded.count(Reason::InternalSdkError, "attachment"))?;
+            }
         }
         self.wake();
         Ok(if pushed == Pushed::Added { Captured::Kept } else { Captured::Known })

@@ -8,7 +8,7 @@
 //! not arrive, because a server counts a session each time it is received. The file `leaving`
 //! records whether sessions that are sent separately have left this machine.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -26,6 +26,8 @@ use crate::rate_limits::RateLimits;
 use crate::session::PendingSessions;
 
 const MAX_SESSIONS: usize = 1000;
+/// Separates the event's id from the attachment's number in the id of an attachment's entry.
+const ATTACHMENT: char = '+';
 
 /// The state stored beside the envelopes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,6 +51,9 @@ pub struct State {
     pub done: SentIds,
     /// The installation's random id.
     pub installation: Option<String>,
+    /// Entries of large envelopes, with the number of times that sending them was interrupted: by
+    /// the network, or by the end of the process.
+    pub interrupted: BTreeMap<String, u32>,
 }
 
 impl State {
@@ -80,6 +85,11 @@ impl State {
     pub fn note_done(&mut self, id: &str) {
         self.done.note(id);
     }
+}
+
+/// Returns the id of the event whose attachment an entry contains; `None` for other entries.
+pub(crate) fn event_of_attachment(entry: &Entry) -> Option<&str> {
+    entry.event_id.split_once(ATTACHMENT).map(|(event_id, _)| event_id)
 }
 
 /// Returns a session's id as used in file names: 32 digits.
@@ -207,6 +217,19 @@ impl Outbox {
         }
         let session = session.map(plain_sid).unwrap_or_default();
         self.messages.push(event_id, &session, &envelope.to_bytes(), now)
+    }
+
+    /// Durably queues an envelope of attachments, to be sent after their event, unless it is known
+    /// or the user has refused. Several ones of an event have different numbers.
+    ///
+    /// # Errors
+    /// An I/O error if the envelope can't be written.
+    pub fn push_attachment(&self, envelope: &Envelope, number: usize, now: SystemTime) -> io::Result<Pushed> {
+        let id = format!("{}{ATTACHMENT}{number}", envelope.event_id().unwrap_or_default());
+        if self.read_state().is_done(&id) {
+            return Ok(Pushed::Known);
+        }
+        self.messages.push(&id, "", &envelope.to_bytes(), now)
     }
 
     /// Returns the queued entries, oldest first.

@@ -7,14 +7,23 @@ use std::time::{Duration, SystemTime};
 use coroner_outbox::{MAX_WAIT, Round, backoff, locked, parse_retry_after};
 
 use crate::client_report::{Discarded, Reason};
-use crate::envelope::{Envelope, item_type};
+use crate::envelope::{Envelope, Item, item_type};
 use crate::event::shrink;
 use crate::options::Options;
-use crate::outbox::{Entry, Outbox, OutboxLimits, State, plain_sid};
+use crate::outbox::{Entry, Outbox, OutboxLimits, State, event_of_attachment, plain_sid};
 use crate::rate_limits::seconds;
 use crate::session::{SessionMode, SessionUpdate, items};
 use crate::transport::{Answer, SendError, Transport};
 
+/// Size from which an envelope is large: sending it may take longer than a process lives.
+const LARGE: usize = 256 << 10;
+/// Number of interrupted attempts to send a large envelope after which its attachments are left
+/// out.
+const MAX_INTERRUPTED: u32 = 2;
+/// Maximum number of entries whose interruptions are counted.
+const MAX_COUNTED: usize = 100;
+/// Time that an attachment waits for its event at least.
+const AFTER_EVENT: Duration = Duration::from_mins(1);
 /// Maximum number of times that an envelope is shrunk for a server that rejects it as too large.
 const MAX_SHRINKS: usize = 12;
 /// Number of attachments that are left out one by one; then all others are left out at once.
@@ -211,6 +220,19 @@ impl Sender {
             self.outbox.sent(&entry)?;
             return Ok(Next::Unknown);
         }
+        if let Some(event_id) = event_of_attachment(&entry)
+            && !self.outbox.read_state().is_done(event_id)
+        {
+            if let Some(event) = self.outbox.queue()?.iter().find(|other| other.event_id == event_id) {
+                let wait = event.wait(SystemTime::now()).unwrap_or_default().max(AFTER_EVENT);
+                self.outbox.put_off(&entry, entry.tries, SystemTime::now() + wait)?;
+            } else {
+                // The server refused the event, or the limits removed it.
+                self.note(|state| state.discarded.count(Reason::SendError, "attachment"));
+                self.outbox.give_up(&entry)?;
+            }
+            return Ok(Next::Unknown);
+        }
         let mut envelope = match self.outbox.read(&entry) {
             Ok(Some(envelope)) => envelope,
             Ok(None) => return Ok(Next::Unknown),
@@ -287,15 +309,44 @@ impl Sender {
     /// Sends an envelope; if the server rejects it as too large, retries without the least
     /// important data.
     fn send_shrinking(&self, entry: &mut Entry, mut envelope: Envelope) -> std::io::Result<Outcome> {
+        let id = entry.event_id.clone();
+        let interrupted = self.outbox.read_state().interrupted.get(&id).copied().unwrap_or(0);
+        if interrupted >= MAX_INTERRUPTED {
+            log::warn!("coroner: sending event {id} was interrupted {interrupted} times; leaving out its attachments");
+            self.note(|state| _ = state.interrupted.remove(&id));
+            self.leave_out_attachments(&mut envelope);
+        }
         for shrunk in 0..MAX_SHRINKS {
+            if envelope.items.is_empty() {
+                return Ok(Outcome::Refused(Reason::SendError));
+            }
+            let is_large = envelope.items.iter().map(|item| item.payload.len()).sum::<usize>() > LARGE;
+            let mut has_left = false;
             let mut leaves = || {
                 self.check_consent()?;
+                if is_large && !has_left {
+                    self.note(|state| {
+                        if state.interrupted.len() >= MAX_COUNTED {
+                            state.interrupted.clear();
+                        }
+                        *state.interrupted.entry(id.clone()).or_default() += 1;
+                    });
+                }
+                has_left = true;
                 if !entry.session.is_empty() {
                     *entry = self.outbox.set_session(entry, "")?;
                 }
                 Ok(())
             };
-            match self.send(&envelope, &mut leaves) {
+            let answer = self.send(&envelope, &mut leaves);
+            if is_large && has_left && !matches!(answer, Err(SendError::Network(_))) {
+                self.note(|state| _ = state.interrupted.remove(&id));
+            }
+            match answer {
+                Ok(answer) if answer.status == 413 && envelope.category() == "attachment" => {
+                    log::warn!("coroner: the server rejected an attachment of event {id} as too large");
+                    return Ok(Outcome::Refused(Reason::SendError));
+                }
                 Ok(answer) if answer.status == 413 => {
                     log::warn!(
                         "coroner: the server rejected event {} as too large; retrying without the least important data",
@@ -311,6 +362,26 @@ impl Sender {
             }
         }
         Ok(Outcome::Refused(Reason::SendError))
+    }
+
+    /// Removes all attachments. The envelope's event, if any, records their names.
+    fn leave_out_attachments(&self, envelope: &mut Envelope) {
+        let is_attachment = |item: &Item| item.kind() == item_type::ATTACHMENT;
+        let (left_out, kept): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut envelope.items).into_iter().partition(is_attachment);
+        envelope.items = kept;
+        let names = left_out.iter().filter_map(|item| item.header.get("filename").cloned());
+        if let Some(event) = envelope.items.iter_mut().find(|item| item.kind() == item_type::EVENT)
+            && let Ok(mut json) = serde_json::from_slice::<serde_json::Value>(&event.payload)
+        {
+            let names: Vec<_> = names.collect();
+            json["contexts"]["coroner"]["attachments_left_out"] = names.into();
+            event.payload = json.to_string().into_bytes();
+        }
+        // Those of an envelope without an event are counted when it is refused.
+        if !envelope.items.is_empty() {
+            self.note(|state| state.discarded.count_many(Reason::SendError, "attachment", left_out.len() as u64));
+        }
     }
 
     /// Sends an envelope with the pending counts, and stores the limits from the answer. `leaves`

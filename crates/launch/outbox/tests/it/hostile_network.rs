@@ -209,3 +209,46 @@ fn an_answer_before_the_end_of_the_message_is_used() {
     let lost = client.post(&vec![b'a'; 16 << 20], &mut || Ok(()));
     assert!(matches!(lost, Err(SendError::Network(_))), "{lost:?}");
 }
+
+/// Posts a message of 8 MiB that doesn't fit into the buffers of the network.
+fn post_large(port: u16, timeout: Duration) -> Result<u16, SendError> {
+    let url = format!("http://127.0.0.1:{port}/");
+    let client = HttpClient::new(&url, Vec::new(), "test/1", false, &options(timeout)).unwrap();
+    client.post(&vec![b'x'; 8 << 20], &mut || Ok(())).map(|answer| answer.status)
+}
+
+#[test]
+fn a_slow_server_gets_a_large_message_while_there_is_progress() {
+    const PIECE: usize = 64 << 10;
+    let port = listen(|stream| {
+        let mut reader = BufReader::with_capacity(PIECE, stream.try_clone()?);
+        let mut left = read_head(&mut reader)?;
+        let mut buffer = vec![0; PIECE];
+        while left > 0 {
+            // Slower in all than the timeout, and faster in each piece.
+            thread::sleep(Duration::from_millis(40));
+            let size = left.min(PIECE);
+            reader.read_exact(&mut buffer[..size])?;
+            left -= size;
+        }
+        let mut stream = stream;
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    });
+    assert_eq!(post_large(port, Duration::from_secs(2)), Ok(200));
+}
+
+#[test]
+fn a_server_that_stops_reading_is_abandoned() {
+    let (stopped, stops) = std::sync::mpsc::channel::<()>();
+    let stops = std::sync::Mutex::new(stops);
+    let port = listen(move |stream| {
+        read_head(&mut BufReader::with_capacity(1, &stream))?;
+        // Until the test is over.
+        let _ = stops.lock().unwrap().recv();
+        drop(stream);
+        Ok(())
+    });
+    let answer = post_large(port, Duration::from_millis(500));
+    assert!(matches!(&answer, Err(SendError::Network(why)) if why.contains("timed out")), "{answer:?}");
+    drop(stopped);
+}

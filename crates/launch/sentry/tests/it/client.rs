@@ -978,3 +978,83 @@ fn a_limit_of_feedback_does_not_delay_events() {
     assert_eq!((fake.items("event").len(), fake.items("feedback").len()), (2, 0));
     assert!(waits(&client).1 > 3000);
 }
+
+/// Options with a file of 300 KiB as attachment.
+fn with_large_attachment(folder: &Path) -> Options {
+    let file = folder.join("large.log");
+    std::fs::write(&file, vec![b'x'; 300 << 10]).unwrap();
+    Options { attachments: vec![file], client_reports: false, ..options() }
+}
+
+/// Makes all queued entries due.
+fn make_due(client: &Client) {
+    for entry in client.outbox().queue().unwrap() {
+        client.outbox().put_off(&entry, entry.tries, UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    }
+}
+
+fn kinds(envelopes: &[Envelope]) -> Vec<String> {
+    let kinds = envelopes.iter().map(|envelope| envelope.items.iter().map(|item| item.kind()).collect::<Vec<_>>());
+    kinds.map(|kinds| kinds.join(" ")).collect()
+}
+
+#[test]
+fn a_large_attachment_follows_its_event() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = true;
+    let fake = Fake::new(move |_| if std::mem::take(&mut first) { status(500) } else { ok() });
+    let options = Options { sessions: SessionMode::Off, ..with_large_attachment(folder.path()) };
+    let client = client(&folder.path().join("outbox"), options, &fake);
+    client.capture(&report(1)).unwrap();
+    assert!(!client.flush(LONG));
+    make_due(&client);
+    assert!(client.flush(LONG));
+    assert_eq!(kinds(&fake.sent()), ["event", "event", "attachment"]);
+    let sent = fake.sent();
+    assert_eq!(sent[1].event_id(), sent[2].event_id());
+    assert_eq!(sent[2].items[0].payload.len(), 300 << 10);
+    // Captured again, nothing is sent again.
+    assert_eq!(client.capture(&report(1)).unwrap(), Captured::Known);
+    assert!(client.flush(LONG));
+    assert_eq!(fake.sent().len(), 3);
+}
+
+#[test]
+fn an_attachment_of_a_refused_event_is_not_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| status(400));
+    let options = Options { sessions: SessionMode::Off, ..with_large_attachment(folder.path()) };
+    let client = client(&folder.path().join("outbox"), options, &fake);
+    client.capture(&report(1)).unwrap();
+    client.flush(LONG);
+    make_due(&client);
+    assert!(client.flush(LONG));
+    assert_eq!(kinds(&fake.sent()), ["event"]);
+}
+
+#[test]
+fn an_attachment_is_left_out_after_two_interrupted_attempts() {
+    for kind in ["lost connection", "killed"] {
+        let folder = tempfile::tempdir().unwrap();
+        let is_attachment = |envelope: &Envelope| envelope.items[0].kind() == "attachment";
+        let fake = Fake::new(move |envelope| match is_attachment(envelope) {
+            false => ok(),
+            true if kind == "killed" => status(KILLED),
+            true => Err(SendError::Network("reset".into())),
+        });
+        for launch in 0..4 {
+            let options = Options { sessions: SessionMode::Off, ..with_large_attachment(folder.path()) };
+            let client = client(&folder.path().join("outbox"), options, &fake);
+            if launch == 0 {
+                client.capture(&report(1)).unwrap();
+            }
+            make_due(&client);
+            client.flush(LONG);
+        }
+        assert_eq!(kinds(&fake.sent()), ["event", "attachment", "attachment"], "{kind}");
+        let outbox = coroner_sentry::outbox::Outbox::open(&folder.path().join("outbox")).unwrap();
+        assert!(outbox.queue().unwrap().is_empty(), "{kind}");
+        let discarded = serde_json::to_value(&outbox.read_state().discarded).unwrap();
+        assert_eq!(discarded["send_error"]["attachment"], 1, "{kind}");
+    }
+}
