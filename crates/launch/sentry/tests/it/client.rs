@@ -1058,3 +1058,24 @@ fn an_attachment_is_left_out_after_two_interrupted_attempts() {
         assert_eq!(discarded["send_error"]["attachment"], 1, "{kind}");
     }
 }
+
+#[test]
+fn an_event_without_a_user_has_the_installations_id() {
+    let folder = tempfile::tempdir().unwrap();
+    let fake = Fake::new(|_| ok());
+    let mut ids = Vec::new();
+    for (event, installation_id) in [(1, true), (2, true), (3, false)] {
+        let client = client(folder.path(), Options { installation_id, ..options() }, &fake);
+        let mut report = report(event);
+        if event == 2 {
+            let user = vec![("id".into(), "ada".into())];
+            report.run.as_mut().unwrap().user = Some(coroner_report::model::Value::Map(user));
+        }
+        client.capture(&report).unwrap();
+        assert!(client.flush(LONG));
+        ids.push(fake.items("event").pop().unwrap()["user"]["id"].clone());
+    }
+    let sessions = fake.items("session");
+    assert!(ids[0].is_string() && ids[0] == sessions[0]["did"], "{ids:?} {sessions:?}");
+    assert_eq!((&ids[1], &ids[2]), (&"ada".into(), &Value::Null));
+}

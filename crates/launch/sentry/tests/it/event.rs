@@ -405,3 +405,88 @@ fn threads_have_the_locks_they_wait_for() {
     assert_eq!((&locks[2]["0x30"]["type"], &locks[3]["0x40"]["type"]), (&json!(2), &json!(8)));
     assert_eq!(locks[2].as_object().unwrap().len(), 1, "no thread has the end of another");
 }
+
+/// A report of a thread with these frames of images and functions, with the program's image.
+fn report_of(frames: &[(&str, Option<&str>, u64)]) -> Report {
+    let image = Image { path: "/opt/paint/paint".to_owned(), is_main: true, ..Image::default() };
+    let frames = frames.iter().map(|(module, function, offset)| Frame {
+        module: Some((*module).to_owned()),
+        function: function.map(ToOwned::to_owned),
+        module_offset: Some(model::RelativeAddress(*offset)),
+        ..Frame::default()
+    });
+    let thread = Thread { tid: 1, crashed: true, frames: frames.collect(), ..Thread::default() };
+    let signal = model::Signal { number: 11, name: Some("SIGSEGV"), ..model::Signal::default() };
+    let crash = model::Crash { tid: 1, signal: Some(signal), ..model::Crash::default() };
+    Report { images: vec![image], threads: vec![thread], crash: Some(crash), ..Report::default() }
+}
+
+#[test]
+fn unnamed_code_of_others_is_grouped_and_titled_by_its_place() {
+    let event = |frames: &[_]| Event::from_report(&report_of(frames), &EventOptions::default());
+    let (gpu, libc) = ("/usr/lib/libgpu.so.1", "/usr/lib/libc.so.6");
+    let places = [[0x1139, 0x1100], [0x1200, 0x1100]].map(|[inner, outer]| {
+        let event = event(&[
+            (libc, Some("__pthread_kill_implementation"), 1),
+            (libc, Some("raise"), 2),
+            (gpu, None, inner),
+            (gpu, None, outer),
+            (libc, Some("start_thread"), 3),
+        ]);
+        let exception = event.exception.values.last().unwrap();
+        let place = format!("libgpu.so.1 + {inner:#x}");
+        assert!(exception.value.as_deref().is_some_and(|value| value.ends_with(&place)), "{exception:?}");
+        assert_eq!(exception.mechanism.as_ref().unwrap().synthetic, None, "the title is type and value");
+        assert_eq!(event.fingerprint, ["bad access", &place]);
+        event.fingerprint
+    });
+    assert_ne!(places[0], places[1]);
+    // With a name, or with a frame of the app, a server groups by functions.
+    let named = [(libc, Some("raise"), 2), (gpu, Some("gpu_draw"), 0x1139)];
+    let own = [(gpu, None, 0x1139), ("/opt/paint/paint", None, 0x2000)];
+    for frames in [&named[..], &own] {
+        let event = event(frames);
+        assert!(event.fingerprint.is_empty(), "{frames:?}");
+        assert_eq!(event.exception.values[0].mechanism.as_ref().unwrap().synthetic, Some(true), "{frames:?}");
+    }
+}
+
+#[test]
+fn a_panics_stack_begins_at_the_call_that_panicked() {
+    let paint = "/opt/paint/paint";
+    let mut report = report_of(&[
+        (paint, Some("std::panicking::panic_with_hook"), 1),
+        (paint, Some("__rustc::rust_begin_unwind"), 2),
+        (paint, Some("core::panicking::panic_fmt"), 3),
+        (paint, Some("core::result::unwrap_failed"), 4),
+        (paint, Some("paint::load"), 5),
+        (paint, Some("core::panicking::panic_fmt"), 6),
+        (paint, Some("paint::main"), 7),
+    ]);
+    let crash = report.crash.as_mut().unwrap();
+    (crash.monitor, crash.signal) = (Monitor::PANIC, None);
+    let frames = std::mem::take(&mut report.threads[0].frames);
+    report.exceptions = vec![model::Exception { frames, tid: 1, ..model::Exception::default() }];
+    let functions = |report: &Report| {
+        let event = Event::from_report(report, &EventOptions::default());
+        let frames = event.exception.values[0].stacktrace.clone().unwrap().frames;
+        frames.into_iter().rev().map(|frame| frame.function.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(functions(&report), ["paint::load", "core::panicking::panic_fmt", "paint::main"]);
+    // If there is nothing else, it is better than nothing.
+    report.exceptions[0].frames.truncate(2);
+    assert_eq!(functions(&report).len(), 2);
+}
+
+#[test]
+fn every_event_of_a_run_has_a_trace() {
+    let mut run = RunFacts { run_id: model::Id([7; 16]), ..RunFacts::default() };
+    let trace = |run: &RunFacts| event_of_run(run.clone()).contexts["trace"].clone();
+    let own = trace(&run);
+    assert_eq!((&own["trace_id"], &own["span_id"]), (&json!("07".repeat(16)), &json!("07".repeat(8))));
+    let set = json!({"trace_id": "ab".repeat(16), "span_id": "cd".repeat(8), "type": "trace"});
+    let fields = [("trace_id", "ab".repeat(16)), ("span_id", "cd".repeat(8)), ("type", "trace".to_owned())];
+    let fields = fields.map(|(key, value)| (Value::from(key), Value::Text(value)));
+    run.contexts.insert("trace".to_owned(), Value::Map(fields.into()));
+    assert_eq!(trace(&run), set);
+}
