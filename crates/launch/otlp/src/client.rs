@@ -90,7 +90,9 @@ impl Client {
     /// An I/O error if the record can't be stored, for example because the disk is full. The report
     /// may be captured again: a record that is queued or already sent is recognised by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
-        if self.outbox().is_refused()? {
+        let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time).into();
+        let is_declined = || self.outbox().is_declined(time, self.sender.options.require_consent);
+        if is_declined()? {
             return Ok(Captured::Refused);
         }
         let state: State = self.outbox().read_state();
@@ -99,7 +101,7 @@ impl Client {
             return Ok(Captured::Known);
         }
         let message = request(report, &self.sender.options.labels).encode_to_vec();
-        let pushed = self.outbox().push(&event_id, "", &message, SystemTime::now())?;
+        let pushed = self.outbox().push_unless(&event_id, "", &message, SystemTime::now(), is_declined)?;
         self.wake();
         Ok(match pushed {
             Pushed::Added => Captured::Kept,
@@ -109,7 +111,10 @@ impl Client {
     }
 
     /// Stores the user's decision. With `true`, queued records are sent; with `false`, all queued
-    /// records are removed and nothing more is stored.
+    /// records are removed, and no report of until then is stored any more.
+    ///
+    /// Reports of after a refusal are not stored, either, unless consent is required: then they
+    /// wait for the next decision.
     ///
     /// # Errors
     /// An I/O error if the decision can't be written.

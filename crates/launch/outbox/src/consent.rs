@@ -4,11 +4,14 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
+use std::time::SystemTime;
 
-use crate::files::{Change, is_untrusted, sync_directory};
+use crate::files::{Change, is_untrusted, own_file, sync_directory};
 use crate::outbox::{Outbox, open_file, remove, write_atomically};
 
 pub(crate) const CONSENT: &str = "consent";
+/// An empty file, whose modification time is that of the last refusal.
+const DECLINED: &str = "declined";
 /// The content of the file if the user has agreed. Any other content means refusal.
 const GIVEN: &str = "given\n";
 
@@ -40,6 +43,19 @@ impl Outbox {
         Ok(self.consent()? == Some(false))
     }
 
+    /// Whether a report of that time must not be stored: the user has refused, or refused it before
+    /// agreeing to later ones.
+    ///
+    /// If consent is required, the app asks for each report. A report of after the refusal then
+    /// waits for the next answer.
+    ///
+    /// # Errors
+    /// An I/O error, as for [`consent`](Self::consent).
+    pub fn is_declined(&self, time: SystemTime, is_required: bool) -> io::Result<bool> {
+        let declined = fs::symlink_metadata(self.path().join(DECLINED)).and_then(|metadata| metadata.modified());
+        Ok(declined.is_ok_and(|declined| time <= declined) || (!is_required && self.is_refused()?))
+    }
+
     /// Fails unless the user has agreed or consent isn't required. Must be called before anything
     /// leaves this machine.
     ///
@@ -60,6 +76,17 @@ impl Outbox {
     /// # Errors
     /// An I/O error if the file can't be written.
     pub fn set_consent(&self, given: bool) -> io::Result<()> {
+        let stored = self.store_consent(given);
+        if !given {
+            let declined = own_file(&self.path().join(DECLINED));
+            if let Err(error) = declined.and_then(|file| file.set_modified(SystemTime::now())) {
+                log::warn!("coroner: can't store the time of a refusal: {error}");
+            }
+        }
+        stored
+    }
+
+    fn store_consent(&self, given: bool) -> io::Result<()> {
         if self.consent().is_ok_and(|before| before == Some(given)) {
             return Ok(());
         }

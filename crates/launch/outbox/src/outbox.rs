@@ -6,6 +6,7 @@
 //!   given-up/…    messages that a server refused
 //!   state.json    what the sink keeps beside them: ids of what was sent, limits
 //!   consent       what the user said
+//!   declined      its time is that of the last refusal
 //!   lock          held for moments, while `state.json` is changed
 //!   sending.lock  held by the process that sends
 //! ```
@@ -311,6 +312,22 @@ impl Outbox {
     /// # Errors
     /// An I/O error if the message can't be written.
     pub fn push(&self, event_id: &str, session: &str, message: &[u8], now: SystemTime) -> io::Result<Pushed> {
+        self.push_unless(event_id, session, message, now, || self.is_refused())
+    }
+
+    /// Like [`push`](Self::push), for a message about a report, unless `is_declined`, for example
+    /// by [`is_declined`](Self::is_declined).
+    ///
+    /// # Errors
+    /// An I/O error if the message can't be written.
+    pub fn push_unless(
+        &self,
+        event_id: &str,
+        session: &str,
+        message: &[u8],
+        now: SystemTime,
+        is_declined: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<Pushed> {
         if self.holds(event_id)? {
             return Ok(Pushed::Known);
         }
@@ -320,7 +337,7 @@ impl Outbox {
         let queue = self.shared.path.join(QUEUE);
         write_atomically(&queue, &entry.file_name(self.shared.extension), message)?;
         // The user may have refused in the meantime, after which the older messages were removed.
-        if self.is_refused().unwrap_or(false) {
+        if is_declined().unwrap_or(false) {
             self.remove(&entry)?;
             return Ok(Pushed::Refused);
         }

@@ -136,7 +136,8 @@ impl Client {
     /// may be captured again: an event that is queued or already sent is recognised by its id.
     pub fn capture(&self, report: &Report) -> io::Result<Captured> {
         let options = &self.inner.options;
-        if self.outbox().is_refused()? {
+        let time = report.crash.as_ref().map_or(report.header.process_start, |crash| crash.time).into();
+        if self.outbox().is_declined(time, options.require_consent)? {
             return Ok(Captured::Refused);
         }
         let run = report.run.as_ref().filter(|run| is_fatal(report, run));
@@ -145,7 +146,7 @@ impl Client {
         let session = self.last_update(run, Reports { all, crashes: usize::from(!is_hang) });
         let mut event = Event::from_report(report, &options.event);
         self.name_user(&mut event);
-        self.keep(event, session, |event| self.attachments(report, event))
+        self.keep(event, time, session, |event| self.attachments(report, event))
     }
 
     /// Sets the installation as the user of an event whose app set none, so that a server can count
@@ -163,6 +164,7 @@ impl Client {
     fn keep(
         &self,
         event: Event,
+        time: SystemTime,
         session: Option<SessionUpdate>,
         attachments: impl FnOnce(&mut Event) -> io::Result<Vec<Attachment>>,
     ) -> io::Result<Captured> {
@@ -197,7 +199,8 @@ impl Client {
             envelope.items.push(Item::json(item_type::SESSION, update));
         }
         let sid = session.as_ref().map(|update| update.sid.as_str());
-        let pushed = self.outbox().push(&envelope, sid, SystemTime::now())?;
+        let is_declined = || self.outbox().is_declined(time, options.require_consent);
+        let pushed = self.outbox().push_unless(&envelope, sid, SystemTime::now(), is_declined)?;
         if pushed == Pushed::Refused {
             return Ok(Captured::Refused);
         }
@@ -212,8 +215,8 @@ impl Client {
             let header = envelope.header.clone();
             let own = Envelope { header, items: vec![Item::attachment(attachment)] };
             // Later than its event, which is sent first.
-            let time = SystemTime::now() + Duration::from_millis(1);
-            if let Err(error) = self.outbox().push_attachment(&own, number, time) {
+            let later = SystemTime::now() + Duration::from_millis(1);
+            if let Err(error) = self.outbox().push_attachment(&own, number, later, is_declined) {
                 log::warn!("coroner: can't write an attachment of event {} to the outbox: {error}", event.event_id);
                 self.outbox().update(|state| state.discarded.count(Reason::InternalSdkError, "attachment"))?;
             }
@@ -272,7 +275,7 @@ impl Client {
             let (id, time) = (termination::event_id(run), termination::last_sign(run));
             let mut event = Event::from_watchdog_termination(&id, time, run, &self.inner.options.event);
             self.name_user(&mut event);
-            return self.keep(event, update, |_| Ok(Vec::new())).map(drop);
+            return self.keep(event, time.into(), update, |_| Ok(Vec::new())).map(drop);
         }
         let Some(update) = update else { return Ok(()) };
         self.outbox().update(|state| {
@@ -384,7 +387,10 @@ impl Client {
     }
 
     /// Stores the user's decision. With `true`, queued items are sent; with `false`, all queued
-    /// items are removed and nothing more is stored.
+    /// items are removed, and no report of until then is stored any more.
+    ///
+    /// Reports of after a refusal are not stored, either, unless consent is required: then they
+    /// wait for the next decision.
     ///
     /// # Errors
     /// An I/O error if the decision can't be written.

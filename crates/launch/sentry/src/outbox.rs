@@ -187,6 +187,14 @@ impl Outbox {
         self.messages.is_refused()
     }
 
+    /// Whether a report of that time must not be stored.
+    ///
+    /// # Errors
+    /// An I/O error if the decision can't be read at present.
+    pub fn is_declined(&self, time: SystemTime, is_required: bool) -> io::Result<bool> {
+        self.messages.is_declined(time, is_required)
+    }
+
     /// Fails unless the user has agreed or consent isn't required. Must be called before anything
     /// leaves this machine.
     ///
@@ -211,12 +219,23 @@ impl Outbox {
     /// # Errors
     /// An I/O error if the envelope can't be written.
     pub fn push(&self, envelope: &Envelope, session: Option<&str>, now: SystemTime) -> io::Result<Pushed> {
+        self.push_unless(envelope, session, now, || self.is_refused())
+    }
+
+    /// Like [`push`](Self::push), unless `is_declined`.
+    pub(crate) fn push_unless(
+        &self,
+        envelope: &Envelope,
+        session: Option<&str>,
+        now: SystemTime,
+        is_declined: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<Pushed> {
         let event_id = envelope.event_id().unwrap_or_default();
         if self.read_state().is_done(event_id) {
             return Ok(Pushed::Known);
         }
         let session = session.map(plain_sid).unwrap_or_default();
-        self.messages.push(event_id, &session, &envelope.to_bytes(), now)
+        self.messages.push_unless(event_id, &session, &envelope.to_bytes(), now, is_declined)
     }
 
     /// Durably queues an envelope of attachments, to be sent after their event, unless it is known
@@ -224,12 +243,18 @@ impl Outbox {
     ///
     /// # Errors
     /// An I/O error if the envelope can't be written.
-    pub fn push_attachment(&self, envelope: &Envelope, number: usize, now: SystemTime) -> io::Result<Pushed> {
+    pub(crate) fn push_attachment(
+        &self,
+        envelope: &Envelope,
+        number: usize,
+        now: SystemTime,
+        is_declined: impl Fn() -> io::Result<bool>,
+    ) -> io::Result<Pushed> {
         let id = format!("{}{ATTACHMENT}{number}", envelope.event_id().unwrap_or_default());
         if self.read_state().is_done(&id) {
             return Ok(Pushed::Known);
         }
-        self.messages.push(&id, "", &envelope.to_bytes(), now)
+        self.messages.push_unless(&id, "", &envelope.to_bytes(), now, is_declined)
     }
 
     /// Returns the queued entries, oldest first.

@@ -24,6 +24,13 @@ impl Timestamp {
     }
 }
 
+impl From<Timestamp> for std::time::SystemTime {
+    fn from(time: Timestamp) -> Self {
+        let since_epoch = std::time::Duration::from_nanos(time.0);
+        std::time::SystemTime::UNIX_EPOCH.checked_add(since_epoch).unwrap_or(std::time::SystemTime::UNIX_EPOCH)
+    }
+}
+
 impl From<std::time::SystemTime> for Timestamp {
     /// Converts a time; times before 1970 become 1970.
     fn from(time: std::time::SystemTime) -> Self {

@@ -82,7 +82,9 @@ impl OtlpSink {
     /// Sets whether the user consents to sending reports. The choice is stored.
     ///
     /// With [`Options::require_consent`], nothing is sent before `set_consent(true)`.
-    /// `set_consent(false)` also deletes waiting records and keeps no new ones.
+    /// `set_consent(false)` also deletes waiting records, and what it refused is never sent,
+    /// whatever is decided later. With `require_consent`, a later report waits for the next
+    /// decision; otherwise it isn't kept.
     ///
     /// # Errors
     /// An I/O error if the choice can't be stored.

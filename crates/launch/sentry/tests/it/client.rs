@@ -1079,3 +1079,61 @@ fn an_event_without_a_user_has_the_installations_id() {
     assert!(ids[0].is_string() && ids[0] == sessions[0]["did"], "{ids:?} {sessions:?}");
     assert_eq!((&ids[1], &ids[2]), (&"ada".into(), &Value::Null));
 }
+
+/// Tries all orders of five steps of an app that asks about each crash: crash, delivery to the
+/// outbox, yes and no.
+#[test]
+fn what_was_declined_is_never_sent_and_what_was_agreed_to_is_not_lost() {
+    const STEPS: [&str; 4] = ["crash", "launch", "yes", "no"];
+    let mut orders = 0;
+    for order in 0..STEPS.len().pow(5) {
+        let steps: Vec<&str> = (0..5_u32).map(|place| STEPS[order / STEPS.len().pow(place) % STEPS.len()]).collect();
+        // Those that begin with a crash.
+        if steps[0] != "crash" || steps[4] == "crash" {
+            continue;
+        }
+        orders += 1;
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::new(|_| ok());
+        let options = || Options { require_consent: true, sessions: SessionMode::Off, ..options() };
+        let client = client(folder.path(), options(), &fake);
+        // Reports in the store; those declined; the last answer.
+        let (mut waiting, mut made, mut declined, mut agreed) = (Vec::new(), Vec::new(), Vec::new(), None);
+        for (number, step) in steps.iter().copied().chain(["launch"]).enumerate() {
+            match step {
+                "crash" => {
+                    let report = report(number as u8 + 1);
+                    made.push(report.event_id().to_string());
+                    waiting.push(report);
+                }
+                "launch" => {
+                    for report in waiting.drain(..) {
+                        client.capture(&report).unwrap();
+                    }
+                }
+                _ => {
+                    client.set_consent(step == "yes").unwrap();
+                    if step == "no" {
+                        let sent: Vec<_> = fake.sent().iter().map(|sent| sent.event_id().unwrap().to_owned()).collect();
+                        declined.extend(made.iter().filter(|id| !sent.contains(id)).cloned());
+                    }
+                    agreed = Some(step == "yes");
+                }
+            }
+            client.flush(LONG);
+        }
+        let sent: Vec<_> = fake.sent().iter().map(|sent| sent.event_id().unwrap().to_owned()).collect();
+        for id in &made {
+            let is_sent = sent.contains(id);
+            if declined.contains(id) {
+                assert!(!is_sent, "{steps:?}: {id} was declined");
+            } else if agreed == Some(true) {
+                assert!(is_sent, "{steps:?}: {id} was agreed to");
+            } else if !is_sent {
+                let queue = client.outbox().queue().unwrap();
+                assert!(queue.iter().any(|entry| entry.event_id == *id), "{steps:?}: {id} waits for an answer");
+            }
+        }
+    }
+    assert!(orders >= 100, "{orders}");
+}
