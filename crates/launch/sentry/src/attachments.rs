@@ -12,14 +12,24 @@ use serde_json::{Map, Value};
 use crate::envelope::{Attachment, AttachmentKind};
 use crate::event::Event;
 
+/// Name of the minidump that the system wrote.
+const MINIDUMP: &str = "minidump.dmp";
+
 /// Returns the attachments that the report's run registered, and the names of those left out.
 ///
-/// Attachments are memory and files; files are left out for their size.
+/// Attachments are memory and files; files are left out for their size. The minidump that the
+/// system wrote of the crash, which contains the stacks of all threads, is one only if `minidump`.
 ///
 /// The files have at most `most` bytes in total, by their current sizes; the largest are left out
 /// without being read. The event records which files are missing and why: they may have been
 /// removed since.
-pub fn from_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachment>, Vec<String>) {
+pub fn from_run(report: &Report, event: &mut Event, most: usize, minidump: bool) -> (Vec<Attachment>, Vec<String>) {
+    let is_of_system = report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::SEH);
+    let is_minidump =
+        |declared: &model::Attachment| declared.content_type.as_deref() == Some(model::Attachment::MINIDUMP);
+    let is_wanted = |declared: &&model::Attachment| {
+        minidump || !(is_of_system && is_minidump(declared) && declared.name == MINIDUMP)
+    };
     let memory = report.app_memory.iter().map(|memory| Attachment {
         filename: memory.name.clone(),
         content_type: None,
@@ -29,7 +39,7 @@ pub fn from_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachm
     let mut attachments: Vec<Attachment> = memory.collect();
     let mut missing = Map::new();
     let mut files = Vec::new();
-    for declared in report.run.iter().flat_map(|run| &run.attachments) {
+    for declared in report.run.iter().flat_map(|run| &run.attachments).filter(is_wanted) {
         match size_of(Path::new(&declared.path)) {
             Ok(size) if size > most as u64 => {
                 drop(missing.insert(declared.name.clone(), "too large".into()));
@@ -38,9 +48,6 @@ pub fn from_run(report: &Report, event: &mut Event, most: usize) -> (Vec<Attachm
             Err(error) => drop(missing.insert(declared.name.clone(), error.to_string().into())),
         }
     }
-    let is_of_system = report.crash.as_ref().is_some_and(|crash| crash.monitor == Monitor::SEH);
-    let is_minidump =
-        |declared: &model::Attachment| declared.content_type.as_deref() == Some(model::Attachment::MINIDUMP);
     let mut left_out = Vec::new();
     while files.iter().map(|(size, _)| *size).fold(0, u64::saturating_add) > most as u64 {
         let Some(largest) = (0..files.len()).max_by_key(|place| files[*place].0) else { break };

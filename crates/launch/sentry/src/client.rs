@@ -371,7 +371,7 @@ impl Client {
                 Err(error) => log::warn!("coroner: can't read the attachment `{}`: {error}", path.display()),
             }
         }
-        let (of_run, left_out) = attachments::from_run(report, event, options.max_attachment_bytes);
+        let (of_run, left_out) = attachments::from_run(report, event, options.max_attachment_bytes, options.minidump);
         attachments.extend(of_run);
         too_large.extend(left_out);
         // If the attachments alone exceeded the outbox's limit, they would be removed with their

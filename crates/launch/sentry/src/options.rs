@@ -39,9 +39,10 @@ pub struct Options {
     /// Returns additional attachments for a report's event, such as a minidump created from the
     /// report.
     pub attach: Option<Arc<Attach>>,
-    /// Whether to attach a minidump, created from the report, to events for crashes. Default: no.
+    /// Whether to attach a minidump to events for crashes. Default: no.
     ///
-    /// A crash is a signal or a Mach exception without an underlying language exception.
+    /// It is created from the report; on Windows, it is the one that the system wrote of the crash.
+    /// A crash is a signal, a Windows or a Mach exception without an underlying language exception.
     ///
     /// A server takes the threads and the exception from the minidump instead of the event, and
     /// unwinds the stacks again with the debug files it has: see

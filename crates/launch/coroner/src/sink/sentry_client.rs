@@ -113,7 +113,7 @@ impl Sink for SentryClientSink {
         };
         let report = submission.report;
         let mut event = Event::from_report(report, &self.options_like(client.options(), report.run.as_ref()));
-        let (mut attachments, left_out) = attachments::from_run(report, &mut event, MAX_ATTACHMENTS);
+        let (mut attachments, left_out) = attachments::from_run(report, &mut event, MAX_ATTACHMENTS, false);
         attachments::limit(&mut attachments, MAX_ATTACHMENTS, left_out, &mut event);
         let mut envelope = Envelope::from_event(&event);
         envelope.items.extend(attachments.into_iter().map(Item::attachment));

@@ -288,3 +288,35 @@ fn a_record_that_is_too_old_is_tried_once_more() {
     assert!(next.flush(LONG));
     assert_eq!((server.requests().len(), kept(&next)), (2, (0, 0)));
 }
+
+/// A default record contains only what the page on privacy lists, on each system.
+#[test]
+fn no_memory_is_sent_by_default() {
+    use coroner_report::model::{Attachment, Bytes, RunFacts, StackMemory};
+    use coroner_report::wire::Monitor;
+
+    for monitor in [Monitor::SIGNAL, Monitor::MACH, Monitor::SEH] {
+        let folder = tempfile::tempdir().unwrap();
+        let dump = folder.path().join("minidump.dmp");
+        std::fs::write(&dump, b"MDMP with hunter2 in it").unwrap();
+        let server = Server::start(Vec::new());
+        let client = client(folder.path(), options(&server));
+        let attachment = Attachment {
+            name: "minidump.dmp".to_owned(),
+            path: dump.to_str().unwrap().to_owned(),
+            content_type: Some(Attachment::MINIDUMP.to_owned()),
+        };
+        let bytes = Bytes(b"hunter2 on the stack".to_vec());
+        let report = Report {
+            crash: Some(Crash { monitor, ..Crash::default() }),
+            stack_memory: vec![StackMemory { tid: 7, bytes, ..StackMemory::default() }],
+            run: Some(RunFacts { attachments: vec![attachment], ..RunFacts::default() }),
+            ..report(1)
+        };
+        client.capture(&report).unwrap();
+        assert!(client.flush(LONG));
+        let [request] = &server.requests()[..] else { panic!("one request") };
+        let record = format!("{:?}", request.record());
+        assert!(!record.contains("hunter2") && !record.contains("68756e74657232"), "{monitor}: {record}");
+    }
+}

@@ -41,16 +41,17 @@ fn a_system_minidump_is_attached_and_windows_images_have_ids() {
         ..Image::default()
     };
     let images = vec![image(&identity), image(&identity[..8])];
-    let kinds = |monitor| {
+    let kinds = |monitor, minidump| {
         let crash = Some(Crash { monitor, ..Crash::default() });
         let report = Report { run: Some(run.clone()), crash, images: images.clone(), ..Report::default() };
         let mut event = Event::from_report(&report, &EventOptions::default());
-        let (attached, _) = attachments::from_run(&report, &mut event, 1 << 20);
+        let (attached, _) = attachments::from_run(&report, &mut event, 1 << 20, minidump);
         (event, attached.into_iter().map(|attachment| attachment.kind).collect::<Vec<_>>())
     };
-    let (event, of_crash) = kinds(Monitor::SEH);
+    let (event, of_crash) = kinds(Monitor::SEH, true);
     assert_eq!(of_crash, [AttachmentKind::Minidump, AttachmentKind::File, AttachmentKind::File]);
-    assert_eq!(kinds(Monitor::PANIC).1, [AttachmentKind::File; 3]);
+    assert_eq!(kinds(Monitor::SEH, false).1, [AttachmentKind::File; 2], "not unless it is asked for");
+    assert_eq!(kinds(Monitor::PANIC, false).1, [AttachmentKind::File; 3]);
     let event = serde_json::to_value(&event).unwrap();
     let images = &event["debug_meta"]["images"];
     assert_eq!((&images[0]["type"], &images[0]["code_id"]), (&"pe".into(), &"5A9832E5287000".into()));
@@ -75,7 +76,7 @@ fn the_largest_files_are_left_out_unread() {
         let report = Report { run: Some(run), ..Report::default() };
         let mut event = Event::from_report(&report, &EventOptions::default());
         let before = peak();
-        let (mut attached, left_out) = attachments::from_run(&report, &mut event, MOST);
+        let (mut attached, left_out) = attachments::from_run(&report, &mut event, MOST, false);
         let left_out = attachments::limit(&mut attached, MOST, left_out, &mut event);
         let names: Vec<&str> = attached.iter().map(|attachment| attachment.filename.as_str()).collect();
         assert_eq!((names, left_out.len()), (vec!["0.bin"], 29), "the smallest, as far as they go");

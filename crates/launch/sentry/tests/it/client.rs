@@ -1137,3 +1137,47 @@ fn what_was_declined_is_never_sent_and_what_was_agreed_to_is_not_lost() {
     }
     assert!(orders >= 100, "{orders}");
 }
+
+/// A default event contains only what the page on privacy lists, on each system.
+#[test]
+fn no_memory_is_sent_by_default() {
+    use coroner_report::model::{Attachment, Bytes, StackMemory};
+
+    for monitor in [Monitor::SIGNAL, Monitor::MACH, Monitor::SEH] {
+        for minidump in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let dump = folder.path().join("minidump.dmp");
+            std::fs::write(&dump, b"MDMP with hunter2 in it").unwrap();
+            let fake = Fake::new(|_| ok());
+            let options = Options { minidump, sessions: SessionMode::Off, client_reports: false, ..options() };
+            let client = client(&folder.path().join("outbox"), options, &fake);
+            let mut report = report(1);
+            report.crash.as_mut().unwrap().monitor = monitor;
+            let bytes = Bytes(b"hunter2 on the stack".to_vec());
+            report.stack_memory = vec![StackMemory { tid: 7, bytes, ..StackMemory::default() }];
+            // Only Windows writes one.
+            if monitor == Monitor::SEH {
+                report.run.as_mut().unwrap().attachments = vec![Attachment {
+                    name: "minidump.dmp".to_owned(),
+                    path: dump.to_str().unwrap().to_owned(),
+                    content_type: Some(Attachment::MINIDUMP.to_owned()),
+                }];
+            }
+            client.capture(&report).unwrap();
+            assert!(client.flush(LONG));
+            let sent = fake.sent();
+            let bytes = sent[0].to_bytes();
+            let has_secret = bytes.windows(7).any(|window| window == b"hunter2");
+            let hex: String = b"hunter2".iter().map(|byte| format!("{byte:02x}")).collect();
+            let has_hex = String::from_utf8_lossy(&bytes).contains(&hex);
+            assert!(!has_hex, "{monitor} {minidump}");
+            let expected: &[&str] = if minidump { &["event attachment"] } else { &["event"] };
+            if minidump {
+                // A report of no known machine makes no minidump.
+                assert!(monitor != Monitor::SEH || (has_secret && kinds(&sent) == expected), "{monitor}");
+            } else {
+                assert!(!has_secret && kinds(&sent) == expected, "{monitor}");
+            }
+        }
+    }
+}
