@@ -36,12 +36,18 @@ impl Bytes {
     /// ever.
     pub(crate) fn open(path: &Path) -> Result<Self, SymbolError> {
         let io = |source| SymbolError::io(path, source);
-        // Check before opening as well, because opening a pipe without a writer blocks.
-        if !std::fs::metadata(path).map_err(io)?.is_file() {
-            return Err(io(std::io::Error::other("not a regular file")));
-        }
-        let file = File::open(path).map_err(io)?;
-        let length = file.metadata().map_err(io)?.len();
+        let check = |metadata: std::fs::Metadata| match metadata.is_file() {
+            true => Ok(metadata.len()),
+            false => Err(io(std::io::Error::other("not a regular file"))),
+        };
+        // Before opening, because opening a device may have effects; and after it, because the file
+        // may have been replaced by a pipe, which must not block.
+        check(std::fs::metadata(path).map_err(io)?)?;
+        let mut options = File::options();
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+        let file = options.read(true).open(path).map_err(io)?;
+        let length = check(file.metadata().map_err(io)?)?;
         if length == 0 {
             return Ok(Self::owned(Vec::new()));
         }

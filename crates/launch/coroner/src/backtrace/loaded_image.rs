@@ -43,8 +43,12 @@ pub(super) struct MappedFile {
 #[cfg(supported)]
 impl MappedFile {
     pub(super) fn open(path: &Path) -> Option<MappedFile> {
-        let file = File::open(path).ok()?;
-        let length = usize::try_from(file.metadata().ok()?.len()).ok()?;
+        // A pipe in the place of the file must not block.
+        let mut options = File::options();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+        let metadata = |file: &File| file.metadata().ok().filter(std::fs::Metadata::is_file);
+        let file = options.read(true).open(path).ok()?;
+        let length = usize::try_from(metadata(&file)?.len()).ok()?;
         // SAFETY: the kernel chooses the address, so no existing mapping is touched. It refuses an
         // empty file.
         let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.ok()?;
@@ -72,4 +76,19 @@ pub(super) enum SymbolTable {
     File(MappedFile),
     /// The symbols in memory: for the vdso, which is not a file, and for Mach-O images.
     Memory,
+}
+
+#[cfg(all(test, supported))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_in_an_images_place_does_not_block() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image.so");
+        let text = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: a path that ends in a zero.
+        assert_eq!(unsafe { libc::mkfifo(text.as_ptr(), 0o600) }, 0);
+        assert!(MappedFile::open(&path).is_none());
+    }
 }
