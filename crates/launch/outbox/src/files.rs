@@ -156,13 +156,19 @@ mod system {
             let directory = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
             let entry = entry(&directory.metadata()?);
             match entry.check_directory(geteuid().as_raw()) {
-                // What is in the directory is checked by itself.
+                // What is in the directory is checked by itself. A file system without permissions
+                // refuses.
                 Err(Distrust::Writable) => {
-                    directory.set_permissions(Permissions::from_mode(entry.mode & 0o7777 & !OTHERS_WRITE))
+                    let private = Permissions::from_mode(entry.mode & 0o7777 & !OTHERS_WRITE);
+                    directory.set_permissions(private).or_else(|error| match error.kind() {
+                        io::ErrorKind::PermissionDenied => Ok(()),
+                        _ => Err(error),
+                    })
                 }
                 checked => checked.map_err(|distrust| io::Error::new(io::ErrorKind::InvalidData, distrust)),
             }
         };
+        let mut renamed = None;
         match check() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) if is_untrusted(&error) || is_of_another_user(path) => {
@@ -171,11 +177,19 @@ mod system {
                 aside.push(format!(".untrusted-{:x}", now.as_nanos()));
                 std::fs::rename(path, &aside)?;
                 log::warn!("coroner: `{}` is renamed to `{}`: {error}", path.display(), aside.display());
+                renamed = Some(aside);
             }
             checked => return checked,
         }
         private_directories().create(path)?;
-        check()
+        let checked = check();
+        // On a file system where nothing belongs to this user, each launch would rename one more.
+        if checked.is_err()
+            && let Some(aside) = renamed
+        {
+            let _ = std::fs::remove_dir(path).and_then(|()| std::fs::rename(&aside, path));
+        }
+        checked
     }
 
     /// Whether the error may be temporary.
