@@ -131,14 +131,25 @@ pub fn take_lock(file: i32) -> Result<()> {
 /// limit is checked first: the kernel would send SIGXFSZ together with its error, which would kill
 /// the app.
 pub fn reserve(file: i32, bytes: u32) -> Result<()> {
+    check_limit(bytes.into())?;
+    fill(file, bytes)
+}
+
+/// Makes a file longer, by a hole that takes no disk space.
+///
+/// # Errors
+/// See [`reserve`].
+pub fn extend(file: i32, bytes: u64) -> Result<()> {
+    check_limit(bytes)?;
+    truncate(file, bytes)
+}
+
+fn check_limit(bytes: u64) -> Result<()> {
     // SAFETY: all zeroes is a limit; the kernel writes one.
     let mut limit: libc::rlimit = unsafe { core::mem::zeroed() };
     // SAFETY: as above.
     let asked = unsafe { call!(getrlimit, libc::RLIMIT_FSIZE, &raw mut limit) };
-    if asked.is_ok() && limit.rlim_cur < libc::rlim_t::from(bytes) {
-        return Err(Errno(libc::EFBIG));
-    }
-    fill(file, bytes)
+    if asked.is_ok() && limit.rlim_cur < bytes { Err(Errno(libc::EFBIG)) } else { Ok(()) }
 }
 
 fn fill(file: i32, bytes: u32) -> Result<()> {

@@ -14,6 +14,7 @@
 #![cfg_attr(not(feature = "std"), no_std)]
 #![deny(missing_docs)]
 
+pub mod child_slots;
 mod open_numbers;
 pub mod run_state;
 pub mod wire;

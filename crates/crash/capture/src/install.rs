@@ -269,6 +269,8 @@ pub fn uninstall() -> bool {
         }
         os::install::end(installed);
         installed.withdraw();
+        #[cfg(not(target_vendor = "apple"))]
+        installed.children.wake();
         if let Some(mut owner) = first.unwrap_or_else(own) {
             if let Some(files) = release(installed, &mut owner) {
                 files.close();
@@ -376,6 +378,8 @@ pub fn is_unused() -> bool {
         Err(owner) => (owner, false),
     };
     session::release(owner);
+    #[cfg(not(target_vendor = "apple"))]
+    let is_unused = is_unused && installed.retire_child_reports();
     is_unused
 }
 

@@ -17,14 +17,20 @@ use coroner_process::file_mirror::FileMirror;
 use coroner_process::process_mark::ProcessMark;
 use coroner_process::threads::process_id;
 #[cfg(not(target_vendor = "apple"))]
+use coroner_report::child_slots::Sizes;
+#[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::ProcessIdentity;
 use coroner_report::run_state::RunState;
 
+#[cfg(not(target_vendor = "apple"))]
+use crate::ForkPolicy;
 use crate::InstallOptions;
 use crate::handler_kind::HandlerKind;
 use crate::limits::report_size;
 use crate::os::platform_state::{PlatformState, Resources};
 use crate::report_lock::ReportOwner;
+#[cfg(not(target_vendor = "apple"))]
+use crate::run::ChildReports;
 use crate::run::{Place, RunFiles};
 use crate::runtime_faults::{Fault, is_asked_first};
 use crate::workspace::Workspace;
@@ -71,6 +77,9 @@ pub(crate) struct Installed {
     /// Buffer that holds the executable's path.
     pub program: [u8; STORE_PATH],
     pub run: CurrentRun,
+    /// Reports reserved for this process's children.
+    #[cfg(not(target_vendor = "apple"))]
+    pub children: ChildReports,
     /// Number of fatal reports that this run has begun.
     pub reports: AtomicU32,
     /// Number of reports after which the process continued.
@@ -156,6 +165,8 @@ impl Installed {
                 *to = *byte;
             }
             (&raw mut (*at).run).write(run);
+            #[cfg(not(target_vendor = "apple"))]
+            (&raw mut (*at).children).write(ChildReports::unprepared());
             (&raw mut (*at).platform).write(platform);
             (&raw mut (*at).held).write(UnsafeCell::new(Some(held)));
             // This store makes the counters' page resident before a crash.
@@ -178,7 +189,35 @@ impl Installed {
     /// Returns the run's place, for opening reports.
     pub(crate) fn report_place<'a>(&'a self, held: &'a Held) -> Place<'a> {
         let (reserve, limits) = (report_size(&self.options), self.options.state.allowed());
-        Place { run: &held.files, store: self.store(), reserve, limits }
+        Place {
+            run: &held.files,
+            store: self.store(),
+            reserve,
+            limits,
+            #[cfg(not(target_vendor = "apple"))]
+            children: &self.children,
+        }
+    }
+
+    /// Returns the sizes of the reports reserved for children.
+    #[cfg(not(target_vendor = "apple"))]
+    fn child_sizes(&self) -> Sizes {
+        Sizes::new(report_size(&self.options) as usize, self.run.state_mapping.len())
+    }
+
+    /// Reserves reports for children, before this process forks for the first time.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) fn prepare_child_reports(&self) {
+        let wants = self.run.is_on_disk && self.options.fork == ForkPolicy::Report;
+        if wants && self.children.is_unprepared() && self.is_own_process(process_id()) {
+            self.children.prepare(self.store(), &self.run.id, &self.child_sizes(), self.run.state_mapping.len());
+        }
+    }
+
+    /// Returns `true` if no child has used the reports reserved for it, which are then removed.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) fn retire_child_reports(&self) -> bool {
+        self.children.retire(self.store(), &self.run.id, &self.child_sizes())
     }
 
     /// Claims the install for the owner of the report lock.
@@ -238,13 +277,16 @@ impl Installed {
     /// system call.
     pub(crate) fn replace_lost_page(&self, address: u64) -> bool {
         let page = self.run.page_size as usize;
-        if !self.run.state_mapping.contains(&(address as usize)) {
-            return false;
-        }
-        if let Some(mirror) = self.run.mirror {
+        let in_state = self.run.state_mapping.contains(&(address as usize));
+        #[cfg(not(target_vendor = "apple"))]
+        let is_ours = in_state || self.children.contains(address as usize);
+        #[cfg(target_vendor = "apple")]
+        let is_ours = in_state;
+        if let Some(mirror) = self.run.mirror.filter(|_| in_state) {
             mirror.set_cut();
         }
-        // SAFETY: the page is in that mapping, to which the state is only copied.
-        unsafe { coroner_process::files::replace_page(address as usize & !page.wrapping_sub(1), page) }
+        // SAFETY: the page is in the mapping of the run state's file, or in the header of the
+        // children's reports, for which all zeros is a valid state.
+        is_ours && unsafe { coroner_process::files::replace_page(address as usize & !page.wrapping_sub(1), page) }
     }
 }

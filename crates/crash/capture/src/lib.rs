@@ -125,7 +125,9 @@ pub use limits::FIRST_NON_FATAL;
 #[cfg(supported)]
 pub use monitor::{caught_panic, exception, exit, hang};
 #[cfg(all(supported, not(target_vendor = "apple")))]
-pub use os::parent_exit::{is_unsettled_child, settle_parent};
+pub use os::finished_children;
+#[cfg(all(supported, not(target_vendor = "apple")))]
+pub use os::parent_exit::{is_on_its_own, is_unsettled_child, settle_parent};
 #[cfg(supported)]
 pub use replaced_handlers::{TakenSignal, look_at_signals};
 #[cfg(supported)]

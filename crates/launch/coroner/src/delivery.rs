@@ -330,6 +330,7 @@ impl Deliverer {
         }
         let id = run.id;
         let left_out = RunFacts::read(&raw.state).map_or(0, |facts| facts.lifecycle.reports_left_out);
+        let left_out = left_out.saturating_add(run.children_left_out());
         if left_out > 0 && !is_not_a_launch(&raw) {
             self.sinks.notify(|sink| sink.reports_left_out(left_out));
         }

@@ -6,13 +6,15 @@
 //! app's own code ([`Scope::configure`](crate::Scope::configure)), or the forking thread may hold
 //! the lock itself. The app's own fork handlers may call Coroner in between, so all code takes
 //! these locks by [`lock`], which calls [`release_own`] first.
+//!
+//! The other work that a fork requires ([`Around`]) is done while none of these locks is held.
 
 use std::sync::{Mutex, MutexGuard};
 
 use crate::locked::locked;
 
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
-pub(crate) use over_forks::{MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks, release_own};
+pub(crate) use over_forks::{Around, MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks, release_own};
 
 /// Takes a lock that is held over forks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,13 +55,28 @@ mod over_forks {
 
     static LOCKS: OnceLock<[HeldOverForks; COUNT]> = OnceLock::new();
 
+    /// The other work around a fork.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Around {
+        /// Called before it.
+        pub(crate) before: fn(),
+        /// Called after it, in the parent.
+        pub(crate) in_parent: fn(),
+        /// Called after it, in the child.
+        pub(crate) in_child: fn(),
+    }
+
+    static AROUND: OnceLock<Around> = OnceLock::new();
+
     thread_local! {
         /// The locks that this thread has taken for a fork.
         static HELD: RefCell<[Option<MutexGuard<'static, dyn Any + Send>>; COUNT]> = const { RefCell::new([const { None }; COUNT]) };
     }
 
-    /// Registers these locks to be held across each fork from now on, taken in this order.
-    pub(crate) fn hold_over_forks(locks: [HeldOverForks; COUNT]) {
+    /// Registers these locks to be held across each fork from now on, taken in this order, and what
+    /// else to do.
+    pub(crate) fn hold_over_forks(locks: [HeldOverForks; COUNT], around: Around) {
+        let _ = AROUND.set(around);
         if LOCKS.set(locks).is_ok() {
             // SAFETY: functions without requirements, which stay valid: `install` keeps their
             // library loaded.
@@ -68,6 +85,9 @@ mod over_forks {
     }
 
     unsafe extern "C" fn before() {
+        if let Some(around) = AROUND.get() {
+            (around.before)();
+        }
         // One fork at a time, because the child of another thread's fork would find the locks
         // taken. Forking a large process takes a tenth of a second.
         let is_taken = || HOLDER.compare_exchange(0, this_thread(), Ordering::Relaxed, Ordering::Relaxed).is_err();
@@ -88,12 +108,18 @@ mod over_forks {
 
     unsafe extern "C" fn in_parent() {
         release_own();
+        if let Some(around) = AROUND.get() {
+            (around.in_parent)();
+        }
     }
 
     unsafe extern "C" fn in_child() {
         release_own();
         // The child doesn't contain another thread that held them.
         HOLDER.store(0, Ordering::Relaxed);
+        if let Some(around) = AROUND.get() {
+            (around.in_child)();
+        }
     }
 
     /// Releases the locks if the calling thread holds them for a fork.

@@ -329,16 +329,26 @@ fn note_previous(run: &capture::Run, store: &Store, app: u64, pending: bool) -> 
 /// Registers this crate's locks to be held across forks.
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos"))]
 fn hold_locks_over_forks() {
-    use crate::fork_locks::{MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks};
+    use crate::fork_locks::{Around, MAX_TRIES, MAX_TRIES_OF_APP, hold_over_forks};
     use crate::{backtrace, installed, scope, signal_owners};
 
-    hold_over_forks([
-        (&installed::INSTALLED, MAX_TRIES_OF_APP),
-        (&scope::CHANGE, MAX_TRIES_OF_APP),
-        (&scope::FLAGS, MAX_TRIES),
-        (&signal_owners::TAKEN, MAX_TRIES),
-        (&backtrace::images::IN_APP, MAX_TRIES),
-    ]);
+    #[cfg(all(supported, not(target_vendor = "apple")))]
+    let around = {
+        use crate::child_watch::{begin, forget, settle_master};
+        Around { before: settle_master, in_parent: begin, in_child: forget }
+    };
+    #[cfg(not(all(supported, not(target_vendor = "apple"))))]
+    let around = Around { before: || {}, in_parent: || {}, in_child: || {} };
+    hold_over_forks(
+        [
+            (&installed::INSTALLED, MAX_TRIES_OF_APP),
+            (&scope::CHANGE, MAX_TRIES_OF_APP),
+            (&scope::FLAGS, MAX_TRIES),
+            (&signal_owners::TAKEN, MAX_TRIES),
+            (&backtrace::images::IN_APP, MAX_TRIES),
+        ],
+        around,
+    );
 }
 
 /// Runs the first step of delivery, and starts the delivery thread if work is left for it.

@@ -122,9 +122,10 @@ pub fn feedback(feedback: &Feedback) -> bool {
 /// itself or if Coroner is not installed.
 ///
 /// Coroner calls this function when such a child first uses a scope function of this crate, such as
-/// [`set_tag`](crate::set_tag), except with [`ForkPolicy::Silent`](crate::ForkPolicy::Silent). A
-/// child that never uses them should call it after `fork` or `daemon`, before it starts threads. If
-/// the parent has ended by then, as after `daemon`, its run counts as a clean exit.
+/// [`set_tag`](crate::set_tag), or forks as a daemon, except with
+/// [`ForkPolicy::Silent`](crate::ForkPolicy::Silent). A child that never does should call it after
+/// `fork` or `daemon`, before it starts threads. If the parent has ended by then, as after
+/// `daemon`, its run counts as a clean exit.
 ///
 /// A crash of a child without a run is still reported, in a run that is created at the crash, but
 /// other ends of the child are not recorded. This function does nothing on macOS, where a child has

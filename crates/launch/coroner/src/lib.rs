@@ -36,6 +36,8 @@ mod app_memory;
 mod background_thread;
 pub mod backtrace;
 mod bundle;
+#[cfg(all(supported, not(target_vendor = "apple")))]
+mod child_watch;
 mod clock;
 mod config;
 mod crash_loop_guard;

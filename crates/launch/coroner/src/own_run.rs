@@ -109,6 +109,20 @@ pub(crate) fn wake() {
     ask(Duration::ZERO);
 }
 
+/// Whether a thread of this process delivers reports.
+#[cfg(all(supported, not(target_vendor = "apple")))]
+pub(crate) fn delivers() -> bool {
+    current().is_some_and(|run| run.thread.is_some())
+}
+
+/// Starts the delivery of reports that children have finished.
+#[cfg(all(supported, not(target_vendor = "apple")))]
+pub(crate) fn children_finished(within: Duration) {
+    if let Some(thread) = current().and_then(|run| run.thread.as_ref()) {
+        thread.ask(true, within);
+    }
+}
+
 /// Returns the directory of the installed run.
 #[cfg(feature = "panics")]
 pub(crate) fn directory() -> Option<PathBuf> {

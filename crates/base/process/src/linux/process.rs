@@ -67,6 +67,17 @@ pub fn wake_all(word: &AtomicU32) {
     futex::wake(word, Reach::Private, i32::MAX);
 }
 
+/// Wakes all threads, in any process, that wait for a word in a shared mapping.
+pub fn wake_all_processes(word: &AtomicU32) {
+    futex::wake(word, Reach::Shared, i32::MAX);
+}
+
+/// Waits while a word in a shared mapping is `value`, at most `nanoseconds`; may return early. Any
+/// process that has mapped it may wake the thread.
+pub fn wait_for_shared_word(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    futex::wait(word, Reach::Shared, value, monotonic_now().saturating_add(nanoseconds));
+}
+
 /// Waits while a word is `value`, at most `nanoseconds`; may return early.
 pub fn wait_for_word(word: &AtomicU32, value: u32, nanoseconds: u64) {
     futex::wait(word, Reach::Private, value, monotonic_now().saturating_add(nanoseconds));

@@ -1,7 +1,11 @@
 //! Masters and their workers: each crash has its own report.
 
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -88,4 +92,104 @@ fn a_child_with_its_parents_process_id_has_its_own_report() {
         assert_eq!((own.len(), of_children.len()), (usize::from(how == "crashes"), 1), "{how}");
         assert!(own.iter().chain(&of_children).all(is_whole), "{how}: {own:?} {of_children:?}");
     }
+}
+
+impl Master {
+    /// Starts the master and waits until its workers have died. It lives until its input ends.
+    fn start(&self, how: &str, workers: usize) -> Running<'_> {
+        let mut command = self.command(false, &["workers", how, &workers.to_string()]);
+        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "died\n", "{how}");
+        Running { master: self, process }
+    }
+}
+
+/// A master whose workers have died.
+struct Running<'a> {
+    master: &'a Master,
+    process: Child,
+}
+
+impl Running<'_> {
+    /// Waits until that many reports are delivered, while the master lives.
+    fn delivers(&self, how: &str, count: usize) {
+        let began = Instant::now();
+        while reports(&self.master.store()).len() < count {
+            let found = reports(&self.master.store()).len();
+            assert!(began.elapsed() < LIMIT, "{how}: {found} of {count} reports while the master lives");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the master's input; it exits normally.
+    fn ends(mut self) {
+        drop(self.process.stdin.take());
+        assert!(self.process.wait().unwrap().success());
+    }
+}
+
+const LIMIT: Duration = Duration::from_mins(1);
+
+/// Returns `true` if a worker's mount namespace can be unshared here.
+fn has_mount_namespaces() -> bool {
+    Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success())
+}
+
+#[test]
+fn each_worker_has_a_report_while_its_master_lives() {
+    let mut ways = vec!["nothing", "file size", "descriptors", "file size, clone"];
+    if !is_skipped() {
+        ways.extend(["user", "chroot", "user, together", "user, daemon"]);
+        ways.extend(has_mount_namespaces().then_some("mount"));
+    }
+    for how in ways {
+        let (master, workers) = (Master::new(), 5);
+        let running = master.start(how, workers);
+        running.delivers(how, workers);
+        running.ends();
+        assert!(!master.next_launch(), "{how}: the master has not crashed");
+        let (own, of_children) = master.reports();
+        assert_eq!((own.len(), of_children.len()), (0, workers), "{how}");
+        assert!(of_children.iter().all(is_whole), "{how}: {of_children:?}");
+        let pids: BTreeSet<_> = of_children.iter().map(|report| report["header"]["pid"].to_string()).collect();
+        assert_eq!(pids.len(), workers, "{how}: a report for each");
+    }
+}
+
+#[test]
+fn another_launch_delivers_the_reports_of_a_living_masters_workers() {
+    if is_skipped() {
+        return;
+    }
+    let master = Master::new();
+    for how in ["user, alone", "chroot, alone"] {
+        let _ = std::fs::remove_dir_all(master.store());
+        let running = master.start(how, 3);
+        assert_eq!(reports(&master.store()).len(), 0, "{how}: nobody delivers");
+        master.next_launch();
+        assert_eq!(reports(&master.store()).len(), 3, "{how}");
+        running.ends();
+    }
+}
+
+/// The number of reserved reports, and the spare report.
+const MOST: usize = 33;
+
+#[test]
+fn workers_beyond_the_reserved_reports_are_counted() {
+    if is_skipped() {
+        return;
+    }
+    let master = Master::new();
+    let running = master.start("user, alone, together", MOST + 7);
+    let left_out = || coroner::Store::open_existing(&master.store()).unwrap().children_left_out();
+    assert_eq!(left_out(), 7);
+    master.next_launch();
+    // The spare report belongs to the master's run, which has not ended.
+    assert_eq!(reports(&master.store()).len(), MOST - 1);
+    running.ends();
+    master.next_launch();
+    assert_eq!((reports(&master.store()).len(), left_out()), (MOST, 0));
 }

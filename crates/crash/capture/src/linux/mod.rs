@@ -2,6 +2,7 @@
 //! same interface, see `lib.rs`.
 
 pub(crate) mod crash_entry;
+pub mod finished_children;
 pub(crate) mod image_encoding;
 pub(crate) mod install;
 pub(crate) mod other_threads;

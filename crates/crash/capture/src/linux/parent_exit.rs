@@ -4,11 +4,12 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
+use coroner_process::syscall::{Errno, syscall};
 use coroner_process::threads::{monotonic_now, note_process_id, process_id};
 use coroner_report::run_state::ProcessIdentity;
 
 use crate::ForkPolicy;
-use crate::installed::Installed;
+use crate::installed::{self, Installed};
 use crate::run::note_end;
 
 /// Number of times that this process has forked.
@@ -29,6 +30,15 @@ const MAX_PARENT_NS: u64 = 1_000_000_000;
 /// [`settle_parent`].
 pub fn is_unsettled_child() -> bool {
     FORKED.load(Ordering::Relaxed) != 0
+}
+
+/// Returns `true` if this process, a child made by fork, is the first of its session, or the
+/// process whose run it uses is gone: as after daemon(3).
+pub fn is_on_its_own() -> bool {
+    let Some(parent) = installed::get().filter(|parent| parent.children.may_ask()) else { return false };
+    // SAFETY: both calls only ask (signal 0, kill(2)).
+    let asked = unsafe { [syscall!(libc::SYS_getsid, 0), syscall!(libc::SYS_kill, parent.run.pid, 0)] };
+    asked[0] == Ok(process_id() as usize) || asked[1] == Err(Errno(libc::ESRCH))
 }
 
 /// Notes that a child now has its own run, and no longer uses that of `parent`.
@@ -57,9 +67,12 @@ pub fn settle_parent() {
     }
 }
 
-/// Counts a fork; runs in the parent.
+/// Counts a fork, and reserves reports for children; runs in the parent.
 pub(crate) unsafe extern "C" fn before_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
+    if let Some(installed) = installed::get() {
+        installed.prepare_child_reports();
+    }
 }
 
 /// Notes the fork in the child; runs right after it.

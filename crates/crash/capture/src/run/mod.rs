@@ -8,6 +8,7 @@
 //!     report                       the report, see coroner-report: reserved at install and mapped, zero until a crash. Its last
 //!                                  bytes are a small one by itself, the spare report: for a crash that can open no file
 //!     report-2 …                   later crashes of a process that goes on after the first (made when they happen)
+//!     children                     slots for the reports of children, created before the first fork (child_reports)
 //!     state                        the run state, mapped, written while the app runs
 //!   clean/                         the directory of a run that ended by itself and left no report, for the next one to use
 //! ```
@@ -24,6 +25,8 @@
 
 #[cfg(supported)]
 pub mod app_memory;
+#[cfg(all(supported, not(target_vendor = "apple")))]
+mod child_reports;
 mod clean_run;
 #[cfg(supported)]
 mod code_pieces;
@@ -38,6 +41,8 @@ mod report_file;
 #[cfg(supported)]
 mod run_files;
 
+#[cfg(all(supported, not(target_vendor = "apple")))]
+pub(crate) use child_reports::ChildReports;
 pub use clean_run::{CleanRun, KEPT_VITALS};
 #[cfg(supported)]
 pub(crate) use code_pieces::{CODE_PIECE, encode_code, encode_code_around};

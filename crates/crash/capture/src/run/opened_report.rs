@@ -7,8 +7,12 @@ use coroner_process::descriptor::OwnedDescriptor;
 use coroner_process::files::{self, close};
 use coroner_process::path::Path;
 use coroner_process::syscall::{Errno, Result};
+#[cfg(not(target_vendor = "apple"))]
+use coroner_report::child_slots::Sizes;
 use coroner_report::run_state::{Limits, RunState};
 
+#[cfg(not(target_vendor = "apple"))]
+use super::child_reports::{ChildReports, ChildSlot};
 use super::report_file::{ReportFile, ReportWriter, write_all};
 use super::run_files::{RunError, RunFiles, RunSizes, RunStep, at, copy_state, open, open_run, state_of};
 
@@ -23,6 +27,25 @@ pub(crate) struct Place<'a> {
     pub(crate) reserve: u32,
     /// Limits of the run state.
     pub(crate) limits: Limits,
+    /// Reports reserved for children.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(crate) children: &'a ChildReports,
+}
+
+impl Place<'_> {
+    /// Whether the store's path still leads to the store, in a child that may have another root.
+    fn leads_to_store(&self) -> bool {
+        #[cfg(not(target_vendor = "apple"))]
+        return self.run.is_removed() || self.children.is_same_store(self.store);
+        #[cfg(target_vendor = "apple")]
+        true
+    }
+
+    /// Returns the sizes of the reports reserved for children.
+    #[cfg(not(target_vendor = "apple"))]
+    fn child_sizes(&self) -> Sizes {
+        Sizes::new(self.reserve as usize, self.run.state_size)
+    }
 }
 
 /// The file that a session writes to, and how to finish it.
@@ -45,6 +68,9 @@ enum OpenedKind {
     ForSession(OwnedDescriptor),
     /// A child's own run, created for this session.
     ChildRun(RunFiles),
+    /// A slot that is reserved for children.
+    #[cfg(not(target_vendor = "apple"))]
+    ChildSlot(ChildSlot),
     /// Closed.
     Finished,
 }
@@ -86,21 +112,33 @@ impl OpenedReport {
         Ok(OpenedReport { file, kind: OpenedKind::ForSession(owned), ..Self::first(place.run) })
     }
 
-    /// Creates a run for this process, which is a child of the one that installed; otherwise takes
-    /// the spare report of the parent's run.
+    /// Creates a run for this process, which is a child of the one that installed; otherwise claims
+    /// a report that is reserved for children, or takes the spare report of the parent's run.
     ///
     /// # Errors
-    /// `EACCES` if neither is available.
+    /// `EACCES` if none is available.
     pub(crate) fn of_child(parent: &Place<'_>) -> Result<Self> {
         let sizes = RunSizes::of(parent.reserve, parent.run.state_size, false);
         if parent.run.is_on_disk()
+            && parent.leads_to_store()
             && let Ok(run) = RunFiles::create_of_child(parent.store, sizes)
         {
             copy_state(parent.run, &run, &parent.limits);
             let opened = Self::first(&run);
             return Ok(OpenedReport { kind: OpenedKind::ChildRun(run), ..opened });
         }
-        Self::spare(parent.run).ok_or(Errno(libc::EACCES))
+        #[cfg(not(target_vendor = "apple"))]
+        if let Some(slot) = parent.children.claim(&parent.child_sizes(), parent.run.state_size) {
+            copy_state(parent.run, &slot.run, &parent.limits);
+            let opened = Self::first(&slot.run);
+            return Ok(OpenedReport { kind: OpenedKind::ChildSlot(slot), ..opened });
+        }
+        let spare = Self::spare(parent.run);
+        #[cfg(not(target_vendor = "apple"))]
+        if spare.is_none() {
+            parent.children.count_left_out();
+        }
+        spare.ok_or(Errno(libc::EACCES))
     }
 
     /// Whether this is the run's reserved report, whose file was removed. (A child's spare report
@@ -114,6 +152,8 @@ impl OpenedReport {
     pub(crate) fn child_state(&self, limits: &Limits) -> Option<RunState<'static>> {
         match &self.kind {
             OpenedKind::ChildRun(run) => state_of(run, limits),
+            #[cfg(not(target_vendor = "apple"))]
+            OpenedKind::ChildSlot(slot) => state_of(&slot.run, limits),
             _ => None,
         }
     }
@@ -138,7 +178,16 @@ impl OpenedReport {
                 }
                 place.run.restore_state(place.store, &place.limits);
             }
-            OpenedKind::ChildRun(run) => run.close(),
+            OpenedKind::ChildRun(run) => {
+                run.close();
+                #[cfg(not(target_vendor = "apple"))]
+                place.children.note_finished();
+            }
+            #[cfg(not(target_vendor = "apple"))]
+            OpenedKind::ChildSlot(slot) => {
+                slot.finish();
+                place.children.note_finished();
+            }
         }
     }
 }

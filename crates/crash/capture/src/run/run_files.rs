@@ -209,7 +209,7 @@ impl RunSizes {
     }
 }
 
-const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
+pub(super) const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
 
 impl RunFiles {
     /// Creates a run in a store.
@@ -458,6 +458,22 @@ impl RunFiles {
         core::ptr::slice_from_raw_parts(self.state_address as *const u8, self.state_size)
     }
 
+    /// Returns the run of a child, which is mapped at these places for the process's life.
+    #[cfg(not(target_vendor = "apple"))]
+    pub(super) fn mapped(id: [u8; 16], report: ReportFile, state_address: usize, state_size: usize) -> RunFiles {
+        RunFiles {
+            id,
+            lock: None,
+            pipe: None,
+            report,
+            spare: ReportFile::NONE,
+            state_address,
+            state_size,
+            state_file: 0,
+            mirror: None,
+        }
+    }
+
     fn fill(
         id: [u8; 16],
         directory: &Directory,
@@ -637,7 +653,7 @@ fn new_report(directory: &Directory, name: &CStr, sizes: RunSizes) -> Result<(Re
 }
 
 /// Returns a path in the store.
-fn in_store(store: &CStr, parts: &[&[u8]]) -> LongPath {
+pub(super) fn in_store(store: &CStr, parts: &[&[u8]]) -> LongPath {
     parts.iter().fold(LongPath::new().push(store.to_bytes()).push(b"/"), |path, part| path.push(part))
 }
 

@@ -18,6 +18,7 @@ const LOCKS: &str = "file locks";
 const SPACE: &str = "free space";
 const SIGNALS: &str = "signals";
 const SERVER: &str = "server";
+const CHILDREN: &str = "children";
 
 /// Tries the steps of an app's start in `store`, and removes everything it creates.
 pub(super) fn examine(store: &Path) -> Vec<Finding> {
@@ -42,6 +43,7 @@ pub(super) fn examine(store: &Path) -> Vec<Finding> {
     }
     findings.push(space(store));
     findings.extend(opened.signals_taken().map(|taken| signals(&taken)));
+    findings.extend(children(opened.children_left_out()));
     findings.extend(outboxes::in_store(store).iter().flat_map(server));
     findings
 }
@@ -54,6 +56,14 @@ fn signals(taken: &str) -> Finding {
         format!("in the app's last run, {taken}"),
         "A signal has only one handler. Install Coroner after the other one, or set `Crashes::reinstall_handlers`.",
     )
+}
+
+/// Reports the crashes of child processes that left no report.
+fn children(left_out: u64) -> Option<Finding> {
+    let found = format!("{left_out} crashes of child processes left no report: too many crashed at once");
+    let advice =
+        "Reports are delivered while the parent runs. Check that its delivery isn't disabled (docs/server.md).";
+    (left_out > 0).then(|| Finding::other(Grade::Limited, CHILDREN, found, advice))
 }
 
 /// Reports the events that wait for a server, and those that were given up.

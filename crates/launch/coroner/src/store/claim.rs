@@ -26,6 +26,8 @@ use coroner_process::directory_owner;
 use coroner_report::model::Id;
 use coroner_report::run_state::ProcessIdentity;
 
+#[cfg(all(supported, not(target_vendor = "apple")))]
+use super::children;
 use super::directory::{Directory, FileType, Status, kind_name, try_lock, user};
 use super::layout::{LOCK, STATE, name_of};
 use super::liveness::Owner;
@@ -98,6 +100,14 @@ impl EndedRun {
     pub(crate) fn is_complete_run(&self) -> bool {
         self.directory.status_of(OsStr::new(STATE)).is_ok()
             || self.raw().map_or(true, |raw| raw.reports.iter().any(|report| is_written(report)))
+    }
+
+    /// Returns the number of crashes of the process's children that left no report.
+    pub(crate) fn children_left_out(&self) -> u64 {
+        #[cfg(all(supported, not(target_vendor = "apple")))]
+        return children::left_out(&self.directory);
+        #[cfg(not(all(supported, not(target_vendor = "apple"))))]
+        0
     }
 
     /// Frees the reserved but unwritten parts of reports and run state.
@@ -216,6 +226,11 @@ pub(crate) fn claim(runs: &Directory, id: Id, own: &ProcessIdentity) -> io::Resu
         return Ok(Claim::Busy);
     }
     if lives() {
+        return Ok(Claim::Busy);
+    }
+    // A child of the run's process is writing its report, or has just finished it.
+    #[cfg(all(supported, not(target_vendor = "apple")))]
+    if children::is_used(&directory) {
         return Ok(Claim::Busy);
     }
     // The previous owner may have removed the file; then this is the lock of an unlinked file.

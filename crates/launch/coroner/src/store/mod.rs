@@ -7,6 +7,7 @@
 //!     held-…                   instead of `lock` where files can't be locked: a named pipe
 //!     report                   the crash report, reserved at install; zeros without a crash
 //!     report-2 …               further reports of the same process
+//!     children                 reports of its children that could not create a run, until they get one
 //!     state                    the run state: scope, breadcrumbs, facts about app and device
 //!     minidump.dmp             on Windows, the system's minidump; empty without a crash
 //!     system                   the system's record of the run's end, added by a later launch
@@ -31,6 +32,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+#[cfg(all(supported, not(target_vendor = "apple")))]
+mod children;
 mod claim;
 pub(crate) mod directory;
 mod error;
@@ -245,6 +248,19 @@ impl Store {
         }
     }
 
+    /// Returns the number of crashes of child processes that left no report, because too many
+    /// children crashed at once. Counts the runs in the store.
+    pub fn children_left_out(&self) -> u64 {
+        #[cfg(all(supported, not(target_vendor = "apple")))]
+        return self.runs().map_or(0, |runs| {
+            let names = runs.names().unwrap_or_default();
+            let runs = names.iter().filter(|name| run_of(name).is_some()).flat_map(|name| runs.subdirectory(name));
+            runs.map(|run| children::left_out(&run)).sum()
+        });
+        #[cfg(not(all(supported, not(target_vendor = "apple"))))]
+        0
+    }
+
     /// Whether there is any run other than `own`. If not, an app starts no delivery thread.
     pub(crate) fn has_other_runs(&self, own: Id) -> bool {
         let own = name_of(own);
@@ -288,7 +304,19 @@ impl Store {
             }
             // The run's owner may remove it in the meantime.
             let Ok(status) = runs.status_of(&name) else { continue };
-            match run_of(&name).filter(|_| status.kind == FileType::Directory) {
+            let id = run_of(&name).filter(|_| status.kind == FileType::Directory);
+            #[cfg(all(supported, not(target_vendor = "apple")))]
+            if id.is_some() {
+                // Also from this process's own run.
+                let taken = runs.subdirectory(&name).and_then(|run| children::take_out(&runs, &run));
+                let taken = taken.inspect_err(|error| {
+                    log::warn!("coroner: can't take the reports of children out of run {}: {error}", name.display());
+                });
+                for id in taken.unwrap_or_default() {
+                    found.runs.extend(Self::listed(&runs, id, &name_of(id)));
+                }
+            }
+            match id {
                 Some(id) if own == Some(id) => {}
                 Some(id) => found.runs.extend(Self::listed(&runs, id, &name)),
                 None => {
@@ -297,6 +325,9 @@ impl Store {
                 }
             }
         }
+        // A run that was taken out of another one may also be among the names.
+        found.runs.sort_unstable_by_key(|run| run.id);
+        found.runs.dedup_by_key(|run| run.id);
         // File systems' clocks tick every few milliseconds. Runs that began in the same tick at
         // least always have the same order.
         found.runs.sort_unstable_by_key(|run| (run.began, run.id));
