@@ -43,6 +43,10 @@ pub(super) enum Neighbour {
     Redis,
     /// redis, with `Crashes::reinstall_handlers`.
     RedisReinstalled,
+    /// nginx with Coroner preloaded: a daemon whose workers have another user.
+    Nginx,
+    /// PHP's FastCGI process manager, likewise.
+    PhpFpm,
     /// Ruby, whose handlers were installed before.
     Ruby,
     /// Ruby with Coroner preloaded; its own handlers are installed later.
@@ -58,6 +62,7 @@ impl Neighbour {
 
 const C_SOURCE: &str = include_str!("host.c");
 const COLLECTOR_SOURCE: &str = include_str!("host_gc.c");
+const WORKERS_SCRIPT: &str = include_str!("workers.sh");
 const PYTHON_SOURCE: &str = include_str!("host.py");
 const NODE_SOURCE: &str = include_str!("host.js");
 const RUBY_SOURCE: &str = include_str!("host.rb");
@@ -155,6 +160,10 @@ impl Hosts {
                 command.extend(variables.into_iter().chain(reinstall).chain(server.map(OsString::from)));
                 command.extend(["--unixsocket".into(), socket]);
                 command
+            }
+            Neighbour::Nginx | Neighbour::PhpFpm => {
+                let server = if neighbour == Neighbour::Nginx { "nginx" } else { "php-fpm" };
+                vec!["/bin/sh".into(), place("workers.sh"), server.into(), place("preload.so")]
             }
             Neighbour::Ruby | Neighbour::RubyPreloaded => {
                 let mut preload = OsString::from("LD_PRELOAD=");
@@ -276,6 +285,15 @@ impl Hosts {
                 gcc.args(["-g", "-O1", "-Wall", "-pthread", "-o"]).arg(file("collector-host")).arg(file("host_gc.c"));
                 read_output(gcc.arg("-ldl"))?;
                 Ok("Boehm's garbage collector, libgc.so.1".to_owned())
+            }
+            Neighbour::Nginx | Neighbour::PhpFpm => {
+                let is_nginx = neighbour == Neighbour::Nginx;
+                let (package, program, version) =
+                    if is_nginx { ("nginx-light", "nginx", "-v") } else { ("php-fpm", "php-fpm8.2", "-v") };
+                tools::debian_package(package, program)?;
+                addon("preload.so", "-DPRELOAD")?;
+                fs::write(file("workers.sh"), WORKERS_SCRIPT)?;
+                first_line(Command::new("sh").args(["-c", &format!("{program} {version} 2>&1")]))
             }
             Neighbour::Ruby | Neighbour::RubyPreloaded => {
                 tools::debian_package("ruby", "ruby")?;

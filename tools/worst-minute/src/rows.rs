@@ -320,4 +320,7 @@ pub(super) const ROWS: &[Row] = &[
     beside(Neighbour::RubyPreloaded, "ruby-preloaded-ends", &["exceptions"], Expected::NoCrash),
     beside(Neighbour::Redis, "redis", &[], Expected::Unreported(End::Signal(libc::SIGSEGV), " 11 are now handled by ")),
     beside(Neighbour::RedisReinstalled, "redis-reinstalled", &[], SEGV),
+    // The script compares the reports with the crashes of the workers; the master ends cleanly.
+    beside(Neighbour::Nginx, "nginx-workers", &[], Expected::NoCrash),
+    beside(Neighbour::PhpFpm, "php-fpm-workers", &[], Expected::NoCrash),
 ];
