@@ -20,9 +20,10 @@ use crate::{bounded_read, foreign_reports, report_files, report_reader, terminal
 pub(crate) struct ImportArguments {
     /// Files to import, or folders of dumps
     ///
-    /// Files can be core dumps, minidumps, Apport reports, Apple .ips and .crash files, Android
-    /// tombstones and ANR traces, MetricKit payloads, Swift crash logs
-    /// (SWIFT_BACKTRACE=format=json) and Coroner reports. From a folder, all core dumps, minidumps and Apport reports are imported.
+    /// Files can be core dumps, minidumps, Apport reports, Apple .ips and .crash files, MetricKit
+    /// payloads, Android tombstones and ANR traces, Swift crash logs (SWIFT_BACKTRACE=format=json)
+    /// and Coroner reports. From a folder, all core dumps, minidumps and Apport reports are
+    /// imported.
     #[arg(required_unless_present = "log", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Import each crash in a log; repeatable

@@ -51,7 +51,8 @@ const STACK: usize = 64 << 20;
 pub enum MetricKitError {
     /// The JSON is not that of an `MXDiagnosticPayload`.
     NotAPayload(serde_json::Error),
-    /// The JSON is that of one diagnostic, such as an `MXCrashDiagnostic`, without the payload's time.
+    /// The JSON is that of one diagnostic, such as an `MXCrashDiagnostic`, without the payload's
+    /// time.
     SingleDiagnostic,
     /// The payload contains no valid time.
     NoTime(String),
@@ -624,8 +625,9 @@ fn run_facts(report: &Report, details: &BTreeMap<String, String>) -> RunFacts {
     }
 }
 
-/// Whether an address is in the app's own images: those of the system are in the shared cache, which
-/// begins at these addresses.
+/// Whether an address is in the app's own images.
+///
+/// Those of the system are in the shared cache, which begins at these addresses.
 fn is_below_shared_cache(address: u64, arch: Option<Arch>) -> bool {
     match arch {
         Some(Arch::Aarch64) => address < 0x1_8000_0000,
