@@ -202,7 +202,7 @@ impl Installed {
     /// Returns the sizes of the reports reserved for children.
     #[cfg(not(target_vendor = "apple"))]
     fn child_sizes(&self) -> Sizes {
-        Sizes::new(report_size(&self.options) as usize, self.run.state_mapping.len())
+        Sizes::new(report_size(&self.options) as usize, self.options.state.allowed().size())
     }
 
     /// Reserves reports for children, before this process forks for the first time.
@@ -210,7 +210,8 @@ impl Installed {
     pub(crate) fn prepare_child_reports(&self) {
         let wants = self.run.is_on_disk && self.options.fork == ForkPolicy::Report;
         if wants && self.children.is_unprepared() && self.is_own_process(process_id()) {
-            self.children.prepare(self.store(), &self.run.id, &self.child_sizes(), self.run.state_mapping.len());
+            let state_size = self.options.state.allowed().size();
+            self.children.prepare(self.store(), &self.run.id, &self.child_sizes(), state_size);
         }
     }
 
