@@ -39,7 +39,7 @@ use crate::run_end::{crashes, is_not_a_launch};
 use crate::scope::Scope;
 use crate::sink::{BegunRun, FinishedRun, Sink};
 use crate::store::progress::Answers;
-use crate::store::{EndedRun, Evicted, RawRun, Retention, Store};
+use crate::store::{EndedRun, Evicted, ListedRun, RawRun, Retention, Store};
 use crate::system_report::hand_over;
 use crate::{device_state, termination, vitals};
 use ended_runs::{EndedRuns, record};
@@ -205,11 +205,21 @@ impl Deliverer {
                 break;
             }
         }
-        // Runs without a report first: they are processed quickly and free space, and a launch may
-        // be killed soon.
+        // The newest report first, then runs without a report: they are processed quickly and free
+        // space, and a launch may be killed soon.
         let mut pending = 0;
+        // After a crash of a process that was processing a run, the oldest first: that run must be
+        // tried until it is set aside.
+        let is_suspect =
+            |listed: &ListedRun| listed.progress.attempts > 0 || (listed.has_report && listed.processing.is_some());
+        let newest = || found.runs.iter().rfind(|listed| listed.has_report);
+        let newest = if found.runs.iter().any(is_suspect) { None } else { newest() };
+        if let Some(newest) = newest {
+            pending += self.runs.with_claimed(newest, &process, |run| self.process(run, now));
+        }
+        self.preparation.lower_priority();
         let mut waiting = Vec::new();
-        for listed in &found.runs {
+        for listed in found.runs.iter().filter(|listed| newest.is_none_or(|newest| newest.id != listed.id)) {
             pending += self.runs.with_claimed(listed, &process, |run| {
                 let _mark = self.runs.mark(run.id);
                 if run.raw().map_or(true, |raw| raw.reports.iter().any(|report| is_written(report))) {

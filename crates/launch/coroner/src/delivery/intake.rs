@@ -10,6 +10,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant, SystemTime};
 
+use coroner_report::model::Id;
 use coroner_report::run_state::ProcessIdentity;
 
 use super::Deliverer;
@@ -20,7 +21,7 @@ use crate::naming::Naming;
 use crate::run_end::is_not_a_launch;
 use crate::sink::Submission;
 use crate::store::progress::Progress;
-use crate::store::{EndedRun, Kept, ListedRun, Retention, Worth};
+use crate::store::{EndedRun, Kept, ListedRun, RawRun, Retention, Worth};
 
 /// Number of runs whose reserved space a launch frees. More than one, so that launches catch up.
 const MAX_RELEASED: usize = 2;
@@ -88,7 +89,13 @@ impl Deliverer {
         self.runs.count_processing_crashes(&found.runs, &process, Some(until));
         self.last_run.look(&self.runs, &found.runs, &process, Some(until));
         let mut intake = Intake { left: !found.foreign.is_empty(), ..Intake::default() };
+        let follows_runs = self.sinks.follow_runs();
         for listed in &found.runs {
+            // It waits for the delivery thread, and reading it takes longer than all else here.
+            if follows_runs && !listed.has_report {
+                intake.left = true;
+                continue;
+            }
             let is_late = Instant::now() >= until;
             let is_done = listed.progress.stored_early || listed.progress.attempts >= self.runs.attempts;
             if is_done || (is_late && if listed.has_report { intake.is_over() } else { intake.removed }) {
@@ -152,6 +159,11 @@ impl Deliverer {
         run.progress.cut_short = run.progress.cut_short.saturating_add(1);
         let _ = run.progress.write(&run.directory);
         let launches = run.progress.cut_short;
+        if launches == Submission::SHORT_LAUNCHES
+            && let Ok(raw) = run.raw()
+        {
+            self.show_as_they_are(run.id, &raw, launches);
+        }
         let doubled = (launches / MAX_CUT_SHORT).saturating_sub(1).min(MAX_DOUBLED);
         launches.is_multiple_of(MAX_CUT_SHORT).then(|| FIRST_WAIT * (1 << doubled))
     }
@@ -166,8 +178,7 @@ impl Deliverer {
             return true;
         }
         let Ok(raw) = run.raw() else { return true };
-        let mut written = (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index])).peekable();
-        if written.peek().is_none() {
+        if !raw.reports.iter().any(|report| is_written(report)) {
             if intake.removed && Instant::now() >= until {
                 return true;
             }
@@ -178,24 +189,31 @@ impl Deliverer {
             }
             return !self.remove_unused(run);
         }
-        let (mut is_stored, mut is_whole) = (!self.sinks.is_empty(), false);
-        for index in written {
-            let Ok(Ok(Some(report))) =
-                catch_unwind(AssertUnwindSafe(|| self.preparation.prepare(&raw, index, Naming::None)))
-            else {
-                is_stored = false;
-                continue;
-            };
-            is_whole |= report.complete;
-            let submission = Submission { run: run.id, report: &report, index, raw: &raw, tries: 0 };
-            is_stored &= self.sinks.store_early(&submission);
-            intake.unstored |= !is_stored;
-        }
+        let (is_stored, is_whole) = self.show_as_they_are(run.id, &raw, 0);
+        intake.unstored |= !is_stored;
         intake.stored = true;
         (run.progress.stored, run.progress.whole) = (is_stored, is_whole);
         run.progress.stored_early = true;
         let _ = run.progress.write(&run.directory);
         true
+    }
+
+    /// Passes a run's reports to the sinks as they are. Returns whether all sinks have stored all
+    /// of them, and whether one of them is complete.
+    fn show_as_they_are(&self, run: Id, raw: &RawRun, launches: u32) -> (bool, bool) {
+        let (mut is_stored, mut is_whole) = (!self.sinks.is_empty(), false);
+        for index in (0..raw.reports.len()).filter(|index| is_written(&raw.reports[*index])) {
+            let Ok(Ok(Some(report))) =
+                catch_unwind(AssertUnwindSafe(|| self.preparation.prepare(raw, index, Naming::None)))
+            else {
+                is_stored = false;
+                continue;
+            };
+            is_whole |= report.complete;
+            let submission = Submission { run, report: &report, index, raw, tries: 0, launches };
+            is_stored &= self.sinks.store_early(&submission);
+        }
+        (is_stored, is_whole)
     }
 
     /// Removes a run that left no report; returns `false` if it has to stay.

@@ -82,6 +82,7 @@ impl Deliverer {
                 }
             }
             all.remove(&number);
+            self.preparation.lower_priority();
             self.runs.store.set_evicted(0);
             delivered = true;
         }

@@ -37,6 +37,14 @@ impl Preparation {
         if cfg!(feature = "symbolicate") && self.names { Naming::after(unfinished) } else { Naming::None }
     }
 
+    /// Lowers the calling thread's priority before it names further reports, but not while the app
+    /// is blocked in `flush`.
+    pub(super) fn lower_priority(&self) {
+        if self.names && self.waiters.is_empty() {
+            background_thread::lower_priority();
+        }
+    }
+
     /// Returns the run's report `index`, named and passed through the hook; `Ok(None)` if the hook
     /// dropped it.
     pub(super) fn prepare(&self, raw: &RawRun, index: usize, naming: Naming) -> Result<Option<Report>, String> {
@@ -60,10 +68,6 @@ impl Preparation {
             }
         }
         report.scrub(&|key, text| self.scrubber.scrub(key, text));
-        // Don't lower the thread's priority while the app is blocked in `flush`.
-        if naming != Naming::None && self.waiters.is_empty() {
-            background_thread::lower_priority();
-        }
         naming::name(&mut report, naming, self.naming_budget);
         #[cfg(feature = "symbolicate")]
         {

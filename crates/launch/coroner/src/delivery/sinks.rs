@@ -110,7 +110,7 @@ impl Sinks {
             let answer = match report {
                 None => SinkAnswer::Rejected { reason: "dropped by the before_deliver hook".into() },
                 Some(report) => {
-                    let submission = Submission { run, report, index, raw, tries };
+                    let submission = Submission { run, report, index, raw, tries, launches: 0 };
                     catch_unwind(AssertUnwindSafe(|| sink.deliver(&submission))).unwrap_or_else(|_| {
                         healthy = false;
                         SinkAnswer::Retry { after: Duration::ZERO, reason: "the sink panicked".into() }

@@ -642,9 +642,10 @@ fn a_run_whose_progress_cannot_be_written_is_delivered_and_stays_if_needed() {
     let sink = Scripted::new("sink", [retry(), SinkAnswer::Delivered, SinkAnswer::Delivered]);
     let launch = bench.launch(&[&sink], |config| config);
     assert!(!launch.flush(WAIT), "nothing is left to deliver");
-    assert_eq!((sink.asked(), bench.has_run(1), bench.has_run(2)), (2, true, false));
+    // The newest is asked for first.
+    assert_eq!((sink.asked(), bench.has_run(1), bench.has_run(2)), (2, false, true));
     assert!(launch.flush(WAIT));
-    assert_eq!((sink.asked(), bench.has_run(1)), (3, false));
+    assert_eq!((sink.asked(), bench.has_run(2)), (3, false));
 }
 
 #[test]
@@ -818,4 +819,41 @@ fn limits_hold_in_a_crash_loop_without_deliveries() {
     let lost = (41..=80).filter(|run| !bench.has_run(*run)).count();
     assert!(lost >= 28 && count(1..=40) == 0, "{lost} of 40");
     assert_eq!(launch(Vec::new()).store().evicted(), lost as u64);
+}
+
+/// A sink with sessions: it gets each run.
+struct Sessions;
+
+impl Sink for Sessions {
+    fn name(&self) -> &'static str {
+        "sessions"
+    }
+
+    fn follows_runs(&self) -> bool {
+        true
+    }
+
+    fn deliver(&self, _: &Submission<'_>) -> SinkAnswer {
+        SinkAnswer::Delivered
+    }
+}
+
+#[test]
+fn a_launch_reads_as_few_runs_if_a_hundred_wait_for_their_sessions() {
+    use crate::store::raw_run::READ;
+    for count in [1, 100] {
+        let bench = Bench::new();
+        for run in 1..=count {
+            bench.add_run_files(run, &state_file(Id([run; 16]), ExitKind::CLEAN), &[]);
+        }
+        let config = Config::new("app").delivery(without_names());
+        let sinks: Vec<Arc<dyn Sink>> = vec![Arc::new(Sessions)];
+        let launch = Launch::new(Deliverer::new(Store::open(&bench.store()).unwrap(), Id([0xee; 16]), sinks, &config));
+        let before = READ.get();
+        assert!(launch.intake(Instant::now() + WAIT).left);
+        // To find out how the last one ended.
+        assert!(READ.get() - before <= 2, "{} runs were read of {count}", READ.get() - before);
+        assert!(launch.flush(WAIT));
+        assert!(!bench.has_run(1) && !bench.has_run(count));
+    }
 }

@@ -86,6 +86,9 @@ pub trait Sink: Send + Sync {
     /// `deliver` later gets the report with the same event id, and must replace what was stored.
     /// The call should take at most two milliseconds and wait for nothing, not even for the disk:
     /// the report stays in the store until `deliver` has answered.
+    ///
+    /// It is called at the first launch that finds the report, and again if
+    /// [`Submission::SHORT_LAUNCHES`] launches have ended before the report was delivered.
     fn store_early(&self, submission: &Submission<'_>) -> bool {
         let _ = submission;
         false
@@ -211,6 +214,15 @@ pub struct Submission<'a> {
     pub raw: &'a RawRun,
     /// The number of earlier attempts to deliver this report to this sink.
     pub tries: u32,
+    /// The number of launches that found the run and ended before it was delivered; at least
+    /// [`SHORT_LAUNCHES`](Self::SHORT_LAUNCHES) if the app's launches are short.
+    pub launches: u32,
+}
+
+impl Submission<'_> {
+    /// The number of launches after which [`Sink::store_early`] is called again, for sinks that
+    /// otherwise wait for names.
+    pub const SHORT_LAUNCHES: u32 = 2;
 }
 
 impl Submission<'_> {

@@ -158,6 +158,11 @@ impl Sink for OtlpSink {
         }
     }
 
+    // Without names, if the app's launches are too short to find them.
+    fn store_early(&self, submission: &Submission<'_>) -> bool {
+        submission.launches >= Submission::SHORT_LAUNCHES && self.deliver(submission) == SinkAnswer::Delivered
+    }
+
     fn deliver(&self, submission: &Submission<'_>) -> SinkAnswer {
         let captured = self.client().and_then(|client| {
             client.capture(submission.report).map_err(|error| format!("can't write to the outbox: {error}"))

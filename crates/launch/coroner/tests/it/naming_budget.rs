@@ -79,7 +79,7 @@ fn app() {
     let act = std::env::var(ACT).unwrap();
     let config = Config::new("com.example.budget").store_dir(store);
     if act == "crash" {
-        coroner::install(config).unwrap();
+        coroner::install(config.delivery(Delivery::new().at_install(false))).unwrap();
         stores_to_null();
         return;
     }
@@ -103,6 +103,7 @@ fn app() {
     MOST.store(before, Ordering::Relaxed);
     let coroner = coroner::install(config.delivery(delivery)).unwrap();
     if act == "nobody waits" {
+        is_named.recv().unwrap();
         is_named.recv().unwrap();
     }
     assert!(coroner.flush(Duration::from_mins(10)));
@@ -171,10 +172,17 @@ fn a_large_program_is_named_in_full_in_a_third_of_the_budget() {
 }
 
 #[test]
-fn the_naming_thread_has_a_low_priority_unless_the_app_waits() {
-    let (_, printed) = delivered("nobody waits");
-    let own = priorities("").into_iter().max().unwrap().max(10);
-    assert!(printed.contains(&format!("app: priority [{own}]")), "{printed}");
+fn the_naming_thread_has_a_low_priority_after_the_newest_report() {
+    let store = tempfile::tempdir().unwrap();
+    for _ in 0..2 {
+        assert_eq!(run(store.path(), "crash").0.signal(), Some(libc::SIGSEGV));
+    }
+    let (ended, printed) = run(store.path(), "nobody waits");
+    assert!(ended.success(), "{ended:?}: {printed}");
+    let own = priorities("").into_iter().max().unwrap();
+    let of_thread = printed.lines().filter(|line| line.starts_with("app: priority [") && !line.ends_with("[]"));
+    let expected = [own, own.max(10)].map(|priority| format!("app: priority [{priority}]"));
+    assert_eq!(of_thread.collect::<Vec<_>>(), expected, "{printed}");
 }
 
 #[test]

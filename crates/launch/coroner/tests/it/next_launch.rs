@@ -186,6 +186,11 @@ fn app() {
             // SAFETY: ends this process.
             unsafe { libc::exit(0) };
         }
+        "exits-at-once-with-a-late-outbox" => {
+            install(config.sink(LateOutbox));
+            // SAFETY: ends this process.
+            unsafe { libc::exit(0) };
+        }
         "crashes-in-a-destructor" => {
             extern "C" fn destructor() {
                 store_to_null();
@@ -956,6 +961,39 @@ fn the_shortest_launch_stores_waiting_reports_and_names_are_added_later() {
     let reports = bench.reports();
     assert_eq!(reports.len(), 1);
     assert_eq!(functions(&reports[0])[..2], ["it::next_launch::store_to_null", "it::next_launch::app"]);
+}
+
+/// A sink with an outbox, whose thread never gets to deliver.
+struct LateOutbox;
+
+impl Sink for LateOutbox {
+    fn name(&self) -> &'static str {
+        "late outbox"
+    }
+
+    fn store_early(&self, submission: &Submission<'_>) -> bool {
+        println!("\napp: offered after {} launches", submission.launches);
+        submission.launches >= Submission::SHORT_LAUNCHES
+    }
+
+    fn deliver(&self, _: &Submission<'_>) -> SinkAnswer {
+        SinkAnswer::Retry { after: Duration::from_hours(1), reason: "later".into() }
+    }
+}
+
+#[test]
+fn after_two_short_launches_a_report_is_offered_again_as_it_is() {
+    let bench = Bench::new();
+    bench.crash();
+    let offers = |_| {
+        let mut app = bench.start("exits-at-once-with-a-late-outbox");
+        let said: Vec<_> = std::iter::from_fn(|| app.says()).filter(|said| said.starts_with("offered")).collect();
+        assert!(app.child.wait().unwrap().success());
+        said
+    };
+    let offered: Vec<Vec<String>> = (0..5).map(offers).collect();
+    let expected: [&[&str]; 5] = [&["offered after 0 launches"], &[], &["offered after 2 launches"], &[], &[]];
+    assert_eq!(offered, expected);
 }
 
 #[test]

@@ -19,7 +19,7 @@ fn deliver(sink: &FolderSink, report: &Report) -> SinkAnswer {
         made_of_system: None,
         minidump: None,
     };
-    sink.deliver(&Submission { run: Id([1; 16]), report, index: 0, raw: &raw, tries: 0 })
+    sink.deliver(&Submission { run: Id([1; 16]), report, index: 0, raw: &raw, tries: 0, launches: 0 })
 }
 
 fn names(path: &Path) -> Vec<String> {
