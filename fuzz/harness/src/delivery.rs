@@ -100,7 +100,7 @@ pub fn server_answer(input: &[u8]) {
         let now = now() + Duration::from_secs(seconds as u64);
         let mut fields = line.split('\t');
         let status = fields.next().and_then(|status| status.parse().ok()).unwrap_or(429);
-        limits.update(status, fields.next(), fields.next(), now);
+        limits.update("error", status, fields.next(), fields.next(), now);
         let wait = |category: &str| limits.wait(category, now);
         assert!(
             ["error", "session", "internal"].map(wait).iter().flatten().all(|wait| *wait <= Duration::from_hours(24))

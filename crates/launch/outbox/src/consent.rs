@@ -6,10 +6,9 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::files::{Change, is_untrusted, own_file, sync_directory};
-use crate::outbox::{Outbox, open_file, remove, write_atomically};
+use crate::files::{CONSENT, Change, is_untrusted, open_file, own_file, remove, sync_directory, write_atomically};
+use crate::outbox::Outbox;
 
-pub(crate) const CONSENT: &str = "consent";
 /// An empty file, whose modification time is that of the last refusal.
 const DECLINED: &str = "declined";
 /// The content of the file if the user has agreed. Any other content means refusal.

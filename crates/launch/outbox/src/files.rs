@@ -5,9 +5,13 @@
 //! ([`coroner_process::trust`]). On Windows the files inherit their access rights from the user's
 //! folders, which are private.
 
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
 use std::path::Path;
+
+/// Name of the file with the user's decision about sending.
+pub(crate) const CONSENT: &str = "consent";
+pub(crate) const TEMPORARY: &str = ".new-";
 
 pub use system::{Change, open_waiting_for_nothing, read_at, write_at};
 pub(crate) use system::{
@@ -32,7 +36,7 @@ pub fn own_file(path: &Path) -> io::Result<File> {
             return Err(error);
         }
         log::warn!("coroner: replacing `{}`: {error}", path.display());
-        crate::outbox::remove(path)?;
+        remove(path)?;
         open()
     })
 }
@@ -127,7 +131,7 @@ mod system {
         match entry(&metadata).check_file(geteuid().as_raw()) {
             Err(distrust @ (Distrust::Owner(_) | Distrust::Links(_))) => {
                 log::warn!("coroner: removing `{}`, which {distrust}", path.display());
-                crate::outbox::remove(path)
+                super::remove(path)
             }
             _ => Ok(()),
         }
@@ -343,5 +347,39 @@ mod system {
     #[allow(clippy::unnecessary_wraps, reason = "as elsewhere")]
     pub(crate) fn sync_directory(_directory: &Path) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// Writes a file atomically and durably.
+pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
+    // Created with mode 0600; removed if the write fails.
+    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
+    file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    let place = directory.join(name);
+    if let Err(failed) = file.persist(&place) {
+        // A directory in its place is not from this program.
+        if !fs::symlink_metadata(&place).is_ok_and(|metadata| metadata.is_dir()) {
+            return Err(failed.error);
+        }
+        remove(&place)?;
+        failed.file.persist(&place).map_err(|failed| failed.error)?;
+    }
+    sync_directory(directory)
+}
+
+/// Opens a regular file for reading. Fails for a link, for a pipe, which could block, and for a
+/// file that others may have put there.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).neither_link_nor_pipe().open(path)?;
+    check_file(&file, path).map(|()| file)
+}
+
+/// Removes a file, or a directory with its contents.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(_) if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) => fs::remove_dir_all(path),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }

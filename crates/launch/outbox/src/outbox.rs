@@ -19,7 +19,7 @@
 //! may add messages, one sends.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -29,8 +29,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::consent::CONSENT;
-use crate::files::{Change, check_file, is_passing, own_directory, remove_foreign, sync_directory};
+use crate::files::{
+    CONSENT, TEMPORARY, is_passing, open_file, own_directory, remove, remove_foreign, write_atomically,
+};
 use crate::gate::{Entered, Gate};
 use crate::locked::locked;
 use crate::waits::MAX_WAIT;
@@ -503,8 +504,6 @@ impl Outbox {
     }
 }
 
-const TEMPORARY: &str = ".new-";
-
 /// Removes temporary files of at least the age `ago` from a folder.
 ///
 /// Processes killed during a write leave them.
@@ -547,42 +546,8 @@ fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Writes a file atomically and durably.
-pub(crate) fn write_atomically(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
-    // Created with mode 0600; removed if the write fails.
-    let mut file = tempfile::Builder::new().prefix(TEMPORARY).tempfile_in(directory)?;
-    file.write_all(bytes)?;
-    file.as_file().sync_all()?;
-    let place = directory.join(name);
-    if let Err(failed) = file.persist(&place) {
-        // A directory in its place is not from this program.
-        if !fs::symlink_metadata(&place).is_ok_and(|metadata| metadata.is_dir()) {
-            return Err(failed.error);
-        }
-        remove(&place)?;
-        failed.file.persist(&place).map_err(|failed| failed.error)?;
-    }
-    sync_directory(directory)
-}
-
-/// Opens a regular file for reading. Fails for a link, for a pipe, which could block, and for a
-/// file that others may have put there.
-pub(crate) fn open_file(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).neither_link_nor_pipe().open(path)?;
-    check_file(&file, path).map(|()| file)
-}
-
 fn read_whole(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, LARGEST), &mut bytes)?;
     Ok(bytes)
-}
-
-/// Removes a file, or a directory with its contents.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(_) if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) => fs::remove_dir_all(path),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
 }
