@@ -19,17 +19,26 @@ static LAST: AtomicU32 = AtomicU32::new(0);
 pub struct ProcessMark {
     pid: i32,
     number: u32,
+    /// Address of the page; 0 for none.
+    page: usize,
 }
 
 impl ProcessMark {
     /// Returns the mark of the calling process, whose ID is `pid`. Async-signal-safe.
     pub fn for_caller(pid: i32) -> ProcessMark {
-        ProcessMark { pid, number: number() }
+        let page = PAGE.load(Ordering::Acquire);
+        ProcessMark { pid, number: number(page), page: page as usize }
     }
 
     /// Whether this is the mark of the calling process, whose ID is `pid`. Async-signal-safe.
+    ///
+    /// A crash asks this before its first record, when the program's tables of other crates' calls
+    /// and statics may be overwritten: inlined, and without a static.
+    #[inline(always)]
     pub fn is_caller(&self, pid: i32) -> bool {
-        self.pid == pid && self.number == number()
+        // SAFETY: null, or a page that is never unmapped. Async-signal-safe: no call.
+        let page = unsafe { (self.page as *const AtomicU32).as_ref() };
+        self.pid == pid && page.is_none_or(|word| word.load(Ordering::Acquire) == self.number)
     }
 }
 
@@ -46,9 +55,9 @@ pub fn prepare() {
 }
 
 /// Returns the calling process's number: unique among its ancestors, 0 without a page.
-fn number() -> u32 {
+fn number(page: *const AtomicU32) -> u32 {
     // SAFETY: null, or a page that is never unmapped. Async-signal-safe: no call.
-    let Some(word) = (unsafe { PAGE.load(Ordering::Acquire).as_ref() }) else { return 0 };
+    let Some(word) = (unsafe { page.as_ref() }) else { return 0 };
     let seen = word.load(Ordering::Acquire);
     if seen != 0 {
         return seen;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::time_text;
 
 /// The contexts that Coroner fills in.
-pub const OWN_CONTEXTS: [&str; 8] = ["app", "device", "os", "runtime", "culture", "coroner", "fault", "trace"];
+pub const OWN_CONTEXTS: [&str; 7] = ["app", "device", "os", "runtime", "culture", "coroner", "fault"];
 
 /// A context under construction; contains only known values.
 struct Context(Map<String, Value>);
