@@ -10,7 +10,7 @@ use coroner_process::syscall::Errno;
 use coroner_process::threads::{
     self, TaskList, Tid, clocks, monotonic_now, note_process_id, process_id, this_thread, wall_now,
 };
-use coroner_report::run_state::{ExitKind, FIXED_BYTES, ProcessIdentity, RunState, Scalar};
+use coroner_report::run_state::{ExitKind, FIXED_BYTES, Kind, ProcessIdentity, RunState, Scalar};
 use coroner_walk::ImageList;
 
 #[cfg(feature = "fault-injection")]
@@ -383,8 +383,11 @@ pub fn is_unused() -> bool {
     is_unused
 }
 
-/// Writes the run state's file again if somebody has cut it; otherwise does nothing. If a report is
-/// being written, that does it.
+/// Tag of a run whose state's file was cut.
+const STATE_CUT: &str = "coroner.state_file";
+
+/// Writes the run state's file again if somebody has cut it, and notes that in a tag; otherwise
+/// does nothing. If a report is being written, that does it, without the tag.
 pub fn restore_state() {
     let pid = process_id();
     let Some(installed) = installed::get().filter(|installed| installed.is_own_process(pid)) else { return };
@@ -394,8 +397,8 @@ pub fn restore_state() {
     let Claim::Mine(owner) = REPORT_LOCK.claim(pid, this_thread(), true) else { return };
     let owner = match installed.claim(owner) {
         Ok(mut claimed) => {
-            let limits = installed.options.state.allowed();
-            claimed.parts().0.files.restore_state(installed.store(), &limits);
+            let _ = installed.run.state.set_text(Kind::TAG, STATE_CUT, "cut by another program, and written again");
+            claimed.parts().0.files.restore_state(installed.store());
             claimed.into_owner()
         }
         Err(owner) => owner,

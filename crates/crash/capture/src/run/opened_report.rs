@@ -167,7 +167,7 @@ impl OpenedReport {
                 // reported at install. Removed files are created again.
                 let _ = persist(place, report);
             }
-            OpenedKind::Reserved => place.run.restore_state(place.store, &place.limits),
+            OpenedKind::Reserved => place.run.restore_state(place.store),
             OpenedKind::Finished => {}
             OpenedKind::ForSession(descriptor) => {
                 // SAFETY: mapped for this session, whose last use of the report this is.
@@ -176,7 +176,7 @@ impl OpenedReport {
                     let _ = files::truncate(number, report.committed() as u64);
                     close(number);
                 }
-                place.run.restore_state(place.store, &place.limits);
+                place.run.restore_state(place.store);
             }
             OpenedKind::ChildRun(run) => {
                 run.close();

@@ -14,7 +14,7 @@ use coroner_process::threads::{clocks, process_id, wall_now};
 use coroner_report::run_state::ExitKind;
 #[cfg(not(target_vendor = "apple"))]
 use coroner_report::run_state::FIXED_BYTES;
-use coroner_report::run_state::{Kind, Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
+use coroner_report::run_state::{Limits, ProcessIdentity, RunState, Scalar, words_of_mapping};
 
 use super::clean_run::{CleanRun, KEPT_VITALS};
 use super::report_file::{ReportFile, write_all};
@@ -23,9 +23,6 @@ use super::report_file::{ReportFile, write_all};
 const SPARE: u32 = 128 << 10;
 /// Bytes requested if the disk has less than the options require.
 const LEAST_RESERVE: u32 = 64 << 10;
-
-/// The tag that notes a cut state file.
-const STATE_CUT: &str = "coroner.state_file";
 
 /// Name of the store's directory for a run that exited cleanly.
 const CLEAN: &[u8] = b"clean";
@@ -429,16 +426,12 @@ impl RunFiles {
         unsafe { words_of_mapping(self.state_address as *mut u8, self.state_size) }
     }
 
-    /// Writes the whole state to its file again if somebody has cut it, and notes that in a tag
-    /// (async-signal-safe).
-    pub(crate) fn restore_state(&self, store: &CStr, limits: &Limits) {
+    /// Writes the whole state to its file again if somebody has cut it (async-signal-safe).
+    pub(crate) fn restore_state(&self, store: &CStr) {
         let Some(mirror) = self.mirror.filter(|mirror| mirror.is_cut() && self.is_on_disk()) else { return };
         if let Ok(directory) = open_run(store, &self.id)
             && let Ok(file) = open(&directory, c"state", libc::O_RDWR | libc::O_CREAT, 0o600)
         {
-            if let Some(state) = state_of(self, limits) {
-                let _ = state.set_text(Kind::TAG, STATE_CUT, "cut by another program, and written again");
-            }
             // Mapped again first, so that a change in the meantime is copied, too. Reserving checks
             // the limit of file sizes.
             // SAFETY: the file's mapping, to which the state is only copied.
