@@ -305,7 +305,7 @@ fn runtime_functions_of_go_are_not_the_apps_own() {
     let stack = [
         ("runtime.raise", "/usr/lib/go-1.19/src/runtime/sys_linux_amd64.s"),
         ("runtime.sigpanic", ""),
-        ("github.com/pkg/errors.Wrap", "/root/go/pkg/mod/github.com/pkg/errors@v0.9.1/errors.go"),
+        ("github.com/pkg/errors.Wrap", "/home/ada/go/pkg/mod/github.com/pkg/errors@v0.9.1/errors.go"),
         ("main.(*T).get", "/home/ada/shop/main.go"),
     ];
     assert_eq!(own("/opt/shop", &stack), [false, false, false, true]);

@@ -420,11 +420,11 @@ pub fn read_metric_kit(json: &[u8]) -> Result<Vec<Report>, MetricKitError> {
     })?
 }
 
-/// Whether a file looks like the JSON of a payload or of a diagnostic.
+/// Whether a file looks like the JSON of a payload or of a diagnostic, by its first 4 KiB.
 pub fn is_metric_kit(bytes: &[u8]) -> bool {
-    let start = bytes.get(..1 << 20).unwrap_or(bytes);
-    let has = |key: &[u8]| start.windows(key.len()).any(|window| window == key);
-    start.trim_ascii_start().starts_with(b"{") && has(b"\"callStackTree\"") && has(b"\"callStacks\"")
+    const KEY: &[u8] = b"\"callStackTree\"";
+    let start = bytes.get(..4096).unwrap_or(bytes);
+    start.trim_ascii_start().starts_with(b"{") && start.windows(KEY.len()).any(|window| window == KEY)
 }
 
 /// Parses a time such as `2022-09-18 15:28:37`, with or without a fraction and an offset from UTC.
