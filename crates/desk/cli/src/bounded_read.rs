@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use nix::sys::stat::SFlag;
+
 use crate::failure::{Context, Failure};
-use crate::report_files::Stamp;
+use crate::report_files::{Stamp, kind_of};
 
 /// Maximum size of a report in bytes; reports with much memory have some megabytes.
 const MAX_SIZE: u64 = 256 << 20;
@@ -37,9 +39,9 @@ pub(crate) fn read_listed(path: &Path) -> Result<(Stamp, Vec<u8>), Failure> {
     use std::io::Read;
     let doing = || format!("can't read `{}`", path.display());
     let mut file = open_regular(path).context(doing())?;
-    let status = rustix::fs::fstat(&file).map_err(std::io::Error::from).context(doing())?;
+    let status = nix::sys::stat::fstat(&file).map_err(std::io::Error::from).context(doing())?;
     let stamp = Stamp::from_stat(&status);
-    let is_regular = rustix::fs::FileType::from_raw_mode(status.st_mode).is_file();
+    let is_regular = kind_of(&status) == SFlag::S_IFREG;
     if !is_regular || stamp.size == 0 || stamp.size > MAX_SIZE {
         return Err(Failure::new(doing()));
     }

@@ -129,8 +129,7 @@ fn unexpected(fault: &Fault, status: ExitStatus) -> Option<String> {
 /// The app: installs Coroner and crashes by `fault`, or delivers its last run's report.
 pub(crate) fn app(fault: Option<&str>, store: &Path) -> Result<ExitCode, Failure> {
     // The report suffices: don't leave a core file in the user's directory.
-    let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
+    let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
 
     let config = coroner::Config::new(store_location::APP_ID)
         .version(env!("CARGO_PKG_VERSION"))

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use coroner_formats::log::{LogError, MAX_LOG_BYTES};
 use coroner_report::model::{Id, Timestamp};
 use coroner_symbols::{ImageKey, Symbolizer};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use crate::failure::{Context, Failure};
 use crate::report_reader::Texts;
@@ -140,8 +141,8 @@ fn read_log(path: &Path) -> std::io::Result<(Vec<u8>, Option<Timestamp>)> {
             Err(error) => return Err(error),
         }
     }
-    let flags = rustix::fs::fcntl_getfl(&file)?;
-    rustix::fs::fcntl_setfl(&file, flags.difference(rustix::fs::OFlags::NONBLOCK))?;
+    let flags = OFlag::from_bits_retain(fcntl(&file, FcntlArg::F_GETFL)?);
+    fcntl(&file, FcntlArg::F_SETFL(flags.difference(OFlag::O_NONBLOCK)))?;
     file.take(limit).read_to_end(&mut bytes)?;
     Ok((bytes, metadata.modified().ok().map(Timestamp::from)))
 }

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use coroner::Report;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use nix::dir::{Dir, Type};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
 use crate::atomic_file;
 use crate::failure::{Context, Failure};
@@ -15,6 +18,14 @@ use crate::failure::{Context, Failure};
 pub(crate) const JSON: &str = "json";
 /// Extension of a raw report, as the crash left it.
 pub(crate) const RAW: &str = "coroner";
+
+/// How a folder is opened.
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_CLOEXEC);
+
+/// Returns the kind of a file: `S_IFREG` and the like.
+pub(crate) fn kind_of(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
+}
 
 /// The files of a report: two with the same name, or one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -68,11 +79,11 @@ impl Stamp {
         for part in [name, ".", extension] {
             file.push_str(part);
         }
-        rustix::fs::statat(folder, file, AtFlags::empty()).ok().map(|stat| Stamp::from_stat(&stat))
+        fstatat(folder, file.as_str(), AtFlags::empty()).ok().map(|stat| Stamp::from_stat(&stat))
     }
 
     #[allow(clippy::unnecessary_cast)] // Their types differ from system to system.
-    pub(crate) fn from_stat(stat: &Stat) -> Stamp {
+    pub(crate) fn from_stat(stat: &FileStat) -> Stamp {
         let time =
             |seconds: i64, nanoseconds: u64| (seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(nanoseconds);
         Stamp {
@@ -108,7 +119,7 @@ impl StoredReport {
     }
 
     pub(crate) fn stamp(&self) -> Option<Stamp> {
-        rustix::fs::stat(self.listed()).ok().map(|stat| Stamp::from_stat(&stat))
+        nix::sys::stat::stat(&self.listed()).ok().map(|stat| Stamp::from_stat(&stat))
     }
 
     /// The event id in the name, if it has a folder sink's form: `<time>-<event id>`.
@@ -143,8 +154,7 @@ pub(crate) fn sorted(folder: &Path, reports: HashMap<String, Forms>) -> Vec<Stor
 
 /// Opens the folder, to list it and read its files' stamps.
 pub(crate) fn open(folder: &Path) -> Result<OwnedFd, Failure> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(folder, flags, Mode::empty()).map_err(std::io::Error::from);
+    let opened = nix::fcntl::open(folder, DIRECTORY, Mode::empty()).map_err(std::io::Error::from);
     opened.context(format!("can't list `{}`", folder.display()))
 }
 
@@ -152,23 +162,23 @@ pub(crate) fn open(folder: &Path) -> Result<OwnedFd, Failure> {
 ///
 /// Its arguments are the file's name without extension and whether it is the JSON.
 pub(crate) fn each_file(folder: &OwnedFd, path: &Path, mut found: impl FnMut(&str, bool)) -> Result<(), Failure> {
-    let entries = Dir::read_from(folder).map_err(std::io::Error::from);
+    let entries = Dir::openat(folder, ".", DIRECTORY, Mode::empty()).map_err(std::io::Error::from);
     for entry in entries.context(format!("can't list `{}`", path.display()))? {
         let entry = match entry {
             Ok(entry) => entry,
             // The folder was removed meanwhile.
-            Err(rustix::io::Errno::NOENT) => break,
+            Err(Errno::ENOENT) => break,
             Err(error) => {
                 return Err(std::io::Error::from(error)).context(format!("can't list `{}` completely", path.display()));
             }
         };
         let Some((name, is_json)) = entry.file_name().to_str().ok().and_then(report_name) else { continue };
-        let kind = match entry.file_type() {
-            FileType::Unknown => rustix::fs::statat(folder, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
-                .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
-            kind => kind,
+        let is_directory = match entry.file_type() {
+            Some(kind) => kind == Type::Directory,
+            None => fstatat(folder, entry.file_name(), AtFlags::AT_SYMLINK_NOFOLLOW)
+                .is_ok_and(|stat| kind_of(&stat) == SFlag::S_IFDIR),
         };
-        if kind != FileType::Directory {
+        if !is_directory {
             found(name, is_json);
         }
     }

@@ -4,7 +4,12 @@
 //! first.
 
 use std::arch::asm;
+use std::ffi::c_void;
 use std::hint::black_box;
+use std::num::NonZeroUsize;
+use std::ptr::NonNull;
+
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// Stores a word at any address.
 #[allow(clippy::inline_always)] // the fault belongs into the function that the report is to name
@@ -34,13 +39,13 @@ fn load(address: usize) -> u64 {
     value
 }
 
+/// Size of a mapped page in bytes: the largest of any system.
+const PAGE: NonZeroUsize = NonZeroUsize::new(1 << 14).unwrap();
+
 /// Maps a page with this protection.
-fn map_page(protection: i32) -> usize {
+fn map_page(protection: ProtFlags) -> NonNull<c_void> {
     // SAFETY: a new anonymous mapping doesn't affect existing memory.
-    let page =
-        unsafe { libc::mmap(std::ptr::null_mut(), 1 << 14, protection, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0) };
-    assert!(page != libc::MAP_FAILED, "no memory for a page to fault on");
-    page as usize
+    unsafe { mmap_anonymous(None, PAGE, protection, MapFlags::MAP_PRIVATE) }.expect("memory for a page to fault on")
 }
 
 #[inline(never)]
@@ -51,10 +56,10 @@ pub(crate) fn null_store() -> u64 {
 
 #[inline(never)]
 pub(crate) fn bad_pointer() -> u64 {
-    let page = map_page(libc::PROT_READ);
+    let page = map_page(ProtFlags::PROT_READ);
     // SAFETY: no other code uses this page.
-    unsafe { libc::munmap(page as *mut libc::c_void, 1 << 14) };
-    load(black_box(page + 0x10))
+    unsafe { munmap(page, PAGE.get()) }.expect("a page that was mapped");
+    load(black_box(page.as_ptr() as usize + 0x10))
 }
 
 #[inline(never)]
@@ -64,7 +69,7 @@ pub(crate) fn non_canonical() -> u64 {
 
 #[inline(never)]
 pub(crate) fn read_only_store() -> u64 {
-    store(black_box(map_page(libc::PROT_READ) + 0x40));
+    store(black_box(map_page(ProtFlags::PROT_READ).as_ptr() as usize + 0x40));
     0
 }
 
@@ -79,13 +84,10 @@ pub(crate) fn bus_error() -> u64 {
         .open(&path)
         .expect("a temporary file to map");
     std::fs::remove_file(&path).expect("the temporary file's name to be removable");
-    // SAFETY: a new mapping doesn't affect existing memory; the descriptor is open.
-    let page = unsafe {
-        let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
-        libc::mmap(std::ptr::null_mut(), 1 << 14, libc::PROT_READ, libc::MAP_SHARED, descriptor, 0)
-    };
-    assert!(page != libc::MAP_FAILED, "an empty file can be mapped");
-    load(black_box(page as usize + 0x20))
+    // SAFETY: a new mapping doesn't affect existing memory.
+    let page = unsafe { mmap(None, PAGE, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &file, 0) };
+    let page = page.expect("an empty file can be mapped");
+    load(black_box(page.as_ptr() as usize + 0x20))
 }
 
 #[inline(never)]
@@ -95,7 +97,7 @@ pub(crate) fn call_null() -> u64 {
 
 #[inline(never)]
 pub(crate) fn call_data() -> u64 {
-    call(black_box(map_page(libc::PROT_READ | libc::PROT_WRITE) + 0x100))
+    call(black_box(map_page(ProtFlags::PROT_READ | ProtFlags::PROT_WRITE).as_ptr() as usize + 0x100))
 }
 
 /// Calls any address, with a call instruction directly in the caller.

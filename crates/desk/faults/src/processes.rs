@@ -1,18 +1,22 @@
 //! Faults in child processes. The parent waits, prints how the child ended, and continues.
 
+use nix::errno::Errno;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+
 use crate::chain::{self, Step};
 
 /// Runs a step in a child created by `fork`.
 pub(crate) fn in_fork_child(step: Step) {
     // SAFETY: the child only runs the step, which ends it.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "no child: {}", std::io::Error::last_os_error());
-    if child == 0 {
-        chain::here(step);
-        // SAFETY: the child must not run the parent's exit handlers.
-        unsafe { libc::_exit(3) };
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            chain::here(step);
+            // SAFETY: the child must not run the parent's exit handlers.
+            unsafe { libc::_exit(3) };
+        }
+        ForkResult::Parent { child } => wait_for(child),
     }
-    wait_for(child);
 }
 
 /// Runs a step in a child that shares the parent's memory, while the parent is stopped.
@@ -41,7 +45,8 @@ fn in_child_of_same_memory(step: Step, flags: libc::c_int) {
 
     let mut stack = vec![0_u128; 4096];
     let mut step = step;
-    // SAFETY: the stack and the step outlive the child, because this function waits for it.
+    // SAFETY: the stack and the step outlive the child, because this function waits for it. (nix's
+    // `clone` takes only a closure, whose frames a report would name.)
     let child = unsafe {
         libc::clone(
             child,
@@ -51,20 +56,17 @@ fn in_child_of_same_memory(step: Step, flags: libc::c_int) {
         )
     };
     assert!(child >= 0, "no child: {}", std::io::Error::last_os_error());
-    wait_for(child);
+    wait_for(Pid::from_raw(child));
 }
 
 /// Waits for the child and prints `child ended by signal N` or `child exited with N`.
-fn wait_for(child: libc::pid_t) {
-    let mut status = 0;
-    // SAFETY: the status is a local variable.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
-        let error = std::io::Error::last_os_error();
-        assert_eq!(error.raw_os_error(), Some(libc::EINTR), "the child can't be waited for: {error}");
-    }
-    if libc::WIFSIGNALED(status) {
-        println!("child ended by signal {}", libc::WTERMSIG(status));
-    } else {
-        println!("child exited with {}", libc::WEXITSTATUS(status));
+fn wait_for(child: Pid) {
+    loop {
+        match waitpid(child, None) {
+            Err(Errno::EINTR) => {}
+            Ok(WaitStatus::Signaled(_, signal, _)) => break println!("child ended by signal {}", signal as i32),
+            Ok(WaitStatus::Exited(_, code)) => break println!("child exited with {code}"),
+            other => panic!("the child can't be waited for: {other:?}"),
+        }
     }
 }

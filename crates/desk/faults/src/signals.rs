@@ -1,6 +1,10 @@
 //! Signals that a program sends to itself, and a fault in a signal handler.
+//!
+//! They are sent by the C library's functions, not nix's, whose frames a report would name.
 
 use std::hint::black_box;
+
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
 #[inline(never)]
 pub(crate) fn abort_here() -> u64 {
@@ -116,19 +120,11 @@ pub(crate) fn bad_system_call() -> u64 {
 
 #[inline(never)]
 pub(crate) fn in_signal_handler() -> u64 {
-    // SAFETY: the action is fully initialized; on_usr1 has a handler's signature; the signal goes
-    // to this thread.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_usr1 as *const () as usize;
-        libc::sigemptyset(&raw mut action.sa_mask);
-        assert_eq!(
-            libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()),
-            0,
-            "SIGUSR1 can be handled"
-        );
-        libc::raise(libc::SIGUSR1) as u64
-    }
+    let action = SigAction::new(SigHandler::Handler(on_usr1), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler faults, which is what it is for.
+    unsafe { sigaction(Signal::SIGUSR1, &action) }.expect("SIGUSR1 can be handled");
+    // SAFETY: sends a signal to this thread.
+    unsafe { libc::raise(libc::SIGUSR1) as u64 }
 }
 
 #[inline(never)]

@@ -6,16 +6,15 @@
 use std::arch::naked_asm;
 use std::hint::black_box;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 /// Overflows the main thread's stack, which grows up to the resource limit, possibly "unlimited".
 #[inline(never)]
 pub(crate) fn overflow_main() -> u64 {
-    // SAFETY: plain data, filled in by the kernel; lowering a soft limit is always allowed.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) == 0 && limit.rlim_cur > 64 << 20 {
-            limit.rlim_cur = 8 << 20;
-            libc::setrlimit(libc::RLIMIT_STACK, &raw const limit);
-        }
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_STACK)
+        && soft > 64 << 20
+    {
+        let _ = setrlimit(Resource::RLIMIT_STACK, 8 << 20, hard);
     }
     overflow()
 }

@@ -24,27 +24,21 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Res
 /// to a Coroner thread instead, it would terminate the process.
 #[cfg(unix)]
 fn leave_signals_to_the_app() {
+    use nix::sys::signal::{SigSet, Signal};
+
     let open = [
-        libc::SIGSEGV,
-        libc::SIGBUS,
-        libc::SIGILL,
-        libc::SIGFPE,
-        libc::SIGABRT,
-        libc::SIGTRAP,
-        libc::SIGSYS,
-        libc::SIGKILL,
-        libc::SIGSTOP,
+        Signal::SIGSEGV,
+        Signal::SIGBUS,
+        Signal::SIGILL,
+        Signal::SIGFPE,
+        Signal::SIGABRT,
+        Signal::SIGTRAP,
+        Signal::SIGSYS,
+        Signal::SIGKILL,
+        Signal::SIGSTOP,
     ];
-    // SAFETY: the set is this frame's, and emptied before it is used; the mask is this thread's
-    // own.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for signal in (1..32).filter(|signal| !open.contains(signal)) {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-    }
+    let blocked: SigSet = Signal::iterator().filter(|signal| !open.contains(signal)).collect();
+    let _ = blocked.thread_block();
 }
 
 /// Lowers the calling thread's priority until it ends, because a launch has more important work
@@ -56,8 +50,10 @@ pub(crate) fn lower_priority() {
     // On Linux this changes only the calling thread, unlike in POSIX. A higher nice value of the
     // app stays.
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    let refused = rustix::process::getpriority_process(None)
-        .is_ok_and(|nice| nice < NICE && rustix::process::setpriority_process(None, NICE).is_err());
+    // SAFETY: they take numbers. (nix has no wrappers.)
+    let refused = unsafe {
+        libc::getpriority(libc::PRIO_PROCESS as _, 0) < NICE && libc::setpriority(libc::PRIO_PROCESS as _, 0, NICE) != 0
+    };
     #[cfg(not(any(target_os = "linux", target_os = "android", target_vendor = "apple")))]
     let refused = true;
     if refused {

@@ -18,11 +18,5 @@ pub(crate) fn thread_time() -> Duration {
 /// Returns the CPU time that the calling thread has used.
 #[cfg(unix)]
 pub(crate) fn thread_time() -> Duration {
-    // SAFETY: zeros are a valid time; the library writes one, outside a signal handler.
-    let time = unsafe {
-        let mut time: libc::timespec = std::mem::zeroed();
-        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time);
-        time
-    };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }

@@ -28,7 +28,7 @@ use coroner_process::secure_execution::is_secure;
 /// directory is `/var/lib/<app>/coroner` for root, and there is none for other users.
 pub fn default_store_dir(app: &str) -> Option<PathBuf> {
     #[cfg(unix)]
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = nix::unistd::geteuid().is_root();
     #[cfg(not(unix))]
     let is_root = false;
     default_store_dir_in(app, is_root, &|name| std::env::var_os(name).filter(|_| !is_secure()), &Path::is_dir)

@@ -46,10 +46,10 @@ impl Power {
 /// bytes.
 #[cfg(unix)]
 fn storage(directory: &Path) -> Option<(u64, u64)> {
-    let storage = rustix::fs::statvfs(directory).ok()?;
+    let storage = nix::sys::statvfs::statvfs(directory).ok()?;
     // Not `f_bfree`, which includes blocks reserved for root.
-    let bytes = |blocks: u64| blocks.saturating_mul(storage.f_frsize);
-    Some((bytes(storage.f_blocks), bytes(storage.f_bavail)))
+    let bytes = |blocks: u64| blocks.saturating_mul(storage.fragment_size().into());
+    Some((bytes(storage.blocks().into()), bytes(storage.blocks_available().into())))
 }
 
 #[cfg(windows)]

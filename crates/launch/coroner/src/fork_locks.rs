@@ -131,8 +131,7 @@ mod over_forks {
     }
 
     fn this_thread() -> usize {
-        // SAFETY: pthread_self has no requirements.
-        unsafe { libc::pthread_self() as usize }
+        nix::sys::pthread::pthread_self() as usize
     }
 
     fn get(lock: &'static Mutex<dyn Any + Send>, max_tries: u32) -> Option<MutexGuard<'static, dyn Any + Send>> {

@@ -240,8 +240,7 @@ fn this_thread() -> usize {
 
 #[cfg(unix)]
 fn this_thread() -> usize {
-    // SAFETY: pthread_self has no requirements.
-    unsafe { libc::pthread_self() as usize }
+    nix::sys::pthread::pthread_self() as usize
 }
 
 /// Whether this thread is in [`Scope::configure`].

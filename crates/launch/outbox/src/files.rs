@@ -48,9 +48,10 @@ mod system {
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use coroner_process::trust::{Distrust, Entry, OTHERS_WRITE};
-    use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
-    use rustix::io::Errno;
-    use rustix::process::geteuid;
+    use nix::errno::Errno;
+    use nix::fcntl::{FcntlArg, OFlag, fcntl};
+    use nix::libc;
+    use nix::unistd::geteuid;
 
     use super::{DirBuilder, File, OpenOptions, Path, io};
 
@@ -64,11 +65,11 @@ mod system {
 
     impl Change for OpenOptions {
         fn private(&mut self) -> &mut Self {
-            self.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32)
+            self.mode(0o600).custom_flags(OFlag::O_NOFOLLOW.bits())
         }
 
         fn neither_link_nor_pipe(&mut self) -> &mut Self {
-            self.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+            self.custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
         }
     }
 
@@ -77,7 +78,7 @@ mod system {
     /// # Errors
     /// The I/O errors of [`File::open`].
     pub fn open_waiting_for_nothing(path: &Path) -> io::Result<File> {
-        File::options().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+        File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
     }
 
     /// Reads from a file at an offset until `into` is full.
@@ -140,9 +141,8 @@ mod system {
     /// Whether a file or directory was put there by others: what [`check_file`] refuses, a link, or
     /// another kind of file.
     pub(crate) fn is_untrusted(error: &io::Error) -> bool {
-        const KINDS: [Errno; 4] = [Errno::LOOP, Errno::NOTDIR, Errno::ISDIR, Errno::NXIO];
-        error.kind() == io::ErrorKind::InvalidData
-            || KINDS.iter().any(|kind| Errno::from_io_error(error) == Some(*kind))
+        const KINDS: [Errno; 4] = [Errno::ELOOP, Errno::ENOTDIR, Errno::EISDIR, Errno::ENXIO];
+        error.kind() == io::ErrorKind::InvalidData || is_one_of(error, &KINDS)
     }
 
     fn is_of_another_user(path: &Path) -> bool {
@@ -156,8 +156,8 @@ mod system {
     /// An I/O error if the directory can't be created or checked.
     pub(crate) fn own_directory(path: &Path) -> io::Result<()> {
         let check = || {
-            let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
-            let directory = File::options().read(true).custom_flags(flags.bits() as i32).open(path)?;
+            let flags = OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW;
+            let directory = File::options().read(true).custom_flags(flags.bits()).open(path)?;
             let entry = entry(&directory.metadata()?);
             match entry.check_directory(geteuid().as_raw()) {
                 // What is in the directory is checked by itself. A file system without permissions
@@ -198,8 +198,11 @@ mod system {
 
     /// Whether the error may be temporary.
     pub(crate) fn is_passing(error: &io::Error) -> bool {
-        const PASSING: [Errno; 5] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO, Errno::ACCESS];
-        PASSING.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+        is_one_of(error, &[Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EIO, Errno::EACCES])
+    }
+
+    fn is_one_of(error: &io::Error, errors: &[Errno]) -> bool {
+        errors.iter().any(|errno| error.raw_os_error() == Some(*errno as i32))
     }
 
     /// Returns a builder for directories accessible only to their owner.
@@ -211,15 +214,20 @@ mod system {
 
     // A lock of this process, not inherited by a child created by fork.
     pub(crate) fn lock(file: &File) -> io::Result<()> {
-        Ok(fcntl_lock(file, FlockOperation::LockExclusive)?)
+        Ok(fcntl(file, FcntlArg::F_SETLKW(&whole_file(libc::F_WRLCK as _))).map(drop)?)
     }
 
     pub(crate) fn try_lock(file: &File) -> io::Result<()> {
-        Ok(fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)?)
+        Ok(fcntl(file, FcntlArg::F_SETLK(&whole_file(libc::F_WRLCK as _))).map(drop)?)
     }
 
     pub(crate) fn unlock(file: &File) -> io::Result<()> {
-        Ok(fcntl_lock(file, FlockOperation::Unlock)?)
+        Ok(fcntl(file, FcntlArg::F_SETLK(&whole_file(libc::F_UNLCK as _))).map(drop)?)
+    }
+
+    fn whole_file(kind: libc::c_short) -> libc::flock {
+        // SAFETY: all fields are integers; zeros stand for the whole file.
+        libc::flock { l_type: kind, ..unsafe { std::mem::zeroed() } }
     }
 
     pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {

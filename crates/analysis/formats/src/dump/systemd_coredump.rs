@@ -5,6 +5,8 @@
 //! Source: systemd's `src/coredump/coredump.c`; systemd-coredump(8), "Information about the crashed
 //! process".
 
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -21,10 +23,14 @@ const FIELDS: &str = "COREDUMP_EXE,COREDUMP_UNIT,COREDUMP_TIMESTAMP,COREDUMP_PAC
 /// read the journal, only the file's own metadata are returned.
 pub fn noted_by_systemd(path: &Path) -> Option<Noted> {
     let mut noted = parse_name(path.file_name()?.to_str()?)?;
+    let file = CString::new(path.as_os_str().as_bytes()).ok()?;
     let attribute = |name: &str| {
         let mut value = vec![0; 4096];
-        let length = rustix::fs::getxattr(path, format!("user.coredump.{name}"), &mut value[..]).ok()?;
-        value.truncate(length);
+        let name = CString::new(format!("user.coredump.{name}")).ok()?;
+        // SAFETY: both strings end in zero, and at most the buffer's length is written. (nix has no
+        // wrapper.)
+        let length = unsafe { libc::getxattr(file.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+        value.truncate(usize::try_from(length).ok()?);
         String::from_utf8(value).ok().filter(|text| !text.is_empty())
     };
     noted.executable = attribute("exe");

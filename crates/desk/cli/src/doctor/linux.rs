@@ -1,6 +1,14 @@
 //! Checks what the Linux kernel and the app's environment (container, seccomp, Yama) allow.
 
 use std::fs;
+use std::io::IoSliceMut;
+
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
 
 use super::{Finding, Grade};
 
@@ -30,10 +38,18 @@ fn status(name: &str) -> Option<String> {
     Some(value.trim().to_owned())
 }
 
+/// Returns a resource's soft limit; `None` if it is unlimited.
+fn soft_limit(resource: Resource) -> Option<u64> {
+    getrlimit(resource).ok().map(|(soft, _)| soft).filter(|soft| *soft != RLIM_INFINITY)
+}
+
 fn system() -> Finding {
-    let name = rustix::system::uname();
-    let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
-    let found = format!("{} {} on {}", text(name.sysname()), text(name.release()), text(name.machine()));
+    let found = match nix::sys::utsname::uname() {
+        Ok(name) => {
+            format!("{} {} on {}", name.sysname().display(), name.release().display(), name.machine().display())
+        }
+        Err(error) => format!("unknown: {error}"),
+    };
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
         Finding::works("system", found)
     } else {
@@ -107,8 +123,7 @@ fn signal_frame() -> Finding {
 fn real_time_signals() -> Finding {
     const SUBJECT: &str = "thread capture";
     let (first, last) = (libc::SIGRTMIN(), libc::SIGRTMAX());
-    let pending = rustix::process::getrlimit(rustix::process::Resource::Sigpending).current;
-    match pending {
+    match soft_limit(Resource::RLIMIT_SIGPENDING) {
         Some(most) if most < 64 => Finding::other(
             Grade::Limited,
             SUBJECT,
@@ -130,21 +145,17 @@ fn memory_reads() -> Finding {
     const SUBJECT: &str = "guarded reads";
     let source = [0x5a_u8; 16];
     let mut target = [0_u8; 16];
-    let local = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
-    let remote = libc::iovec { iov_base: source.as_ptr().cast_mut().cast(), iov_len: source.len() };
-    // SAFETY: both ranges are local arrays, and the kernel checks them.
-    let read = unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
-    let error = std::io::Error::last_os_error();
-    if read == 16 && target == source {
-        Finding::works(SUBJECT, "process_vm_readv")
-    } else {
-        Finding::other(
+    let remote = RemoteIoVec { base: source.as_ptr() as usize, len: source.len() };
+    let read = process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut target)], &[remote]);
+    match read {
+        Ok(_) if target == source => Finding::works(SUBJECT, "process_vm_readv"),
+        _ => Finding::other(
             Grade::Limited,
             SUBJECT,
-            format!("process_vm_readv is not allowed here: {error}"),
+            format!("process_vm_readv is not allowed here: {}", read.err().unwrap_or(Errno::EFAULT)),
             "Memory is read by loads whose faults Coroner's handler catches instead. (In old Docker versions, use \
              `--cap-add SYS_PTRACE` or a newer seccomp profile.)",
-        )
+        ),
     }
 }
 
@@ -181,36 +192,28 @@ fn tracing() -> Finding {
 
 /// Forks a child that attaches to this process with `PTRACE_SEIZE` and exits with the error number.
 fn attach_from_child() -> std::io::Result<i32> {
-    let parent = std::process::id() as libc::pid_t;
+    let parent = Pid::this();
     let (mut reader, mut writer) = std::io::pipe()?;
     // SAFETY: the child calls only `read`, `ptrace` and `_exit`, which are async-signal-safe, so
     // locks that other threads held at the fork don't matter.
-    match unsafe { libc::fork() } {
-        -1 => Err(std::io::Error::last_os_error()),
-        0 => {
+    match unsafe { fork() }? {
+        ForkResult::Child => {
             let mut byte = [0_u8; 1];
             let _ = std::io::Read::read(&mut reader, &mut byte);
-            // SAFETY: attaching doesn't stop the parent (SEIZE), and ends when this child exits.
-            let errno = unsafe {
-                match libc::ptrace(libc::PTRACE_SEIZE, parent, std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>()) {
-                    0 => 0,
-                    _ => *libc::__errno_location(),
-                }
-            };
+            // Attaching doesn't stop the parent, and ends when this child exits.
+            let errno = ptrace::seize(parent, ptrace::Options::empty()).map_or_else(|errno| errno as i32, |()| 0);
             // SAFETY: exits the child immediately, without running the parent's exit handlers.
             unsafe { libc::_exit(errno) }
         }
-        child => {
-            // SAFETY: allows the child to trace this process; harmless without Yama.
-            unsafe { libc::prctl(libc::PR_SET_PTRACER, child) };
+        ForkResult::Parent { child } => {
+            // SAFETY: allows the child to trace this process; harmless without Yama. (nix has no
+            // wrapper.)
+            unsafe { libc::prctl(libc::PR_SET_PTRACER, child.as_raw()) };
             let _ = std::io::Write::write_all(&mut writer, b"!");
-            let mut status = 0;
-            // SAFETY: `child` is this process's child and `status` is a local variable.
-            let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-            if waited != child || !libc::WIFEXITED(status) {
-                return Err(std::io::Error::other("the child process didn't exit normally"));
+            match waitpid(child, None)? {
+                WaitStatus::Exited(_, code) => Ok(code),
+                _ => Err(std::io::Error::other("the child process didn't exit normally")),
             }
-            Ok(libc::WEXITSTATUS(status))
         }
     }
 }
@@ -250,16 +253,15 @@ fn seccomp() -> Finding {
 
 /// Checks resource limits that affect the capture of a crash.
 fn limits() -> Finding {
-    use rustix::process::{Resource, getrlimit};
-    let text = |resource: Resource| getrlimit(resource).current.map_or("unlimited".to_owned(), |most| most.to_string());
+    let text = |resource| soft_limit(resource).map_or("unlimited".to_owned(), |most| most.to_string());
     let found = format!(
         "address space {}, processes {}, open files {}, file size {}",
-        text(Resource::As),
-        text(Resource::Nproc),
-        text(Resource::Nofile),
-        text(Resource::Fsize)
+        text(Resource::RLIMIT_AS),
+        text(Resource::RLIMIT_NPROC),
+        text(Resource::RLIMIT_NOFILE),
+        text(Resource::RLIMIT_FSIZE)
     );
-    match getrlimit(Resource::Fsize).current {
+    match soft_limit(Resource::RLIMIT_FSIZE) {
         Some(most) if most < 4 << 20 => Finding::other(
             Grade::Limited,
             "resource limits",
@@ -273,7 +275,7 @@ fn limits() -> Finding {
 /// Checks what else happens when a process crashes; Coroner doesn't change it.
 fn core_dumps() -> Finding {
     const SUBJECT: &str = "core dumps";
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Core).current;
+    let limit = soft_limit(Resource::RLIMIT_CORE);
     match (read("/proc/sys/kernel/core_pattern"), limit) {
         (Ok(pattern), _) if pattern.starts_with('|') => {
             let program = pattern.trim_start_matches('|').split_whitespace().next().unwrap_or("").to_owned();

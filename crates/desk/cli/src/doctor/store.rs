@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use rustix::fs::{FallocateFlags, FlockOperation};
+use nix::errno::Errno;
 
 use super::{Finding, Grade};
 use crate::outboxes::{self, Outbox};
@@ -100,7 +101,7 @@ fn directory(store: &Path) -> Finding {
 
 /// Checks whether space for a report can be reserved, so that a full disk loses no report.
 fn reservation(mut file: &File) -> Finding {
-    let found = match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, RESERVE) {
+    let found = match allocate(file) {
         Ok(()) => {
             return Finding::works(
                 RESERVATION,
@@ -126,9 +127,26 @@ fn reservation(mut file: &File) -> Finding {
     }
 }
 
+#[cfg(target_os = "linux")]
+fn allocate(file: &File) -> nix::Result<()> {
+    nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::empty(), 0, RESERVE as libc::off_t)
+}
+
+#[cfg(target_vendor = "apple")]
+fn allocate(file: &File) -> nix::Result<()> {
+    let mut range = libc::fstore_t {
+        fst_flags: libc::F_ALLOCATEALL,
+        fst_posmode: libc::F_PEOFPOSMODE,
+        fst_offset: 0,
+        fst_length: RESERVE as libc::off_t,
+        fst_bytesalloc: 0,
+    };
+    nix::fcntl::fcntl(file, nix::fcntl::FcntlArg::F_PREALLOCATE(&mut range)).map(drop)
+}
+
 /// Checks whether record locks work, by which the next launch recognizes runs that have ended.
 fn locks(file: &File) -> Finding {
-    match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
+    match coroner_process::files::take_lock(file.as_raw_fd()).map_err(|error| Errno::from_raw(error.0)) {
         Ok(()) => Finding::works(LOCKS, "record locks work, which show whether a run has ended"),
         Err(error) => Finding::other(
             Grade::Fails,
@@ -140,8 +158,8 @@ fn locks(file: &File) -> Finding {
 }
 
 fn space(store: &Path) -> Finding {
-    let free = match rustix::fs::statvfs(store) {
-        Ok(status) => status.f_bavail.saturating_mul(status.f_frsize),
+    let free = match nix::sys::statvfs::statvfs(store) {
+        Ok(status) => u64::from(status.blocks_available()).saturating_mul(status.fragment_size().into()),
         Err(error) => return Finding::other(Grade::Note, SPACE, format!("unknown: {error}"), ""),
     };
     let found = format!("{} MiB", free >> 20);

@@ -105,7 +105,7 @@ pub(crate) fn open(what: Option<&str>, store: Option<&Path>, symbols: &SymbolArg
     let folder =
         runtime.filter(|folder| folder.is_absolute() && folder.parent().is_some_and(Path::is_dir)).or_else(cache);
     let folder =
-        folder.unwrap_or_else(|| std::env::temp_dir().join(format!("coroner-{}", rustix::process::geteuid().as_raw())));
+        folder.unwrap_or_else(|| std::env::temp_dir().join(format!("coroner-{}", nix::unistd::geteuid().as_raw())));
     let folder = own_folder(folder)?;
     let path = folder.join(format!("{}.html", report.header.event_id));
     atomic_file::write(&path, render(&report, &explanation).as_bytes())?;
@@ -127,7 +127,7 @@ fn own_folder(folder: PathBuf) -> Result<PathBuf, Failure> {
     match folder.symlink_metadata() {
         Ok(found) => {
             let entry = Entry { mode: found.mode(), owner: found.uid(), links: found.nlink() };
-            if entry.check_directory(rustix::process::geteuid().as_raw()).is_ok() {
+            if entry.check_directory(nix::unistd::geteuid().as_raw()).is_ok() {
                 return Ok(folder);
             }
             Ok(tempfile::Builder::new().prefix("coroner-").tempdir().context(doing())?.keep())

@@ -169,7 +169,7 @@ fn an_empty_store_lists_no_reports_and_an_inaccessible_one_fails() {
     for arguments in [&["list", "--store", "closed/store"][..], &["list", "closed/store"], &["show", "closed/report"]] {
         let mut command = bench.command_of(&path, arguments);
         // Permissions don't apply to root.
-        if rustix::process::geteuid().is_root() {
+        if nix::unistd::geteuid().is_root() {
             command.uid(65534);
         }
         let result = CommandOutput::new(&command.output().unwrap());

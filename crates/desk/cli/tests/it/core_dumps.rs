@@ -201,12 +201,10 @@ fn systemd_notes_on_a_core_dump_are_in_the_report() {
     let name = "coredump/core.cart.1000.0123456789abcdef0123456789abcdef.4711.1732464000123456.zst";
     bench.write(name, &zstandard(core));
     bench.write("coredump/notes.txt", b"no core dump");
-    let _ = rustix::fs::setxattr(
-        bench.path(name),
-        "user.coredump.exe",
-        b"/opt/shop/cart-by-attribute",
-        rustix::fs::XattrFlags::empty(),
-    );
+    let path = std::ffi::CString::new(bench.path(name).into_os_string().into_encoded_bytes()).unwrap();
+    let value = "/opt/shop/cart-by-attribute";
+    // SAFETY: the strings end in zero, and the value is as long as given.
+    unsafe { libc::setxattr(path.as_ptr(), c"user.coredump.exe".as_ptr(), value.as_ptr().cast(), value.len(), 0) };
     // A journal.
     std::fs::create_dir(bench.path("bin")).unwrap();
     let journal = "#!/bin/sh\ncase \"$*\" in *COREDUMP_FILENAME=/*.zst*) echo '{\"COREDUMP_EXE\":\"/opt/shop/cart-by-journal\",\
@@ -250,10 +248,10 @@ fn collect(bench: &Bench, core: &[u8], arguments: &[&str]) -> Output {
 fn collect_reports_the_core_dumps_that_the_kernel_passes() {
     let Some(core) = &DEATH.core else { return };
     let bench = Bench::new();
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = nix::unistd::geteuid().is_root();
     let (user, group) = match is_root {
         true => (4711, 4712),
-        false => (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw()),
+        false => (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw()),
     };
     let (user_text, group_text) = (user.to_string(), group.to_string());
     // No process has this id.

@@ -392,8 +392,8 @@ fn list_watch_prints_new_reports() {
     std::fs::write(folder.join("new.json"), &text).unwrap();
     assert_eq!(next(), id(7));
     // Like Ctrl-C.
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(2));
     let mut rest = String::new();
     out.read_to_string(&mut rest).unwrap();

@@ -146,8 +146,8 @@ pub struct Collected {
 /// See [`CollectError`].
 pub fn collect(dead: &DeadProcess, stores: &UserStores<'_>) -> Result<Collected, CollectError> {
     let pid = dead.pid;
-    let user = dead.user.unwrap_or_else(|| rustix::process::getuid().as_raw());
-    let group = dead.group.unwrap_or_else(|| rustix::process::getgid().as_raw());
+    let user = dead.user.unwrap_or_else(|| nix::unistd::getuid().as_raw());
+    let group = dead.group.unwrap_or_else(|| nix::unistd::getgid().as_raw());
     let owner = Owner::new(user, group, dead.is_dumpable);
     let slot = user_store::take_slot(stores.folder)?;
     let folder = user_store::create_folder(stores.folder, owner)?.join(stores.reports);

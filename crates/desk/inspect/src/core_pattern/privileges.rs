@@ -1,6 +1,8 @@
 //! Drops root privileges and limits resources.
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::{Gid, Uid, alarm, geteuid, setgroups, setresgid, setresuid, setuid};
 
 use super::{CollectError, Owner};
 
@@ -18,40 +20,30 @@ const MAX_OPEN_FILES: u64 = 512;
 /// A process that isn't root keeps its user.
 pub(super) fn drop_privileges(owner: Owner) -> Result<(), CollectError> {
     let bounds = [
-        (Resource::Cpu, MAX_CPU_SECONDS),
-        (Resource::Data, MAX_MEMORY),
-        (Resource::Fsize, MAX_FILE_SIZE),
-        (Resource::Nofile, MAX_OPEN_FILES),
+        (Resource::RLIMIT_CPU, MAX_CPU_SECONDS),
+        (Resource::RLIMIT_DATA, MAX_MEMORY),
+        (Resource::RLIMIT_FSIZE, MAX_FILE_SIZE),
+        (Resource::RLIMIT_NOFILE, MAX_OPEN_FILES),
     ];
     for (resource, most) in bounds {
-        setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })
-            .map_err(CollectError::system("can't set resource limits"))?;
+        setrlimit(resource, most, most).map_err(CollectError::system("can't set resource limits"))?;
     }
-    // SAFETY: it takes a number. SIGALRM has its default action, which ends the process.
-    unsafe { libc::alarm(MAX_SECONDS) };
-    let is_root = rustix::process::geteuid().is_root();
-    if is_root {
-        let failed = |what| {
-            move || CollectError::system(format!("can't drop root privileges ({what})"))(std::io::Error::last_os_error())
-        };
-        // SAFETY: they take numbers and an empty list. glibc changes all threads.
-        let (groups, group) =
-            unsafe { (libc::setgroups(0, std::ptr::null()), libc::setresgid(owner.group, owner.group, owner.group)) };
-        (groups == 0).then_some(()).ok_or_else(failed("setgroups"))?;
-        (group == 0).then_some(()).ok_or_else(failed("setresgid"))?;
-        // SAFETY: as above. The kernel drops all capabilities when the last of the user ids stops
-        // being root.
-        let user = unsafe { libc::setresuid(owner.user, owner.user, owner.user) };
-        (user == 0).then_some(()).ok_or_else(failed("setresuid"))?;
-        // SAFETY: it takes a number, and must fail now.
-        if unsafe { libc::setuid(0) } == 0 {
+    // SIGALRM has its default action, which ends the process.
+    alarm::set(MAX_SECONDS);
+    if geteuid().is_root() {
+        let failed = |what| CollectError::system(format!("can't drop root privileges ({what})"));
+        let (user, group) = (Uid::from_raw(owner.user), Gid::from_raw(owner.group));
+        setgroups(&[]).map_err(failed("setgroups"))?;
+        setresgid(group, group, group).map_err(failed("setresgid"))?;
+        // The kernel drops all capabilities when the last of the user ids stops being root.
+        setresuid(user, user, user).map_err(failed("setresuid"))?;
+        if setuid(Uid::from_raw(0)).is_ok() {
             return Err(CollectError::StillRoot);
         }
     }
     // Child processes can't gain privileges, and a crash of this process must not start the handler
     // again.
-    rustix::thread::set_no_new_privs(true).map_err(CollectError::system("can't set no_new_privs"))?;
-    // SAFETY: `PR_SET_DUMPABLE` takes a number.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0) };
+    prctl::set_no_new_privs().map_err(CollectError::system("can't set no_new_privs"))?;
+    let _ = prctl::set_dumpable(false);
     Ok(())
 }

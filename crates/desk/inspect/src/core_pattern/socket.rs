@@ -8,12 +8,15 @@
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::mem::ManuallyDrop;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
+
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{MsgFlags, getsockopt, recv};
 
 use super::{CollectError, MAX_AT_ONCE};
 
@@ -81,8 +84,8 @@ pub fn serve(
     loop {
         let (connection, _) = listener.accept().map_err(cannot_listen())?;
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&connection) else { continue };
-        let pid = peer.pid.as_raw_nonzero().get() as u32;
+        let Ok(peer) = getsockopt(&connection, PeerCredentials) else { continue };
+        let pid = peer.pid() as u32;
         // Dropping the connection closes it, and the kernel continues.
         if children.len() >= MAX_AT_ONCE || children.iter().any(|child| child.id() == pid) {
             lost(pid, NotRecorded::Busy);
@@ -90,7 +93,7 @@ pub fn serve(
         }
         // A process whose memory its user may not read belongs to root in /proc.
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid());
-        let (user, group) = (peer.uid.as_raw(), peer.gid.as_raw());
+        let (user, group) = (peer.uid(), peer.gid());
         let is_dumpable = owner.is_ok_and(|owner| owner == user);
         match start(Death { pid, user, group, is_dumpable, connection }) {
             Ok(child) => children.push(child),
@@ -113,7 +116,7 @@ pub(super) fn request_dump() -> io::Result<()> {
 fn answer(connection: &mut UnixStream) -> io::Result<()> {
     connection.set_read_timeout(Some(TIMEOUT))?;
     let mut start = [0; 4];
-    rustix::net::recv(&*connection, &mut start[..], rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::WAITALL)?;
+    recv(connection.as_raw_fd(), &mut start, MsgFlags::MSG_PEEK | MsgFlags::MSG_WAITALL)?;
     if start == *b"\x7fELF" {
         return Ok(());
     }

@@ -36,13 +36,13 @@ pub(super) fn create_folder(store: &Path, owner: Owner) -> Result<PathBuf, Colle
     let cannot_create = || CollectError::system::<io::Error>(format!("can't create `{}`", folder.display()));
     match DirBuilder::new().mode(0o700).create(&folder) {
         Ok(()) => {
-            if rustix::process::geteuid().is_root() {
+            if nix::unistd::geteuid().is_root() {
                 std::os::unix::fs::lchown(&folder, Some(owner.user), Some(owner.group)).map_err(cannot_create())?;
             }
         }
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
             let metadata = std::fs::symlink_metadata(&folder).map_err(cannot_create())?;
-            let is_owners = !rustix::process::geteuid().is_root() || metadata.uid() == owner.user;
+            let is_owners = !nix::unistd::geteuid().is_root() || metadata.uid() == owner.user;
             if !metadata.is_dir() || !is_owners {
                 return Err(CollectError::NotTheUsers { folder, user: owner.user });
             }

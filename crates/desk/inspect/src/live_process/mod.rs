@@ -20,6 +20,8 @@ use coroner_report::model::{Address, Crash, CrashFlag, Header, Id, Problem, Thre
 use coroner_report::wire::{CaptureMethod, FORMAT_VERSION, Monitor, Os, ThreadState};
 use coroner_symbols::Symbolizer;
 use coroner_unwind::AddressRange;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::{SysconfVar, sysconf};
 
 use coroner_formats::MAX_IMAGES;
 use coroner_formats::content_id;
@@ -212,15 +214,10 @@ fn process_start(pid: u32) -> Option<Timestamp> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The program's name may contain spaces and parentheses.
     let ticks: u64 = stat.rsplit_once(") ")?.1.split(' ').nth(START)?.parse().ok()?;
-    // SAFETY: it reads a system setting and takes no pointer.
-    let rate = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|rate| *rate > 0)?;
+    let rate = sysconf(SysconfVar::CLK_TCK).ok()??;
+    let rate = u64::try_from(rate).ok().filter(|rate| *rate > 0)?;
     let since_boot = Duration::from_nanos(ticks.checked_mul(1_000_000_000 / rate)?);
-    let mut boot = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the time is written to `boot`, which outlives the call.
-    if unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &raw mut boot) } != 0 {
-        return None;
-    }
-    let now = Duration::new(u64::try_from(boot.tv_sec).ok()?, u32::try_from(boot.tv_nsec).ok()?);
+    let now = Duration::from(clock_gettime(ClockId::CLOCK_BOOTTIME).ok()?);
     Some(Timestamp::from(SystemTime::now() - now.checked_sub(since_boot)?))
 }
 

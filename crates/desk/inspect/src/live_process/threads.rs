@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use coroner_process::registers::Arch;
 use coroner_report::model::{FutexWait, Problem, Registers};
 use coroner_report::wire::NotCaptured;
+use nix::sys::ptrace;
+use nix::unistd::Pid;
 
 use super::{ProcessError, not_stopped, status_number};
 use coroner_formats::MAX_THREADS;
@@ -131,7 +133,7 @@ impl Drop for Stopped {
 fn detach(threads: &[StoppedThread]) {
     for thread in threads {
         // SAFETY: it takes numbers. It fails for a thread that is not stopped; the kernel releases
-        // that one when this process ends.
+        // that one when this process ends. (nix's `Signal` has no real-time signals.)
         unsafe {
             libc::ptrace(libc::PTRACE_DETACH, thread.tid as libc::pid_t, null_mut::<c_void>(), thread.signal as usize);
         }
@@ -161,18 +163,11 @@ fn state_letter(pid: u32, tid: u32) -> char {
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('?')
 }
 
+/// A traced thread continues if this process ends.
 fn seize(tid: u32) -> io::Result<()> {
-    let tid = tid as libc::pid_t;
-    // SAFETY: both take only numbers, and a traced thread continues if this process ends.
-    unsafe {
-        if libc::ptrace(libc::PTRACE_SEIZE, tid, null_mut::<c_void>(), null_mut::<c_void>()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        if libc::ptrace(libc::PTRACE_INTERRUPT, tid, null_mut::<c_void>(), null_mut::<c_void>()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    Ok(())
+    let tid = Pid::from_raw(tid as libc::pid_t);
+    ptrace::seize(tid, ptrace::Options::empty())?;
+    Ok(ptrace::interrupt(tid)?)
 }
 
 /// Returns why a process can't be traced, as far as the system reports it.
@@ -197,7 +192,7 @@ fn explain_refusal(pid: u32, error: &io::Error) -> ProcessError {
 fn wait_until_stopped(tid: u32, deadline: Instant) -> Result<i32, NotCaptured> {
     loop {
         let mut status = 0;
-        // SAFETY: the status is written to a local variable.
+        // SAFETY: the status is written to a local variable. (nix fails at real-time signals.)
         let found = unsafe { libc::waitpid(tid as libc::pid_t, &raw mut status, libc::__WALL | libc::WNOHANG) };
         if found == tid as libc::pid_t {
             if !libc::WIFSTOPPED(status) {
@@ -220,7 +215,7 @@ fn read_registers(tid: u32) -> (Option<Registers>, Option<i64>) {
     let mut bytes = [0_u8; 512];
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: the kernel writes at most the vector's length, and stores the number of bytes written
-    // in the vector.
+    // in the vector. (nix has only the registers of 64-bit processes.)
     let read = unsafe { libc::ptrace(libc::PTRACE_GETREGSET, tid as libc::pid_t, NT_PRSTATUS, &raw mut part) };
     if read != 0 {
         return (None, None);

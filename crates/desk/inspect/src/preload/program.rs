@@ -127,8 +127,8 @@ fn check_elf(path: &Path, head: &[u8]) -> Result<(), NotPreloadable> {
     }
     if let Ok(metadata) = std::fs::metadata(path) {
         let mode = metadata.permissions().mode();
-        let changes_user = mode & 0o4000 != 0 && metadata.uid() != rustix::process::geteuid().as_raw();
-        let changes_group = mode & 0o2010 == 0o2010 && metadata.gid() != rustix::process::getegid().as_raw();
+        let changes_user = mode & 0o4000 != 0 && metadata.uid() != nix::unistd::geteuid().as_raw();
+        let changes_group = mode & 0o2010 == 0o2010 && metadata.gid() != nix::unistd::getegid().as_raw();
         if changes_user || changes_group {
             return Err(NotPreloadable::ChangesUser);
         }

@@ -84,8 +84,7 @@ pub(super) fn end() {
 /// Returns if the signal does not end a process.
 pub fn end_by_signal(signal: i32) {
     // The program itself has left a core file if one is wanted.
-    let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
-    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, no_core);
+    let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_CORE, 0, 0);
     // SAFETY: the structures are local variables; all zero is a set without signals, and the
     // default handler if `sa_sigaction` is 0.
     unsafe {

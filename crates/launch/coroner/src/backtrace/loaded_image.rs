@@ -3,8 +3,12 @@
 #[cfg(supported)]
 use std::fs::File;
 #[cfg(supported)]
+use std::num::NonZeroUsize;
+#[cfg(supported)]
 use std::path::Path;
 use std::path::PathBuf;
+#[cfg(supported)]
+use std::ptr::NonNull;
 use std::sync::OnceLock;
 
 #[cfg(supported)]
@@ -13,7 +17,7 @@ use coroner_unwind::AddressRange;
 #[cfg(supported)]
 use coroner_walk::LiveReader;
 #[cfg(supported)]
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 #[derive(Debug)]
 pub(super) struct LoadedImage {
@@ -48,11 +52,10 @@ impl MappedFile {
         std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
         let metadata = |file: &File| file.metadata().ok().filter(std::fs::Metadata::is_file);
         let file = options.read(true).open(path).ok()?;
-        let length = usize::try_from(metadata(&file)?.len()).ok()?;
-        // SAFETY: the kernel chooses the address, so no existing mapping is touched. It refuses an
-        // empty file.
-        let at = unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }.ok()?;
-        Some(MappedFile { address: at as u64, length })
+        let length = NonZeroUsize::new(usize::try_from(metadata(&file)?.len()).ok()?)?;
+        // SAFETY: the kernel chooses the address, so no existing mapping is touched.
+        let at = unsafe { mmap(None, length, ProtFlags::PROT_READ, MapFlags::MAP_PRIVATE, &file, 0) }.ok()?;
+        Some(MappedFile { address: at.as_ptr() as u64, length: length.get() })
     }
 
     /// Returns a reader for the mapping.
@@ -64,8 +67,10 @@ impl MappedFile {
 #[cfg(supported)]
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: `open` mapped it, and nothing refers to it.
-        let _ = unsafe { munmap(self.address as *mut _, self.length) };
+        if let Some(at) = NonNull::new(self.address as *mut _) {
+            // SAFETY: `open` mapped it, and nothing refers to it.
+            let _ = unsafe { munmap(at, self.length) };
+        }
     }
 }
 

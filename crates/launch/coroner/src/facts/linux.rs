@@ -1,11 +1,18 @@
 //! Facts on Linux and Android, from `uname`, `/etc/os-release`, Android's properties and `sysinfo`.
 
+use std::time::Duration;
+
 use coroner_process::elf::FileHeader;
 use coroner_report::run_state::{Fact, FactsEncoder};
+use nix::sched::{CpuSet, sched_getaffinity};
+use nix::sys::sysinfo::sysinfo;
+use nix::sys::utsname::uname;
+use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 
 /// Adds the system's name, version and distribution.
 pub(super) fn system(facts: &mut FactsEncoder<'_>) {
-    let name = rustix::system::uname();
+    let Ok(name) = uname() else { return };
     let release = name.release().to_string_lossy();
     #[cfg(target_os = "android")]
     {
@@ -137,13 +144,9 @@ fn read_start(path: &str) -> Option<String> {
 /// Returns the machine's boot time in nanoseconds since the Unix epoch. The C library usually needs
 /// no system call for it.
 fn boot_time() -> u64 {
-    let now = |clock| {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the library writes one `struct timespec`.
-        unsafe { libc::clock_gettime(clock, &raw mut time) };
-        (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
-    };
-    now(libc::CLOCK_REALTIME).saturating_sub(now(libc::CLOCK_BOOTTIME))
+    let now = |clock| clock_gettime(clock).map_or(Duration::ZERO, Duration::from);
+    let boot = now(ClockId::CLOCK_REALTIME).saturating_sub(now(ClockId::CLOCK_BOOTTIME));
+    u64::try_from(boot.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Returns a number that differs for each boot and for each container (pid namespace).
@@ -182,13 +185,13 @@ pub(super) fn device(facts: &mut FactsEncoder<'_>) {
         facts.text(Fact::DEVICE_FAMILY, &property(c"ro.product.brand").unwrap_or_default());
     }
     // One system call. `available_parallelism` reads several files, which is too slow for install.
-    if let Ok(processors) = rustix::thread::sched_getaffinity(None) {
-        facts.uint(Fact::DEVICE_PROCESSOR_COUNT, processors.count().into());
+    if let Ok(processors) = sched_getaffinity(Pid::from_raw(0)) {
+        let count = (0..CpuSet::count()).filter(|processor| processors.is_set(*processor) == Ok(true)).count();
+        facts.uint(Fact::DEVICE_PROCESSOR_COUNT, count as u64);
     }
-    let info = rustix::system::sysinfo();
-    // `mem_unit` scales the numbers so that they fit on 32-bit systems.
-    let memory = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-    facts.uint(Fact::DEVICE_MEMORY_SIZE, memory);
+    if let Ok(info) = sysinfo() {
+        facts.uint(Fact::DEVICE_MEMORY_SIZE, info.ram_total());
+    }
     facts.uint(Fact::DEVICE_BOOT_TIME, boot_time() / 1_000_000_000 * 1_000_000_000);
 }
 

@@ -11,8 +11,8 @@ pub(super) fn machine(_pid_namespace: u64) -> u64 {
 pub(super) fn system(facts: &mut FactsEncoder<'_>) {
     #[cfg(unix)]
     {
-        let name = rustix::system::uname();
-        let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
+        let Ok(name) = nix::sys::utsname::uname() else { return };
+        let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
         let release = text(name.release());
         facts.text(Fact::OS_NAME, &text(name.sysname()));
         // `14.1-RELEASE-p3` contains version and build.

@@ -13,6 +13,7 @@ use mach2::kern_return::{KERN_ABORTED, KERN_SUCCESS};
 use mach2::semaphore::{semaphore_create, semaphore_destroy, semaphore_signal, semaphore_wait};
 use mach2::sync_policy::SYNC_POLICY_FIFO;
 use mach2::traps::mach_task_self;
+use nix::sys::signal::{SigSet, SigmaskHow};
 
 use super::{LENGTH, calls};
 
@@ -134,20 +135,19 @@ impl RunIdThread {
         }
         CALLS.iter().zip(calls(id)).for_each(|(to, digit)| to.store(digit, Ordering::Release));
         SEMAPHORE.store(semaphore, Ordering::Release);
-        // SAFETY: zeros may be initialized; the attributes and the signal sets are local.
+        // The thread inherits the mask.
+        let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK);
+        // SAFETY: zeros may be initialized, and the attributes are local.
         let thread = unsafe {
             let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
             libc::pthread_attr_init(&raw mut attributes);
             libc::pthread_attr_setstacksize(&raw mut attributes, STACK.max(libc::PTHREAD_STACK_MIN));
-            let (mut thread, mut all, mut before) = (0, 0, 0);
-            libc::sigfillset(&raw mut all);
-            // The thread inherits the mask.
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+            let mut thread = 0;
             let answer = libc::pthread_create(&raw mut thread, &raw const attributes, run, std::ptr::null_mut());
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
             libc::pthread_attr_destroy(&raw mut attributes);
             (answer == 0).then_some(thread)
         };
+        let _ = before.map(|before| before.thread_set_mask());
         let Some(thread) = thread else {
             // SAFETY: created above, and not used by anyone else.
             unsafe { semaphore_destroy(mach_task_self(), semaphore) };

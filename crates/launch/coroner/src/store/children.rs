@@ -16,9 +16,8 @@ use coroner_report::child_slots::{
     STATE_SIZE_WORD, STATE_WORD, STATUS, Sizes, TIME, USED, entry, status,
 };
 use coroner_report::model::Id;
-use rustix::fs::FallocateFlags;
 
-use super::directory::{Directory, try_lock};
+use super::directory::{Directory, punch_hole, try_lock};
 use super::layout::{LOCK, REPORT, STATE, name_of};
 
 /// Time after which a child that hasn't finished its report has been killed.
@@ -113,8 +112,7 @@ impl Slots {
     /// Frees a slot for the next child.
     fn free(&self, slot: usize) -> io::Result<()> {
         let (at, size) = (self.sizes.offset(slot), self.sizes.report + self.sizes.state);
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.file, flags, at as u64, size as u64).is_err() {
+        if punch_hole(&self.file, at as u64, size as u64).is_err() {
             self.file.write_all_at(&vec![0; size], at as u64)?;
         }
         self.set_word(entry(slot) + STATUS, status::FREE)

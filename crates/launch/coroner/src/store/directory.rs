@@ -20,7 +20,9 @@ use by_descriptor as os;
 #[cfg(not(unix))]
 use by_path as os;
 use os::private_directories;
-pub(crate) use os::{Directory, FileType, Status, try_lock, user};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use os::punch_hole;
+pub(crate) use os::{Directory, Status, try_lock, user};
 
 /// Maximum depth of [`Directory::remove_tree`]. A run contains files and at most one folder of
 /// attachments.
@@ -164,6 +166,18 @@ impl Directory {
     }
 }
 
+/// The kind of a directory entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FileType {
+    RegularFile,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    Device,
+    Unknown,
+}
+
 /// Returns a file kind's name with its article.
 pub(crate) fn kind_name(kind: FileType) -> &'static str {
     match kind {
@@ -172,7 +186,7 @@ pub(crate) fn kind_name(kind: FileType) -> &'static str {
         FileType::Symlink => "a symbolic link",
         FileType::Fifo => "a named pipe",
         FileType::Socket => "a socket",
-        FileType::CharacterDevice | FileType::BlockDevice => "a device",
+        FileType::Device => "a device",
         FileType::Unknown => "an unknown kind of file",
     }
 }

@@ -181,7 +181,7 @@ fn write_permission_of_others_is_removed() {
 
 #[test]
 fn a_store_of_another_user_is_rejected_by_root_too() {
-    if !rustix::process::geteuid().is_root() {
+    if !nix::unistd::geteuid().is_root() {
         return; // Only root can change a directory's owner.
     }
     let (_folder, store) = store();
@@ -197,7 +197,7 @@ fn a_store_of_another_user_is_rejected_by_root_too() {
 
 #[test]
 fn what_others_planted_in_a_store_is_set_aside() {
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = nix::unistd::geteuid().is_root();
     let plants: [fn(&Path, &Path); 3] = [
         |place, elsewhere| symlink(elsewhere, place).unwrap(),
         |place, _| std::fs::write(place, "not a directory").unwrap(),
@@ -237,7 +237,7 @@ fn files_with_a_second_name_or_of_another_user_are_not_read() {
     assert_eq!((why.as_str(), store.evicted()), ("has 2 names", 0));
     std::fs::remove_file(folder.path().join("second")).unwrap();
     assert_eq!(store.evicted(), 7);
-    if rustix::process::geteuid().is_root() {
+    if nix::unistd::geteuid().is_root() {
         std::os::unix::fs::chown(&path, Some(4711), None).unwrap();
         assert_eq!(store.evicted(), 0);
         // Another program, such as the command, may read another user's store.

@@ -16,7 +16,7 @@ const CALLER: u32 = 65_534;
 #[test]
 fn app() {
     if std::env::var_os(SHOWS).is_some() {
-        println!("effective user: {}", rustix::process::geteuid().as_raw());
+        println!("effective user: {}", nix::unistd::geteuid().as_raw());
         println!("store: {:?}", coroner::default_store_dir("com.example.paint"));
         #[cfg(feature = "sentry")]
         println!("sentry: {}", coroner::SentrySink::from_env().unwrap().is_some());
@@ -39,7 +39,7 @@ fn run(program: &std::path::Path, caller: u32) -> String {
 
 #[test]
 fn the_environment_of_the_caller_is_ignored() {
-    if !rustix::process::geteuid().is_root() {
+    if !nix::unistd::geteuid().is_root() {
         println!("only root can make a program of another user");
         return;
     }

@@ -58,7 +58,7 @@ const HOLD: &str = "CORONER_TEST_HOLD";
 fn holder() {
     let Some(path) = std::env::var_os(HOLD) else { return };
     let file = File::options().read(true).write(true).open(path).unwrap();
-    rustix::fs::fcntl_lock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert!(try_lock(&file).unwrap());
     println!("held");
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
 }

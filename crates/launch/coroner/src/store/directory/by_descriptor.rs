@@ -3,18 +3,20 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use coroner_process::trust::{self, Distrust, OTHERS_WRITE};
-pub(crate) use rustix::fs::FileType;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
-use rustix::io::Errno;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl, openat, renameat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, fsync, geteuid, unlinkat};
 
-use super::kind_name;
+use super::{FileType, kind_name};
 
 /// An open directory.
 ///
@@ -27,6 +29,9 @@ pub(crate) struct Directory {
     /// User to whom the files in it must belong, if only theirs may be used.
     user: Option<u32>,
 }
+
+/// How a directory is opened.
+const DIRECTORY: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 /// Metadata of a directory entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,12 +55,12 @@ pub(crate) struct Status {
 impl Status {
     // The fields of `stat` have different integer types on different systems.
     #[allow(clippy::unnecessary_cast, clippy::useless_conversion)]
-    fn from_stat(stat: &rustix::fs::Stat) -> Self {
+    fn from_stat(stat: &FileStat) -> Self {
         let seconds = Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
         // Seconds are too coarse: two runs may begin in the same second.
         let nanoseconds = Duration::from_nanos(u64::try_from(stat.st_mtime_nsec).unwrap_or(0));
         Self {
-            kind: FileType::from_raw_mode(stat.st_mode as _),
+            kind: kind_of(stat),
             length: u64::try_from(stat.st_size).unwrap_or(0),
             disk_bytes: u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
             modified: UNIX_EPOCH.checked_add(seconds + nanoseconds).unwrap_or(UNIX_EPOCH),
@@ -70,12 +75,12 @@ impl Status {
 impl Status {
     /// Returns the status of `path`, or of a symbolic link itself.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self::from_stat(&rustix::fs::lstat(path)?))
+        Ok(Self::from_stat(&fstatat(AT_FDCWD, path, AtFlags::AT_SYMLINK_NOFOLLOW)?))
     }
 
     /// Returns the status of an open file.
     pub(crate) fn from_file(file: &File) -> io::Result<Self> {
-        Ok(Self::from_stat(&rustix::fs::fstat(file)?))
+        Ok(Self::from_stat(&fstat(file)?))
     }
 
     /// Whether this is a directory of `user` in which nobody else can write.
@@ -96,8 +101,7 @@ impl Status {
 impl Directory {
     /// Opens the directory at `path`, whose last component must not be a symbolic link.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::open(path, flags, Mode::empty())?;
+        let descriptor = openat(AT_FDCWD, path, DIRECTORY, Mode::empty())?;
         Ok(Self { descriptor, path: path.to_owned(), user: None })
     }
 
@@ -113,7 +117,7 @@ impl Directory {
     }
 
     pub(crate) fn status(&self) -> io::Result<Status> {
-        Ok(Status::from_stat(&rustix::fs::fstat(&self.descriptor)?))
+        Ok(Status::from_stat(&fstat(&self.descriptor)?))
     }
 
     /// Ensures that only `user` can write in the directory.
@@ -124,7 +128,7 @@ impl Directory {
         let status = self.status()?;
         match status.entry().check_directory(user) {
             Err(Distrust::Writable) => {
-                Ok(rustix::fs::fchmod(&self.descriptor, Mode::from_bits_truncate((status.mode & !OTHERS_WRITE) as _))?)
+                Ok(fchmod(&self.descriptor, Mode::from_bits_truncate((status.mode & !OTHERS_WRITE) as _))?)
             }
             Err(Distrust::Owner(owner)) => {
                 let message = format!("belongs to user {owner}, not to user {user}");
@@ -169,7 +173,7 @@ impl Directory {
     /// Returns the names in the directory, sorted, without `.` and `..`.
     pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
         let mut names = Vec::new();
-        for entry in rustix::fs::Dir::read_from(&self.descriptor)? {
+        for entry in Dir::openat(&self.descriptor, ".", DIRECTORY, Mode::empty())? {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             if name != b"." && name != b".." {
@@ -183,20 +187,19 @@ impl Directory {
     /// Returns the status of `name`, or of a symbolic link itself.
     pub(crate) fn status_of(&self, name: &OsStr) -> io::Result<Status> {
         let name = component(name)?;
-        Ok(Status::from_stat(&rustix::fs::statat(&self.descriptor, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(Status::from_stat(&fstatat(&self.descriptor, name, AtFlags::AT_SYMLINK_NOFOLLOW)?))
     }
 
     /// Opens the directory `name` in this one.
     pub(crate) fn subdirectory(&self, name: &OsStr) -> io::Result<Self> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
+        let descriptor = openat(&self.descriptor, component(name)?, DIRECTORY, Mode::empty())?;
         Ok(Self { descriptor, path: self.path.join(name), user: self.user })
     }
 
     /// Opens the directory `name` in this one, and creates it if it doesn't exist.
     pub(crate) fn create_subdirectory(&self, name: &OsStr) -> io::Result<Self> {
-        match rustix::fs::mkdirat(&self.descriptor, component(name)?, Mode::RWXU) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => self.subdirectory(name),
+        match mkdirat(&self.descriptor, component(name)?, Mode::S_IRWXU) {
+            Ok(()) | Err(Errno::EEXIST) => self.subdirectory(name),
             Err(error) => Err(error.into()),
         }
     }
@@ -206,10 +209,10 @@ impl Directory {
     /// A named pipe or a device with this name is an error, and doesn't block. So is a file of
     /// another user, or with a second name, in a store that is this process's own.
     pub(crate) fn file(&self, name: &OsStr, write: bool) -> io::Result<File> {
-        let access = if write { OFlags::RDWR } else { OFlags::RDONLY };
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let descriptor = rustix::fs::openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
-        let status = Status::from_stat(&rustix::fs::fstat(&descriptor)?);
+        let access = if write { OFlag::O_RDWR } else { OFlag::O_RDONLY };
+        let flags = access | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let descriptor = openat(&self.descriptor, component(name)?, flags, Mode::empty())?;
+        let status = Status::from_stat(&fstat(&descriptor)?);
         if status.kind != FileType::RegularFile {
             let message = format!("is {}, not a file", kind_name(status.kind));
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
@@ -224,9 +227,9 @@ impl Directory {
 
     /// Creates the file `name` for writing.
     pub(crate) fn new_file(&self, name: &OsStr) -> io::Result<File> {
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        Ok(File::from(rustix::fs::openat(&self.descriptor, component(name)?, flags, mode)?))
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        Ok(File::from(openat(&self.descriptor, component(name)?, flags, mode)?))
     }
 
     /// Punches a hole into the zeros at the end of the file `name`, unless it already has holes.
@@ -234,8 +237,6 @@ impl Directory {
     /// The file's length doesn't change, so that a process that has mapped it doesn't fault.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn release_zeros(&self, name: &OsStr) -> io::Result<()> {
-        use rustix::fs::FallocateFlags;
-
         /// Maximum size of pages and blocks, in bytes.
         const ALIGNMENT: u64 = 1 << 16;
         /// Maximum size of reserved files, in bytes.
@@ -250,8 +251,7 @@ impl Directory {
         if used >= status.length {
             return Ok(());
         }
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(self.file(name, true)?, flags, used, status.length - used)?)
+        punch_hole(&self.file(name, true)?, used, status.length - used)
     }
 
     /// Does nothing, because other systems can't free a part of a file.
@@ -263,24 +263,24 @@ impl Directory {
 
     /// Waits until the directory's entries are on disk.
     pub(crate) fn sync(&self) -> io::Result<()> {
-        match rustix::fs::fsync(&self.descriptor) {
+        match fsync(&self.descriptor) {
             // Some file systems (FUSE, 9p) can't sync a directory.
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(()),
+            Err(Errno::EINVAL | Errno::ENOTSUP) => Ok(()),
             done => Ok(done?),
         }
     }
 
     /// Renames `name` to `new_name` in `target`, replacing a file with that name.
     pub(crate) fn rename(&self, name: &OsStr, target: &Directory, new_name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::renameat(&self.descriptor, component(name)?, &target.descriptor, component(new_name)?)?)
+        Ok(renameat(&self.descriptor, component(name)?, &target.descriptor, component(new_name)?)?)
     }
 
     pub(crate) fn remove_file(&self, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::empty())?)
+        Ok(unlinkat(&self.descriptor, component(name)?, UnlinkatFlags::NoRemoveDir)?)
     }
 
     pub(super) fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(&self.descriptor, component(name)?, AtFlags::REMOVEDIR)?)
+        Ok(unlinkat(&self.descriptor, component(name)?, UnlinkatFlags::RemoveDir)?)
     }
 
     /// Removes the directory `name`, in which a file is held open until `release` is called.
@@ -304,31 +304,61 @@ impl Directory {
     /// Locks the directory itself (flock(2)) until it is dropped. Returns `false` if another
     /// process holds the lock.
     pub(crate) fn try_lock(&self) -> io::Result<bool> {
-        match rustix::fs::flock(&self.descriptor, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            locked => Ok(locked.map(|()| true)?),
+        // nix's `Flock` panics when it is dropped if the app has closed the descriptor.
+        // SAFETY: it takes numbers, and the descriptor is open.
+        let locked = unsafe { libc::flock(self.descriptor.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        match Errno::result(locked) {
+            Err(Errno::EWOULDBLOCK) => Ok(false),
+            locked => Ok(locked.map(|_| true)?),
         }
     }
+}
+
+/// Returns the kind of a directory entry.
+#[allow(clippy::useless_conversion, reason = "the type of `st_mode` differs by system")]
+fn kind_of(stat: &FileStat) -> FileType {
+    match SFlag::from_bits_truncate(stat.st_mode.into()) & SFlag::S_IFMT {
+        SFlag::S_IFREG => FileType::RegularFile,
+        SFlag::S_IFDIR => FileType::Directory,
+        SFlag::S_IFLNK => FileType::Symlink,
+        SFlag::S_IFIFO => FileType::Fifo,
+        SFlag::S_IFSOCK => FileType::Socket,
+        SFlag::S_IFCHR | SFlag::S_IFBLK => FileType::Device,
+        _ => FileType::Unknown,
+    }
+}
+
+/// Frees a part of a file, whose length doesn't change.
+///
+/// nix has no `fallocate` for Android.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn punch_hole(file: &File, offset: u64, length: u64) -> io::Result<()> {
+    let flags = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: it takes numbers, and the descriptor is open.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), flags, offset as libc::off_t, length as libc::off_t) };
+    Ok(Errno::result(done).map(drop)?)
 }
 
 /// Whether a directory must not be used: another user's, a link or a file.
 fn is_untrusted(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotADirectory)
-        || Errno::from_io_error(error) == Some(Errno::LOOP)
+        || error.raw_os_error() == Some(Errno::ELOOP as i32)
 }
 
 /// Locks a file for this process (`F_SETLK` of fcntl(2)). Returns `false` if another process holds
 /// the lock.
 pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
-    match rustix::fs::fcntl_lock(file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
-        locked => Ok(locked.map(|()| true)?),
+    // SAFETY: all fields are integers; zeros stand for the whole file.
+    let whole_file = libc::flock { l_type: libc::F_WRLCK as libc::c_short, ..unsafe { std::mem::zeroed() } };
+    match fcntl(file, FcntlArg::F_SETLK(&whole_file)) {
+        Err(Errno::EAGAIN | Errno::EACCES) => Ok(false),
+        locked => Ok(locked.map(|_| true)?),
     }
 }
 
 /// Returns the effective user id, which owns this process's files.
 pub(crate) fn user() -> u32 {
-    rustix::process::geteuid().as_raw()
+    geteuid().as_raw()
 }
 
 /// Returns a builder for directories that only their owner can access.

@@ -8,20 +8,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::kind_name;
-
-/// The kind of a directory entry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FileType {
-    RegularFile,
-    Directory,
-    Symlink,
-    Fifo,
-    Socket,
-    CharacterDevice,
-    BlockDevice,
-    Unknown,
-}
+use super::{FileType, kind_name};
 
 /// A directory. Names passed to its methods are single components.
 #[derive(Debug)]

@@ -15,13 +15,12 @@ pub(crate) mod threads {
 
     #[cfg(any(target_os = "linux", target_os = "android"))]
     pub(crate) fn this_thread() -> Tid {
-        rustix::thread::gettid().as_raw_nonzero().get() as Tid
+        nix::unistd::gettid().as_raw() as Tid
     }
 
     #[cfg(target_os = "freebsd")]
     pub(crate) fn this_thread() -> Tid {
-        // SAFETY: it only queries the thread.
-        unsafe { libc::pthread_getthreadid_np() as Tid }
+        nix::unistd::pthread_getthreadid_np().as_raw() as Tid
     }
 
     #[cfg(target_vendor = "apple")]
