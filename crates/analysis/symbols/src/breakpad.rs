@@ -41,7 +41,8 @@ pub(crate) fn module(bytes: &[u8]) -> Result<Module, Malformed> {
     if id.len() < 33 || id.len() > 40 || !id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(malformed("the id in the MODULE line is not 33 to 40 hexadecimal digits"));
     }
-    let image_kind = match system {
+    // Mozilla's dump_syms writes `Mac`, Breakpad's `mac`.
+    let image_kind = match system.to_ascii_lowercase().as_str() {
         "mac" | "ios" => FileKind::MachO,
         "windows" => FileKind::Pe,
         _ => FileKind::Elf,

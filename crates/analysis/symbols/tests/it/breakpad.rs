@@ -71,6 +71,16 @@ fn the_module_line_identifies_the_image() {
 }
 
 #[test]
+fn the_module_line_may_name_the_system_in_any_case() {
+    for system in ["mac", "Mac", "ios"] {
+        let text = format!("MODULE {system} arm64 00112233445566778899AABBCCDDEEFF0 app\nPUBLIC 10 0 f\n");
+        let file = open(text.as_bytes()).unwrap();
+        let id = file.debug_id().map(ToString::to_string);
+        assert_eq!(id.as_deref(), Some("00112233445566778899aabbccddeeff"), "{system}");
+    }
+}
+
+#[test]
 fn a_windows_module_is_matched_by_its_codeview_data() {
     let text = b"MODULE windows x86_64 0123456789ABCDEF0123456789ABCDEFA app.pdb\nINFO CODE_ID 5A9832E5287000 app.exe\nFUNC 1000 20 0 paint\n";
     let file = open(text).unwrap();
