@@ -136,7 +136,7 @@ pub fn signal_code_name(os: Os, number: i32, code: i32) -> Option<&'static str> 
         return general;
     }
     let names: &[&str] = match signal_name(os, number)? {
-        "SIGILL" => &[
+        "SIGILL" if os.is_apple() => &[
             "ILL_ILLOPC",
             "ILL_ILLTRP",
             "ILL_PRVOPC",
@@ -146,6 +146,16 @@ pub fn signal_code_name(os: Os, number: i32, code: i32) -> Option<&'static str> 
             "ILL_COPROC",
             "ILL_BADSTK",
         ][..],
+        "SIGILL" => &[
+            "ILL_ILLOPC",
+            "ILL_ILLOPN",
+            "ILL_ILLADR",
+            "ILL_ILLTRP",
+            "ILL_PRVOPC",
+            "ILL_PRVREG",
+            "ILL_COPROC",
+            "ILL_BADSTK",
+        ],
         "SIGFPE" if linux => &[
             "FPE_INTDIV",
             "FPE_INTOVF",

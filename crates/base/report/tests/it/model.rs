@@ -58,6 +58,8 @@ fn signal_numbers_depend_on_the_system() {
     assert_eq!(signal_name(Os::MACOS, 7), Some("SIGEMT"));
     assert_eq!(signal_code_name(Os::LINUX, 11, 1), Some("SEGV_MAPERR"));
     assert_eq!(signal_code_name(Os::ANDROID, 11, -6), Some("SI_TKILL"));
+    assert_eq!(signal_code_name(Os::LINUX, 4, 2), Some("ILL_ILLOPN"));
+    assert_eq!(signal_code_name(Os::MACOS, 4, 2), Some("ILL_ILLTRP"));
     assert_eq!(signal_code_name(Os::LINUX, 8, 1), Some("FPE_INTDIV"));
     assert_eq!(signal_code_name(Os::MACOS, 8, 7), Some("FPE_INTDIV"));
     assert_eq!(signal_code_name(Os::LINUX, 11, 99), None);
