@@ -4,7 +4,8 @@
 //!
 //! The minidump is created at the next launch from the report's contents: the exception, the
 //! threads with their names and general registers, the saved stack memory, the images with their
-//! ids, and, if the report has an explanation, a comment with it. The crate `minidump-writer` dumps
+//! ids, and, if the report has an explanation, a comment with it; on Linux also the mappings and the
+//! process's status. (Reports have no auxiliary vector.) The crate `minidump-writer` dumps
 //! a process that is still running, and requires another process to do so; this module shares
 //! nothing with it.
 //!
@@ -25,6 +26,7 @@ mod comment;
 mod context;
 mod exception;
 mod file;
+mod linux;
 mod modules;
 mod system;
 mod threads;
@@ -50,7 +52,7 @@ pub enum MinidumpError {
 type Part = fn(&mut File, &Report) -> Result<Option<Location>, MinidumpError>;
 
 /// The streams, in file order.
-const STREAMS: [(Stream, Part); 8] = [
+const STREAMS: [(Stream, Part); 10] = [
     (Stream::SystemInfoStream, system::info),
     (Stream::MiscInfoStream, system::process),
     (Stream::ExceptionStream, exception::stream),
@@ -59,6 +61,8 @@ const STREAMS: [(Stream, Part); 8] = [
     (Stream::ModuleListStream, modules::list),
     (Stream::MemoryListStream, threads::memory),
     (Stream::CommentStreamW, comment::stream),
+    (Stream::LinuxMaps, linux::maps),
+    (Stream::LinuxProcStatus, linux::status),
 ];
 
 /// Writes a report as a minidump.

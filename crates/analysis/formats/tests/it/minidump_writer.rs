@@ -3,15 +3,15 @@
 use coroner_formats::minidump_writer::{MinidumpError, from_report};
 use coroner_process::registers::Arch;
 use coroner_report::model::{
-    Address, Bytes, Crash, Explanation, FaultKind, Header, Image, Mach, Registers, Report, Signal, StackMemory, Thread,
-    Timestamp,
+    Address, Bytes, Crash, Explanation, FaultKind, Header, Image, Mach, Mapping, Registers, Report, Signal,
+    StackMemory, Thread, Timestamp,
 };
 use coroner_report::wire::{ImageKind, Monitor, Os};
 use minidump::format::MINIDUMP_STREAM_TYPE;
 use minidump::system_info::{Cpu, Os as Platform};
 use minidump::{
-    Minidump, MinidumpException, MinidumpMemoryList, MinidumpMiscInfo, MinidumpModuleList, MinidumpSystemInfo,
-    MinidumpThreadList, MinidumpThreadNames, Module,
+    Minidump, MinidumpException, MinidumpLinuxMaps, MinidumpLinuxProcStatus, MinidumpMemoryList, MinidumpMiscInfo,
+    MinidumpModuleList, MinidumpSystemInfo, MinidumpThreadList, MinidumpThreadNames, Module,
 };
 
 const SP: u64 = 0x7fff_0000_1008;
@@ -132,6 +132,35 @@ fn a_linux_report_is_written() {
     let debug_id = main.debug_identifier().unwrap().uuid().to_string();
     assert_eq!(debug_id, image.debug_id().unwrap());
     assert_eq!(modules.iter().count(), 2);
+}
+
+#[test]
+fn the_files_of_proc_are_written_as_far_as_they_are_known() {
+    let mut report = report(Os::LINUX, Arch::X86_64, &amd64(), image(ImageKind::ELF, vec![1; 20]));
+    report.header.process_name = "Paint".into();
+    let mapping = |start, protection, name: Option<&str>| Mapping {
+        start: Address(start),
+        size: 0x1000,
+        protection,
+        name: name.map(ToOwned::to_owned),
+        file_offset: name.map(|_| 0x2000),
+        ..Mapping::default()
+    };
+    report.mappings = vec![mapping(0x1000, 0, None), mapping(0x5555_0000_0000, 4 | 1 | 8, Some("/opt/my paint"))];
+    let dump = Minidump::read(from_report(&report).unwrap()).unwrap();
+    let maps = dump.get_stream::<MinidumpLinuxMaps>().unwrap();
+    let found = maps.by_addr().map(|map| (map.map.address, map.is_readable(), map.is_executable(), map.map.offset));
+    assert_eq!(
+        found.collect::<Vec<_>>(),
+        [((0x1000, 0x2000), false, false, 0), ((0x5555_0000_0000, 0x5555_0000_1000), true, true, 0x2000)]
+    );
+    let status = dump.get_stream::<MinidumpLinuxProcStatus>().unwrap();
+    let value =
+        |key: &str| status.iter().find(|(name, _)| name.as_bytes() == key.as_bytes()).unwrap().1.to_string_lossy();
+    assert_eq!((&*value("Name"), &*value("Pid"), &*value("Threads")), ("Paint", "4711", "3"));
+    report.header.os = Os::MACOS;
+    let dump = Minidump::read(from_report(&report).unwrap()).unwrap();
+    assert!(dump.get_raw_stream(MINIDUMP_STREAM_TYPE::LinuxMaps as u32).is_err(), "macOS has no such files");
 }
 
 #[test]
