@@ -58,9 +58,16 @@ pub(crate) fn run(arguments: &DumpArguments, store: Option<&Path>) -> Result<(),
         (None, None) => return Err(Failure::new("missing process ID or core dump")),
     };
     if let Some(path) = &arguments.minidump {
-        let minidump = minidump_attachment(&report, &EventOptions::default())
-            .map_err(|error| Failure::new(format!("can't create a minidump: {error}")))?;
-        atomic_file::write(path, &minidump.bytes)?;
+        // The writer waits without a limit for a thread that hangs in the kernel.
+        let is_stoppable = report.threads.iter().all(|thread| thread.not_captured.is_none());
+        let minidump = match arguments.pid.filter(|_| is_stoppable) {
+            Some(pid) => coroner_inspect::write_minidump(pid)?,
+            None => {
+                let created = minidump_attachment(&report, &EventOptions::default());
+                created.map_err(|error| Failure::new(format!("can't create a minidump: {error}")))?.bytes
+            }
+        };
+        atomic_file::write(path, &minidump)?;
     }
     // Stack memory may contain user input, and is requested only with the minidump.
     report.stack_memory.clear();

@@ -114,7 +114,7 @@ Exit status: the program's own, or its fatal signal; 125 this command failed, 12
   coroner dump --core core.4711        read a core dump instead, compressed or not
 
 The process is stopped (ptrace) for some milliseconds while its registers and stacks are read, and then continues. The report is stored without \
-memory contents. A minidump contains up to 64 KiB of each stack, which may include sensitive data such as environment variables.
+memory contents. A minidump contains the whole stacks, the command line and the environment, which may include sensitive data.
 
 {EXIT_STATUS}"))]
     Dump {

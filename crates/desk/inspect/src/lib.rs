@@ -1,6 +1,6 @@
 //! Reports of processes from outside (Linux; empty on other systems).
 //!
-//! - [`read_process`] reads a running process.
+//! - [`read_process`] reads a running process; [`write_minidump`] writes its minidump.
 //! - [`preload`] runs a program with Coroner's shared library preloaded.
 //! - [`core_pattern`] is the kernel's handler of core dumps.
 //!
@@ -22,7 +22,11 @@ pub mod core_pattern;
 #[cfg(target_os = "linux")]
 mod live_process;
 #[cfg(target_os = "linux")]
+mod minidump;
+#[cfg(target_os = "linux")]
 pub mod preload;
 
 #[cfg(target_os = "linux")]
 pub use live_process::{ProcessError, read_process};
+#[cfg(target_os = "linux")]
+pub use minidump::{MinidumpError, write_minidump};
